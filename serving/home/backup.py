@@ -17,7 +17,8 @@ from pathlib import Path
 import msgspec
 
 from serving.home.state import StateFolder
-from serving.model.errors import ServingError
+from serving.home.store.migrations import check_reader, copy_of
+from serving.model.errors import JournalDamaged, ServingError
 
 FORMAT = 1
 """Raise it when an older program would restore an archive wrongly."""
@@ -59,16 +60,6 @@ def journal_copy(path: Path) -> bytes:
             connection.close()
     except sqlite3.Error as error:
         raise BadBackup(f"the journal {path} cannot be read: {error}") from error
-
-
-def copy_of(connection: sqlite3.Connection) -> bytes:
-    """All committed content of an open database, as one SQLite file."""
-    copy = sqlite3.connect(":memory:")
-    try:
-        connection.backup(copy)
-        return copy.serialize()
-    finally:
-        copy.close()
 
 
 def write_backup(file: Path, state: StateFolder, *, journal: bytes, manifest: BackupManifest) -> int:
@@ -179,7 +170,10 @@ def _check_journal(path: Path, file: Path) -> None:
     path.chmod(0o600)
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     try:
+        check_reader(connection, path)
         found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    except JournalDamaged as error:
+        raise BadBackup(f"{file}: its journal cannot be used: {error.detail}") from error
     except sqlite3.Error as error:
         raise BadBackup(f"{file}: its journal is damaged: {error}") from error
     finally:

@@ -45,6 +45,19 @@ class InvalidValue(ServingError, ValueError):
         super().__init__(f"{text!r} is not {expected}")
 
 
+class NewerFormat(InvalidValue):
+    """A frame, message or file in a newer format than this program reads. ``action`` is what the operator does."""
+
+    def __init__(self, *, what: str, found: int, known: int, action: str) -> None:
+        self.what, self.found, self.known, self.action = what, found, known, action
+        super().__init__(
+            text=f"{what} of format {found}", expected=f"readable here: this program knows up to {known}; {action}"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.what}: format {self.found}, and this program knows up to {self.known}; {self.action}"
+
+
 class ClusterError(ServingError):
     """The cluster did not carry out a request. ``reason`` and ``status`` are the API's."""
 

@@ -1,7 +1,8 @@
 """Frames that pods and activators send to the autoscaler once a second: MessagePack, one frame in one binary message.
 
 The connection identifies the sender (its token is bound to one pod or one activator), so only a relay names it. Frames are
-maps keyed by field name; unknown keys are ignored, so that an older autoscaler reads a newer pod. Decoding checks types and
+maps keyed by field name; unknown keys are ignored, so that an older autoscaler reads a newer pod. A frame of a newer version
+is refused (``serving.model.versions``). Decoding checks types and
 bounds (0 to 10^12, no NaN, no infinity). The autoscaler decides what is plausible and when it counts: it stamps frames when
 they arrive.
 """
@@ -12,10 +13,12 @@ import msgspec
 
 from serving.model.errors import InvalidValue
 from serving.model.stat import Amount, Stat
+from serving.model.versions import STAT, FormatVersion, refuse_newer, refuse_newer_text
 
-F = TypeVar("F")
+F = TypeVar("F", "PodStat", "ActivatorStats", "RelayedStats")
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
+_UPGRADE = "upgrade the autoscaler before pods and activators (docs/version-skew.md)"
 _ENCODER = msgspec.msgpack.Encoder()
 
 
@@ -28,6 +31,7 @@ class PodStat(Stat, frozen=True, kw_only=True, omit_defaults=True):
 
     at_s: float
     concurrency: Amount
+    version: FormatVersion = STAT
 
 
 class RevisionStat(Stat, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,10 +42,11 @@ class RevisionStat(Stat, frozen=True, kw_only=True, omit_defaults=True):
     concurrency: Amount
 
 
-class ActivatorStats(msgspec.Struct, frozen=True, kw_only=True):
+class ActivatorStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All revisions of one activator, or one alone when it pokes."""
 
     stats: list[RevisionStat]
+    version: FormatVersion = STAT
 
 
 class RelayedStat(RevisionStat, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,10 +56,11 @@ class RelayedStat(RevisionStat, frozen=True, kw_only=True, omit_defaults=True):
     is_activator: bool = False
 
 
-class RelayedStats(msgspec.Struct, frozen=True, kw_only=True):
+class RelayedStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A frame that one autoscaler relays to another, in the order of arrival. It is never relayed again."""
 
     stats: list[RelayedStat]
+    version: FormatVersion = STAT
 
 
 _POD_DECODER = msgspec.msgpack.Decoder(PodStat)
@@ -94,7 +100,10 @@ def decode_relayed_stats(frame: bytes) -> RelayedStats:
 
 def _decoded(decoder: "msgspec.msgpack.Decoder[F]", frame: bytes, *, expected: str) -> F:
     try:
-        return decoder.decode(frame)
+        decoded = decoder.decode(frame)
     except msgspec.DecodeError as error:
+        refuse_newer_text(expected, frame, known=STAT, action=_UPGRADE)
         # Enough of a frame to recognise it in a log: 16 bytes in hexadecimal.
         raise InvalidValue(text=bytes(frame[:16]).hex(), expected=f"{expected}: {error}") from error
+    refuse_newer(expected, decoded.version, known=STAT, action=_UPGRADE)
+    return decoded

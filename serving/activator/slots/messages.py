@@ -11,10 +11,12 @@ import msgspec
 
 from serving.model.errors import InvalidValue
 from serving.model.knative import RevisionKey
+from serving.model.versions import SLOTS, FormatVersion, refuse_newer
 
 Rounds: TypeAlias = tuple[tuple[int, int], ...]
 """The members of a view in order, each with the round of its declaration."""
 
+_RELOAD = "`serving up --reload` gives all activators one version"
 _LENGTH_BYTES = 4
 # A process declares some 100 bytes for each pod that it uses.
 _FRAME_BYTES_MAX = 64 * 1024**2
@@ -25,9 +27,10 @@ class _TaggedMessage(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
 
 
 class PeerHello(_TaggedMessage, frozen=True, kw_only=True):
-    """The sender's index; the connection identifies the process behind it."""
+    """The sender's index, and the version of its messages; the connection identifies the process behind it."""
 
     index: int
+    version: FormatVersion = SLOTS
 
 
 class InUse(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -93,7 +96,7 @@ class Frames:
         """The messages that are complete now.
 
         Raises:
-            InvalidValue: on bytes that are no frame; the connection cannot be read any further.
+            InvalidValue: on bytes that are no frame, or of a newer version; the connection cannot be read any further.
         """
         self._bytes += data
         while len(self._bytes) >= _LENGTH_BYTES:
@@ -105,6 +108,9 @@ class Frames:
             content = bytes(self._bytes[_LENGTH_BYTES:end])
             del self._bytes[:end]
             try:
-                yield _DECODER.decode(content)
+                message = _DECODER.decode(content)
             except msgspec.DecodeError as error:
                 raise InvalidValue(text=repr(content[:64]), expected=f"a message about slots: {error}") from error
+            if isinstance(message, PeerHello):
+                refuse_newer("messages about slots", message.version, known=SLOTS, action=_RELOAD)
+            yield message

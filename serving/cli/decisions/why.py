@@ -25,11 +25,18 @@ from serving.cli.nodes.nodegroups import node_story, print_why_of_nodes
 from serving.cli.services.get import watched
 from serving.cluster.kinds import EVENT, HORIZONTAL_POD_AUTOSCALER, POD, REVISION, SERVING_SERVICE
 from serving.home.state import StateFolder
-from serving.model.errors import InvalidValue, ServingError
+from serving.model.errors import InvalidValue, NewerFormat, ServingError
 from serving.model.knative import CONDITION_DORMANT, DORMANT_REASONS, REVISION_LABEL, SERVICE_LABEL
 from serving.model.objects import Object, condition_of, labels_of, name_of, nested
 from serving.model.quantity import parse_duration_s
-from serving.scaling.scaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES, DecisionLine, LoggedDecision
+from serving.model.versions import DECISIONS, refuse_newer
+from serving.scaling.scaler.decision_lines import (
+    DECISION_LOG,
+    DECISION_LOG_FILES,
+    READ_BY,
+    DecisionLine,
+    LoggedDecision,
+)
 from serving.settings.autoscaler import POLICIES
 from serving.traffic.ejection import EjectionReport
 
@@ -355,16 +362,25 @@ def _logged(
 ) -> Iterator[_Line]:
     """The selected decisions of the log since a time. Unreadable lines are skipped: a crash truncates the last."""
     name = ours.name.encode()
-    decode = msgspec.json.Decoder(LoggedDecision).decode
+    decode, newer = msgspec.json.Decoder(LoggedDecision).decode, None
     for path in log_files(state_path):
         with path.open("rb") as file:
             for line in file:
                 if name not in line:
                     continue
-                with contextlib.suppress(msgspec.DecodeError, InvalidValue):
+                try:
                     one = decode(line)
+                    refuse_newer(str(path), one.version, known=DECISIONS, action=READ_BY)
+                except NewerFormat as error:
+                    newer = error
+                except msgspec.DecodeError:
+                    continue
+                else:
                     if one.entry.at_wall_s >= since_s and is_wanted(one) and ours.has(one):
-                        yield _explained(line)
+                        with contextlib.suppress(InvalidValue):
+                            yield _explained(line)
+    if newer is not None:
+        print_aside(f"some decisions are left out: {newer}")
 
 
 def _read(body: bytes) -> _Line:

@@ -23,13 +23,16 @@ from serving.home.containers.network import bind_gateway, gateway_of, remove_lef
 from serving.home.processes.confine import ISOLATION_VARIABLE
 from serving.home.processes.isolation import MODES, require_layers
 from serving.home.processes.process_lifetime import die_with_parent
+from serving.home.processes.processrecords import NEWER_PODS, ProcessRecords
 from serving.home.state import StateFolder, default_state_path
+from serving.home.store.migrations import refuse_newer_journal
 from serving.home.supervisor.binding import PORTS, bind
 from serving.home.supervisor.children import CHILDREN
 from serving.home.supervisor.reloading import read_reload
 from serving.home.supervisor.supervisor import Supervisor
 from serving.model.errors import InvalidCertificate, Problem, SettingsError
 from serving.model.knative import WINDOW_ANNOTATION
+from serving.model.versions import POD_RECORDS, refuse_newer
 from serving.samples import hello
 
 # Seven daemons that take a second each, and a minute for one that does not start.
@@ -60,6 +63,7 @@ def reload_system(state_path: Path) -> None:
     pid = state.holder()
     if pid is None:
         fail(f"serving does not run with the state folder {state.path}; `serving up` starts it")
+    refuse_newer_state(state)
     # A reload that is already running began with the earlier state.
     awaited_count = read_reload(state.reload)["begun_count"] + 1
     try:
@@ -73,6 +77,13 @@ def reload_system(state_path: Path) -> None:
     if error is not None:
         fail(f"{error}; processes that were not replaced go on")
     click.echo("serving is reloaded; old activators end with their last request")
+
+
+def refuse_newer_state(state: StateFolder) -> None:
+    """Raise for files of a newer version: before anything is replaced, by processes that could not start."""
+    refuse_newer_journal(state.journal)
+    for pod, note in ProcessRecords(state.processes).read()[1].items():
+        refuse_newer(f"the note about pod {pod}", note.get("version", 1), known=POD_RECORDS, action=NEWER_PODS)
 
 
 def _until_reloaded(state: StateFolder, pid: int, awaited_count: int) -> str | None:

@@ -33,9 +33,11 @@ from serving.home.pods.podplan import has_own_network, runs_images
 from serving.home.pods.podstatus import broken_status
 from serving.home.pods.usage import UsageReporter
 from serving.home.processes.orders import HeldPod
+from serving.home.processes.processrecords import NEWER_PODS
 from serving.model.errors import ClusterError, Conflict, NotFound
 from serving.model.knative import REVISION_LABEL
 from serving.model.objects import Key
+from serving.model.versions import POD_RECORDS, refuse_newer
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Fields of /proc/PID/stat after the name, see proc(5): session is its 6th of all, rss its 24th.
@@ -117,9 +119,12 @@ class Kubelet:
         raise NotFound(f'pod "{name}" does not run on this machine')
 
     async def take_over(self) -> None:
-        """Create the objects of pods still held by the template. Waits for the template."""
+        """Create the objects of pods still held by the template. Waits for the template. Raises ``NewerFormat``."""
         await self._node.runtime.connected.wait()
         for held in self._node.runtime.held:
+            version = held.note.get("version")
+            if isinstance(version, int):
+                refuse_newer(f"the note about pod {held.pod}", version, known=POD_RECORDS, action=NEWER_PODS)
             try:
                 note = msgspec.convert(held.note, PodNote)
                 await self._take_over_one(held, note)

@@ -44,6 +44,7 @@ from serving.home.processes.orders import ReadinessChanged, StartProcess
 from serving.model.errors import ClusterError, InvalidValue, NotFound
 from serving.model.knative import REVISION_LABEL
 from serving.model.objects import Key, Object, labels_of
+from serving.model.versions import POD_RECORDS, FormatVersion
 
 _log = logging.getLogger("kubelet")
 
@@ -68,6 +69,7 @@ class PodNote(msgspec.Struct, frozen=True, kw_only=True):
     states: dict[str, ContainerState]
     is_draining: bool = False
     is_boxed: bool = False
+    version: FormatVersion = POD_RECORDS
 
 
 class PodRun:

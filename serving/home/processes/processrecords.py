@@ -13,6 +13,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from serving.home.processes.process_lifetime import start_ticks
+from serving.model.versions import POD_RECORDS, FormatVersion, refuse_newer_text
+
+NEWER_PODS = "run the newer version again, or end the pods: `serving down`, `serving up`"
+"""What an operator does about pods that a newer version started."""
 
 _PRIVATE = 0o600
 _Record = TypeVar("_Record")
@@ -44,6 +48,7 @@ class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     is_ready: bool = False
     is_drained: bool = False
     is_dormant: bool = False
+    version: FormatVersion = POD_RECORDS
 
     @property
     def reports_readiness(self) -> bool:
@@ -59,6 +64,7 @@ class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 class _PodNoteFile(msgspec.Struct, frozen=True, kw_only=True):
     pod: str
     note: dict[str, Any]
+    version: FormatVersion = POD_RECORDS
 
 
 class ProcessRecords:
@@ -68,14 +74,20 @@ class ProcessRecords:
         self._folder = folder
 
     def read(self) -> tuple[list[ProcessRecord], dict[str, dict[str, Any]]]:
-        """The processes and notes by pod, written by an earlier template. Damaged files are skipped."""
+        """The processes and notes by pod, written by an earlier template. Damaged files are skipped.
+
+        Raises ``NewerFormat`` for a file of a newer program: a template that skipped it would lose the pod.
+        """
         return self._read("process", ProcessRecord), {one.pod: one.note for one in self._read("note", _PodNoteFile)}
 
     def _read(self, kind: str, of: type[_Record]) -> list[_Record]:
         found = []
         for path in self._folder.glob(f"*.{kind}"):
-            with contextlib.suppress(OSError, msgspec.DecodeError):
-                found.append(msgspec.json.decode(path.read_bytes(), type=of))
+            with contextlib.suppress(OSError):
+                content = path.read_bytes()
+                refuse_newer_text(f"the record of a pod {path.name}", content, known=POD_RECORDS, action=NEWER_PODS)
+                with contextlib.suppress(msgspec.DecodeError):
+                    found.append(msgspec.json.decode(content, type=of))
         return found
 
     def write(self, record: ProcessRecord) -> None:

@@ -58,6 +58,7 @@ from serving.home.processes.preload_apps import PreloadedApps
 from serving.home.processes.process_lifetime import children_of, environment_of, kill_group, set_niceness
 from serving.home.processes.processrecords import EventReader, ProcessRecord, ProcessRecords
 from serving.home.processes.spawn import Spawner, warm_up
+from serving.model.errors import NewerFormat
 from serving.queueproxy.io.readiness import PUSH_AGAIN
 
 _PIECE_BYTES = 65536
@@ -351,14 +352,8 @@ class Template:
 def _held_pods(notes: Mapping[str, dict[str, object]], processes: Iterable[ProcessRecord]) -> list[HeldPod]:
     pods: dict[str, list[HeldProcess]] = {pod: [] for pod in notes}
     for one in processes:
-        held = HeldProcess(
-            name=one.name,
-            pid=one.pid,
-            exit_code=one.exit_code,
-            is_ready=one.is_ready,
-            is_drained=one.is_drained,
-            is_dormant=one.is_dormant,
-        )
+        flags = {"is_ready": one.is_ready, "is_drained": one.is_drained, "is_dormant": one.is_dormant}
+        held = HeldProcess(name=one.name, pid=one.pid, exit_code=one.exit_code, **flags)
         pods.setdefault(one.pod, []).append(held)
     return [HeldPod(pod=pod, note=notes.get(pod, {}), processes=them) for pod, them in pods.items()]
 
@@ -370,11 +365,10 @@ def _why(error: OSError) -> str:
 
 def _restore_weight(processes: Iterable[ProcessRecord]) -> None:
     """Give the processes of a ready pod the normal share of the cores again."""
-    for process in processes:
-        if process.niceness:
-            process.niceness = 0
-            with contextlib.suppress(OSError):
-                set_niceness(process.pid, 0)
+    for process in (one for one in processes if one.niceness):
+        process.niceness = 0
+        with contextlib.suppress(OSError):
+            set_niceness(process.pid, 0)
 
 
 def main() -> int:
@@ -392,7 +386,10 @@ def main() -> int:
     # What is here now is shared by all children, as long as no collection touches it.
     gc.collect()
     gc.freeze()
-    Template(listener, events=events, records=records).run()
+    try:
+        Template(listener, events=events, records=records).run()
+    except NewerFormat as error:
+        sys.exit(f"template: {error}")
     return 0
 
 

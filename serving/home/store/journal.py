@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from serving.home.backup import copy_of
+from serving.home.store.migrations import check_reader, copy_of, migrate
 from serving.model.errors import JournalDamaged, Unavailable
 
 VERSION_BLOCK = 2**24
@@ -39,14 +39,14 @@ _GROWTH_BYTES_MAX = 512
 _RESERVE_BYTES = 5 * 2**20
 # "srvg": what `file` and `PRAGMA application_id` show.
 _APPLICATION_ID = 0x73727667
-_FORMAT = 1
+# The form of the first program; ``migrations`` brings it to that of this one.
 _SCHEMA = (
     """CREATE TABLE objects (kind TEXT, namespace TEXT, name TEXT, data BLOB NOT NULL,
          PRIMARY KEY (kind, namespace, name)) WITHOUT ROWID""",
     "CREATE TABLE versions (id INTEGER PRIMARY KEY CHECK (id = 0), reserved INTEGER NOT NULL)",
     "INSERT INTO versions VALUES (0, 0)",
     f"PRAGMA application_id = {_APPLICATION_ID}",
-    f"PRAGMA user_version = {_FORMAT}",
+    "PRAGMA user_version = 1",
 )
 
 Done = Callable[[Unavailable | None], None]
@@ -336,6 +336,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, is_new: bool, bytes_
         for statement in _SCHEMA:
             connection.execute(statement)
         connection.execute("COMMIT")
+    migrate(connection, path)
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
@@ -343,9 +344,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     if tables and application_id != _APPLICATION_ID:
         raise JournalDamaged(path=str(path), detail="it is a database of another program")
-    written_by = connection.execute("PRAGMA user_version").fetchone()[0]
-    if tables and written_by != _FORMAT:
-        raise JournalDamaged(path=str(path), detail=f"it has format {written_by}, this program knows {_FORMAT}")
+    check_reader(connection, path)
     found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if found != "ok":
         raise JournalDamaged(path=str(path), detail=str(found))
@@ -355,6 +354,8 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 def _reporting_damage(path: Path) -> Iterator[None]:
     try:
         yield
+    except OSError as error:
+        raise Unavailable(f"the journal {path} was not migrated, and is as before: {error}") from error
     except sqlite3.OperationalError as error:
         # A lock, a full disk, a missing right: the file itself is fine.
         text = "another process holds it" if "locked" in str(error) else str(error)

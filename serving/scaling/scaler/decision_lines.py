@@ -6,10 +6,14 @@ only prints sentences starts without numpy.
 
 import msgspec
 
+from serving.model.versions import DECISIONS, FormatVersion
+
 DECISION_LOG = "decisions.jsonl"
 """Name of the decision log in the state folder; older files of it end in .1, .2 and .3."""
 
 DECISION_LOG_FILES = 4
+READ_BY = "read it with the version that wrote it"
+"""What to do about lines of a newer version."""
 
 
 class DecisionStamp(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +36,8 @@ class LoggedDecision(msgspec.Struct, frozen=True, kw_only=True):
     revision: str
     entry: DecisionStamp = msgspec.field(name="told")
     """The decision; its JSON key is from before the rename."""
+
+    version: FormatVersion = DECISIONS
 
 
 class DecisionLine(LoggedDecision, frozen=True, kw_only=True):

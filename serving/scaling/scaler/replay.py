@@ -17,10 +17,12 @@ from typing import Any
 import msgspec
 
 from serving.model.errors import InvalidValue
+from serving.model.versions import DECISIONS, refuse_newer, refuse_newer_text
 from serving.scaling.kpa.decide import KpaState
 from serving.scaling.kpa.zero import GateState
 from serving.scaling.scaler.deciders import Decided, KpaDecider
 from serving.scaling.scaler.decision_history import DecisionRecord
+from serving.scaling.scaler.decision_lines import READ_BY
 from serving.scaling.scaler.scaler import DecisionInputs, ScalerOutcome, conclude
 from serving.scaling.spec import ScalingSpec
 
@@ -50,12 +52,16 @@ class _ReplayState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_record(line: bytes | str) -> DecisionRecord:
-    """Read a line of the log. Raises ``InvalidValue`` for any other text."""
+    """Read a line of the log. Raises ``InvalidValue`` for any other text, ``NewerFormat`` for a newer line."""
+    what = "a line of the decision log"
     try:
-        return msgspec.json.decode(line, type=DecisionRecord)
+        record = msgspec.json.decode(line, type=DecisionRecord)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         text = line if isinstance(line, str) else line.decode(errors="replace")
-        raise InvalidValue(text=text.strip()[:_SHOWN_MAX], expected=f"a line of the decision log: {error}") from error
+        refuse_newer_text(what, text.encode(), known=DECISIONS, action=READ_BY)
+        raise InvalidValue(text=text.strip()[:_SHOWN_MAX], expected=f"{what}: {error}") from error
+    refuse_newer(what, record.version, known=DECISIONS, action=READ_BY)
+    return record
 
 
 def changed_spec(spec: ScalingSpec, changes: Mapping[str, str]) -> ScalingSpec:

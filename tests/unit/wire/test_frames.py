@@ -5,7 +5,8 @@ import math
 import msgspec
 import pytest
 
-from serving.model.errors import InvalidValue
+from serving.model.errors import InvalidValue, NewerFormat
+from serving.model.versions import STAT
 from serving.wire.frames import (
     ActivatorStats,
     PodStat,
@@ -100,3 +101,14 @@ def test_frames_of_the_version_before_are_read() -> None:
     relayed = activator | windows | counts | {"sender": "a", "is_activator": True, "gauges": {"queue": 1.0}}
     (relay,) = decode_relayed_stats(msgspec.msgpack.encode({"stats": [relayed]})).stats
     assert (relay.pod, relay.is_activator, relay.ended_count, relay.gauges) == ("a", True, 4.0, {"queue": 1.0})
+
+
+def test_the_present_version_costs_no_bytes_and_a_newer_one_is_refused() -> None:
+    assert "version" not in msgspec.msgpack.decode(encode_pod_stat(POD))
+    pod = {"at_s": 1.0, "concurrency": 2.0, "version": STAT + 1}
+    with pytest.raises(NewerFormat, match="upgrade the autoscaler before pods"):
+        decode_pod_stat(msgspec.msgpack.encode(pod))
+    # Also where the newer form has other types.
+    for decode in (decode_pod_stat, decode_activator_stats, decode_relayed_stats):
+        with pytest.raises(NewerFormat, match=f"format {STAT + 1}, and this program knows up to {STAT}"):
+            decode(msgspec.msgpack.encode({"stats": "columns", "version": STAT + 1}))

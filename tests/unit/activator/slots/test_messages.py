@@ -14,7 +14,8 @@ from serving.activator.slots.messages import (
     ViewReady,
     encode,
 )
-from serving.model.errors import InvalidValue
+from serving.model.errors import InvalidValue, NewerFormat
+from serving.model.versions import SLOTS
 
 KEY = ("default", "hello-00001")
 MESSAGES: list[SlotMessage] = [
@@ -44,3 +45,14 @@ def test_a_frame_that_is_none_of_ours_is_refused() -> None:
 def test_a_frame_of_gigabytes_is_not_waited_for() -> None:
     with pytest.raises(InvalidValue, match="at most 67108864 bytes"):
         list(Frames().feed(b"\xff\xff\xff\xff"))
+
+
+def test_a_peer_of_a_newer_version_is_refused_and_newer_fields_are_not() -> None:
+    def framed(*fields: object) -> bytes:
+        content = msgspec.msgpack.encode(fields)
+        return len(content).to_bytes(4, "big") + content
+
+    assert list(Frames().feed(framed("PeerHello", 1))) == [PeerHello(index=1)]
+    assert list(Frames().feed(framed("PeerHello", 1, SLOTS, "more"))) == [PeerHello(index=1)]
+    with pytest.raises(NewerFormat, match="`serving up --reload` gives all activators one version"):
+        list(Frames().feed(framed("PeerHello", 1, SLOTS + 1)))

@@ -1,6 +1,11 @@
+from pathlib import Path
+
+import msgspec
 import pytest
 
-from serving.home.processes.processrecords import EventReader
+from serving.home.processes.processrecords import EventReader, ProcessRecord, ProcessRecords
+from serving.model.errors import NewerFormat
+from serving.model.versions import POD_RECORDS
 
 
 def test_events_are_read_however_they_are_cut() -> None:
@@ -22,3 +27,15 @@ def test_an_event_behind_text_without_an_end_is_found() -> None:
     reader = EventReader()
     reader.feed(b"x" * 100_000)
     assert reader.feed(b'{"pid": 7, "exit": 0}\n') == [{"pid": 7, "exit": 0}]
+
+
+def test_a_record_of_a_newer_version_is_refused_and_a_damaged_one_skipped(tmp_path: Path) -> None:
+    records = ProcessRecords(tmp_path)
+    records.write(ProcessRecord(pod="1", name="app", pid=7))
+    records.write_note("1", {"manifest": {}})
+    (tmp_path / "2.app.process").write_bytes(b'{"pod": "2", "na')
+    assert records.read() == ([ProcessRecord(pod="1", name="app", pid=7)], {"1": {"manifest": {}}})
+    newer = {"pod": "3", "note": "of another type", "version": POD_RECORDS + 1}
+    (tmp_path / "3.note").write_bytes(msgspec.json.encode(newer))
+    with pytest.raises(NewerFormat, match=r"3\.note: format .* run the newer version again, or end the pods"):
+        records.read()

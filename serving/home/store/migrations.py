@@ -1,0 +1,143 @@
+"""Steps that bring a journal to the form of this program, and the copy of what was before.
+
+A journal has two numbers. ``PRAGMA user_version`` is the oldest reader: a program that knows less refuses the file. The step is the
+last of ``STEPS`` that was taken. A step that only adds what older programs ignore leaves the reader as it is, so that a downgrade
+finds its objects; one that they would misread raises it. Steps run in one transaction, after a copy of the file was written and
+synchronized beside it.
+"""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import msgspec
+
+from serving import __version__
+from serving.model.errors import JournalDamaged
+
+READER = 1
+"""The newest reader that this program is."""
+
+_USER_VERSION_AT = 60
+_HEADER_BYTES = 100
+_MAGIC = b"SQLite format 3\0"
+_STEP, _PROGRAM = "step", "program"
+
+
+class MigrationStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One step: statements that turn the form before it into its own."""
+
+    number: int
+    reader: int
+    """The oldest reader of a file that has taken this step."""
+
+    statements: tuple[str, ...]
+
+
+STEPS: tuple[MigrationStep, ...] = (
+    # Names the program that wrote last, for a refusal that says which version to run.
+    MigrationStep(
+        number=2,
+        reader=1,
+        statements=("CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",),
+    ),
+)
+
+
+def migrate(connection: sqlite3.Connection, path: Path, *, steps: tuple[MigrationStep, ...] = STEPS) -> None:
+    """Take the missing steps, and note this program as the last writer.
+
+    A journal that is not new is copied to ``journal.db.before-step-N`` first; nothing has changed if that fails.
+    Raises ``OSError``, ``sqlite3.Error``.
+    """
+    missing = [step for step in steps if step.number > step_of(connection)]
+    if missing and connection.execute("SELECT count(*) FROM objects").fetchone()[0]:
+        _keep_copy(connection, path.with_name(f"{path.name}.before-step-{missing[0].number}"))
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for step in missing:
+            for statement in step.statements:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {step.reader}")
+            _note(connection, _STEP, str(step.number))
+        if _fact(connection, _PROGRAM) != __version__:
+            _note(connection, _PROGRAM, __version__)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    if missing:
+        # The header, which ``refuse_newer_journal`` reads without a lock, is in the file itself then.
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def step_of(connection: sqlite3.Connection) -> int:
+    """The last step that a journal has taken; 1 for one from before there were steps."""
+    return int(_fact(connection, _STEP) or 1)
+
+
+def check_reader(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise ``JournalDamaged`` if an open journal asks for a newer reader; the text names the program that wrote it."""
+    found = connection.execute("PRAGMA user_version").fetchone()[0]
+    if found > READER:
+        raise _newer(path, found, _fact(connection, _PROGRAM))
+
+
+def refuse_newer_journal(path: Path) -> None:
+    """``check_reader`` for a file that another process may hold. A missing or damaged file is left to the opening."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except OSError:
+        return
+    found = int.from_bytes(header[_USER_VERSION_AT : _USER_VERSION_AT + 4], "big")
+    if header.startswith(_MAGIC) and found > READER:
+        raise _newer(path, found, "")
+
+
+def copy_of(connection: sqlite3.Connection) -> bytes:
+    """All committed content of an open database, as one SQLite file."""
+    copy = sqlite3.connect(":memory:")
+    try:
+        connection.backup(copy)
+        return copy.serialize()
+    finally:
+        copy.close()
+
+
+def _newer(path: Path, found: int, program: str) -> JournalDamaged:
+    by = f", written by serving {program}" if program else ""
+    copies = sorted(path.parent.glob(f"{path.name}.before-step-*"))
+    way_back = f", or stop and put {copies[-1].name} in its place, which loses what was written since" if copies else ""
+    detail = f"it has format {found}{by}, and this program knows up to {READER}; run the newer version{way_back}"
+    return JournalDamaged(path=str(path), detail=detail)
+
+
+def _fact(connection: sqlite3.Connection, name: str) -> str:
+    if not connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'facts'").fetchone()[0]:
+        return ""
+    row = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+    return str(row[0]) if row else ""
+
+
+def _note(connection: sqlite3.Connection, name: str, value: str) -> None:
+    connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+
+
+def _keep_copy(connection: sqlite3.Connection, target: Path) -> None:
+    made = target.with_name(f"{target.name}.new")
+    try:
+        with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(copy_of(connection))
+            file.flush()
+            os.fsync(file.fileno())
+        made.rename(target)
+        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise

@@ -1,4 +1,4 @@
-"""Versions of what daemons send each other and keep in files; docs/version-skew.md says what may differ.
+"""Versions of frames, messages and files; docs/version-skew.md says what may differ.
 
 A version rises only when an older program would misread the newer form. Fields that are added need no new version: readers ignore
 fields that they do not know. A form without a version has version 1, so that version 1 costs no bytes.
@@ -20,9 +20,11 @@ SLOTS: Final = 1
 
 DECISIONS: Final = 1
 """Lines of the decision log."""
+NEWER_DECISIONS: Final = "read them with the version that wrote them"
 
 POD_RECORDS: Final = 1
 """Records of processes and notes about pods, which the template and control leave to their successors."""
+NEWER_PODS: Final = "run the newer version again, or end the pods: `serving down`, `serving up`"
 
 
 class _Versioned(msgspec.Struct):

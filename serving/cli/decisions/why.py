@@ -29,14 +29,8 @@ from serving.model.errors import InvalidValue, NewerFormat, ServingError
 from serving.model.knative import CONDITION_DORMANT, DORMANT_REASONS, REVISION_LABEL, SERVICE_LABEL
 from serving.model.objects import Object, condition_of, labels_of, name_of, nested
 from serving.model.quantity import parse_duration_s
-from serving.model.versions import DECISIONS, refuse_newer
-from serving.scaling.scaler.decision_lines import (
-    DECISION_LOG,
-    DECISION_LOG_FILES,
-    READ_BY,
-    DecisionLine,
-    LoggedDecision,
-)
+from serving.model.versions import DECISIONS, NEWER_DECISIONS, refuse_newer
+from serving.scaling.scaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES, DecisionLine, LoggedDecision
 from serving.settings.autoscaler import POLICIES
 from serving.traffic.ejection import EjectionReport
 
@@ -370,7 +364,7 @@ def _logged(
                     continue
                 try:
                     one = decode(line)
-                    refuse_newer(str(path), one.version, known=DECISIONS, action=READ_BY)
+                    refuse_newer(str(path), one.version, known=DECISIONS, action=NEWER_DECISIONS)
                 except NewerFormat as error:
                     newer = error
                 except msgspec.DecodeError:

@@ -23,7 +23,7 @@ from serving.home.containers.network import bind_gateway, gateway_of, remove_lef
 from serving.home.processes.confine import ISOLATION_VARIABLE
 from serving.home.processes.isolation import MODES, require_layers
 from serving.home.processes.process_lifetime import die_with_parent
-from serving.home.processes.processrecords import NEWER_PODS, ProcessRecords
+from serving.home.processes.processrecords import ProcessRecords
 from serving.home.state import StateFolder, default_state_path
 from serving.home.store.migrations import refuse_newer_journal
 from serving.home.supervisor.binding import PORTS, bind
@@ -32,7 +32,7 @@ from serving.home.supervisor.reloading import read_reload
 from serving.home.supervisor.supervisor import Supervisor
 from serving.model.errors import InvalidCertificate, Problem, SettingsError
 from serving.model.knative import WINDOW_ANNOTATION
-from serving.model.versions import POD_RECORDS, refuse_newer
+from serving.model.versions import NEWER_PODS, POD_RECORDS, refuse_newer
 from serving.samples import hello
 
 # Seven daemons that take a second each, and a minute for one that does not start.

@@ -33,11 +33,10 @@ from serving.home.pods.podplan import has_own_network, runs_images
 from serving.home.pods.podstatus import broken_status
 from serving.home.pods.usage import UsageReporter
 from serving.home.processes.orders import HeldPod
-from serving.home.processes.processrecords import NEWER_PODS
 from serving.model.errors import ClusterError, Conflict, NotFound
 from serving.model.knative import REVISION_LABEL
 from serving.model.objects import Key
-from serving.model.versions import POD_RECORDS, refuse_newer
+from serving.model.versions import NEWER_PODS, POD_RECORDS, refuse_newer
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Fields of /proc/PID/stat after the name, see proc(5): session is its 6th of all, rss its 24th.

@@ -13,10 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from serving.home.processes.process_lifetime import start_ticks
-from serving.model.versions import POD_RECORDS, FormatVersion, refuse_newer_text
-
-NEWER_PODS = "run the newer version again, or end the pods: `serving down`, `serving up`"
-"""What an operator does about pods that a newer version started."""
+from serving.model.versions import NEWER_PODS, POD_RECORDS, FormatVersion, refuse_newer_text
 
 _PRIVATE = 0o600
 _Record = TypeVar("_Record")

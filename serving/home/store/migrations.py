@@ -1,4 +1,4 @@
-"""Steps that bring a journal to the form of this program, and the copy of what was before.
+"""Migrates a journal by numbered steps, after a copy was kept.
 
 A journal has two numbers. ``PRAGMA user_version`` is the oldest reader: a program that knows less refuses the file. The step is the
 last of ``STEPS`` that was taken. A step that only adds what older programs ignore leaves the reader as it is, so that a downgrade

@@ -12,8 +12,6 @@ DECISION_LOG = "decisions.jsonl"
 """Name of the decision log in the state folder; older files of it end in .1, .2 and .3."""
 
 DECISION_LOG_FILES = 4
-READ_BY = "read it with the version that wrote it"
-"""What to do about lines of a newer version."""
 
 
 class DecisionStamp(msgspec.Struct, frozen=True, kw_only=True):

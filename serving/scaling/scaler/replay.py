@@ -17,12 +17,11 @@ from typing import Any
 import msgspec
 
 from serving.model.errors import InvalidValue
-from serving.model.versions import DECISIONS, refuse_newer, refuse_newer_text
+from serving.model.versions import DECISIONS, NEWER_DECISIONS, refuse_newer, refuse_newer_text
 from serving.scaling.kpa.decide import KpaState
 from serving.scaling.kpa.zero import GateState
 from serving.scaling.scaler.deciders import Decided, KpaDecider
 from serving.scaling.scaler.decision_history import DecisionRecord
-from serving.scaling.scaler.decision_lines import READ_BY
 from serving.scaling.scaler.scaler import DecisionInputs, ScalerOutcome, conclude
 from serving.scaling.spec import ScalingSpec
 
@@ -58,9 +57,9 @@ def read_record(line: bytes | str) -> DecisionRecord:
         record = msgspec.json.decode(line, type=DecisionRecord)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         text = line if isinstance(line, str) else line.decode(errors="replace")
-        refuse_newer_text(what, text.encode(), known=DECISIONS, action=READ_BY)
+        refuse_newer_text(what, text.encode(), known=DECISIONS, action=NEWER_DECISIONS)
         raise InvalidValue(text=text.strip()[:_SHOWN_MAX], expected=f"{what}: {error}") from error
-    refuse_newer(what, record.version, known=DECISIONS, action=READ_BY)
+    refuse_newer(what, record.version, known=DECISIONS, action=NEWER_DECISIONS)
     return record
 
 

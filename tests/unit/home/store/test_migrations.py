@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from serving import __version__
-from serving.home.store import migrations
 from serving.home.store.journal import Journal, JournalEntry
 from serving.home.store.migrations import READER, STEPS, MigrationStep, migrate, refuse_newer_journal, step_of
 from serving.model.errors import JournalDamaged, Unavailable
@@ -98,7 +97,7 @@ def test_without_its_copy_nothing_is_migrated(path: Path, number: int, monkeypat
     def failing(_: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(migrations.os, "fsync", failing)
+    monkeypatch.setattr(os, "fsync", failing)
     with pytest.raises(Unavailable, match=f"was not migrated, and is as before: .*{os.strerror(number)}"):
         Journal(path)
     monkeypatch.undo()

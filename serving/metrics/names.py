@@ -38,8 +38,7 @@ _GROUP_LABEL = "node_group"
 _CLOUD_LABELS = ("cloud_provider", "id", _GROUP_LABEL)
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Bounds of histograms of time: OpenTelemetry's for HTTP, finer below 5 ms, where a proxy lives, and up to a minute,
-which a cold start may take."""
+"""Bounds of histograms of time: OpenTelemetry's for HTTP, finer below 5 ms, and up to a minute, as a cold start may take."""
 
 _HEAD = """\
 # Metrics

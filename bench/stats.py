@@ -27,11 +27,15 @@ from bench.parts.program import exit_code, options_of, show
 from serving.autoscaler.main import AutoscalerDaemon
 from serving.cluster.kinds import DEPLOYMENT, REVISION
 from serving.home.store.memory import MemoryCluster
+from serving.metrics.queries import QUERY_TOKEN_FILE_VARIABLE, QueryGate
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.wire.frames import PodStat, encode_pod_stat
 from serving.wire.tokens import pod_token
 
 KEY = bytes(32)
+_TOKEN = os.memfd_create("query-token")
+os.write(_TOKEN, b"q" * 43)
+os.environ[QUERY_TOKEN_FILE_VARIABLE] = f"/proc/self/fd/{_TOKEN}"
 # Pods that connect at once: what a server's backlog of 100 takes.
 CONNECTING_MAX = 64
 # Pods of one batch while frames are sent as fast as it goes; between batches the others' sockets are looked at.
@@ -142,7 +146,10 @@ def send_fast(pods: Sequence[socket.socket], seconds: float) -> None:
 
 def counts(address: tuple[str, int]) -> dict[str, int]:
     """The autoscaler's own."""
-    with urllib.request.urlopen("http://{}:{}/metrics".format(*address), timeout=RESPONSE_WITHIN_S) as response:  # noqa: S310 - our own
+    request = urllib.request.Request(  # noqa: S310 - our own
+        "http://{}:{}/metrics".format(*address), headers=QueryGate.of_environment().headers()
+    )
+    with urllib.request.urlopen(request, timeout=RESPONSE_WITHIN_S) as response:  # noqa: S310 - as above
         lines = response.read().decode().splitlines()
     # Totals have no labels; a comment and a metric of a revision are none of them.
     return {name: int(float(value)) for name, value in (one.rsplit(" ", 1) for one in lines) if name.isidentifier()}

@@ -55,6 +55,7 @@ from serving.cluster.kube import connect
 from serving.cluster.port import Cluster
 from serving.metrics.activator import add_refusals, add_tls
 from serving.metrics.export import exporting, span_outbox
+from serving.metrics.queries import QueryGate
 from serving.metrics.server import serve_page
 from serving.metrics.tracing import Tracer
 from serving.model.errors import InvalidValue, Problem, SettingsError
@@ -376,15 +377,15 @@ def main() -> int:
                 sockets.get(f"activator-{settings.index}-metrics" if settings.index else "activator-metrics")
                 or settings.metrics_address
             )
-            page, otlp = activator.ingress.metrics.page, settings.otlp
+            page, otlp, gate = activator.ingress.metrics.page, settings.otlp, QueryGate.of_environment()
             sending = exporting(otlp, page, service="activator", instance=settings.name)
             tracing = span_outbox(otlp, service="activator", instance=settings.name)
-            pages = {
-                "/routes/{namespace}/{name}": activator.route_digest,
-                "/ejections/{namespace}": activator.ejections,
-            }
+            # The controller asks for a Route's digest, which tells nothing to others.
+            digests = {"/routes/{namespace}/{name}": activator.route_digest}
+            texts = {"/ejections/{namespace}": activator.ejections}
+            pages = serve_page(page, where, gate=gate, texts=texts, open_texts=digests)
             async with contextlib.AsyncExitStack() as serving_page, sending, tracing as send:
-                await serving_page.enter_async_context(serve_page(page, where, texts=pages))
+                await serving_page.enter_async_context(pages)
                 if send is not None:
                     activator.ingress.tracer = Tracer(settings.trace_ratio, send=send)
                 activator.on_handover = serving_page.aclose

@@ -52,6 +52,7 @@ from serving.metrics.autoscaler import AutoscalerMetrics
 from serving.metrics.export import exporting
 from serving.metrics.hosts import host_names_of
 from serving.metrics.page import wanted_type, watch_lag
+from serving.metrics.queries import QueryGate
 from serving.model.errors import InvalidValue, SettingsError
 from serving.model.identities import ACTIVATOR as ACTIVATOR_ID
 from serving.model.identities import AUTOSCALER as AUTOSCALER_ID
@@ -178,6 +179,7 @@ class AutoscalerDaemon:
             is_well=lambda: self.autoscaler.is_synced,
             connections_max=settings.stats_connections_max,
             sharing=SharedStats(
+                queries=QueryGate.of_environment(),
                 relayed=functools.partial(self.autoscaler.record, is_relayed=True),
                 elsewhere=self.relay.elsewhere,
                 host_names=host_names_of(settings.host_names),

@@ -37,6 +37,7 @@ from serving.controller.io.controller import Controller, ControllerConfig
 from serving.controller.revisions.sidecar import Sidecar
 from serving.metrics.controller import ControllerMetrics
 from serving.metrics.export import exporting
+from serving.metrics.queries import QueryGate
 from serving.metrics.server import serve_page
 from serving.model.errors import Problem, SettingsError
 from serving.settings.controller import ControllerSettings
@@ -70,7 +71,7 @@ async def _body(stop: asyncio.Event) -> None:
 
         sending = exporting(settings.otlp, metrics.page, service="controller")
         where = inherited_sockets().get("controller-metrics") or settings.metrics_address
-        async with serve_page(metrics.page, where), sending:
+        async with serve_page(metrics.page, where, gate=QueryGate.of_environment()), sending:
             if not election.enabled:
                 await work(cluster)
                 return

@@ -6,10 +6,12 @@ address. A stream that ends is requested again from the time it began, so no dec
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -28,10 +30,14 @@ _RETRY_S = 1.0
 # How often the name is resolved again.
 _CHECK_S = 5.0
 _TEMPORARY_REDIRECT = 307
+# As the session's.
+_NO_LIMIT = aiohttp.ClientTimeout(total=None, connect=5)
 
 
-async def read_pages(session: aiohttp.ClientSession, urls: str) -> dict[str, str]:
-    """The metrics pages of ``urls`` (separated by commas) by address; {} for "".
+async def read_pages(
+    session: aiohttp.ClientSession, urls: str, *, headers: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """The metrics pages of ``urls`` (separated by commas) by address; {} for "". ``headers`` are those of each query.
 
     Raises:
         OSError: no name resolves, or no activator answers.
@@ -45,7 +51,9 @@ async def read_pages(session: aiohttp.ClientSession, urls: str) -> dict[str, str
         if not isinstance(hosts, BaseException)
         for host in hosts
     ]
-    responses = await asyncio.gather(*(_read(session, url, place) for url, place in places), return_exceptions=True)
+    responses = await asyncio.gather(
+        *(_read(session, place, {**headers, "Host": url.authority}) for url, place in places), return_exceptions=True
+    )
     errors += [one for one in responses if isinstance(one, BaseException)]
     pages = {str(place): page for (_, place), page in zip(places, responses, strict=True) if isinstance(page, str)}
     for error in errors:
@@ -64,9 +72,9 @@ async def addresses_of(url: URL) -> list[str]:
     return sorted({str(one[4][0]) for one in found if one[0] == family})
 
 
-async def _read(session: aiohttp.ClientSession, url: URL, place: URL) -> str:
+async def _read(session: aiohttp.ClientSession, place: URL, headers: Mapping[str, str]) -> str:
     limit = aiohttp.ClientTimeout(total=_RESPONSE_MAX_S)
-    async with session.get(place, headers={"Host": url.authority, "Accept": FINE_TYPE}, timeout=limit) as response:
+    async with session.get(place, headers={**headers, "Accept": FINE_TYPE}, timeout=limit) as response:
         response.raise_for_status()
         body = bytearray()
         async for piece in response.content.iter_any():
@@ -83,9 +91,16 @@ class Deciders:
     """
 
     def __init__(
-        self, session: aiohttp.ClientSession, urls: str, *, since_s: float, on_event: Callable[[str, Any], None]
+        self,
+        session: aiohttp.ClientSession,
+        urls: str,
+        *,
+        since_s: float,
+        on_event: Callable[[str, Any], None],
+        headers: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._session = session
+        self._headers = headers
         self._urls = [URL(one.strip()) for one in urls.split(",") if one.strip()]
         self._since_s = since_s
         self._on_event = on_event
@@ -105,18 +120,32 @@ class Deciders:
 
     async def _policies_of(self, place: "_DecisionSource", names: Mapping[str, str]) -> list[Mapping[str, Any]]:
         try:
-            async with self._session.get(
-                place.url.with_name("policies"),
-                params=names,
-                headers={"Host": place.host},
-                allow_redirects=place.is_alone,
-                timeout=aiohttp.ClientTimeout(total=_RESPONSE_MAX_S),
-            ) as response:
+            limit = aiohttp.ClientTimeout(total=_RESPONSE_MAX_S)
+            async with self._query(place, "policies", names, limit=limit) as response:
                 found: list[Mapping[str, Any]] = json.loads(await response.read()) if response.ok else []
                 return found
         except (aiohttp.ClientError, OSError, ValueError) as error:
             _log.debug("policies.unread", extra={"url": str(place.url), "error": str(error)})
             return []
+
+    @contextlib.asynccontextmanager
+    async def _query(
+        self,
+        place: "_DecisionSource",
+        name: str,
+        params: Mapping[str, str],
+        *,
+        limit: aiohttp.ClientTimeout = _NO_LIMIT,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Query a source. A single one's redirect is followed with the token, which aiohttp would drop."""
+        url, own = place.url.with_name(name), {**self._headers(), "Host": place.host}
+        async with self._session.get(url, params=params, headers=own, allow_redirects=False, timeout=limit) as response:
+            if response.status != _TEMPORARY_REDIRECT or not place.is_alone:
+                yield response
+                return
+            there = URL(response.headers.get("Location", ""), encoded=True)
+        async with self._session.get(there, headers=self._headers(), allow_redirects=False, timeout=limit) as response:
+            yield response
 
     async def _places(self) -> set["_DecisionSource"]:
         found: list[tuple[URL, str]] = []
@@ -139,11 +168,8 @@ class Deciders:
         while True:
             began_s = wall_s()
             asked = {"follow": "", "samples": "", "since": f"{since_s}"}
-            headers = {"Host": place.host}
             try:
-                async with self._session.get(
-                    place.url, params=asked, headers=headers, allow_redirects=place.is_alone
-                ) as response:
+                async with self._query(place, "decisions", asked) as response:
                     # An autoscaler without shards may receive some later; all their decisions are then new.
                     if response.status != _TEMPORARY_REDIRECT:
                         response.raise_for_status()

@@ -62,7 +62,10 @@ _FOLLOWED: Mapping[Kind, Callable[[Board, Key, Object | None], None]] = {
 
 
 class Feed:
-    """Feeds a board. ``on_tick`` gets the time and the changed rows of each tick, ``on_decision`` each decision."""
+    """Feeds a board. ``on_tick`` gets the time and the changed rows of each tick, ``on_decision`` each decision.
+
+    ``headers`` gives those of queries.
+    """
 
     def __init__(
         self,
@@ -72,12 +75,14 @@ class Feed:
         settings: DashboardSettings,
         on_tick: Callable[[float, dict[str, list[float | None]]], None],
         on_decision: Callable[[View], None],
+        headers: Callable[[], Mapping[str, str]],
     ) -> None:
         self._board = board
         self._cluster = cluster
         self._settings = settings
         self._on_tick = on_tick
         self._on_decision = on_decision
+        self._headers = headers
         self._requests = Requests()
         self._deciders: Deciders | None = None
         self._reflectors = [self._reflector(cluster, kind) for kind in _FOLLOWED]
@@ -101,7 +106,11 @@ class Feed:
             tasks = [group.create_task(one.run(), name=f"dashboard {one.kind.plural}") for one in self._reflectors]
             since_s = wall_s() - _PAST_S
             deciders = self._deciders = Deciders(
-                session, self._settings.autoscaler_url, since_s=since_s, on_event=self._take_event
+                session,
+                self._settings.autoscaler_url,
+                since_s=since_s,
+                on_event=self._take_event,
+                headers=self._headers,
             )
             tasks.append(group.create_task(deciders.run(), name="dashboard decisions"))
             tasks.append(group.create_task(self._follow_nodes(), name="dashboard node use"))
@@ -153,7 +162,7 @@ class Feed:
 
     async def _tick(self, session: aiohttp.ClientSession, stop: asyncio.Event) -> None:
         async def beat() -> None:
-            pages = await read_pages(session, self._settings.activator_metrics_url)
+            pages = await read_pages(session, self._settings.activator_metrics_url, headers=self._headers())
             self._board.requests(self._requests.read(pages, now_s()) if pages else None)
             self._row()
 

@@ -4,6 +4,7 @@ Environment:
 
 - ``KUBECONFIG``: the server whose Services, Revisions, Pods and Nodes it follows; without it the cluster it runs in.
 - ``SERVING_LISTEN_FDS``: bound sockets by name, ``{"dashboard": 3}``; without it the settings' address.
+- ``SERVING_QUERY_TOKEN_FILE``: the query token, which opens the page and with which it queries the other daemons.
 - ``SERVING_DASHBOARD_<FIELD>``: each setting of ``serving.settings.dashboard`` in its plain unit.
 """
 
@@ -34,6 +35,7 @@ from serving.dashboard.feed import PERIOD_S, Feed
 from serving.dashboard.gate import Gate
 from serving.dashboard.logs import LogPages
 from serving.dashboard.server import Pages
+from serving.metrics.queries import QueryGate
 from serving.model.errors import Problem, SettingsError
 from serving.settings.daemons import DAEMONS, DASHBOARD, PLACEMENT
 from serving.settings.dashboard import DashboardSettings
@@ -48,7 +50,10 @@ _TOKEN = f"a file with a random text of at least {_TOKEN_LENGTH_MIN} characters"
 
 
 class Dashboard:
-    """The wired dashboard. ``address`` is set once ``is_serving`` is; ``token`` "" disables actions and logs."""
+    """The wired dashboard. ``address`` is set once ``is_serving`` is; ``token`` "" disables actions and logs.
+
+    ``queries`` judges who may see the page, and gives the token for the other daemons; None is a page that all may see.
+    """
 
     def __init__(
         self,
@@ -58,6 +63,7 @@ class Dashboard:
         token: str = "",
         placement: PlacementSettings | None = None,
         logs: PodLogSource | None = None,
+        queries: QueryGate | None = None,
     ) -> None:
         self._settings = settings
         self._board = Board(int(_HISTORY_S / PERIOD_S), placement)
@@ -69,10 +75,16 @@ class Dashboard:
             is_well=lambda: self._feed.is_synced,
             policies=lambda names: self._feed.policies(names),  # noqa: PLW0108 - it is made below
             actions=actions,
+            queries=queries,
             logs=None if logs is None else LogPages(logs, gate, pods=self._board.pods_of_service),
         )
         self._feed = Feed(
-            cluster, self._board, settings=settings, on_tick=self._pages.tick, on_decision=self._pages.decide
+            cluster,
+            self._board,
+            settings=settings,
+            on_tick=self._pages.tick,
+            on_decision=self._pages.decide,
+            headers=dict if queries is None else queries.headers,
         )
         self.address: tuple[str, int] = ("", 0)
         self.is_serving = asyncio.Event()
@@ -128,9 +140,9 @@ def main() -> int:
 
     async def body(stop: asyncio.Event) -> None:
         async with connect("dashboard") as cluster:
-            await Dashboard(settings, cluster, token=token, placement=placement, logs=cluster).run(
-                stop, listener=inherited_sockets().get("dashboard")
-            )
+            queries = QueryGate.of_environment()
+            dashboard = Dashboard(settings, cluster, token=token, placement=placement, logs=cluster, queries=queries)
+            await dashboard.run(stop, listener=inherited_sockets().get("dashboard"))
 
     return run_daemon("dashboard", body)
 

@@ -5,8 +5,9 @@ revision; ``/history?revision=`` returns its last hour; ``/policy?revision=`` by
 ``POST /logs`` follows the logs of a service (``logs``);
 ``/state`` returns everything once as JSON, for the terminal; ``/healthz``.
 
-Only the holder of the token can change anything (``actions``) or read logs. The server refuses a request for an unknown Host, so another
-site cannot read the page by DNS rebinding. It sets no cookies, and the page loads only its own files.
+Views need the query token (``serving.metrics.queries``): as a bearer token, or as the cookie that ``/?token=`` sets and that opens views
+alone. Only the holder of the dashboard's token can change anything (``actions``) or read logs. The server refuses a request for an
+unknown Host, so another site cannot read the page by DNS rebinding. The page loads only its own files.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from serving.dashboard.actions import DashboardActions
 from serving.dashboard.board import COLUMNS, Board
 from serving.dashboard.logs import LogPages
 from serving.dashboard.views import View
+from serving.metrics.queries import REFUSED_HEADERS, QueryGate, is_same
 from serving.settings.dashboard import DashboardSettings
 
 HEADERS = {
@@ -36,6 +38,10 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
+# Browsers send cookies to all ports of a host: each dashboard has a name of its own.
+_COOKIE = "serving-view"
+# What shows nothing, or asks for the dashboard's token.
+_OWN_TOKEN = ("healthz", "actions/", "logs")
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 # The largest body names a share for each revision of a service.
 _BODY_BYTES_MAX = 64 * 1024
@@ -62,7 +68,7 @@ class _OpenPage:
 class Pages:
     """Serves all open pages of one board."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it shows, and who may see it
         self,
         board: Board,
         settings: DashboardSettings,
@@ -71,9 +77,11 @@ class Pages:
         policies: Callable[[Mapping[str, str]], Awaitable[list[Mapping[str, Any]]]],
         actions: DashboardActions | None = None,
         logs: LogPages | None = None,
+        queries: QueryGate | None = None,
     ) -> None:
         self._board = board
         self._logs = logs
+        self._queries = queries
         self._actions = actions if actions is not None and actions.is_open else None
         self._is_well = is_well
         self._policies = policies
@@ -133,7 +141,24 @@ class Pages:
         if name not in self._hosts:
             text = f"{name!r} is not one of this dashboard's host names; add it to host-names\n"
             return web.Response(status=421, text=text)
-        return await handler(request)
+        return self._refusal(request) or await handler(request)
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        """The response to a request for a view without the query token, or to the one that brings it; None to go on."""
+        name = request.path.removeprefix("/")
+        if self._queries is None or name.startswith(_OWN_TOKEN) or name in self._files.keys() - {"index.html"}:
+            return None
+        cookie, view, given = f"{_COOKIE}-{request.url.port}", self._queries.view(), request.query.get("token")
+        if request.path == "/" and given is not None and is_same(given, self._queries.token()):
+            # The token does not stay in the address, from where it would be copied.
+            response = web.Response(status=303, headers={"Location": "/"})
+            response.set_cookie(cookie, view, httponly=True, samesite="Lax")
+            return response
+        if is_same(request.cookies.get(cookie, ""), view):
+            return None
+        objection = self._queries.objection(request.headers.getall("Authorization", []))
+        text = f"{objection}`serving dashboard` prints the link that opens this page.\n"
+        return web.Response(status=401, text=text, headers=REFUSED_HEADERS) if objection else None
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info.get("name", "index.html")

@@ -29,7 +29,7 @@ BACKUP_PATH = "/backup/journal"
 _MANIFEST = "backup.json"
 _JOURNAL = "journal.db"
 # Secrets first: without the key no token of an earlier client is valid.
-_KEPT = ("key", "token", "dashboard-token", "certificates", "snapshots", "decisions.jsonl")
+_KEPT = ("key", "token", "dashboard-token", "query-token", "certificates", "snapshots", "decisions.jsonl")
 _IMAGES = "images"
 _MANIFEST_BYTES_MAX = 64 * 2**10
 _PRIVATE_FOLDER = 0o700

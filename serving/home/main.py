@@ -65,6 +65,7 @@ from serving.home.store.journal import Journal
 from serving.home.store.memory import MemoryCluster
 from serving.metrics.controller import ControllerMetrics, LocalMetrics
 from serving.metrics.export import exporting
+from serving.metrics.queries import QueryGate
 from serving.metrics.server import measured, running, serve_page
 from serving.model.objects import Object
 from serving.model.routehosts import HostRules
@@ -137,7 +138,8 @@ async def _body(stop: asyncio.Event) -> None:
             await publish_activators(cluster, system_namespace(), inner_port=inner_port)
             controlling = group.create_task(controller.run(stop), name="controller")
             await until_rebuilt(cluster, within_s=_REBUILD_S)
-            page = serve_page(metrics.page, sockets.get("control-metrics") or settings.metrics_address)
+            where = sockets.get("control-metrics") or settings.metrics_address
+            page = serve_page(metrics.page, where, gate=QueryGate.of_environment())
             sending = exporting(settings.otlp, metrics.page, service="control")
             async with page, sending, running(api, sockets["api"], tls=state.certificate.server_context()):
                 report_serving()

@@ -130,6 +130,7 @@ class StateFolder:
         self.key = path / "key"
         self.token = path / "token"
         self.dashboard_token = path / "dashboard-token"
+        self.query_token = path / "query-token"
         self.kubeconfig = path / "kubeconfig"
         self.certificate = ApiCertificate(path / "certificates")
         self.ports = path / "ports.json"
@@ -188,7 +189,7 @@ class StateFolder:
         self.hold()
         if not self.key.exists():
             write_private(self.key, secrets.token_bytes(_KEY_BYTES))
-        for token in (self.token, self.dashboard_token):
+        for token in (self.token, self.dashboard_token, self.query_token):
             if not token.exists():
                 write_private(token, secrets.token_urlsafe(_KEY_BYTES).encode())
             elif not _TOKEN.fullmatch(token.read_bytes()):

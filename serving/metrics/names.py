@@ -45,7 +45,7 @@ _HEAD = """\
 
 Made by `make config` from `serving/metrics/names.py`; edit that. Each daemon has one page, `/metrics`, in Prometheus'
 text or, where the Accept header asks, in OpenMetrics with exemplars. Dashboards, alert rules and a scrape configuration
-are in `config/monitoring`.
+are in `config/monitoring`. A page needs the [query token](dashboard-reference.md#the-query-token).
 
 Rows of a revision have the labels {labels},
 and are gone when the revision is. With the setting `metrics-old-names` the autoscaler has a family once more under the

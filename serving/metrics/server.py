@@ -1,7 +1,7 @@
 """Serves the metrics page of a daemon on a listener of its own, never on the public port.
 
-``/metrics`` is the page and ``/healthz`` shows that the loop runs; a daemon may add further paths. No token is needed. The page
-contains numbers and names of revisions, so it listens on loopback unless settings say otherwise, and checks the Host header.
+``/metrics`` is the page and ``/healthz`` shows that the loop runs; a daemon may add further paths. The page contains numbers and
+names of revisions: it needs the query token (``queries``), and the Host header is checked.
 """
 
 import asyncio
@@ -16,12 +16,14 @@ from aiohttp.typedefs import Middleware
 
 from serving.metrics.hosts import is_own_host
 from serving.metrics.page import MetricsPage, wanted_type, watch_lag
+from serving.metrics.queries import REFUSED_HEADERS, QueryGate
 from serving.model.errors import Problem, SettingsError
 
 # Watches end at once; the remaining calls take milliseconds.
 _SHUTDOWN_S = 5.0
 
 TextSource = Callable[[Mapping[str, str]], str | None]
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _BACKLOG = 128
 _VERBS = {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "watch"}
@@ -52,21 +54,28 @@ _SHUTDOWN_S = 0.5
 
 @contextlib.asynccontextmanager
 async def serve_page(
-    page: MetricsPage, where: socket.socket | str, *, texts: Mapping[str, TextSource] | None = None
+    page: MetricsPage,
+    where: socket.socket | str,
+    *,
+    gate: QueryGate,
+    texts: Mapping[str, TextSource] | None = None,
+    open_texts: Mapping[str, TextSource] | None = None,
 ) -> AsyncIterator[tuple[str, int]]:
     """Serve a page on a bound socket or an address while the context lasts, and measure the loop; gives the address.
 
     ``texts`` are further paths, as in "/routes/{namespace}/{name}", each with a function from the parts of the path to
-    the text of the answer; None is answered with 404.
+    the text of the answer; None is answered with 404. ``gate`` judges all queries but ``/healthz`` and those of ``open_texts``.
 
     Raises:
         SettingsError: when the address is none, or is taken.
     """
     listener = where if isinstance(where, socket.socket) else _bound(where)
     app = web.Application(middlewares=[_check_host])
-    app.router.add_get("/metrics", _PageHandlers(page).metrics)
+    app.router.add_get("/metrics", _guarded(gate, _PageHandlers(page).metrics))
     app.router.add_get("/healthz", _healthz)
     for path, text_of in (texts or {}).items():
+        app.router.add_get(path, _guarded(gate, _text_handler(text_of)))
+    for path, text_of in (open_texts or {}).items():
         app.router.add_get(path, _text_handler(text_of))
     lag = asyncio.create_task(watch_lag(page), name="loop lag")
     try:
@@ -79,9 +88,7 @@ async def serve_page(
 
 
 @web.middleware
-async def _check_host(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _check_host(request: web.Request, handler: _Handler) -> web.StreamResponse:
     """Respond 421 to any Host that a site could point here; Prometheus uses an address or a Service's name."""
     if not is_own_host(request.host, ()):
         return web.Response(status=421, text=f"{request.host!r} is no name of this daemon; use its address\n")
@@ -92,9 +99,7 @@ def measured(on_response: Callable[[str, int, float], None]) -> Middleware:
     """A middleware that reports each response: verb ("watch" for streams), status and duration."""
 
     @web.middleware
-    async def measure(
-        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def measure(request: web.Request, handler: _Handler) -> web.StreamResponse:
         begun_s, status = time.perf_counter(), 0
         verb = "watch" if request.query.keys() & {"watch", "follow"} else request.method
         try:
@@ -123,7 +128,17 @@ class _PageHandlers:
         return response
 
 
-def _text_handler(text_of: TextSource) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _guarded(gate: QueryGate, handler: _Handler) -> _Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        objection = gate.objection(request.headers.getall("Authorization", []))
+        return (
+            web.Response(status=401, text=objection, headers=REFUSED_HEADERS) if objection else await handler(request)
+        )
+
+    return handle
+
+
+def _text_handler(text_of: TextSource) -> _Handler:
     async def handle(request: web.Request) -> web.Response:
         text = text_of(request.match_info)
         return web.Response(status=404) if text is None else web.Response(text=text)

@@ -35,6 +35,7 @@ from serving.cluster.leases.lease import LeaseClient, LeaseName
 from serving.cluster.leases.rules import lease_times
 from serving.cluster.port import Cluster
 from serving.metrics.nodegroup import NodeGroupMetrics
+from serving.metrics.queries import QueryGate
 from serving.metrics.server import serve_page
 from serving.model.errors import Problem
 from serving.nodegroup.groups import GroupReading, WrittenGroup, groups_of_text
@@ -103,7 +104,7 @@ async def _body(stop: asyncio.Event) -> None:
             await NodeGroupLoop(passes, lambda: own.settings, metrics).run(stop)
 
         where = inherited_sockets().get("nodegroup-metrics") or own.settings.metrics_address
-        async with serve_page(metrics.page, where):
+        async with serve_page(metrics.page, where, gate=QueryGate.of_environment()):
             report_serving()
             if not election.enabled:
                 await work(cluster, lambda: None)

@@ -125,7 +125,7 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Websocket URL of the autoscaler for statistics. Default: ours, the port of `serving up`."""
 
     metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = "127.0.0.1:6082"
-    """Address and port of the metrics page, unless a socket is inherited. It asks for no token. Default: ours,
+    """Address and port of the metrics page, unless a socket is inherited. It asks for the query token. Default: ours,
     127.0.0.1:6082; in a cluster :9090 is usual."""
 
     metrics_old_names: Annotated[bool, Knob(key="metrics-old-names", unit=FLAG)] = False

@@ -294,7 +294,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     gateway in config/. Empty means none. Default: ours, none."""
 
     metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = "127.0.0.1:6083"
-    """Address and port of the metrics page, unless a socket is inherited. It asks for no token. Default: ours,
+    """Address and port of the metrics page, unless a socket is inherited. It asks for the query token. Default: ours,
     127.0.0.1:6083; in a cluster :9090 is usual."""
 
     workers: Annotated[int, Knob(key="workers", unit=COUNT, low=1, high=100)] = 8

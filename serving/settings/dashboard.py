@@ -10,8 +10,8 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     """All knobs of the dashboard."""
 
     address: Annotated[str, Knob(key="address", unit=TEXT)] = "127.0.0.1:6090"
-    """Host and port of its listener; a socket handed down by the supervisor takes precedence. It shows everything to
-    every client that reaches it. Default: ours, 127.0.0.1:6090."""
+    """Host and port of its listener; a socket handed down by the supervisor takes precedence. Its page needs
+    the query token. Default: ours, 127.0.0.1:6090."""
 
     autoscaler_url: Annotated[str, Knob(key="autoscaler-url", unit=TEXT)] = "http://127.0.0.1:6081"
     """The autoscaler, whose decisions it follows; of several their URLs, separated by commas, or one name that stands for all

@@ -36,6 +36,7 @@ from tests.cluster_e2e.status_kubelet import StatusKubelet
 from tests.tidy.sources import ROOT
 
 KEY = b"e" * 32
+QUERY_TOKEN = "q" * 43
 SYSTEM = "knative-serving"
 # The extender of kube-scheduler keeps the name of its rights and its image, placement.
 _PACKAGES = {"placement": "extender"}
@@ -48,7 +49,7 @@ _PAGES = {
     "activator": ("activator-metrics", "/healthz"),
     "autoscaler": ("stats", "/healthz"),
     "controller": ("controller-metrics", "/healthz"),
-    "dashboard": ("dashboard", "/"),
+    "dashboard": ("dashboard", "/healthz"),
     "placement": ("placement", "/healthz"),
 }
 _LISTENERS = {"activator": ("public", "inner")}
@@ -104,6 +105,7 @@ class Stage:
         self.kubelet = StatusKubelet(cluster, server.node)
         self.sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in ("public", "inner", "stats")}
         (folder / "key").write_bytes(KEY)
+        (folder / "query-token").write_text(QUERY_TOKEN)
         url = f"ws://127.0.0.1:{self.port('stats')}/stats"
         reporter = ActivatorSettings(stats_url=url, name="e2e")
         self._client = StatsClient(reporter, key=KEY, draw=random.Random(1).random, on_connected=lambda: None)
@@ -131,6 +133,7 @@ class Stage:
             **self._settings,
             "KUBECONFIG": str(kubeconfig),
             "SERVING_KEY_FILE": str(self.folder / "key"),
+            "SERVING_QUERY_TOKEN_FILE": str(self.folder / "query-token"),
             "SERVING_POD_NAME": label,
             "SERVING_KUBE_RECORD": str(self.folder / f"{label}.calls"),
             "SERVING_LISTEN_FDS": json.dumps(descriptors),
@@ -356,7 +359,8 @@ async def of_objects(events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEv
 
 
 def _read(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=_PATIENCE_S) as response:  # noqa: S310 - a daemon of this machine
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {QUERY_TOKEN}"})  # noqa: S310 - a daemon of this machine
+    with urllib.request.urlopen(request, timeout=_PATIENCE_S) as response:  # noqa: S310 - as above
         text: str = response.read().decode()
         return text
 

@@ -71,9 +71,12 @@ def activators(up: Up) -> dict[str, int]:
 def response_counts(up: Up) -> list[int]:
     """Requests served by each activator, from both metrics pages."""
     ports = json.loads((up.state / "ports.json").read_text())
-    found = []
+    token, found = (up.state / "query-token").read_text(), []
     for name in ("activator-metrics", "activator-1-metrics"):
-        with urllib.request.urlopen(f"http://127.0.0.1:{ports[name]}/metrics", timeout=60) as page:
+        asked = urllib.request.Request(
+            f"http://127.0.0.1:{ports[name]}/metrics", headers={"Authorization": f"Bearer {token}"}
+        )
+        with urllib.request.urlopen(asked, timeout=60) as page:  # noqa: S310 - our own
             counts = re.findall(rb"^http_server_request_duration_seconds_count\{.*\} (\S+)$", page.read(), re.MULTILINE)
             found.append(sum(int(float(count)) for count in counts))
     return found

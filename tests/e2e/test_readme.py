@@ -119,7 +119,7 @@ def test_make_run_in_a_fresh_copy_prints_what_the_readme_says_and_serves(running
     pid, printed = running
     whole = "".join(printed)
     assert "http://hello.default.localhost:8080\n" in whole
-    assert "dashboard: http://127.0.0.1:6090\n" in whole
+    assert "dashboard: http://127.0.0.1:6090, opened by the link of `serving dashboard`\n" in whole
     assert "export KUBECONFIG=" in whole
     curl = next(line for line in printed if line.startswith("curl ")).strip()
     response = typed(f"nsenter -t {pid} -n {curl} --silent --max-time 30", ROOT, dict(os.environ))

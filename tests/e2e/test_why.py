@@ -75,7 +75,9 @@ def is_child(process: Path, parent: int, module: str) -> bool:
 
 def test_top_and_the_dashboard_show_it(serving: Stage) -> None:
     url = serving("dashboard").stdout.strip()
-    with urllib.request.urlopen(url, timeout=60) as response:  # noqa: S310 - our own server
+    # The link sets a cookie and leads to the page, as in a browser.
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with opener.open(url, timeout=60) as response:
         assert b"<title>serving</title>" in response.read()
     # An autoscaler that another test has just killed learns of the revisions again.
     while not any(line.startswith("hello-00001 ") for line in serving("top", "--once").stdout.splitlines()):

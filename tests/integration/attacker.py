@@ -6,6 +6,7 @@ ports, and the addresses of the system.
 
 import contextlib
 import ctypes
+import functools
 import http.client
 import http.server
 import json
@@ -86,6 +87,18 @@ def asked(host: str, port: int, *lines: str) -> object:
     return None
 
 
+def queried(port: int, path: str) -> object:
+    """Query a daemon without a token, and with a guess; its address is its name."""
+    status = 0
+    for lines in ((), ("Authorization: Bearer " + "g" * 43,), (f"Cookie: serving-view-{port}=" + "0" * 64,)):
+        made = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        made.request("GET", path, headers=dict(line.split(": ") for line in lines))
+        status = made.getresponse().status
+        if status not in (401, 403):
+            return None
+    raise PermissionError(f"status {status}")
+
+
 def called_api(port: int) -> object:
     """Ask the API for all Secrets without a token, and with a guess."""
     context = ssl.create_default_context()
@@ -102,7 +115,18 @@ def called_api(port: int) -> object:
 
 def attempts_at_system(ports: dict[str, int]) -> dict[str, Callable[[], object]]:
     """What an app may try at the ports of a system."""
-    return {
+    queries = {
+        "stats": ("/metrics", "/decisions", "/decisions?follow", "/policies"),
+        "activator-metrics": ("/metrics", "/ejections/default"),
+        "control-metrics": ("/metrics",),
+        "dashboard": ("/", "/state", "/events", "/history", "/policy", "/?token=guess"),
+    }
+    found: dict[str, Callable[[], object]] = {
+        f"query {path} of {name}": functools.partial(queried, ports[name], path)
+        for name, paths in queries.items()
+        for path in paths
+    }
+    return found | {
         "push stats as another": lambda: asked("127.0.0.1", ports["stats"], "GET /stats HTTP/1.1", *STATS),
         "push stats with a token of another": lambda: asked(
             "127.0.0.1", ports["stats"], "GET /stats HTTP/1.1", *STATS, "Authorization: Bearer " + "0" * 64

@@ -19,6 +19,7 @@ from serving.wire.frames import ActivatorStats, PodStat, RevisionStat, encode_ac
 from serving.wire.tokens import activator_token, pod_token
 from tests.eventually import until
 from tests.integration.autoscaler_stage import KEY, NAME, Store
+from tests.integration.query_token import HEADERS, TOKEN
 
 POD_QUERY = f"namespace=default&revision={NAME}&pod="
 
@@ -42,7 +43,7 @@ class Stage:
 
     async def get(self, path: str, **headers: str) -> tuple[int, str]:
         url = f"http://{self.address}{path}"
-        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as reply:
+        async with aiohttp.ClientSession() as session, session.get(url, headers=HEADERS | headers) as reply:
             return reply.status, await reply.text()
 
     async def refused(self, query: str, token: str) -> int:
@@ -155,6 +156,17 @@ async def test_reasons_are_given() -> None:
         assert woke["inputs"]["inside"]["present"]["concurrency"] == 100.0
         assert woke["decided"]["detail"]["desired_stable_count"] == 15
         assert await stage.get("/decisions?revision=nobody") == (200, "[]")
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/decisions", "/decisions?follow", "/policies"])
+async def test_a_query_needs_the_token(path: str) -> None:
+    async with staged() as stage, aiohttp.ClientSession(f"http://{stage.address}") as session:
+        for given in ({}, {"Authorization": "Bearer " + "g" * 43}, {"Authorization": f"Basic {TOKEN}"}):
+            async with session.get(path, headers=given) as reply:
+                assert (reply.status, reply.headers["WWW-Authenticate"]) == (401, 'Bearer realm="queries"')
+                assert "the query token is needed" in await reply.text()
+        async with session.get(path, headers=HEADERS) as reply:
+            assert reply.status == 200
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/decisions", "/decisions?follow"])

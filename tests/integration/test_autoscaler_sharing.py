@@ -26,6 +26,7 @@ from serving.wire.frames import (
 )
 from serving.wire.tokens import activator_token, autoscaler_token, pod_token
 from tests.integration.autoscaler_stage import KEY, NAME, Store
+from tests.integration.query_token import HEADERS
 
 # A lease lasts longer than any test: what changes hands was let go.
 QUICK = ElectionSettings(enabled=True, lease_duration_s=300.0, renew_deadline_s=200.0, retry_period_s=0.4)
@@ -157,13 +158,15 @@ async def test_only_an_autoscaler_may_pass_anything_on(pair: Pair) -> None:
 
 async def test_a_question_to_another_decider_is_redirected(pair: Pair) -> None:
     there, here = ("http://{}:{}".format(*one.address) for one in (pair.owner, pair.other))
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(headers=HEADERS) as session:
         for question in ("/decisions", f"/decisions?namespace=default&revision={NAME}"):
             async with session.get(here + question, allow_redirects=False) as reply:
                 assert (reply.status, reply.headers["Location"]) == (307, there + question)
             async with session.get(there + question) as reply:
                 assert reply.status == 200
-        async with session.get(f"{here}/decisions?follow") as reply:
+        async with session.get(f"{here}/decisions?follow", allow_redirects=False) as reply:
+            followed = reply.headers["Location"]
+        async with session.get(followed) as reply:
             async with asyncio.timeout(60):
                 assert (await reply.content.readline()).startswith(b"event: ")
 

@@ -14,10 +14,12 @@ from serving.dashboard.main import Dashboard
 from serving.settings.dashboard import DashboardSettings
 from tests.integration.autoscaler_stage import NAME
 from tests.integration.browser import Browser, browser
+from tests.integration.query_token import GATE, HEADERS, TOKEN
 from tests.integration.test_autoscaler import Stage, load
 from tests.integration.test_decision_log import recorded
 
 KEY = f"default/{NAME}"
+VIEWS = ("/", "/index.html", "/state", "/events", f"/history?revision={KEY}", f"/policy?revision={KEY}", "/other")
 PAGE_BYTES_MAX = 200 * 1024
 STATIC = Path(serving.dashboard.main.__file__).with_name("static")
 SIZES = {one.name: one.stat().st_size for one in STATIC.iterdir() if one.suffix != ".txt"}
@@ -30,7 +32,10 @@ class Shown:
         self.stage, self.url = stage, url
 
     async def get(self, path: str, **headers: str) -> tuple[int, str]:
-        async with aiohttp.ClientSession() as session, session.get(self.url + path, headers=headers) as response:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(self.url + path, headers=HEADERS | headers) as response,
+        ):
             return response.status, await response.text()
 
 
@@ -44,7 +49,7 @@ async def shown(host_names: str = "", connections_max: int = 64) -> AsyncIterato
             host_names=host_names,
             connections_max=connections_max,
         )
-        dashboard, stop = Dashboard(given, stage.store.cluster), asyncio.Event()
+        dashboard, stop = Dashboard(given, stage.store.cluster, token="d" * 43, queries=GATE), asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(dashboard.run(stop))
             await dashboard.is_serving.wait()
@@ -61,7 +66,7 @@ async def shown(host_names: str = "", connections_max: int = 64) -> AsyncIterato
 async def events(page: Shown) -> AsyncIterator[tuple[str, Any]]:
     async with (
         aiohttp.ClientSession(read_bufsize=2**20) as session,
-        session.get(f"{page.url}/events?revision={KEY}") as response,
+        session.get(f"{page.url}/events?revision={KEY}", headers=HEADERS) as response,
     ):
         event = ""
         async for line in response.content:
@@ -101,12 +106,43 @@ async def test_only_its_own_hosts_are_answered_and_the_page_may_load_its_own_fil
         for host in ("evil.example", "127.0.0.1.evil.example", "localhost.", "[::2]"):
             status, text = await page.get("/state", Host=host)
             assert (status, "add it to host-names" in text) == (421, True)
-        async with aiohttp.ClientSession() as session, session.get(page.url) as response:
+        async with aiohttp.ClientSession() as session, session.get(page.url, headers=HEADERS) as response:
             assert "default-src 'none'" in response.headers["Content-Security-Policy"]
             assert "Set-Cookie" not in response.headers
         assert (await page.get("/nothing.js"))[0] == 404
-        async with aiohttp.ClientSession() as session, session.post(f"{page.url}/state") as response:
+        async with aiohttp.ClientSession() as session, session.post(f"{page.url}/state", headers=HEADERS) as response:
             assert response.status == 405
+
+
+async def test_who_has_no_query_token_sees_files_and_health_only() -> None:
+    async with shown() as page, aiohttp.ClientSession(page.url) as session:
+        for given in ({}, {"Authorization": "Bearer " + "g" * 43}, {"Cookie": "serving-view=" + "0" * 64}):
+            for path in (*VIEWS, "/?token=guess", "/?token="):
+                async with session.get(path, headers=given, allow_redirects=False) as response:
+                    assert (path, response.status) == (path, 401)
+                    assert "`serving dashboard` prints the link" in await response.text()
+        for path in ("/app.js", "/healthz"):
+            async with session.get(path) as response:
+                assert response.status == 200
+
+
+async def test_the_link_opens_views_by_a_cookie_that_is_not_the_token() -> None:
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with shown() as page, aiohttp.ClientSession(page.url, cookie_jar=jar) as session:
+        async with session.get(f"/?token={TOKEN}", allow_redirects=False) as response:
+            assert (response.status, response.headers["Location"]) == (303, "/")
+            cookie = response.headers["Set-Cookie"]
+            assert {"HttpOnly", "SameSite=Lax"} <= set(cookie.split("; "))
+            assert TOKEN not in cookie
+        for path in ("/", "/state"):
+            async with session.get(path) as response:
+                assert response.status == 200
+        # It shows, and does nothing else.
+        (kept,) = jar
+        async with session.post(
+            "/actions/wake", json={}, headers={"Authorization": f"Bearer {kept.value}"}
+        ) as response:
+            assert response.status == 401
 
 
 async def test_the_page_weighs_little_and_names_no_other_place() -> None:
@@ -129,7 +165,7 @@ async def test_one_page_too_many_is_refused() -> None:
 async def test_a_woken_revision_is_seen_to_wake() -> None:
     async with shown() as page, page.stage.as_activator() as activator:
         with browser() as window:
-            await asyncio.to_thread(_open, window, page.url)
+            await asyncio.to_thread(_open, window, f"{page.url}/?token={TOKEN}")
             await activator.send(load(100.0))
             await page.stage.store.scaled(15)
             await page.stage.store.add_pod("p")

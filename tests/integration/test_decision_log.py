@@ -13,6 +13,7 @@ from serving.scaling.scaler.replay import again, read_record
 from serving.settings.autoscaler import ADAPTIVE_POLICY, AdaptiveSettings, AutoscalerSettings
 from serving.wire.frames import PodStat, encode_pod_stat
 from tests.integration.autoscaler_stage import KEY, NAME, Store
+from tests.integration.query_token import HEADERS
 from tests.integration.test_autoscaler import Stage, load
 
 
@@ -62,7 +63,7 @@ async def test_a_real_recording_decided_again_agrees_entirely() -> None:
 async def test_decisions_are_followed_while_they_are_made() -> None:
     async with recorded([]) as stage, stage.as_activator() as activator, aiohttp.ClientSession() as session:
         url = f"http://{stage.address}/decisions?follow&samples&namespace=default"
-        async with asyncio.timeout(60), session.get(url) as response:
+        async with asyncio.timeout(60), session.get(url, headers=HEADERS) as response:
             assert response.headers["Content-Type"] == "text/event-stream"
             await activator.send(load(100.0))
             found: dict[str, list[dict[str, object]]] = {"decision": [], "sample": []}

@@ -10,6 +10,7 @@ of the same pod takes the place of the old one.
 ``/healthz`` reports whether the cluster has been listed, ``/metrics`` all counts, ``/decisions?namespace=&revision=`` the last
 decisions with their reasons; ``&follow`` streams them as events. ``/policies?namespace=&revision=`` reports the savings of the
 adaptive policy, with ``&curve`` also the curves.
+These three need the query token (``serving.metrics.queries``).
 """
 
 import asyncio
@@ -33,6 +34,7 @@ from serving.autoscaler.io.token_reviewer import TokenReviewer
 from serving.autoscaler.peer_rules import objection
 from serving.autoscaler.token_review import PodClaim, claim_of
 from serving.metrics.hosts import is_own_host
+from serving.metrics.queries import REFUSED_HEADERS, QueryGate
 from serving.wire.tokens import activator_token, autoscaler_token, matches, pod_token
 
 # Listen backlog of an own socket: all pods reconnect at once after a restart.
@@ -52,6 +54,7 @@ class SharedStats(msgspec.Struct, frozen=True, kw_only=True):
     autoscaler that answers a query, "" for this one. ``host_names`` are accepted in Host headers beside those of ``hosts``.
     ``reviewer`` judges tokens that are not derived from the key; without one they are refused. ``issuer`` makes the credentials
     of pods; with its inner TLS the port speaks that beside plain HTTP.
+    ``queries`` judges who may query; None refuses all.
     """
 
     relayed: Record | None = None
@@ -59,6 +62,7 @@ class SharedStats(msgspec.Struct, frozen=True, kw_only=True):
     host_names: Collection[str] = ()
     reviewer: TokenReviewer | None = None
     issuer: CredentialIssuer | None = None
+    queries: QueryGate | None = None
 
 
 class StatsServer:
@@ -86,6 +90,7 @@ class StatsServer:
         self._key = key
         self._decisions = decisions
         self._page = page
+        self._queries = sharing.queries or QueryGate("")
         self._is_well = is_well
         self._connections_max = connections_max
         self._all: set[StatsConnection] = set()
@@ -185,9 +190,8 @@ class StatsServer:
     def _query_response(
         self, protocol: ServerProtocol, request: Request, connection: StatsConnection, *, path: str
     ) -> Response:
-        """Respond to a query, unless the Host shows that another site rebound its name to this address."""
-        if not all(is_own_host(one, self.host_names) for one in request.headers.get_all("Host")):
-            return protocol.reject(http.HTTPStatus.MISDIRECTED_REQUEST, "not a known host name: see host-names\n")
+        if refusal := self._query_refusal(protocol, request):
+            return refusal
         if path == "/metrics":
             return _typed(protocol, *self._page(",".join(request.headers.get_all("Accept"))))
         _, names = parse_target(request.path)
@@ -201,6 +205,17 @@ class StatsServer:
             return _typed(protocol, self._decisions.encoded(names).decode(), "application/json")
         connection.follow(lambda: self._decisions.follow(names, connection.write))
         return Response(http.HTTPStatus.OK, "OK", Headers({"Content-Type": "text/event-stream"}))
+
+    def _query_refusal(self, protocol: ServerProtocol, request: Request) -> Response | None:
+        """The response to a query without the token, or whose Host shows that another site rebound its name to this address."""
+        if not all(is_own_host(one, self.host_names) for one in request.headers.get_all("Host")):
+            return protocol.reject(http.HTTPStatus.MISDIRECTED_REQUEST, "not a known host name: see host-names\n")
+        objection = self._queries.objection(request.headers.get_all("Authorization"))
+        if not objection:
+            return None
+        response = protocol.reject(http.HTTPStatus.UNAUTHORIZED, objection)
+        response.headers.update(REFUSED_HEADERS)
+        return response
 
     def _let_in(
         self,

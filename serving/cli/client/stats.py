@@ -1,8 +1,10 @@
 """Client of the autoscaler's stats port: decisions as lists and events, and policies, by HTTP.
 
-On one machine the state folder has the port; for a cluster, give the address of a port-forward (``--autoscaler``).
+On one machine the state folder has the port and the query token; for a cluster, give the address of a port-forward
+(``--autoscaler``), and the token is read from its Secret.
 """
 
+import base64
 import http.client
 import socket
 import urllib.error
@@ -14,12 +16,17 @@ from pathlib import Path
 import click
 import msgspec
 
-from serving.cli.client.api import fail
+from serving.cli.client.api import ApiClient, fail, message_of
+from serving.cli.client.resources import path_of
+from serving.cluster.identity import system_namespace
+from serving.cluster.kinds import SECRET
 from serving.home.state import StateFolder, default_state_path
+from serving.metrics.queries import QUERY_TOKEN_SECRET, QueryGate
 from serving.scaling.adaptive.policy_story import PolicyStory
 
 _TIMEOUT_S = 30.0
 _TIMEOUT_ELSEWHERE_S = 3.0
+_SAME = "is it that of the same system?"
 
 autoscaler_option = click.option(
     "--autoscaler",
@@ -31,8 +38,10 @@ autoscaler_option = click.option(
 class Stats:
     """Queries one autoscaler. A failed query ends the command."""
 
-    def __init__(self, url: str | None, state_path: Path | None) -> None:
-        self._url = (url or url_of("stats", state_path)).rstrip("/")
+    def __init__(self, url: str | None, api: ApiClient) -> None:
+        self._url = (url or url_of("stats", api.state_path)).rstrip("/")
+        token = state_token(api.state_path) if api.state_path is not None else cluster_token(api)
+        self._headers = {"Authorization": f"Bearer {token}"}
 
     def decisions(self, **names: str) -> list[bytes]:
         """The remembered decisions, oldest first, each as JSON."""
@@ -55,12 +64,19 @@ class Stats:
                 elif name == b"data":
                     yield event, value
 
+    def _opened(self, url: str, timeout_s: float | None) -> http.client.HTTPResponse:
+        request = urllib.request.Request(url, headers=self._headers)  # noqa: S310 - the URL that the user gave
+        response: http.client.HTTPResponse = urllib.request.build_opener(_Stays).open(request, timeout=timeout_s)
+        return response
+
     def _get(self, path: str, names: Mapping[str, str], *, timeout_s: float | None) -> http.client.HTTPResponse:
         url = f"{self._url}/{path}?{urllib.parse.urlencode(names)}"
         try:
-            return _opened(url, timeout_s)
+            return self._opened(url, timeout_s)
         except urllib.error.HTTPError as error:
             error.close()
+            if error.code == http.HTTPStatus.UNAUTHORIZED:
+                fail(f"the autoscaler at {self._url} refuses the query token; {_SAME}")
             if error.code != http.HTTPStatus.TEMPORARY_REDIRECT:
                 fail(f"the autoscaler at {self._url} answers {error.code} {error.reason}")
             there = error.headers["Location"]
@@ -70,7 +86,7 @@ class Stats:
         # Another autoscaler decides; its pod's address answers soon, or cannot be reached from here.
         try:
             socket.create_connection((address.hostname or "", address.port or 80), _TIMEOUT_ELSEWHERE_S).close()
-            return _opened(there, timeout_s)
+            return self._opened(there, timeout_s)
         except OSError as error:
             fail(
                 f"the autoscaler at {self._url} does not decide on it, the one at {address.netloc} does, and that does not answer "
@@ -85,9 +101,24 @@ class _Stays(urllib.request.HTTPRedirectHandler):
         """Reject a redirect."""
 
 
-def _opened(url: str, timeout_s: float | None) -> http.client.HTTPResponse:
-    response: http.client.HTTPResponse = urllib.request.build_opener(_Stays).open(url, timeout=timeout_s)
-    return response
+def state_token(state_path: Path | None) -> str:
+    """The query token of a state folder; "" if there is none that can be read."""
+    return QueryGate(StateFolder(state_path or default_state_path()).query_token).token()
+
+
+def cluster_token(api: ApiClient) -> str:
+    """The query token of a cluster, from its Secret; "" if that is not there, as in an older installation.
+
+    Ends the command where the cluster refuses to show it.
+    """
+    status, found = api.call("GET", f"{path_of(SECRET, system_namespace())}/{QUERY_TOKEN_SECRET}")
+    if status == http.HTTPStatus.NOT_FOUND:
+        return ""
+    if status >= http.HTTPStatus.BAD_REQUEST:
+        fail(
+            f"the query token in the Secret {system_namespace()}/{QUERY_TOKEN_SECRET} cannot be read: {message_of(found)}"
+        )
+    return base64.b64decode(found["data"]["token"]).decode()
 
 
 def url_of(port: str, state_path: Path | None) -> str:
@@ -97,3 +128,8 @@ def url_of(port: str, state_path: Path | None) -> str:
         return f"http://127.0.0.1:{state.read_ports()[port]}"
     except (OSError, ValueError, KeyError):
         fail(f"{state.ports} names no port {port}; start the system with `serving up`, or say where it is (see --help)")
+
+
+def dashboard_link(state_path: Path | None) -> str:
+    """The link that opens the dashboard of a running ``serving up``, with the query token. Ends the command if there is none."""
+    return f"{url_of('dashboard', state_path)}/?token={state_token(state_path)}"

@@ -20,7 +20,7 @@ from serving.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.cli.client.objects import condition, items_of, last_lines, revisions_of
 from serving.cli.client.output import clock_text, print_aside
 from serving.cli.client.resources import path_of
-from serving.cli.client.stats import Stats, autoscaler_option
+from serving.cli.client.stats import Stats, autoscaler_option, state_token
 from serving.cli.nodes.nodegroups import node_story, print_why_of_nodes
 from serving.cli.services.get import watched
 from serving.cluster.kinds import EVENT, HORIZONTAL_POD_AUTOSCALER, POD, REVISION, SERVING_SERVICE
@@ -160,14 +160,15 @@ def _reports(state_path: Path, namespace: str) -> Iterator[tuple[str, list[Eject
         return
     for name, port in ports.items():
         if name.startswith("activator") and name.endswith(_PAGE):
-            yield name.removesuffix(_PAGE), _reports_of(port, namespace)
+            yield name.removesuffix(_PAGE), _reports_of(port, namespace, token=state_token(state_path))
 
 
-def _reports_of(port: int, namespace: str) -> list[EjectionReport]:
+def _reports_of(port: int, namespace: str, *, token: str) -> list[EjectionReport]:
     """Read one activator's ejections; empty if it does not respond (`serving doctor` reports that)."""
     try:
         url = f"http://127.0.0.1:{port}/ejections/{namespace}"
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:
+        asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(asked, timeout=_TIMEOUT_S) as response:  # noqa: S310 - as above
             return msgspec.json.decode(response.read(), type=list[EjectionReport])
     except (OSError, urllib.error.URLError, msgspec.DecodeError):
         return []
@@ -211,7 +212,7 @@ def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, aut
     if api.state_path is None and autoscaler is None:
         _print_from_events(api, ours, since_s=since_s, follow=follow, output=output)
         return
-    stats = Stats(autoscaler, api.state_path)
+    stats = Stats(autoscaler, api)
     asked_s = time.time()
     said = [_read(body) for body in stats.decisions(namespace=api.namespace)]
     said = [one for one in said if one.line.revision in ours]

@@ -1,15 +1,17 @@
 """``serving dashboard``: prints the URL of the dashboard of ``serving up``, or serves a dashboard for a cluster."""
 
 import os
+import secrets
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from serving.cli.client.api import fail, state_option
-from serving.cli.client.stats import url_of
+from serving.cli.client.api import ApiClient, fail, state_option
+from serving.cli.client.stats import cluster_token, dashboard_link
 from serving.home.state import default_state_path
+from serving.metrics.queries import QUERY_TOKEN_FILE_VARIABLE
 
 
 @click.command()
@@ -40,9 +42,9 @@ from serving.home.state import default_state_path
 @click.option("--token", "is_token", is_flag=True, help="Print the token of `serving up`, with which the page may act.")
 @state_option
 def dashboard(*, kubeconfig: Path | None, is_token: bool, state_path: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
-    """Print the URL of the dashboard; with --kubeconfig, serve one until interrupted.
+    """Print the link that opens the dashboard; with --kubeconfig, serve one until interrupted.
 
-    It is read-only without its token.
+    The link has the query token, which shows and changes nothing else. Actions and logs need the dashboard's token.
     """
     if is_token:
         path = (state_path or default_state_path()) / "dashboard-token"
@@ -52,9 +54,14 @@ def dashboard(*, kubeconfig: Path | None, is_token: bool, state_path: Path | Non
             fail(f"{path}: {error.strerror}; start the system with `serving up`, or say where it is (see --help)")
         return
     if kubeconfig is None:
-        click.echo(url_of("dashboard", state_path))
+        click.echo(dashboard_link(state_path))
         return
+    token = cluster_token(ApiClient(kubeconfig=kubeconfig)) or secrets.token_urlsafe()
+    # A file of memory: nothing stays on the disk.
+    descriptor = os.memfd_create("query-token")
+    os.write(descriptor, token.encode())
     os.environ |= {
+        QUERY_TOKEN_FILE_VARIABLE: f"/proc/self/fd/{descriptor}",
         "KUBECONFIG": str(kubeconfig),
         "SERVING_DASHBOARD_ADDRESS": asked["address"],
         "SERVING_DASHBOARD_AUTOSCALER_URL": asked["autoscaler"],
@@ -64,5 +71,5 @@ def dashboard(*, kubeconfig: Path | None, is_token: bool, state_path: Path | Non
     }
     from serving.dashboard.main import main  # noqa: PLC0415 - only who serves needs a server
 
-    click.echo(f"dashboard: http://{asked['address']}", err=True)
+    click.echo(f"dashboard: http://{asked['address']}/?token={token}", err=True)
     sys.exit(main())

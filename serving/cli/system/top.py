@@ -2,6 +2,8 @@
 
 import json
 import time
+import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from serving.cli.client.api import fail, state_option
-from serving.cli.client.stats import url_of
+from serving.cli.client.stats import dashboard_link
 from serving.model.revisionnumbers import PolicyCosts
 from serving.scaling.adaptive.policy_story import savings_sentence
 
@@ -95,12 +97,12 @@ def _amount(part: int | None, whole: int, unit: int) -> Text:
     show_default=True,
     help="Print it once, as one JSON object.",
 )
-@click.option("--dashboard", "url", metavar="URL", help="A dashboard's address; else the state folder says.")
+@click.option("--dashboard", "url", metavar="URL", help="The link of a dashboard; else the state folder says.")
 @click.option("-n", "--namespace", default="", help="Only this namespace.")
 @state_option
 def top(*, once: bool, output: str, url: str | None, namespace: str, state_path: Path | None) -> None:
     """Live load: revisions with pods and last decisions; nodes with usage. Ends with Ctrl-C."""
-    url = (url or url_of("dashboard", state_path)).rstrip("/")
+    url = url or dashboard_link(state_path)
     if output == "json":
         click.echo(json.dumps(record_of(_state(url), namespace=namespace), indent=2))
         return
@@ -280,11 +282,21 @@ def _sentence_of(decision: Mapping[str, Any]) -> str:
 
 
 def _state(url: str) -> Mapping[str, Any]:
+    page = urllib.parse.urlsplit(url)
     try:
-        with urllib.request.urlopen(f"{url}/state", timeout=_TIMEOUT_S) as response:  # noqa: S310 - our own server
+        (token,) = urllib.parse.parse_qs(page.query).get("token", [""])
+        asked = urllib.request.Request(  # noqa: S310 - the URL that the user gave
+            f"{page.scheme}://{page.netloc}{page.path.rstrip('/')}/state", headers={"Authorization": f"Bearer {token}"}
+        )
+        with urllib.request.urlopen(asked, timeout=_TIMEOUT_S) as response:  # noqa: S310 - as above
             found: Mapping[str, Any] = json.load(response)
     except ValueError:
         fail(f"--dashboard: {url!r} is not the address of a dashboard, such as http://127.0.0.1:6090")
+    except urllib.error.HTTPError as error:
+        error.close()
+        fail(
+            f"the dashboard at {page.netloc} answers {error.code} {error.reason}; give the link that `serving dashboard` prints"
+        )
     except OSError as error:
         fail(f"the dashboard does not answer at {url}: {error}; is `serving up` running?")
     return found

@@ -293,7 +293,7 @@ def up(  # noqa: PLR0913 - options
         click.echo(f"serving is up: services answer at http://NAME.NAMESPACE.localhost:{port}")
         if has_certificate:
             click.echo(f"over TLS: https://NAME.NAMESPACE.localhost:{sockets['tls'].getsockname()[1]}")
-        click.echo(f"dashboard: http://127.0.0.1:{sockets['dashboard'].getsockname()[1]}")
+        click.echo(f"dashboard: {_dashboard_text(sockets['dashboard'].getsockname()[1], state)}")
         for line in path_lines(Path(sys.argv[0]), Path(sys.executable), os.environ.get("PATH", "")):
             click.echo(line)
         click.echo(f"kubectl: export KUBECONFIG={state.kubeconfig}")
@@ -380,6 +380,14 @@ def _tls_environment(certificates: Sequence[Path], keys: Sequence[Path]) -> dict
         f"{_TLS}KEY_FILES": ",".join(key for _, key in paths),
         f"{_TLS}DEFAULT_CERTIFICATE": os.environ.get(f"{_TLS}DEFAULT_CERTIFICATE") or paths[0][0],
     }
+
+
+def _dashboard_text(port: int, state: StateFolder) -> str:
+    """Where the dashboard is. A terminal shows the link to the owner of its token; a log would keep it."""
+    page = f"http://127.0.0.1:{port}"
+    if sys.stdout.isatty():
+        return f"{page}/?token={state.query_token.read_text()}"
+    return f"{page}, opened by the link of `serving dashboard`"
 
 
 def _sample_command(state_path: Path) -> list[str]:

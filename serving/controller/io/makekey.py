@@ -3,6 +3,8 @@
 A job of ``config/`` runs it once, with an account that may create Secrets and read none. A Secret that exists is kept:
 every secret between daemons is derived from the cluster key, so another key would cut off all pods.
 
+The Secret ``serving-query-token`` has the token of queries (``serving.metrics.queries``).
+
 Environment: ``SERVING_SYSTEM_NAMESPACE``, the namespace of the Secrets; ``SERVING_MAKEKEY_DASHBOARD_TOKEN``, the name of a
 Secret with a new token for the dashboard's actions, none if it is empty; ``KUBECONFIG``, used instead of the pod's account.
 """
@@ -17,6 +19,7 @@ from serving.aio.daemon import run_daemon
 from serving.cluster.kinds import SECRET
 from serving.cluster.kube import connect
 from serving.cluster.port import Cluster
+from serving.metrics.queries import QUERY_TOKEN_SECRET
 from serving.model.errors import AlreadyExists
 from serving.wire.tokens import KEY_BYTES, KEY_SECRET
 
@@ -31,8 +34,8 @@ async def make_key(cluster: Cluster, namespace: str) -> bool:
     return await _create(cluster, namespace, KEY_SECRET, key="key", value=secrets.token_bytes(KEY_BYTES))
 
 
-async def make_dashboard_token(cluster: Cluster, namespace: str, name: str) -> bool:
-    """Create the Secret with a token for the dashboard; False if it exists, as when the user created it."""
+async def make_token(cluster: Cluster, namespace: str, name: str) -> bool:
+    """Create a Secret with a token, for queries or the dashboard; False if it exists, as when the user created it."""
     return await _create(cluster, namespace, name, key="token", value=secrets.token_urlsafe(_TOKEN_BYTES).encode())
 
 
@@ -54,8 +57,9 @@ async def _body(_: asyncio.Event) -> None:
     namespace = os.environ.get(_NAMESPACE_VARIABLE, _NAMESPACE)
     async with connect("install") as cluster:
         await make_key(cluster, namespace)
+        await make_token(cluster, namespace, QUERY_TOKEN_SECRET)
         if token_name := os.environ.get(_TOKEN_VARIABLE):
-            await make_dashboard_token(cluster, namespace, token_name)
+            await make_token(cluster, namespace, token_name)
 
 
 def main() -> int:

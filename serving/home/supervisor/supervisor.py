@@ -268,6 +268,7 @@ class Supervisor:
             "SERVING_ACTIVATOR_STATS_URL": f"ws://{stats[0]}:{stats[1]}/stats",
             "SERVING_ACTIVATOR_PEER_FOLDER": str(self._state.path),
             "SERVING_STATS_URL": f"ws://{stats[0]}:{stats[1]}/stats",
+            "SERVING_QUERY_TOKEN_FILE": str(self._state.query_token),
             "SERVING_DASHBOARD_TOKEN_FILE": str(self._state.dashboard_token),
             "SERVING_DASHBOARD_ACTIVATOR_ADDRESS": f"{public[0]}:{public[1]}",
             "SERVING_DASHBOARD_AUTOSCALER_URL": f"http://{stats[0]}:{stats[1]}",

@@ -73,7 +73,9 @@ async def test_a_request_from_zero_is_a_tree_of_spans_and_all_pages_are_sent(tmp
                 await a_cold_request_is_reported_with_all_its_spans(client, receiver)
                 await a_warm_request_has_no_wait_and_an_error_is_one(client, receiver)
                 await a_request_that_is_not_sampled_goes_on_as_it_came(client, receiver)
-                await the_numbers_are_those_of_the_pages(session, ports, receiver)
+                await the_numbers_are_those_of_the_pages(
+                    session, ports, receiver, token=(stage.state / "query-token").read_text()
+                )
         finally:
             await asyncio.to_thread(system.__exit__, None, None, None)
 
@@ -142,12 +144,15 @@ async def a_request_that_is_not_sampled_goes_on_as_it_came(client: Client, recei
 
 
 async def the_numbers_are_those_of_the_pages(
-    session: aiohttp.ClientSession, ports: dict[str, int], receiver: Receiver
+    session: aiohttp.ClientSession, ports: dict[str, int], receiver: Receiver, *, token: str
 ) -> None:
     pages = {"activator": "activator-metrics", "autoscaler": "stats", "control": "control-metrics"}
     await receiver.until(lambda: receiver.metrics.keys() >= {f"serving/{name}" for name in pages})
     for daemon, port in pages.items():
-        async with session.get(f"http://127.0.0.1:{ports[port]}/metrics", headers={"Accept": OPENMETRICS}) as response:
+        async with session.get(
+            f"http://127.0.0.1:{ports[port]}/metrics",
+            headers={"Accept": OPENMETRICS, "Authorization": f"Bearer {token}"},
+        ) as response:
             page = await response.text()
         families = {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")}
         with_rows = {name for name in families if f"\n{name}" in page}

@@ -43,6 +43,11 @@ class Up(msgspec.Struct, frozen=True):
     state: Path
     ports: dict[str, int]
 
+    @property
+    def bearer(self) -> str:
+        """The Authorization of queries."""
+        return f"Bearer {(self.state / 'query-token').read_text()}"
+
     def pod_addresses(self, revision: str) -> list[str]:
         """The addresses of a revision's ready pods."""
         token = (self.state / "token").read_text()
@@ -111,7 +116,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_openmetrics_and_has_only_what_is_documented(up: Up, name: str) -> None:
-    page = fetch(f"http://127.0.0.1:{up.ports[name]}/metrics", Accept=OPENMETRICS)
+    page = fetch(f"http://127.0.0.1:{up.ports[name]}/metrics", None, Accept=OPENMETRICS, Authorization=up.bearer)
     documented = {
         metric.name.removesuffix("_total" if metric.kind is MetricKind.COUNTER else "")
         for table in TABLES
@@ -124,7 +129,9 @@ def test_a_page_is_openmetrics_and_has_only_what_is_documented(up: Up, name: str
 
 
 def test_the_trace_that_came_in_is_an_exemplar(up: Up) -> None:
-    page = fetch(f"http://127.0.0.1:{up.ports['activator-metrics']}/metrics", Accept=OPENMETRICS)
+    page = fetch(
+        f"http://127.0.0.1:{up.ports['activator-metrics']}/metrics", None, Accept=OPENMETRICS, Authorization=up.bearer
+    )
     assert f'# {{trace_id="{TRACEPARENT.split("-")[1]}"}}' in page
 
 
@@ -171,6 +178,7 @@ def scrape_config(up: Up, pods: list[str]) -> dict[str, Any]:
     by_default = {port.number: up.ports[port.name] for port in PORTS if port.name in up.ports}
     for job in config["scrape_configs"]:
         [there] = job["static_configs"]
+        job["authorization"]["credentials_file"] = str(up.state / "query-token")
         there["targets"] = [f"127.0.0.1:{by_default[int(one.rpartition(':')[2])]}" for one in there["targets"]]
     if pods:
         config["scrape_configs"].append({"job_name": "pods", "static_configs": [{"targets": pods}]})

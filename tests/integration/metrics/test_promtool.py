@@ -21,8 +21,10 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @needs_promtool
 @pytest.mark.parametrize(("what", "name"), [("rules", "alerts.yaml"), ("config", "prometheus.yaml")])
-def test_promtool_finds_nothing_wrong(what: str, name: str) -> None:
-    done = promtool("check", what, str(MONITORING / name))
+def test_promtool_finds_nothing_wrong(what: str, name: str, tmp_path: Path) -> None:
+    shutil.copytree(MONITORING, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "query-token").write_text("q" * 43)
+    done = promtool("check", what, str(tmp_path / name))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -10,13 +10,17 @@ from serving.metrics.server import measured, serve_page
 from serving.model.errors import SettingsError
 from tests.eventually import until
 from tests.integration.activator_stage import HOST, send_request, staged
+from tests.integration.query_token import GATE, HEADERS
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
 async def test_a_page_is_shown_in_the_format_that_is_asked_for() -> None:
     page = MetricsPage(ACTIVATOR_METRICS)
-    async with serve_page(page, "127.0.0.1:0") as (host, port), ClientSession(f"http://{host}:{port}") as session:
+    async with (
+        serve_page(page, "127.0.0.1:0", gate=GATE) as (host, port),
+        ClientSession(f"http://{host}:{port}", headers=HEADERS) as session,
+    ):
         async with session.get("/metrics") as response:
             assert response.headers["Content-Type"] == TEXT_TYPE
             assert "process_cpu_seconds_total" in await response.text()
@@ -30,21 +34,34 @@ async def test_a_page_is_shown_in_the_format_that_is_asked_for() -> None:
 async def test_a_daemon_adds_answers_of_its_own() -> None:
     responses = {"/routes/{namespace}/{name}": lambda parts: "found" if parts["name"] == "hello" else None}
     async with (
-        serve_page(MetricsPage(()), "127.0.0.1:0", texts=responses) as (host, port),
-        ClientSession(f"http://{host}:{port}") as session,
+        serve_page(MetricsPage(()), "127.0.0.1:0", gate=GATE, texts=responses) as (host, port),
+        ClientSession(f"http://{host}:{port}", headers=HEADERS) as session,
         session.get("/routes/default/hello") as found,
         session.get("/routes/default/other") as missing,
     ):
         assert (found.status, await found.text(), missing.status) == (200, "found", 404)
 
 
+async def test_a_query_needs_the_token_and_probes_do_not() -> None:
+    texts, open_texts = {"/private": lambda _: "private"}, {"/open": lambda _: "open"}
+    async with (
+        serve_page(MetricsPage(()), "127.0.0.1:0", gate=GATE, texts=texts, open_texts=open_texts) as (host, port),
+        ClientSession(f"http://{host}:{port}") as session,
+    ):
+        statuses = {}
+        for path in ("/metrics", "/private", "/open", "/healthz"):
+            async with session.get(path) as response:
+                statuses[path] = response.status
+        assert statuses == {"/metrics": 401, "/private": 401, "/open": 200, "/healthz": 200}
+
+
 async def test_an_address_that_is_taken_is_reported() -> None:
-    async with serve_page(MetricsPage(()), "127.0.0.1:0") as (host, port):
+    async with serve_page(MetricsPage(()), "127.0.0.1:0", gate=GATE) as (host, port):
         with pytest.raises(SettingsError, match=f"{host}:{port}: cannot be listened on"):
-            async with serve_page(MetricsPage(()), f"{host}:{port}"):
+            async with serve_page(MetricsPage(()), f"{host}:{port}", gate=GATE):
                 pass
     with pytest.raises(SettingsError):
-        async with serve_page(MetricsPage(()), "nowhere"):
+        async with serve_page(MetricsPage(()), "nowhere", gate=GATE):
             pass
     gc.collect()
 
@@ -61,7 +78,7 @@ async def test_calls_are_reported_with_verb_status_and_time() -> None:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     [(host, port)] = runner.addresses
-    async with ClientSession(f"http://{host}:{port}") as session:
+    async with ClientSession(f"http://{host}:{port}", headers=HEADERS) as session:
         for method, target in (("GET", "/"), ("POST", "/?a=1"), ("GET", "/?watch=1"), ("OPTIONS", "/")):
             async with session.request(method, target) as response:
                 await response.read()
@@ -94,7 +111,7 @@ async def test_a_request_from_zero_is_on_the_activators_page() -> None:
 @pytest.mark.parametrize(("host", "status"), [("evil.example", 421), ("activator.ns.svc:9090", 200), ("[::1]:1", 200)])
 async def test_a_site_that_points_its_name_here_reads_nothing(host: str, status: int) -> None:
     page = MetricsPage(ACTIVATOR_METRICS)
-    async with serve_page(page, "127.0.0.1:0") as (address, port), ClientSession() as session:
+    async with serve_page(page, "127.0.0.1:0", gate=GATE) as (address, port), ClientSession() as session:
         for path in ("metrics", "healthz"):
-            async with session.get(f"http://{address}:{port}/{path}", headers={"Host": host}) as response:
+            async with session.get(f"http://{address}:{port}/{path}", headers=HEADERS | {"Host": host}) as response:
                 assert response.status == status

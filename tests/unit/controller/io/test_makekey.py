@@ -2,7 +2,7 @@ import base64
 from pathlib import Path
 
 from serving.cluster.kinds import SECRET
-from serving.controller.io.makekey import make_dashboard_token, make_key
+from serving.controller.io.makekey import make_key, make_token
 from serving.dashboard.main import read_token
 from serving.home.store.memory import MemoryCluster
 from serving.wire.tokens import KEY_BYTES, KEY_SECRET
@@ -26,10 +26,10 @@ async def test_a_key_is_made_once() -> None:
 
 async def test_a_token_is_one_that_the_dashboard_takes(tmp_path: Path) -> None:
     cluster = MemoryCluster()
-    assert await make_dashboard_token(cluster, SPACE, "token")
+    assert await make_token(cluster, SPACE, "token")
     token = await value_of(cluster, "token", "token")
     (tmp_path / "token").write_bytes(token)
     assert read_token(str(tmp_path / "token")).encode() == token
-    assert not await make_dashboard_token(cluster, SPACE, "token")
+    assert not await make_token(cluster, SPACE, "token")
     assert await value_of(cluster, "token", "token") == token
     await cluster.close()

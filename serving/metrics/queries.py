@@ -1,0 +1,72 @@
+"""Authorises queries: metrics, decisions, policies and the dashboard's views are for holders of the query token.
+
+The token is a file that ``SERVING_QUERY_TOKEN_FILE`` names: of the state folder on one machine, of a Secret on a cluster. It is read for
+each query, so that a new one counts at once. A daemon without the file refuses queries: a port that every pod of a cluster
+and every user of a machine can reach must not depend on a network policy alone. ``/healthz`` stays open, for probes.
+"""
+
+import hashlib
+import hmac
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+QUERY_TOKEN_FILE_VARIABLE = "SERVING_QUERY_TOKEN_FILE"  # noqa: S105 - the name of a variable
+QUERY_TOKEN_SECRET = "serving-query-token"  # noqa: S105 - the name of a Secret
+"""The Secret of a cluster that has the query token."""
+
+REFUSED_HEADERS = {"WWW-Authenticate": 'Bearer realm="queries"'}
+
+# 32 characters of base64 are 192 bits.
+_LENGTH_MIN = 32
+_BEARER = "bearer"
+
+
+class QueryGate:
+    """Compares the tokens of queries with the one in a file; "" is no file, and refuses all."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = str(path)
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str] = os.environ) -> "QueryGate":
+        """The gate with the file that ``SERVING_QUERY_TOKEN_FILE`` names."""
+        return cls(environment.get(QUERY_TOKEN_FILE_VARIABLE, ""))
+
+    def token(self) -> str:
+        """The present token; "" if there is none that can be read, or it could be guessed."""
+        if not self._path:
+            return ""
+        try:
+            token = Path(self._path).read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            return ""
+        return token if len(token) >= _LENGTH_MIN else ""
+
+    def headers(self) -> dict[str, str]:
+        """The headers with which this daemon queries another one."""
+        token = self.token()
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def view(self) -> str:
+        """The value of the cookie that opens the dashboard's page; it does not reveal the token. "" without a token."""
+        token = self.token()
+        return hmac.new(token.encode(), b"view", hashlib.sha256).hexdigest() if token else ""
+
+    def objection(self, authorization: Sequence[str]) -> str:
+        """The reason to refuse a query with these Authorization headers; "" if its token is right."""
+        token = self.token()
+        if not token:
+            return (
+                f"queries are refused: {QUERY_TOKEN_FILE_VARIABLE} names no file with a token of at least {_LENGTH_MIN} "
+                f"characters\n"
+            )
+        scheme, _, given = (authorization[0] if len(authorization) == 1 else "").partition(" ")
+        if scheme.lower() == _BEARER and is_same(given.strip(), token):
+            return ""
+        return "the query token is needed: `Authorization: Bearer` with that of the state folder's query-token\n"
+
+
+def is_same(given: str, expected: str) -> bool:
+    """Compare in constant time: the duration reveals nothing. Nothing equals an empty ``expected``."""
+    return bool(expected) and hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode())

@@ -24,12 +24,10 @@ from serving.scaling.scaler.view import ScalerView
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.simulator.seconds import LOAD_MIN, LoadedSecond, LoadedSeconds
+from serving.simulator.steady import Periods, RevisionCounts, SteadyOutcomes
 
 PolicyOf = Callable[..., RevisionPolicy | None]
 """Makes the policy of a revision from its spec and the settings, with ``prior`` and ``explains``, as ``policy_of`` does."""
-
-# Share of a period by which sums of floating-point times may be off.
-_SLACK = 1e-9
 
 # Least time between two decisions about a revision, as in the decision loop.
 _PAUSE_MIN_S = 0.05
@@ -39,57 +37,23 @@ _PENDING_STARTING_MAX = 10
 _CLOCK_REASONS = (GateReason.ACTIVE_TOO_SHORT, GateReason.POD_RETENTION, GateReason.GRACE)
 
 
-class Periods:
-    """A grid of times. ``made_s`` is the time of the last decision, from which the periods count."""
-
-    __slots__ = ("made_s", "period_s")
-
-    def __init__(self, period_s: float) -> None:
-        self.made_s, self.period_s = 0.0, period_s
-
-    def at(self, at_s: float) -> float:
-        """The first period at or after a time, but after the last decision."""
-        periods = max(1, math.ceil((at_s - self.made_s) / self.period_s - _SLACK))
-        return self.made_s + periods * self.period_s
-
-    def until(self, at_s: float, *, is_first: bool = False) -> float:
-        """The last period up to a time, or with ``is_first`` before it; the last decision without one."""
-        periods = (at_s - self.made_s) / self.period_s
-        whole = math.ceil(periods - _SLACK) - 1 if is_first else math.floor(periods + _SLACK)
-        return self.made_s + max(0, whole) * self.period_s
-
-    def before(self, at_s: float) -> float:
-        """The last period decided before a time; the time itself if there is none."""
-        if at_s == math.inf:
-            return at_s
-        periods = math.ceil((at_s - self.made_s) / self.period_s - _SLACK) - 1
-        return self.made_s + periods * self.period_s if periods >= 1 else at_s
-
-
-class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of a decision: pods wanted and ready, and requests inside."""
-
-    scale: int
-    ready: int
-    inside: int
-
-
 class Decisions:
     """The decisions about one revision. ``due_s`` is the next one's time, which a new second may change."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what decisions depend on
         self,
         settings: AutoscalerSettings,
         spec: ScalingSpec,
         *,
         has_burst_switch: bool,
         skips: bool = True,
+        repeats: bool = True,
         prior: GapPrior | None = None,
         policy_of: PolicyOf = policy_of,
     ) -> None:
         """``skips`` False decides in every period, for tests. ``prior`` is shared with other revisions.
 
-        ``policy_of`` makes the policy.
+        ``repeats`` False gives each outcome its own time and load, for those who read them. ``policy_of`` makes the policy.
         """
         self._settings, self._spec = settings, spec
         self._periods = Periods(settings.decision_period_s)
@@ -108,6 +72,7 @@ class Decisions:
         burst = spec.target_burst_capacity
         self._is_path_fixed = not has_burst_switch or burst <= 0 or spec.total_value < burst
         self._skips = skips
+        self._steady = SteadyOutcomes(spec, self._decider, self.policy) if skips and repeats else None
         self._serving_state = ServingState.RESERVE
         # A revision that begins at zero has had the activator in its path for long.
         self._proxy_since_s: float | None = -spec.scale_to_zero_grace_s
@@ -153,7 +118,7 @@ class Decisions:
         self._seconds.record(second, is_hot=not LOAD_MIN < load <= self.quiet_load)
         if self.policy is not None:
             self._untaken.append(second)
-        if self.policy is not None or not self.latest_count:
+        if (self.policy is not None or not self.latest_count) and not self.is_next_due:
             # What only the clock would have changed may differ now.
             self.due_s = min(self.due_s, self._periods.at(number + 1.0))
 
@@ -188,7 +153,7 @@ class Decisions:
     def decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> ScalerOutcome:
         """Decide now. The activator is confirmed in the path at once."""
         self._take(now_s, has_reports=counts.ready > 0)
-        outcome = self._decide(counts, now_s, cause)
+        outcome = self._repeated(counts, now_s) or self._decide(counts, now_s, cause)
         if outcome.to_prove:
             self._proved_at_s = now_s
             outcome = self._decide(counts, now_s, DecisionCause.PROOF)
@@ -231,6 +196,11 @@ class Decisions:
             self.due_s = self._periods.before(self._recheck_s)
         return True
 
+    @property
+    def is_next_due(self) -> bool:
+        """Whether the next period is due. With several pods and load, ``schedule`` would come to the same."""
+        return self.due_s == self._periods.made_s + self._periods.period_s
+
     def schedule(self, counts: RevisionCounts, now_s: float) -> None:
         """Set ``due_s``: the next period, from now on, whose decision may differ from the last one."""
         outcome = self._outcome
@@ -238,13 +208,18 @@ class Decisions:
             return
         recheck_s = self._recheck_s
         due_s = min(self._periods.at(now_s), recheck_s)
+        if counts.scale > 1 and counts.inside:
+            self.due_s = min(self._asked_s, max(due_s, self._periods.made_s + _PAUSE_MIN_S))
+            return
         if self._skips and (self.policy is None or self._is_silent(counts)):
             if (not counts.scale and not counts.inside and not self._seconds.pending) or (
                 outcome.apply_count is None and self._is_clock_alone(counts, outcome)
             ):
                 due_s = self._periods.before(min(recheck_s, self._panic_end_s))
-            elif self.policy is None and counts.scale == counts.ready == 1 and self._is_one_pod_enough(counts, now_s):
-                due_s = self._periods.at(max(now_s, self._seconds.window_end(now_s)))
+            elif self.policy is None and counts.scale == counts.ready == 1 and self._is_one_pod_wanted(counts):
+                # One is enough at each decision until the load leaves the window.
+                end_s = self._seconds.window_end(now_s)
+                due_s = self._periods.at(max(now_s, end_s)) if self._periods.made_s < end_s else due_s
         if self._skips and self._is_one_pod_starting(counts):
             due_s = self._periods.before(recheck_s)
         self.due_s = min(self._asked_s, max(due_s, self._periods.made_s + _PAUSE_MIN_S))
@@ -283,10 +258,6 @@ class Decisions:
             and len(self._seconds.pending) < _PENDING_STARTING_MAX
         )
 
-    def _is_one_pod_enough(self, counts: RevisionCounts, now_s: float) -> bool:
-        """Whether one pod suffices at each decision until the load leaves the window."""
-        return self._periods.made_s < self._seconds.window_end(now_s) and self._is_one_pod_wanted(counts)
-
     def _is_one_pod_wanted(self, counts: RevisionCounts) -> bool:
         """Whether one pod was wanted, and all load since fits into it."""
         spec, outcome = self._spec, self._outcome
@@ -304,7 +275,8 @@ class Decisions:
 
     def _take(self, now_s: float, *, has_reports: bool) -> None:
         """Give completed seconds to the policy and the decider."""
-        self._take_for_policy(math.floor(now_s) - 1)
+        if self._untaken:
+            self._take_for_policy(math.floor(now_s) - 1)
         self._seconds.give(self._decider, now_s, has_reports=has_reports)
 
     def _take_for_policy(self, over: int) -> None:
@@ -313,6 +285,16 @@ class Decisions:
             number, load, arrivals = untaken.popleft()
             assert policy is not None
             policy.take(number, load, float(arrivals))
+
+    def _repeated(self, counts: RevisionCounts, now_s: float) -> ScalerOutcome | None:
+        """The earlier outcome that would only be repeated; None: decide in full."""
+        if self._steady is None or self._gate.phase is not GatePhase.ACTIVE:
+            return None
+        outcome = self._steady.repeated(counts, self.path, now_s)
+        if outcome is not None:
+            self.count += 1
+            self.latest_count = self._decided_count = outcome.decided.desired_count
+        return outcome
 
     def _decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> ScalerOutcome:
         self.count += 1
@@ -361,4 +343,6 @@ class Decisions:
         if self._has_burst_switch and outcome.path is not self.path:
             self.path = outcome.path
             self._proxy_since_s = now_s if outcome.path is TrafficPath.PROXY else None
+        if self._steady is not None:
+            self._steady.keep(outcome)
         return outcome

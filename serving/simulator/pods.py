@@ -52,7 +52,7 @@ class SimulatedPod(BalancedPod):
 
 
 class PodSet:
-    """All pods of one revision. ``scale`` of them are wanted; ``ready`` lists the serving ones."""
+    """All pods of one revision. ``scale`` of them are wanted; ``ready`` lists the serving ones, ``free_count`` those with a free slot."""
 
     def __init__(
         self,
@@ -73,6 +73,7 @@ class PodSet:
         self._pods: dict[str, SimulatedPod] = {}
         self._number = 0
         self._free: FreePods = self._line_of(policy)
+        self.free_count = 0
         self.ready: list[SimulatedPod] = []
 
     @property
@@ -98,10 +99,6 @@ class PodSet:
         self._add_free(pod)
         return True
 
-    def has_free(self) -> bool:
-        """Whether a pod has a free slot."""
-        return len(self._free) > 0
-
     def pick(self) -> SimulatedPod:
         """The next pod with a free slot, as the activator chooses."""
         pod = self._free.pick()
@@ -118,8 +115,7 @@ class PodSet:
             self._count_idle(pod, now_s)
         pod.in_flight += 1
         if pod.is_in_line and pod.in_flight == pod.slots:
-            self._free.remove(pod)
-            pod.is_in_line = False
+            self._remove_free(pod)
 
     def give_back(self, pod: SimulatedPod, now_s: float) -> None:
         """End one request on the pod."""
@@ -143,8 +139,7 @@ class PodSet:
         del self._pods[pod.address]
         pod.is_ending, pod.removed_s = True, now_s
         if pod.is_in_line:
-            self._free.remove(pod)
-            pod.is_in_line = False
+            self._remove_free(pod)
         if pod.ready_s is not None:
             self.ready.remove(pod)
             if not pod.in_flight:
@@ -170,7 +165,10 @@ class PodSet:
     def _count_idle(self, pod: SimulatedPod, until_s: float) -> None:
         """Count the idle time of a pod, and what is saved while it is dormant."""
         idle_s = until_s - pod.idle_since_s
-        dormant_s = max(0.0, idle_s - self._times.dormant_after_s)
+        if idle_s <= self._times.dormant_after_s:
+            self._result.wasted_pod_seconds += idle_s
+            return
+        dormant_s = idle_s - self._times.dormant_after_s
         saved_s = dormant_s * (1.0 - self._times.dormant_cost)
         self._result.wasted_pod_seconds += idle_s - saved_s
         self._result.pod_seconds -= saved_s
@@ -183,6 +181,12 @@ class PodSet:
     def _add_free(self, pod: SimulatedPod) -> None:
         self._free.add(pod)
         pod.is_in_line = True
+        self.free_count += 1
+
+    def _remove_free(self, pod: SimulatedPod) -> None:
+        self._free.remove(pod)
+        pod.is_in_line = False
+        self.free_count -= 1
 
     def _line_of(self, policy: BalancingPolicy) -> FreePods:
         match policy:

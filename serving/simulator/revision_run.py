@@ -25,10 +25,11 @@ from serving.scaling.spec import ScalingSpec
 from serving.settings.activator import ActivatorSettings
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.queueproxy import QueueProxySettings
-from serving.simulator.decisions import Decisions, PolicyOf, RevisionCounts
+from serving.simulator.decisions import Decisions, PolicyOf
 from serving.simulator.nodes import NodeRoom
 from serving.simulator.pods import PodSet, PodTimes, SimulatedPod
 from serving.simulator.results import Durations, Moment, PodSeries, Quantiles, RevisionResult, RunLog, durations_of
+from serving.simulator.steady import RevisionCounts
 from serving.traffic.backoff import backoff_s
 from serving.traffic.policy import policy_for
 
@@ -120,6 +121,7 @@ class RevisionRun:
             config.spec,
             has_burst_switch=config.has_burst_switch,
             skips=config.skips and config.log is None,
+            repeats=nodes is None,
             prior=prior,
             policy_of=config.policy_of,
         )
@@ -196,6 +198,9 @@ class RevisionRun:
         due_s = decisions.due_s
         if due_s > until_s:
             return False
+        if self._inside and decisions.is_next_due and self.pods.scale > 1:
+            self._decide(due_s, DecisionCause.PERIOD)
+            return True
         counts = _counts_of(self.pods, self._inside)
         if decisions.is_repeated(counts, due_s):
             return True
@@ -209,7 +214,7 @@ class RevisionRun:
         end_s, load, decisions = self._second_end_s, self._area, self._decisions
         if load > _LOAD_MIN or self._arrived:
             decisions.record(self._number, max(0.0, load), self._arrived)
-            if load > decisions.quiet_load:
+            if load > decisions.quiet_load and not (decisions.is_next_due and self.pods.scale > 1):
                 decisions.schedule(_counts_of(self.pods, self._inside), end_s)
         self._known_inside = self._inside
         self._arrived = 0
@@ -233,7 +238,7 @@ class RevisionRun:
         if self._decisions.path is TrafficPath.SERVE and pods.ready:
             self._arrive_at_pod(pods.any_ready(), at_s, took_s)
             return
-        if self._queue or not pods.has_free():
+        if self._queue or not pods.free_count:
             if len(self._queue) >= self._config.activator.queue_depth_max:
                 self.result.refused += 1
                 return
@@ -291,7 +296,7 @@ class RevisionRun:
     def _grant(self, at_s: float) -> None:
         """Hand queued requests to free pods, in the order of their arrival."""
         queue, pods, wait_max_s = self._queue, self.pods, self._config.activator.queue_wait_max_s
-        while queue and pods.has_free():
+        while queue and pods.free_count:
             arrived_s, took_s = queue.popleft()
             wait_s = at_s - arrived_s
             if wait_s > wait_max_s:

@@ -7,9 +7,9 @@ ready pods report their silence.
 import math
 from collections import deque
 
+from serving.model.loadmetric import CONCURRENCY
 from serving.model.stat import Stat
 from serving.scaling.scaler.deciders import KpaDecider
-from serving.scaling.sources import Second
 from serving.scaling.spec import ScalingSpec
 
 LOAD_MIN = 1e-4
@@ -25,6 +25,7 @@ class LoadedSeconds:
     def __init__(self, spec: ScalingSpec) -> None:
         self._stable, self._panic = math.ceil(spec.stable_window_s), math.ceil(spec.panic_window_s)
         self.pending: deque[LoadedSecond] = deque(maxlen=self._stable + 2)
+        self._metric = spec.load_metric
         self._loaded_number = self._loaded_before = self._hot_number = self._taken_number = -1
 
     @property
@@ -43,7 +44,7 @@ class LoadedSeconds:
     def poke(self, number: int, decider: KpaDecider) -> None:
         """Record a load of 1 at once."""
         self._loaded_number = max(self._loaded_number, number)
-        decider.take(_second((number, 1.0, 1)))
+        decider.take_load(self._amount((number, 1.0, 1)), number)
 
     def reset(self) -> None:
         """Reset with the windows: earlier seconds do not count."""
@@ -69,22 +70,25 @@ class LoadedSeconds:
             second = pending.popleft()
             if has_reports:
                 self._give_silence(decider, second[0])
-            decider.take(_second(second))
+            decider.take_load(self._amount(second), second[0])
             self._taken_number = second[0]
         if has_reports and self._taken_number < over:
             self._give_silence(decider, over)
-            decider.take(_second((over, 0.0, 0)))
+            decider.take_load(0.0, over)
             self._taken_number = over
 
     def _give_silence(self, decider: KpaDecider, until: int) -> None:
         """Give seconds without load, up to a number. Two of them make both windows see the silence."""
         first = self._taken_number + 1
+        if first >= until:
+            return
         for number in (max(first, until - self._stable + 1), max(first, until - self._panic + 1)):
             if self._taken_number < number < until:
-                decider.take(_second((number, 0.0, 0)))
+                decider.take_load(0.0, number)
                 self._taken_number = number
 
-
-def _second(loaded: LoadedSecond) -> Second:
-    number, load, arrivals = loaded
-    return Second(number=number, pods=(), activators=Stat(concurrency=load, request_count=float(arrivals)))
+    def _amount(self, second: LoadedSecond) -> float:
+        """The load in the unit of the metric. No simulated app has gauges, whose load stays 0."""
+        if self._metric is CONCURRENCY:
+            return second[1]
+        return self._metric.amount(Stat(concurrency=second[1], request_count=float(second[2])))

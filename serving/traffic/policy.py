@@ -93,8 +93,8 @@ class FirstFree:
         self._sorted.insert(self._place_of(pod), pod)
 
     def remove(self, pod: BalancedPod) -> None:
-        """Remove from the order."""
-        del self._sorted[self._place_of(pod)]
+        """Remove from the order; mostly it is the first, which has just been picked."""
+        del self._sorted[0 if self._sorted[0] is pod else self._place_of(pod)]
 
     def pick(self) -> BalancedPod:
         """The pod with the smallest address."""

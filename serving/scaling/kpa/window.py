@@ -311,10 +311,13 @@ class MetricWindows:
         load = self._metric.of_stat(stat)
         if load is None or not math.isfinite(load):
             return False
-        bucket = math.floor(now_s)
+        self.record_load(load, math.floor(now_s))
+        return True
+
+    def record_load(self, load: float, bucket: int) -> None:
+        """Count a load in the bucket of a second."""
         self._stable.record_in(bucket, load)
         self._panic.record_in(bucket, load)
-        return True
 
     def query(self, now_s: float, *, silence_is_idle: bool = False) -> Observation | NoData:
         """Load at ``now_s``; ``NoData`` for an empty stable window.

@@ -19,7 +19,8 @@ from serving.model.loadmetric import LoadMetric
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.classic.classic import ClassicDecision, ClassicMode, ClassicScaler
-from serving.scaling.kpa.decide import KpaState, ScaleDecision, ScaleLimit, decide, starting_state
+from serving.scaling.kpa.burst import excess_burst_capacity
+from serving.scaling.kpa.decide import KpaState, ScaleDecision, ScaleLimit, decide, decide_count, starting_state
 from serving.scaling.kpa.merge import Proposal
 from serving.scaling.kpa.window import MetricWindows, Observation, WindowContents
 from serving.scaling.kpa.zero import GatePhase, GateState, InactiveReason
@@ -129,6 +130,28 @@ class KpaDecider(Decider):
     def take(self, second: Second) -> None:
         """Record a completed second, in the bucket of the next, so that the newest bucket is never a future one."""
         self._windows.record(second.load, second.number + 1.0)
+
+    def take_load(self, load: float, number: int) -> None:
+        """Record the load of all sources in a completed second, in the unit of the metric."""
+        self._windows.record_load(load, number + 1)
+
+    def peek(self, spec: ScalingSpec, *, ready_count: int, now_s: float) -> tuple[KpaState, int, int] | None:
+        """The next state, count and excess burst capacity if no request waits for a first pod; None without data.
+
+        Changes nothing and makes no record: half the price of ``decide``. ``adopt`` makes it the decision.
+        """
+        observed = self._windows.query(now_s)
+        if isinstance(observed, NoData):
+            return None
+        state, count = decide_count(
+            self._state, observed=observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=self._quirks
+        )
+        excess = excess_burst_capacity(ready_count=ready_count, observed_panic=observed.panic, spec=spec)
+        return state, count, excess
+
+    def adopt(self, state: KpaState) -> None:
+        """Set the state that ``peek`` found."""
+        self._state, self._asked = state, self._windows
 
     def decide(self, spec: ScalingSpec, inside: Inside, *, ready_count: int, now_s: float) -> Decided:
         """Propose a number of pods."""

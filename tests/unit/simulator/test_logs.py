@@ -13,8 +13,9 @@ from serving.scaling.scaler.decision_history import DecisionRecord, HistoryEntry
 from serving.scaling.scaler.scaler import DecisionCause
 from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import AutoscalerSettings
-from serving.simulator.decisions import Decisions, RevisionCounts
+from serving.simulator.decisions import Decisions
 from serving.simulator.logs import read_logs
+from serving.simulator.steady import RevisionCounts
 from serving.simulator.trace import TraceWindow
 
 HOST = "hello.default.localhost:8080"

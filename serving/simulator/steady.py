@@ -1,0 +1,111 @@
+"""Finds when a simulated revision decides, and which decisions repeat an earlier one.
+
+Input: the period of decisions, and the outcomes so far. Output: times on the grid of periods; and, for the pods and the load of
+a decision, the earlier outcome that it would repeat but for its figures, which nothing in the simulator reads. It decides nothing
+itself: the count is the product's own.
+"""
+
+import math
+
+import msgspec
+
+from serving.model.knative import TrafficPath
+from serving.scaling.adaptive.advice import NEUTRAL
+from serving.scaling.adaptive.policy import RevisionPolicy
+from serving.scaling.kpa.decide import ScaleDecision
+from serving.scaling.kpa.zero import GatePhase, GateReason
+from serving.scaling.scaler.deciders import KpaDecider
+from serving.scaling.scaler.scaler import ScalerOutcome
+from serving.scaling.spec import ScalingSpec
+
+# Share of a period by which sums of floating-point times may be off.
+_SLACK = 1e-9
+# Outcomes kept for each revision: each is some kilobytes.
+_OUTCOMES_MAX = 64
+
+
+class Periods:
+    """A grid of times. ``made_s`` is the time of the last decision, from which the periods count."""
+
+    __slots__ = ("made_s", "period_s")
+
+    def __init__(self, period_s: float) -> None:
+        self.made_s, self.period_s = 0.0, period_s
+
+    def at(self, at_s: float) -> float:
+        """The first period at or after a time, but after the last decision."""
+        periods = max(1, math.ceil((at_s - self.made_s) / self.period_s - _SLACK))
+        return self.made_s + periods * self.period_s
+
+    def until(self, at_s: float, *, is_first: bool = False) -> float:
+        """The last period up to a time, or with ``is_first`` before it; the last decision without one."""
+        periods = (at_s - self.made_s) / self.period_s
+        whole = math.ceil(periods - _SLACK) - 1 if is_first else math.floor(periods + _SLACK)
+        return self.made_s + max(0, whole) * self.period_s
+
+    def before(self, at_s: float) -> float:
+        """The last period decided before a time; the time itself if there is none."""
+        if at_s == math.inf:
+            return at_s
+        periods = math.ceil((at_s - self.made_s) / self.period_s - _SLACK) - 1
+        return self.made_s + periods * self.period_s if periods >= 1 else at_s
+
+
+class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The inputs of a decision: pods wanted and ready, and requests inside."""
+
+    scale: int
+    ready: int
+    inside: int
+
+
+class SteadyOutcomes:
+    """Outcomes of one revision that held its pods.
+
+    While the wanted pods are there, the merge, the gate and the path follow from the scale, the ready pods, the algorithm's count and
+    the sign of its excess burst capacity alone.
+    """
+
+    __slots__ = ("_decider", "_outcomes", "_policy", "_spec")
+
+    def __init__(self, spec: ScalingSpec, decider: KpaDecider, policy: RevisionPolicy | None) -> None:
+        self._spec, self._decider, self._policy = spec, decider, policy
+        self._outcomes: dict[tuple[int, int, int, bool], ScalerOutcome] = {}
+
+    def keep(self, outcome: ScalerOutcome) -> None:
+        """Keep an outcome, if it held the pods and only the algorithm had a say. An app's gauge has one too."""
+        detail, facts = outcome.decided.detail, outcome.facts
+        if (
+            outcome.apply_count is None
+            and outcome.gate.reason is GateReason.PODS_WANTED
+            and outcome.phase is GatePhase.ACTIVE
+            and outcome.inputs.advice is NEUTRAL
+            and isinstance(detail, ScaleDecision)
+            and not self._spec.load_metric.gauge
+        ):
+            if len(self._outcomes) >= _OUTCOMES_MAX:
+                self._outcomes.clear()
+            key = facts.present_scale, facts.ready_count, detail.desired_count, detail.excess_burst_capacity < 0
+            self._outcomes[key] = outcome
+
+    def repeated(self, counts: RevisionCounts, path: TrafficPath, now_s: float) -> ScalerOutcome | None:
+        """Let the algorithm decide, and return the outcome kept for its count; None, and no decision, without one.
+
+        The gate must be active. A policy without a forecast advises nothing while requests are in flight.
+        """
+        policy = self._policy
+        if (
+            not self._outcomes
+            or not counts.ready
+            or (policy is not None and (policy.counts_waiting or not counts.inside))
+        ):
+            return None
+        found = self._decider.peek(self._spec, ready_count=counts.ready, now_s=now_s)
+        if found is None:
+            return None
+        state, count, excess = found
+        outcome = self._outcomes.get((counts.scale, counts.ready, count, excess < 0))
+        if outcome is None or outcome.path is not path:
+            return None
+        self._decider.adopt(state)
+        return outcome

@@ -1,0 +1,74 @@
+"""Periods from one decision on, and outcomes that later decisions repeat."""
+
+import math
+import random
+
+import msgspec
+import pytest
+
+from serving.scaling.resolve import resolve
+from serving.settings.annotations import ScalingAnnotations
+from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AdaptiveSettings, AutoscalerSettings
+from serving.simulator.results import Quantiles, RevisionResult
+from serving.simulator.revision_run import RevisionRun, RunConfig
+from serving.simulator.steady import Periods
+
+
+def made_at(made_s: float) -> Periods:
+    periods = Periods(2.0)
+    periods.made_s = made_s
+    return periods
+
+
+def test_the_next_period_is_after_the_last_decision() -> None:
+    periods = made_at(1.5)
+    assert [periods.at(at_s) for at_s in (0.0, 1.5, 3.5, 3.6)] == [3.5, 3.5, 3.5, 5.5]
+
+
+def test_the_last_period_counts_one_that_falls_on_the_time_unless_that_is_still_to_come() -> None:
+    periods = made_at(1.5)
+    assert [periods.until(at_s) for at_s in (1.0, 1.6, 3.5, 5.6)] == [1.5, 1.5, 3.5, 5.5]
+    assert [periods.until(at_s, is_first=True) for at_s in (1.6, 3.5, 3.6)] == [1.5, 1.5, 3.5]
+
+
+def test_the_period_before_a_time_is_that_time_where_there_is_none() -> None:
+    periods = made_at(1.5)
+    assert [periods.before(at_s) for at_s in (3.0, 3.5, 5.5, 5.6, math.inf)] == [3.0, 3.5, 3.5, 5.5, math.inf]
+
+
+def busy(policy: str, seed: int, *, skips: bool, forecast: bool, metric: str | None) -> RevisionResult:
+    """A load for which two to eight pods are right, with pauses."""
+    dice = random.Random(f"busy:{seed}")
+    at_s, arrivals = 0.0, []
+    while at_s < 600:
+        arrivals.append((at_s, dice.expovariate(0.7)))
+        at_s += dice.expovariate(dice.choice([0.5, 1.5])) if dice.random() < 0.98 else 50.0
+    settings = AutoscalerSettings(policy=policy, adaptive=AdaptiveSettings(forecast=forecast))
+    limit = dice.choice([1, 2])
+    spec = resolve(settings, ScalingAnnotations(metric=metric), container_concurrency=limit, reachable=True)
+    if metric == "rps":
+        spec = msgspec.structs.replace(spec, target_value=0.4, total_value=0.5)
+    config = RunConfig(
+        settings=settings,
+        spec=msgspec.structs.replace(spec, max_scale=dice.choice([0, 3]), scale_down_delay_s=dice.choice([0.0, 11.0])),
+        concurrency=limit,
+        start=Quantiles(p50_s=1.0, p99_s=1.0),
+        skips=skips,
+    )
+    return RevisionRun("f", iter(arrivals), config, until_s=800.0).run()
+
+
+@pytest.mark.parametrize("metric", [None, "rps"])
+@pytest.mark.parametrize(
+    ("policy", "forecast"), [(KNATIVE_POLICY, False), (ADAPTIVE_POLICY, False), (ADAPTIVE_POLICY, True)]
+)
+def test_a_repeated_outcome_changes_nothing_under_load(policy: str, forecast: bool, metric: str | None) -> None:
+    for seed in range(4):
+        full, repeated = (busy(policy, seed, skips=skips, forecast=forecast, metric=metric) for skips in (False, True))
+        assert repeated.pod_starts > 2
+        assert msgspec.structs.replace(repeated, decisions=0, waits=full.waits) == msgspec.structs.replace(
+            full, decisions=0
+        )
+        assert repeated.waits.percentile(0.9, requests=full.requests) == full.waits.percentile(
+            0.9, requests=full.requests
+        )

@@ -14,7 +14,7 @@ AWS_PACKAGES := boto3 botocore jmespath s3transfer moto responses xmltodict Werk
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system-packages lock run demo demo-nodes demo-anticipation test test-all check format config bench simulate-faults soak fuzz faults release verify-release docs clean
+.PHONY: help setup system-packages lock run demo demo-nodes demo-anticipation test test-all check format config bench simulate-faults soak fuzz faults release verify-release docs upgrade clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -127,6 +127,11 @@ verify-release: $(VENV)/.ready  ## Check dist/: sums, provenance, digests of ima
 
 docs: $(VENV)/.ready  ## Build the documentation site into build/site; a dead link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
+
+# The last release; until there is one, the last commit of the day before formats had versions.
+FROM ?= $(or $(shell git describe --tags --abbrev=0 --match 'v*' 2>/dev/null),0e8ae83a)
+upgrade: $(VENV)/.ready  ## A running system takes this commit, FROM=COMMIT again, and this one, under load; about three minutes
+	$(BIN)/python bench/upgrade.py --from $(FROM)
 
 clean:  ## Remove what was built here
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*

@@ -152,16 +152,18 @@ class StateFolder:
         Raises:
             SettingsError: when another process, which is named, holds the folder, or when it cannot be created.
         """
+        is_held = self._lock_fd is not None
         try:
             for folder in (self.path, self.logs, self.pods, self.processes):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not is_held:
+                self._take_lock()
         except OSError as error:
             problem = Problem(
                 where=str(error.filename), what=str(error.strerror), expected="a folder that can be written"
             )
             raise SettingsError([problem]) from error
-        if self._lock_fd is None:
-            self._take_lock()
+        if not is_held:
             # Of processes that ended with the one that held the folder before.
             for record in self.processes.iterdir():
                 record.unlink()

@@ -207,8 +207,8 @@ class JournalDamaged(ServingError):
         self.path = path
         self.detail = detail
         super().__init__(
-            f"the journal {path} cannot be used: {detail}. The file is kept as it is: restore a copy of it, or move it"
-            " away to start with an empty store"
+            f"the journal {path} cannot be used: {detail}. The file is kept as it is: `serving doctor --repair` says what"
+            " can be read of it; or move it away, then `serving restore FILE`"
         )
 
 

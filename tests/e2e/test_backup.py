@@ -48,3 +48,26 @@ def test_a_stopped_system_is_saved_too_and_an_empty_folder_is_not(tmp_path: Path
     assert file.stat().st_mode & 0o077 == 0
     empty = Stage(state=tmp_path / "empty", pid=0)
     assert "has nothing to save" in empty("backup", str(file), code=1).output
+
+
+def test_a_damaged_journal_is_repaired_after_what_is_lost_was_said(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with staged(state) as stage:
+        for name in ("one", "two"):
+            stage("deploy", name, "--command", f"{sys.executable} -m serving.samples.hello", "--no-wait")
+        assert "is in use by process" in stage("doctor", "--repair", code=1).output
+    stopped, journal = Stage(state=state, pid=0), state / "journal.db"
+    assert "is whole; there is nothing to repair" in stopped("doctor", "--repair").output
+    content = bytearray(journal.read_bytes())
+    at = content.rindex(b'"name":"two"') // 4096 * 4096
+    content[at : at + 4096] = b"\7" * 4096
+    journal.write_bytes(content)
+    refused = stopped("doctor", "--repair", code=1, stdin="n\n").output
+    assert "is damaged: " in refused
+    assert "lost: services.serving.knative.dev: " in refused
+    assert journal.read_bytes() == content
+    assert "repaired; the damaged file is " in stopped("doctor", "--repair", "--yes").output
+    (kept,) = state.glob("journal.db.damaged-*Z")
+    assert kept.read_bytes() == content
+    with staged(state) as stage:
+        stage("get", "services")

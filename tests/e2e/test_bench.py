@@ -86,6 +86,7 @@ FORMS = {
     "stats.py": [Form(arguments="--json", keys=("steady_frames_per_s", "full_frames_per_s", "resident_mib"))],
     "dormant.py": [Form(arguments="--json", keys=("errors", "apps", "crowd"), needs=("cc", "crun", "node", INDEX))],
     "streams.py": [Form(arguments="--json", keys=tuple(KINDS), needs=("taskset", "nginx", INDEX))],
+    "upgrade.py": [Form(arguments="--json --from HEAD", keys=("requests", "failed", "echoes", "pods", "wrong"))],
     "tls.py": [Form(lines=(r"^\| 16 \|", r"^\| 256 \|", "^handshake"), needs=WRK)],
 }
 

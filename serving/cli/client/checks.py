@@ -115,7 +115,7 @@ def check_journal(path: Path) -> Iterator[Finding]:
     except sqlite3.Error as error:
         said = str(error)
     if said != "ok":
-        advice = "restore a copy of it, or move it away to start with an empty store"
+        advice = "`serving doctor --repair` says what is left of it; or restore a backup: docs/backup.md"
         yield Finding(name="journal", state="fail", text=f"{path}: {said}", advice=advice)
     else:
         yield Finding(name="journal", state="ok", text=f"{path.name} is whole, {path.stat().st_size / 1024:.0f} KiB")

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from serving.cli.client.api import state_option
+from serving.cli.client.api import fail, state_option
 from serving.cli.client.checks import (
     Finding,
     check_cgroup,
@@ -157,10 +157,17 @@ def _last_error(log: Path) -> str:
 
 @click.command()
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--repair", is_flag=True, help="Say what is left of a damaged journal; once confirmed, make a new one of it."
+)
+@click.option("--yes", is_flag=True, help="With --repair: do not ask.")
 @state_option
-def doctor(*, output: str, state_path: Path | None) -> None:
+def doctor(*, output: str, repair: bool, yes: bool, state_path: Path | None) -> None:
     """Check this machine and the system on it; exit with 1 on any failed check."""
     state = (state_path or default_state_path()).absolute()
+    if repair:
+        _repair(StateFolder(state), is_confirmed=yes)
+        return
     found = []
     with Progress("looking at this machine"):
         for finding in _findings(state):
@@ -175,6 +182,33 @@ def doctor(*, output: str, state_path: Path | None) -> None:
     else:
         click.echo(f"\nall {counts['ok']} fine")
     sys.exit(1 if counts["fail"] else 0)
+
+
+def _repair(state: StateFolder, *, is_confirmed: bool) -> None:
+    """Report what a repair of the journal keeps and loses, then carry it out if that is confirmed."""
+    from serving.home.store.repair import read_damaged, write_repaired  # noqa: PLC0415 - the store, for this alone
+
+    holder = state.holder()
+    if holder is not None:
+        fail(f"{state.path} is in use by process {holder}; end it with `serving down` first")
+    if not state.journal.exists():
+        fail(f"there is no {state.journal}; `serving up` makes one, `serving restore FILE` one from a backup")
+    found = read_damaged(state.journal)
+    if not found.damage:
+        click.echo(f"{state.journal} is whole; there is nothing to repair")
+        return
+    click.echo(f"{state.journal} is damaged: {found.damage}")
+    click.echo(f"kept: {len(found.kept)} objects")
+    for line in found.lost:
+        click.echo(f"lost: {line}")
+    if not found.kept:
+        fail("nothing can be read, and nothing was changed; move the file away, then `serving restore FILE`")
+    if not is_confirmed:
+        click.confirm("Make a new journal of what is kept? The damaged one stays beside it", abort=True)
+    # No system may start meanwhile.
+    state.hold()
+    kept = write_repaired(state.journal, found, stamp=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+    click.echo(f"repaired; the damaged file is {kept}")
 
 
 def _findings(state: Path) -> Iterator[Finding]:

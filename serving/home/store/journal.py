@@ -12,6 +12,7 @@ read is never modified: ``JournalDamaged``. One process holds the file at a time
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import queue
 import sqlite3
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from serving.home.state import write_private
 from serving.home.store.migrations import check_reader, copy_of, migrate
 from serving.model.errors import JournalDamaged, Unavailable
 
@@ -49,6 +51,8 @@ _SCHEMA = (
     "PRAGMA user_version = 1",
 )
 
+_log = logging.getLogger("store")
+
 Done = Callable[[Unavailable | None], None]
 
 
@@ -76,6 +80,7 @@ class Journal:
         self.path = Path(path)
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._reserve = self.path.with_name(f"{self.path.name}.reserve")
+        self._mark = self.path.with_name(f"{self.path.name}.versions")
         self._is_reserving = self._is_full = False
         self._writing = threading.Lock()
         try:
@@ -97,12 +102,30 @@ class Journal:
         self._connection = _opened(self.path, bytes_max)
         try:
             start_version: int = self._connection.execute("SELECT reserved FROM versions").fetchone()[0]
+            start_version = self._above_older_copy(start_version)
             self.reserved = start_version + VERSION_BLOCK
             self._write([_Reservation(self.reserved)])
+            self._mark_reserved()
         except sqlite3.Error as error:
             self._connection.close()
             raise Unavailable(f"the journal {self.path} cannot be written: {error}") from error
         return start_version
+
+    def _above_older_copy(self, start_version: int) -> int:
+        """The first version to use: above all that this folder has handed out, also where an older file was put back."""
+        marked = 0
+        with contextlib.suppress(OSError, ValueError):
+            marked = int(self._mark.read_text(encoding="ascii"))
+        if marked <= start_version:
+            return start_version
+        extra = {"path": str(self.path), "its_versions": start_version, "handed_out": marked}
+        _log.warning("journal.older_copy", extra=extra)
+        return marked
+
+    def _mark_reserved(self) -> None:
+        """Note the reserved versions beside the file. Without room for that, an older copy is not noticed."""
+        with contextlib.suppress(OSError):
+            write_private(self._mark, str(self.reserved).encode())
 
     def __repr__(self) -> str:
         return f"Journal({self.path.name}, {self._waiting.qsize()} waiting)"
@@ -129,6 +152,11 @@ class Journal:
         except sqlite3.Error as error:
             raise Unavailable(f"the journal {self.path} cannot be written: {error}") from error
 
+    def reserve(self, up_to: int) -> None:
+        """Reserve versions up to a number before this returns. Call it before the first ``submit`` only."""
+        self._write([_Reservation(up_to)])
+        self.reserved = max(self.reserved, up_to)
+
     def claim(self, version: int) -> None:
         """Ensure that a version is reserved, and reserve more in the background ahead of need.
 
@@ -150,6 +178,7 @@ class Journal:
             self._is_reserving = False
             if error is None:
                 self.reserved = up_to
+                self._mark_reserved()
 
         self._send((_Reservation(up_to), done))
 
@@ -347,7 +376,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     check_reader(connection, path)
     found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if found != "ok":
-        raise JournalDamaged(path=str(path), detail=str(found))
+        raise JournalDamaged(path=str(path), detail=" ".join(str(found).split()))
 
 
 @contextlib.contextmanager

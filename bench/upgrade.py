@@ -1,0 +1,289 @@
+"""``make upgrade``: replaces the code of a running system by another version and back, under load.
+
+    python bench/upgrade.py [--from COMMIT] [--requests N] [--per-second N] [--keep] [--quick] [--json]
+
+A clone of this repository runs FROM (a commit or a tag): services of each kind (processes, from a warm process, dormant, and as
+containers where this user can run them as root), with a websocket open to one. Then its files become those of the last commit here, and
+``serving up --reload`` has the system take them: an upgrade. A downgrade and an upgrade follow in the same way. Meanwhile clients send
+``--per-second`` requests on kept connections, ``--requests`` at least.
+
+Each request must succeed, the websocket stay open, each pod of before be there with the same process, and all objects of the API be
+equal to those before, but for what docs/version-skew.md lists. Exit 0 only if all that holds.
+"""
+
+import argparse
+import asyncio
+import collections
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from bench.cold_start import IMAGE, compiled_for_both
+from bench.parts.program import options_of, show
+from bench.parts.system import SERVICES, System, running_system, service_of
+
+ROOT = Path(__file__).parents[1]
+SOCKET_APP = ROOT / "tests" / "e2e" / "client_app.py"
+FROM = "0e8ae83a"
+READY_WITHIN_S = 240.0
+RESPONSE_WITHIN_S = 60.0
+# The dormant pod sleeps between two of its requests.
+DORMANT_AFTER, DORMANT_PERIOD_S = "500ms", 2.0
+CLIENTS = {"process": 11, "warm": 5, "container": 4}
+# One pod each: what scales is no loss and no difference.
+KEPT = {"autoscaling.knative.dev/min-scale": "1", "autoscaling.knative.dev/max-scale": "1"}
+# docs/version-skew.md has this list, with the reasons.
+_KINDS_LEFT_OUT = {"Event", "Lease", "NodeMetrics", "PodMetrics"}
+_FIELDS_LEFT_OUT = {"resourceVersion", "managedFields", "lastTransitionTime"}
+_LEARNT = {f"autoscaling.serving.dev/{name}" for name in ("learnt", "savings", "gaps", "curve")}
+_MODIFIED = "serving.knative.dev/routingStateModified"
+_DERIVED = (
+    "/api/",
+    "/apis/apps/",
+    "/apis/discovery.k8s.io/",
+    "/apis/autoscaling.internal.knative.dev/",
+    "/apis/networking.internal.knative.dev/",
+)
+_OF_DERIVED = {"uid", "creationTimestamp", "generation", "observedGeneration"}
+_DORMANT = "serving.dev/Dormant"
+
+
+class Clients:
+    """Requests on kept connections at an even rate, counted by what came back."""
+
+    def __init__(self, port: int, *, period_s: float) -> None:
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.longest_s = 0.0
+        self._port, self._period_s = port, period_s
+
+    @property
+    def sent(self) -> int:
+        """All requests that have ended."""
+        return self.counts.total()
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Those that failed, by what came back."""
+        return {text: count for text, count in self.counts.items() if not text.endswith(" 200")}
+
+    async def run(self, service: str, period_s: float | None = None) -> None:
+        """Send one request after the other, each at its time, until cancelled."""
+        connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        due_s = time.monotonic()
+        while True:
+            due_s = max(due_s + (period_s or self._period_s), time.monotonic())
+            await asyncio.sleep(due_s - time.monotonic())
+            begun_s = time.monotonic()
+            try:
+                async with asyncio.timeout(RESPONSE_WITHIN_S):
+                    connection = connection or await asyncio.open_connection("127.0.0.1", self._port)
+                    status, is_kept = await _get(*connection, host=f"{service}.default.localhost")
+            except (OSError, EOFError, TimeoutError) as error:
+                status, is_kept = repr(error), False
+            self.counts[f"{service} {status}"] += 1
+            self.longest_s = max(self.longest_s, time.monotonic() - begun_s)
+            if connection is not None and not is_kept:
+                connection[1].close()
+                connection = None
+
+
+async def _get(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, host: str) -> tuple[str, bool]:
+    """The status of one GET, and whether the connection stays open. Raises ``OSError``, ``EOFError``."""
+    writer.write(f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+    lines = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
+    await reader.readexactly(int(lines["content-length"]))
+    return head.split(" ")[1], lines.get("connection") != "close"
+
+
+class Echo:
+    """A websocket that is open all the time; counts echoes."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.count = 0
+
+    async def run(self) -> None:
+        """Send a word every 100 ms and expect it twice, until cancelled. Raises when the socket ends."""
+        async with (
+            aiohttp.ClientSession(headers={"Host": "socket.default.localhost"}) as session,
+            session.ws_connect(f"http://127.0.0.1:{self._port}/socket") as socket,
+        ):
+            while True:
+                await socket.send_str("ab")
+                assert await socket.receive_str(timeout=RESPONSE_WITHIN_S) == "abab"
+                self.count += 1
+                await asyncio.sleep(0.1)
+
+
+def deploy(system: System, folder: Path) -> list[str]:
+    """Deploy a service of each kind; return those that clients ask."""
+    hello = folder / "hello"
+    hello.mkdir()
+    shutil.copy(ROOT / "serving" / "samples" / "hello.py", hello / "main.py")
+    shutil.copy(SOCKET_APP, hello / "socket_app.py")
+    kept = [one for name, text in KEPT.items() for one in ("--annotate", f"{name}={text}")]
+    python = shlex.quote(sys.executable)
+    sleeps = ("--annotate", f"serving.dev/dormant=after={DORMANT_AFTER}")
+    system.serving("deploy", "process", str(hello), "--command", f"{python} main.py", *kept)
+    system.serving("deploy", "warm", str(hello), "--command", f"{python} main.py", "--preload", *kept)
+    system.serving("deploy", "dormant", str(hello), "--command", f"{python} main.py", *kept, *sleeps)
+    system.serving("deploy", "socket", str(hello), "--command", f"{python} socket_app.py", *kept)
+    at_zero = ("--annotate", "autoscaling.knative.dev/initial-scale=0")
+    system.serving("deploy", "idle", str(hello), "--command", f"{python} main.py", *at_zero)
+    found = ["process", "warm"]
+    if os.geteuid() == 0 and shutil.which("crun") and shutil.which("cc"):
+        # The app takes one connection at a time.
+        compiled_for_both(folder, system)
+        system.send_request(
+            SERVICES, service_of("container", annotations=KEPT, concurrency=1, image=IMAGE), method="POST"
+        )
+        found.append("container")
+    system.until_ready(len(found) + 3, READY_WITHIN_S)
+    return found
+
+
+def lists_of(system: System) -> Iterator[dict[str, Any]]:
+    """The list of each kind that the API serves."""
+    groups = [f"/apis/{one['preferredVersion']['groupVersion']}" for one in system.send_request("/apis")["groups"]]
+    for path in ("/api/v1", *groups):
+        for resource in system.send_request(path)["resources"]:
+            if "list" in resource["verbs"] and resource["kind"] not in _KINDS_LEFT_OUT:
+                found = system.send_request(f"{path}/{resource['name']}")
+                yield {"items": found["items"], "resource": f"{path.rpartition('/')[0]}/{resource['name']}"}
+
+
+def objects(system: System) -> dict[str, Any]:
+    """All objects, as ``kubectl get -A -o yaml`` shows them, by their names."""
+    return {
+        f"{one['resource']} {item['metadata'].get('namespace', '')}/{item['metadata']['name']}": item
+        for one in lists_of(system)
+        for item in one["items"]
+    }
+
+
+def differences(before: Any, after: Any, path: str, left_out: set[str]) -> Iterator[str]:  # noqa: ANN401 - JSON
+    """The paths at which two objects differ, with both values."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        if before.get("type") == after.get("type") == _DORMANT:
+            return
+        for key in sorted({*before, *after} - left_out):
+            yield from differences(before.get(key), after.get(key), f"{path}.{key}", left_out)
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for number, (one, other) in enumerate(zip(before, after, strict=True)):
+            yield from differences(one, other, f"{path}[{number}]", left_out)
+    elif before != after:
+        yield f"{path}: {json.dumps(before)} -> {json.dumps(after)}"
+
+
+def unexpected(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    """The differences that docs/version-skew.md does not list."""
+    for name in sorted({*before, *after}):
+        left_out = _FIELDS_LEFT_OUT | (_OF_DERIVED if name.startswith(_DERIVED) else _LEARNT | {_MODIFIED})
+        yield from differences(before.get(name), after.get(name), name, left_out)
+
+
+def app_pids(system: System) -> dict[str, int]:
+    """The process of each pod's app by the pod's name, as the template's records have them."""
+    found: dict[str, int] = {}
+    for path in (system.state / "processes").glob("*.process"):
+        record = json.loads(path.read_bytes())
+        if record.get("is_app") and record.get("exit_code") is None:
+            found[f"{record['pod']} {record['name']}"] = record["pid"]
+    return found
+
+
+def replace_code(clone: Path, commit: str) -> None:
+    """Make the files of the clone those of a commit, as an upgrade of the package does."""
+    subprocess.run(["git", "-C", str(clone), "checkout", "--quiet", "--force", commit], check=True)  # noqa: S607
+
+
+async def replaced_under_load(
+    system: System, clone: Path, steps: list[tuple[str, str]], options: argparse.Namespace
+) -> dict[str, object]:
+    """Carry out the steps while clients ask; the figures, with ``wrong`` empty if all went well."""
+    services = deploy(system, clone.parent)
+    clients = Clients(system.port, period_s=sum(CLIENTS[one] for one in services) / options.per_second)
+    echo, wrong, took_s = Echo(system.port), list[str](), dict[str, float]()
+    begun_s = time.monotonic()
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(clients.run(one)) for one in services for _ in range(CLIENTS[one])]
+        tasks.append(group.create_task(clients.run("dormant", DORMANT_PERIOD_S)))
+        tasks.append(group.create_task(echo.run()))
+        while not echo.count or clients.sent < options.per_second:  # noqa: ASYNC110 - counts, which have no event
+            await asyncio.sleep(0.1)
+        before, pids = await asyncio.to_thread(objects, system), app_pids(system)
+        for number, (name, commit) in enumerate(steps, 1):
+            step_s = time.monotonic()
+            await asyncio.to_thread(replace_code, clone, commit)
+            await asyncio.to_thread(system.serving, "up", "--reload")
+            took_s[f"{number} {name} s"] = round(time.monotonic() - step_s, 1)
+            # Until each client has been answered by what is new.
+            goal = max(clients.sent + options.per_second, options.requests * number // len(steps))
+            while clients.sent < goal:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.1)
+            wrong += [f"{name}: {one}" for one in unexpected(before, await asyncio.to_thread(objects, system))]
+            lost = {one for one, pid in pids.items() if app_pids(system).get(one) != pid}
+            wrong += [f"{name}: the app of pod {one} is another process" for one in sorted(lost)]
+        for task in tasks:
+            task.cancel()
+    seconds = time.monotonic() - begun_s
+    return {
+        **took_s,
+        "requests": clients.sent,
+        "failed": sum(clients.failures.values()),
+        "failures": clients.failures,
+        "per_second": round(clients.sent / seconds),
+        "longest_s": round(clients.longest_s, 2),
+        "services": [*services, "dormant", "socket", "idle"],
+        "echoes": echo.count,
+        "pods": len(pids),
+        "objects": len(before),
+        "wrong": wrong,
+    }
+
+
+def main() -> int:
+    """Run, print, and return the exit code."""
+    options = options_of(
+        __doc__,
+        quick={"requests": 600, "per_second": 50},
+        requests=10_000,
+        per_second=200,
+        keep=False,
+        **{"from": FROM},
+    )
+    commit = subprocess.check_output(["git", "-C", str(ROOT), "rev-parse", "HEAD"], text=True).strip()  # noqa: S607
+    older = getattr(options, "from")
+    folder = Path(tempfile.mkdtemp(prefix="upgrade-"))
+    clone = folder / "clone"
+    try:
+        subprocess.run(["git", "clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(clone)], check=True)  # noqa: S607
+        replace_code(clone, older)
+        # Before the packages that are installed: all processes of the system have the code of the clone.
+        os.environ["PYTHONPATH"] = str(clone)
+        os.chdir(folder)
+        steps = [("upgrade", commit), ("downgrade", older), ("upgrade again", commit)]
+        with running_system(
+            parent=folder, environment={"SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true"}
+        ) as system:
+            found = asyncio.run(replaced_under_load(system, clone, steps, options))
+    finally:
+        if not options.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    show({"from": older, "to": commit[:8], **found}, options)
+    return 0 if not found["failed"] and not found["wrong"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Reads what is left of a damaged journal, and writes a new one from it; the damaged file is kept.
+
+``read_damaged`` changes nothing: it returns what a new journal would have and what would be lost, so that a person decides. It reads
+each kind from both ends up to where a page cannot be read. ``write_repaired`` moves the damaged files away and puts the new one in
+their place.
+"""
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from serving.cluster.kinds import KINDS
+from serving.home.store.journal import VERSION_BLOCK, Journal, JournalEntry
+from serving.home.store.migrations import refuse_newer_journal
+
+_ORDER = "kind, namespace, name"
+# With no number to go on from: above all that 6 million starts could have reserved.
+_VERSIONS_A_SECOND = 2**16
+_SUFFIXES = ("", "-wal", "-shm")
+
+_Key = tuple[str, str, str]
+
+
+class _Metadata(msgspec.Struct):
+    name: str
+
+
+class _Readable(msgspec.Struct):
+    metadata: _Metadata
+
+
+class DamagedJournal(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left of a journal. ``damage`` is empty for one that is whole; ``lost`` has a line for each loss."""
+
+    damage: str
+    kept: list[JournalEntry]
+    lost: list[str]
+    reserved: int
+
+
+def read_damaged(path: Path, *, now_s: float | None = None) -> DamagedJournal:
+    """Read all that can be read. Raises ``JournalDamaged`` for a newer format, ``OSError`` for no file."""
+    refuse_newer_journal(path)
+    with path.open("rb"):
+        pass
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        damage = _damage(connection)
+        rows: dict[_Key, bytes] = {}
+        lost = list(_read_kinds(connection, rows)) if damage else []
+        if not damage:
+            rows = {(kind, space, name): data for kind, space, name, data in connection.execute(_query("", "ASC"))}
+        reserved = _reserved(connection) or int((time.time() if now_s is None else now_s) * _VERSIONS_A_SECOND)
+    finally:
+        connection.close()
+    kept = []
+    for (kind, space, name), data in sorted(rows.items()):
+        try:
+            msgspec.json.decode(data, type=_Readable)
+        except (msgspec.DecodeError, UnicodeError):
+            damage = damage or "an object is no JSON"
+            lost.append(f"{kind} {space}/{name}: its content is no object")
+        else:
+            kept.append(JournalEntry(kind=kind, namespace=space, name=name, data=data))
+    return DamagedJournal(damage=damage, kept=kept, lost=lost, reserved=reserved)
+
+
+def write_repaired(path: Path, found: DamagedJournal, *, stamp: str) -> Path:
+    """Put a new journal in the place of the damaged one, which is renamed; returns its new path. Raises ``OSError``.
+
+    The new file is complete and synchronized before anything is renamed.
+    """
+    made = path.with_name(f"{path.name}.repaired")
+    for suffix in _SUFFIXES:
+        Path(f"{made}{suffix}").unlink(missing_ok=True)
+    journal = Journal(made)
+    try:
+        journal.write_now(found.kept)
+        journal.reserve(found.reserved)
+    finally:
+        asyncio.run(journal.close())
+    for beside in ("reserve", "versions"):
+        made.with_name(f"{made.name}.{beside}").unlink(missing_ok=True)
+    kept = path.with_name(f"{path.name}.damaged-{stamp}")
+    for suffix in _SUFFIXES:
+        with contextlib.suppress(FileNotFoundError):
+            Path(f"{path}{suffix}").rename(f"{kept}{suffix}")
+    made.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return kept
+
+
+def _damage(connection: sqlite3.Connection) -> str:
+    try:
+        found = str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return "" if found == "ok" else " ".join(found.split())
+
+
+def _query(where: str, order: str) -> str:
+    fields = ", ".join(f"{one} {order}" for one in _ORDER.split(", "))
+    return f"SELECT kind, namespace, name, data FROM objects {where} ORDER BY {fields}"  # noqa: S608 - our own words
+
+
+def _read_kinds(connection: sqlite3.Connection, rows: dict[_Key, bytes]) -> Iterator[str]:
+    """Read all rows that can be read; yields a line for each gap."""
+    known = sorted(kind.resource for kind in KINDS if kind.durable)
+    for kind in (*known, None):
+        where, values = ("WHERE kind = ?", (kind,)) if kind else ("", ())
+        ends = []
+        for order in ("ASC", "DESC"):
+            last = None
+            try:
+                for one, space, name, data in connection.execute(_query(where, order), values):
+                    last = (one, space, name)
+                    rows[last] = data
+            except sqlite3.DatabaseError:
+                ends.append(last)
+            else:
+                break
+        if len(ends) == 2 and kind:
+            first, other = (f"{one[1]}/{one[2]}" if one else "" for one in ends)
+            place = (
+                f"after {first} and before {other}"
+                if first and other
+                else f"after {first}"
+                if first
+                else f"before {other}"
+            )
+            yield f"{kind}: any object {place}" if first or other else f"{kind}: all objects, if there were any"
+
+
+def _reserved(connection: sqlite3.Connection) -> int:
+    try:
+        row = connection.execute("SELECT reserved FROM versions").fetchone()
+    except sqlite3.DatabaseError:
+        return 0
+    return int(row[0]) + VERSION_BLOCK if row else 0

@@ -1,0 +1,104 @@
+"""What is left of damaged journals: all that can be read, with a line for each loss."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from serving.cluster.kinds import CONFIG_MAP
+from serving.home.store.journal import VERSION_BLOCK, Journal, JournalEntry
+from serving.home.store.memory import MemoryCluster
+from serving.home.store.repair import read_damaged, write_repaired
+from serving.model.errors import JournalDamaged
+
+COUNT = 400
+PAGE_BYTES = 4096
+
+
+def entry(kind: str, number: int) -> JournalEntry:
+    name = f"{number:03}"
+    return JournalEntry(
+        kind=kind, namespace="default", name=name, data=b'{"metadata":{"name":"%s"}}' % name.encode() + b" " * 200
+    )
+
+
+def entries(path: Path) -> list[JournalEntry]:
+    journal = Journal(path)
+    found = list(journal.entries())
+    asyncio.run(journal.close())
+    return found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A journal with two kinds."""
+    found = tmp_path / "journal.db"
+    journal = Journal(found)
+    journal.write_now([entry(kind, number) for kind in ("configmaps", "secrets") for number in range(COUNT)])
+    asyncio.run(journal.close())
+    return found
+
+
+def damage_page_of(path: Path, text: bytes) -> None:
+    """Overwrite the page with a text."""
+    at = path.read_bytes().index(text) // PAGE_BYTES * PAGE_BYTES
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"nonsense" * (PAGE_BYTES // 8))
+
+
+def test_a_whole_journal_has_no_damage(path: Path) -> None:
+    found = read_damaged(path)
+    assert (found.damage, len(found.kept), found.lost) == ("", 2 * COUNT, [])
+
+
+def test_a_damaged_page_costs_its_objects_alone_and_the_gap_is_named(path: Path) -> None:
+    damage_page_of(path, b'"name":"200"')
+    before = path.read_bytes()
+    found = read_damaged(path)
+    assert path.read_bytes() == before
+    assert found.damage
+    assert [line.partition(":")[0] for line in found.lost] == ["configmaps"]
+    kinds = [one.kind for one in found.kept]
+    assert kinds.count("secrets") == COUNT
+    assert COUNT - 40 < kinds.count("configmaps") < COUNT
+    kept = write_repaired(path, found, stamp="today")
+    assert (kept.name, kept.read_bytes()) == ("journal.db.damaged-today", before)
+    assert entries(path) == found.kept
+    assert read_damaged(path).damage == ""
+    assert sorted(one.name for one in path.parent.iterdir() if "repaired" in one.name) == []
+
+
+async def test_versions_go_on_above_those_of_before(path: Path) -> None:
+    reserved = read_damaged(path).reserved
+    damage_page_of(path, b'"name":"200"')
+    await asyncio.to_thread(write_repaired, path, read_damaged(path), stamp="today")
+    cluster = MemoryCluster(Journal(path))
+    assert int((await cluster.list(CONFIG_MAP)).resource_version) >= reserved > VERSION_BLOCK
+    await cluster.close()
+
+
+def test_an_object_that_is_none_is_lost_by_name(path: Path) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("UPDATE objects SET data = X'7B' WHERE kind = 'secrets' AND name = '007'")
+    connection.close()
+    found = read_damaged(path)
+    assert found.lost == ["secrets default/007: its content is no object"]
+    assert len(found.kept) == 2 * COUNT - 1
+
+
+def test_what_is_no_database_has_nothing_to_keep(path: Path) -> None:
+    path.write_bytes(b"this is no database, and long enough to be looked at " * 100)
+    found = read_damaged(path, now_s=2.0)
+    assert found.damage
+    assert (found.kept, found.reserved) == ([], 2 * 2**16)
+
+
+def test_a_newer_journal_is_not_repaired(path: Path) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA user_version = 9")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    with pytest.raises(JournalDamaged, match="it has format 9"):
+        read_damaged(path)

@@ -73,7 +73,7 @@ class Clients:
 
     @property
     def failures(self) -> dict[str, int]:
-        """Those that failed, by what came back."""
+        """Failed requests, by status or error."""
         return {text: count for text, count in self.counts.items() if not text.endswith(" 200")}
 
     async def run(self, service: str, period_s: float | None = None) -> None:

@@ -64,9 +64,11 @@ def test_a_damaged_journal_is_repaired_after_what_is_lost_was_said(tmp_path: Pat
     journal.write_bytes(content)
     refused = stopped("doctor", "--repair", code=1, stdin="n\n").output
     assert "is damaged: " in refused
-    assert "lost: services.serving.knative.dev: " in refused
+    assert "\nlost: " in refused
     assert journal.read_bytes() == content
-    assert "repaired; the damaged file is " in stopped("doctor", "--repair", "--yes").output
+    # In a process of its own, which holds the folder up to its end.
+    with stopped.process("doctor", "--repair", "--yes") as process:
+        assert "repaired; the damaged file is " in process.communicate()[0]
     (kept,) = state.glob("journal.db.damaged-*Z")
     assert kept.read_bytes() == content
     with staged(state) as stage:

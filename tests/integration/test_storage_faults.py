@@ -107,12 +107,11 @@ async def names(path: Path) -> list[str]:
 
 
 async def write(path: Path, more: Sequence[str]) -> int:
-    """Create objects; return the version of the last."""
+    """Create objects; return the highest version."""
     cluster = MemoryCluster(Journal(path))
-    for name in more:
-        made = await cluster.create(CONFIG_MAP, {"metadata": {"name": name}})
+    made = [await cluster.create(CONFIG_MAP, {"metadata": {"name": name}}) for name in more]
     await cluster.close()
-    return int(made["metadata"]["resourceVersion"])
+    return max(int(one["metadata"]["resourceVersion"]) for one in made)
 
 
 @pytest.fixture(scope="module")

@@ -185,7 +185,7 @@ def doctor(*, output: str, repair: bool, yes: bool, state_path: Path | None) -> 
 
 
 def _repair(state: StateFolder, *, is_confirmed: bool) -> None:
-    """Report what a repair of the journal keeps and loses, then carry it out if that is confirmed."""
+    """Report losses of a repair of the journal, and carry it out once confirmed."""
     from serving.home.store.repair import read_damaged, write_repaired  # noqa: PLC0415 - the store, for this alone
 
     holder = state.holder()

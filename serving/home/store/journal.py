@@ -22,8 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from serving.home.state import write_private
-from serving.home.store.migrations import check_reader, copy_of, migrate
+from serving.home.store.migrations import check_reader, copy_of, migrate, write_synced
 from serving.model.errors import JournalDamaged, Unavailable
 
 VERSION_BLOCK = 2**24
@@ -125,7 +124,7 @@ class Journal:
     def _mark_reserved(self) -> None:
         """Note the reserved versions beside the file. Without room for that, an older copy is not noticed."""
         with contextlib.suppress(OSError):
-            write_private(self._mark, str(self.reserved).encode())
+            write_synced(self._mark, str(self.reserved).encode())
 
     def __repr__(self) -> str:
         return f"Journal({self.path.name}, {self._waiting.qsize()} waiting)"

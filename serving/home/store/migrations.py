@@ -52,7 +52,7 @@ def migrate(connection: sqlite3.Connection, path: Path, *, steps: tuple[Migratio
     """
     missing = [step for step in steps if step.number > step_of(connection)]
     if missing and connection.execute("SELECT count(*) FROM objects").fetchone()[0]:
-        _keep_copy(connection, path.with_name(f"{path.name}.before-step-{missing[0].number}"))
+        write_synced(path.with_name(f"{path.name}.before-step-{missing[0].number}"), copy_of(connection))
     connection.execute("BEGIN IMMEDIATE")
     try:
         for step in missing:
@@ -125,19 +125,25 @@ def _note(connection: sqlite3.Connection, name: str, value: str) -> None:
     connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
 
-def _keep_copy(connection: sqlite3.Connection, target: Path) -> None:
+def write_synced(target: Path, content: bytes) -> None:
+    """Write a private file, whole and on disk, or leave what was there. Raises ``OSError``."""
     made = target.with_name(f"{target.name}.new")
     try:
         with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(copy_of(connection))
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         made.rename(target)
-        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(target.parent)
     except BaseException:
         made.unlink(missing_ok=True)
         raise
+
+
+def sync_folder(path: Path) -> None:
+    """Bring the names in a folder to disk. Raises ``OSError``."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

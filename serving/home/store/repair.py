@@ -7,7 +7,6 @@ their place.
 
 import asyncio
 import contextlib
-import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import msgspec
 
 from serving.cluster.kinds import KINDS
 from serving.home.store.journal import VERSION_BLOCK, Journal, JournalEntry
-from serving.home.store.migrations import refuse_newer_journal
+from serving.home.store.migrations import refuse_newer_journal, sync_folder
 
 _ORDER = "kind, namespace, name"
 # With no number to go on from: above all that 6 million starts could have reserved.
@@ -36,7 +35,7 @@ class _Readable(msgspec.Struct):
 
 
 class DamagedJournal(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left of a journal. ``damage`` is empty for one that is whole; ``lost`` has a line for each loss."""
+    """The readable part of a journal. ``damage`` is empty for one that is whole; ``lost`` has a line for each loss."""
 
     damage: str
     kept: list[JournalEntry]
@@ -72,7 +71,7 @@ def read_damaged(path: Path, *, now_s: float | None = None) -> DamagedJournal:
 
 
 def write_repaired(path: Path, found: DamagedJournal, *, stamp: str) -> Path:
-    """Put a new journal in the place of the damaged one, which is renamed; returns its new path. Raises ``OSError``.
+    """Replace the damaged journal, which is renamed; returns its new path. Raises ``OSError``.
 
     The new file is complete and synchronized before anything is renamed.
     """
@@ -92,11 +91,7 @@ def write_repaired(path: Path, found: DamagedJournal, *, stamp: str) -> Path:
         with contextlib.suppress(FileNotFoundError):
             Path(f"{path}{suffix}").rename(f"{kept}{suffix}")
     made.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
     return kept
 
 

@@ -1,4 +1,4 @@
-"""What is left of damaged journals: all that can be read, with a line for each loss."""
+"""Repairs of damaged journals: all readable objects stay, and each loss has a line."""
 
 import asyncio
 import sqlite3

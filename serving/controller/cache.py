@@ -151,7 +151,7 @@ class ControllerCache:
         return self.settings.activator_page_addresses or self.activators.addresses
 
     def confirm(self, route: Key, digest: str) -> set[WorkKey]:
-        """All activators serve a route with this digest; returns the affected keys."""
+        """Record that all activators serve a route with this digest; returns the affected keys."""
         if route not in self._objects[kinds.ROUTE]:
             return set()
         self._confirmed[route] = digest

@@ -166,7 +166,7 @@ def _policies(cache: ControllerCache, where: Key) -> Iterator[RoutePolicy]:
 def _path(cache: ControllerCache, where: Key, revision: Object) -> TrafficPath:
     """The target of a revision's public Service: the activators while a route or inner TLS needs them for each request."""
     if cache.sidecar is not None and cache.sidecar.inner_tls.is_strict:
-        # Clients of the Service have no certificate that a pod would take.
+        # Clients of the Service have no certificate that a pod would accept.
         return TrafficPath.PROXY
     if any(policy.needs_activator for policy in _policies(cache, where)):
         return TrafficPath.PROXY

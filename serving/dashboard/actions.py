@@ -1,8 +1,8 @@
 """Serves actions for the token's holder: ``POST /actions/scale``, ``/actions/traffic`` and ``/actions/wake``, in JSON.
 
 Scale sets the bounds of a service's pods and traffic the shares of its revisions, as ``serving scale`` and ``serving traffic``
-do. Wake sends one GET / to the service through the activator, as a user's request would, and says how and when it was
-answered. Each action is logged and becomes an Event of the service. Errors of the API come back in its own words.
+do. Wake sends one GET / to the service through the activator, as a user's request would, and reports the response and its
+duration. Each action is logged and becomes an Event of the service. Errors of the API come back in its own words.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from serving.model.objects import Object
 
 _log = logging.getLogger("dashboard")
 
-# A cold start takes as long as it takes; a person looks at the page meanwhile.
+# A cold start may take this long; the user watches the page meanwhile.
 _WAKE_WITHIN_S = 60.0
 _COUNT_MAX = 10_000
 

@@ -1,6 +1,6 @@
 """``POST /logs`` streams the logs of a service's pods to the holder of the token, because logs may contain secrets.
 
-The body is ``{"namespace", "service"}``. The answer is one JSON object a line, a ``LogBatch`` each: the last lines of each
+The body is ``{"namespace", "service"}``. The response is one JSON object a line, a ``LogBatch`` each: the last lines of each
 pod's app first, then new ones, and those of new pods. A page that reads slowly loses lines and learns how many.
 """
 
@@ -40,7 +40,7 @@ _PAUSE_S = 0.1
 _CHECK_S = 0.5
 # A log that has ended goes on when the container is restarted; without a restart the server may have ended it.
 _ENDED_S = 10.0
-# An empty batch finds out that the page was closed.
+# An empty batch detects that the page was closed.
 _ALIVE_S = 5.0
 # A pod that has just been made has no log yet. A server that restarts is away for a moment.
 _NOT_YET = frozenset({Invalid.status, NotFound.status})
@@ -167,7 +167,7 @@ class LogPages:
                     await response.write(_encode(batch) + b"\n")
                     is_full = len(batch.lines) == _BATCH_LINES_MAX
                 await asyncio.sleep(_PAUSE_S)
-            # It runs for ever: an error ended it.
+            # It runs forever unless an error ends it.
             following.result()
         finally:
             following.cancel()

@@ -28,7 +28,7 @@ from serving.placement.scores.provider import PROVIDERS, ScorePart, Scorer, Scor
 from serving.placement.scores.score import NODE_SCORES
 from serving.settings.placement import PlacementSettings, read_weights
 
-# What was done last, as far as a line has room for it.
+# The last action, cut to fit into a line.
 _ACTIONS_MAX = 5
 
 _GIB = 2**30
@@ -64,7 +64,7 @@ class NodeGroups:
         self._kept: dict[str, str] = {}
 
     def take(self, items: Iterable[Mapping[str, Any]]) -> bool:
-        """Replace all NodeGroups; whether anything changed."""
+        """Replace all NodeGroups; return whether anything changed."""
         listed = sorted(items, key=name_of)
         before = (self.views, self._labels, self._kept)
         self.views = [_group_view(one) for one in listed]

@@ -1,9 +1,9 @@
 """HTTP server of the page: static files, the history of a revision, and server-sent events.
 
 ``/`` serves the page; ``/events?revision=NAMESPACE/NAME`` sends everything once and then each change, with the pods of that
-revision; ``/history?revision=`` returns its last hour; ``/policy?revision=`` by which rates its pods are kept and what that saves;
-``POST /logs`` follows the logs of a service (``logs``);
-``/state`` returns everything once as JSON, for the terminal; ``/healthz``.
+revision; ``/history?revision=`` returns its last hour; ``/policy?revision=`` the rates by which its pods are kept, and the
+savings; ``POST /logs`` follows the logs of a service (``logs``); ``/state`` returns everything once as JSON, for the terminal;
+``/healthz``.
 
 Views need the query token (``serving.metrics.queries``): as a bearer token, or as the cookie that ``/?token=`` sets and that opens views
 alone. Only the holder of the dashboard's token can change anything (``actions``) or read logs. The server refuses a request for an

@@ -1,9 +1,9 @@
 """kube-scheduler's HTTP extender: filters the nodes for a pod, and scores them from 0 to 10.
 
-Input: the body of a call, the nodes, the scorer. Output: the body of the response. Follows k8s.io/kube-scheduler
-extender/v1: fields have their Go names and are read in any case, since older schedulers wrote them small. Calls bring
-names of nodes only (``nodeCacheCapable``) or whole Nodes, of which only the names are used: the extender's own data
-are as fresh. An unknown node passes, and scores 0: it has just joined, and the scheduler knows it.
+Input: the body of a call, the nodes, the scorer. Output: the body of the response. Follows k8s.io/kube-scheduler extender/v1:
+fields have their Go names and are read in any case, since older schedulers wrote them small. Calls bring names of nodes only
+(``nodeCacheCapable``) or whole Nodes, of which only the names are used: the extender's own data are as fresh. An unknown node
+passes with score 0: it has just joined, and the scheduler already knows it.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class ExtenderCall(msgspec.Struct, frozen=True, kw_only=True):
     pod: Mapping[str, Any]
     node_names: tuple[str, ...]
     is_by_name: bool
-    """Whether the scheduler wants names in the response; if not, the Nodes that it sent."""
+    """Whether the scheduler expects names in the response; otherwise it expects the Nodes that it sent."""
 
     nodes: tuple[Mapping[str, Any], ...] = ()
 
@@ -123,7 +123,7 @@ class Extender:
         asked = (("cpu", demand.request_cpu_m, "m"), ("memory", demand.request_memory_bytes, " bytes"))
         for row, (resource, amount, unit) in enumerate(asked):
             free = int(table.allocatable[row, column] - table.request[row, column])
-            # A pod that requests nothing of it fits, also on a node that is full.
+            # A pod without a request for a resource fits even on a full node.
             if amount > max(0, free):
                 reasons.append(f"requests {amount}{unit} of {resource}, {max(0, free)}{unit} are free")
         if node.pod_count_max is not None and self._book.pod_count(name) >= node.pod_count_max:

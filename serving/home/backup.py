@@ -21,7 +21,7 @@ from serving.home.store.migrations import check_reader, copy_of
 from serving.model.errors import JournalDamaged, ServingError
 
 FORMAT = 1
-"""Raise it when an older program would restore an archive wrongly."""
+"""Increase it when an older program would restore an archive wrongly."""
 
 BACKUP_PATH = "/backup/journal"
 """Where the API returns a copy of its journal."""
@@ -36,7 +36,7 @@ _PRIVATE_FOLDER = 0o700
 
 
 class BadBackup(ServingError):
-    """A file is no archive that this program can restore, or the place for it is not empty."""
+    """The file is not an archive that this program can restore, or its target is not empty."""
 
 
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def read_manifest(file: Path) -> BackupManifest:
-    """What an archive says of itself. Raises ``BadBackup``."""
+    """Read the manifest of an archive. Raises ``BadBackup``."""
     try:
         with tarfile.open(file, "r:gz") as archive:
             first = archive.next()
@@ -152,7 +152,7 @@ def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
 
 
 def _filtered(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
-    """Refuse what leads out of the folder. An image's links are absolute: they hold inside its container."""
+    """Refuse members that lead out of the folder. An image's links are absolute, within its container."""
     is_image = member.name.startswith(f"{_IMAGES}/")
     return (tarfile.tar_filter if is_image else tarfile.data_filter)(member, folder)
 

@@ -1,7 +1,7 @@
 """The state folder of ``serving up``: its lock, secrets, paths, kubeconfig and the API's certificate.
 
-The folder is 0700 and every secret in it 0600: the API's token is the right to run code on this machine. Only the
-standard library is needed, because the supervisor uses it, except to make the first certificate.
+The folder is 0700 and every secret in it 0600: the API's token grants the right to run code on this machine. Only the standard
+library is needed, because the supervisor uses it, except to make the first certificate.
 """
 
 import base64
@@ -164,7 +164,7 @@ class StateFolder:
             )
             raise SettingsError([problem]) from error
         if not is_held:
-            # Of processes that ended with the one that held the folder before.
+            # Records of processes that ended with the previous holder of the folder.
             for record in self.processes.iterdir():
                 record.unlink()
 

@@ -1,7 +1,7 @@
 """The activator's metrics page: outcomes of requests, queue time, wakes, and TLS.
 
-``ActivatorMetrics.of`` gives the bound rows of one revision. A request then costs one observation, about 0.3 µs, and 0.6 µs
-more if it waited. Rows of revisions that are gone are dropped when the page is made, or when there are too many.
+``ActivatorMetrics.of`` gives the bound rows of one revision. A request then costs one observation, about 0.3 µs, and 0.6 µs more
+if it waited. Rows of deleted revisions are dropped when the page is rendered, or when there are too many.
 """
 
 import time
@@ -120,7 +120,7 @@ class RevisionRows:
         by_class = status // 100
         row = self._by_class.get(by_class)
         if row is None:
-            # What an app answers beyond 599 is its fault, whatever it means by it.
+            # A status beyond 599 counts as a fault of the app.
             capped = min(by_class, len(_CLASSES) - 1)
             row = self._by_class[by_class] = self._by_class.setdefault(capped, Durations())
         row.note(took_s, at_s=at_s, traceparent=traceparent)
@@ -285,7 +285,7 @@ def add_tls(page: MetricsPage, *, failed: Callable[[], int], expiries: Callable[
 
 
 def add_refusals(page: MetricsPage, counts: Mapping[str, int]) -> None:
-    """Add what the activator's server refused, read for each page."""
+    """Add the counts of requests that the activator's server refused, read for each page."""
 
     def pull() -> Iterator[Family]:
         refused = family_of(named(ACTIVATOR_METRICS, _REFUSED))

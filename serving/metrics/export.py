@@ -89,7 +89,7 @@ async def exporting(
     """Export the page's numbers each period while the context lasts, and once more at its end.
 
     Raises:
-        SettingsError: when there is an endpoint and the extra is not installed, or the endpoint is no URL.
+        SettingsError: when there is an endpoint and the extra is not installed, or the endpoint is not a URL.
     """
     if not settings.endpoint or not settings.metrics_period_s:
         yield

@@ -1,8 +1,8 @@
 """Checks a request's Host against this daemon's names, so that no other site can point a name here to read decisions.
 
-The owner of a name can let it point to 127.0.0.1 (DNS rebinding), and a browser then lets that site's scripts read what is
-there; it cannot make the browser say another Host. Addresses and names that cannot be registered always pass: those of
-one label, and of a cluster's Services. Input: the header and the names of the setting. It does not know the request.
+The owner of a name can point it to 127.0.0.1 (DNS rebinding), and a browser then lets that site's scripts read responses from
+there; but the owner cannot change the browser's Host header. Addresses and names that cannot be registered always pass: those of
+one label, and of a cluster's Services. Input: the header and the names of the setting. It reads nothing else of the request.
 """
 
 import ipaddress

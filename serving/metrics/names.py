@@ -274,8 +274,8 @@ LOCAL_METRICS = (
     _counter("serving_api_requests_total", "Calls of the API.", "verb", "response_code_class"),
 )
 
-# Escalator's names, so that its dashboards and alerts carry over, and a few more. Where one says the opposite of its value,
-# a name beside it says what it is. Source: atlassian/escalator 043bb1b, docs/metrics.md and pkg/metrics/metrics.go.
+# Escalator's names, so that its dashboards and alerts carry over, and a few more. Where a name contradicts its value, a second
+# name states the value. Source: atlassian/escalator 043bb1b, docs/metrics.md and pkg/metrics/metrics.go.
 NODEGROUP_METRICS = (
     _gauge("escalator_run_count", "Passes over all groups since the start."),
     _group("nodes", "Nodes of the group in any state."),

@@ -1,9 +1,9 @@
 """The stats reporter: desired, requested and ready pods and panic mode of each revision, as opencensus measures with views.
 
-This is the one module that imports opencensus, which is at the end of its life. It works around two of its problems. After
-each measurement opencensus copies every row of the view for its exporters, even when there are none: with 500 revisions that
-would take milliseconds, so the step is replaced by one that does nothing. And opencensus never drops rows; ``keep`` drops
-those of revisions that are gone. The reporter is not thread-safe: use it from the loop's thread only.
+Only this module imports opencensus, which is no longer maintained. It works around two of its problems. After each measurement
+opencensus copies every row of the view for its exporters, even when there are none: with 500 revisions that would take
+milliseconds, so the step is replaced by one that does nothing. And opencensus never drops rows; ``keep`` drops those of revisions
+that are gone. The reporter is not thread-safe: use it from the loop's thread only.
 """
 
 import datetime as dt

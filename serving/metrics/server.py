@@ -63,11 +63,11 @@ async def serve_page(
 ) -> AsyncIterator[tuple[str, int]]:
     """Serve a page on a bound socket or an address while the context lasts, and measure the loop; gives the address.
 
-    ``texts`` are further paths, as in "/routes/{namespace}/{name}", each with a function from the parts of the path to
-    the text of the answer; None is answered with 404. ``gate`` judges all queries but ``/healthz`` and those of ``open_texts``.
+    ``texts`` are further paths, as in "/routes/{namespace}/{name}", each with a function from the parts of the path to the text
+    of the response; None gives a 404. ``gate`` judges all queries but ``/healthz`` and those of ``open_texts``.
 
     Raises:
-        SettingsError: when the address is none, or is taken.
+        SettingsError: when the address is invalid or in use.
     """
     listener = where if isinstance(where, socket.socket) else _bound(where)
     app = web.Application(middlewares=[_check_host])

@@ -1,6 +1,6 @@
 """Samples requests for tracing, and hands over ended ones.
 
-A request with a traceparent follows its sampled flag; of the others a part is drawn. The ids are drawn at the request's head,
+A request with a traceparent follows its sampled flag; a share of the others is sampled. The ids are drawn at the request's head,
 because the pod needs them. Everything else is built after the end (``spans``), from times that were measured anyway.
 
 Follows W3C Trace Context (https://www.w3.org/TR/trace-context/), version 00.
@@ -67,9 +67,9 @@ class EndedRequest(Protocol):
 
 
 class Tracer:
-    """Samples requests, and takes ended ones: ``send`` must return at once.
+    """Samples requests, and exports ended ones: ``send`` must return at once.
 
-    ``ratio`` is the part of the requests without a traceparent; ``draw`` gives so many random bits.
+    ``ratio`` is the sampled share of the requests without a traceparent; ``draw`` returns that many random bits.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Who may call a service: the rule of ``serving.dev/allow-from``.
+"""The allowed callers of a service: the rule of ``serving.dev/allow-from``.
 
-Input: the annotation, as in "namespace/shop, serviceaccount/shop/cart, service/shop/front". Output: a rule that admits a caller
-who has proved its name. An entry that cannot be read admits no caller and is a problem; the rule stays.
+Input: the annotation, as in "namespace/shop, serviceaccount/shop/cart, service/shop/front". Output: a rule that admits
+authenticated callers. An unreadable entry admits no caller and is reported as a problem; the other entries apply.
 """
 
 import re
@@ -21,7 +21,7 @@ _ENTRIES_MAX = 64
 
 
 class AllowedCaller(msgspec.Struct, frozen=True, kw_only=True):
-    """A namespace, or an account or a service in it; the names that are "" may be any."""
+    """A namespace, or an account or a service in it; an empty name matches any."""
 
     namespace: str
     account: str = ""
@@ -37,7 +37,7 @@ class AllowedCaller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallerRule(msgspec.Struct, frozen=True, kw_only=True):
-    """The callers of a service. ``is_open`` admits everyone, also without a name."""
+    """The callers of a service. ``is_open`` admits every caller, also unauthenticated ones."""
 
     callers: tuple[AllowedCaller, ...] = ()
     is_open: bool = False

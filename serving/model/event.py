@@ -1,8 +1,8 @@
 """Events about an object, as the API keeps them: core/v1 Event.
 
-Pure. A component builds an Event here and ``cluster/events.py`` writes it; who may say how much, and whether the same
-words are dropped or counted, is each author's own decision. The name decides what is the same: ``digest`` of the words
-makes equal words about one object one Event, a number makes them take each other's place.
+Pure. A component builds an Event here and ``cluster/events.py`` writes it; each author decides how many Events it writes, and
+whether repeated ones are dropped or counted. The name decides which Events are equal: with a ``digest`` of the text, equal texts
+about one object are one Event; with a number, later Events replace earlier ones.
 """
 
 import hashlib

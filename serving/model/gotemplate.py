@@ -46,7 +46,7 @@ _JS_CHARACTER = re.compile(r"[\x00-\x1f\\'\"<>&=]")
 
 
 class TemplateError(ValueError):
-    """A text is no template, or values do not fit it, such as a missing field or a wrong argument."""
+    """An invalid template, or values that do not fit it, such as a missing field or a wrong argument."""
 
 
 class ValueMap(dict[str, Any]):

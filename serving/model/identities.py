@@ -18,7 +18,7 @@ DAEMONS = frozenset({ACTIVATOR, AUTOSCALER, CONTROLLER, DASHBOARD})
 
 
 class CallerIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who calls a service: a pod of a service, in a namespace, under a ServiceAccount; ``service`` is "" for one of none."""
+    """The identity of a caller: a pod of a service, in a namespace, under a ServiceAccount; ``service`` is "" without one."""
 
     namespace: str
     account: str
@@ -39,5 +39,5 @@ class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pods_of(namespace: str, revision: str) -> str:
-    """What the SPIFFE ids of all pods of a revision begin with; no other id begins with it."""
+    """The common prefix of the SPIFFE ids of all pods of a revision; no other id has it."""
     return f"{_SCHEME}ns/{namespace}/revision/{revision}/pod/"

@@ -120,7 +120,7 @@ def is_load_metric(name: str) -> bool:
 def load_metric(name: str) -> LoadMetric:
     """The load metric of that name. Raises ``KeyError`` without one.
 
-    The target of a gauge is aimed at as it is written: it is no capacity that must keep room.
+    A gauge's target is used unchanged: it is not a capacity that needs headroom.
     """
     if not is_load_metric(name):
         raise KeyError(name)

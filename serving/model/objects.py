@@ -14,7 +14,7 @@ from serving.model.knative import ConditionStatus
 Object = dict[str, Any]
 """An object as the API has it: decoded JSON."""
 
-# Fields whose empty map says something: it chooses a handler or a source, or selects everything.
+# Fields whose empty map has a meaning: it selects a handler, a source, or everything.
 _MEANINGFUL_WHEN_EMPTY = frozenset(
     {
         *("exec", "grpc", "httpGet", "livenessProbe", "sleep", "startupProbe", "tcpSocket"),

@@ -106,7 +106,7 @@ def _canonical(name: str) -> str:
     return "-".join(part.capitalize() for part in name.split("-"))
 
 
-# What a template is checked with: every header has a value.
+# Values with which a template is checked: every header has one.
 _EXAMPLE = _values(
     ServedRequest(
         method="GET",

@@ -1,9 +1,9 @@
 """The hosts of a route: a function of its name, namespace, labels, tags and the cluster's rules, never of its status.
 
-Controller and activators derive hosts here, so that they agree without trust in what a status says: who may write the status of
-a route has no hosts by it. A route claims its own host since its creation, and the host of each tag since the tag first
-appeared; the oldest claim wins. "hello" with tag "blue" and a route "blue-hello" claim the same host: the later claim is
-rejected. An annotation keeps the times of tags, so that a restart does not change the result; a tag is never older than its route.
+Controller and activators derive hosts here, so that they agree without trusting a status: the right to write a route's status
+gives no hosts. A route claims its own host since its creation, and the host of each tag since the tag first appeared; the oldest
+claim wins. "hello" with tag "blue" and a route "blue-hello" claim the same host: the later claim is rejected. An annotation keeps
+the times of tags, so that a restart does not change the result; a tag is never older than its route.
 
 Follows knative/serving 98e5ef90, pkg/reconciler/route/domains, which does not decide between two claims.
 """

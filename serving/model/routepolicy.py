@@ -4,8 +4,8 @@ It says who may call it, which pod serves a session, which header selects a tag,
 starts.
 
 Input: the annotations of a Route, which a Service passes on to its own. Output: a ``RoutePolicy`` with a problem for each
-annotation that cannot be read. A private service stays private whatever else is wrong: an access that cannot be read
-counts as private, every other annotation that cannot be read counts as absent.
+annotation that cannot be read. A private service stays private despite any error: an unreadable access annotation means private,
+every other unreadable annotation is ignored.
 """
 
 import hashlib

@@ -28,9 +28,8 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     responses of a pod in the period without a server error, and ``response_time_s`` their mean response time in
     seconds, 0 without any. ``gauges`` are numbers that the app reports of itself, by name.
 
-    An activator also pokes between its reports, with the load that is new at that moment; its next report leaves that out. Both
-    add up to the present load. The ``window_`` pair is added to the mean of the second instead; None: the
-    same.
+    An activator also pokes between its reports, with the load that is new at that moment; its next report excludes that load.
+    Both add up to the present load. The ``window_`` pair is added to the mean of the second instead; None: the same.
 
     ``is_dormant`` says that the pod's app sleeps: its next report comes when it has woken, and until then it has no load.
     """

@@ -1,7 +1,7 @@
 """Keeps nodes and pods sorted by group and summed, updated by single changes.
 
 Input: nodes and pods as they come and change; output: the ``GroupFacts`` of a group. Equal to ``view.gathered`` over everything,
-which a property test compares. Without it a pass looks at every pod of the cluster for each group.
+which a property test compares. Without it each group's pass would read every pod of the cluster.
 """
 
 from collections import Counter

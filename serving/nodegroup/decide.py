@@ -1,9 +1,8 @@
 """One pass over one node group: a fold from (state, snapshot, settings, time) to (state, plan).
 
-The plan lists what is to be done, in order, and why. It is made from the snapshot alone: what the cloud would refuse
-for its bounds is known here and not asked for. What fails in the real world is reported to the next pass
-(``records.Failures``); until then the state assumes that the plan was carried out. It knows no clock, no API and no
-other group.
+The plan lists what is to be done, in order, and why. It is made from the snapshot alone, and never asks for what the cloud's
+bounds exclude. Failed effects are reported to the next pass (``records.Failures``); until then the state assumes that the plan
+was carried out. It uses no clock, no API and no other group.
 
 Source: atlassian/escalator 043bb1b, pkg/controller/controller.go, scale_up.go, scale_down.go.
 """
@@ -194,8 +193,8 @@ def _coming_since(state: NodeGroupState, view: GroupView) -> float | None:
 def _act(state: NodeGroupState, view: GroupView, verdict: RuleVerdict) -> _GroupActions:
     """Turn the verdict into names and numbers.
 
-    Nodes that come back are chosen before the reaper looks, and the reaper's deletions leave room in the cloud's bounds
-    for what is added or tainted after it.
+    Nodes to return are chosen before the reaper runs, and the reaper's deletions leave room in the cloud's bounds for nodes that
+    are added or tainted after it.
     """
     if verdict.course is Course.STOP:
         return _GroupActions()

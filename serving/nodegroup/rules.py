@@ -45,8 +45,8 @@ def nodes_to_keep(usage: Utilisation, *, node_count: int, threshold_percent: int
 def from_zero_delta(request: Amount, *, node_capacity: Amount, threshold_percent: int) -> int:
     """Nodes to add to an empty group: ceil(request / capacity of a node / threshold x 100).
 
-    1800 m asked, nodes of 1000 m, threshold 70 %: 1.8 / 0.7 = 2.57, so 3. Where the capacity of a node is not known yet
-    (0), the first node will tell: 1.
+    1800 m asked, nodes of 1000 m, threshold 70 %: 1.8 / 0.7 = 2.57, so 3. While the capacity of a node is unknown (0), add 1: the
+    first node shows it.
     """
     if node_capacity.cpu_m == 0 or node_capacity.memory_bytes == 0:
         return 1

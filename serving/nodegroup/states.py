@@ -1,9 +1,8 @@
 """The states of a node, and the effects that a pass allows in each.
 
-Input: nodes; output: the four parts of a group. The states stand in one table, in the order in which they are looked
-for: the first that applies is the node's. Also the order in which nodes are picked: oldest first to go, newest first
-to stay. Source: atlassian/escalator 043bb1b, pkg/controller/controller.go and sort.go; ties, which it leaves
-undefined, go by name.
+Input: nodes; output: the four parts of a group. The states are in one table, in order of precedence. The module also sorts nodes
+for selection: the oldest are removed first, the newest stay. Source: atlassian/escalator 043bb1b, pkg/controller/controller.go
+and sort.go; ties, which it leaves undefined, go by name.
 """
 
 import enum
@@ -29,7 +28,7 @@ class NodeState(enum.StrEnum):
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
-    """The signs of a state, and its consequences.
+    """The conditions of a state, and its consequences.
 
     ``is_capacity``: its allocatable counts. ``may_be_tainted`` when the group shrinks, ``may_be_untainted`` when it
     grows, ``is_reaped`` once its grace is over.
@@ -45,9 +44,9 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
 STATES: Final[Mapping[NodeState, Traits]] = {
     # An administrator's decision: nothing here touches such a node.
     NodeState.CORDONED: Traits(applies=lambda node: node.is_cordoned),
-    # Its removal was forced: it never comes back, and goes when it is empty.
+    # Its removal was forced: it is never untainted, and is deleted once it is empty.
     NodeState.FORCE_TAINTED: Traits(applies=lambda node: node.is_force_tainted, is_reaped=True),
-    # We want it gone; it takes no new pods, and comes back first when the group grows.
+    # Due for removal: it takes no new pods, and is untainted first when the group grows.
     NodeState.TAINTED: Traits(
         applies=lambda node: node.removal_taint is not None, may_be_untainted=True, is_reaped=True
     ),

@@ -49,8 +49,8 @@ def unhealthy_names(nodes: Iterable[GroupNode], *, settings: NodeGroupSettings, 
 def group_is_healthy(nodes: Sequence[GroupNode], *, settings: NodeGroupSettings, now_s: float) -> bool:
     """Whether at most the allowed percentage of the newest nodes is unhealthy.
 
-    Of 10 nodes that are old enough the newest 25 % are ceil(2.5) = 3; with 1 of them unhealthy that is 33 %, cut off,
-    which is healthy up to a maximum of 33. With no node old enough there is nothing to complain of.
+    Of 10 nodes that are old enough the newest 25 % are ceil(2.5) = 3; with 1 of them unhealthy that is 33 %, cut off, which is
+    healthy up to a maximum of 33. A group without such nodes is healthy.
     """
     grace_s = settings.unhealthy_node_grace_period_s
     if grace_s == 0:
@@ -74,9 +74,10 @@ class PodRole(enum.Enum):
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     """One group at one time.
 
-    ``nodes`` and ``pods`` are the group's; ``parts`` are its nodes by state, those of ``unhealthy_tainted`` among the
-    tainted already. ``pod_counts`` says how many pods keep a node from being empty. ``failed`` names nodes on which the
-    last plan's effects failed. ``anticipated_count`` of the pods do not exist yet. ``request`` is what all pods ask for, ``capacity`` what the untainted nodes offer.
+    ``nodes`` and ``pods`` are the group's; ``parts`` are its nodes by state, those of ``unhealthy_tainted`` among the tainted
+    already. ``pod_counts`` says how many pods keep a node from being empty. ``failed`` names nodes on which the last plan's
+    effects failed. ``anticipated_count`` of the pods do not exist yet. ``request`` is the sum over all pods, ``capacity`` that
+    over the untainted nodes.
     """
 
     settings: NodeGroupSettings
@@ -193,9 +194,8 @@ def view_of(state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSetting
 def node_capacity(state: NodeGroupState, view: GroupView) -> Amount:
     """Capacity of a node of the group, for growth from zero; without a node, the last known one.
 
-    Of untainted nodes with 4000 m and 2000 m the smaller counts: the next node may be either, and one too many is
-    tainted again while one too few leaves pods waiting for another cool-down. A node that does not say yet what it
-    offers does not count.
+    Of untainted nodes with 4000 m and 2000 m the smaller counts: the next node may be either, and one too many is tainted again
+    while one too few leaves pods waiting for another cool-down. A node without a reported capacity does not count.
     """
     if view.settings.quirks.capacity_cached_from_first_node:
         return view.nodes[0].allocatable if view.nodes else state.node_capacity
@@ -231,6 +231,6 @@ def _to_taint_as_unhealthy(
     spare_count = len(untainted) - settings.min_nodes
     if settings.min_nodes == settings.max_nodes and spare_count == 0:
         spare_count = 1
-    # A removal rate of 0 says that idle nodes stay; a sick one is to go all the same.
+    # A removal rate of 0 keeps idle nodes; an unhealthy one is removed anyway.
     count_max = min(max(1, settings.fast_node_removal_rate), spare_count)
     return tuple(sick[: max(0, count_max)])

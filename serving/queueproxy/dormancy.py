@@ -1,8 +1,8 @@
 """Decides when a pod's app goes to sleep and wakes: phases, transitions and due times.
 
-A dormant pod keeps its memory and its sockets and uses no cpu. The shell (``io/dormant.py``) freezes and thaws the app and
-reports what happened as an event; requests wait while the app is not running. Times are those of one monotonic clock; a
-clock that goes backwards delays the sleep and does nothing else.
+A dormant pod keeps its memory and sockets, and uses no cpu. The shell (``io/dormant.py``) freezes and thaws the app and reports
+what happened as an event; requests wait while the app is not running. Times are those of one monotonic clock; a clock that goes
+backwards delays the sleep and does nothing else.
 """
 
 import enum

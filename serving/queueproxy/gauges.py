@@ -22,7 +22,7 @@ _MARK = b"ndpoint-"
 _NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:.-]{0,62}", re.ASCII)
 _PREFIX = "named_metrics."
 _VALUE_MAX = 1e12
-# An app that answers nothing for a stable window says nothing about the present.
+# Values older than a stable window do not describe the present.
 _HEADER_VALID_S = 60.0
 # A page is read each second: two readings may fail.
 _PAGE_VALID_S = 3.5
@@ -55,7 +55,7 @@ def read_gauges(value: bytes) -> dict[str, float]:
 def read_page(page: bytes, names: Sequence[str]) -> dict[str, float]:
     """The named gauges on a page of metrics; those with several label sets add up.
 
-    A gauge of which any line is malformed, negative or not finite is left out: part of a sum is no sum.
+    A gauge with a malformed, negative or infinite line is ignored, because its sum would be incomplete.
     """
     found: dict[str, float] = {}
     page = b"\n" + page

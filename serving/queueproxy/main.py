@@ -137,7 +137,7 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
 
 
 def _connection(spec: PodSpec, credentials: Credentials) -> Callable[[HttpServer, Wiring], asyncio.Protocol]:
-    """What a client of the requests' port meets first."""
+    """The protocol factory for connections to the port of requests."""
     tls = credentials.tls
     if tls is None:
         return Connection

@@ -1,8 +1,8 @@
 """Metrics of one pod: requests and durations by class of status, and their page.
 
-Input: the status and the duration of each request that ends. Output: text as Prometheus reads it. Names of what Knative
-has too are Knative's (``kn_serving_...``). Bound once and kept as lists, so that a request costs half a microsecond; the
-sidecar needs no library for it. Buckets are cumulated when the page is asked for, which is rare.
+Input: the status and the duration of each request that ends. Output: text as Prometheus reads it. Metrics that Knative also has
+keep its names (``kn_serving_...``). Counts are kept in lists, so that a request costs half a microsecond and the sidecar needs no
+library. Buckets are cumulated only when the page is requested.
 """
 
 from bisect import bisect_left
@@ -56,7 +56,7 @@ class RequestMetrics:
 
     def counts(self) -> dict[str, int]:
         """Ended requests, by the class of their status; "none" for clients that left before a response."""
-        # What an app answers beyond 599 is its fault, whatever it means by it.
+        # A status beyond 599 counts as a fault of the app.
         own, beyond = self._buckets[: len(_CLASSES)], self._buckets[len(_CLASSES) :]
         found = {name: sum(buckets) for name, buckets in zip(_CLASSES, own, strict=True)}
         found["5xx"] += sum(map(sum, beyond))

@@ -36,8 +36,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """How to check that the app accepts requests.
 
     ``path`` is None for a TCP connection, else that of an HTTP GET, with ``headers``. ``port`` is None for the app's own.
-    ``period_s`` is the pause between two probes of an app that is ready; 0 asks no more. ``failure_max`` failures in a
-    row make a ready app unready.
+    ``period_s`` is the pause between two probes of an app that is ready; 0 ends the probing. ``failure_max`` failures in a row
+    make a ready app unready.
     """
 
     path: str | None = None
@@ -60,18 +60,18 @@ class FreezerPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod, as its queue-proxy sees it.
+    """The configuration of one pod's queue-proxy.
 
-    ``listen`` and ``admin`` are the addresses for requests and for orders; a descriptor in ``listen_fds`` under
-    "requests" or "admin" goes before them. ``app`` is where the app listens. Without ``stats_url`` nothing is reported;
-    the token for it is ``stats_token``, or what is in the file ``stats_token_file`` at the time of each connection.
-    ``secret`` is what a request must carry to be trusted; without one no request is. ``is_guarded`` takes requests of activators
-    only. ``caller_key`` is what the app shows for its caller token; without one it must ask from its own network. ``ready_fd`` is a pipe to push readiness
-    into. ``authority`` is the certificate of the installation's authority as PEM; with it and ``settings.inner_tls`` requests and
-    statistics go over TLS. ``is_http2`` says that the app speaks HTTP/2 with prior knowledge: its port is named h2c.
-    ``oom_folders`` are the
-    cgroups that count OOM kills of the app. ``gauges`` are numbers of the app to report with each statistic: they are read from its
-    page at ``metrics_path`` and ``metrics_port`` (0: the app's own port), and from ORCA headers, which requests then ask for.
+    ``listen`` and ``admin`` are the addresses for requests and for orders; a descriptor in ``listen_fds`` under "requests" or
+    "admin" goes before them. ``app`` is where the app listens. Without ``stats_url`` no statistics are reported; its token is
+    ``stats_token``, or the content of ``stats_token_file``, read for each connection. A request must carry ``secret`` to be
+    trusted; without a secret no request is. ``is_guarded``: only requests of activators are accepted. ``caller_key`` is the key
+    with which the app requests its caller token; without one the request must come from its own network. ``ready_fd`` is a pipe
+    to push readiness into. ``authority`` is the certificate of the installation's authority as PEM; with it and
+    ``settings.inner_tls`` requests and statistics go over TLS. ``is_http2`` says that the app speaks HTTP/2 with prior knowledge:
+    its port is named h2c. ``oom_folders`` are the cgroups that count OOM kills of the app. ``gauges`` are numbers of the app to
+    report with each statistic: they are read from its page at ``metrics_path`` and ``metrics_port`` (0: the app's own port), and
+    from ORCA headers, which requests then ask for.
 
     ``dormant_after_s`` is how long the app is idle before it is frozen, None for never; ``dormant_call`` are the app's own calls for
     it. ``processes`` is the beginning of the paths of the files that record the first processes of the app, "" where there

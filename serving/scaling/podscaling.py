@@ -135,7 +135,7 @@ def scaled_count(
         wanted = min(max(present_count, scaling.count_min), scaling.count_max)
         reason = f"{present_count} is not between minReplicas {scaling.count_min} and maxReplicas {scaling.count_max}"
     longest_s = max(scaling.up.window_s, scaling.down.window_s)
-    # What is recommended for the first time may be a restart: the present number was, too.
+    # The first recommendation may follow a restart: the present number counts as recommended too.
     before = state.recommended or ((now_s, present_count),)
     recommended = (*(one for one in before if now_s - one[0] < longest_s), (now_s, wanted))
     steady = _steady(recommended, scaling, present_count=present_count, now_s=now_s)
@@ -201,7 +201,7 @@ def _by_metric(metric: MetricTarget, uses: Sequence[PodUse], present_count: int)
     if not rest:
         # Ready pods alone are in the ratio; those that start are there for them.
         return (present_count if abs(1 - ratio) <= _TOLERANCE else math.ceil(ratio * len(measured))), shown
-    # What is not measured speaks against a change: it uses nothing on the way up, all that it may on the way down.
+    # Missing measurements count against a change: as no usage when scaling up, as full usage when scaling down.
     assumed = [msgspec.structs.replace(one, used=0.0 if ratio > 1 else _full(metric, one)) for one in rest]
     careful = _ratio(metric, [*measured, *assumed])
     is_turned = (ratio < 1) != (careful < 1)

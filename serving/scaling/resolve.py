@@ -70,7 +70,7 @@ def resolve(
         # 100 requests at once per pod, held to 70 %: 70 is aimed at, 100 is what a burst may fill.
         target_value=first.target_value,
         total_value=first.total_value,
-        # A target in another unit says nothing about requests in flight.
+        # A target in another unit does not bound requests in flight.
         target_concurrency=(
             in_flight or _measured(settings, _UNSET, _IN_FLIGHT, container_concurrency=container_concurrency)
         ).target_value,

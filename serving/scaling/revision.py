@@ -1,8 +1,7 @@
 """Reads Revisions, their Deployments and Pods into small records for the autoscaler.
 
-Input: objects as the API has them. Output: small records, or None for what is not ours to scale. Annotations that are
-wrong were refused when the object was written; one that is wrong all the same has no effect here. It does not know where
-objects come from, nor what is decided on them.
+Input: objects as the API has them. Output: small records, or None for objects that this autoscaler does not scale. Invalid
+annotations are rejected when an object is written; one that exists anyway is ignored here.
 """
 
 import enum

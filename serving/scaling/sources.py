@@ -1,14 +1,14 @@
 """Aggregates stats of pods and activators into one load sample per second.
 
-Input: reports of pods, what activators tell, and when each was received. Output: for each second that is over, one
-``Second`` with every pod's latest report and the sum of what activators reported in it. So no window sees a second of which
-half the sources are still missing, and none is counted twice because two of its reports fell into one second.
+Input: reports of pods and activators, with the times of their receipt. Output: for each completed second, one ``Second`` with
+every pod's latest report and the sum of the activators' reports in it. So no window sees a second with missing sources, and none
+counts a source twice because two of its reports fell into one second.
 
-A pod's report is its state of the last second: the latest replaces the one before, and counts until it is too old. That of a
-dormant pod counts, as no load, until it reports again or is forgotten. What
-an activator reports adds up: a poke is what is new since its last report, and its next report leaves that out, as in
-knative/serving 98e5ef90 pkg/activator/handler/concurrency_reporter.go. A second has the mean that reports measured, without pokes.
-It does not know windows, metrics or targets.
+A pod's report is its state of the last second: the latest replaces the one before, and counts until it is too old. A dormant
+pod's report counts as no load until the pod reports again or is dropped. What an activator reports adds up: a poke is what is new
+since its last report, and its next report leaves that out, as in knative/serving 98e5ef90
+pkg/activator/handler/concurrency_reporter.go. A second has the mean that reports measured, without pokes. It does not know
+windows, metrics or targets.
 """
 
 import math
@@ -26,7 +26,7 @@ _WINDOW_MAX_S = 3600
 # What an activator reported within this time is what it has inside. A bit less than the second between two of its reports,
 # of which only one may be in it.
 _PRESENT_S = 0.9
-# What an activator tells is kept by twentieths of a second, its pace of pokes: two seconds of it are 40 at most.
+# An activator's reports are kept per twentieth of a second, its pace of pokes: at most 40 for two seconds.
 _SLOTS_PER_S = 20
 
 
@@ -91,7 +91,7 @@ class Sources:
         if first is None or not (self._pods or self._activators):
             return []
         found: list[Second] = []
-        # Beyond that no report counts any more, unless it says that nothing comes.
+        # No report counts for longer, except that of a dormant pod.
         is_dormant = any(pod.is_dormant for pod in self._pods.values())
         seconds_max = _WINDOW_MAX_S if is_dormant else math.ceil(REPORT_VALID_S) + 1
         for one in range(first, min(number, first + seconds_max)):
@@ -126,7 +126,7 @@ class Sources:
             stat
             for stats in self._activators.values()
             for stat in stats
-            # A poke alone says nothing of the mean.
+            # A poke alone does not show the mean.
             if math.floor(stat.at_s) == number and (stat.window_concurrency != 0 or not stat.concurrency)
         ]
         if not pods and not reports:

@@ -145,7 +145,7 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dormant_variables(spec: ScalingSpec) -> dict[str, str]:
-    """When a queue-proxy freezes its app, as environment variables."""
+    """The dormancy of a revision, as environment variables of its queue-proxies."""
     if spec.dormant_after_s is None:
         return {}
     calls = {"SERVING_POD_DORMANT_CALL": spec.dormant_call} if spec.dormant_call else {}

@@ -1,8 +1,8 @@
 """Reads the scaling annotations of a revision: ``autoscaling.knative.dev/...`` on its template.
 
-Input: the annotations as text; output: the settings that the revision has for itself (``Knob.annotation``) and what only an
-annotation says, with everything that is wrong and everything that is accepted without effect. Each key may be written in both of Knative's spellings (``min-scale`` and
-``minScale``). Ranges are Knative's (98e5ef90, pkg/apis/autoscaling/annotation_validation.go).
+Input: the annotations as text; output: the revision's own values of settings (``Knob.annotation``) and the options that only
+annotations have, with every problem and every annotation without effect. Each key may be written in both of Knative's spellings
+(``min-scale`` and ``minScale``). Ranges are Knative's (98e5ef90, pkg/apis/autoscaling/annotation_validation.go).
 """
 
 import functools
@@ -65,7 +65,7 @@ class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
     """Annotations without an equal setting; None where unset."""
 
     class_name: Annotated[str | None, Knob(key=CLASS_ANNOTATION, unit=TEXT)] = None
-    """Who scales the revision; names outside knative.dev and serving.dev are left alone."""
+    """The scaling class; revisions with a class outside knative.dev and serving.dev are not scaled here."""
 
     metric: Annotated[str | None, Knob(key=METRIC_ANNOTATION, unit=TEXT)] = None
     """Metric to scale on: concurrency, rps, queue-length, or gauge:NAME for a number of the app; an hpa takes any."""

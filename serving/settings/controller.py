@@ -23,7 +23,7 @@ _DISABLED_TEXT = "disabled"
 _DEFAULTS = "config-defaults"
 _GC = "config-gc"
 _NETWORK = "config-network"
-# What a Go template of Knative may name; functions and conditions are not understood, and refused.
+# Names in a Go template of Knative; functions and conditions are not supported, and rejected.
 _PLACE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
 _HOST = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")
 _GATEWAY = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")

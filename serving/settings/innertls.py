@@ -1,4 +1,4 @@
-"""TLS between our own daemons and queue-proxies: whether it is spoken, and how long certificates live.
+"""TLS between our own daemons and queue-proxies: its mode, and the lifetime of certificates.
 
 Source of the key and of two of its values: knative.dev/networking, pkg/config, ``system-internal-tls``.
 """

@@ -25,8 +25,8 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     """Reads and writes values of one kind.
 
     ``read`` and ``write`` are for ConfigMaps, ``read_plain`` for environment variables and flags; both readers raise
-    ``InvalidValue``. ``plain`` names the plain unit in messages and docs. ``explains`` says that the readers know better what
-    would be right than a name of the unit.
+    ``InvalidValue``. ``plain`` names the plain unit in messages and docs. ``explains``: the readers' errors describe valid values
+    better than the unit's name.
     """
 
     name: str
@@ -86,14 +86,14 @@ TEXT = Unit(name="text", plain="text", read=str, read_plain=str, write=str)
 
 
 class Knob(msgspec.Struct, frozen=True, kw_only=True):
-    """The edge of one field: its unit, its key, its range.
+    """The external form of one field: its unit, its key, its range.
 
-    ``key`` is the key in the ConfigMap; keys of a nested record get that record's field name and a dot in front.
-    ``config_map`` names another ConfigMap than the record's own, in which the key is as it is. ``low`` and ``high`` bound the plain value, both
-    included; ``above`` is a lower bound that is excluded; ``also`` lists values that are right although out of range
-    (-1 for "unlimited"); ``whole`` asks for a whole number of the plain unit; ``choices`` lists the texts allowed.
-    A ``live`` field takes effect without a restart of the daemon. ``annotation`` is the annotation by which a revision has a value
-    of its own, which takes effect at once too; a name without a group is in Knative's for autoscaling.
+    ``key`` is the key in the ConfigMap; keys of a nested record get that record's field name and a dot in front. ``config_map``
+    names a ConfigMap other than the record's, in which the key has no prefix. ``low`` and ``high`` bound the plain value, both
+    included; ``above`` is a lower bound that is excluded; ``also`` lists valid values outside the range (-1 for "unlimited");
+    ``whole`` requires a whole number of the plain unit; ``choices`` lists the texts allowed. A ``live`` field takes effect
+    without a restart of the daemon. ``annotation`` is the annotation by which a revision has a value of its own, which also takes
+    effect at once; a name without a group is in Knative's group for autoscaling.
     """
 
     unit: Unit

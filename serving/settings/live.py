@@ -25,9 +25,8 @@ R = TypeVar("R", bound=SettingsRecord)
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome for one ConfigMap, or for several read with it.
 
-    ``changed`` are fields that have another value now, ``waiting`` those that get it with the next start of the daemon.
-    ``problems`` is why it was refused; none if it was not. ``unknown`` are keys that no daemon reads: they have no effect,
-    and the other keys are taken.
+    ``changed`` are the fields with a new value, ``waiting`` those that change with the next start of the daemon. ``problems`` are
+    the reasons of a rejection. ``unknown`` are keys that no daemon reads; they have no effect, and the other keys apply.
     """
 
     daemon: str
@@ -72,7 +71,7 @@ class LiveSettings(Generic[R]):
 
     def _take(self, name: str, config_map: ConfigMap) -> Taken:
         candidate = {**self._good, name: config_map}
-        # What was refused may be right beside this one.
+        # A rejected ConfigMap may be valid together with this one.
         try:
             loaded = self._load({**candidate, **self._refused})
         except SettingsError:

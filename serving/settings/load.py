@@ -1,7 +1,7 @@
 """Settings of a daemon from their four layers: defaults < ConfigMaps < environment < flags.
 
-Pure: a shell hands over the texts. The result carries where each value came from. All that is wrong is found before
-anything is refused: unknown keys, texts that do not parse, values out of range, fields that contradict each other.
+Pure: a shell hands over the texts. The result carries where each value came from. All problems are found before anything is
+rejected: unknown keys, texts that do not parse, values out of range, fields that contradict each other.
 """
 
 import difflib
@@ -116,7 +116,7 @@ def load(
     """Settings of a daemon from all layers.
 
     ``registry`` holds all daemons, because a ConfigMap may carry keys of several. ``flags`` are by dotted field name.
-    ``problems`` are those that were found earlier, while files were read.
+    ``problems`` are those already found while reading files.
 
     Raises:
         SettingsError: with every problem, in the order of the layers.

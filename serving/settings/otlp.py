@@ -1,6 +1,6 @@
 """Export of spans and metrics by OTLP over HTTP: endpoint and period; off by default.
 
-Each daemon's record holds one of these as its field ``otlp``. What is sent needs the extra ``serving[otel]``.
+Each daemon's record holds one of these as its field ``otlp``. Sending needs the extra ``serving[otel]``.
 """
 
 from typing import Annotated

@@ -1,7 +1,7 @@
 """ConfigMaps as files: YAML text in, entries with their lines out.
 
-Nothing is guessed. What Kubernetes would refuse (a value that is not text, a key written twice) is reported here too,
-so that a file that works on one machine also works on a cluster. ``_example`` is skipped, as Knative skips it.
+Nothing is guessed. Content that Kubernetes would reject (a value that is not text, a duplicate key) is reported here too, so that
+a file that works on one machine also works on a cluster. ``_example`` is skipped, as Knative skips it.
 """
 
 from collections.abc import Iterator

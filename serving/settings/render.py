@@ -1,7 +1,7 @@
 """Renders the settings for people: the shipped ConfigMaps with comments, and the page ``docs/settings.md``.
 
-Both come from the records alone, from each field's type, default and the string below it, so that nothing is written
-twice. Tests hold ``config/*.yaml`` and the page to what this module says.
+Both come from the records alone, from each field's type, default and the string below it, so that nothing is written twice. Tests
+compare ``config/*.yaml`` and the page with this module's output.
 """
 
 import ast

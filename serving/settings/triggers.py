@@ -1,6 +1,6 @@
 """Settings of triggers for all revisions, and quirks of the original, off by default.
 
-Source: topfreegames/maestro v9 (dbbfd74), package watcher; what a ScalingPolicy sets for itself is in
+Source: topfreegames/maestro v9 (dbbfd74), package watcher; the settings of a ScalingPolicy are in
 ``serving/scaling/policies/scalingpolicy.py``.
 """
 

@@ -80,7 +80,7 @@ def _worth(worth_s: float) -> SettingsChange:
     return lambda settings: replace(settings, cold_start_worth_s=worth_s)
 
 
-# What a cold start is worth moves the last pod and the room of the others alike.
+# The worth of a cold start affects both the last pod and the room of the others.
 _ADAPTIVE_DIAL = tuple(
     DialPosition(name=f"worth {worth_s:g} s", change=_worth(worth_s))
     for worth_s in (1, 5, 10, 15, 20, 30, 45, 60, 75, 90, 130, 200, 300, 500, 1000, 2000, 5000, 20000)

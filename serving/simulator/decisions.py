@@ -33,7 +33,7 @@ PolicyOf = Callable[..., RevisionPolicy | None]
 _PAUSE_MIN_S = 0.05
 # Seconds of waiting for a first pod after which each period is decided on again, so that none of them is dropped.
 _PENDING_STARTING_MAX = 10
-# The gate waits for nothing but the clock, as long as there is no load.
+# Without load the gate waits for the clock only.
 _CLOCK_REASONS = (GateReason.ACTIVE_TOO_SHORT, GateReason.POD_RETENTION, GateReason.GRACE)
 
 
@@ -111,7 +111,7 @@ class Decisions:
     def record(self, number: int, load: float, arrivals: int) -> None:
         """Record a completed second with load or arrivals; seconds without are not recorded.
 
-        What a poke reported is left out, as the activator does.
+        The load of earlier pokes is excluded, as in the activator.
         """
         reported, self._poked_load = max(0.0, load - self._poked_load), 0.0
         second = (number, reported, arrivals)
@@ -119,7 +119,7 @@ class Decisions:
         if self.policy is not None:
             self._untaken.append(second)
         if (self.policy is not None or not self.latest_count) and not self.is_next_due:
-            # What only the clock would have changed may differ now.
+            # A result that only the clock could change may differ now.
             self.due_s = min(self.due_s, self._periods.at(number + 1.0))
 
     def entered(self, now_s: float) -> None:
@@ -133,7 +133,7 @@ class Decisions:
     def started(self, took_s: float, now_s: float) -> None:
         """Record how many seconds a pod took to become ready."""
         if self.policy is not None:
-            # What it learns from a second depends on the starts before it.
+            # Its learning from a second depends on the starts before it.
             self._take_for_policy(math.floor(self._periods.until(now_s)) - 1)
             self.policy.started(took_s)
 
@@ -237,7 +237,7 @@ class Decisions:
         if counts.inside or self._seconds.pending or not counts.scale == counts.ready <= 1:
             return False
         assert self.policy is not None
-        # What a policy wants for a load changes from one look to the next, until the load has left the window.
+        # A policy's desired count changes at each decision until the load has left the window.
         return not self._decided_count or self.policy.is_small
 
     def _is_clock_alone(self, counts: RevisionCounts, outcome: ScalerOutcome) -> bool:

@@ -1,14 +1,14 @@
 """Computes two bounds for policies, with knowledge of the future: the oracle, and the clairvoyant, which pre-warms.
 
-Both count pods as sets of slots: while 11 requests are in flight at 10 a pod, there are 2 pods, and as soon as 10 are left 1
-is enough, as if requests moved between pods. A pod costs its start and its drain too. Bounds of annotations and failing starts
-are left out.
+Both count pods as sets of slots: while 11 requests are in flight at 10 a pod, there are 2 pods, and as soon as 10 are left 1 is
+enough, as if requests moved between pods. A pod costs its start and its drain too. Bounds of annotations and failing starts are
+ignored.
 
-- **clairvoyant**: every request finds a pod, started ahead of it. Between two uses a pod goes if that is longer than its drain
-  and its start together. No policy without waits costs less.
-- **oracle**: a pod starts with the first request that needs it, and what comes meanwhile waits. The oracle knows when the pod
-  is needed next, and how many requests would be cold without it: it stays if the pod-seconds spent on each of them are at most
-  ``cold_start_worth_s``. For one pod no policy without pre-warming has fewer cold requests at the same pod-seconds.
+- **clairvoyant**: every request finds a pod, started ahead of it. Between two uses a pod is removed if that time exceeds its
+  drain and its start together. No policy without waits costs less.
+- **oracle**: a pod starts with the first request that needs it, and requests that arrive meanwhile wait. The oracle knows when
+  the pod is needed next, and how many requests would be cold without it: it stays if the pod-seconds spent on each of them are at
+  most ``cold_start_worth_s``. For one pod no policy without pre-warming has fewer cold requests at the same pod-seconds.
 """
 
 import enum

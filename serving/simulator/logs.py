@@ -1,8 +1,8 @@
 """Reads a running system's logs as a workload: requests from its access log, start times from its decision log.
 
-Input: files of JSON lines, or a folder such as the state folder of ``serving up``; other lines are passed over. Output: one
-function for each host, in order, and how long pods took to start. A request that came while its revision had no ready pod
-waited, so its duration is not the time that it took to serve; the simulator draws one from those that did not wait.
+Input: files of JSON lines, or a folder such as the state folder of ``serving up``; other lines are skipped. Output: one function
+for each host, in order, and how long pods took to start. A request that came while its revision had no ready pod waited, so its
+duration is not the time that it took to serve; the simulator draws one from those that did not wait.
 """
 
 import array

@@ -146,7 +146,7 @@ def run_together(tenants: Sequence[NodeTenant], nodes: NodeRoom) -> None:
             return
         heapq.heappop(due)
         tenant = tenants[place]
-        # A place on a node changes what comes next, and has an entry of its own then.
+        # A place on a node changes the next step, which then has its own entry.
         if tenant.next_s != at_s or math.isinf(at_s):
             continue
         nodes.tenant = tenant

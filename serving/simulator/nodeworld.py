@@ -72,7 +72,7 @@ class SimulatedNodes:
             self._boot(self._new_name(), 0.0)
         self._push(0.0, _PASS, "")
 
-    # What revisions ask.
+    # Called by revisions.
 
     @property
     def next_s(self) -> float:

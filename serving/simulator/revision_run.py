@@ -37,7 +37,7 @@ from serving.traffic.policy import policy_for
 _FINISHED, _STARTED = 0, 1
 # Pause before a container that failed is started again, in seconds, and its limit. Source: kubelet.
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 10.0, 300.0
-# What comes after the last arrival.
+# Events after the last arrival.
 _NO_MORE = (math.inf, math.nan)
 # Load of a second below which nothing was inside: what is left of sums of times.
 _LOAD_MIN = 1e-9

@@ -55,7 +55,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of a node group below all functions; None: every pod has a place."""
 
     log: RunLog | None = None
-    """Gets each decision and latency of a workload of one function."""
+    """Receives each decision and latency of a workload of one function."""
 
 
 class _Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +85,8 @@ def run_workload(  # noqa: PLR0913 - what a run is
 ) -> list[RevisionResult]:
     """Run every function under a policy at a ``position`` of its dial; ``on_progress`` is called once per function.
 
-    ``on_nodes`` gets what the nodes did, where the workload has nodes. Raises ``InvalidValue`` for a policy that knows the future
-    beside nodes.
+    ``on_nodes`` receives the history of the nodes, if the workload has nodes. Raises ``InvalidValue`` for a policy that knows the
+    future, together with nodes.
     """
     if policy.foresight is not None and (workload.nodes is not None or workload.pods_max):
         raise InvalidValue(

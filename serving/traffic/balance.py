@@ -1,10 +1,10 @@
 """Chooses the pod for the next request.
 
-A pod that is full or no longer listed is never chosen; among the others a policy chooses (``serving/traffic/policy.py``).
+It never chooses a full or unlisted pod; a policy chooses among the others (``serving/traffic/policy.py``).
 
-It counts only what this activator has sent, and knows neither connections nor time; randomness is an argument. Follows
-knative/serving 98e5ef90 pkg/activator/net, except that a request which the breaker in front let through always finds a
-pod: ``capacity`` is what the breaker may let through.
+It counts only requests that this activator has sent, and uses neither connections nor time; randomness is an argument. Follows
+knative/serving 98e5ef90 pkg/activator/net, except that a request which the breaker in front let through always finds a pod:
+``capacity`` is what the breaker may let through.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,8 +16,8 @@ from serving.traffic.policy import BalancedPod, BalancingPolicy, FirstFree, Free
 class Balancer:
     """The pods of one revision, and this activator's requests in flight on each.
 
-    ``pick`` chooses a pod and counts a request in, ``give_back`` counts it out. ``random`` gives numbers from 0 to below
-    1, as ``random.Random(seed).random`` does.
+    ``pick`` chooses a pod and counts a request in, ``give_back`` counts it out. ``random`` returns numbers in [0, 1), as
+    ``random.Random(seed).random`` does.
     """
 
     __slots__ = ("_free", "_free_slots", "_in_flight", "_pods", "_policy", "_unlimited")
@@ -41,9 +41,9 @@ class Balancer:
     def capacity(self) -> int | None:
         """Requests allowed in flight; None is no limit, 0 queues all of them.
 
-        It is what is in flight plus the slots that are free, so that requests on a pod that drains take no slot from the
-        others: with 3 on one that drains and 10 slots on another it is 13, and 12 when the first of them has ended.
-        Ask again after ``set_pods``, and after ``give_back`` where a pod drains or has lost slots.
+        It is the requests in flight plus the free slots, so that requests on a draining pod take no slot from the others: with 3
+        on a draining pod and 10 slots on another it is 13, and 12 when one of the 3 has ended. It changes with ``set_pods``, and
+        with ``give_back`` on a pod that drains or has lost slots.
         """
         return None if self._unlimited else self._in_flight + self._free_slots
 

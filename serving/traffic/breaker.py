@@ -3,8 +3,8 @@
 Inputs: a request's arrival, its end, or the loss of its client, and changes of capacity, each with the time. Outputs: the
 decision about that request, and the waiting requests that get a slot. ``next_wake_s`` says when ``expire`` is due.
 
-Rules: requests that wait go before new ones; less capacity interrupts no request; the queue is bounded in requests and, as an
-option, in bytes. The queue-proxy uses it with a pod's slots, the activator with all free slots of a revision. The breaker of
+Rules: waiting requests precede new ones; less capacity interrupts no request; the queue is bounded in requests and, as an option,
+in bytes. The queue-proxy uses it with a pod's slots, the activator with all free slots of a revision. The breaker of
 knative/serving 98e5ef90 (pkg/queue/breaker.go) lets new requests pass those that wait; this one does not.
 """
 
@@ -166,7 +166,7 @@ class Breaker(Generic[RequestId]):
         return Queued(position=len(self._waiting), deadline_s=now_s + self._wait_max_s)
 
     def release(self, request_id: RequestId, now_s: float) -> Sequence[Granted[RequestId]]:
-        """A request has finished; returns the requests that get a slot.
+        """Release the slot of a finished request; returns the requests that get a slot.
 
         Raises:
             IllegalTransition: when the request still waits: it cannot have finished.
@@ -205,7 +205,8 @@ class Breaker(Generic[RequestId]):
     def expire(self, now_s: float) -> Sequence[TimedOut[RequestId]]:
         """Remove requests with an expired wait, oldest first.
 
-        A slot that comes free before this is called still goes to the oldest, late or not: serving beats refusing.
+        A slot that is freed before this call still goes to the oldest request, even if its wait has expired: serving it beats
+        refusing it.
         """
         timed_out: list[TimedOut[RequestId]] = []
         while (wake_s := self.next_wake_s()) is not None and wake_s <= now_s:

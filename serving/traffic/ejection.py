@@ -1,11 +1,10 @@
 """Withholds requests from failing or silent pods of one revision for a while.
 
-Input: the listed pods, requests that found a pod gone, answers, requests without an answer, and the time. Output: which pods are
+Input: the listed pods, failed connections to pods, responses, requests without a response, and the time. Output: which pods are
 ejected now, and until when.
 
-A deleted pod leaves the list of pods within some 50 ms, and one that is slow to listen must not wait long: its pause starts
-small and doubles while the pod stays listed and unreachable. A silent pod hangs, which takes longer to end; its first answer ends
-the pause.
+A deleted pod leaves the list of pods within some 50 ms, and one that is slow to listen must not wait long: its pause starts small
+and doubles while the pod stays listed and unreachable. A silent pod hangs, which lasts longer; its first response ends the pause.
 """
 
 from collections import Counter
@@ -22,7 +21,7 @@ _SILENT_PAUSES_S = 5.0, 60.0
 # As many requests of a pod must wait; a pod of fewer slots is given more time instead.
 _REQUESTS_MIN = 3
 _FEW_FACTOR = 4
-# With each look the slowest answer counts 1 % less: half of it after 69 s.
+# The slowest response decays by 1 % per check: to half after 69 s.
 _SLOWEST_DECAY = 0.99
 # How much longer than the slowest answer so far a request must wait.
 _SLOW_FACTOR = 2
@@ -42,8 +41,8 @@ class Ejection(msgspec.Struct, frozen=True, kw_only=True):
 class EjectionReport(msgspec.Struct, frozen=True, kw_only=True):
     """An ejection for people: the pod, and times in seconds since the epoch.
 
-    ``until_wall_s`` is when it gets requests again; None: it does already, and has not answered one yet. ``is_silent`` says that
-    it takes requests and answers nothing; otherwise it takes no connection. ``in_flight_count`` requests are inside it.
+    ``until_wall_s`` is when it gets requests again; None: it gets requests again, and has not responded yet. ``is_silent``: it
+    accepts requests without responding; otherwise it accepts no connection. ``in_flight_count`` requests are inside it.
     """
 
     revision: str
@@ -81,8 +80,8 @@ class SilenceWatch(Generic[RequestId]):
     ) -> list[str]:
         """The silent pods, those with the most requests first.
 
-        ``in_flight`` is the pod of each request, ``answered_s`` when each pod last ended a request with an answer.
-        ``has_begun`` says whether the answer to a request has begun. ``slots_per_pod`` is 0 without a limit.
+        ``in_flight`` is the pod of each request, ``answered_s`` the time of each pod's last complete response. ``has_begun``
+        returns whether the response to a request has begun. ``slots_per_pod`` is 0 without a limit.
         """
         begun = {request for request in in_flight if has_begun(request)}
         self._alive_s = {**self._alive_s, **responded_s} | {in_flight[one]: now_s for one in begun - self._begun}
@@ -123,7 +122,7 @@ class EjectedPods(Generic[RequestId]):
         self.ejections: dict[str, Ejection] = {}
         """Pods with failures, by address; empty nearly always."""
         self.responded_s: dict[str, float] = {}
-        """When each pod last ended a request with an answer."""
+        """When each pod last completed a response."""
         self._listed: Collection[str] = ()
         self._silence = SilenceWatch[RequestId]()
 
@@ -172,7 +171,7 @@ class EjectedPods(Generic[RequestId]):
             return False
         if address not in self._listed or len(self.addresses | {address}) * 2 > len(self._listed):
             return False
-        # What an unreachable pod has had before does not count.
+        # Earlier responses of an unreachable pod do not count.
         self._eject(address, now_s, known if known is not None and known.is_silent else None, is_silent=True)
         return True
 

@@ -143,9 +143,9 @@ class Meter:
 def stat_of(report: Report, *, pod: str, at_s: float, report_period_s: float) -> Stat:
     """The statistic of a report, with counts per second.
 
-    They are divided by the period that is set, not by the time that passed: the autoscaler adds up what falls into a
-    second, so a report that comes late must bring all of its requests. 500 requests reported after 5 s instead of
-    1 s are 500 in one second and nothing in four, which is right on average; 100 would lose 400 of them.
+    They are divided by the configured period, not by the elapsed time: the autoscaler adds up the reports of a second, so a late
+    report must include all of its requests. 500 requests reported after 5 s instead of 1 s are 500 in one second and nothing in
+    four, which is right on average; 100 would lose 400 of them.
     """
     return Stat(
         pod=pod,

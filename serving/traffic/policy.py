@@ -1,9 +1,8 @@
 """Chooses among pods with a free slot: three policies, selected by containerConcurrency.
 
-Each policy holds the pods with a free slot and picks the next one in constant time, without a look at full pods.
-``Balancer`` adds and removes them. containerConcurrency decides: without a limit the better of two pods at random, because
-pods differ only in their requests in flight; with a low limit the first in the order of addresses; with a higher one the pods
-take turns.
+Each policy holds the pods with a free slot and picks the next one in constant time, without visiting full pods. ``Balancer`` adds
+and removes them. containerConcurrency decides: without a limit the better of two pods at random, because pods differ only in
+their requests in flight; with a low limit the first in the order of addresses; with a higher one the pods take turns.
 
 Follows knative/serving 98e5ef90 pkg/activator/net/lb_policy.go. Its round robin walks over full pods to the next free one;
 here free pods form a queue, which is the same while none is full.
@@ -39,7 +38,7 @@ def policy_for(container_concurrency: int, *, first_free_concurrency_max: int) -
 
 
 class BalancedPod:
-    """A pod as one activator sees it; mutable, because it changes twice for each request.
+    """One activator's view of a pod; mutable, because it changes twice for each request.
 
     ``slots`` are this activator's own, None for no limit; ``in_flight`` counts its own requests. ``listed``: the pod
     is in the latest list.
@@ -138,7 +137,7 @@ class RoundRobin:
 class TwoChoices:
     """Chooses the less loaded of two random pods; a single pod is chosen directly.
 
-    ``random`` gives numbers from 0 to below 1, as ``random.Random(seed).random`` does.
+    ``random`` returns numbers in [0, 1), as ``random.Random(seed).random`` does.
     """
 
     __slots__ = ("_index_of", "_pods", "_random")

@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from serving.model.identities import TRUST_DOMAIN
 
 SKEW_MAX_S = 300.0
-"""How far the clock of a peer may be behind the issuer's: certificates are valid from so long ago."""
+"""Tolerated lag of a peer's clock behind the issuer's: certificates are valid from that long ago."""
 
 _NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "serving inner authority")])
 _PURPOSE = b"authority"

@@ -40,9 +40,9 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Link:
     """Sends frames to one peer while ``run`` runs.
 
-    ``token`` authenticates the sender and is read at each attempt; an ``OSError`` of it fails the attempt. ``draw`` gives
-    numbers from 0 to below 1, for the jitter of pauses. ``on_connected`` is called after each connect: resend all state. ``network`` is
-    the path of the network namespace to connect from, "" for our own. With ``secured`` it speaks TLS.
+    ``token`` authenticates the sender and is read at each attempt; an ``OSError`` of it fails the attempt. ``draw`` returns
+    random numbers in [0, 1), for the jitter of pauses. ``on_connected`` is called after each connect, to resend all state.
+    ``network`` is the path of the network namespace to connect from, "" for our own. With ``secured`` it speaks TLS.
     """
 
     def __init__(  # noqa: PLR0913 - what it is wired with

@@ -17,8 +17,8 @@ _SETTINGS = LinkSettings(frames_max=256)
 class Peers:
     """Links by name. As a context manager, it closes them on exit.
 
-    ``ask`` are the names and values that identify this side, ``token`` authenticates it; ``draw`` gives numbers from 0 to
-    below 1, for the jitter of pauses. With ``secured`` links speak TLS.
+    ``ask`` are the names and values that identify this side, ``token`` authenticates it; ``draw`` returns random numbers in [0,
+    1), for the jitter of pauses. With ``secured`` links speak TLS.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Peers:
                 self._peers[name] = self._reached(address)
 
     def send(self, name: str, frame: bytes) -> bool:
-        """Send a frame as soon as its connection takes it; False without a link."""
+        """Send a frame as soon as its connection accepts it; False without a link."""
         peer = self._peers.get(name)
         if peer is None:
             self._dropped_count += 1

@@ -1,10 +1,10 @@
 """The secrets between daemons: derived from one cluster key, so that none of them is stored.
 
 A stat frame carries a token bound to the pod (or activator) that may send it. A request from an activator to a pod carries the
-pod's secret; only then does the queue-proxy trust the headers that are reserved for our daemons. Where the secret stands in a
-template before there are pods (a Deployment in a cluster), it is that of the revision. Each secret is HMAC-SHA256(key,
-purpose/names) in hexadecimal; names in Kubernetes contain no slash, so no two pods share a text. The holders of the key
-(autoscaler, activator, controller, local) derive secrets; a queue-proxy gets its own two and never the key.
+pod's secret; only then does the queue-proxy trust the headers that are reserved for our daemons. A secret in a template that
+precedes its pods (a Deployment in a cluster) is that of the revision. Each secret is HMAC-SHA256(key, purpose/names) in
+hexadecimal; names in Kubernetes contain no slash, so no two pods share a text. The holders of the key (autoscaler, activator,
+controller, local) derive secrets; a queue-proxy gets its own two and never the key.
 """
 
 import base64
@@ -64,7 +64,7 @@ def access_token(key: bytes, *, namespace: str, route: str, version: str = "") -
 def probe_proof(secret: str | bytes, *, nonce: str) -> str:
     """The proof in a response to a readiness probe: only a holder of the pod's secret can compute it.
 
-    Another pod at a reused address cannot, whatever its app answers.
+    Another pod at a reused address cannot, whatever its app responds.
     """
     return hmac.new(_bytes_of(secret), f"ready/{nonce}".encode(), hashlib.sha256).hexdigest()
 
@@ -114,7 +114,7 @@ def read_caller_token(key: bytes, text: str, *, now_s: float) -> CallerIdentity:
 
 
 def caller_key(key: bytes, *, namespace: str, pod: str) -> str:
-    """What an app of one machine shows to its queue-proxy for its caller token."""
+    """The key with which an app of one machine requests its caller token from its queue-proxy."""
     return _derived(key, "callerkey", namespace, pod)
 
 

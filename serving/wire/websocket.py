@@ -50,7 +50,7 @@ class _CheckedConnection(ClientConnection):
     secured: PeerTls
 
     async def handshake(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - the library's own
-        """Check the peer, and go on as ever."""
+        """Check the peer, then continue as the base class does."""
         check_peer(self.transport.get_extra_info("ssl_object"), self.secured)
         await super().handshake(*arguments, **named)
 

@@ -26,7 +26,7 @@ class ClientLoad:
 
 
 class Clients:
-    """The loads of all addresses with connections or requests. ``trusts`` says whether a proxy is believed."""
+    """The loads of all addresses with connections or requests. ``trusts`` returns whether a proxy is trusted."""
 
     def __init__(self, trusts: Callable[[str], bool]) -> None:
         self._trusts = trusts

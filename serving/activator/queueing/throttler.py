@@ -284,7 +284,7 @@ class RevisionThrottler(Generic[RequestId]):
     def wake(
         self, revision: ServedRevision, now_s: float, settings: ActivatorSettings
     ) -> tuple[Sequence[RevisionWake], float | None]:
-        """Whether to wake the revision now, and when to check again without news."""
+        """Whether to wake the revision now, and when to check again if nothing changes."""
         has_rejected, self.has_rejected = self.has_rejected, False
         seen = WakeInput(
             level=self.level,

@@ -38,7 +38,7 @@ class Listener(enum.StrEnum):
 
 
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
-    """What a route asks of requests.
+    """The access requirements of a route.
 
     ``is_private``: its token, in the version of its annotation ("" is the first). ``callers``: a caller that it admits.
     """
@@ -76,7 +76,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 def choose(site: Site, *, tag: str | None, draw: Callable[[], float]) -> RevisionKey:
     """Choose a revision of a site by tag, else by weight; an unknown tag is ignored.
 
-    ``draw`` gives numbers from 0 to below 1: with 90 and 10 percent, 0.89 is the first revision and 0.9 the second.
+    ``draw`` returns random numbers in [0, 1): with 90 and 10 percent, 0.89 is the first revision and 0.9 the second.
     """
     if tag is not None and (tagged := site.tags.get(tag)) is not None:
         return choose(tagged, tag=None, draw=draw)

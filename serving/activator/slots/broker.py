@@ -60,7 +60,7 @@ class SlotBroker(Generic[RequestId]):
         # When to ask again, for revisions whose ask was too early or got nothing.
         self._ask_due_s: dict[RevisionKey, float] = {}
 
-    # What peers do.
+    # Events of peers.
 
     def set_peers(self, peers: Iterable[int], now_s: float) -> RoutingOutcome[RequestId]:
         """The other living processes, whenever they change; dispatches the requests that begin."""

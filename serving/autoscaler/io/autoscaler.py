@@ -1,6 +1,6 @@
 """Connects watches, stats, scalers and writes into one autoscaler.
 
-``RevisionWatch`` keeps what is known, ``DecisionLoop`` decides and writes, ``PolicyClient`` follows ScalingPolicies; this
+``RevisionWatch`` keeps the observed state, ``DecisionLoop`` decides and writes, ``PolicyClient`` follows ScalingPolicies; this
 module connects them and takes the stats.
 """
 
@@ -172,7 +172,7 @@ class Autoscaler:
             await turn()
         _log.info("autoscaler.synced", extra={"revisions": self._watch.scaled_count})
 
-    # What the watch reports.
+    # Reports of the watch.
 
     def complete(self, key: RevisionKey, entry: RevisionEntry, *, is_restart: bool) -> None:
         """Note that the inputs of a decision may be complete."""

@@ -189,7 +189,7 @@ def api_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def late_api_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the same options. The command calls ``api`` to connect, and works in part without a server."""
+    """Add the options of ``api_options``. The command calls ``api`` to connect, and works in part without a server."""
 
     @functools.wraps(command)
     def wrapped(**given: Any) -> None:  # noqa: ANN401 - as above

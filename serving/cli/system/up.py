@@ -46,7 +46,7 @@ _LOG = "up.log"
 # Four daemons that take a second each, on a machine under heavy load.
 _READY_S = 180.0
 _EXIT_FAILED = 1
-# What only `serving up` reads.
+# Variables that only `serving up` reads.
 _OWN = frozenset({"SERVING_ACTIVATOR_COUNT"})
 _DAEMONS = ("ACTIVATOR", "AUTOSCALER", "CONTROLLER", "DASHBOARD", "NODEGROUP", "PLACEMENT")
 _SETTING = re.compile(rf"SERVING_({'|'.join(_DAEMONS)})_\w+")
@@ -351,7 +351,7 @@ def _tls_environment(certificates: Sequence[Path], keys: Sequence[Path]) -> dict
     """The activator's settings for these certificates, each of which works; the first is the default.
 
     Raises:
-        SettingsError: with a problem for each that does not.
+        SettingsError: with a problem for each invalid one.
     """
     if len(certificates) != len(keys):
         what = f"{len(certificates)} of --tls-cert and {len(keys)} of --tls-key"

@@ -1,8 +1,8 @@
 """The controller at work: reflectors fill the cache, a queue of keys is decided on, and plans are written through the port.
 
-A key is decided on what is known when a worker takes it, and its writes are made in their order; the server's answers go
-into the cache at once. A conflict means that the object has changed: the key is retried shortly. Nothing is remembered that
-a restart would miss.
+A worker decides on a key with the state at that time, and makes its writes in order; the server's responses go into the cache at
+once. A conflict means that the object has changed: the key is retried shortly. The controller keeps no state that a restart would
+lose.
 """
 
 import asyncio

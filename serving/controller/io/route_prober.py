@@ -1,7 +1,7 @@
 """Asks activators whether they serve a Route as in its status; the Route is Ready once all do.
 
-One task for each Route that waits. It asks every activator ``GET /routes/NAMESPACE/NAME`` and compares the digest that it
-answers (``serving.model.routepolicy``); nothing is asked while no Route waits.
+One task for each Route that waits. It asks every activator ``GET /routes/NAMESPACE/NAME`` and compares the digest that it returns
+(``serving.model.routepolicy``); no request is sent while no Route waits.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class RouteProber:
 
     async def run(self) -> None:
         """Ask activators until cancelled."""
-        # The addresses are pods of this system: a proxy of the environment has no part in it.
+        # The addresses are pods of this system: a proxy from the environment does not apply.
         async with aiohttp.ClientSession(trust_env=False) as self._session, asyncio.TaskGroup() as self._group:
             await asyncio.Event().wait()
 
@@ -63,7 +63,7 @@ class RouteProber:
             self._replies.keep([*asked, *agreed])
             results = await asyncio.gather(*(self._serves(one, route, digest) for one in asked))
             agreed |= {address for address, serves in zip(asked, results, strict=True) if serves}
-            # Who has left since is not waited for, and who has come since is asked.
+            # Activators that have left are not awaited, and new ones are asked.
             if all(one in agreed or self._is_skipped(one) for one in self._addresses()):
                 break
             await asyncio.sleep(retry_delay_s(tries))

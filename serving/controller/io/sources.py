@@ -24,7 +24,7 @@ _CONTROLLER_MAP = "config-controller"
 
 _log = logging.getLogger(__name__)
 
-# Between two looks whether the server has HTTPRoutes.
+# Between two checks whether the server has HTTPRoutes.
 _HTTPROUTES_RETRY_S = 2.0
 
 Wake = Callable[[set[WorkKey], Kind | None], None]

@@ -1,7 +1,7 @@
 """Keeps a PodAutoscaler and a ServerlessService for each revision, as ``controller/revisions/views.py`` derives them.
 
 It follows revisions, Deployments and the slices of public Services, and writes a view when it differs from the one that was
-written last. A view goes with its revision, by its owner reference. Changes within a short time are written together.
+written last. A view is deleted with its revision, by its owner reference. Changes within a short time are written together.
 """
 
 import asyncio

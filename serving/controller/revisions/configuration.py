@@ -45,7 +45,7 @@ from serving.settings.annotations import read_annotations
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import DISABLED, ControllerSettings
 
-# What the controller and the autoscaler write on a revision themselves.
+# Annotations that the controller and the autoscaler write on a revision.
 _OWN_LABELS = frozenset({CONFIGURATION_GENERATION_LABEL, ROUTING_STATE_LABEL})
 _OWN_ANNOTATIONS = REVISION_STATE_ANNOTATIONS | {CREATOR_ANNOTATION}
 

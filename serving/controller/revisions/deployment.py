@@ -41,7 +41,7 @@ from serving.model.objects import (
 # The port of a container that declares none.
 USER_PORT = 8080
 _USER_PORT_NAME = "user-port"
-# What changes while a revision runs; a pod keeps its own.
+# Annotations that change while a revision runs; a pod keeps its own.
 _NOT_OF_PODS = REVISION_STATE_ANNOTATIONS | {LAST_APPLIED_ANNOTATION, GUARDED_ANNOTATION}
 # Fields of a revision's spec that are not part of the pod's spec.
 _NOT_OF_THE_POD = RevisionFields.__optional_keys__
@@ -167,7 +167,7 @@ def _container(container: Object, revision: Object, *, serves: bool) -> Object:
     made = {
         **container,
         "env": [*container.get("env", ()), *environment],
-        # The status of a failed container carries the last lines of its log.
+        # The status of a failed container includes the last lines of its log.
         "terminationMessagePolicy": container.get("terminationMessagePolicy") or "FallbackToLogsOnError",
     }
     if serves:

@@ -67,10 +67,11 @@ _COUNTS = {"actualReplicas", "desiredReplicas"}
 class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
     """The facts beside the revision that its decision reads.
 
-    ``routes`` are the names of routes that reference it; ``is_newest`` says that its configuration created none after it,
-    ``is_awaited`` that a route follows the latest revision of that configuration; ``refusal`` is why the server refuses one of its
-    children, "" if it does not; ``public`` is its public Service, None where the settings have none; ``hpa`` is the
-    HorizontalPodAutoscaler of its name; ``count_period_s`` is how long changes of its pods are summed up. ``is_guarded``: a route limits its callers.
+    ``routes`` are the names of routes that reference it; ``is_newest``: its configuration has no newer revision; ``is_awaited``:
+    a route follows the latest revision of that configuration; ``refusal`` is the server's reason to refuse one of its children,
+    "" if there is none; ``public`` is its public Service, None without such Services; ``hpa`` is the HorizontalPodAutoscaler of
+    its name; ``count_period_s`` is the least time between two writes of its number of pods. ``is_guarded``: a route limits its
+    callers.
     """
 
     children: RevisionChildren

@@ -84,7 +84,7 @@ def _failures(pod: Object, exits_tolerated: int) -> Iterator[Failure]:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             yield _of_resources(condition.get("reason", ""), condition.get("message", ""))
     for status in nested(pod, "status", "initContainerStatuses") or ():
-        # One that waits for another service ends again and again until that is there: each end is no failure.
+        # A container that waits for another service exits repeatedly until that service is up; such an exit is no failure.
         yield from _failures_of_container(status, max(exits_tolerated, status.get("restartCount", 0), 1))
     everybodys = nested(pod, "status", "containerStatuses") or ()
     statuses = [one for one in everybodys if one.get("name") != _QUEUE_PROXY]

@@ -38,7 +38,7 @@ class ActivatorReplies:
         return since_s is not None and now_s - since_s >= SILENT_S
 
     def keep(self, addresses: Collection[str]) -> None:
-        """Forget all other activators."""
+        """Keep these activators, and forget all others."""
         for address in self._silences.keys() - set(addresses):
             del self._silences[address]
 

@@ -45,7 +45,7 @@ _Target = tuple[Kind, Key]
 
 
 class MappingContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a mapping depends on.
+    """The inputs of a mapping's decision.
 
     ``claim`` and ``target`` are None where they do not exist; ``holder`` is the route that has the host already.
     """

@@ -103,7 +103,7 @@ def tag_service_writes(route: Object, services: TagServices, settings: Controlle
 
 
 class RouteContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a route depends on beside its targets.
+    """The inputs of a route's decision, except its targets.
 
     ``lost`` are hosts that it claims, with the route that holds each; ``public`` is its public Service, None where the
     settings have none, and ``refusal`` why the server refuses that, "" if it does not; ``tag_services`` are

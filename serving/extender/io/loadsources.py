@@ -1,8 +1,8 @@
 """Reads node loads from the configured source, and makes a ``LoadReport`` of them.
 
-Each call is one attempt; the next follows a period later. A source that is away, refuses or answers nonsense raises
-``Unavailable`` or ``InvalidValue``; neither repeats the token, which is read from its file at each look. Redirects are not
-followed: the token would go along.
+Each call is one attempt; the next follows a period later. A source that is down, refuses or returns invalid data raises
+``Unavailable`` or ``InvalidValue``; neither repeats the token, which is read from its file for each call. Redirects are not
+followed: they would disclose the token.
 """
 
 import asyncio
@@ -131,7 +131,7 @@ class _PrometheusSource:
             calls = (
                 self._caller.get("/api/v1/query", {"query": text}, accepted=(200, 400, 422)) for text in asked.values()
             )
-            # All calls end before one that failed is reported: the session closes after the look.
+            # All calls end before a failure is reported: the session closes after this read.
             responses = await asyncio.gather(*calls, return_exceptions=True)
             found = {key: read_vector(_body(one), settings) for key, one in zip(asked, responses, strict=True)}
             return node_usages(found, at_s=now_s)
@@ -178,7 +178,7 @@ class _WatcherSource:
         """Implement ``LoadSource.read``. The service chooses the window."""
         body = await self._caller.get("/watcher", {})
         found = read_watcher_body(body, quirks=self._settings.quirks)
-        # Its clock is that of the wall; scores count age on theirs.
+        # Its timestamps are wall-clock time; scores measure age on a monotonic clock.
         at_s = now_s - max(0.0, wall_s - found.at_s)
         usages = {name: msgspec.structs.replace(one, at_s=at_s) for name, one in found.usages.items()}
         return msgspec.structs.replace(found, usages=usages)

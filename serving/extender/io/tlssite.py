@@ -1,7 +1,7 @@
 """A listener whose certificate and callers' authorities follow their files.
 
-A change makes a new TLS context and a new site on the same socket: the next connection meets it, connections that exist go
-on. Files that do not work are reported once, and the last good ones stay.
+A change creates a new TLS context and a new site on the same socket; it serves new connections, and existing ones continue.
+Invalid files are reported once, and the last valid ones stay in use.
 """
 
 import logging
@@ -30,7 +30,7 @@ class TlsSite:
         self._site: web.SockSite | None = None
 
     async def start(self) -> None:
-        """Serve. Raises ``InvalidCertificate`` for files that do not work."""
+        """Serve. Raises ``InvalidCertificate`` for invalid files."""
         if self._settings.paths:
             self._seen = _read(self._settings)
             await self._serve(_context(self._settings, self._seen))

@@ -138,7 +138,7 @@ def _is_annotated(kind: Kind, one: Object) -> bool:
 def with_user_info(kind: Kind, new: Object, old: Object | None, *, user: str) -> Object:
     """Set both annotations on a new object, and the modifier when the spec changes. "" is a write of the system.
 
-    An annotation that a writer left out stays as it was, so that a whole manifest can be written again. Knative refuses it.
+    An omitted annotation keeps its value, so that a complete manifest can be applied again; Knative rejects that.
     """
     if not _is_annotated(kind, new):
         return new
@@ -184,7 +184,8 @@ def admit(  # noqa: PLR0913 - settings
 ) -> Object:
     """The object as it is stored. ``old`` is the one before, None for a new one. Raises ``Invalid``.
 
-    ``scaling`` is what annotations are held to; ``features`` are the feature flags. ``is_one_machine`` checks what a real API server checks in its own kinds.
+    Annotations are validated against ``scaling``; ``features`` are the feature flags. ``is_one_machine`` checks what a real API
+    server checks in its own kinds.
     """
     crd = crds().get(kind)
     if crd is None:
@@ -195,7 +196,7 @@ def admit(  # noqa: PLR0913 - settings
         if kind == POD:
             return with_requests(new)
         return _with_encoded_data(new) if kind == SECRET and "stringData" in new else new
-    # What a write has not touched was completed and checked when it was written.
+    # Unchanged parts were completed and validated when they were written.
     same = frozenset(key for key, value in new.items() if old is not None and value is old.get(key))
     whole = _completed(kind, new, same, old=old or {})
     if subresource is None:
@@ -256,7 +257,7 @@ def unknown(kind: Kind, body: Object) -> list[str]:
     """The paths of fields that would be dropped, in the order of the object."""
     found = [f"metadata.{key}" for key in body.get("metadata") or {} if key not in _METADATA]
     crd = crds().get(kind)
-    # The schema of metadata names only what rules read.
+    # The schema of metadata has only fields that rules read.
     rest = {key: value for key, value in body.items() if key != "metadata"}
     return found if crd is None else [*unknown_fields(crd.schema, rest), *_unknown_of_init(kind, body), *found]
 
@@ -289,7 +290,7 @@ def _annotation_problems(kind: Kind, body: Object, scaling: AutoscalerSettings) 
         what = f"{place!r} is not valid; expected {expected}"
         yield Problem(where=f"annotation {QUEUE_PROXY_ANNOTATION}", what=what, expected=expected)
     for problem in read_annotations(annotations, scaling).problems if annotations else ():
-        # What a server says has no field for what would be right.
+        # A server's message has no field for the expected value.
         yield msgspec.structs.replace(problem, what=f"{problem.what}; expected {problem.expected}")
     if kind in _ROLLED_OUT:
         own = (body.get("metadata") or {}).get("annotations") or {}

@@ -1,8 +1,8 @@
 """Admission by other objects of a namespace: ServiceAccounts, LimitRanges and ResourceQuotas.
 
 Input: an object that is to be created or replaced, after ``admission``, and the store. A pod gets its account, the account's
-``imagePullSecrets`` and the defaults of LimitRanges; whatever breaks a rule is refused with the server's own words. Updates of
-pods are not held to it, nor pods that ran before a restart: see ``enforce``.
+``imagePullSecrets`` and the defaults of LimitRanges; violations are rejected with a real server's messages. The rules do not
+apply to updates of pods, nor to pods that ran before a restart: see ``enforce``.
 """
 
 from collections.abc import Callable, Iterable
@@ -48,7 +48,7 @@ def _claim_of(kind: Kind, one: Stored) -> Claim:
         try:
             found = claim_of(kind, decoded(one.encoded))
         except InvalidValue:
-            # Stored before there was a quota, when its amounts were not read: it counts for nothing.
+            # Stored before the quota existed, when its amounts were not read: it does not count.
             found = Claim(usage={})
         _claims[one] = found
     return found

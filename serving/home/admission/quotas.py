@@ -17,7 +17,7 @@ _ONE = ExactAmount(10**9)
 _OVER = ("Succeeded", "Failed")
 # Resources that have a request and a limit, each with a quota of its own; the plain name is the request.
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")
-# With a quota on one of these, each container must say how much it takes.
+# With a quota on one of these, each container must state an amount.
 _NEEDED = ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
 _COUNT = "count/"
 _SERVICE_TYPES = {"LoadBalancer": "services.loadbalancers", "NodePort": "services.nodeports"}
@@ -213,7 +213,7 @@ def _filled(container: Object, defaults: Mapping[str, Mapping[str, str]]) -> tup
     """A container with the defaults, and the set ones: "cpu, memory request", "memory limit"."""
     resources = {**(container.get("resources") or {})}
     said: list[str] = []
-    # A request that is missing is its limit.
+    # A missing request equals the limit.
     own = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     given = {"requests": own, "limits": resources.get("limits") or {}}
     for field in _FIELDS:

@@ -1,7 +1,7 @@
-"""Tokens of users: each is a Secret of the system's namespace that has its role, its expiry and the hash of its text.
+"""Tokens of users: each is a Secret in the system's namespace with its role, its expiry and the hash of its text.
 
-A token is ``NAME.SECRET``. The secret has 256 random bits, so that one SHA-256 protects it: there is nothing to guess. It is shown once,
-to who makes it, and neither the store nor a log has it. A token ends when its Secret is deleted, with the next request.
+A token is ``NAME.SECRET``. The secret has 256 random bits, so one SHA-256 is enough to protect it. It is shown once, to its
+creator, and is in neither the store nor a log. A token ends when its Secret is deleted, with the next request.
 """
 
 import datetime as dt
@@ -31,7 +31,7 @@ _SECRET_BYTES = 32
 
 
 class AccessToken(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored of a token. ``digest`` is the SHA-256 of its secret, in hexadecimal; ``until_s`` since the epoch."""
+    """The stored part of a token. ``digest`` is the SHA-256 of its secret, in hexadecimal; ``until_s`` since the epoch."""
 
     grant: Grant
     digest: str
@@ -72,7 +72,7 @@ def secret_name(name: str) -> str:
 
 
 def read_token(secret: Object) -> AccessToken:
-    """The token of a Secret. Raises ``ValueError`` for one that is none, or cannot be read."""
+    """The token of a Secret. Raises ``ValueError`` for a Secret that is not a valid token."""
     name = name_of(secret).removeprefix(_PREFIX)
     if secret.get("type") != ACCESS_TOKEN_LABEL or name == name_of(secret) or not _NAME.fullmatch(name):
         raise ValueError(f"{name_of(secret)}: not an access token")

@@ -1,7 +1,7 @@
 """The audit log of the API: user, access and time of each request, one line of JSON each.
 
-Events have a kube-apiserver's format (``audit.k8s.io/v1``, level Metadata): no body, neither of a request nor of a response, is ever in it, so
-that Secrets are not. A watch, a followed log or a session in a pod has one line when it begins and one when it ends. A thread
+Events have a kube-apiserver's format (``audit.k8s.io/v1``, level Metadata): they never contain the body of a request or response,
+and so no Secrets. A watch, a followed log or a session in a pod has one line when it begins and one when it ends. A thread
 writes; a full disk costs lines and never a request.
 """
 
@@ -96,7 +96,7 @@ class AuditLog:
         self._strangers = self._omitted = 0
 
     def note(self, request: AuditedRequest, *, code: int, now_s: float, has_ended: bool = True) -> None:
-        """Log the end of a request, or the begin of a stream. ``now_s`` is seconds since the epoch."""
+        """Log the end of a request, or the start of a stream. ``now_s`` is seconds since the epoch."""
         if _is_routine(request) and code < _FAILED:
             return
         annotations = {}

@@ -57,11 +57,11 @@ _POD_FIELDS = {
     "volumes[*].nfs": _NO_VOLUME,
     "volumes[*].persistentVolumeClaim": _NO_VOLUME,
 }
-# What containers of images honour, and processes do not.
+# Fields that containers honour, and processes do not.
 _OF_CONTAINERS = frozenset(
     {"imagePullSecrets", "securityContext", "containers[*].securityContext", "containers[*].imagePullPolicy"}
 )
-# Where pods are containers, it is for another reason that these have no effect.
+# In containers these have no effect for another reason.
 _IN_CONTAINERS = {
     "dnsConfig": "containers ask the name server of this machine",
     "dnsPolicy": "containers ask the name server of this machine",

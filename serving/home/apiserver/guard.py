@@ -138,7 +138,7 @@ class ApiGuard:
         return grant
 
     async def note_stream(self, _: web.Request, response: web.StreamResponse) -> None:
-        """Log the begin of a stream, whose end may be far away."""
+        """Log the start of a stream, which may last for hours."""
         audited = _current.get(None)
         if self._audit is not None and audited is not None and audited.is_stream:
             self._audit.note(audited, code=response.status, now_s=wall_s(), has_ended=False)
@@ -150,7 +150,7 @@ class ApiGuard:
 
     @contextlib.asynccontextmanager
     async def stream(self, request: web.Request) -> AsyncIterator[None]:
-        """A stream ends with the server, and with its user's token."""
+        """Run a stream, which ends with the server or with its user's token."""
         _current.get().is_stream = True
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None

@@ -15,7 +15,7 @@ from serving.model.objects import Object, nested
 
 
 class ExecOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A command to run in a container, and its streams. Without a command, the container is attached to."""
+    """A command to run in a container, and its streams. Without a command, attach to the container."""
 
     container: str
     command: tuple[str, ...] = ()

@@ -42,7 +42,7 @@ _TAIL = (
     "chunked,text/html,image/png,image/jpg,image/gif,application/xml,application/xhtml+xml,text/plain,text/javascript,"
     "publicprivatemax-age=gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0."
 )
-# What both sides load into their compression before the first header.
+# The compression dictionary of both sides, loaded before the first header.
 _DICTIONARY = b"".join(struct.pack(">I", len(word)) + word.encode() for word in (*_WORDS.split(), *_MORE_WORDS))
 _DICTIONARY += _TAIL.encode()
 

@@ -46,7 +46,7 @@ async def upgraded(request: web.Request, protocols: tuple[str, ...]) -> web.WebS
 async def stream_session(request: web.Request, begin: Callable[[], Awaitable[ExecSession]]) -> web.WebSocketResponse:
     """Run a session over a websocket until the command ends or the client disconnects.
 
-    Every error goes to the client as the final Status: after the upgrade no other answer can be read.
+    Every error is sent to the client as the final Status: after the upgrade no other response can be read.
     """
     socket = await upgraded(request, PROTOCOLS)
     with contextlib.suppress(ConnectionResetError):
@@ -80,7 +80,7 @@ async def _stream(socket: web.WebSocketResponse, session: ExecSession) -> None:
 
 
 async def _send(socket: web.WebSocketResponse, session: ExecSession) -> None:
-    # A client that goes away ends the loop within: the output must not be followed after its descriptors are closed.
+    # A client that disconnects ends the inner loop: the output must not be read after its descriptors are closed.
     async with contextlib.aclosing(session.output()) as output:
         async for channel, piece in output:
             await socket.send_bytes(bytes([channel]) + piece)

@@ -41,7 +41,7 @@ from serving.model.objects import Object
 _ALL = ("*",)
 _READ = ("get", "list", "watch")
 _WRITE = ("create", "update", "patch", "delete", "deletecollection")
-# What a service needs. Slices and status are missing: who writes them takes the requests of others.
+# Kinds that a service needs. Slices and status are excluded: their writer could redirect other users' requests.
 _DEPLOYED = (
     *(SERVING_SERVICE, CONFIGURATION, REVISION, ROUTE, DOMAIN_MAPPING, SCALING_POLICY),
     *(DEPLOYMENT, POD, SERVICE, CONFIG_MAP, SECRET, SERVICE_ACCOUNT),
@@ -84,9 +84,9 @@ FULL_GRANT = Grant(user=ADMIN_USER, role=Role.ADMIN)
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """One access, as authorizers see it: a verb on a resource, or on a ``path`` that is none.
+    """One access, as authorizers see it: a verb on a resource, or on a ``path`` that is not a resource.
 
-    ``namespace`` None means all namespaces, "" a kind without.
+    ``namespace`` None means all namespaces, "" a cluster-scoped kind.
     """
 
     verb: str
@@ -159,7 +159,7 @@ _EVERYTHING = (Rule(verbs=_ALL, api_groups=_ALL, resources=_ALL),)
 
 
 def rules_in(grant: Grant, namespace: str | None) -> tuple[Rule, ...]:
-    """The rules of a user in one namespace; in all of them at once for None, and of kinds without one for ""."""
+    """The rules of a user in one namespace; None is all namespaces at once, "" the cluster-scoped kinds."""
     if grant.is_full:
         return _EVERYTHING
     if namespace == "":
@@ -224,7 +224,7 @@ class _RulesReview(msgspec.Struct, frozen=True):
 
 
 def access_review(grant: Grant, asked: object) -> Object:
-    """A SelfSubjectAccessReview with its status. Raises ``ValueError`` if ``asked`` is none."""
+    """A SelfSubjectAccessReview with its status. Raises ``ValueError`` if ``asked`` is not one."""
     spec = msgspec.convert(asked, _AccessReview).spec
     given = spec.resource_attributes or spec.non_resource_attributes
     if given is None or (spec.resource_attributes and spec.non_resource_attributes):

@@ -67,7 +67,7 @@ _UNSERVED = {
 }
 _OF_PODS = ("eviction", "log", *STREAMED)
 _SELF_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubject"
-# The version whose API this is; clients print it, and choose what they try by it.
+# The Kubernetes version of this API; clients print it, and choose features by it.
 _VERSION = {
     "major": "1",
     "minor": "32",
@@ -104,7 +104,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     here they carry no new version."""
 
     audit: AuditLog | None = None
-    """Gets each request. Default: none is logged."""
+    """Receives each request, for the audit log. Default: no audit log."""
 
 
 def application(

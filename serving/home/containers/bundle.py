@@ -1,8 +1,8 @@
 """The configuration of a container for crun and runc (OCI runtime specification, config.md), as a decision.
 
-Input: a container of a pod, its pod, its image, its environment and the user in numbers; output: the JSON of ``config.json``.
-The manifest overrides the image, as in Kubernetes. A container has the capabilities that Docker
-gives, without the one that makes device nodes.
+Input: a container of a pod, its pod, its image, its environment and the user in numbers; output: the JSON of ``config.json``. The
+manifest overrides the image, as in Kubernetes. A container has Docker's default capabilities, without the one to create device
+nodes.
 """
 
 import re
@@ -65,7 +65,7 @@ _SYSTEM_MOUNTS: tuple[Object, ...] = (
     {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": [*_SAFE, "ro"]},
 )
 
-# There is no group 5 with one user, and sysfs belongs to who made the network.
+# With one user there is no group 5, and sysfs belongs to the creator of the network.
 _ROOTLESS_MOUNTS: tuple[Object, ...] = (
     *(
         {**one, "options": [option for option in one["options"] if not option.startswith("gid=")]}
@@ -79,8 +79,8 @@ class ContainerBox(msgspec.Struct, frozen=True, kw_only=True):
     """The start parameters of a container: arguments, environment, working folder, user, mounts, network.
 
     ``network`` is the path of the pod's network namespace; ``cgroup`` is for a runtime that joins cgroups itself, and
-    ``cgroup_views`` are folders by the path at which the container reads them. ``is_rootless`` says that one user is all there is
-    in it, and that it shares the machine's network.
+    ``cgroup_views`` are folders by the path at which the container reads them. ``is_rootless``: it has a single user, and shares
+    the machine's network.
     """
 
     arguments: tuple[str, ...]
@@ -99,7 +99,7 @@ def arguments_of(container: Object, image: ImageRun, environment: Mapping[str, s
     """The command line: ``command`` replaces the image's entrypoint and arguments, ``args`` only the arguments.
 
     Raises:
-        InvalidValue: when neither says anything.
+        InvalidValue: when both are empty.
     """
     command, args = container.get("command") or [], container.get("args") or []
     words = [*command, *args] if command else [*(image.entrypoint or ()), *(args or image.command or ())]

@@ -1,7 +1,7 @@
 """Cgroups of containers: made with their limits before a container starts, read while it runs, removed after it.
 
-Both versions work. A container has one folder per controller with version 1, and one in all with version 2. They lie below
-our own cgroup, so that what bounds us bounds pods too. Where the kernel refuses, ``make`` says which limits are not enforced.
+Both versions work. A container has one folder per controller with version 1, and a single one with version 2. They are below our
+own cgroup, so that our limits also apply to pods. Where the kernel refuses, ``make`` says which limits are not enforced.
 """
 
 import contextlib
@@ -100,7 +100,7 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
     def path_of(self, name: str) -> str:
         """The cgroup path for a runtime that moves the container there itself; "" where the launcher does.
 
-        With version 2 runc would move out of what the launcher has joined.
+        With version 2 runc would leave the cgroup that the launcher has joined.
         """
         if not self.is_unified:
             return ""
@@ -125,7 +125,7 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
             cpu_ns = int((self.folders["cpuacct"] / name / "cpuacct.usage").read_text())
             cached = _fields(memory / "memory.stat").get("total_inactive_file", 0)
             held = int((memory / "memory.usage_in_bytes").read_text()) - cached
-            # runc makes a cgroup of its own below ours, and version 1 counts kills in each alone.
+            # runc creates its own cgroup below ours, and version 1 counts kills in each separately.
             places = (memory, *(one for one in memory.iterdir() if one.is_dir()))
             killed = sum(_fields(one / "memory.oom_control").get("oom_kill", 0) for one in places)
             return CgroupUse(cpu_s=cpu_ns / 1e9, memory_bytes=max(0, held), oom_kill_count=killed)
@@ -169,7 +169,7 @@ class PodCgroups:
         self._tree, self._pod_id = tree, pod_id
         self._oom_kills: dict[str, int] = {}
         self.refused: dict[str, list[str]] = {}
-        """The limits that no cgroup takes, by container."""
+        """The limits that no cgroup enforces, by container."""
 
     def make(self, name: str, limits: Limits) -> tuple[str, ...]:
         """Make the folders of a container, which its first process joins."""

@@ -1,7 +1,7 @@
 """Selects the runtime for containers: crun or runc, by running a container.
 
-A container of a shell script's size says more than a version: the kernel, the rights of this user and the runtime must all
-agree. A failure is reported in the runtime's own words, with what to install.
+Running a tiny container is a better test than a version: the kernel, the rights of this user and the runtime must all support it.
+A failure is reported with the runtime's message and the package to install.
 """
 
 import os
@@ -40,7 +40,7 @@ class ContainerEngine(msgspec.Struct, frozen=True, kw_only=True):
 def runtime_arguments(runtime: str, state: str, error_log: str) -> tuple[str, ...]:
     """The command line of a runtime, up to its subcommand."""
     options = ("--root", state, "--log", error_log, "--log-format", "json")
-    # crun would refuse cgroups of both versions at once; ours are joined before it starts.
+    # crun refuses cgroups of both versions at once; the launcher joins ours before it starts.
     manager = () if joins_cgroups(runtime) else ("--cgroup-manager", "disabled")
     return (runtime, *options, *manager)
 

@@ -22,7 +22,7 @@ _CLUSTER = "cluster.local"
 _SERVICE_LABELS = 5
 _A, _INTERNET = 1, 1
 _TTL_S = 5
-# Flags of an answer: it is one, authoritative, recursion is there; the low bits are the code.
+# Flags of a response: QR, AA and RA; the low bits are the response code.
 _RESPONSE, _RECURSION_WANTED = 0x8480, 0x0100
 _NO_NAME, _SERVER_FAILURE = 3, 2
 _LABEL_BYTES_MAX = 63
@@ -168,7 +168,7 @@ class NameServer:
         return failure(query)
 
     def _servers(self) -> Iterator[str]:
-        # It may change while we run, when a machine moves to another network.
+        # It may change at run time, when a machine moves to another network.
         with contextlib.suppress(OSError):
             yield from (one for one in servers_of(self._resolv_conf.read_text()) if one != self._address)
 

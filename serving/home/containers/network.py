@@ -28,7 +28,7 @@ from serving.home.pods.podfolder import sweep_folders
 _INNER_NETWORK, _PUBLIC_NETWORK = "10.138", "10.139"
 _HTTP_PORT = 80
 _BACKLOG = 4096
-# <linux/in.h>: bind to an address that the machine is to have soon.
+# <linux/in.h>: bind to an address that the machine will have later.
 _IP_FREEBIND = 15
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -39,7 +39,7 @@ _log = logging.getLogger("kubelet")
 
 # Two services that wake up at once.
 _COUNT = 2
-# After a pod took one: it is ready by then, and needs no core.
+# Delay after a pod took one: by then the pod is ready, and needs no core.
 _LAG_S = 0.3
 _RETRY_S = 5.0
 

@@ -36,8 +36,8 @@ _HOSTNAME_MAX = 63
 class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
     """The container runtime of this machine: its path, images, networks, and cgroups if available.
 
-    Without ``networks`` containers are rootless: they share the network and the one user of this machine that runs us, and
-    have its names from the file ``hosts``.
+    Without ``networks`` containers are rootless: they share the machine's network and the user of this process, and resolve names
+    by the file ``hosts``.
     """
 
     runtime: str

@@ -90,8 +90,8 @@ class HostsFile:
 class ServiceHosts:
     """The public hosts, kept up to date by the tasks in ``reflectors``; ``in`` tells whether a service has a host.
 
-    They follow from names and claims and not from any status: a pod must not get the address of the activator for a host
-    of the world by an entry in a status.
+    They are derived from names and claims, not from a status: an entry in a status must not make pods resolve a public host to
+    the activator.
     """
 
     def __init__(self, cluster: Cluster, rules: Callable[[], HostRules]) -> None:

@@ -32,11 +32,11 @@ from serving.model.knative import REVISION_LABEL
 from serving.model.objects import Key, Object, conditions_of, nested
 
 _WORKERS = 8
-# A pod that the watch has not brought after this time has come and gone unseen.
+# A pod that the watch has not delivered by then was created and deleted between two events.
 _WATCH_LAG_MAX_S = 5.0
-# A slice that changes by pods that are not ready waits for the next change: it names all pods, and many start at once.
+# A change of unready pods alone is written with the next change: a slice names all pods, and many start at once.
 _UNREADY_LAG_S = 0.1
-# A refused pod is created again: what refuses it, a quota or a missing account, may have changed.
+# Creating a refused pod is retried: the quota or the missing account may have changed.
 _REFUSED_PAUSE_S = 1.0
 _COMPONENT = "deployment-controller"
 _DEPLOYMENT, _SERVICE = "deployment", "service"
@@ -82,7 +82,7 @@ class Manager:
     def _deployment_changed(self, change: CacheChange) -> None:
         if change.key not in self._deployments.cache:
             self._made.pop(change.new["metadata"]["uid"], None)
-        # Its status is ours: nothing to look at.
+        # This process wrote its status: no need to check it.
         if change.old is None or _desired(change.old) != _desired(change.new):
             self._queue.add((_DEPLOYMENT, *change.key))
 
@@ -104,7 +104,7 @@ class Manager:
                 self._made.pop(owner["uid"], None)
             if owner["kind"] == DEPLOYMENT.name and is_counted:
                 self._queue.add((_DEPLOYMENT, change.key[0], owner["name"]))
-        # One that has no address yet is in no slice, and one that is not ready takes no requests.
+        # A pod without an address is in no slice, and an unready pod receives no requests.
         before, after = _address_of(change.old), _address_of(change.new)
         is_urgent = not is_here or (is_counted and (after or before) is not None)
         for label in _selectors(change.key[0], metadata.get("labels") or {}):
@@ -138,13 +138,13 @@ class Manager:
             try:
                 pod = await self._create_pod(deployment)
             except (Forbidden, Invalid) as error:
-                # A quota, a LimitRange, no such account. The pods that are there stay.
+                # A quota, a LimitRange or a missing account. Existing pods stay.
                 refusal = str(error)
                 await self._note_refusal(deployment, refusal)
                 break
             key = (metadata["namespace"], pod["metadata"]["name"])
             if key not in self._pods.cache:
-                # Known at once: a pod that the watch has not brought yet would be made again.
+                # Recorded at once: a pod that the watch has not delivered yet would be created again.
                 self._made.setdefault(metadata["uid"], {})[key] = (now_s(), pod)
         for name in plan.delete_names:
             try:
@@ -154,7 +154,7 @@ class Manager:
         pods = self._pods_owned_by(metadata["uid"])
         status = deployment_status(deployment, pods, refusal=refusal)
         if status != {key: value for key, value in (deployment.get("status") or {}).items() if key in status}:
-            # The uid fences it: a Deployment of that name that was made since has a status of its own.
+            # The uid fences it: a newer Deployment of that name has its own status.
             patch = {"metadata": {"uid": metadata["uid"]}, "status": status}
             await self._cluster.patch(
                 DEPLOYMENT, metadata["namespace"], metadata["name"], patch=patch, subresource="status"
@@ -180,7 +180,7 @@ class Manager:
     async def _adopt(self, deployment: Object) -> bool:
         """Adopt the pods of an earlier Deployment of this name; return whether there were any.
 
-        It gets as many replicas as it has pods at the least: what was scaled up stays so until the autoscaler says else.
+        It gets at least as many replicas as it has pods: it stays scaled up until the autoscaler decides otherwise.
         """
         metadata = deployment["metadata"]
         namespace = metadata["namespace"]
@@ -290,7 +290,7 @@ async def until_rebuilt(cluster: Cluster, *, within_s: float) -> None:
             slices = (await cluster.list(ENDPOINT_SLICE, label_selector=REVISION_LABEL)).items
         except ClusterError:
             continue
-        # Only those that were taken over: one that starts now is not what anybody remembers.
+        # Only pods that were taken over: pods that start now are new.
         old = [
             pod for pod in pods if pod["metadata"]["name"] in before and not pod["metadata"].get("deletionTimestamp")
         ]

@@ -80,7 +80,7 @@ def unschedulable_message(reasons: Iterable[str]) -> str:
 def excess_message(node: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
     """The event text for a pod larger than the whole node; "" if it could fit.
 
-    Such a pod starts all the same.
+    Such a pod starts anyway.
     """
     try:
         has, asks = amounts_of(nested(node, "status", "allocatable")), pod_sums(nested(pod, "spec") or {}, "requests")

@@ -1,9 +1,9 @@
 """The controller-manager's part, as decisions: pods of a Deployment, its status, the EndpointSlice of a Service.
 
-Input: objects as the store has them; output: objects as they should be, and names of pods that go. It starts nothing and
-writes nothing. Pods belong to their Deployment directly, without a ReplicaSet. A label has the digest of the template that a
-pod was made from, so that a change of the template replaces it. Pods of a revision have none: a revision never changes, and
-its Deployment is made again after each restart, beside pods that have gone on.
+Input: objects as the store has them; output: objects as they should be, and names of pods to delete. It starts nothing and writes
+nothing. Pods belong to their Deployment directly, without a ReplicaSet. A label has the digest of a pod's template, so that a
+change of the template replaces the pod. Pods of a revision have no such label: a revision never changes, and its Deployment is
+recreated after each restart while its pods keep running.
 """
 
 import hashlib
@@ -34,8 +34,8 @@ class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_pods(deployment: Object, pods: Sequence[Object]) -> PodPlan:
     """Create missing pods, or delete surplus ones.
 
-    Who goes first: pods that are not ready, then those of the lowest deletion cost, then the youngest. 3 wanted of 5, one of
-    them starting: that one and the cheapest of the rest.
+    Deletion order: unready pods, then those of the lowest deletion cost, then the youngest. Of 5 pods, one of them starting, with
+    3 wanted it deletes the starting one and the cheapest other one.
     """
     given = deployment["spec"].get("replicas")
     wanted = 1 if given is None else given
@@ -76,7 +76,7 @@ def _template_hash(deployment: Object) -> str:
 def _replacement(living: Sequence[Object], outdated: Sequence[Object], *, wanted: int) -> PodPlan:
     """Replace outdated pods one after another; a new one becomes ready before a ready one is removed.
 
-    1 wanted of 1 that is outdated: a second one starts, and the first goes when that is ready.
+    With 1 of 1 pods outdated, a second one starts, and the first is removed when that is ready.
     """
     missing = wanted - (len(living) - len(outdated))
     spare_count = max(0, sum(map(is_ready, living)) - wanted)
@@ -189,7 +189,7 @@ def desired_slice(service: Object, pods: Iterable[Object]) -> Object:
 
 
 def selects(service: Object, pod: Object) -> bool:
-    """Whether a Service's selector lets a pod through; without a selector it takes none."""
+    """Whether a Service's selector matches a pod; an empty selector matches none."""
     selector: Mapping[str, str] = service["spec"].get("selector") or {}
     labels = pod["metadata"].get("labels") or {}
     return bool(selector) and all(labels.get(key) == value for key, value in selector.items())

@@ -1,7 +1,7 @@
 """Reads an image from an OCI layout (a folder, or a tar file of one) or from a file of ``docker save``.
 
-Input: a path; output: ``ArchivedImage`` with its config, its layers as files, and its names. Everything that an OCI layout
-names by a digest is verified. Of several platforms the one of this machine is taken.
+Input: a path; output: ``ArchivedImage`` with its config, its layers as files, and its names. All digests of an OCI layout are
+verified. Of several platforms it selects that of this machine.
 """
 
 import contextlib
@@ -98,11 +98,10 @@ class _Saved(msgspec.Struct, frozen=True, rename={"config": "Config", "tags": "R
 
 @contextlib.contextmanager
 def open_archive(path: Path, *, scratch: Path | None = None) -> Iterator[list[ArchivedImage]]:
-    """The images of an archive or layout, for the time of a ``with``. ``scratch`` is for unpacking a tar file.
+    """The images of an archive or layout, within a ``with``. ``scratch`` is for unpacking a tar file.
 
     Raises:
-        InvalidValue: when it is neither, is damaged, or has no image for this machine.
-        OSError: when it cannot be read.
+        InvalidValue: when it is neither of them, is damaged, or has no image for this machine. OSError: when it cannot be read.
     """
     if path.is_dir():
         yield _images(path)

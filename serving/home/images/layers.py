@@ -1,8 +1,8 @@
 """Unpacks the layers of an image, one over the other, into one folder.
 
-A layer is untrusted input. No entry is written outside of the folder: each name is resolved as if the folder were the root
-of the machine, links that lie in it included. Device nodes are left out; bytes and entries are bounded. A layer removes what
-is below it by whiteouts: ``.wh.NAME`` for one entry, ``.wh..wh..opq`` for all of a folder (OCI image specification, layer.md).
+A layer is untrusted input. No entry is written outside of the folder: each name is resolved as if the folder were the root of the
+machine, links that lie in it included. Device nodes are skipped; bytes and entries are bounded. A layer removes entries of lower
+layers by whiteouts: ``.wh.NAME`` for one entry, ``.wh..wh..opq`` for all of a folder (OCI image specification, layer.md).
 """
 
 import bz2

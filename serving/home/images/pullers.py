@@ -78,7 +78,7 @@ def pull_from_registry(
     ``credentials`` are tried first, as in a file of containers-auth.json(5); then those of this machine's user.
 
     Raises:
-        ImageUnavailable: when there is no skopeo, or the registry does not give it.
+        ImageUnavailable: when there is no skopeo, or the registry does not provide it.
     """
     if reference.registry in _NEVER_PULLED:
         raise ImageUnavailable(

@@ -37,7 +37,7 @@ class ImagePins:
             self._write({**self._read(), key: image.id})
 
     def unpin(self, kept: Collection[str]) -> frozenset[str]:
-        """Drop the pins of all revisions but the ``kept``; the ids that remain pinned."""
+        """Drop the pins of all revisions but the ``kept``; return the ids that remain pinned."""
         with locked(self._folder):
             pins = {key: one for key, one in self._read().items() if key.partition("/")[0] in kept}
             self._write(pins)
@@ -54,7 +54,7 @@ class ImagePins:
 
 
 def images_used(pod: Object, store: ImageStore) -> frozenset[str]:
-    """The ids of the images that the containers of a pod run by its status, of a revision by its pins, else by name."""
+    """The image ids in use by a pod (from its status) or by a revision (from its pins), else by name."""
     ids = {
         one.get("name", ""): one.get("imageID", "").removeprefix(ID_SCHEME)
         for field in ("containerStatuses", "initContainerStatuses")
@@ -86,7 +86,7 @@ class ImageSource:
         All calls with one ``key``, such as a container of a revision, get the image that the first one got.
 
         Raises:
-            ImageUnavailable: when it cannot be had.
+            ImageUnavailable: when it cannot be obtained.
         """
         try:
             reference = parse_reference(image)

@@ -1,7 +1,7 @@
 """Measures the disk use of pods, and evicts those over a limit by the decisions of ``diskbudget``.
 
-A pod over a limit of its own is evicted within seconds. Where the disk is nearly full the idlest pod goes, one at a time, so that
-the store, which needs the same disk, can go on to write.
+A pod over its own limit is evicted within seconds. On a nearly full disk the idlest pod is evicted, one at a time, so that the
+store can still write to the same disk.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _PERIOD_S = 2.0
 # As Kubernetes gives a pod that it evicts for its own use.
 _GRACE_S = 1
 _BLOCK_BYTES = 512
-# Of one pod: a walk takes some seconds for so many, and what it found until then counts.
+# Most files of one pod: a walk of this many takes some seconds, and then counts what it has found.
 _ENTRIES_MAX = 500_000
 # Pods with less are not worth their end.
 _REMOVABLE_BYTES = 2**20
@@ -35,7 +35,7 @@ _VOLUMES, _CONTAINERS = ".volumes", "containers"
 
 
 def disk_use(folder: Path, logs: Path) -> DiskUse:
-    """Measure a pod's folder and its logs. Files in memory, and links, count nothing. Blocks."""
+    """Measure a pod's folder and its logs. Files in memory, and links, do not count. Blocks."""
     volumes, layers = folder / _VOLUMES, folder / _CONTAINERS
     by_log: dict[str, int] = {}
     for path, size in _files(logs):
@@ -81,7 +81,7 @@ def _files(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 class DiskWatch:
-    """Looks after the disk use of the pods of one kubelet."""
+    """Watches the disk use of one kubelet's pods."""
 
     def __init__(self, node: NodeContext, pods: Callable[[], Collection[PodRun]]) -> None:
         self._node, self._pods = node, pods
@@ -122,7 +122,7 @@ class DiskWatch:
                 POD, *pod.key, patch={"status": evicted_status(message)}, subresource="status"
             )
         except ClusterError as error:
-            # On a full disk nothing is written: the pod goes, which is what makes room.
+            # On a full disk nothing can be written; deleting the pod frees room.
             _log.warning("pod.eviction_not_written", extra={"pod": pod.key[1], "error": str(error)})
         with contextlib.suppress(NotFound):
             await self._node.cluster.delete(POD, *pod.key, grace_s=_GRACE_S)

@@ -46,7 +46,7 @@ _log = logging.getLogger("kubelet")
 
 _MEMORY_PERIOD_S = 1.0
 _ROTATION_PERIOD_S = 10.0
-# Pods that are gone, of which the logs can still be read on disk.
+# Deleted pods whose logs are kept on disk.
 _GONE_LOGS_KEPT = 100
 # Between two attempts at a pod that raises, as a kubelet's CrashLoopBackOff.
 _PATIENCE = RestartSettings(pause_first_s=10.0, pause_max_s=300.0, sound_s=600.0)
@@ -145,7 +145,7 @@ class Kubelet:
             await self._node.cluster.delete(POD, *pod.key)
 
     async def sweep(self) -> None:
-        """Remove what no pod owns: folders with their mounts, networks, cgroups. Call it after ``take_over``."""
+        """Remove folders with their mounts, networks and cgroups that no pod owns. Call it after ``take_over``."""
         kept = [pod.id for pod in self._running.values()]
         removed = await asyncio.to_thread(sweep_folders, self._node.pods, kept)
         if removed:
@@ -181,7 +181,7 @@ class Kubelet:
         pod = self._running.get(uid)
         is_there = key in self._pods.cache
         if uid in self._gone:
-            # What was written before its end and is seen after it.
+            # Output written before its end and read after it.
             if not is_there:
                 self._gone.discard(uid)
             return

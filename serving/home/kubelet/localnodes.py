@@ -1,7 +1,7 @@
 """Keeps the Nodes of this machine: the machine itself, or virtual nodes of the local cloud.
 
-A virtual node is there when the boot time of its machine is over. When its machine is gone, its Node and the pods on it are deleted,
-as a cloud takes them with the machine; a node group drains it before. Nodes of an earlier start that are none now are removed.
+A virtual node appears when the boot time of its machine has passed. When its machine is removed, its Node and pods are deleted,
+as in a cloud; a node group drains it first. Leftover Nodes of an earlier start are removed.
 """
 
 import asyncio

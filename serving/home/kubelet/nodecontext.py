@@ -22,7 +22,7 @@ from serving.settings.queueproxy import QueueProxySettings
 
 
 class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What pods on this node share: store, runtime, folders, sink of statistics, and cluster key.
+    """Shared by all pods on this node: store, runtime, folders, address for statistics, and cluster key.
 
     ``hosts`` is the hosts file of pods, with the names of services. ``name`` is the node's name. ``reported_network``
     replaces the "127." of a pod's address in its status, for servers that refuse loopback addresses; activators undo it
@@ -54,9 +54,9 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     eviction_free_ratio: Callable[[], float] = lambda: ControllerSettings().eviction_free_ratio
 
     def warm_revision_of(self, pod: Object) -> str:
-        """The revision, NAMESPACE/NAME, of whose warm process a pod is forked; "" for another pod.
+        """The revision, NAMESPACE/NAME, whose warm process forks a pod; "" for another pod.
 
-        With strict isolation each pod has a user of its own, which a fork of a process without rights cannot become.
+        With strict isolation each pod has its own user, and a fork of an unprivileged process cannot change its user.
         """
         annotations, labels = annotations_of(pod), labels_of(pod)
         if annotations.get(TEMPLATE_ANNOTATION) != "preload" or (self.isolation and self.isolation.is_strict):
@@ -65,6 +65,6 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
         return "" if is_other else f"{namespace_of(pod)}/{labels.get(REVISION_LABEL, '')}"
 
     def folder_of(self, pod: Object, pod_id: str) -> Path:
-        """The folder of a pod. A warm process sees that around those of all its pods."""
+        """The folder of a pod. A warm process sees the parent folder of all its pods."""
         revision = self.warm_revision_of(pod) if self.isolation else ""
         return (warm_folder(self.pods, revision) if revision else self.pods) / pod_id

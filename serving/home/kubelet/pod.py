@@ -3,8 +3,8 @@
 App and queue-proxy start side by side. The queue-proxy reports readiness, which is in the pod's status at once. A deleted
 pod drains its queue-proxy first, so that requests in flight are answered before their app ends.
 
-The processes belong to the runtime, together with a note that has all that is needed to go on: the pod survives the end
-of this control process, and the next one takes it over under the same name and address.
+The processes belong to the runtime, together with a note that has everything needed to continue: the pod survives the end of this
+control process, and the next one takes it over under the same name and address.
 """
 
 import asyncio

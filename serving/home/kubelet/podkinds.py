@@ -84,7 +84,7 @@ class ProcessPod:
     is_rootless = False
     """Whether its containers have one user."""
     has_images = False
-    """Whether its containers are those of images."""
+    """Whether its containers run images."""
 
     def __init__(self, setup: PodSetup) -> None:
         self.setup = setup
@@ -100,7 +100,7 @@ class ProcessPod:
 
     @property
     def refused_limits(self) -> Mapping[str, Collection[str]]:
-        """The limits that no cgroup takes, by container."""
+        """The limits that no cgroup enforces, by container."""
         return self.cgroups.refused
 
     def start(self, container: Object) -> StartProcess:
@@ -156,7 +156,7 @@ class ProcessPod:
         }
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to a port that one of these processes of its apps listens on. Raises ``OSError``."""
+        """Connect to a port on which one of these processes of its apps listens. Raises ``OSError``."""
         listening = await asyncio.to_thread(lambda: {one for pid in pids for one in listening_ports(pid)})
         if port not in listening and self._declares(port):
             # A declared port is a wish here: the app listens on the one that it was given.
@@ -339,7 +339,8 @@ async def choose_kind(
 ) -> ProcessPod:
     """Choose the kind of a pod, once all images are there or the pod is deleted.
 
-    ``was_boxed`` is what an earlier control process chose, None for a new pod. ``on_state`` gets what a container waits for, ``warn`` the reason and message of an Event.
+    ``was_boxed`` is the choice of an earlier control process, None for a new pod. ``on_state`` receives the reason for which a
+    container waits, ``warn`` the reason and message of an Event.
     """
     host, pod, failure_count = setup.node.containers, setup.manifest, 0
     has_network, otherwise = has_own_network(pod), _kind_without_box(setup)
@@ -383,7 +384,7 @@ async def choose_kind(
 async def _credentials(setup: PodSetup, warn: Callable[[str, str], Awaitable[None]]) -> bytes:
     """Collect registry credentials from the pod's imagePullSecrets.
 
-    A Secret without credentials is reported as an event; the pull is tried all the same.
+    A Secret without credentials is reported as an event; the pull is tried anyway.
     """
     found = []
     for name in dict.fromkeys(one.get("name", "") for one in setup.manifest["spec"].get("imagePullSecrets") or ()):

@@ -34,10 +34,10 @@ async def run_init_containers(
     stop: asyncio.Event,
     takes_over: bool,
 ) -> bool:
-    """Run the init containers; whether all ended with 0. False once one has failed for good, or ``stop`` is set.
+    """Run the init containers; return whether all exited with 0. False once one has finally failed, or ``stop`` is set.
 
-    The one that runs is in ``keepers``, so that the caller ends it with the pod. ``takes_over`` says that an earlier control
-    process began: what has ended with 0 is not run again.
+    The one that runs is in ``keepers``, so that the caller ends it with the pod. ``takes_over``: an earlier control process began
+    this, and containers that exited with 0 are not run again.
     """
     for spec in specs:
         if spec.first.is_over and spec.first.exit_code == 0:

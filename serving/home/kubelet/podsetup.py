@@ -55,7 +55,7 @@ _PERIOD_S = 5.0
 
 QUEUE_PROXY = "queue-proxy"
 CALLER_URL = "SERVING_CALLER_URL"
-"""In the environment of an app: where its queue-proxy gives it the token that names it to other services."""
+"""Environment variable of an app: where its queue-proxy serves the token that names the app to other services."""
 
 
 async def read_sources(
@@ -166,7 +166,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def caller_key(self) -> str:
-        """What the app shows to its queue-proxy for its caller token: processes of the machine share its loopback."""
+        """The key with which the app requests its caller token: all processes of the machine share its loopback."""
         return caller_key(self.node.key, namespace=namespace_of(self.manifest), pod=name_of(self.manifest))
 
     def proxy_environment(self, *, app: str, oom_folders: Sequence[str] = ()) -> dict[str, str]:
@@ -188,7 +188,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def secret(self) -> str:
-        """The features that our daemons show to the pod's queue-proxy."""
+        """The secret that our daemons present to the pod's queue-proxy."""
         return pod_secret(self.node.key, namespace=namespace_of(self.manifest), pod=name_of(self.manifest))
 
     @property

@@ -13,7 +13,7 @@ from serving.queueproxy.io.dormant import WAKE_HOLD_S
 
 _log = logging.getLogger("kubelet")
 
-# A queue-proxy answers at once, unless the app wakes by a call of its own.
+# A queue-proxy responds at once, unless it wakes the app by the app's own call.
 _WAKE_MAX_S = 90.0
 # Two orders may be late before the first one ends.
 _REPEAT_S = WAKE_HOLD_S / 3
@@ -41,7 +41,7 @@ class AppSleep:
         return self._admin is not None
 
     def reach(self, admin: tuple[str, int], *, secret: str) -> None:
-        """Set where its queue-proxy takes orders, and the pod's secret."""
+        """Set the address of its queue-proxy for orders, and the pod's secret."""
         self._admin, self._secret = admin, secret
 
     def report(self, *, is_dormant: bool) -> None:
@@ -76,7 +76,7 @@ class AppSleep:
             _log.warning("pod.not_woken", extra={"address": host, "error": str(error)})
 
     def keep_awake(self, until: Awaitable[object]) -> None:
-        """Keep the app awake until something has ended."""
+        """Keep the app awake until a task has ended."""
         if self._admin is None:
             return
         self._spawn(self._keep_awake(asyncio.ensure_future(until)))

@@ -1,9 +1,9 @@
 """Paces the starts of pods on one machine by its cores.
 
-Starting a program takes a core for tenths of a second. When many pods start at once, all are ready late, and those that are
-ready get no core meanwhile. So only a few pods have a turn at a time. A turn ends when its pod is ready or has failed, when it
-waits for something else than a core, or after ten seconds. The next turn goes to the revision that has had the fewest, so that
-a service that wakes up does not wait for another one that grows.
+Starting a program takes a core for tenths of a second. When many pods start at once, all are ready late, and ready pods get no
+core meanwhile. So only a few pods may start at a time. A turn ends when its pod is ready or has failed, when it waits for
+anything but a core, or after ten seconds. The next turn is for the revision with the fewest turns, so that a service that wakes
+up does not wait for another one that grows.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class StartPacer:
         self._waiting: list[tuple[str, asyncio.Future[bool]]] = []
 
     async def take(self, revision: str) -> bool:
-        """Wait for a turn; return whether it is the revision's first in this storm. ``give_back`` ends it."""
+        """Wait for a turn; return whether it is the revision's first in this burst. ``give_back`` ends it."""
         if self._free_count and not self._waiting:
             return self._begin(revision)
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -73,7 +73,7 @@ async def begin_turn(
     settled: asyncio.Event,
     process_ids: Callable[[], Iterable[int]],
 ) -> int:
-    """Wait until a pod may start, and return how nice its processes are then; a task of ``group`` ends the turn.
+    """Wait until a pod may start, and return the nice value of its processes; a task of ``group`` ends the turn.
 
     The first pod of a revision has requests that wait for it; later ones leave the cores to those that are ready. A pod that
     runs already has no pacer.

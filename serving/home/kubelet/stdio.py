@@ -24,7 +24,7 @@ from serving.model.objects import Object
 
 _PIECE_BYTES = 65536
 _MODE = 0o600
-# What a terminal reads as the end of its input.
+# The byte that ends the input of a terminal.
 _END_OF_INPUT = b"\x04"
 
 

@@ -26,7 +26,7 @@ class DiskUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodOnDisk(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that may be evicted. ``load`` is how busy it is, of any unit."""
+    """A pod that may be evicted. ``load`` is its activity, in any unit."""
 
     id: str
     use: DiskUse
@@ -56,7 +56,7 @@ def overuse(pod: Object, use: DiskUse) -> str:
 def pod_to_evict(
     pods: Collection[PodOnDisk], *, free_bytes: int, threshold_bytes: int, removable_bytes: int
 ) -> tuple[str, str]:
-    """The pod to end where the disk is nearly full, and the message; ("", "") for none.
+    """The pod to evict from a nearly full disk, and the message; ("", "") for none.
 
     It is the idlest among those with at least ``removable_bytes``: others would free nothing.
     """

@@ -27,7 +27,7 @@ _TAIL_BYTES = 2048
 _TAIL_LINES = 10
 # The first line of what fails is often far above the last ones.
 _SOUGHT_BYTES = 16_384
-# What tracebacks of Python, Go and Java begin with, how a frame begins, and with what the lines inside do.
+# The first lines of tracebacks of Python, Go and Java, the start of a frame, and of the lines inside.
 _HEADERS = ("Traceback (most recent call last):", "panic: ", "fatal error: ", "Exception in thread ")
 _FRAME = re.compile(r"\s+File \"|\s+at |\S.*\(.*\)$")
 _INSIDE = (" ", "\t", "")
@@ -184,8 +184,8 @@ def _unmount_memory(folder: Path) -> None:
 def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, kept: int = _LOGS_KEPT) -> bool:
     """Rotate a log over ``bytes_max`` to LOG.1 (LOG.1 to LOG.2, ...); returns whether it was.
 
-    What is written between the copy and the emptying is lost. On a full disk there is no copy, and older ones are removed.
-    Raises ``OSError``.
+    Lines written between the copy and the emptying are lost. On a full disk there is no copy, and older ones are removed. Raises
+    ``OSError``.
     """
     try:
         if log.stat().st_size <= bytes_max:
@@ -238,7 +238,7 @@ def size_of(log: Path) -> int:
 def tail(log: Path, *, after: int = 0) -> str:
     """The last lines of a log after its first ``after`` bytes, for messages; of the whole log if it became shorter.
 
-    Lines in the middle of a traceback get its first line before them: otherwise they do not say what they are.
+    Lines in the middle of a traceback get its first line before them: otherwise they would not be recognizable.
     """
     try:
         with log.open("rb") as file:

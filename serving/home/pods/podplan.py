@@ -83,8 +83,8 @@ def app_plan(
 ) -> AppPlan:
     """The process of a container. Raises ``InvalidValue`` if there is nothing to run.
 
-    ``given`` is the environment that its manifest asks for, ``home`` the pod's folder, ``snapshot`` the folder of the
-    application's snapshot if it has one. Only the container that serves gets the port.
+    ``given`` is the environment of its manifest, ``home`` the pod's folder, ``snapshot`` the folder of the application's snapshot
+    if it has one. Only the container that serves gets the port.
     """
     if IMAGES_ONLY_ANNOTATION in annotations_of(pod):
         raise InvalidValue(text=container.get("image", ""), expected=_NO_PROGRAM)

@@ -71,7 +71,7 @@ def probe_plans(container: Object) -> list[ProbePlan]:
 def sidecar_probe_plans(container: Object) -> list[ProbePlan]:
     """All probes of a sidecar: the queue-proxy does not probe it, and its ports are the manifest's.
 
-    A gRPC probe passes when the port takes a connection.
+    A gRPC probe passes when the port accepts a connection.
     """
     return [
         msgspec.structs.replace(_plan(kind, container[kind]), port=_port_of(container, container[kind]))

@@ -1,9 +1,9 @@
 """Copies application folders for revisions, named by a digest of their content.
 
-``take`` copies a folder into the state folder once for each content; a changed file is another digest, and so another
-revision. ``.gitignore`` and ``.servingignore`` in any folder say what is not content, in git's syntax. What
-``.servingignore`` names is left out. What ``.gitignore`` names is built or private to a machine (``node_modules``,
-``.env``), but the app may need it: the copy has a link to it. ``.git``, virtual environments and bytecode are left out.
+``take`` copies a folder into the state folder once for each content; a changed file changes the digest, and so the revision.
+``.gitignore`` and ``.servingignore`` in any folder exclude content, in git's syntax. Paths of ``.servingignore`` are omitted.
+Paths of ``.gitignore`` are built or private to a machine (``node_modules``, ``.env``), but the app may need them: the copy links
+to them. ``.git``, virtual environments and bytecode are omitted.
 """
 
 import contextlib
@@ -194,7 +194,7 @@ def path_of_snapshot(snapshots: Path, name: str) -> Path:
 
 
 def collect(snapshots: Path, used: Collection[str], *, now_s: float) -> list[str]:
-    """Remove snapshots that are not used and not new; their names."""
+    """Remove old, unused snapshots; return their names."""
     removed = []
     with contextlib.suppress(FileNotFoundError):
         for path in snapshots.iterdir():

@@ -80,7 +80,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     def resource(self, selector: Object, *, container: str) -> str:
         """A limit or request of the container of that name, in units of the divisor, rounded up.
 
-        A limit that is not set is what the node has, as in Kubernetes; a request that is not set is the limit, or 0.
+        An unset limit is the node's allocatable, as in Kubernetes; an unset request is the limit, or 0.
         """
         resource = selector.get("resource", "")
         if resource not in _RESOURCES:

@@ -1,8 +1,8 @@
 """Reports the usage of pods and nodes from /proc, as metrics-server does: PodMetrics and NodeMetrics.
 
-Each container leads a session, so that what an app forks counts too. Cpu is what its processes, and their children that
-have ended, took since the look before; memory is what they hold. Looked at each 2 s while a ScalingPolicy or a learnt
-target wants to know, else as often as metrics-server does, for ``kubectl top``. Nothing of it is journalled.
+Each container leads a session, so that forked processes count too. Cpu is the usage of its processes and their ended children
+since the last reading; memory is their present usage. Usage is read every 2 s while a ScalingPolicy or a learnt target needs it,
+else at metrics-server's period, for ``kubectl top``. It is not journalled.
 """
 
 import asyncio
@@ -151,8 +151,8 @@ def sum_metrics(name: str, used: Sequence[SessionUsage], *, at: str, window_s: f
 class UsageReporter:
     """Measures and reports. ``pods`` are those of this machine; ``run`` lasts until cancelled.
 
-    ``machine`` is reported as the node ``node_name``; None reports pods only. With ``is_per_node`` each node uses what its pods
-    use together, as virtual nodes do, and the machine is not reported.
+    ``machine`` is reported as the node ``node_name``; None reports pods only. With ``is_per_node`` the usage of a node is the sum
+    over its pods, as for virtual nodes, and the machine is not reported.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class UsageReporter:
         """Measure until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._policies.run(), name="usage policies")
-            # What is used shows between two looks: the second comes soon.
+            # Usage is the difference of two readings: the second one follows soon.
             await self.measure()
             await asyncio.sleep(_WATCHED_PERIOD_S)
             while True:

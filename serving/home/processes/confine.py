@@ -1,11 +1,11 @@
 """Confines a process of a pod before the user's code runs: its view, rights, signals and system calls.
 
-Runs after a fork, also in the app's own interpreter (``preload_program``), so it uses the standard library only and imports nothing of
-``serving``. Layers: mounts (the state folder is hidden, ``/proc`` shows the pod's own processes), a user of its own, no capabilities,
-``no_new_privs``, Landlock (landlock(7)), and a filter for system calls (seccomp(2)). The kernel ends a pod before any daemon where
-memory runs out.
+Runs after a fork, also in the app's own interpreter (``preload_program``), so it uses the standard library only and imports
+nothing of ``serving``. Layers: mounts (the state folder is hidden, ``/proc`` shows the pod's own processes), a user of its own,
+no capabilities, ``no_new_privs``, Landlock (landlock(7)), and a filter for system calls (seccomp(2)). When memory runs out, the
+kernel kills a pod before any daemon.
 
-A pod with a user of its own does not own its app's folder. Where that must be so, a mount maps the folder's owner to the pod's user
+A pod with its own user does not own its app's folder. If the app must, a mount maps the folder's owner to the pod's user
 (mount_setattr(2), ``MOUNT_ATTR_IDMAP``).
 """
 
@@ -58,10 +58,11 @@ _READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/pr
 def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = str) -> list[str]:
     """Apply all layers of a plan to this process and change to ``folder``; return what failed, as texts.
 
-    The folders in ``hidden`` are covered, outer ones first, and the paths in ``shown`` stay; the state folder is the last of them.
-    ``user`` is the user and group to become, 0 for none, who has the files of the owner of a folder in ``owned``;
-    ``has_own_pids`` says that it is the first process of a pid namespace. ``ports`` are those to listen on, None for all; ``filter`` is a program for system calls in base64. Raises ``OSError`` instead if
-    the plan ``is_strict``. ``after`` gets the name of each layer that was put on.
+    The folders in ``hidden`` are covered, outer ones first and the state folder last, except for the paths in ``shown``. ``user``
+    is the user and group to become, 0 for none; folders in ``owned`` are mounted as that user's. ``has_own_pids``: this is the
+    first process of a pid namespace. ``ports`` are the allowed listening ports, None for all; ``filter`` is a program for system
+    calls in base64. Raises ``OSError`` instead if the plan ``is_strict``. ``after`` is called with the name of each applied
+    layer.
     """
     failed: list[str] = []
     is_root = os.geteuid() == 0
@@ -313,7 +314,7 @@ def _landlock(hidden: str, shown: list[str], ports: "list[int] | None") -> None:
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
-    # What was removed meanwhile, or cannot be opened, needs no rule.
+    # Paths that were removed meanwhile or cannot be opened need no rule.
     with contextlib.suppress(OSError):
         held = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
         if not stat.S_ISDIR(os.fstat(held).st_mode):

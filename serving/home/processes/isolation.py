@@ -1,10 +1,9 @@
 """Decides how processes of pods are isolated from this machine and from each other; ``confine`` applies it.
 
-| mode | a pod's process |
-|---|---|
-| ``default`` | sees nothing of the state folder and of closed folders but its own, signals and traces its own processes only, has no capabilities, cannot gain any, and makes no system call that Docker forbids; as root, a user of its own |
-| ``strict`` | the same; only its own ports to listen on; as root, a pid namespace of its own; a pod whose layers fail does not start |
-| ``none`` | has the rights of who runs ``serving up`` |
+| mode | a pod's process | |---|---| | ``default`` | sees nothing of the state folder and of closed folders but its own, signals
+and traces its own processes only, has no capabilities, cannot gain any, and makes no system call that Docker forbids; as root, a
+user of its own | | ``strict`` | the same; only its own ports to listen on; as root, a pid namespace of its own; a pod whose
+layers fail does not start | | ``none`` | has the rights of the user that runs ``serving up`` |
 """
 
 import base64
@@ -55,7 +54,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Isolation(msgspec.Struct, frozen=True, kw_only=True):
-    """The isolation of all pods of a machine. ``state`` is the folder of the system, which they do not see."""
+    """The isolation of all pods of a machine. ``state`` is the folder of the system, which is hidden from them."""
 
     mode: str
     state: str
@@ -82,7 +81,7 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Confinement:
         """The confinement of the processes of the pod at an address, with its files and ports.
 
-        A user of its own must be able to go to its files: each folder on the way that is closed to others is hidden but for them.
+        A pod's own user must be able to reach its files: each closed folder above them is hidden except for them.
         """
         paths = tuple(dict.fromkeys((*owned, *shown)))
         hidden = {self.state}
@@ -130,7 +129,8 @@ def is_open(path: str) -> bool:
 def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: str = "/") -> list[str]:
     """Find installations and files named by a command, also by links, in PYTHONPATH, and in its scripts.
 
-    Of a program in a folder "bin" it is the folder around that: /venv for /venv/bin/python. ``folder`` is where the command runs.
+    For a program in a folder "bin" it is the parent of that folder: /venv for /venv/bin/python. ``folder`` is where the command
+    runs.
     """
     program = shutil.which(arguments[0], path=environment.get("PATH")) if arguments else None
     texts = [program or "", *arguments, environment.get("PYTHONPATH", "")]

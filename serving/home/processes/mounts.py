@@ -1,10 +1,9 @@
 """Mounts a container's volumes at their own paths and sets its pod's host name, by namespaces (namespaces(7)).
 
-A container that mounts a volume at ``/etc/config`` reads it there, as in a container image. Runs between fork and exec, as
-root or in a user namespace: a new root on tmpfs gets everything that the old one has, folder by folder where a mount is
-below, and the volumes in addition. The rest of the machine is the same files as before; only names beside a mount, in
-the folders that lead to it, are new ones that end with the process. Where the kernel refuses, ``OSError``: then the volumes
-are only below ``$HOME``.
+A container that mounts a volume at ``/etc/config`` reads it there, as in a container image. Runs between fork and exec, as root
+or in a user namespace: a new root on tmpfs gets all of the old one, folder by folder above a mount, and the volumes in addition.
+All other files are those of the machine; only new names beside a mount, in the folders above it, end with the process. If the
+kernel refuses, ``OSError`` is raised, and the volumes are only below ``$HOME``.
 """
 
 import ctypes
@@ -25,7 +24,7 @@ _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWUSER = 0x00020000, 0x04000000, 0x10000000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 32, 4096, 16384
 _MS_UNBINDABLE, _MS_PRIVATE = 1 << 17, 1 << 18
 _MNT_DETACH = 2
-# What a remount in a user namespace must not take away: nosuid, nodev, noexec.
+# Flags that a remount in a user namespace must keep: nosuid, nodev, noexec.
 _NOSUID, _NODEV, _NOEXEC = 2, 4, 8
 _KEPT_FLAGS = _NOSUID | _NODEV | _NOEXEC
 
@@ -72,7 +71,7 @@ def hide(folder: str) -> None:
 
 
 def mount_memory(folder: str, *, bytes_max: int) -> None:
-    """Mount a file system in memory that only its owner sees into. Needs root. Raises ``OSError``."""
+    """Mount a file system in memory that only its owner can read. Needs root. Raises ``OSError``."""
     _mount("tmpfs", folder, kind="tmpfs", flags=_NOSUID | _NODEV | _NOEXEC, data=f"mode=700,size={bytes_max}")
 
 

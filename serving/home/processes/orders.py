@@ -47,20 +47,19 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     """Start a process. Without ``arguments`` it is the pod's queue-proxy, forked from the warm template.
 
-    ``folder`` is where it is started, ``log`` the file that its output is added to. It gets no other environment.
-    ``launch`` says that it is a container, and ``network`` the network namespace of an app, which its queue-proxy enters too.
-    ``mounts`` are shown at their own paths, by a root that is built at the empty folder ``new_root``; ``hostname`` is what
-    the process sees as its host's name, ``hosts`` and ``resolver`` the files that it sees as
-    its hosts file and as the configuration of its resolver.
-    ``niceness`` is how much less of a core it gets until its pod is ready (nice(2)).
-    ``preload`` names the revision whose warm process may fork it, which imports ``modules``, or what the command names.
-    ``is_own_proxy`` says that it is an app with the queue-proxy in its process, which gets the pipe for readiness.
+    ``folder`` is its working folder, ``log`` the file to which its output is appended. It inherits no environment. ``launch``
+    says that it is a container, and ``network`` the network namespace of an app, which its queue-proxy enters too. ``mounts`` are
+    shown at their own paths, by a root that is built at the empty folder ``new_root``; ``hostname`` is what the process sees as
+    its host's name, ``hosts`` and ``resolver`` the files that it sees as its hosts file and as the configuration of its resolver.
+    ``niceness`` is its nice value until its pod is ready (nice(2)). ``preload`` names the revision whose warm process may fork
+    it, which imports ``modules``, or what the command names. ``is_own_proxy`` says that it is an app with the queue-proxy in its
+    process, which gets the pipe for readiness.
 
     ``stdin``, ``stdout`` and ``stderr`` are paths that the template opens; "" is nothing and the log. ``keeps_stdin`` opens a
-    FIFO for writing too, so that it does not end when its writers go. ``has_terminal`` says
-    that they are a terminal, which becomes the process's own. ``is_exec`` marks a command beside the containers of a pod:
-    it ends with the control process, and is not in the inventory. ``confinement`` is put on before the user's code runs, and ``cgroups`` are the folders that the
-    process of an app joins.
+    FIFO for writing too, so that it does not end when its writers close it. ``has_terminal`` says that they are a terminal, which
+    becomes the process's own. ``is_exec`` marks a command beside the containers of a pod:
+    it ends with the control process, and is not in the inventory. ``confinement`` is applied before the user's code runs, and
+    ``cgroups`` are the folders that the process of an app joins.
     """
 
     pod: str

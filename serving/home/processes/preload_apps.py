@@ -148,7 +148,7 @@ class _PreloadedApp:
 
 
 class PreloadedApps:
-    """The processes by revision. ``warn`` reports to the pod of an order why it cannot be preloaded.
+    """The warm processes by revision. ``warn`` reports to the pod of an order why it cannot be preloaded.
 
     ``follow`` calls back when a socket can be read, ``unfollow`` ends that.
     """

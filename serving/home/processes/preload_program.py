@@ -41,11 +41,11 @@ _START_TIME_FIELD = 19
 _PIECE_BYTES = 65536
 # Without an order for this long a process is forked ahead: the pod that was forked last is ready, and needs no core.
 _QUIET_S = 0.15
-# What a pod has of its own: code that reads them while it is imported would keep the values of this process.
+# Variables that differ between pods: code that reads them at import would keep the values of this process.
 _OF_A_POD = frozenset({"PORT", "HOSTNAME"})
 # Descriptors that a fork would share: another process would take part in them.
 _UNSHARED = ("socket:", "anon_inode:[eventpoll]", "anon_inode:[io_uring]", "pipe:")
-# What servers import when they run, and frameworks at their first request.
+# Modules that servers import when they run, and frameworks at their first request.
 _LATE = {
     "uvicorn": (
         *("uvicorn.main", "uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.loops.asyncio"),
@@ -152,7 +152,7 @@ def _prepare(order: dict[str, Any], own: set[str]) -> None:
     for server, late in _LATE.items():
         if server in sys.modules:
             for name in late:
-                # Which of them there are depends on what is installed.
+                # Some of them may not be installed.
                 with contextlib.suppress(ImportError, AttributeError):
                     importlib.import_module(name)
     os.environ.encodekey = encode

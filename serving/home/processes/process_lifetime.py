@@ -50,9 +50,9 @@ def can_fork_sibling() -> bool:
 def fork_sibling(*, has_own_pids: bool = False) -> int:
     """Fork a child of this process's own parent: 0 in the child, else its process id. Raises ``OSError``.
 
-    ``has_own_pids`` makes it the first process of a pid namespace (pid_namespaces(7)), which ends with it; that needs root.
-    For a child that soon executes another program: the C library does not hear of the fork, and what it knows of the thread stays
-    that of this process (clone(2), CLONE_PARENT). This process must have one thread.
+    ``has_own_pids`` makes it the first process of a pid namespace (pid_namespaces(7)), which ends with it; that needs root. Only
+    for a child that soon executes another program: the C library does not learn of the fork, and keeps the thread data of this
+    process (clone(2), CLONE_PARENT). This process must have one thread.
     """
     ctypes.pythonapi.PyOS_BeforeFork()
     flags = _CLONE_PARENT | signal.SIGCHLD | (_CLONE_NEWPID if has_own_pids else 0)

@@ -4,8 +4,8 @@ The template has no loop and no thread, so a fork is safe, and it has imported w
 fast. A child makes its own loop, randomness and connections after the fork. Every child leads a session of its own, has
 no descriptor but its own, and writes to its log.
 
-A child learns from a socket which process of which pod it is to be. So some are forked ahead (``prepare``), while nothing waits
-for them: a fork, its adoption and the loop of a queue-proxy are half of what a start takes. They end with the template.
+A child receives its role over a socket. So some are forked ahead (``prepare``), while no pod waits: a fork, its adoption and the
+loop of a queue-proxy are half of the time of a start. They end with the template.
 
 The supervisor becomes the parent of each process, so that it outlives the template and dies with the supervisor: an app is forked
 as the supervisor's child (clone(2), CLONE_PARENT), a queue-proxy is forked twice and adopted. It records itself before anything else (``processrecords``).
@@ -154,7 +154,7 @@ class Spawner:
         )
 
     def start(self, order: StartProcess, record: ProcessRecord) -> ProcessRecord:
-        """Start a process, and return its whole record. Raises ``OSError`` with the reason when it cannot be started."""
+        """Start a process, and return its complete record. Raises ``OSError`` with the reason when it cannot be started."""
         standby = self.standbys.take(is_app=bool(order.arguments), now_s=time.monotonic())
         return standby.begin(ProcessAssignment(order=order, record=record))
 

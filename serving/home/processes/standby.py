@@ -22,9 +22,9 @@ from serving.home.processes.processrecords import ProcessRecord
 _COUNT = 2
 # A start takes milliseconds; a process that is stopped must not stop the template.
 _START_MAX_S = 10.0
-# After a start, forks ahead wait for this long: its pod is then ready, or imports its modules on one core of several.
+# Delay of forks ahead after a start: by then its pod is ready, or imports its modules on one core of several.
 _FILL_LAG_S = 0.15
-# Between two of them: each is some milliseconds, in which the template answers nothing.
+# Pause between two forks: each takes some milliseconds, in which the template does not respond.
 _FILL_PAUSE_S = 0.05
 _RETRY_S = 5.0
 _PIECE_BYTES = 65536
@@ -108,7 +108,7 @@ class Standbys:
     def take(self, *, is_app: bool, now_s: float) -> Standby:
         """Return a waiting process, or fork one. Raises ``OSError``."""
         if self.is_full:
-            # Of several starts the first counts: what follows is not put off for ever.
+            # The first of several starts counts, so that forks are not postponed forever.
             self._due_s = now_s + _FILL_LAG_S
         waiting = self._waiting[is_app]
         for one in [one for one in waiting if one.has_ended]:

@@ -174,7 +174,7 @@ class Template:
             piece = os.read(self._events, _PIECE_BYTES)
         except BlockingIOError:
             return
-        # What has started is known before its end is.
+        # Record starts before ends.
         self._launches.finish(is_all=False)
         for event in self._event_reader.feed(piece):
             process = self._running.get(event["pid"])
@@ -205,7 +205,7 @@ class Template:
         process.exit_code, process.is_ready, process.is_dormant = exit_code, False, False
         if self._processes.get((process.pod, process.name)) is process:
             if process.is_exec:
-                # Commands beside the containers are not kept: each has a name of its own.
+                # Commands beside the containers are not kept: each has a unique name.
                 del self._processes[process.pod, process.name]
             with contextlib.suppress(OSError):
                 self._records.write(process)
@@ -224,7 +224,7 @@ class Template:
             self._disconnected()
         self._launches.finish(is_all=True)
         for process in [one for one in self._processes.values() if one.is_exec]:
-            # The other end of its streams is gone.
+            # The other end of its streams is closed.
             signal_process(process, signal.SIGKILL)
             self._ended(process, _KILLED)
         self._client, _ = self._listener.accept()
@@ -383,7 +383,7 @@ def main() -> int:
     # A fork would have to clear them itself.
     for name in os.environ.keys() - _KEPT_VARIABLES:
         del os.environ[name]
-    # What is here now is shared by all children, as long as no collection touches it.
+    # All children share the present objects, as long as no collection touches them.
     gc.collect()
     gc.freeze()
     try:

@@ -19,12 +19,12 @@ from serving.model.errors import Invalid
 # kube-apiserver takes no more operations in one JSON patch either.
 JSON_OPERATIONS_MAX = 10_000
 
-# A dict is asked for first: to find out that something is no mapping at all takes ten times as long.
+# ``dict`` is checked first: finding that a value is no ``Mapping`` takes ten times as long.
 _OBJECT = (dict, Mapping)
 # A kube-apiserver's own bound on what the copies of one patch add.
 _COPIED_BYTES_MAX = 3 * 2**20
 
-# What the library raises for patches that it cannot apply: its own errors, and Python's where it does not look.
+# Exceptions of the library for patches that it cannot apply: its own, and Python's where it does not check.
 _PATCH_FAILURES = (
     *(jsonpatch.JsonPatchException, jsonpointer.JsonPointerException),
     *(AttributeError, IndexError, KeyError, TypeError, ValueError),

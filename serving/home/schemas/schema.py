@@ -24,7 +24,7 @@ _TEXTS = {
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
     r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$": "a quantity, as 128Mi, 1Gi, 500m or 2"
 }
-# What no value is.
+# A sentinel that equals no value.
 _NOTHING = object()
 
 _PYTHON_TYPES: dict[str, tuple[type, ...]] = {

@@ -51,7 +51,8 @@ class Commits:
     ) -> Stored:
         """Change ``old`` to ``new``. Writes that wait for the disk are on disk when this returns.
 
-        ``metadata`` is that of ``new``. Until it first waits, this is one step with what its caller has looked at. Raises ``Unavailable``, ``Invalid``.
+        ``metadata`` is that of ``new``. Up to its first wait it is one step with its caller's reads. Raises ``Unavailable``,
+        ``Invalid``.
         """
         if self._journal is None or disk is not Disk.AWAITED:
             one = self._state.apply(kind, new, metadata, is_removal=is_removal)

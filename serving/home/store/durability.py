@@ -1,11 +1,11 @@
 """Decides on the durable part of an object, and on writes to wait for.
 
 A durable kind is stored without ``status`` and version: as the user wrote it. One field is written behind:
-``Revision.spec.servingState``, because a request from zero flips it and nothing on a request's path may wait for a disk. The
-journal has the flip a moment later. If the process dies in between, the old state comes back and corrects itself: the next
-request flips a Reserve, the autoscaler an idle Active one, and the controller retires again.
+``Revision.spec.servingState``, because a request from zero flips it, and no request may wait for a disk. The journal gets the
+flip a moment later. If the process dies in between, the old state comes back and corrects itself: the next request flips a
+Reserve, the autoscaler an idle Active one, and the controller retires again.
 
-A durable write is visible only once it is on disk. Writes that did not wait meanwhile (status, servingState) stay:
+A durable write is visible only once it is on disk. Writes that did not wait (status, servingState) are kept:
 ``carried_over`` merges them into the durable write's object. Pure.
 """
 

@@ -5,8 +5,9 @@ calls the ``done`` of each on the loop, in order. Versions are reserved in block
 starts above every version that it may have handed out.
 
 A write that fails (a full disk) changes nothing and fails with ``Unavailable``; the next may succeed. On a full disk objects can
-still be deleted: a file beside the journal holds room, which is released then and which only such writes may use. A file that cannot be
-read is never modified: ``JournalDamaged``. One process holds the file at a time. What is durable: ``home/store/durability.py``.
+still be deleted: a file beside the journal reserves room, which is released then and used by such writes only. A file that cannot
+be read is never modified: ``JournalDamaged``. One process holds the file at a time. What is durable:
+``home/store/durability.py``.
 """
 
 import asyncio
@@ -28,13 +29,13 @@ from serving.model.errors import JournalDamaged, Unavailable
 VERSION_BLOCK = 2**24
 """Versions reserved at a time. 16.8 million: half an hour at 10,000 writes a second."""
 
-# What one transaction holds: their ``done`` calls run on the loop in one go, about 40 µs each.
+# Most writes of one transaction: their ``done`` calls run on the loop together, about 40 µs each.
 _BATCH_MAX = 128
 # Writes that may wait for the disk; each is an HTTP request that is being held.
 _WAITING_MAX = 10_000
 # In SQLite's words.
 _FULL = "database or disk is full"
-# What a row may grow by on a full disk.
+# Most growth of a row on a full disk.
 _GROWTH_BYTES_MAX = 512
 # More than SQLite's log holds before it is merged into the file (1,000 pages), which takes as much room.
 _RESERVE_BYTES = 5 * 2**20
@@ -159,7 +160,7 @@ class Journal:
     def claim(self, version: int) -> None:
         """Ensure that a version is reserved, and reserve more in the background ahead of need.
 
-        Raises ``Unavailable`` if they have run out, which takes a disk that was full for half a block of writes.
+        Raises ``Unavailable`` if they have run out, for example after a full disk for half a block of writes.
         """
         if version > self.reserved:
             self._reserve_more()

@@ -1,7 +1,7 @@
 """Migrates a journal by numbered steps, after a copy was kept.
 
-A journal has two numbers. ``PRAGMA user_version`` is the oldest reader: a program that knows less refuses the file. The step is the
-last of ``STEPS`` that was taken. A step that only adds what older programs ignore leaves the reader as it is, so that a downgrade
+A journal has two numbers. ``PRAGMA user_version`` is the oldest reader: an older program refuses the file. The step is the last
+of ``STEPS`` that was taken. A step that only adds what older programs ignore leaves the reader as it is, so that a downgrade
 finds its objects; one that they would misread raises it. Steps run in one transaction, after a copy of the file was written and
 synchronized beside it.
 """
@@ -16,7 +16,7 @@ from serving import __version__
 from serving.model.errors import JournalDamaged
 
 READER = 1
-"""The newest reader that this program is."""
+"""The newest format that this program can read."""
 
 _USER_VERSION_AT = 60
 _HEADER_BYTES = 100
@@ -25,7 +25,7 @@ _STEP, _PROGRAM = "step", "program"
 
 
 class MigrationStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One step: statements that turn the form before it into its own."""
+    """One step: statements that convert the previous form."""
 
     number: int
     reader: int
@@ -73,7 +73,7 @@ def migrate(connection: sqlite3.Connection, path: Path, *, steps: tuple[Migratio
 
 
 def step_of(connection: sqlite3.Connection) -> int:
-    """The last step that a journal has taken; 1 for one from before there were steps."""
+    """The last step that a journal has taken; 1 for a journal older than the steps."""
     return int(_fact(connection, _STEP) or 1)
 
 

@@ -33,7 +33,7 @@ def may_run_programs() -> bool:
 
 @contextlib.contextmanager
 def acting_as(user: str, *, manager: str = "", runs_programs: bool = True) -> Iterator[None]:
-    """Attribute the writes of a block to a user and a field manager. ``runs_programs`` is what the user may."""
+    """Attribute the writes of a block to a user and a field manager. ``runs_programs``: the user may run programs."""
     user_token, manager_token = _user.set(user), _manager.set(manager)
     programs_token = _may_run_programs.set(runs_programs)
     try:

@@ -194,7 +194,7 @@ def _object(value: object) -> Mapping[str, Any]:
 def with_generation(kind: Kind, old: Object, new: Object) -> Object:
     """Increment the generation if anything except metadata and status has changed.
 
-    The spec of Knative's kinds is compared by what is meant: ``resources: {}`` is no change.
+    The spec of Knative's kinds is compared without empty fields: ``resources: {}`` is no change.
     """
     generation = old["metadata"].get("generation")
     if generation is None or kind in _NO_GENERATION:

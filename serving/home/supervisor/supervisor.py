@@ -91,7 +91,7 @@ class Supervisor:
         Calls ``on_started`` once all children serve. Returns early, without that call, if a child cannot start.
         """
         adopt_orphans()
-        # Blocked signals wait to be asked for: none is lost between two looks, and no handler runs in between.
+        # Blocked signals stay pending until they are read: none is lost between two reads, and no handler runs in between.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         for child in self._children:
             self._start(child)
@@ -276,7 +276,7 @@ class Supervisor:
                 f"http://{host}:{port}/metrics" for host, port in pages
             ),
             "SERVING_CONTROLLER_ACTIVATOR_PAGES": ",".join(f"{host}:{port}" for host, port in pages),
-            # What clients see may be another port: behind a proxy at port 80 the user's own setting is right.
+            # Clients may see another port: behind a proxy at port 80 the user's own setting applies.
             **{
                 name: os.environ.get(name, str(port))
                 for name, port in zip(_CLIENT_PORTS, (public[1], inner[1]), strict=True)

@@ -200,7 +200,7 @@ class Actor:
         except TooManyRequests as error:
             _failed(done, effect, [effect.node_name], error=error)
         except (NotFound, Conflict):
-            # It is gone, or another of its name is there: the next pass looks again.
+            # It was deleted, or replaced by another of its name: the next pass checks again.
             return
         else:
             done.evicted_count += 1

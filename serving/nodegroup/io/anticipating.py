@@ -1,7 +1,7 @@
 """Follows Revisions and Deployments while a group counts anticipated pods, and keeps those pods in the daemon's book.
 
-Without such a group nothing is followed: a cluster without Knative's definitions has no Revisions. Until both kinds have been seen
-once no pod is anticipated, and a pass waits for neither.
+Without such a group it follows neither kind: a cluster without Knative's definitions has no Revisions. No pod is anticipated
+until both kinds have been listed once, and no pass waits for that.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """BalancedResourceAllocation: scores the balance of cpu and memory on a node with the pod, from 0 to 10.
 
-Input: a pod held against all nodes; output: a score a node, and why. An evenly full node is as good as an empty one
+Input: a pod and all nodes; output: a score for each node, and its explanation. An evenly full node is as good as an empty one
 here, so this score is meant beside LeastRequested or MostRequested, never alone.
 
 Source: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithm/priorities/balanced_resource_allocation.go; the order

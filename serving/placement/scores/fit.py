@@ -1,7 +1,7 @@
 """LeastRequested and MostRequested: score the free or the used part of a node with the pod, from 0 to 10.
 
-Input: a pod held against all nodes; output: a score a node, and why. LeastRequested spreads pods, MostRequested packs
-them. Whether a pod fits is not decided here, but one that does not is never drawn to a node.
+Input: a pod and all nodes; output: a score for each node, and its explanation. LeastRequested spreads pods, MostRequested packs
+them. The score does not decide whether a pod fits, but never favours a node that is too small.
 
 Source: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithm/priorities/{least,most}_requested.go.
 """

@@ -1,7 +1,6 @@
 """Reads a node's metrics into its load: mean and deviation of cpu and memory.
 
-Input: a node's list of metrics as load-watcher sends it; output: ``NodeUsage``, or ``NoData`` for what was not
-measured. Pure selection; who fetches the list, and when, is not known here.
+Input: a node's list of metrics as load-watcher sends it; output: ``NodeUsage``, or ``NoData`` for missing measurements. Pure.
 
 Source: kubernetes-sigs/scheduler-plugins 903da7d, pkg/trimaran/resourcestats.go.
 """

@@ -1,8 +1,8 @@
 """All nodes as arrays, and one pod placed on each of them.
 
-Input: plain records of nodes, each with the demand of the pods it runs and its measured load. Output: ``NodeTable``,
-which never changes and carries a version, and ``Placing``, the sums with the pending pod that node scores start from.
-Which nodes a pod may run on at all is not known here.
+Input: plain records of nodes, each with the demand of the pods it runs and its measured load. Output: ``NodeTable``, which never
+changes and carries a version, and ``Placing``, the sums with the pending pod that node scores start from. It does not decide
+which nodes a pod may run on.
 
 A table of 5,000 nodes takes milliseconds to make; one with a few nodes changed takes a small part of that
 (``with_nodes``), and what scores keep for a version is then renewed for the changed nodes only.
@@ -122,7 +122,7 @@ def place(table: NodeTable, pod: PodDemand, *, now_s: float) -> Placing:
 def node_table(nodes: Iterable[ScoredNode], *, version: int) -> NodeTable:
     """Arrays of all nodes, in the order given.
 
-    Demands above 2**62 - 1 count as that much: no node is so large, so they overfill it all the same.
+    Demands above 2**62 - 1 count as that much: no node is that large, so they exceed it anyway.
 
     Raises:
         InvalidValue: a name that occurs twice, a negative amount, or more than 2**62 - 1 allocatable.

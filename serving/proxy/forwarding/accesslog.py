@@ -1,8 +1,8 @@
 """Logs one line per request from an executor's thread, among them the access log, with JSON objects.
 
-What ends is noted in the loop as a record; lines are made and written in an executor's thread, one batch at a time, so
-that a slow reader of the log never stops a request. What does not fit into the memory for waiting records is dropped and
-counted, and the next line that is written says how many were.
+The loop notes each finished request as a record; an executor's thread formats and writes the lines, one batch at a time, so that
+a slow reader of the log never delays a request. Records beyond the bound of the queue are dropped and counted, and the next line
+reports their number.
 """
 
 import asyncio

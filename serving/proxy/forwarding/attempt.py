@@ -1,7 +1,7 @@
 """One attempt to forward a request to an upstream, with the buffer of its body for a replay.
 
-A request whose pooled connection turns out to be closed is sent once more on a fresh one. Any other failure before the
-answer goes back to the exchange, whose handler may forward the request elsewhere: a new attempt.
+A request whose pooled connection turns out to be closed is sent once more on a fresh one. Any other failure before the response
+is passed to the exchange, whose handler may forward the request elsewhere in a new attempt.
 """
 
 from typing import Protocol
@@ -134,7 +134,7 @@ class Attempt:
         self._pool = pool
         self._wire = wire
         self.upstream: RequestCarrier | None = None
-        """What carries the request; None while there is no connection."""
+        """The connection or stream that carries the request; None before there is one."""
         self._is_second = False
         self._sink: ResponseSink | None = None
         self._is_chunked = False

@@ -63,13 +63,12 @@ class Handler(Protocol):
 
 
 class Wiring(msgspec.Struct, frozen=True, kw_only=True):
-    """What all exchanges of one listener share.
+    """The parts that all exchanges of one listener share.
 
-    ``pool`` has connections to upstreams, ``stream_pool`` those that speak HTTP/2, whatever ``pool`` has. ``tunnel_limits`` are
-    the longest silence and the longest life of a tunnel, in seconds. ``body_wait`` has the requests that wait for their bodies,
-    ``body_pace`` and ``read_pace`` are the minimum rates of clients.
-    ``trusts`` says whether the X-Forwarded-* headers of the peer at an address are believed. ``on_end`` is called after each
-    exchange.
+    ``pool`` has connections to upstreams, ``stream_pool`` connections over HTTP/2. ``tunnel_limits`` are the longest silence and
+    the longest life of a tunnel, in seconds. ``body_wait`` has the requests that wait for their bodies, ``body_pace`` and
+    ``read_pace`` are the minimum rates of clients. ``trusts`` returns whether the X-Forwarded-* headers of the peer at an address
+    are trusted. ``on_end`` is called after each exchange.
     """
 
     handler: Handler
@@ -313,7 +312,7 @@ class Exchange:
             body.hold(payload)
             if self.awaits_body:
                 self._wiring.body_wait.received(self, len(payload))
-            # What came with the head waits for the handler first: most requests are forwarded at once.
+            # Bytes that came with the head wait for the handler first: most requests are forwarded at once.
             if body.held_bytes >= self._wiring.held_bytes_max and self.begun:
                 self._client.pause(Pause.HELD)
 

@@ -1,12 +1,12 @@
 """Minimum rates of clients: of a request's body, and of a response that is read.
 
-Each direction has one deadline, a leaky bucket: it begins ``grace_s`` ahead, and each byte moves it on by the time that it takes at
-the minimum rate, at most to ``silence_max_s`` from now. A client that was fast may therefore pause for that long, and one that drips
-bytes ends after the grace. Kestrel (MinRequestBodyDataRate) and Apache (mod_reqtimeout) do the same.
+Each direction has one deadline, a leaky bucket: it begins ``grace_s`` ahead, and each byte moves it on by the time that it takes
+at the minimum rate, at most to ``silence_max_s`` from now. A client that was fast may therefore pause for that long, and one that
+drips bytes is cut off after the grace. Kestrel (MinRequestBodyDataRate) and Apache (mod_reqtimeout) do the same.
 
-What a client has read is what its kernel has acknowledged: bytes that left neither the transport's buffer nor the socket's send
-queue count as unread. The size of the transport's buffer alone would not do: the kernel takes megabytes at once, and then
-nothing for as long as a slow client needs for a third of them.
+A client has read what its kernel has acknowledged: bytes in the transport's buffer or in the socket's send queue count as unread.
+The transport's buffer alone is not enough: the kernel takes megabytes at once, and then nothing until a slow client has read a
+third of them.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ def read_pace(settings: HttpSettings) -> MinimumRate:
     """The minimum rate at which clients read responses."""
     silence_max_s = settings.write_wait_max_s
     if settings.read_rate_min:
-        # What its kernel takes ahead counts as read: without this a client that reads nothing could wait for all of it.
+        # Bytes that its kernel buffers count as read; the grace starts only then.
         silence_max_s = min(silence_max_s, 2 * settings.rate_grace_s)
     return MinimumRate(bytes_per_s=settings.read_rate_min, grace_s=settings.rate_grace_s, silence_max_s=silence_max_s)
 
@@ -122,7 +122,7 @@ class ReaderPace:
     def change(self, now_s: float, *, written_bytes: int, full: bool) -> float:
         """Begin when the transport is full, end when it takes more; returns the deadline.
 
-        ``written_bytes`` is the sum of all so far. What was read while it was full counts for the next time.
+        ``written_bytes`` is the total so far. Bytes read while it was full count for the next time.
         """
         if full:
             self._due_s = max(self._due_s, self._pace.begin(now_s))

@@ -1,9 +1,9 @@
 """Reads bodies to their end: by length, by chunks, or by the end of the connection.
 
-A reader is fed what the socket brings, in whatever pieces, and gives back the payload in it; ``done`` says that the body
-has ended, ``rest`` then holds the bytes after it. Chunks are read strictly (RFC 9112 section 7.1): hexadecimal sizes of at
-most 15 digits, CR LF and nothing else at each end, well-formed and bounded extensions, which are dropped. No byte is kept but those of a
-size line, a line end or trailers that are not complete yet.
+``feed`` takes received bytes, split anywhere, and returns the payload in them; ``done`` says that the body has ended, ``rest``
+then holds the bytes after it. Chunks are read strictly (RFC 9112 section 7.1): hexadecimal sizes of at most 15 digits, CR LF and
+nothing else at each end, well-formed and bounded extensions, which are dropped. No byte is kept but those of a size line, a line
+end or trailers that are not complete yet.
 """
 
 import re
@@ -173,7 +173,7 @@ class ChunkedBody:
             lines = read_lines(texts)
         except BadHeaderLine as bad:
             raise BadBody(f"trailer: {bad}") from bad
-        # What frames or routes a message has no meaning after it, and what only we may set is never passed on.
+        # Fields for framing or routing have no meaning in trailers, and reserved fields are never forwarded.
         self.trailers = b"".join([line.wire for line in lines if line.plain])
         self.done = True
         return end + 4

@@ -1,12 +1,11 @@
 """Parses one header line of HTTP/1.1 strictly, with a cache of parsed lines.
 
-A line is ``name ":" OWS value OWS`` (RFC 9112 section 5): the name a token with nothing between it and the colon, the
-value without NUL, CR, LF or another control character but tab. A line that begins with a space (a folded header) has no
-name and is refused like the rest. What is forwarded is rendered from name and value, never copied.
+A line is ``name ":" OWS value OWS`` (RFC 9112 section 5): the name a token with nothing between it and the colon, the value
+without NUL, CR, LF or another control character but tab. A line that begins with a space (a folded header) has no name and is
+rejected. Forwarded lines are rendered from name and value, never copied.
 
-The same lines come again and again (``Accept-Encoding: gzip`` of every request of a client), so lines are remembered,
-parsed and rendered: 1.2 us for a head of 12 known lines, where matching each takes 6 us. Lines that are long or carry
-secrets are not remembered, and the memory is bounded.
+Lines repeat (``Accept-Encoding: gzip`` of every request of a client), so parsed and rendered lines are cached: 1.2 us for a head
+of 12 known lines, where matching each takes 6 us. Long lines and secrets are not cached, and the cache is bounded.
 """
 
 import re

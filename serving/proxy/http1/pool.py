@@ -1,9 +1,9 @@
 """Connections to upstreams that are kept between requests, by address.
 
-The one used last is taken first, so that the others grow idle and go. Bounded by the requests in flight at the peak,
-which the listeners bound: fewer idle connections than requests in flight would make a storm of new ones. A request that
-must not be sent twice takes only a connection that was used a moment ago: one that has been idle for longer may be closed
-by its upstream just now, and then it is unknown whether the request arrived.
+The most recently used connection is taken first, so that the others become idle and are closed. Their number is bounded by the
+peak of requests in flight, which the listeners limit: with fewer idle connections each burst would open many new ones. A request
+that must not be sent twice takes only a recently used connection: an upstream may be closing an idle one, and then it is unknown
+whether the request arrived.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ UpstreamProtocol = TypeVar("UpstreamProtocol", bound=asyncio.Protocol)
 
 
 class Connector(Protocol):
-    """Opens connections to upstreams. ``turn`` changes when connections from before must carry no further request."""
+    """Opens connections to upstreams. ``turn`` changes when earlier connections must carry no further request."""
 
     @property
     def turn(self) -> int:
-        """Which connections may carry a further request."""
+        """Identifies the connections that may carry further requests."""
 
     async def connect(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
-        """Connect; returns the protocol that ``make`` made. Raises ``OSError``."""
+        """Connect; returns the protocol that ``make`` created. Raises ``OSError``."""
 
 
 class PlainConnector:

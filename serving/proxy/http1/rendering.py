@@ -1,6 +1,6 @@
 """Renders heads from parsed fields, so that nothing passes unparsed.
 
-Hop-by-hop headers and names that only we may set are left out, framing is what we do next, and the way is written down:
+It omits hop-by-hop headers and names reserved for this system, sets the framing of the next hop, and records the path:
 X-Forwarded-For gets the peer appended, X-Forwarded-Proto and -Host are kept from a trusted peer and set otherwise, and
 Forwarded (RFC 7239) is built of them unless a trusted peer sent one. Follows knative/serving 98e5ef90 (pkg/http/handler,
 forwarded) with the trust of docs/architecture.md.
@@ -35,11 +35,11 @@ class ClientPeer:
         """The SPIFFE id of its certificate; "" without inner TLS."""
         self._scheme = scheme
         self.is_trusted = is_trusted
-        """Whether its X-Forwarded-* headers are believed."""
+        """Whether its X-Forwarded-* headers are trusted."""
         self.known: object = None
-        """What the handler has found out about requests of this connection; its own."""
+        """The handler's cache for requests of this connection."""
         self.load: object = None
-        """The handler's count of requests of this address; its own."""
+        """The handler's load record of this address."""
         self._host: bytes | None = None
         self._lines = b""
 

@@ -31,7 +31,7 @@ GRPC_TYPE = b"application/grpc"
 
 
 class RefusalCode(enum.StrEnum):
-    """What a refused request did, in a word: a label of metrics."""
+    """The reason of a refused request, as a label of metrics."""
 
     BODY = enum.auto()
     BODY_SIZE = enum.auto()
@@ -62,12 +62,12 @@ class RequestRefusal(Exception):
 class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
     """A request's head, parsed.
 
-    ``target`` is in origin form ("/path?query", or "*"), whatever form came. ``host`` is the Host as it was written, empty
-    only for HTTP/1.0 without one. ``content_length`` is None without the header. ``keep_alive`` says that the client
-    wants to keep the connection; ``upgrade`` is the protocol asked for, if any. ``nominated`` are the names that its
-    Connection header takes out of it, in lower case. ``reserved`` says that there are names which only we may set, and
-    ``forwarded`` that there are X-Forwarded-* or Forwarded headers. ``wire`` are the lines that are forwarded as they are,
-    written; ``is_plain`` says that nothing else is to be written: no body, nothing about the connection.
+    ``target`` is in origin form ("/path?query", or "*"), whatever form came. ``host`` is the Host as sent, empty only for
+    HTTP/1.0 without one. ``content_length`` is None without the header. ``keep_alive`` says that the client wants to keep the
+    connection; ``upgrade`` is the protocol asked for, if any. ``nominated`` are the names that its Connection header takes out of
+    it, in lower case. ``reserved``: it has headers that only this system may set; ``forwarded``: it has X-Forwarded-* or
+    Forwarded headers. ``wire`` are the rendered lines to forward unchanged; ``is_plain``: nothing else is to be written, no body
+    and nothing about the connection.
     """
 
     method: bytes
@@ -117,9 +117,8 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
 class HeadMemory:
     """The last request head of one connection, because clients repeat their heads.
 
-    ``read`` answers what ``read_request_head`` does: 0.1 us for the very same head, 1 us where only the request line is
-    another one, 3 us else. It remembers one head of at most 2 KiB, for as long as the connection lasts, with all secrets
-    that it has.
+    ``read`` returns the result of ``read_request_head``: in 0.1 us for the same head, 1 us if only the request line differs, else
+    3 us. It keeps one head of at most 2 KiB while the connection lasts, with its secrets.
     """
 
     __slots__ = ("_head", "_keeps_underscores", "_lines", "_raw")

@@ -1,6 +1,6 @@
 """The head of a response: its status, the framing of its body, and whether its connection can be reused.
 
-Input: the bytes before the empty line, and the method of the request that it answers. Output: an ``ResponseHead``, or
+Input: the bytes before the empty line, and the method of the request that it answers. Output: a ``ResponseHead``, or
 ``BadResponse``, which the client sees as 502. As strict as for requests: an app's bytes go to a client over a connection that
 other requests use next.
 """
@@ -55,8 +55,8 @@ _WITHOUT, _BY_LENGTH = Framing.NONE, Framing.LENGTH
 class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
     """A response's head, parsed.
 
-    ``wire`` are the lines that are forwarded, written, hop-by-hop ones and lengths taken out. ``content_length`` is what the head
-    says, which for HEAD and 304 is not the length of what follows; None without. ``trailer`` is its Trailer header.
+    ``wire`` are the lines that are forwarded, written, hop-by-hop ones and lengths taken out. ``content_length`` is the header's
+    value, which for HEAD and 304 is not the length of the body; None without. ``trailer`` is its Trailer header.
     """
 
     status: int
@@ -73,7 +73,7 @@ def read_response_head(raw: bytes, *, method: bytes, header_count_max: int) -> R
     """Parse the head of a response to a request of ``method``, given without the empty line.
 
     Raises:
-        BadResponse: when it is against the protocol.
+        BadResponse: when it violates the protocol.
     """
     first, *texts = raw.split(b"\r\n")
     status, minor, status_wire = _status_lines.get(first) or _read_status_line(first)
@@ -101,7 +101,7 @@ def read_response_head(raw: bytes, *, method: bytes, header_count_max: int) -> R
 class ResponseMemory:
     """The last head on one upstream connection: most responses differ in their date only, once a second.
 
-    See ``HeadMemory`` for what is remembered. ``read`` answers what ``read_response_head`` does.
+    It is bounded as ``HeadMemory``; ``read`` returns the result of ``read_response_head``.
     """
 
     __slots__ = ("_head", "_is_of_head", "_raw")
@@ -115,7 +115,7 @@ class ResponseMemory:
         """Parse the head of a response to a request of ``method``, given without the empty line.
 
         Raises:
-            BadResponse: when it is against the protocol.
+            BadResponse: when it violates the protocol.
         """
         known, is_of_head = self._head, method == b"HEAD"
         if known is not None and raw == self._raw and is_of_head is self._is_of_head:

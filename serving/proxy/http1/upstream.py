@@ -1,8 +1,8 @@
 """A connection to an upstream: one request at a time, with its response parsed as it arrives.
 
-It passes what it understands to a ``ResponseReceiver`` (an exchange), goes back to the pool when the answer is complete and clean,
-and is closed otherwise: after Connection: close, a body until the end of the connection, unexpected bytes, or
-a response that came before its request was sent in whole. It decides nothing about requests.
+It passes parsed parts to a ``ResponseReceiver`` (an exchange), returns to the pool when the response is complete and clean, and
+is closed otherwise: after Connection: close, a body until the end of the connection, unexpected bytes, or a response that came
+before its request was sent in whole. It decides nothing about requests.
 """
 
 import asyncio
@@ -229,7 +229,7 @@ class Upstream(asyncio.Protocol):
         """Parse received bytes and pass them on."""
         receiver = self._receiver
         if receiver is None:
-            # Not asked for: it must not become the answer to the next request.
+            # Unsolicited: it must not become the response to the next request.
             self._transport.abort()
             return
         self._has_received = True
@@ -356,7 +356,7 @@ class Upstream(asyncio.Protocol):
         elif receiver.request_complete:
             self._transport.close()
         else:
-            # What is left of the request would wait for an upstream that does not read it.
+            # The rest of the request would wait for an upstream that does not read it.
             self._transport.abort()
         receiver.upstream_done()
 

@@ -4,10 +4,9 @@
 parsed where they lie in the buffer of the socket; only an incomplete frame is kept, and a frame that is too large is
 rejected by its head. There are no objects for frames and events: a unary call passes in about twenty calls.
 
-Memory is bounded by the number of concurrent streams, each with one window in either direction. ``flow`` counts frames
-that are cheap to send and costly to handle. A stream error ends that stream only; a connection error is a ``Violation``.
-The connection's window opens as bytes arrive, because the windows of the streams bound what is held: a stream that is not
-read stops no other.
+Memory is bounded by the number of concurrent streams, each with one window in either direction. ``flow`` counts frames that are
+cheap to send and costly to handle. A stream error ends that stream only; a connection error is a ``Violation``. The connection's
+window opens as bytes arrive, because the streams' windows bound the buffered bytes: an unread stream blocks no other.
 
 The file is longer than others: streams, frames in and frames out share their state, and the hot path crosses all three.
 """
@@ -62,7 +61,7 @@ from serving.proxy.http2.hpack_statictable import Fields
 from serving.settings.http import HttpSettings
 
 _WINDOW_MAX = 2**31 - 1
-# What a peer may have on its way for all streams together. It bounds nothing that is held.
+# The connection window of all streams together. It does not bound buffered bytes.
 _CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024
 _CONNECTION_WINDOW_LEAST = _CONNECTION_WINDOW_BYTES // 2
 # A head larger than the limit is answered with 431, up to this many times as large; beyond, the connection ends.

@@ -1,15 +1,15 @@
 """One stream's part of the engine, its windows and held bytes; and a rate limit of frames that are cheap to send.
 
-A producer whose bytes wait is paused at a limit, so that a stream holds at most that and the one piece that was on its way. The
-window that the peer has grows while its bytes are taken as fast as they come, so that large messages do not wait for updates; it
-grows from a budget of the whole connection.
+A producer whose bytes wait is paused at a limit, so that a stream holds at most that and one more piece. The peer's window grows
+while its bytes are consumed at once, so that large messages do not wait for updates; the growth comes from a budget of the whole
+connection.
 """
 
 from serving.proxy.http2.frames import ErrorCode, Violation
 from serving.proxy.http2.hpack_decoder import FieldSection
 from serving.settings.http import HttpSettings
 
-# What a peer may send before its reader has taken it: RFC 9113's default at first.
+# Bytes that a peer may send before its reader has taken them: RFC 9113's default at first.
 WINDOW_BYTES = 65_535
 # Twice the default four times: almost 1 MiB.
 WINDOW_BYTES_MAX = 16 * WINDOW_BYTES
@@ -80,7 +80,7 @@ class EngineStream:
     def __init__(self, stream_id: int, *, send_left: int, peer_ended: bool) -> None:
         self.stream_id = stream_id
         self.send_left = send_left
-        """What the peer takes; negative after it has made its windows smaller."""
+        """The peer's window, in bytes; negative after the peer has made its windows smaller."""
         self.window_left = self.window_bytes = WINDOW_BYTES
         self.peer_ended = peer_ended
         """Whether the peer has sent its last frame."""
@@ -133,5 +133,5 @@ class EngineStream:
         raise NotImplementedError
 
     def sent(self, byte_count: int) -> None:
-        """Handle progress: so many waiting bytes were sent."""
+        """Handle progress: this many waiting bytes were sent."""
         raise NotImplementedError

@@ -177,7 +177,7 @@ def read_trailer_fields(fields: Fields) -> bytes:
     """Trailers as lines, without fields for framing, for routing, or of this project.
 
     Raises:
-        Malformed: when one is.
+        Malformed: when a trailer is malformed.
     """
     for name, value in fields:
         _check(name, value)

@@ -1,7 +1,7 @@
 """Decodes HPACK header blocks (RFC 7541) strictly and with bounds, and caches blocks that do not change the table.
 
-A client whose requests resemble each other sends the same few bytes again: indices into the table. What such a block means
-depends on the table only, so that the last blocks that did not change it are kept with their meaning until it changes.
+A client whose requests resemble each other sends the same few bytes again: indices into the table. The meaning of such a block
+depends on the table only, so the last blocks that did not change it are cached until it changes.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ _STATIC_COUNT = len(STATIC_FIELDS)
 _STATIC: tuple[Field, ...] = ((b"", b""), *STATIC_FIELDS)
 # No number of a head is as large: 4 bytes after the prefix.
 _INTEGER_SHIFT_MAX = 21
-# What a connection remembers: 16 heads of at most 6 KiB in all forms together, 96 KiB. Clients repeat fewer.
+# Cache of a connection: 16 heads of at most 6 KiB in all forms together, 96 KiB. Clients repeat fewer.
 _REMEMBERED_MAX = 16
 _REMEMBERED_BYTES_MAX = 1024
 _REMEMBERED_LIST_BYTES_MAX = 4096

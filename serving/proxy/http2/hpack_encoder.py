@@ -1,9 +1,9 @@
 """Encodes HPACK header blocks (RFC 7541), with a cache of encoded heads.
 
 A field goes into the table when it is sent for the second time on a connection, as long as there is room; nothing is evicted. A
-table that has been full for many fields is emptied and begun again. Fields that differ each time are sent as they are, and so are secrets, which are marked as never to be
-indexed (RFC 7541, 7.1.3). A head whose fields are all known is packed once: ``known`` maps what its writer knows it by to the bytes, until
-the table changes.
+table that has been full for many fields is cleared. Fields that differ each time are sent literally, and so are secrets, which
+are marked as never indexed (RFC 7541, 7.1.3). A head whose fields are all in the table is encoded once: ``known`` maps its
+writer's key to the bytes, until the table changes.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from serving.proxy.http2.hpack_huffman import huffman_encode
 from serving.proxy.http2.hpack_statictable import ENTRY_BYTES, STATIC_FIELDS, TABLE_BYTES, Field
 
-# What the writer of a head knows it by.
+# The key by which the writer of a head identifies it.
 HeadKey = bytes | tuple[object, ...]
 
 _STATIC_COUNT = len(STATIC_FIELDS)

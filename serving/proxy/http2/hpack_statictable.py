@@ -5,7 +5,7 @@ from collections.abc import Sequence
 Field = tuple[bytes, bytes]
 Fields = Sequence[Field]
 
-# What an entry counts besides its name and value (RFC 7541, section 4.1).
+# Size of an entry besides its name and value (RFC 7541, section 4.1).
 ENTRY_BYTES = 32
 # The table's size without a setting.
 TABLE_BYTES = 4096

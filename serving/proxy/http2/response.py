@@ -1,6 +1,6 @@
 """The response of one stream of a client's connection: an upstream's, or the proxy's own.
 
-What an upstream answers is sent as frames at once; a response that the proxy makes itself comes as HTTP/1.1, and is read again.
+An upstream's response is sent as frames at once; the proxy's own response arrives as HTTP/1.1 and is parsed.
 """
 
 from typing import Protocol

@@ -1,12 +1,12 @@
 """A client's HTTP/2 connection: each stream is an exchange of the same handler as in HTTP/1.1.
 
-``Connection`` hands over here when the preface has come, in the clear or after ALPN. A stream is an exchange's client:
-it takes what the exchange writes, which is HTTP/1.1, and sends it as frames (``stream.py``). Memory is bounded by the
-streams at once, each with one window in either direction; what costs the peer nothing is counted (``frames.py``).
+``Connection`` hands over here after the preface, in plain text or after ALPN. A stream is an exchange's client:
+it takes the HTTP/1.1 that the exchange writes, and sends it as frames (``stream.py``). Memory is bounded by the streams at once,
+each with one window in either direction; frames that cost the peer nothing are counted (``frames.py``).
 
-Its end has two steps, so that no request is lost that was on its way (RFC 9113, section 6.8): a GOAWAY that names no
-stream and asks for no new ones, and, after a ping has gone to the client and back, one that names the last stream that is
-served. The connection ends with that stream.
+It ends in two steps, so that no request in flight is lost (RFC 9113, section 6.8): a GOAWAY that names no stream and asks for no
+new ones, and, after a ping has gone to the client and back, one that names the last stream that is served. The connection ends
+with that stream.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from serving.proxy.http2.stream import Stream
 # A client anywhere on earth answers a ping in a third of it; the proxy does not wait longer for one that does not.
 _PING_MAX_S = 1.0
 _PING = b"farewell"
-# What the first GOAWAY names: no stream is above it.
+# The last stream id of the first GOAWAY: no stream is above it.
 _NO_STREAM_ID = 2**31 - 1
 
 # The least that TCP carries between two full buffers on a bad line.

@@ -28,7 +28,7 @@ class Stream(RespondingStream):
         super().__init__(session, stream_id, ended=ended)
         self._paused = _NOT_PAUSED
         self._length: int | None = None
-        # What the request's body may still have: to its content-length, or to the limit of all bodies.
+        # Bytes that the request's body may still have: up to its content-length, or to the limit of all bodies.
         self._body_left = math.inf
         self._body_pace = None if ended else BodyPace(session.wiring.body_pace, self._taken_s)
 

@@ -1,8 +1,8 @@
 """One request to an app that speaks HTTP/2, and its response: a stream of a link.
 
-It has the interface of any other upstream: it takes the head of a request as HTTP/1.1 and sends it as frames, and passes on the app's
-answer as heads and pieces. It carries one request. While its receiver is full its window stays closed, so that one slow reader
-holds one window of bytes and stops no other stream. A stream that the app has refused unprocessed is sent once more on
+It has the interface of any other upstream: it takes the head of a request as HTTP/1.1 and sends it as frames, and passes on the
+app's answer as heads and pieces. It carries one request. While its receiver is full its window stays closed, so that one slow
+reader holds one window of bytes and stops no other stream. A stream that the app refused without processing is sent once more on
 another connection, whatever its method.
 """
 
@@ -16,7 +16,7 @@ from serving.proxy.http2.frames import ErrorCode
 from serving.proxy.http2.heads import Malformed, read_response_section, read_trailer_section, request_fields
 from serving.proxy.http2.hpack_decoder import FieldSection
 
-# What is kept of a request for another try; an app that has not looked at it has taken one window of it at most.
+# Bytes of a request kept for another try; an app that has not processed it has received one window at most.
 _KEPT_BYTES_MAX = 128 * 1024
 _LENGTH, _CHUNKED = Framing.LENGTH, Framing.CHUNKED
 
@@ -60,9 +60,9 @@ class StreamUpstream(EngineStream):
         self._link = link
         self._receiver: ResponseReceiver | None = None
         self._wire = b""
-        # What is to come of a body of known length; None for any other.
+        # Bytes still to come of a body of known length; None for any other.
         self._left_bytes: int | None = None
-        # What was given to send, as long as it may have to be sent again.
+        # The sent bytes, while they may have to be sent again.
         self._kept: list[bytes] | None = None
         self._kept_bytes = 0
         self._begun = self._has_received = self._held = self._is_paused = self._is_moving = self._was_moved = False

@@ -22,7 +22,7 @@ from serving.proxy.server.preface import PREFACE, hand_over
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 # Long enough for a client anywhere on earth to read a response and close (five round trips of 200 ms).
 _LINGER_S = 1.0
-# The least that TCP carries between two full buffers on a bad line; who does not take an answer for so long is cut off.
+# Longer than TCP stalls between two full buffers on a bad line; a client that accepts no bytes for this long is cut off.
 _FLUSH_S = 60.0
 
 
@@ -318,7 +318,7 @@ class Connection(asyncio.Protocol):
         if self._exchange is exchange:
             exchange.begin()
         if self._exchange is exchange:
-            # Unless a sweep comes before this request can be late; asked of each request, so without a call.
+            # Unless a sweep comes before this request can be late; inlined, because it runs for each request.
             limits, until_s = exchange.timeouts, self._registry.sweep_s - now_s
             if (
                 limits.total_s < until_s

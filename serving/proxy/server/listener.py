@@ -1,8 +1,9 @@
 """Listening sockets and their connections: time limits and shutdown.
 
-``HttpServer`` makes a ``Connection`` for each client. No request has a timer: each connection reports when it is due, and
-one sweep checks all of them, at most once in 100 ms and not before the first is due. The end has two steps (docs/architecture.md, drain): ``drain`` makes every answer the last of its connection while new ones are
-still taken, ``finish`` takes no more, waits for what runs, and cuts what exceeds the grace.
+``HttpServer`` makes a ``Connection`` for each client. No request has a timer: each connection reports when it is due, and one
+sweep checks all of them, at most once in 100 ms and not before the first is due. The end has two steps (docs/architecture.md,
+drain): ``drain`` makes every response the last of its connection while new connections are still accepted; ``finish`` accepts no
+more, waits for running requests, and cuts them off after the grace.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from serving.settings.http import HttpSettings
 # For errors such as too few descriptors.
 _PAUSE_S = 0.1
 
-# What a limit may be exceeded by. A sweep over 10,000 connections takes about 3 ms.
+# Most delay after a limit. A sweep over 10,000 connections takes about 3 ms.
 _SWEEP_SPACING_S = 0.1
 # The kernel caps it at net.core.somaxconn; fewer would refuse connections in a burst.
 _BACKLOG = 4096
@@ -130,7 +131,8 @@ class HttpServer:
     ) -> tuple[str, int]:
         """Take connections from a bound socket, or from an address; return the address.
 
-        ``listener`` names it to the handler. ``takes_turns`` with other processes on the same socket. ``make`` makes what a client meets first: TLS, where it is not HTTP.
+        ``listener`` names it to the handler. ``takes_turns`` with other processes on the same socket. ``make`` creates the
+        protocol of a new connection, for example TLS.
         """
         wiring = self._wiring(handler, listener)
 

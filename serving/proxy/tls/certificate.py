@@ -1,8 +1,8 @@
 """Loads certificates with their keys from PEM, and chooses one by server name.
 
-Whom it is for is asked of OpenSSL, by a handshake with ourselves in memory: so a certificate that is taken has been seen
-to work with its key. One that has expired is taken all the same, because an expired certificate tells its user more than
-none; who loads it says so. Keys with a password are refused. Refuses with ``InvalidCertificate``, which says why in words.
+OpenSSL reports its names in a handshake in memory, which also proves that the certificate works with its key. An expired
+certificate is accepted and reported by its loader, because it tells clients more than none. Keys with a password are rejected.
+Raises ``InvalidCertificate`` with the reason.
 """
 
 import ssl

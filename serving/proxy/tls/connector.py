@@ -1,8 +1,8 @@
-"""Connects to upstreams over mutual TLS, and checks who answers.
+"""Connects to upstreams over mutual TLS, and verifies their identity.
 
-The peer's certificate must name one of the identities that are expected at its address: another pod that got the address has a
-certificate of our authority too. A connection made under an earlier certificate carries no further request
-(``turn``), so that none outlives the certificates of its ends for long.
+The peer's certificate must name one of the identities expected at its address: another pod that got the address has a certificate
+of our authority too. A connection made under an earlier certificate carries no further request (``turn``), so that no connection
+outlives its certificates for long.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from serving.proxy.tls.transport import TlsTransport
 
 _log = logging.getLogger("tls")
 
-# Time for which a peer that spoke no TLS is not asked to again.
+# Time without TLS attempts after a peer did not speak TLS.
 _PLAIN_S = 30.0
 # Bounds what is remembered of peers without TLS.
 _PLAIN_MAX = 4096
@@ -58,8 +58,8 @@ class RefusalLog:
 class TlsConnector:
     """Opens upstream connections over TLS.
 
-    ``expected`` gives the SPIFFE id of the peer at an address (``is_expected``). With ``takes_plain`` a peer that speaks no
-    TLS is connected to without.
+    ``expected`` gives the SPIFFE id of the peer at an address (``is_expected``). ``takes_plain`` allows connections to peers
+    without TLS.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class TlsClient(TlsTransport):
         return self._identity
 
     def start(self) -> None:
-        """Hand the connection to its protocol, with what has come already."""
+        """Hand the connection to its protocol, with the bytes received so far."""
         self._app = self._make()
         self._app.connection_made(self)
         self._pass_on()

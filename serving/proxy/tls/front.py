@@ -15,9 +15,9 @@ _HANDSHAKE_MAX_S = 10.0
 
 
 class TlsFront(TlsTransport):
-    """One client's connection. What begins as a TLS handshake gets one; anything else goes to the protocol of ``make`` as it is.
+    """One client's connection: TLS if it begins with a handshake, else passed unchanged to the protocol of ``make``.
 
-    The protocol tells both apart by the transport's ``sslcontext``, and the peer by its ``identity``.
+    The transport's ``sslcontext`` shows the protocol whether it is TLS, and ``identity`` the peer.
     """
 
     __slots__ = ("_address", "_context", "_due", "_has_begun", "_make", "_refusals")

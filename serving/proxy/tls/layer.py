@@ -1,12 +1,12 @@
 """TLS between a client and its server: a protocol to the loop, a transport to a ``Connection`` or ``Session``.
 
-What stands here is when to read, write and close; the records are ``records.py``'s. uvloop's own TLS could not be taken:
-it throws away the alert that tells a client why its handshake failed, it cannot close one direction, without which the
-end of a response may be destroyed on its way, and failed handshakes are not counted.
+This module decides when to read, write and close; ``records.py`` handles the records. uvloop's own TLS is not used:
+it drops the alert that tells a client why its handshake failed, it cannot close one direction, so the end of a response may be
+lost, and it does not count failed handshakes.
 
-Until the handshake is over the connection counts to all limits of connections, and its time is bounded. Then ALPN says
-who takes over: ``h2`` starts an HTTP/2 session at once, anything else is HTTP/1.1. Memory is bounded as without TLS:
-who does not read is not read from, and what was received and not yet decrypted is at most one read of the socket.
+During the handshake the connection counts towards all limits of connections, and its time is bounded. Then ALPN selects the
+protocol: ``h2`` starts an HTTP/2 session at once, anything else is HTTP/1.1. Memory is bounded as without TLS:
+a client that does not read is not read from, and bytes not yet decrypted are at most one read of the socket.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ _CLOSE_WAIT_S = 1.0
 class TlsTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Settings shared by all connections of a TLS listener. ``failures`` counts failed handshakes by reason.
 
-    With ``is_mutual`` clients show certificates of our own authority. ``plain_refusal`` answers plain HTTP; with ``takes_plain``
-    it is served instead. ``on_failure`` gets the address and the reason of each failed handshake.
+    With ``is_mutual`` clients present certificates of our own authority. ``plain_refusal`` answers plain HTTP; with
+    ``takes_plain`` it is served instead. ``on_failure`` gets the address and the reason of each failed handshake.
     """
 
     context: ssl.SSLContext
@@ -108,7 +108,7 @@ class TlsLayer(TlsTransport):
             self._registry.closed(self, self._address)
         self._closing = True
 
-    # What the server calls, as long as the handshake lasts.
+    # Called by the server during the handshake.
 
     @property
     def is_idle(self) -> bool:

@@ -1,14 +1,14 @@
 """Encrypts and decrypts the bytes of one TLS connection, without I/O.
 
-The cryptography is the standard library's, over two buffers in memory. This module does what the library leaves to its
-user: some records make one piece, the client's close_notify follows the last byte before it, and our own does not lose
-what has come and was not read yet.
+The cryptography is the standard library's, over two buffers in memory. This module does what the library leaves to its user:
+several records form one piece, the client's close_notify follows the last byte before it, and our own does not discard received
+bytes that are still unread.
 """
 
 import contextlib
 import ssl
 
-# What is handed on at once. A record has 16 KiB; passing on each by itself would cost four times the calls.
+# Bytes passed on at once. A record has 16 KiB; passing on each one would take four times the calls.
 _PIECE_BYTES = 65_536
 
 
@@ -20,7 +20,7 @@ class Records:
     def __init__(self, context: ssl.SSLContext, *, is_server: bool = True) -> None:
         self._incoming = ssl.MemoryBIO()
         self.outgoing = ssl.MemoryBIO()
-        """Bytes that are to be sent; how many is its ``pending``."""
+        """Bytes to send; ``pending`` is their number."""
         self.put = self._incoming.write
         """Takes bytes that have come."""
         self.ssl = context.wrap_bio(self._incoming, self.outgoing, server_side=is_server)
@@ -72,7 +72,7 @@ class Records:
     def close_notify(self) -> bytes:
         """Return close_notify, which ends this direction; received data can still be read."""
         with contextlib.suppress(ssl.SSLError):
-            # OpenSSL looks for the client's goodbye in what has come, and must find nothing else there.
+            # OpenSSL looks for the client's close_notify in the received bytes, and must find nothing else there.
             while self._incoming.pending and (data := self._read_one()):
                 self._ahead += data
         with contextlib.suppress(ssl.SSLError):

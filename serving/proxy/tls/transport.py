@@ -1,7 +1,7 @@
 """A TLS connection as a transport: what both ends have in common.
 
-To the loop it is a protocol, to the protocol behind it a transport. What stands here is when to read, write and close once the
-handshake is over; the records are ``records.py``'s, and the handshake is that of the subclass.
+To the loop it is a protocol, to the protocol behind it a transport. This module decides when to read, write and close after the
+handshake; ``records.py`` handles the records, and the subclass the handshake.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ from serving.queueproxy.io.podrequests import PodRequests
 from serving.wire.tokens import matches
 
 _TEXT = (b"Content-Type", b"text/plain; charset=utf-8")
-# Longest time for which a question about readiness is held, in seconds, whatever it asks for.
+# Longest time for which a readiness request is held, in seconds, whatever it requests.
 _READY_WAIT_MAX_S = 60.0
 # Time within which an order to stop follows a container's /wait-for-drain, in seconds: else it is that container alone that
 # is started again. Source: knative/serving 98e5ef90, pkg/queue/sharedmain.
@@ -30,14 +30,14 @@ class AdminHandler:
     """Serves the admin port.
 
     - ``GET /healthz``, ``GET /metrics``: at once.
-    - ``GET /readyz``: 200 or 503. ``?wait=8`` is held for so many seconds at most while the app has not been ready yet.
+    - ``GET /readyz``: 200 or 503. ``?wait=8`` holds the request for at most 8 s while the app has not been ready yet.
     - ``GET /caller-token``: the token by which the app names itself to other services; for the app of this pod only.
-    - ``GET /wait-for-drain``: what the kubelet calls before it ends a container of the app. Probes fail from then on, and
-      it is answered once nothing more comes and nothing runs. If no order to stop follows within a second, the pod stays:
-      it is answered, and probes succeed again.
+    - ``GET /wait-for-drain``: called by the kubelet before it stops a container of the app. Probes fail from then on, and the
+      response is sent once no request arrives or runs. If no stop signal follows within a second, the pod stays, and probes
+      succeed again.
     - ``POST /drain``: begins the drain by itself; ``on_drain`` is called.
 
-    - ``POST /wake``: thaws an app that sleeps, and keeps it awake for half a minute; answered when it runs.
+    - ``POST /wake``: thaws a sleeping app, and keeps it awake for half a minute; the response is sent when it runs.
 
     All orders need the pod's secret where there is one.
     """

@@ -1,7 +1,7 @@
 """Reads the app's own page of metrics on localhost, once a second, for the gauges that its revision chose.
 
 The app may be slow, endless or wrong: a reading ends after 0.8 s and 1 MiB, and a failed one changes nothing; the gauges then
-expire. The first failure of a row is logged, with what would be right.
+expire. The first of consecutive failures is logged, with the expected form.
 """
 
 import asyncio

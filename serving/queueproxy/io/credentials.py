@@ -1,7 +1,8 @@
 """The pod's credentials: its certificate for inner TLS, and the token by which its app names itself to other services.
 
-An autoscaler issues them to the holder of the pod's stats token. The certificate is fetched at the start, before the pod is ready,
-and again when half of its life is over; the token when the app asks. While no autoscaler answers, the last ones stay.
+An autoscaler issues them to the holder of the pod's stats token. The certificate is fetched at the start, before the pod is
+ready, and again when half of its life is over; the token when the app asks. While no autoscaler responds, the last ones stay in
+use.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ _PERMISSIVE_WAIT_S = 2.0
 
 
 class Credentials:
-    """``tls`` are the contexts, None where inner TLS is off; ``secured`` is how an autoscaler is spoken to."""
+    """``tls`` are the contexts, None without inner TLS; ``secured`` are the TLS parameters of autoscalers."""
 
     def __init__(self, spec: PodSpec) -> None:
         settings = spec.settings.inner_tls

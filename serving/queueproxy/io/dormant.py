@@ -1,8 +1,8 @@
 """Freezes the app of an idle pod, and thaws it when a request arrives.
 
-``serving.queueproxy.dormancy`` decides; this asks it when a request has ended or a timer is due, and carries out by a
-``Freezer``. Nothing outside of the pod is asked: a request that arrives thaws the app and is forwarded in the same turn of
-the loop, or waits for the app's own call.
+``serving.queueproxy.dormancy`` decides; this module consults it when a request has ended or a timer is due, and acts by a
+``Freezer``. It makes no call outside of the pod: an arriving request thaws the app and is forwarded in the same turn of the loop,
+or waits for the app's own call.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ WAKE_HOLD_S = 30.0
 
 
 class IdlePod(Protocol):
-    """What keeps an app awake. ``PodRequests`` is one."""
+    """The activity that keeps an app awake. ``PodRequests`` is one."""
 
     is_ready: bool
     is_draining: bool
@@ -37,8 +37,8 @@ class IdlePod(Protocol):
 class Dormancy:
     """The dormancy of one pod.
 
-    ``pod`` says what keeps it awake, probes apart. ``on_sleep`` is called before a freeze, ``on_change`` when the pod has become
-    dormant, True, or runs again, False.
+    ``pod`` is the activity that keeps it awake, except probes. ``on_sleep`` is called before a freeze, ``on_change`` when the pod
+    has become dormant, True, or runs again, False.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """The means to freeze an app, in order of preference: a cgroup, signals, or the app's own calls.
 
-A freezer raises ``OSError`` with the reason where it cannot freeze; everything runs then. A cgroup freezes all of its processes and their children
-at once, unseen by them. SIGSTOP is seen by parents and debuggers, so parents are stopped before their children and continued after them.
+A freezer that cannot freeze raises ``OSError`` with the reason; all processes then run. A cgroup freezes all of its processes and
+their children at once, unseen by them. SIGSTOP is seen by parents and debuggers, so parents are stopped before their children and
+continued after them.
 """
 
 import asyncio
@@ -83,8 +84,8 @@ class ExitWatch:
 class SignalFreezer:
     """Stops all processes by SIGSTOP.
 
-    ``marker`` is a file that exists while they may be stopped: the next queue-proxy of the pod continues them. What
-    other programs have stopped is left alone.
+    ``marker`` is a file that exists while they may be stopped: the next queue-proxy of the pod continues them. Processes stopped
+    by other programs stay stopped.
     """
 
     is_instant = True
@@ -149,8 +150,8 @@ class SignalFreezer:
 class CgroupFreezer:
     """Freezes by a cgroup created for the pod; the processes move there before the first freeze.
 
-    A process that is in another cgroup than we are, such as a container's, stays there, and that is frozen too. What is born later
-    is in the cgroup of its parent.
+    A process in a cgroup other than ours, such as a container's, stays there, and that cgroup is frozen too. Later processes
+    start in the cgroup of their parent.
     """
 
     is_instant = True

@@ -1,4 +1,4 @@
-"""Runs a pod apart from its requests: readiness, statistics, the admin port, and the drain.
+"""Runs the parts of a pod other than its requests: readiness, statistics, the admin port, and the drain.
 
 A queue-proxy that forwards and one that runs in the app's process differ in how requests come in, which is their ``Front``;
 all else is here.

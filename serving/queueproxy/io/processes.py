@@ -1,8 +1,8 @@
 """Finds all processes of a pod's app in /proc.
 
-The roots are the first processes of its containers, which the pod's runner records in files. What descends from them, or is in
-a session or process group that one of them leads, belongs to the app. A process that has left all three, as a daemon does, is
-a child of the pod's runner and is known by the environment that the app was given.
+The roots are the first processes of its containers, which the pod's runner records in files. Their descendants, and the processes
+in a session or process group that one of them leads, belong to the app. A process that has left all three, such as a daemon, is a
+child of the pod's runner and is recognized by the app's environment.
 
 Standard library but for msgspec, and no pathlib: a queue-proxy starts without it.
 """
@@ -69,7 +69,7 @@ def read_processes(proc: str = "/proc") -> dict[int, ProcessEntry]:
 
 
 def read_roots(prefix: str) -> list[Root]:
-    """The running first processes in the files ``prefix``NAME.process. One that cannot be read is left out."""
+    """The running first processes in the files ``prefix``NAME.process. Unreadable files are skipped."""
     folder, _, start = prefix.rpartition("/")
     found = []
     with contextlib.suppress(OSError):
@@ -83,7 +83,7 @@ def read_roots(prefix: str) -> list[Root]:
 def members(entries: Mapping[int, ProcessEntry], roots: Iterable[int], *, spared: Collection[int]) -> list[int]:
     """The processes that belong to the roots, parents before their children. ``spared`` ones never do.
 
-    A shell with job control is so stopped before its jobs, and does not see them stop.
+    So a shell with job control is stopped before its jobs, and does not see them stop.
     """
     children: dict[int, list[int]] = {}
     for entry in entries.values():
@@ -114,7 +114,7 @@ class AppProcesses:
     """The processes of one pod's app, found by the files that begin with ``prefix``."""
 
     def __init__(self, prefix: str, *, runner: int | None = None) -> None:
-        """``runner`` is the process to which detached daemons fall, by default our own parent."""
+        """``runner`` is the process that adopts detached daemons, by default our own parent."""
         self._prefix, self._runner = prefix, os.getppid() if runner is None else runner
 
     def find(self) -> tuple[list[ProcessEntry], frozenset[int]]:

@@ -25,13 +25,14 @@ _LOG = logging.getLogger(__name__)
 
 PUSH_AGAIN = signal.SIGUSR1
 READY_PID_VARIABLE = "SERVING_READY_PID"
-"""The environment variable that names the process as its runner knows it, from outside of its pid namespace."""
+"""The environment variable with the process id outside of its pid namespace, as the pod's runner knows it."""
 
 
 async def attempt(probe: Probe, app: Address, *, is_http2: bool = False, network: str = "") -> bool:
     """Whether the app accepts a connection, or answers a GET with 200 to 399, within the probe's timeout.
 
-    ``network`` is the path of the network namespace of the app, "" for our own. ``is_http2`` asks with HTTP/2, as an app must be asked whose port is named h2c.
+    ``network`` is the path of the network namespace of the app, "" for our own. ``is_http2`` probes with HTTP/2, which an app
+    needs whose port is named h2c.
     """
     host, port = app[0], probe.port or app[1]
     writer: asyncio.StreamWriter | None = None

@@ -36,7 +36,7 @@ class KeepReason(msgspec.Struct, frozen=True, kw_only=True):
     """Age up to which a pod is kept; None if none is kept at this age."""
 
     ahead_s: float
-    """How far the figures look ahead: to ``until_s``, or a minute where no pod is kept."""
+    """The horizon of the figures: until ``until_s``, or a minute if no pod is kept."""
 
     is_ahead: bool
     """Whether the pod is started ahead of a periodic request, rather than kept since the last one."""

@@ -1,8 +1,8 @@
 """Forecasts a revision's load for the time when a pod started now is ready.
 
-Input: the mean number of requests in flight of each second. Kept are two exponential means, a fast and a slow one, and the
+Input: the mean number of requests in flight of each second. It keeps two exponential means, a fast and a slow one, and the
 variance around the fast one. Their difference is the slope of the load: on a steady climb an exponential mean lags by its time
-constant. Only what the slope exceeds its own standard error by counts, so that noise is no trend. Requests in flight vary by
+constant. Only the part of the slope above its own standard error counts, so that noise is not a trend. Requests in flight vary by
 the square root of their mean at least, as those of Poisson arrivals do.
 """
 
@@ -43,7 +43,7 @@ class LoadForecast:
 
     def __init__(self) -> None:
         self._fast = self._slow = self._variance = 0.0
-        # What the seconds seen weigh together in the slow mean; less than 1 while they are few.
+        # Total weight of the seconds seen in the slow mean; less than 1 while they are few.
         self._weight = 0.0
         self._first: int | None = None
         self._second = 0

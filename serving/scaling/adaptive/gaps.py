@@ -4,7 +4,7 @@ A gap is the time from the end of the last request to the next arrival. Gaps are
 and of 3 % beyond; old ones fade. The hazard of a bin is the rate of arrivals, per second, of a revision that has been idle
 for so long: gaps that ended in it over the idle time that was spent in it.
 
-Few gaps in a bin say little. A bin's rate is drawn to that of its group (lengths that differ by up to a factor of 2), and a
+Bins with few gaps are unreliable. A bin's rate is drawn to that of its group (lengths that differ by up to a factor of 2), and a
 group's to that of the population of all revisions. Counts, not clocks: no time of day enters.
 """
 
@@ -42,7 +42,7 @@ _SHIPPED_STRENGTH = 200.0
 
 # A gap of which less than this is left is as good as forgotten.
 _DUMPED_MIN = 0.005
-# What all gaps together can count for is 1 / (1 - 1 / growth), some 73.
+# The total weight of all gaps is at most 1 / (1 - 1 / growth), some 73.
 _DUMPED_MAX = 100.0
 # Fitted to half of the functions of a day of Azure Functions (2019), each function counting the same; see
 # docs/scaling-quality.md. Mean time to the next request, in seconds, by group.
@@ -196,7 +196,7 @@ class KeepWindow(msgspec.Struct, frozen=True):
 class GapPlan(msgspec.Struct, frozen=True):
     """The plan for one gap: the windows, and the worth of a start.
 
-    The rates that they follow from would be a quarter of a revision's state; people who ask get them from the gaps again.
+    The rates behind them would be a quarter of a revision's state; on request they are computed again from the gaps.
     """
 
     windows: tuple[KeepWindow, ...]
@@ -250,11 +250,11 @@ class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
 def keep_windows(hazard: Array, bounds: KeepBounds) -> tuple[KeepWindow, ...]:
     """The windows, in order. The first begins at 0 and lasts from ``min_s`` to ``max_s``; later ones are for pre-warming.
 
-    ``hazard`` is the rate by bin. A pause of at most ``bridge_s`` joins two windows. A later window has to be worth the start
-    of its pod too: what it is expected to save, less what it costs, is at least the time that the pod takes to start.
+    ``hazard`` is the rate by bin. A pause of at most ``bridge_s`` joins two windows. A later window must also pay for the start
+    of its pod: its expected saving less its cost is at least the start time of the pod.
 
-    A pod stays while the rate times what a cold start is worth is at least the price of a second, which is less for a dormant pod: at a
-    price of 0.2 and a worth of 100 s from 0.002 a second on, which a running pod needs 0.01 for.
+    A pod stays while the rate times the worth of a cold start is at least the price of a second. At a worth of 100 s a running
+    pod needs a rate of 0.01 a second, and a dormant pod at a price of 0.2 a rate of 0.002.
     """
     prices = bounds.prices
     kept = np.zeros(len(hazard) + 1, dtype=bool)

@@ -1,10 +1,10 @@
 """The adaptive policy of one revision: seconds of load in, advice for each decision out.
 
-While requests are in flight, Knative's algorithm decides. Once the revision is idle, its earlier gaps decide how long its last pod
-stays, and whether a pod is started ahead of the next request. Until five gaps are known, and where that would have cost more
-(``KeepRegret``), its last pod stays as long as under Knative. With ``adaptive.forecast`` pods have room for the load that is
-expected when a new one is ready, within the pods that Knative would want: more are paid from what was saved before
-(``PodCredit``). It sees neither pods nor clocks: what a pod costs is counted in seconds of its existence.
+While requests are in flight, Knative's algorithm decides. Once the revision is idle, its earlier gaps decide how long its last
+pod stays, and whether a pod is started ahead of the next request. Before five gaps are known, and while learning would have cost
+more (``KeepRegret``), the last pod stays as long as under Knative. With ``adaptive.forecast`` pods have room for the load that is
+expected when a new one is ready, within the pods that Knative would want: further pods are paid from earlier savings
+(``PodCredit``). It uses neither pods nor clocks: costs are counted in pod-seconds.
 """
 
 import math
@@ -175,7 +175,7 @@ class RevisionPolicy:
                         gap_s, windows, spec=self._spec, pod_count=self._tail_count, start_s=self.start_s
                     )
                 self._tail_count = 1
-                # It was long enough for the pod to go: count who would have waited for the one before it.
+                # Long enough for the pod to be removed: count the requests that would have waited for a new one.
                 if self._woken_second is not None:
                     self._arrivals_per_start += _WOKEN_WEIGHT * (max(1.0, self._woken_count) - self._arrivals_per_start)
                 self._woken_second, self._woken_count = second, 0.0

@@ -1,8 +1,8 @@
 """Records of the gaps learnt by the adaptive policy and of its savings, and a sentence about them.
 
-Input: costs of both policies. Output: "over the last day: 12 cold requests instead of 31, 40 pod-minutes less than under Knative's
-policy, estimated", or under Knative's what the adaptive policy would have had. This module imports no decider, so that a
-command that only prints sentences starts without numpy.
+Input: costs of both policies. Output: "over the last day: 12 cold requests instead of 31, 40 pod-minutes less than under
+Knative's policy, estimated", or under Knative's policy the estimate for the adaptive one. This module imports no decider, so that
+a command that only prints sentences starts without numpy.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from serving.model.revisionnumbers import PolicyCosts
 from serving.settings.autoscaler import ADAPTIVE_POLICY
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86_400.0
-# Less is not said: nothing has happened yet.
+# Smaller values are not reported.
 _COVERED_MIN_S = 60.0
 # A difference of fewer pod-seconds, and of a smaller share, is none.
 _SAVED_MIN_S, _SAVED_MIN_RATIO = 30.0, 0.005

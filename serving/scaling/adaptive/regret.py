@@ -1,9 +1,9 @@
 """Compares the learnt keep-alive of a revision with Knative's, gap by gap, to say which of the two decides.
 
-The policies differ in nothing but the pods that they keep through a gap, so the length of a gap says what the other one would have
-cost: no queue is simulated. Both are counted whichever decides, in pod-seconds and in cold requests, and a gap counts half
-after 50 more. Knative's decides where the learnt one had more cold requests, or cost more at half of the dial. What a single
-cold start is worth passes for noise.
+The policies differ only in the pods that they keep through a gap, so the length of a gap gives the cost of the other one without
+simulating a queue. Both are counted whichever decides, in pod-seconds and in cold requests, and a gap counts half after 50 more.
+Knative's decides if the learnt one had more cold requests, or cost more at half of the dial. A difference of a single cold start
+counts as noise.
 """
 
 from collections.abc import Sequence

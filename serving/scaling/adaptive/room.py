@@ -1,8 +1,8 @@
 """Computes the pods for a varying load: room for its mean when a new pod is ready, plus a margin.
 
-The margin weighs slots against waits (``margin_of``): a load of many arrivals gets more standard deviations than a rare one. What
-waits and will be served before a new pod is ready asks for none. More pods come as soon as the room is too small; fewer stay
-for a while.
+The margin weighs slots against waits (``margin_of``): a load of many arrivals gets more standard deviations than a rare one.
+Waiting requests that will be served before a new pod is ready add no pod. Pods are added as soon as the room is too small, and
+removed after a while.
 """
 
 import functools
@@ -180,7 +180,7 @@ class PodRoom:
         ahead_s = _ahead_s(spec, start_s)
         request_s = self._demand.request_s
         level = self._level(ahead_s=ahead_s, now_s=now_s)
-        # What a wait for a slot lasts, over what one for a pod does.
+        # Ratio of a wait for a slot to a wait for a pod.
         ratio = 1.0 if request_s is None else min(1.0, request_s / max(start_s, _START_MIN_S))
         margin = self._margin(spec, level, start_s)
         needed = max(level.mean + margin, level.recent)

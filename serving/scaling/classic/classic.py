@@ -1,8 +1,8 @@
 """The autoscaler of June 2018: from points to a number of pods, in a stable and a panic mode.
 
-In: one point a second of each pod (mean requests in flight, requests that arrived), the settings, the target per pod,
-and the time. Out: how many pods, with everything that led there, or "no data". Pods are those that reported within the
-stable window. It does not know the cluster, and it forgets nothing but points that are too old.
+In: one point a second of each pod (mean requests in flight, requests that arrived), the settings, the target per pod, and the
+time. Out: how many pods, with everything that led there, or "no data". Pods are those that reported within the stable window. It
+drops only points that are too old.
 
 Source: knative/serving ea02baa, pkg/autoscaler/autoscaler.go; worked numbers in docs/calculations.md.
 """

@@ -109,11 +109,11 @@ def merge(
 
     Load wants 3, cpu 5, at a maximum of 4: 4. Load wants 3, cpu is silent, at a present scale of 10: 10; at 2: 3.
 
-    A decider without data counts as asking for the present scale. Left out, or counted as 0, it would let the others
-    take pods that may still be needed: the figures of requests are lost, cpu is low, and ten pods
-    become one. So silence stops the way down, never the way up, and at scale 0 it asks for nothing. Precedent: a
-    HorizontalPodAutoscaler does not scale down while one of its metrics is missing. The price, that a decider which is
-    never heard keeps all pods, shows: ``decided_by`` is then None, and ``silent`` names who.
+    A decider without data counts as asking for the present scale. Ignored, or counted as 0, it would let the others remove pods
+    that may still be needed: request metrics are lost, cpu is low, and ten pods become one. So missing data prevents scaling
+    down, never up, and at scale 0 it requests no pod. Precedent: a HorizontalPodAutoscaler does not scale down while one of its
+    metrics is missing. The price, that a decider without any data keeps all pods, is visible: ``decided_by`` is then None, and
+    ``silent`` names it.
     """
     heard = [(proposal.desired, proposal) for proposal in proposals if not isinstance(proposal.desired, NoData)]
     if not heard:

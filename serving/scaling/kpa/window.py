@@ -1,8 +1,8 @@
 """Load of a revision over the last seconds: a ring of buckets, read as a plain or as a weighted average.
 
-Input: values with the time at which they came; a bucket holds the sum of all that came in its second, over all sources,
-so the average over buckets is the load of the whole revision. Output: that average, and whether there is anything to
-average. Silence at the end is no load of 0: it is not known. Seconds without a value in between do count as 0.
+Input: values with the time at which they came; a bucket holds the sum of all that came in its second, over all sources, so the
+average over buckets is the load of the whole revision. Output: that average, and whether there is anything to average. Missing
+values at the end mean an unknown load, not 0. Seconds without a value in between do count as 0.
 
 A window knows neither pods nor clocks: times are arguments, in seconds on one clock. Follows knative/serving 98e5ef90,
 pkg/autoscaler/aggregation, but for what ``KpaQuirks`` lists. Recording is O(1), an average one pass over the buckets in
@@ -227,7 +227,7 @@ class WeightedWindow(Window):
         weighted: float = sum(map(mul, self._newest_first(within), self._weights))
         if self._quirks.weighted_window_reads_low:
             return weighted * float(self._decay**silent)
-        # What k buckets weigh together: s + s(1-s) + ... = 1 - (1-s)^k. Silence weakens all alike, and so cancels out.
+        # Total weight of k buckets: s + s(1-s) + ... = 1 - (1-s)^k. Silence weakens all alike, and so cancels out.
         return weighted / float(1 - self._decay ** min(self._seen_bucket_count, within))
 
     def _configure(self, window_s: float) -> None:
@@ -322,9 +322,9 @@ class MetricWindows:
     def query(self, now_s: float, *, silence_is_idle: bool = False) -> Observation | NoData:
         """Load at ``now_s``; ``NoData`` for an empty stable window.
 
-        ``silence_is_idle`` says that nothing sends stats while there is no load, so that an empty window reads 0. In
-        Knative that holds with a target burst capacity of -1, when only activators report; our pods always do. A gauge that no pod
-        has reported for a panic window is no data: what it was before says nothing of the present.
+        ``silence_is_idle`` says that nothing sends stats while there is no load, so that an empty window reads 0. In Knative that
+        holds with a target burst capacity of -1, when only activators report; our pods always do. A gauge that no pod has
+        reported for a panic window is no data: earlier values do not describe the present.
         """
         metric = self._metric
         if not silence_is_idle and (self._panic if metric.gauge else self._stable).is_empty(now_s):

@@ -1,11 +1,10 @@
 """Decides when the last pod may go, and the Active condition of a revision.
 
-Input: the merged answer, the present scale, ready pods, since when the activators are the endpoints, the last proof
-that the service answers as the activator, and the time. Output: the next state and what to do: apply a count, hold, or
-prove the hand-off, and when to look again; always with the reason. Counts above 0 pass. 0 passes only after the
-revision was active for a stable window, was marked inactive, which puts the activators in the path, and that was proved
-and lasted. It sends no probe and patches nothing. Follows knative/serving 98e5ef90, pkg/reconciler/autoscaling/kpa, but
-for what ``KpaQuirks`` lists.
+Input: the merged answer, the present scale, ready pods, since when the activators are the endpoints, the last proof that the
+service answers as the activator, and the time. Output: the next state and what to do: apply a count, hold, or prove the hand-off,
+and when to check again; always with the reason. Counts above 0 pass. 0 passes only after the revision was active for a stable
+window, was marked inactive, which puts the activators in the path, and that was proved and lasted. It sends no probe and patches
+nothing. Follows knative/serving 98e5ef90, pkg/reconciler/autoscaling/kpa, but for what ``KpaQuirks`` lists.
 """
 
 import enum
@@ -24,9 +23,9 @@ PROBE_PERIOD_S = 1.0
 PROOF_VALID_S = 2.0
 # Time that pods have beyond their deadline, in seconds, so that their own failure is reported first. Source: Knative.
 _ACTIVATION_BUFFER_S = 30.0
-# Time to the next look after marking inactive while the path does not change and so tells nothing. Source: Knative.
+# Time to the next check after marking inactive, while no change of the path triggers one. Source: Knative.
 _INACTIVE_RECHECK_S = 3.0
-# Shortest time to the next look, in seconds: a rest of 0 before a strict comparison must not make a busy loop.
+# Shortest time to the next check, in seconds: a remainder of 0 before a strict comparison must not cause a busy loop.
 _RECHECK_MIN_S = 1.0
 # Transitions that a state remembers for the error that shows them.
 _STORY_MAX = 32

@@ -40,7 +40,7 @@ from serving.scaling.revision import ScaledRevision, ServingContainer
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import AdaptiveSettings
 
-# What was seen weighs half after so many periods with load.
+# Half-life of observations, in periods with load.
 _HALF_LIFE_PERIODS = 20
 _FADE_RATIO = 0.5 ** (1 / _HALF_LIFE_PERIODS)
 # Growth of the response time from which on a knee is believed.
@@ -132,7 +132,7 @@ class TargetLearner:
             return
         safe = max(_TARGET_MIN, _KILLED_RATIO * self._peak)
         self.state.killed = safe if self.state.killed is None else min(safe, self.state.killed)
-        # What was measured before says too little of what the pod took.
+        # Earlier measurements describe the pod's usage too poorly.
         self._peak, self._is_new, self._checked_s = 0.0, True, None
 
     def update(

@@ -122,7 +122,7 @@ def read_state(text: str) -> LearntState:
 
 
 def with_saved_target(spec: ScalingSpec, text: str, *, total_max: float) -> ScalingSpec:
-    """The revision's numbers with the target that was saved last, if it is in force; an unreadable one is none."""
+    """The revision's numbers with the target that was saved last, if it is in force; an unreadable one is ignored."""
     try:
         state = read_state(text) if text else LearntState()
     except InvalidValue:

@@ -1,9 +1,9 @@
 """Matches revisions with ScalingPolicies, and collects proposals; one engine serves all revisions of an autoscaler.
 
-Input: policies, and with each decision about a revision what is known of it. Output: proposals for its merge, when its
-next evaluation is due, and the status of each policy. ``on_change`` is called with each policy about which there is something new
-to say. A revision that no route names follows none: nothing slows its way down. It knows no cluster and no clock; what is
-kept in a status is rebased by the difference of the two clocks, which is an argument.
+Input: policies, and with each decision about a revision what is known of it. Output: proposals for its merge, when its next
+evaluation is due, and the status of each policy. ``on_change`` is called with each policy whose status has news. A revision
+without a route follows no policy, so that none delays its scale-down. It uses no cluster and no clock; times in a status are
+rebased by the difference of the two clocks, an argument.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -146,7 +146,7 @@ class Triggers:
         """Add or update a policy. ``is_ours``: this autoscaler alone writes its status."""
         before = self._policies.get(policy.key)
         if is_ours and before is not None and before.uid == policy.uid:
-            # What another process left was there at first; what comes now is our own, maybe before all have read theirs.
+            # State of another process is read first; later values are our own.
             policy = msgspec.structs.replace(policy, kept=before.kept)
         touched = self._policies.take(policy)
         if before is None or not _is_same(before, policy):
@@ -229,7 +229,7 @@ class Triggers:
     ) -> dict[str, Any] | None:
         """The desired status of a policy; None if it is deleted. ``stamp`` formats a wall-clock time.
 
-        A None in it takes a field away.
+        None removes a field.
         """
         policy = self._policies.get(key)
         if policy is None:

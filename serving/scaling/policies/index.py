@@ -1,9 +1,9 @@
 """Indexes ScalingPolicies: the one in force for each revision, and the status of each policy.
 
-Input: policies as the API has them, and revisions. Output: the policy of a revision, and an ``Attachment`` for each
-policy. Of several policies for one target the oldest has it; the others wait, and their status says so. A revision with policies
-of several levels follows the closest: its own, its Configuration's, its Service's. What an autoscaler wrote into a
-policy's status before it ended is read back (``KeptState``). Nothing is decided here.
+Input: policies as the API has them, and revisions. Output: the policy of a revision, and an ``Attachment`` for each policy. Of
+several policies for one target the oldest has it; the others wait, and their status says so. A revision with policies of several
+levels follows the closest: its own, its Configuration's, its Service's. State that an earlier autoscaler stored in a policy's
+status is restored (``KeptState``). This module makes no decisions.
 """
 
 import enum

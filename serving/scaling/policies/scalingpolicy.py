@@ -1,11 +1,10 @@
 """ScalingPolicy: triggers that scale a revision up and down, in the form of a manifest.
 
-The records hold what the manifest says, whole percents and seconds, and no more: the comparisons that follow from them
-are exact in integers (8 of 10 points at 80 percent), and what was read is what is written back. The deciding code turns
-percents into ratios at the place where a usage is compared.
+The records keep the manifest's whole percents and seconds: comparisons are exact in integers (8 of 10 points at 80 percent), and
+a record is written back unchanged. The deciding code turns percents into ratios at the place where a usage is compared.
 
-``check_scaling_policy`` lists all that is wrong with one. It does not know which policy types exist: they are passed in.
-Follows topfreegames/maestro v9 (dbbfd74), ``autoscaling`` of a scheduler, which checks no range and no contradiction.
+``check_scaling_policy`` lists all problems of one; the known policy types are an argument. Follows topfreegames/maestro v9
+(dbbfd74), ``autoscaling`` of a scheduler, which checks no range and no contradiction.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -32,9 +31,9 @@ _TRIGGERS_MAX = 16
 _COUNT_MAX = 2**31 - 1
 # Types that watch the same thing under two names: an up trigger of one and a down trigger of the other may fight.
 _WATCHES = {"fixed-step": "occupancy"}
-# What an old-style trigger may be called: it watches occupancy.
+# Names of an old-style trigger: it watches occupancy.
 _OLD_TYPES = ("fixed-step", "occupancy")
-# What the types were called before; policies that say so go on.
+# Former names of the types; policies with them keep working.
 _OLD_SPELLINGS = {"room": "occupancy", "legacy": "fixed-step"}
 _NEEDED_REQUEST = {"cpu": "cpu_m", "mem": "memory_bytes"}
 

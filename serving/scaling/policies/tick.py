@@ -1,11 +1,11 @@
 """The decision of one evaluation: from an observation to a change of the number of pods, and its reason.
 
-A fold: the state goes in and comes out, with the decision beside it. Precedence: min and max, then limits, then points
-and cooldowns; up before down. The decision is a proposal. Its ``desired_count`` is merged with what request metrics
-want, the larger wins, so a policy that is content with its size holds it; one that has nothing to say says NoData.
+A fold: the state goes in and comes out, with the decision beside it. Precedence: min and max, then limits, then points and
+cooldowns; up before down. The decision is a proposal. Its ``desired_count`` is merged with what request metrics want, the larger
+wins, so a policy whose triggers do not act holds the present size; one without data returns NoData.
 
-The shell evaluates once a ``period_s``, makes the change, and tells by ``changed`` that it succeeded. It knows pods and
-clocks; nothing here does. Source: topfreegames/maestro v9 (dbbfd74), watcher.checkState.
+The shell evaluates once per ``period_s``, makes the change, and confirms it with ``changed``. This module uses no pods and no
+clock. Source: topfreegames/maestro v9 (dbbfd74), watcher.checkState.
 """
 
 import enum
@@ -129,7 +129,7 @@ def decide(
 ) -> tuple[TriggerState, TickDecision]:
     """Evaluate a policy at ``now_s``. ``spec`` has no problems (``check_scaling_policy``).
 
-    The state that comes back holds the new points. It does not know yet of the change that is decided: see ``changed``.
+    The returned state has the new points. It does not include the decided change yet: see ``changed``.
     """
     up = triggers_in_force(spec.up, ScaleWay.UP, settings.quirks)
     down = triggers_in_force(spec.down, ScaleWay.DOWN, settings.quirks)
@@ -262,16 +262,16 @@ def _desired_count(
 ) -> int | NoData:
     """The count proposed to the merger, where the largest wins.
 
-    A policy that is content holds its size. One without down triggers only ever raises: what it does not ask for now it
-    does not hold, or nothing could take it back. And one that may go to 0 holds no last pod that is idle: whether that
-    goes is for the requests to say, who have a gate for it.
+    A policy whose triggers do not act holds the present size. One without down triggers never holds pods that it does not request
+    now, or they could never be removed. One that may scale to 0 does not hold the last idle pod: the request metrics decide on
+    it, by the gate to zero.
     """
     if rule is TriggerRule.PAUSED:
         return NoData(missing="a revision that is running")
     if rule is TriggerRule.NO_DATA:
         return NoData(missing="a usage that any trigger watches")
     if rule is TriggerRule.IN_SYNC and not has_down:
-        # What one trigger cannot see may need the pods that the others do not ask for.
+        # A trigger without data may need the pods that the others do not request.
         unknown = [kind for kind, usage in usages.items() if isinstance(usage, NoData)]
         return NoData(missing=f"a usage of type {unknown[0]}") if unknown else spec.min_count
     count = observed.available_count + change.delta

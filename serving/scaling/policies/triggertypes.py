@@ -1,11 +1,11 @@
 """The types of triggers: the usage that each measures, and the pods computed from it.
 
-A policy answers two questions about the pods of a revision: how used are they (1.0 is full), and how many pods more or
-fewer would bring the usage to what the trigger aims at. It keeps nothing, and it does not decide whether to act.
+A type computes two numbers for the pods of a revision: their usage (1.0 is full), and how many pods more or fewer would bring the
+usage to the trigger's target. It is stateless, and does not decide whether to act.
 
-**A new type is one class and one line in ``REGISTRY``.** Triggers then name it in ``type``. What it measures beyond the
-pods comes in ``ObservedPods.gauges``. Source of the formulas: topfreegames/maestro v9 (dbbfd74), package autoscaler,
-and its documentation; worked numbers in docs/calculations.md.
+**A new type is one class and one line in ``REGISTRY``.** Triggers then name it in ``type``. Further measurements are in
+``ObservedPods.gauges``. Source of the formulas: topfreegames/maestro v9 (dbbfd74), package autoscaler, and its documentation;
+worked numbers in docs/calculations.md.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Collects cpu and memory of pods for triggers: usage from PodMetrics, requests from Pods.
 
 Input: objects of metrics.k8s.io/v1beta1 as a list brings them, and Pods. Output: ``ContainerUse`` of each container. A
-measurement that does not change any more is forgotten after a minute: its source is gone. It lists nothing itself.
+measurement that has not changed for a minute is dropped: its source has stopped. This module makes no calls.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping

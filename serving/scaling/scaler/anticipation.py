@@ -1,10 +1,9 @@
 """Anticipates the pods of a revision at the time when a node requested now becomes ready.
 
 Input: each decision, what the revision's policy expects, and the time that a node takes to boot; output: a number of pods, and
-what has to be written for node groups to see it. The load by then is that of a line through the load of as much time, or what the
-windows of the decision come to. A number above what is decided counts at once, and is held for as long as a node takes to boot, so
-that a node which was asked for is still wanted when it comes. Nothing is published while the pods that are decided already are as
-many. Pure.
+the annotation to write for node groups. The expected load extrapolates a line through the load of the same duration, or is the
+load of the decision's windows. A number above the decided one counts at once, and is held for the boot time of a node, so that a
+requested node is still needed when it is ready. Nothing is published while the decided pods are as many. Pure.
 """
 
 import math
@@ -27,7 +26,7 @@ _SAMPLES = 30
 _SAMPLES_MIN = 5
 # Standard errors that a slope loses before it counts.
 _SIGNIFICANCE = 3.0
-# Part of a sample's distance by which it may come early.
+# Share of the sampling distance by which a sample may be early.
 _EARLY = 0.1
 
 # A trend over less says little.
@@ -110,7 +109,7 @@ class Anticipation:
             if policy is not None:
                 coming = max(coming, policy.anticipated_count(ahead_s=boot_s, now_s=now_s))
             ahead = bounded(coming, spec=spec, is_initialized=True).count
-        # What is decided already is not held: its nodes may go with its pods.
+        # Decided pods are not held: their nodes may be removed with them.
         beyond = ahead if ahead > merged.desired_count else 0
         self._held = self._held.record(beyond, slot_count=max(1, slot_count(boot_s)), now_s=now_s)
         return max(merged.desired_count, self._held.maximum)

@@ -197,9 +197,9 @@ class KpaDecider(Decider):
 class ClassicDecider(Decider):
     """The algorithm of June 2018, which averages over points of pods.
 
-    Each pod that reports gives a point a second. What activators hold is on its way to the pods, so that it is spread
-    evenly over them: the sum stays the load, each request counted once, and a pod's point is what will be inside of it.
-    While no pod reports, the activators together give one point.
+    Each pod that reports gives a point a second. Requests in activators are on their way to the pods, so they are spread evenly
+    over them: the sum stays the load, each request counts once, and a pod's point is its load once they arrive. While no pod
+    reports, the activators together give one point.
     """
 
     def __init__(

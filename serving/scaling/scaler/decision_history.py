@@ -1,8 +1,8 @@
 """Keeps the last decisions about one revision, and selects decisions for the log.
 
-A decision that says the same as the one before it takes its place and adds to its count, so that an idle hour is one line
-and what led to it is still there. The log gets each decision that says something new, and a sample of the others now and
-then, with all that it takes to decide again (``serving.scaling.scaler.replay``).
+A decision equal to the previous one replaces it and increases its count, so that an idle hour is one line and earlier decisions
+are kept. The log gets each decision with news, and occasional samples of the others, with all inputs needed to decide again
+(``serving.scaling.scaler.replay``).
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from serving.scaling.kpa.window import WindowContents
 from serving.scaling.scaler.decision_lines import DecisionStamp, LoggedDecision
 from serving.scaling.scaler.scaler import ScalerOutcome
 
-# Time after which a decision that says nothing new is logged all the same, in seconds.
+# Time after which an unchanged decision is logged anyway, in seconds.
 _SAMPLE_PERIOD_S = 60.0
 
 
@@ -47,7 +47,7 @@ class DecisionHistory:
     def add(self, outcome: ScalerOutcome, *, at_wall_s: float = 0.0) -> HistoryEntry | None:
         """Add a decision; return its entry for the log, None if it repeats the last one.
 
-        That is each that says something new (``repeated_count`` is 0), and one a minute of those that do not.
+        Each decision with news is logged (``repeated_count`` is 0), and one unchanged decision a minute.
         """
         last = self._entries[-1] if self._entries else None
         if last is not None and outcome.is_like(last.outcome):

@@ -2,7 +2,7 @@
 
 Input: an ``ScalerOutcome``. Output: "3 → 8: panic; 6 s average 41.0 in flight over 3 ready pods, target 7 each; limited by
 max-scale 8". The parts stand in the order in which the count came about: algorithm and the rule that limited it, the other
-deciders, the bounds, the gate to zero. A part that changed nothing is not said. Nothing is computed here.
+deciders, the bounds, the gate to zero. Parts that changed nothing are omitted. Nothing is computed here.
 """
 
 from serving.model.knative import TargetMode

@@ -1,7 +1,7 @@
 """Decides by the further metrics of a revision, each like the first one.
 
-Input: completed seconds of load. Output: a proposal a metric, which the merge compares with the others. Each has windows and
-panic of its own.
+Input: completed seconds of load. Output: a proposal a metric, which the merge compares with the others. Each has its own windows
+and panic.
 """
 
 import msgspec

@@ -1,9 +1,8 @@
 """Decides the path of requests to a revision's public Service, and reads the present one from its slices.
 
-Input: the EndpointSlices that the controller makes, and a decision with its excess burst capacity. Output: since when the
-activators alone stand in them, and the path that the autoscaler writes. Without a public Service the activators never
-leave the path, and nothing is written. It writes nothing itself, and knows no activator: whether there is one to take
-the place of the pods is the controller's to see.
+Input: the EndpointSlices that the controller makes, and a decision with its excess burst capacity. Output: since when they name
+activators only, and the path that the autoscaler writes. Without a public Service the activators never leave the path, and
+nothing is written. The controller checks whether an activator can replace the pods.
 """
 
 from collections.abc import Mapping
@@ -86,6 +85,6 @@ def wanted_path(
         is_inactive=is_inactive,
         excess=excess,
         ready_count=ready_count,
-        # What is possible without any, the controller sees.
+        # The controller decides what is possible without any.
         ready_activator_count=1,
     )

@@ -1,14 +1,14 @@
 """Replays the decision log through the code that decided first, optionally with other numbers.
 
-Input: lines of the log, and the fields of ``ScalingSpec`` to change. Output: for each line what was answered then and what
-is answered now. Two ways:
+Input: lines of the log, and the fields of ``ScalingSpec`` to change. Output: for each line the decision then and the decision
+now. Two ways:
 
-- ``again`` takes the state that the record brings: with the same numbers it must give the same answer, in every field.
-- ``otherwise`` answers "what if": the state goes on from one answer to the next, once with the numbers as they were and
-  once with the others, so that what differs between the two is due to the numbers. Load and ready pods stay those of the
-  record: it says what would have been decided at each of these moments, not what the world had become of it.
+- ``again`` starts from the recorded state: with the same numbers it must give the same decision, in every field.
+- ``otherwise`` answers "what if": it continues from one decision to the next, once with the recorded numbers and once with the
+  others, so that every difference is due to the numbers. Load and ready pods stay those of the record: it shows what would have
+  been decided at each moment, not the consequences.
 
-The classic algorithm and triggers have their state in points that no record brings; their proposals are taken as they were.
+The classic algorithm and triggers keep points that are not recorded; their recorded proposals are used.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +25,7 @@ from serving.scaling.scaler.decision_history import DecisionRecord
 from serving.scaling.scaler.scaler import DecisionInputs, ScalerOutcome, conclude
 from serving.scaling.spec import ScalingSpec
 
-# What the metric counts is not in a record of the other one.
+# The record of one metric does not contain the load of the other.
 _FIXED = {"metric"}
 # Characters of a line that is none which its error shows.
 _SHOWN_MAX = 60

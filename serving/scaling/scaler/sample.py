@@ -1,7 +1,7 @@
 """A decision as a few numbers, for charts; repeated decisions included.
 
-Input: a decision and the latest reports of pods. Output: a flat record. ``running`` is what pods have in flight, ``held``
-what waits in activators: all reported load, less what runs. It does not know who draws it.
+Input: a decision and the latest reports of pods. Output: a flat record. ``running`` is the load in flight in pods, ``held`` the
+load waiting in activators: all reported load minus ``running``.
 """
 
 from collections.abc import Mapping

@@ -1,12 +1,11 @@
 """Scales one revision: stats and cluster state in, a scale decision out.
 
 Input: stats, when each was received, and what the cluster says (scale, ready pods, serving state). Output: an ``ScalerOutcome``
-with the count to apply, whether the revision goes into reserve, whether the hand-off has to be proved, when to look again,
-and every value on the way there. A stat says by the answer of ``record`` whether a decision should come at once.
+with the count to apply, whether the revision goes into reserve, whether the hand-off has to be proved, when to decide again, and
+every intermediate value. ``record`` returns whether a stat needs a decision at once.
 
-Wires the decisions that stand beside it: sources, algorithm, triggers, merge with bounds, gate to zero. A revision that
-is Active at scale 0 was woken by an activator: it gets one pod at least, and as many as its queue asks for. It knows no
-clock and no cluster.
+Combines the decisions beside it: sources, algorithm, triggers, merge with bounds, gate to zero. A revision that is Active at
+scale 0 was woken by an activator: it gets at least one pod, and as many as its queue needs. It uses no clock and no cluster.
 """
 
 import enum
@@ -37,7 +36,7 @@ from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import AutoscalerSettings, KpaQuirks
 
 _WOKEN = Proposal(decider="activator", desired=1, reason="active at scale 0")
-# What an app reports may be 0 while it works on its last request; the pod stays for it.
+# An app may report 0 while it works on its last request; the pod stays for it.
 _BUSY = Proposal(decider="requests", desired=1, reason="requests in flight")
 
 
@@ -222,7 +221,7 @@ class Scaler:
     def started(self, took_s: float, now_s: float) -> None:
         """Record the seconds from a pod's creation to its readiness."""
         if self.learner is not None:
-            # What the policy learns from a second depends on the starts before it.
+            # The policy's learning from a second depends on the starts before it.
             self._advance(now_s)
             self.learner.started(took_s)
 

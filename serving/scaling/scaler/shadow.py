@@ -1,10 +1,10 @@
 """Runs the policy not in force in shadow, on the same reports, to estimate its costs.
 
 Input: each second of load, the arrivals that sources report, and at each decision the pods that there are. Output: pod-seconds of
-both policies and the requests that came while no pod was ready, over the last day. Under ``policy: knative`` the shadow is
-adaptive, with gaps and room of its own; under ``policy: adaptive`` it decides as Knative does. The shadow has pods of its own: its
-windows, its panic and its gate to zero, and its pods take the measured time to start. Reports are those of the running pods, so a
-queue that the shadow's pods would have had, or not had, is not in them. It knows no clock.
+both policies and the requests that arrived while no pod was ready, over the last day. Under ``policy: knative`` the shadow is
+adaptive, with gaps and room of its own; under ``policy: adaptive`` it decides as Knative does. The shadow has pods of its own:
+its windows, its panic and its gate to zero, and its pods take the measured time to start. Reports are those of the running pods,
+so they cannot show the queues of the shadow's pods. It uses no clock.
 """
 
 import math
@@ -29,7 +29,7 @@ from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, KPA_CLA
 
 # Longest time between two decisions that counts, in seconds and in periods: the process may have been frozen.
 _STEP_MAX_S, _STEP_MAX_PERIODS = 10.0, 2.0
-# What a period may be early by, in seconds.
+# Tolerated earliness of a period, in seconds.
 _EARLY_S = 0.1
 _SILENCE = Stat()
 
@@ -89,7 +89,7 @@ class PolicyShadow:
         # Pods that start: when they are ready, and how many.
         self._starting: list[tuple[float, int]] = []
         self._start_s = 0.0 if policy is None else policy.start_s
-        # What is inside for the running policy, and when an adaptive policy wants to be asked again at scale 0.
+        # The requests inside under the running policy, and when an adaptive policy must decide again at scale 0.
         self._inside: Stat | None = _SILENCE
         self._recheck_s = now_s
         self._seen_second = -1
@@ -290,7 +290,7 @@ class PolicyShadow:
         if count == self._scale:
             return
         if not self._scale and self._counts_waiting:
-            # The seconds before a revision woke up say nothing of what woke it.
+            # Seconds before a revision woke up are unrelated to the load that woke it.
             self._windows = self._new_windows()
         if count > self._scale:
             self._starting.append((now_s + self._start_s, count - self._scale))

@@ -67,7 +67,7 @@ def _text(value: object, where: str, name: str) -> Iterator[Problem]:
 
 
 def labels(value: Mapping[str, str], where: str) -> Iterator[Problem]:
-    """A problem for each pair that is no label."""
+    """Yield a problem for each invalid label."""
     for key, text in value.items():
         yield from _text(key, where, "qualified")
         if text and not FORMATS["label-value"].fits(text):
@@ -84,7 +84,7 @@ def _other_names(value: Sequence[Json] | None, where: str, context: Context) -> 
 
 
 def _host_ports(value: Sequence[Json] | None, where: str, _: Context) -> Iterator[Problem]:
-    """No two ports take the same port of the node."""
+    """Check that no two ports use the same port of the node."""
     seen = set()
     for index, port in enumerate(value or ()):
         key = (port.get("hostPort"), port.get("protocol") or "TCP", port.get("hostIP") or "")
@@ -99,7 +99,7 @@ def _one_source(value: Json | None, where: str, context: Context) -> Iterator[Pr
 
 
 def _mounts(value: Sequence[Json] | None, where: str, context: Context) -> Iterator[Problem]:
-    """Mounts name volumes of the pod."""
+    """Check that mounts name volumes of the pod."""
     for index, mount in enumerate(value or ()):
         if (name := mount.get("name") or "") not in context.volumes:
             what = f'Not found: "{name}"'

@@ -87,6 +87,6 @@ def _has_format(wanted: str, value: Any) -> bool:  # noqa: ANN401 - of the schem
 
 def _wrong(path: str, value: object, expected: str) -> Problem:
     name = _NAMES.get(type(value), "a value")
-    # What should be base64 is often secret.
+    # Values that should be base64 are often secret.
     shown = f' "{value[:40]}"' if isinstance(value, str) and expected != _FORMATS["byte"] else ""
     return Problem(where=path, what=f"must be {expected}, not {name}{shown}", expected=expected)

@@ -53,7 +53,7 @@ class SchemaRules(msgspec.Struct, frozen=True, kw_only=True):
     cel: RuleTree | None = None
 
     def given(self, whole: Json) -> list[str]:
-        """The fields of the union that an object has; "*" is any but its name."""
+        """The fields of the union that an object has; "*" stands for any field except its name."""
         found = [key for key in self.union if whole.get(key) is not None]
         others = whole.keys() - {*self.union, "name"} if "*" in self.union else ()
         return [*found, *(key for key in whole if key in others and whole[key] is not None)]
@@ -65,7 +65,7 @@ def kube_problems(kind: Kind, whole: Json) -> Iterator[Problem]:
 
 
 def spec_problems(spec: Json, where: str, *, is_template: bool = False) -> Iterator[Problem]:
-    """Yield the problems of a pod's spec. A Deployment's template has to restart always."""
+    """Yield the problems of a pod's spec. A Deployment's template must have restart policy Always."""
     yield from _problems("core.v1.PodSpec", spec, where, context=Context(is_template=is_template))
 
 
@@ -109,7 +109,7 @@ def _below(name: str, value: object, where: str, *, context: Context) -> Iterato
 
 
 def _place(where: str, place: str, field: str) -> str:
-    """Where a problem is named: at the field, at its object, at its list, or as if its list were the object."""
+    """The place of a problem: the field, its object, its list, or the list as if it were the object."""
     if place == "@.":
         return where
     if place == "@..":

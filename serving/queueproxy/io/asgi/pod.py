@@ -166,7 +166,7 @@ class AsgiPod(PodRequests[AppCall]):
         )
         await call.run(self._app)
 
-    # What calls need.
+    # Called by calls.
 
     @property
     def closes_connections(self) -> bool:

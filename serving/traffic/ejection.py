@@ -204,7 +204,10 @@ class EjectedPods(Generic[RequestId]):
     def reports(
         self, revision: str, names: Mapping[str, str], in_flight: Mapping[str, int], *, now_s: float, wall_s: float
     ) -> list[EjectionReport]:
-        """The ejections for status output. ``names`` and ``in_flight`` are by address; ``wall_s`` is now since the epoch."""
+        """The ejections for status output.
+
+        ``names`` and ``in_flight`` are by address; ``wall_s`` is the present time in seconds since the epoch.
+        """
         ahead_s = wall_s - now_s
         return [
             EjectionReport(

@@ -94,7 +94,7 @@ class SlotBroker(Generic[RequestId]):
         self._router.schedule.schedule_tick(message.key)
         return RoutingOutcome(dispatches=dispatches)
 
-    # What the router calls.
+    # Called by the router.
 
     def rights(self, key: RevisionKey, pods: Iterable[str]) -> Mapping[str, int] | None:
         """This process's slots of each pod; None where pods have no limit."""

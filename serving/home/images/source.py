@@ -1,4 +1,4 @@
-"""The id of the image pinned to a key; "" without one.
+"""Finds the images of containers: pins them to revisions, and pulls missing ones.
 
 A revision pulls when it is created, or when a pod of it moves here: its first pod has the image before any request waits.
 """

@@ -150,7 +150,7 @@ class Attempt:
         """The trailers of the request."""
         return self._exchange.request_trailers
 
-    # What the exchange calls.
+    # Called by the exchange.
 
     def start(self) -> None:
         """Send the request on an idle connection, or connect first."""
@@ -174,7 +174,7 @@ class Attempt:
         elif upstream is not None:
             upstream.drop()
 
-    # What the pool calls.
+    # Called by the pool.
 
     def connected(self, upstream: RequestCarrier) -> None:
         """Send the request on a new connection."""
@@ -189,7 +189,7 @@ class Attempt:
             lost = "the upstream closed its connection and takes no other"
             self._exchange.give_back(lost if self._is_second else error)
 
-    # What the upstream's connection calls.
+    # Called by the upstream's connection.
 
     def on_interim(self, head: ResponseHead) -> None:
         """Forward a 1xx response to clients that understand it."""

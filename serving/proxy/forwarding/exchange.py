@@ -220,7 +220,7 @@ class Exchange:
         """Approximate memory of a waiting request: its head and the buffered part of its body."""
         return len(self.head.wire) + len(self.head.target) + self.body.held_bytes
 
-    # What a handler calls.
+    # Called by a handler.
 
     def begin(self) -> None:
         """Pass the request to the handler."""
@@ -298,7 +298,7 @@ class Exchange:
             self._client.abort()
         self.end(ExchangeOutcome.CUT, keep=False)
 
-    # What the client's connection calls.
+    # Called by the client's connection.
 
     def take_body(self, payload: bytes) -> None:
         """Handle a piece of the request's body that is not the last."""
@@ -364,7 +364,7 @@ class Exchange:
                 self._wiring.handler.overdue(self)
         return due_s
 
-    # What its attempt calls.
+    # Called by its attempt.
 
     def give_back(self, error: OSError | str) -> None:
         """Return the complete request to the handler after an attempt that failed."""

@@ -168,7 +168,7 @@ class Upstream(asyncio.Protocol):
         """Whether the connection may carry a request."""
         return not self._transport.is_closing() and self._receiver is None
 
-    # What an exchange calls.
+    # Called by an exchange.
 
     def carry(self, receiver: ResponseReceiver, wire: bytes, body: bytes) -> None:
         """Send the head of a request, and the received part of its body; ``receiver`` gets the response."""
@@ -218,7 +218,7 @@ class Upstream(asyncio.Protocol):
         self._receiver = None
         self._transport.close()
 
-    # What the loop calls.
+    # Called by the loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember the transport."""

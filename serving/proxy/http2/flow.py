@@ -114,7 +114,7 @@ class EngineStream:
         else:
             self.pending += payload
 
-    # What the engine calls.
+    # Called by the engine.
 
     def take_head(self, section: FieldSection, *, ended: bool) -> None:
         """Handle a head or trailers."""

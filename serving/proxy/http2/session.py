@@ -116,7 +116,7 @@ class Session(FrameSender):
         """Whether no stream runs."""
         return not self.engine.streams
 
-    # What the loop calls.
+    # Called by the loop.
 
     def take(self, data: bytes) -> None:
         """Parse frames and dispatch them to their streams."""
@@ -146,7 +146,7 @@ class Session(FrameSender):
         self.registry.closed(self, self._address)
         self._leave_streams()
 
-    # What the engine calls.
+    # Called by the engine.
 
     def open_stream(self, stream_id: int, section: FieldSection, *, ended: bool) -> None:
         """Begin a request on a new stream."""
@@ -181,7 +181,7 @@ class Session(FrameSender):
         if self._shutdown.is_acknowledged_by(payload):
             self._send_last_goaway()
 
-    # What the server calls.
+    # Called by the server.
 
     def wind_down(self) -> None:
         """Refuse new streams; those under way are still served."""

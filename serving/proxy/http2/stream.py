@@ -37,7 +37,7 @@ class Stream(RespondingStream):
         """The sink for responses: the stream itself."""
         return self
 
-    # What the session calls.
+    # Called by the session.
 
     def begin(self, section: FieldSection) -> None:
         """Begin the exchange of a request."""
@@ -97,7 +97,7 @@ class Stream(RespondingStream):
                 exchange.respond(408, BODY_TOO_SLOW.encode())
         return due_s
 
-    # What the engine calls.
+    # Called by the engine.
 
     def take_head(self, section: FieldSection, *, ended: bool) -> None:
         """Handle trailers, which end the request."""
@@ -136,7 +136,7 @@ class Stream(RespondingStream):
         if exchange is not None:
             exchange.client_gone()
 
-    # What the exchange calls.
+    # Called by the exchange.
 
     def pause(self, why: Pause) -> None:
         """Stop updating the window, for one more reason."""

@@ -67,7 +67,7 @@ class StreamUpstream(EngineStream):
         self._kept_bytes = 0
         self._begun = self._has_received = self._held = self._is_paused = self._is_moving = self._was_moved = False
 
-    # What an exchange calls.
+    # Called by an exchange.
 
     def carry(self, receiver: ResponseReceiver, wire: bytes, body: bytes) -> None:
         """Send the head of a request, and the body received so far."""
@@ -125,7 +125,7 @@ class StreamUpstream(EngineStream):
 
     close = drop
 
-    # What the engine calls.
+    # Called by the engine.
 
     def take_head(self, section: FieldSection, *, ended: bool) -> None:
         """Handle a head or trailers."""
@@ -190,7 +190,7 @@ class StreamUpstream(EngineStream):
             self._is_paused = full
             self._receiver.upstream_full(full=full)
 
-    # What its link calls.
+    # Called by its link.
 
     def refused(self, reason: str) -> None:
         """Handle a refusal before processing (REFUSED_STREAM or GOAWAY)."""

@@ -69,7 +69,7 @@ class UpstreamSession(FrameSender):
         """Whether no stream runs."""
         return not self.engine.streams
 
-    # What streams call.
+    # Called by streams.
 
     def open(self, stream: StreamUpstream) -> int:
         """Open a stream and return its number; 0 if none is available."""
@@ -82,7 +82,7 @@ class UpstreamSession(FrameSender):
             self._go()
         return number
 
-    # What the pool calls.
+    # Called by the pool.
 
     def close(self) -> None:
         """Close, with all streams."""
@@ -90,7 +90,7 @@ class UpstreamSession(FrameSender):
         self.is_closed = self.engine.is_ended = True
         self._transport.close()
 
-    # What the engine calls.
+    # Called by the engine.
 
     def open_stream(self, stream_id: int, section: FieldSection, *, ended: bool) -> None:
         """Never called: an app opens no streams."""
@@ -115,7 +115,7 @@ class UpstreamSession(FrameSender):
     def on_ping_ack(self, payload: bytes) -> None:
         """Do nothing: this side sends no pings."""
 
-    # What the loop calls.
+    # Called by the loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the preface."""

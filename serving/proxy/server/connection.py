@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
         """Whether no request runs and none has begun to arrive."""
         return self._exchange is None and not self._buffer and not self._lingering
 
-    # What the loop calls.
+    # Called by the loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection and wait for the first head."""
@@ -131,7 +131,7 @@ class Connection(asyncio.Protocol):
             self._registry.wake_by(pace.change(self._clock(), written_bytes=exchange.response_bytes, full=full))
             exchange.client_full(full=full)
 
-    # What its exchange calls.
+    # Called by its exchange.
 
     def write(self, data: bytes) -> None:
         """Send bytes to the client."""
@@ -196,7 +196,7 @@ class Connection(asyncio.Protocol):
         self._closing = True
         reset(self._transport)
 
-    # What the server calls.
+    # Called by the server.
 
     def wind_down(self) -> None:
         """Close after the current response. An idle connection stays open for a request under way."""

@@ -220,7 +220,7 @@ class HttpServer:
             self._streams.connector = self.pool.connector
         return self._streams
 
-    # What connections call.
+    # Called by connections.
 
     def opened(self, connection: Member, address: str) -> str | None:
         """Add a client connection; returns a reason if it exceeds a limit."""

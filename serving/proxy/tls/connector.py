@@ -142,7 +142,7 @@ class TlsClient(TlsTransport):
         self._app.connection_made(self)
         self._pass_on()
 
-    # What the loop calls.
+    # Called by the loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake."""

@@ -31,7 +31,7 @@ class TlsFront(TlsTransport):
         self._has_begun = False
         self._due: asyncio.TimerHandle | None = None
 
-    # What the loop calls.
+    # Called by the loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first bytes, for a bounded time."""

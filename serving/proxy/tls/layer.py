@@ -67,7 +67,7 @@ class TlsLayer(TlsTransport):
         state = "closing" if self._closing else "handshake" if self._app is None else repr(self._app)
         return f"TlsLayer({self._address}, {state})"
 
-    # What the loop calls.
+    # Called by the loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the handshake and its time limit."""

@@ -34,7 +34,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._is_truncated = False
         self._identity = ""
 
-    # What the loop calls.
+    # Called by the loop.
 
     def eof_received(self) -> bool:
         """Keep this direction open until all received data is processed."""

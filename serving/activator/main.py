@@ -170,7 +170,7 @@ class Activator:
         return msgspec.json.encode(found).decode()
 
     async def run(self, stop: asyncio.Event, *, sockets: Mapping[str, socket.socket] | None = None) -> None:
-        """Serve until ``stop`` is set, and drain. ``sockets`` are bound ones by the listeners' names."""
+        """Serve until ``stop`` is set, and drain. ``sockets`` are bound sockets by listener name."""
         settings, ended = self.settings, asyncio.Event()
         async with asyncio.TaskGroup() as group:
             view = group.create_task(self.view.run(), name="cluster view")

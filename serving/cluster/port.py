@@ -183,9 +183,9 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
 class Delete(msgspec.Struct, frozen=True, kw_only=True):
     """A deletion, or a mark for deletion while finalizers or a pod's grace hold the object.
 
-    ``uid`` and ``resource_version`` are preconditions. ``grace_s`` is for pods: how long the kubelet may take, in whole
-    seconds. None is what the pod's spec says; 0 removes the object at once, which is the kubelet's own call when all has
-    ended. Raises ``NotFound``, ``Conflict`` on preconditions.
+    ``uid`` and ``resource_version`` are preconditions. ``grace_s`` is the grace period of a pod, in whole seconds: None is that
+    of the pod's spec; 0 removes the object at once, as the kubelet does once the processes have ended. Raises ``NotFound``,
+    ``Conflict`` on preconditions.
     """
 
     kind: Kind

@@ -110,7 +110,7 @@ class ControllerCache:
     def take_list(self, kind: Kind, keys: Container[Key], *, version: str) -> set[WorkKey]:
         """Forget objects that a list of this version lacks; returns the affected keys.
 
-        Only writes put such objects here, and no watch reports their deletion: it was before the list.
+        Only writes put such objects here, and no watch reports their deletion, which preceded the list.
         """
         self._listed[kind] = version
         missing = [key for key, one in self._objects[kind].items() if key not in keys and _order(one, version) <= 0]

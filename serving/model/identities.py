@@ -1,8 +1,8 @@
 """The names of daemons and pods in certificates, as SPIFFE ids.
 
 ``spiffe://serving.local/daemon/activator`` is any activator, ``spiffe://serving.local/ns/shop/revision/front-00001/pod/front-x``
-one pod. The trust domain is a constant: the authority's key already is another in each cluster. Source of the form: SPIFFE-ID,
-section 2.
+one pod. The trust domain is a constant, because the authority's key already differs between clusters. Source of the form:
+SPIFFE-ID, section 2.
 """
 
 import msgspec

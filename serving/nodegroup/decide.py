@@ -85,8 +85,8 @@ def grow(
 ) -> Growth:
     """Ask the cloud for the nodes still missing after untainting, within every bound.
 
-    With max_nodes 10, 6 untainted nodes, 2 that come back and 1 on its way, a wish for 5 asks the cloud for
-    min(5 - 2, 10 - 6 - 2 - 1) = 1. ``target_size`` is the cloud's, after this pass's deletions.
+    With max_nodes 10, 6 untainted nodes, 2 that come back and 1 on its way, a wish for 5 requests from the cloud min(5 - 2, 10 -
+    6 - 2 - 1) = 1. ``target_size`` is the cloud's, after this pass's deletions.
     """
     remaining = wanted_count - len(untainted)
     if remaining <= 0:
@@ -142,9 +142,8 @@ def decide(
 ) -> tuple[NodeGroupState, GroupPlan]:
     """Decide on a group. ``now_s`` is in unix seconds, as are the times of nodes and taints.
 
-    10 untainted nodes of 4000 m with 44,000 m asked of them are at 110 %; with a threshold of 70 % the rules want
-    ceil(10 x 40 / 70) = 6 more. No node is tainted, so the plan is one ``IncreaseSize(count=6)``, and the lock is
-    taken.
+    10 untainted nodes of 4000 m with requests of 44,000 m are at 110 %; with a threshold of 70 % the rules want ceil(10 x 40 /
+    70) = 6 more. No node is tainted, so the plan is one ``IncreaseSize(count=6)``, and the lock is taken.
     """
     return decide_on(state, gathered(snapshot, settings), settings, now_s=now_s)
 

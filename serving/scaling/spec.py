@@ -153,9 +153,9 @@ def dormant_variables(spec: ScalingSpec) -> dict[str, str]:
 
 
 def panic_window_s(stable_window_s: float, ratio: float) -> float:
-    """Width of the panic window: the share of the stable one in whole seconds, half a second up, at least 1 s.
+    """Width of the panic window: its share of the stable one, rounded half up to whole seconds, at least 1 s.
 
-    60 s at 0.1 are 6 s, 15 s at 0.1 are 1.5 and so 2 s, 6 s at 0.05 are 0.3 and so 1 s.
+    0.1 of 60 s is 6 s; 0.1 of 15 s is 1.5 s, so 2 s; 0.05 of 6 s is 0.3 s, so 1 s.
     """
     exact_s = round(stable_window_s * ratio, _NANOSECOND_DIGITS)
     return float(max(1, math.floor(exact_s + 0.5)))

@@ -168,8 +168,8 @@ class Decisions:
     def is_repeated(self, counts: RevisionCounts, now_s: float) -> bool:
         """Whether the due decision would repeat the last; then only the next time is computed.
 
-        So it is while a policy keeps the one pod that is ready and no second had more load than one pod is for. The windows
-        get the seconds with the next decision, the policy gets them now.
+        It is while a policy keeps the one ready pod and no second exceeds the load of one pod. The windows receive the seconds
+        with the next decision, the policy now.
         """
         policy, outcome = self.policy, self._outcome
         if (

@@ -1,8 +1,8 @@
 """Finds when a simulated revision decides, and which decisions repeat an earlier one.
 
-Input: the period of decisions, and the outcomes so far. Output: times on the grid of periods; and, for the pods and the load of
-a decision, the earlier outcome that it would repeat but for its figures, which nothing in the simulator reads. It decides nothing
-itself: the count is the product's own.
+Input: the period of decisions, and the outcomes so far. Output: times on the grid of periods; and, for the pods and the load of a
+decision, the earlier outcome with the same result. Only figures that the simulator does not read may differ. The count is always
+the product's own decision.
 """
 
 import math

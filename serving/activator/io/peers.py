@@ -1,7 +1,7 @@
 """Connections between activator processes of one machine: a unix socket each, in a folder that only their user can read.
 
-Each process listens at a path of its own. It sends to each other process on a connection that it made, and receives on those that
-others made. The kernel says which process listens at a path; a pidfd tells when that process ends. A peer is removed when its
+Each process listens at its own path. It sends messages on connections that it opened, and receives them on connections that
+others opened. The kernel reports which process listens at a path, and a pidfd when that process ends. A peer is removed when its
 process ends, not when a connection breaks or is slow. Nothing listens at the path of a dead process, so a new process learns its
 peers at once. A live peer that does not answer while a view is pending is excluded after a while; until it answers again, the
 pods' own queues enforce the limits.

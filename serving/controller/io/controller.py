@@ -83,9 +83,9 @@ class Controller:
     def reconfigure(
         self, settings: ControllerSettings, scaling: AutoscalerSettings, proxy: QueueProxySettings | None = None
     ) -> None:
-        """Decide with these settings from now on, and decide on every resource with them.
+        """Use these settings from now on, and decide on every resource again.
 
-        ``proxy`` are those of queue-proxies that are containers; None leaves them as they are.
+        ``proxy`` are the settings of queue-proxies that are containers; None keeps them.
         """
         sidecar = self._cache.sidecar
         has_other_proxy = sidecar is not None and proxy not in (None, sidecar.proxy)

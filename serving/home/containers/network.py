@@ -74,7 +74,7 @@ def bind_gateway(gateway: Gateway, *, inner_port: int, public_port: int) -> dict
 
 
 class PodNetworks:
-    """The network namespaces of pods, as files in a folder. ``gateway`` is how pods reach this machine."""
+    """The network namespaces of pods, as files in a folder. ``gateway`` is the address at which pods reach this machine."""
 
     def __init__(self, folder: Path, *, gateway: Gateway) -> None:
         self._folder = folder

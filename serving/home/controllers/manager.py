@@ -264,7 +264,7 @@ def is_rebuilt(
 ) -> bool:
     """Whether each route reports its traffic or the reason for none, and each pod is ready and in a slice.
 
-    ``slices`` are those of revisions. A DomainMapping has a status again.
+    ``slices`` are those of revisions. Each DomainMapping must have a status too.
     """
     if not all(map(_is_routed, routes)) or not all(conditions_of(one) for one in mappings):
         return False

@@ -38,7 +38,7 @@ def share(part: IntArray, whole: IntArray, *, of_nothing: float) -> FloatArray:
 def rounded(values: FloatArray) -> IntArray:
     """Nearest whole numbers of values from 0 up, halves up: 42.5 is 43.
 
-    Not ``floor(value + 0.5)``, which rounds up what is a hair below a half, nor numpy's own, which rounds 42.5 to 42.
+    ``floor(value + 0.5)`` would round up values just below a half, and numpy's own function rounds 42.5 to 42.
     """
     whole = np.floor(values)
     return (whole + (values - whole >= 0.5)).astype(np.int64)

@@ -55,8 +55,8 @@ _WITHOUT, _BY_LENGTH = Framing.NONE, Framing.LENGTH
 class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
     """A response's head, parsed.
 
-    ``wire`` are the lines that are forwarded, written, hop-by-hop ones and lengths taken out. ``content_length`` is the header's
-    value, which for HEAD and 304 is not the length of the body; None without. ``trailer`` is its Trailer header.
+    ``wire`` are the rendered lines to forward, without hop-by-hop headers and lengths. ``content_length`` is the header's value,
+    which for HEAD and 304 is not the length of the body; None without. ``trailer`` is its Trailer header.
     """
 
     status: int

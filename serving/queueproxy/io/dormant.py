@@ -127,7 +127,7 @@ class Dormancy:
             self.freeze_if_due()
 
     def went_idle(self) -> None:
-        """The last request has ended."""
+        """Note that the last request has ended."""
         if self._state.phase is Phase.RUNNING:
             self._state = after_event(self._state, AppEvent.DEMAND, self._clock())
             self.freeze_if_due()

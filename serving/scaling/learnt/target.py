@@ -1,10 +1,10 @@
 """The learnt target of a revision: its record, whether it is in force, and the numbers of the revision with it.
 
 Input: a ``LearntState``, as the learner keeps it and the autoscaler saves it, and the revision's own numbers. Output: a
-``LearntTarget`` in the unit of the revision's metric. The autoscaler decides by it, and the activator asks by it.
+``LearntTarget`` in the unit of the revision's metric. The autoscaler scales by it, and the activator pokes by it.
 
-The learner counts requests in flight. A target in requests a second follows from it by Little's law with the response time of an idle
-pod: a pod that is bound above 8 requests of 0.1 s takes 80 a second.
+The learner counts requests in flight. A target in requests a second follows from it by Little's law with the response time of an
+idle pod: a pod limited to 8 requests of 0.1 s at once handles 80 a second.
 """
 
 import enum

@@ -283,9 +283,13 @@ def main() -> int:
         ):
             settings, election = config.settings, sharing.settings
             with contextlib.ExitStack() as stack:
-                log = _decision_log(settings, os.environ.get(_STATE_VARIABLE))
+                state = os.environ.get(_STATE_VARIABLE)
+                log = _decision_log(settings, state)
                 add = None if log is None else stack.enter_context(log).add
                 daemon = AutoscalerDaemon(settings, cluster, key=key, log=add, election=election, me=me)
+                if not state:
+                    # On one machine nothing enforces requests, and the condition is the kubelet's.
+                    daemon.autoscaler.resize_pods()
                 watch.on_change(lambda: daemon.autoscaler.reconfigure(config.settings))
                 async with exporting(settings.otlp, daemon.metrics.page, service="autoscaler"):
                     await daemon.run(stop, listener=inherited_sockets().get("stats"))

@@ -29,7 +29,7 @@ import msgspec
 from serving.cluster.kinds import POD, Kind
 from serving.model.objects import Object
 
-Subresource = Literal["status", "scale"]
+Subresource = Literal["status", "scale", "resize"]
 
 Propagation = Literal["Background", "Foreground", "Orphan"]
 """Dependents are collected after their owner, before it, or orphaned."""

@@ -222,10 +222,7 @@ AUTOSCALER_METRICS = (
     _counter("autoscaler_wake_writes_total", "Revisions that were made Active because a policy wanted pods."),
     _counter("autoscaler_reserve_conflicts_total", "Of those, writes that came too late."),
     _counter("autoscaler_victim_writes_total", "Pods that were marked as the next to go."),
-    _counter(
-        "autoscaler_anticipated_writes_total",
-        "Times that the pods which a revision will want soon were published, or withdrawn.",
-    ),
+    _counter("autoscaler_anticipated_writes_total", "Times that the pods wanted soon were published, or withdrawn."),
     _revision_gauge(
         "serving_learnt_target",
         "Requests in flight that a pod should have at once, as learnt, before the utilisation; also where it is not in force.",
@@ -239,6 +236,8 @@ AUTOSCALER_METRICS = (
     _counter("autoscaler_proofs_total", "Times that the activator was proved to be in the path."),
     _counter("autoscaler_proof_failures_total", "Times that it was not."),
     _counter("autoscaler_policy_status_writes_total", "Statuses of ScalingPolicies that were written."),
+    _counter("autoscaler_pod_resizes_total", "Pods resized in place: dormant, awake again, or started."),
+    _counter("autoscaler_pod_resizes_refused_total", "Resizes that the API refused, as for a quota."),
     _counter("autoscaler_policy_failures_total", "ScalingPolicies that could not be worked on."),
     _counter("autoscaler_stats_frames_total", "Frames of stats that arrived."),
     _counter("autoscaler_stats_malformed_frames_total", "Of those, refused: not decodable or out of bounds."),

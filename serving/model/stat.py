@@ -11,6 +11,9 @@ import msgspec
 GAUGES_MAX = 16
 """Most gauges that one pod reports; 16 names of 63 bytes fit a frame."""
 
+UNFROZEN_MAX = 200
+"""Most characters of a reason."""
+
 # More than any pod can have, and far from where sums of floats lose whole numbers (2**53).
 _AMOUNT_MAX = 1e12
 Amount = Annotated[float, msgspec.Meta(ge=0, le=_AMOUNT_MAX)]
@@ -31,7 +34,8 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     An activator also pokes between its reports, with the load that is new at that moment; its next report excludes that load.
     Both add up to the present load. The ``window_`` pair is added to the mean of the second instead; None: the same.
 
-    ``is_dormant`` says that the pod's app sleeps: its next report comes when it has woken, and until then it has no load.
+    ``is_dormant`` says that the pod's app sleeps: its next report comes when it has woken, and until then it has no load. ``unfrozen`` is
+    why its processes run all the same; "" if they are frozen.
     """
 
     pod: str = ""
@@ -46,3 +50,4 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     response_time_s: Amount = 0.0
     gauges: Gauges = msgspec.field(default_factory=dict)
     is_dormant: bool = False
+    unfrozen: Annotated[str, msgspec.Meta(max_length=UNFROZEN_MAX)] = ""

@@ -19,6 +19,7 @@ Environment (all of one pod; its parent derives the secrets, see ``serving.wire.
 - ``SERVING_POD_PROCESSES``, ``SERVING_POD_FREEZER``: where the app's first processes are recorded, and the cgroup to freeze it by.
 - ``SERVING_POD_GUARDED``: "true" takes requests of activators only; "false".
 - ``SERVING_POD_CALLER_KEY``: what the app shows at /caller-token; without it any process of the pod's network may ask.
+- ``SERVING_POD_UNFROZEN``: in a cluster, why its app cannot be frozen; empty where the pod shares its process namespace.
 - ``SERVING_POD_SECRET``: what a request must carry in K-Pod-Secret to be trusted; without it no request is.
 - ``SERVING_POD_AUTHORITY``: the certificate of the installation's authority as PEM; needed where
   ``SERVING_QUEUEPROXY_INNER_TLS_MODE`` is Permissive or Enabled.
@@ -118,7 +119,8 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
 
         server.pool = Http2Pool(spec.settings.http, clock=server.clock)
     pod = PodHandler(spec, clock=server.clock)
-    if spec.dormant_after_s is not None and (spec.processes or spec.dormant_call is not None):
+    can_sleep = spec.processes or spec.dormant_call is not None or spec.unfrozen is not None
+    if spec.dormant_after_s is not None and can_sleep:
         from serving.queueproxy.io.dormant import Dormancy  # noqa: PLC0415 - most pods never sleep
 
         pod.dormancy = Dormancy(spec, clock=server.clock, pod=pod, on_sleep=server.close_idle_upstreams)

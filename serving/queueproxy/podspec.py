@@ -75,7 +75,8 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     ``dormant_after_s`` is how long the app is idle before it is frozen, None for never; ``dormant_call`` are the app's own calls for
     it. ``processes`` is the beginning of the paths of the files that record the first processes of the app, "" where there
-    are none: then it is not frozen. ``freezer`` is the cgroup to freeze it by, None to use signals.
+    are none. ``freezer`` is the cgroup to freeze it by, None to use signals. ``unfrozen`` is for a pod of a cluster: why its app
+    is not frozen, "" where its processes can be seen.
     """
 
     namespace: str
@@ -107,6 +108,7 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     dormant_call: CallPair | None = None
     processes: str = ""
     freezer: FreezerPlace | None = None
+    unfrozen: str | None = None
     settings: QueueProxySettings = QueueProxySettings()
 
 
@@ -275,6 +277,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], object], str]] = {
     "dormant_after_s": ("SERVING_POD_DORMANT_AFTER_S", _read_seconds, "seconds above 0"),
     "dormant_call": ("SERVING_POD_DORMANT_CALL", read_calls, 'two calls, as in "POST /sleep, POST /wake_up"'),
     "processes": ("SERVING_POD_PROCESSES", str, "the beginning of a path"),
+    "unfrozen": ("SERVING_POD_UNFROZEN", str, "a reason, or nothing"),
     "freezer": (
         "SERVING_POD_FREEZER",
         lambda text: msgspec.json.decode(text, type=FreezerPlace),

@@ -19,10 +19,12 @@ from serving.model.knative import (
     LOAD_ANNOTATION,
     METRIC_ANNOTATION,
     ROLLOUT_DURATION_ANNOTATION,
+    START_CPU_ANNOTATION,
     TARGET_ANNOTATION,
     TargetMode,
 )
 from serving.model.loadmetric import CONCURRENCY, LoadWish, expected_metrics, is_load_metric, load_metric, read_load
+from serving.model.quantity import parse_millicores
 from serving.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, KPA_CLASS, TARGET_MIN, AutoscalerSettings
 from serving.settings.dormancy import CALLS
 from serving.settings.knob import (
@@ -44,6 +46,8 @@ _READ_KEPT = 1024
 _OWN_CLASS_SUFFIX = ".knative.dev"
 _INT32_MAX = 2**31 - 1
 _ROLLOUT_DURATION = Knob(unit=DURATION, key=ROLLOUT_DURATION_ANNOTATION, low=0, whole=True)
+_CPU_EXPECTED = 'an amount of cpu above 0 and at most 1024, as "500m" or "2"'
+_CPU_MAX_M = 1024 * 1000
 
 
 def _read_load(text: str) -> str:
@@ -51,6 +55,13 @@ def _read_load(text: str) -> str:
     return text
 
 
+def _read_cpu(text: str) -> str:
+    if not 0 < parse_millicores(text) <= _CPU_MAX_M:
+        raise InvalidValue(text=text, expected=_CPU_EXPECTED)
+    return text
+
+
+_CPU = Unit(name="cpu quantity", plain="cpu quantity", read=_read_cpu, read_plain=_read_cpu, write=str)
 _METRICS = Unit(
     name="[metrics with targets](choosing.md)",
     plain="metrics with targets",
@@ -97,6 +108,9 @@ class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
 
     dormant_call: Annotated[str | None, Knob(key=DORMANT_CALL_ANNOTATION, unit=CALLS)] = None
     """The app's own calls to sleep and to wake, in place of being frozen."""
+
+    start_cpu: Annotated[str | None, Knob(key=START_CPU_ANNOTATION, unit=_CPU)] = None
+    """The cpu of a pod until it is ready, in a cluster."""
 
     target_source: Annotated[str | None, Knob(key=TARGET_ANNOTATION, unit=TEXT, choices=("learnt", *TargetMode))] = None
     """Use of the learnt target: use (or learnt), protect, shadow or off; ``target`` is its start. Default: the setting

@@ -14,12 +14,35 @@ import pytest
 
 from serving.home.processes.podfreezers import PodFreezers, find_freezers
 from serving.home.processes.process_lifetime import start_ticks
-from serving.queueproxy.io.freezers import CgroupFreezer, FirstFreezer, Freezer, SignalFreezer
+from serving.queueproxy.io.freezers import CgroupFreezer, FirstFreezer, Freezer, SignalFreezer, freezer_of
 from serving.queueproxy.io.processes import AppProcesses, read_processes
-from serving.queueproxy.podspec import FreezerPlace
+from serving.queueproxy.podspec import FreezerPlace, PodSpec
 from tests.eventually import until
 
 # A parent that starts a child each moment, which lives for a while.
+_SHARED = """
+import asyncio, os, sys, time
+from serving.queueproxy.io.freezers import freezer_of
+from serving.queueproxy.io.processes import read_processes
+from serving.queueproxy.podspec import PodSpec
+
+app = int(sys.argv[1])
+
+async def main():
+    spec = PodSpec(namespace="n", revision="r", pod="p", app=("127.0.0.1", 1), unfrozen="")
+    freezer = freezer_of(spec, on_exit=lambda: None)
+    while os.readlink(f"/proc/{app}/ns/mnt") == os.readlink("/proc/self/ns/mnt"):
+        await asyncio.sleep(0.01)
+    await freezer.freeze()
+    states = [read_processes()[app].state]
+    # The next queue-proxy of the pod.
+    await freezer_of(spec, on_exit=lambda: None).recover()
+    while (state := read_processes()[app].state) == "T":
+        await asyncio.sleep(0.01)
+    print(states[0], state in "RS", freezer.name, repr(freezer.unfrozen))
+
+asyncio.run(main())
+"""
 FORKER = """
 import os, time
 while True:
@@ -249,3 +272,23 @@ def test_cgroups_of_systems_that_have_ended_are_removed() -> None:
     finally:
         found.end()
     assert not found.folder.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces of its own need root")
+async def test_in_a_shared_process_namespace_all_but_our_own_container_is_frozen(tmp_path: Path) -> None:
+    (tmp_path / "proxy.py").write_text(_SHARED)
+    # The first process stands for the pod's own; what has another mount namespace is another container.
+    script = f"unshare --mount sleep 600 & {sys.executable} {tmp_path}/proxy.py $!; code=$?; kill -9 $!; exit $code"
+    command = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script)
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    output, _ = await process.communicate()
+    assert output.decode().split("\n")[0] == "T True signals ''"
+
+
+async def test_an_app_that_cannot_be_frozen_says_why() -> None:
+    spec = PodSpec(namespace="n", revision="r", pod="p", app=("127.0.0.1", 1), unfrozen="no namespace")
+    freezer = freezer_of(spec, on_exit=lambda: None)
+    await freezer.freeze()
+    freezer.thaw()
+    await freezer.recover()
+    assert (freezer.name, freezer.unfrozen) == ("none", "no namespace")

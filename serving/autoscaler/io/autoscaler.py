@@ -12,6 +12,7 @@ from serving.aio.cooperative import turn
 from serving.autoscaler.decision_events import DecisionEvent
 from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.io.decision_loop import DecisionLoop
+from serving.autoscaler.io.podsizes import PodSizes
 from serving.autoscaler.io.policies import PolicyClient, UsageLearning
 from serving.autoscaler.io.revision_watch import RevisionWatch
 from serving.autoscaler.io.scale_writes import ScaleClient
@@ -70,12 +71,18 @@ class Autoscaler:
             on_decision=on_decision,
         )
         self.counts = self._decisions.counts
+        self._cluster = cluster
+        self._sizes: PodSizes | None = None
         self._is_synced = False
 
     @property
     def is_synced(self) -> bool:
         """Whether every watch has delivered its first list; no decision is made before."""
         return self._is_synced
+
+    def resize_pods(self) -> None:
+        """Resize dormant and starting pods in place from now on, as a cluster can."""
+        self._sizes = PodSizes(self._cluster, pod=self._watch.pod, used=self._policies.usages.used)
 
     def reconfigure(self, settings: AutoscalerSettings) -> None:
         """Decide with these settings from now on."""
@@ -93,6 +100,8 @@ class Autoscaler:
             await stop.wait()
             for task in tasks:
                 task.cancel()
+            if self._sizes is not None:
+                await self._sizes.end()
 
     def won(self, shard: int) -> None:
         """Take over a shard: decide on its revisions, as after a restart."""
@@ -124,7 +133,10 @@ class Autoscaler:
         entry = self._watch.entries.get(key)
         if entry is None or entry.scaler is None:
             self._decisions.counts.unknown_stats += 1
-        elif entry.scaler.record(stat, source) or (
+            return
+        if self._sizes is not None and source is StatSource.POD:
+            self._sizes.take((key[0], stat.pod), stat, is_ready=stat.pod in entry.ready_names)
+        if entry.scaler.record(stat, source) or (
             source is StatSource.POD
             and self._policies.triggers.take_report(key, stat.pod, concurrency=stat.concurrency)
         ):
@@ -135,6 +147,8 @@ class Autoscaler:
         counts = self._decisions.numbers()
         counts |= {"policy_status_writes": self._policies.status_write_count}
         counts |= {"policy_failures": self._policies.failure_count}
+        if self._sizes is not None:
+            counts |= {"pod_resizes": self._sizes.write_count, "pod_resizes_refused": self._sizes.refused_count}
         gauges = {"revisions": self._watch.scaled_count, "policies": self._policies.triggers.policy_count}
         return gauges | {f"{name}_total": value for name, value in counts.items()}
 
@@ -186,6 +200,8 @@ class Autoscaler:
     def pod_gone(self, key: RevisionKey, name: str) -> None:
         """A pod of a revision was deleted."""
         self._policies.triggers.forget_pod(key, name)
+        if self._sizes is not None:
+            self._sizes.forget((key[0], name))
 
     def stopped(self, key: RevisionKey) -> None:
         """Stop deciding on the revision."""

@@ -9,12 +9,15 @@ Follows knative/serving 98e5ef90, pkg/reconciler/revision/resources/deploy.go.
 
 from collections.abc import Sequence
 
+import msgspec
+
 from serving.cluster.kinds import DEPLOYMENT
 from serving.cluster.port import Patch, PatchType
 from serving.controller.revisions.sidecar import QUEUE_PORT, QUEUE_PROXY, Sidecar, with_sidecar
 from serving.controller.values.naming import deployment_name, private_service_name
 from serving.model.knative import (
     APP_LABEL,
+    AWAKE_RESOURCES_ANNOTATION,
     CONFIGURATION_LABEL,
     GUARDED_ANNOTATION,
     GUARDED_VARIABLE,
@@ -37,6 +40,9 @@ from serving.model.objects import (
     uid_of,
     with_kubernetes_scheme,
 )
+from serving.scaling.podsize import start_resources, started_resources
+from serving.settings.annotations import read_annotations
+from serving.settings.autoscaler import AutoscalerSettings
 
 # The port of a container that declares none.
 USER_PORT = 8080
@@ -60,6 +66,10 @@ def desired_deployment(
     labels = _labels(revision)
     annotations = _annotations(revision)
     of_pods = {**annotations, GUARDED_ANNOTATION: "true"} if is_guarded else annotations
+    start_cpu = read_annotations(annotations, AutoscalerSettings()).scaling.start_cpu
+    if sidecar is not None and start_cpu is not None:
+        pod_spec, awake = _with_start_cpu(pod_spec, start_cpu)
+        of_pods = {**of_pods, AWAKE_RESOURCES_ANNOTATION: awake}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -155,6 +165,16 @@ def _pod_spec(revision: Object) -> Object:
         "terminationGracePeriodSeconds": spec["timeoutSeconds"],
         "containers": [_container(one, revision, serves=is_alone or bool(one.get("ports"))) for one in containers],
     }
+
+
+def _with_start_cpu(pod_spec: Object, start_cpu: str) -> tuple[Object, str]:
+    """Give the serving container more cpu; the pod's spec, and its later resources as JSON."""
+    awake = {one["name"]: started_resources(one) for one in pod_spec["containers"] if one.get("ports")}
+    containers = [
+        {**one, "resources": start_resources(one, start_cpu)} if one["name"] in awake else one
+        for one in pod_spec["containers"]
+    ]
+    return {**pod_spec, "containers": containers}, msgspec.json.encode(awake).decode()
 
 
 def _container(container: Object, revision: Object, *, serves: bool) -> Object:

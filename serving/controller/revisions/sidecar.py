@@ -157,7 +157,7 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         **({"SERVING_POD_AUTHORITY": sidecar.authority} if sidecar.inner_tls.is_on else {}),
         **changed_variables(msgspec.structs.replace(sidecar.proxy, inner_tls=_inner_tls(sidecar))),
         **variables_of(revision["spec"]),
-        **_dormant_calls(revision),
+        **_dormancy(revision),
         **load_variables(annotations_of(revision), app_port=port["containerPort"]),
         "SERVING_QUEUEPROXY_DRAIN_GRACE_S": str(_drain_s(revision, sidecar)),
     }
@@ -182,11 +182,21 @@ def _inner_tls(sidecar: Sidecar) -> InnerTlsSettings:
     return sidecar.inner_tls if sidecar.inner_tls.is_on else InnerTlsSettings()
 
 
-def _dormant_calls(revision: Object) -> dict[str, str]:
-    """The app's own calls to sleep. A queue-proxy in a cluster cannot freeze another container's processes."""
+def _dormancy(revision: Object) -> dict[str, str]:
+    """When the app sleeps, and what forbids the queue-proxy to freeze it."""
     settings = AutoscalerSettings()
     spec = resolve_annotations(annotations_of(revision), settings, container_concurrency=0, reachable=True)
-    return dormant_variables(spec) if spec.dormant_call else {}
+    found = dormant_variables(spec)
+    return {**found, "SERVING_POD_UNFROZEN": _unfrozen(revision["spec"])} if found else {}
+
+
+def _unfrozen(spec: Object) -> str:
+    """Why the app of a pod cannot be frozen; "" if its queue-proxy may try."""
+    if not spec.get("shareProcessNamespace"):
+        return "the pod does not share its process namespace"
+    if any(one.get("livenessProbe") for one in spec["containers"]):
+        return "the kubelet probes its liveness"
+    return ""
 
 
 def _unexpanded(value: str) -> str:

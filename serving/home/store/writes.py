@@ -92,7 +92,8 @@ def check_type(kind: Kind, body: Mapping[str, Any]) -> None:
 
 def check_subresource(kind: Kind, subresource: Subresource | None) -> None:
     """Raise ``NotFound`` if a kind has no such subresource."""
-    if (subresource == "status" and not kind.has_status) or (subresource == "scale" and not kind.has_scale):
+    served = {"status": kind.has_status, "scale": kind.has_scale, "resize": kind == POD}
+    if subresource is not None and not served[subresource]:
         raise NotFound(f"{kind.resource} has no {subresource}")
 
 
@@ -128,6 +129,8 @@ def settled(kind: Kind, old: Object, sent: Mapping[str, Any], *, subresource: Su
         return _scaled(old, sent)
     if subresource == "status":
         return _with_part(old, "status", sent)
+    if subresource == "resize":
+        return _with_part(old, "spec", sent)
     check_type(kind, sent)
     before = old["metadata"]
     metadata = _own_metadata(sent)

@@ -20,6 +20,9 @@ _LOG = logging.getLogger(__name__)
 
 WAKE_HOLD_S = 30.0
 """How long an order to wake keeps the app awake, in seconds; a sender repeats the order to extend it."""
+# A report wakes the template, the control process and those who watch pods: on a small machine the app would wait for them. Shorter than
+# the least time until it sleeps again.
+_REPORT_LAG_S = 0.05
 
 
 class IdlePod(Protocol):
@@ -37,8 +40,8 @@ class IdlePod(Protocol):
 class Dormancy:
     """The dormancy of one pod.
 
-    ``pod`` is the activity that keeps it awake, except probes. ``on_sleep`` is called before a freeze, ``on_change`` when the pod
-    has become dormant, True, or runs again, False.
+    ``pod`` is the activity that keeps it awake, except probes. ``on_sleep`` is called before a freeze, ``on_wake`` after a thaw,
+    ``on_change`` when the pod has become dormant, True, or runs again, False: a moment after the thaw, unless it is dormant again.
     """
 
     def __init__(
@@ -53,8 +56,10 @@ class Dormancy:
         self._after_s, self._clock, self._pod = spec.dormant_after_s, clock, pod
         self._on_sleep = on_sleep
         self.on_change: Callable[[bool], None] = lambda _: None
+        self.on_wake: Callable[[], None] = lambda: None
+        self._report: asyncio.TimerHandle | None = None
         # A new process starts in its place, and must not be frozen meanwhile.
-        self._freezer: Freezer = freezer_of(spec, on_exit=lambda: self.wake(is_held=True))
+        self.freezer: Freezer = freezer_of(spec, on_exit=lambda: self.wake(is_held=True))
         self._state = DormancyState(idle_since_s=clock())
         self._probe_count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -65,17 +70,12 @@ class Dormancy:
         self.freeze_count = self.thaw_count = self.refused_count = 0
 
     def __repr__(self) -> str:
-        return f"Dormancy({self._state.phase}, {self._freezer.name}, {len(self._waiting)} waiting)"
+        return f"Dormancy({self._state.phase}, {self.freezer.name}, {len(self._waiting)} waiting)"
 
     @property
     def is_dormant(self) -> bool:
         """Whether the app sleeps."""
         return self._state.phase is Phase.DORMANT
-
-    @property
-    def means(self) -> str:
-        """How the app is frozen."""
-        return self._freezer.name
 
     def page(self) -> list[str]:
         """The lines of the page of metrics."""
@@ -89,7 +89,7 @@ class Dormancy:
     async def recover(self) -> None:
         """Thaw processes that an earlier queue-proxy of this pod has frozen."""
         try:
-            await self._freezer.recover()
+            await self.freezer.recover()
         except OSError as error:
             _LOG.warning("dormant.not_recovered", extra={"error": str(error)})
 
@@ -171,9 +171,9 @@ class Dormancy:
 
     async def _freezing(self) -> None:
         try:
-            await self._freezer.freeze()
+            await self.freezer.freeze()
         except OSError as error:
-            _LOG.warning("dormant.refused", extra={"means": self.means, "error": str(error)})
+            _LOG.warning("dormant.refused", extra={"means": self.freezer.name, "error": str(error)})
             self.refused_count += 1
             self._happened(AppEvent.REFUSED)
         else:
@@ -186,22 +186,25 @@ class Dormancy:
         self._state = after_event(self._state, event, self._clock())
         if event is AppEvent.REFUSED:
             self._thaw()
-        else:
-            self.freeze_count += 1
-            self.on_change(True)
+            return
+        self.freeze_count += 1
+        if self._report is not None:
+            self._report.cancel()
+            self._report = None
+        self.on_change(True)
 
     def _thaw(self) -> None:
         """Thaw at once where that is possible; else begin to."""
         work = self._work
-        if not self._freezer.is_instant:
+        if not self.freezer.is_instant:
             self._work = asyncio.get_running_loop().create_task(self._thawing(work), name="thaw")
             return
         if work is not None and work is not _current_task():
             work.cancel()
         try:
-            self._freezer.thaw()
+            self.freezer.thaw()
         except OSError as error:
-            _LOG.error("dormant.not_thawed", extra={"means": self.means, "error": str(error)})
+            _LOG.error("dormant.not_thawed", extra={"means": self.freezer.name, "error": str(error)})
         self._thawed()
 
     async def _thawing(self, freezing: "asyncio.Task[None] | None") -> None:
@@ -209,9 +212,9 @@ class Dormancy:
         if freezing is not None:
             await asyncio.wait((freezing,))
         try:
-            await self._freezer.wake()
+            await self.freezer.wake()
         except OSError as error:
-            _LOG.error("dormant.not_thawed", extra={"means": self.means, "error": str(error)})
+            _LOG.error("dormant.not_thawed", extra={"means": self.freezer.name, "error": str(error)})
         self._thawed()
 
     def _thawed(self) -> None:
@@ -221,8 +224,14 @@ class Dormancy:
         waiting, self._waiting = self._waiting, []
         for go in waiting:
             go()
-        self.on_change(False)
+        self.on_wake()
+        if self._report is None:
+            self._report = asyncio.get_running_loop().call_later(_REPORT_LAG_S, self._report_awake)
         self.freeze_if_due()
+
+    def _report_awake(self) -> None:
+        self._report = None
+        self.on_change(False)
 
 
 def _current_task() -> "asyncio.Task[object] | None":

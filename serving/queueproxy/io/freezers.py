@@ -13,9 +13,16 @@ import signal
 from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
-from serving.queueproxy.io.processes import STOPPED_STATES, AppProcesses, ProcessEntry
-from serving.queueproxy.podspec import FROZEN_MARK, Address, FreezerPlace, PodSpec
-from serving.settings.dormancy import CallPair, HttpCall
+from serving.queueproxy.io.processes import (
+    STOPPED_STATES,
+    AppProcesses,
+    ProcessEntry,
+    SharedProcesses,
+    exists_mark,
+    remove_mark,
+    touch_mark,
+)
+from serving.queueproxy.podspec import FROZEN_MARK, FreezerPlace, PodSpec
 
 _LOG = logging.getLogger(__name__)
 
@@ -24,7 +31,6 @@ _PASSES_MAX = 50
 _PASS_PAUSE_S = 0.001
 # Time for the kernel to stop what is in a system call that cannot be interrupted, in seconds.
 _SETTLE_S = 1.0
-_WAKE_PAUSE_S = 0.1
 _UNKNOWN = "no process of the app is known"
 _RESTLESS = "processes of the app do not stop, or fork without end"
 
@@ -40,6 +46,11 @@ class Freezer(Protocol):
     @property
     def name(self) -> str:
         """The name of the means."""
+        ...
+
+    @property
+    def unfrozen(self) -> str:
+        """Why the processes run while the app is dormant; "" if they do not."""
         ...
 
     async def freeze(self) -> None:
@@ -81,24 +92,33 @@ class ExitWatch:
         self._watched.clear()
 
 
+class ProcessFinder(Protocol):
+    """Finds the processes of an app. ``AppProcesses`` is one."""
+
+    def find(self) -> tuple[list[ProcessEntry], frozenset[int]]:
+        """All processes, parents first, and the ids of the first ones."""
+        ...
+
+
 class SignalFreezer:
     """Stops all processes by SIGSTOP.
 
-    ``marker`` is a file that exists while they may be stopped: the next queue-proxy of the pod continues them. Processes stopped
-    by other programs stay stopped.
+    ``marker`` is a file that exists while they may be stopped: the next queue-proxy of the pod continues them; "" where no file
+    outlives a queue-proxy, which then continues all. Processes stopped by other programs stay stopped.
     """
 
     is_instant = True
     name = "signals"
+    unfrozen = ""
 
-    def __init__(self, processes: AppProcesses, *, marker: str, on_exit: Callable[[], None]) -> None:
+    def __init__(self, processes: ProcessFinder, *, marker: str, on_exit: Callable[[], None]) -> None:
         self._processes, self._marker = processes, marker
         self._stopped: dict[int, int] = {}
         self._exits = ExitWatch(on_exit)
 
     async def freeze(self) -> None:
         """Stop all processes, until no running one is found."""
-        _touch(self._marker)
+        touch_mark(self._marker)
         spared: set[int] | None = None
         for _ in range(_PASSES_MAX):
             found, roots = self._processes.find()
@@ -123,20 +143,20 @@ class SignalFreezer:
                 signal.pidfd_send_signal(descriptor, signal.SIGCONT)
             os.close(descriptor)
         self._stopped.clear()
-        _remove(self._marker)
+        remove_mark(self._marker)
 
     async def wake(self) -> None:
         """Not used: ``thaw`` is instant."""
 
     async def recover(self) -> None:
         """Continue all stopped processes if the marker exists."""
-        if not _exists(self._marker):
+        if self._marker and not exists_mark(self._marker):
             return
         found, _ = self._processes.find()
         for one in reversed(found):
             with contextlib.suppress(OSError):
                 os.kill(one.pid, signal.SIGCONT)
-        _remove(self._marker)
+        remove_mark(self._marker)
 
     def _stop(self, one: ProcessEntry) -> None:
         if one.pid not in self._stopped:
@@ -156,6 +176,7 @@ class CgroupFreezer:
 
     is_instant = True
     name = "cgroup"
+    unfrozen = ""
 
     def __init__(self, place: FreezerPlace, processes: AppProcesses, *, on_exit: Callable[[], None]) -> None:
         self._place, self._processes = place, processes
@@ -200,7 +221,7 @@ class CgroupFreezer:
 
     async def recover(self) -> None:
         """Thaw the cgroup of the pod, and those of its processes."""
-        if not _exists(self._place.folder):
+        if not exists_mark(self._place.folder):
             return
         found, _ = self._processes.find()
         for folder in {self._place.folder, *self._foreign(found)}:
@@ -261,11 +282,17 @@ class FirstFreezer:
 
     def __init__(self, first: Freezer, second: Freezer) -> None:
         self._present, self._next = first, second
+        self._error = ""
 
     @property
     def name(self) -> str:
         """The name of the one in use."""
         return self._present.name
+
+    @property
+    def unfrozen(self) -> str:
+        """Why the first did not work, where the second does not freeze."""
+        return self._present.unfrozen and self._error
 
     async def freeze(self) -> None:
         """Freeze by the first, or by the second from then on."""
@@ -277,7 +304,7 @@ class FirstFreezer:
             _LOG.info("dormant.other_means", extra={"means": self._next.name, "error": str(error)})
             with contextlib.suppress(OSError):
                 self._present.thaw()
-            self._present = self._next
+            self._present, self._error = self._next, str(error)
             await self._present.freeze()
 
     def thaw(self) -> None:
@@ -293,94 +320,41 @@ class FirstFreezer:
             await one.recover()
 
 
-class CallFreezer:
-    """Has the app put itself to sleep and wake by calls of its own, as model servers do.
+class NoFreezer:
+    """Leaves the processes running: a pod of a cluster is dormant by its requests alone."""
 
-    ``marker`` is a file that exists while it may sleep; "" where no file outlives a queue-proxy. ``limit_s`` bounds each call, and all attempts to wake it together.
-    """
+    is_instant = True
+    name = "none"
 
-    is_instant = False
-    name = "calls"
-
-    def __init__(self, calls: CallPair, app: Address, *, limit_s: float, marker: str) -> None:
-        self._calls, self._app, self._limit_s, self._marker = calls, app, limit_s, marker
+    def __init__(self, reason: str) -> None:
+        self.unfrozen = reason
 
     async def freeze(self) -> None:
-        """Call the app's sleep."""
-        _touch(self._marker)
-        await self._call(self._calls.sleep)
+        """Nothing to do."""
 
     def thaw(self) -> None:
-        """Not used: the app takes time to wake."""
+        """Nothing to do."""
 
     async def wake(self) -> None:
-        """Call the app's wake, again and again within the limit."""
-        until_s = asyncio.get_running_loop().time() + self._limit_s
-        while True:
-            try:
-                await self._call(self._calls.wake)
-            except OSError:
-                if asyncio.get_running_loop().time() + _WAKE_PAUSE_S > until_s:
-                    raise
-                await asyncio.sleep(_WAKE_PAUSE_S)
-            else:
-                _remove(self._marker)
-                return
+        """Not used: ``thaw`` is instant."""
 
     async def recover(self) -> None:
-        """Wake the app if an earlier queue-proxy has put it to sleep, or may have."""
-        if not self._marker:
-            # An app that has just started does not listen yet, and is awake.
-            with contextlib.suppress(OSError):
-                await self._call(self._calls.wake)
-        elif _exists(self._marker):
-            with contextlib.suppress(OSError):
-                await self.wake()
-
-    async def _call(self, call: HttpCall) -> None:
-        """Make a call. Raises ``OSError`` for a status other than 2xx, and after the limit."""
-        text = f"{call.method} {call.target}"
-        try:
-            async with asyncio.timeout(self._limit_s):
-                reader, writer = await asyncio.open_connection(*self._app)
-                try:
-                    length = "" if call.method == "GET" else "Content-Length: 0\r\n"
-                    host = f"{self._app[0]}:{self._app[1]}"
-                    head = f"{text} HTTP/1.1\r\nHost: {host}\r\n{length}Connection: close\r\n\r\n"
-                    writer.write(head.encode())
-                    line = await reader.readline()
-                finally:
-                    writer.transport.abort()
-        except TimeoutError:
-            raise TimeoutError(f"{text}: no response within {self._limit_s:g} s") from None
-        status = line.split(b" ")[1:2]
-        if not line.startswith(b"HTTP/1.") or not status or not status[0].startswith(b"2"):
-            raise OSError(f"{text}: {line[:80].decode('latin-1').strip() or 'no response'}")
+        """Nothing to do."""
 
 
 def freezer_of(spec: PodSpec, *, on_exit: Callable[[], None]) -> Freezer:
     """The freezer of a pod; ``on_exit`` is called when a process of a frozen app has ended."""
     marker = spec.processes + FROZEN_MARK if spec.processes else ""
     if spec.dormant_call is not None:
+        from serving.queueproxy.io.callfreezer import CallFreezer  # noqa: PLC0415 - few apps have calls
+
         return CallFreezer(spec.dormant_call, spec.app, limit_s=spec.settings.dormant_call_max_s, marker=marker)
+    if spec.unfrozen is not None:
+        last = NoFreezer(spec.unfrozen or "its processes cannot be stopped")
+        shared = SignalFreezer(SharedProcesses(), marker="", on_exit=on_exit)
+        return last if spec.unfrozen else FirstFreezer(shared, last)
     processes = AppProcesses(spec.processes)
     signals = SignalFreezer(processes, marker=marker, on_exit=on_exit)
     if spec.freezer is None:
         return signals
     return FirstFreezer(CgroupFreezer(spec.freezer, processes, on_exit=on_exit), signals)
-
-
-def _touch(path: str) -> None:
-    if not path:
-        return
-    with open(path, "wb"):  # noqa: PTH123 - as in the module processes
-        pass
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)  # noqa: PTH108 - as in the module processes
-
-
-def _exists(path: str) -> bool:
-    return os.path.exists(path)  # noqa: PTH110 - as in the module processes

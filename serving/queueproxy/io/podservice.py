@@ -168,12 +168,10 @@ class PodService:
             return
 
         def changed(dormant: bool) -> None:  # noqa: FBT001 - the shape of a callback
-            if not dormant:
-                pod.skip_idle()
             if not pod.is_draining:
                 pipe.push(ready=pod.is_ready, dormant=dormant)
 
-        dormancy.on_change = changed
+        dormancy.on_change, dormancy.on_wake = changed, pod.skip_idle
         await dormancy.recover()
 
     async def _watch(self, changed: Callable[[bool], None]) -> None:
@@ -192,7 +190,7 @@ class PodService:
         """Repeat the report of a pod that sleeps after a reconnect."""
         dormancy = self._pod.dormancy
         if self._link is not None and dormancy is not None and dormancy.is_dormant:
-            self._link.send(dormant_frame())
+            self._link.send(dormant_frame(dormancy.freezer.unfrozen))
 
     def _page(self) -> bytes:
         """The page of all counts for Prometheus, written without its library to keep the sidecar small."""

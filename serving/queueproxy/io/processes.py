@@ -127,6 +127,47 @@ class AppProcesses:
         return [entries[pid] for pid in found], frozenset(one.pid for one in alive)
 
 
+class SharedProcesses:
+    """The processes of a pod whose containers share a process namespace: all but those of our own container, and the pause process."""
+
+    def find(self) -> tuple[list[ProcessEntry], frozenset[int]]:
+        """All processes, parents first, and the ids of the first ones of their containers."""
+        entries = read_processes()
+        own = _mount_namespace(os.getpid())
+        spared = {pid for pid in entries if pid == 1 or _mount_namespace(pid) == own}
+        # The first process of a container has its parent outside; what it has detached falls to the pause process.
+        roots = frozenset(one.pid for one in entries.values() if one.parent in {0, 1} and one.pid not in spared)
+        found = members(entries, roots, spared={0, *spared})
+        return [entries[pid] for pid in found], roots
+
+
+def _mount_namespace(pid: int) -> str | None:
+    """The mount namespace of a process; None where we may not see it."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")  # noqa: PTH115 - no pathlib, see above
+    except OSError:
+        return None
+
+
+def touch_mark(path: str) -> None:
+    """Create the file of a mark; "" is none."""
+    if not path:
+        return
+    with open(path, "wb"):  # noqa: PTH123 - no pathlib, see above
+        pass
+
+
+def remove_mark(path: str) -> None:
+    """Remove it."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)  # noqa: PTH108 - no pathlib, see above
+
+
+def exists_mark(path: str) -> bool:
+    """Whether it is there."""
+    return os.path.exists(path)  # noqa: PTH110 - no pathlib, see above
+
+
 def _read(path: str) -> bytes:
     with open(path, "rb") as file:  # noqa: PTH123 - no pathlib, see above
         return file.read()

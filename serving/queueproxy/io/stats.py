@@ -8,6 +8,7 @@ from typing import Any
 from serving.aio.clock import now_s, wall_s
 from serving.aio.mutualtls import PeerTls
 from serving.aio.periodic import every
+from serving.model.stat import UNFROZEN_MAX
 from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.podspec import PodSpec
 from serving.traffic.meter import stat_of
@@ -61,7 +62,7 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
         dormancy = handler.dormancy
         stat = stat_of(handler.report(), pod=spec.pod, at_s=wall_s(), report_period_s=period_s)
         if dormancy is not None and dormancy.is_dormant and not (stat.concurrency or stat.request_count):
-            link.send(dormant_frame())
+            link.send(dormant_frame(dormancy.freezer.unfrozen))
             await dormancy.until_awake()
             return
         responses = handler.request_metrics.take_responses()
@@ -88,9 +89,9 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
     await link.flush(_FLUSH_S)
 
 
-def dormant_frame() -> bytes:
-    """The statistic of a pod that sleeps."""
-    return encode_pod_stat(PodStat(at_s=wall_s(), concurrency=0.0, is_dormant=True))
+def dormant_frame(unfrozen: str) -> bytes:
+    """The statistic of a pod that sleeps; why its processes run all the same."""
+    return encode_pod_stat(PodStat(at_s=wall_s(), concurrency=0.0, is_dormant=True, unfrozen=unfrozen[:UNFROZEN_MAX]))
 
 
 def stats_token(spec: PodSpec) -> str:

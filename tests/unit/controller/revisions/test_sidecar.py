@@ -293,8 +293,45 @@ def asking(**annotations: str) -> dict[str, str]:
     return environment_of(pod_of(metadata={"annotations": named}))
 
 
-def test_it_calls_an_app_that_sleeps_by_itself_and_freezes_none() -> None:
+def test_it_calls_an_app_that_sleeps_by_itself() -> None:
     found = asking(dormant="after=5s", dormant_call="POST /sleep, POST /wake_up")
     assert found["SERVING_POD_DORMANT_CALL"] == "POST /sleep, POST /wake_up"
     assert spec_from_environment(found).dormant_after_s == 5.0
-    assert not [name for name in asking(dormant="after=5s") if "DORMANT" in name]
+    assert not [name for name in asking() if "DORMANT" in name or "UNFROZEN" in name]
+
+
+@pytest.mark.parametrize(
+    ("spec", "unfrozen"),
+    [
+        ({}, "the pod does not share its process namespace"),
+        ({"shareProcessNamespace": True}, ""),
+        (
+            {
+                "shareProcessNamespace": True,
+                "containers": [{"image": "a", "livenessProbe": {"httpGet": {"path": "/"}}}],
+            },
+            "the kubelet probes its liveness",
+        ),
+    ],
+)
+def test_an_app_is_frozen_where_its_processes_are_seen_and_it_is_not_probed(spec: Object, unfrozen: str) -> None:
+    annotations = {"annotations": {"serving.dev/dormant": "after=5s"}}
+    found = spec_from_environment(
+        environment_of(pod_of(metadata=annotations, spec={"containers": [{"image": "a"}], **spec}))
+    )
+    assert (found.dormant_after_s, found.unfrozen) == (5.0, unfrozen)
+
+
+def test_a_start_with_more_cpu_says_what_comes_after_it() -> None:
+    container = {"image": "a", "resources": {"requests": {"cpu": "100m"}}}
+    annotations = {"serving.dev/start-cpu": "2"}
+    revision = a_revision(metadata={"annotations": annotations}, spec={"containers": [container]})
+    made = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=SIDECAR)
+    template = made["spec"]["template"]
+    assert template["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
+    name = template["spec"]["containers"][0]["name"]
+    awake = msgspec.json.decode(template["metadata"]["annotations"]["serving.dev/awake-resources"])
+    assert awake == {name: {"requests": {"cpu": "100m"}}}
+    alone = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0)["spec"]["template"]
+    assert "serving.dev/awake-resources" not in alone["metadata"]["annotations"]
+    assert alone["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "100m"}}

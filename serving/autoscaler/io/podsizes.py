@@ -1,0 +1,191 @@
+"""Resizes pods in place: requests of dormant pods go down, come back with the next request, and start-cpu ends with readiness.
+
+``serving.scaling.podsize`` decides; this carries out what the reports of pods ask for, one pod at a time, each in a task that ends when the pod is
+as it should be. No request waits for it. A refusal, as of a quota or a kubelet, is kept in the pod's condition and tried again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from serving.aio.clock import now_s, stamp
+from serving.cluster.kinds import POD
+from serving.cluster.port import Cluster, PatchType
+from serving.model.errors import ClusterError, NotFound
+from serving.model.knative import (
+    AWAKE_REASON,
+    AWAKE_RESOURCES_ANNOTATION,
+    CONDITION_DORMANT,
+    IDLE_REASON,
+)
+from serving.model.objects import Object, annotations_of, condition_of
+from serving.model.quantity import Resources
+from serving.model.stat import Stat
+from serving.scaling.podsize import note_of, resize_of
+from serving.traffic.backoff import backoff_s
+
+_log = logging.getLogger("autoscaler")
+
+PodKey = tuple[str, str]
+REFUSED_REASON = "ResizeRefused"
+UNFROZEN_REASON = "NotFrozen"
+_RETRY_FIRST_S, _RETRY_MAX_S = 5.0, 300.0
+# Pods resized at once: a thousand may go dormant in the same second.
+_AT_ONCE_MAX = 20
+
+
+class _Sleep(msgspec.Struct, frozen=True, kw_only=True):
+    """The last report of a pod. ``unfrozen`` says why its app is not frozen."""
+
+    is_dormant: bool
+    unfrozen: str = ""
+
+
+class _Pod:
+    def __init__(self, wanted: _Sleep) -> None:
+        self.wanted = wanted
+        self.changed = asyncio.Event()
+
+
+class PodSizes:
+    """The sizes of all pods. ``pod`` returns the last observed state of one, ``used`` what its containers use."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        pod: Callable[[str, str], Object | None],
+        used: Callable[[PodKey, float], Mapping[str, Resources]],
+    ) -> None:
+        self._cluster, self._pod, self._used = cluster, pod, used
+        self._wanted: dict[PodKey, _Sleep] = {}
+        self._busy: dict[PodKey, _Pod] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(_AT_ONCE_MAX)
+        self.write_count = self.refused_count = 0
+
+    def take(self, key: PodKey, stat: Stat, *, is_ready: bool) -> None:
+        """Take the report of a pod. Only the first one and changes lead to calls."""
+        wanted = _Sleep(is_dormant=stat.is_dormant, unfrozen=stat.unfrozen)
+        before = self._wanted.get(key)
+        if before == wanted or not (is_ready or wanted.is_dormant):
+            return
+        if before is None and not (wanted.is_dormant or self._is_resized(key)):
+            return
+        self._wanted[key] = wanted
+        busy = self._busy.get(key)
+        if busy is not None:
+            busy.wanted = wanted
+            busy.changed.set()
+            return
+        self._busy[key] = _Pod(wanted)
+        task = asyncio.get_running_loop().create_task(self._settle(key, self._busy[key]), name=f"resize {key[1]}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def forget(self, key: PodKey) -> None:
+        """Forget a deleted pod."""
+        self._wanted.pop(key, None)
+        busy = self._busy.get(key)
+        if busy is not None:
+            busy.changed.set()
+
+    async def end(self) -> None:
+        """Stop. What is under way is given up: the next autoscaler hears from the pods again."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _is_resized(self, key: PodKey) -> bool:
+        """Whether a pod may request something else than it should, as after a start with more cpu."""
+        pod = self._pod(*key)
+        return pod is not None and AWAKE_RESOURCES_ANNOTATION in annotations_of(pod)
+
+    async def _settle(self, key: PodKey, one: _Pod) -> None:
+        failed_count = 0
+        try:
+            while key in self._wanted:
+                one.changed.clear()
+                wanted = one.wanted
+                async with self._turns:
+                    is_done = await self._apply(key, wanted)
+                if wanted != one.wanted:
+                    failed_count = 0
+                    continue
+                if is_done:
+                    return
+                failed_count += 1
+                pause_s = backoff_s(failed_count, first_s=_RETRY_FIRST_S, max_s=_RETRY_MAX_S)
+                try:
+                    async with asyncio.timeout(pause_s):
+                        await one.changed.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            self._busy.pop(key, None)
+
+    async def _apply(self, key: PodKey, wanted: _Sleep) -> bool:
+        """Bring a pod to its size, and write its condition; whether nothing is left to do."""
+        refusal = ""
+        try:
+            # What is cached may be older than our own last write.
+            pod = await self._cluster.get(POD, *key)
+            try:
+                pod = await self._resize(key, pod, wanted)
+            except NotFound:
+                raise
+            except ClusterError as error:
+                self.refused_count += 1
+                refusal = str(error)
+            await self._write_condition(key, pod, wanted, refusal=refusal)
+        except NotFound:
+            self._wanted.pop(key, None)
+            return True
+        except ClusterError as error:
+            refusal = str(error)
+        if refusal:
+            extra = {"namespace": key[0], "pod": key[1], "dormant": wanted.is_dormant, "error": refusal}
+            _log.warning("pod.not_resized", extra=extra)
+        return not refusal
+
+    async def _resize(self, key: PodKey, pod: Object, wanted: _Sleep) -> Object:
+        note = note_of(pod) if wanted.is_dormant else None
+        if note is not None:
+            pod = await self._cluster.patch(POD, *key, patch=note)
+        patch = resize_of(pod, is_dormant=wanted.is_dormant, used=self._used(key, now_s()))
+        if patch is None:
+            return pod
+        self.write_count += 1
+        return await self._cluster.patch(POD, *key, patch=patch, patch_type=PatchType.STRATEGIC, subresource="resize")
+
+    async def _write_condition(self, key: PodKey, pod: Object, wanted: _Sleep, *, refusal: str) -> None:
+        before = condition_of(pod, CONDITION_DORMANT)
+        if not before and not wanted.is_dormant and not refusal:
+            return
+        made = _condition(wanted, refusal)
+        if made.items() <= before.items():
+            return
+        is_same = before.get("status") == made["status"]
+        made["lastTransitionTime"] = before.get("lastTransitionTime") if is_same else stamp()
+        patch = {"status": {"conditions": [made]}}
+        await self._cluster.patch(POD, *key, patch=patch, patch_type=PatchType.STRATEGIC, subresource="status")
+
+
+def _condition(wanted: _Sleep, refusal: str) -> Object:
+    """The condition of a pod, with the reason of a refusal."""
+    if refusal:
+        reason, message = REFUSED_REASON, f"the requests stay as they are: {refusal}"
+    elif not wanted.is_dormant:
+        reason, message = AWAKE_REASON, "the app runs"
+    elif wanted.unfrozen:
+        reason, message = UNFROZEN_REASON, f"requests are reduced; the app is not frozen: {wanted.unfrozen}"
+    else:
+        reason, message = IDLE_REASON, "requests are reduced, and the app is frozen; the next request thaws it"
+    return {
+        "type": CONDITION_DORMANT,
+        "status": "True" if wanted.is_dormant else "False",
+        "reason": reason,
+        "message": message,
+    }

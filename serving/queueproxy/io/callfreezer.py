@@ -1,0 +1,79 @@
+"""Puts an app to sleep by a call of its own, as model servers have, and wakes it by another.
+
+A module of its own: few pods need it, and a queue-proxy imports it for them alone.
+"""
+
+import asyncio
+import contextlib
+
+from serving.queueproxy.io.processes import exists_mark, remove_mark, touch_mark
+from serving.queueproxy.podspec import Address
+from serving.settings.dormancy import CallPair, HttpCall
+
+_WAKE_PAUSE_S = 0.1
+
+
+class CallFreezer:
+    """Has the app put itself to sleep and wake by calls of its own, as model servers do.
+
+    ``marker`` is a file that exists while it may sleep; "" where no file outlives a queue-proxy. ``limit_s`` bounds each call, and all attempts to wake it together.
+    """
+
+    is_instant = False
+    name = "calls"
+    unfrozen = ""
+
+    def __init__(self, calls: CallPair, app: Address, *, limit_s: float, marker: str) -> None:
+        self._calls, self._app, self._limit_s, self._marker = calls, app, limit_s, marker
+
+    async def freeze(self) -> None:
+        """Call the app's sleep."""
+        touch_mark(self._marker)
+        await self._call(self._calls.sleep)
+
+    def thaw(self) -> None:
+        """Not used: the app takes time to wake."""
+
+    async def wake(self) -> None:
+        """Call the app's wake, again and again within the limit."""
+        until_s = asyncio.get_running_loop().time() + self._limit_s
+        while True:
+            try:
+                await self._call(self._calls.wake)
+            except OSError:
+                if asyncio.get_running_loop().time() + _WAKE_PAUSE_S > until_s:
+                    raise
+                await asyncio.sleep(_WAKE_PAUSE_S)
+            else:
+                remove_mark(self._marker)
+                return
+
+    async def recover(self) -> None:
+        """Wake the app if an earlier queue-proxy has put it to sleep, or may have."""
+        if not self._marker:
+            # An app that has just started does not listen yet, and is awake.
+            with contextlib.suppress(OSError):
+                await self._call(self._calls.wake)
+        elif exists_mark(self._marker):
+            with contextlib.suppress(OSError):
+                await self.wake()
+
+    async def _call(self, call: HttpCall) -> None:
+        """Make a call. Raises ``OSError`` for a status other than 2xx, and after the limit."""
+        text = f"{call.method} {call.target}"
+        try:
+            async with asyncio.timeout(self._limit_s):
+                reader, writer = await asyncio.open_connection(*self._app)
+                try:
+                    length = "" if call.method == "GET" else "Content-Length: 0\r\n"
+                    host = f"{self._app[0]}:{self._app[1]}"
+                    head = f"{text} HTTP/1.1\r\nHost: {host}\r\n{length}Connection: close\r\n\r\n"
+                    writer.write(head.encode())
+                    line = await reader.readline()
+                finally:
+                    writer.transport.abort()
+        except TimeoutError:
+            raise TimeoutError(f"{text}: no response within {self._limit_s:g} s") from None
+        status = line.split(b" ")[1:2]
+        if not line.startswith(b"HTTP/1.") or not status or not status[0].startswith(b"2"):
+            raise OSError(f"{text}: {line[:80].decode('latin-1').strip() or 'no response'}")

@@ -1,0 +1,172 @@
+"""In-place resizes of dormant and starting pods, in a store with pods as a cluster has them."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from serving.autoscaler.io import podsizes
+from serving.autoscaler.io.podsizes import PodSizes
+from serving.cluster.kinds import POD
+from serving.cluster.port import Patch, Write
+from serving.home.store.memory import MemoryCluster
+from serving.model.errors import Forbidden
+from serving.model.knative import AWAKE_RESOURCES_ANNOTATION, CONDITION_DORMANT
+from serving.model.objects import Object, annotations_of, condition_of
+from serving.model.quantity import Resources
+from serving.model.stat import Stat
+from tests.eventually import until
+
+KEY = ("default", "p")
+ASLEEP, AWAKE = Stat(is_dormant=True, unfrozen="no namespace"), Stat(concurrency=1.0)
+FULL = {"cpu": "1", "memory": "1Gi"}
+
+
+class Quota(MemoryCluster):
+    """A store with a quota that can forbid resizes. It counts the writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses = False
+        self.writes: list[str | None] = []
+
+    async def write(self, one: Write) -> Object:
+        """Write, or refuse as an API server with a quota."""
+        if isinstance(one, Patch):
+            self.writes.append(one.subresource)
+            if one.subresource == "resize" and self.refuses:
+                raise Forbidden("exceeded quota: cpu")
+        return await super().write(one)
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.cluster = Quota()
+        self.cached: Object = {}
+        self.sizes = PodSizes(
+            self.cluster,
+            pod=lambda *_: self.cached,
+            used=lambda *_: {"app": Resources(memory_bytes=100 * 2**20)},
+        )
+
+    async def pod(self) -> Object:
+        return await self.cluster.get(POD, *KEY)
+
+    async def requests(self) -> dict[str, str]:
+        found: dict[str, str] = (await self.pod())["spec"]["containers"][0]["resources"]["requests"]
+        return found
+
+    async def until_requests(self, wanted: dict[str, str]) -> None:
+        async with asyncio.timeout(60):
+            while True:
+                if await self.requests() == wanted:
+                    return
+                await asyncio.sleep(0.01)
+
+    async def until_condition(self, status: str, reason: str) -> str:
+        async with asyncio.timeout(60):
+            while True:
+                found = condition_of(await self.pod(), CONDITION_DORMANT)
+                if (found.get("status"), found.get("reason")) == (status, reason):
+                    return str(found["message"])
+                await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def staged(annotations: dict[str, str] | None = None, **requests: str) -> AsyncIterator[Stage]:
+    stage = Stage()
+    containers: list[dict[str, Any]] = [
+        {"name": "app", "image": "a", "resources": {"requests": requests or FULL}},
+        {"name": "queue-proxy", "image": "q", "resources": {"requests": {"cpu": "25m"}}},
+    ]
+    metadata = {"namespace": "default", "name": "p", "annotations": annotations or {}}
+    stage.cached = await stage.cluster.create(POD, {"metadata": metadata, "spec": {"containers": containers}})
+    try:
+        yield stage
+    finally:
+        await stage.sizes.end()
+
+
+async def test_requests_go_down_with_a_dormant_pod_and_come_back_with_the_next_report() -> None:
+    async with staged() as stage:
+        stage.sizes.take(KEY, ASLEEP, is_ready=True)
+        await stage.until_requests({"cpu": "1m", "memory": "118Mi"})
+        assert "no namespace" in await stage.until_condition("True", "NotFrozen")
+        assert (await stage.pod())["spec"]["containers"][1]["resources"]["requests"] == {"cpu": "25m"}
+        stage.sizes.take(KEY, AWAKE, is_ready=True)
+        await stage.until_requests(FULL)
+        await stage.until_condition("False", "Running")
+        assert stage.sizes.write_count == 2
+
+
+async def test_a_report_that_says_nothing_new_makes_no_call() -> None:
+    async with staged() as stage:
+        for _ in range(100):
+            stage.sizes.take(KEY, AWAKE, is_ready=True)
+        stage.sizes.take(KEY, ASLEEP, is_ready=True)
+        await stage.until_condition("True", "NotFrozen")
+        before = list(stage.cluster.writes)
+        assert before == [None, "resize", "status"]
+        for _ in range(100):
+            stage.sizes.take(KEY, ASLEEP, is_ready=True)
+        await asyncio.sleep(0)
+        assert stage.cluster.writes == before
+
+
+async def test_a_pod_that_wakes_while_it_is_resized_gets_its_requests_back() -> None:
+    async with staged() as stage:
+        for stat in (ASLEEP, AWAKE, ASLEEP, AWAKE):
+            stage.sizes.take(KEY, stat, is_ready=True)
+            await asyncio.sleep(0)
+        await until(lambda: not stage.sizes._busy)
+        assert await stage.requests() == FULL
+
+
+async def test_a_refusal_is_a_condition_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(podsizes, "_RETRY_FIRST_S", 0.01)
+    async with staged() as stage:
+        stage.cluster.refuses = True
+        stage.sizes.take(KEY, ASLEEP, is_ready=True)
+        assert "exceeded quota" in await stage.until_condition("True", "ResizeRefused")
+        assert await stage.requests() == FULL
+        stage.cluster.refuses = False
+        await stage.until_requests({"cpu": "1m", "memory": "118Mi"})
+        await stage.until_condition("True", "NotFrozen")
+        assert stage.sizes.refused_count >= 1
+
+
+async def test_a_started_pod_shrinks_to_what_it_should_have_once_it_is_ready() -> None:
+    awake = msgspec.json.encode({"app": {"requests": {"cpu": "100m"}}}).decode()
+    async with staged({AWAKE_RESOURCES_ANNOTATION: awake}, cpu="2") as stage:
+        stage.sizes.take(KEY, Stat(), is_ready=False)
+        await asyncio.sleep(0)
+        assert not stage.sizes._busy
+        stage.sizes.take(KEY, Stat(), is_ready=True)
+        await stage.until_requests({"cpu": "100m"})
+        await until(lambda: not stage.sizes._busy)
+        # It cannot sleep, and has no such condition.
+        assert condition_of(await stage.pod(), CONDITION_DORMANT) == {}
+
+
+async def test_a_deleted_pod_is_forgotten() -> None:
+    async with staged() as stage:
+        await stage.cluster.delete(POD, *KEY, grace_s=0)
+        stage.sizes.take(KEY, ASLEEP, is_ready=True)
+        await until(lambda: not stage.sizes._busy)
+        stage.sizes.forget(KEY)
+        assert stage.sizes._wanted == {}
+
+
+async def test_a_new_autoscaler_finds_the_requests_to_give_back_at_the_pod() -> None:
+    async with staged() as stage:
+        stage.sizes.take(KEY, ASLEEP, is_ready=True)
+        await stage.until_condition("True", "NotFrozen")
+        assert AWAKE_RESOURCES_ANNOTATION in annotations_of(await stage.pod())
+        await stage.sizes.end()
+        stage.cached = await stage.pod()
+        stage.sizes = PodSizes(stage.cluster, pod=lambda *_: stage.cached, used=lambda *_: {})
+        stage.sizes.take(KEY, AWAKE, is_ready=True)
+        await stage.until_requests(FULL)

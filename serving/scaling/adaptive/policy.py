@@ -274,7 +274,9 @@ class RevisionPolicy:
         if in_flight > 0:
             return math.inf if is_in_window else None
         if not _is_learnt_used(self._gaps, self._regret, spec=self._spec, settings=self._settings):
-            return None
+            # Knative's keeps the pod for as long as the windows have a load, and decides in periods only.
+            left_s = self._spec.stable_window_s - _WINDOW_SLACK_S - age_s
+            return left_s if left_s > self._spec.decision_period_s else None
         to_s = self._kept_min_s
         if age_s >= to_s:
             if self._idle is None:

@@ -2,8 +2,8 @@
 
 The policies differ only in the pods that they keep through a gap, so the length of a gap gives the cost of the other one without
 simulating a queue. Both are counted whichever decides, in pod-seconds and in cold requests, and a gap counts half after 50 more.
-Knative's decides if the learnt one had more cold requests, or cost more at half of the dial. A difference of a single cold start
-counts as noise.
+Knative's decides until the learnt one would have saved a part of what a cold start is worth, at half of the dial, and if it had more
+cold requests.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ _HALF_LIFE_GAPS = 50.0
 _KEPT = 2.0 ** (-1.0 / _HALF_LIFE_GAPS)
 # Part of the dial at which the learnt one must cost no more: what it spends on long gaps is sure, what it saves is not.
 _WORTH_RATIO = 0.5
-# Cold requests that pass for noise.
-_NOISE_COUNT = 1.0
+# Cold starts that it must have saved, and cold requests beyond Knative's that pass for noise.
+_SAVED_MIN_COUNT, _NOISE_COUNT = 0.25, 0.5
 # Names of the counts in a saved state, beside those of gaps.
 _SAVED = ("regret-pod-seconds", "regret-cold")
 _SAVED_MAX = 1e9
@@ -82,14 +82,14 @@ class KeepRegret:
         self.cold_requests = self.cold_requests * _KEPT + cold_requests
 
     def is_worse(self, dial_s: float) -> bool:
-        """Whether Knative's decides. At a dial of 120: 1 cold request more, or 61 pod-seconds more for none less."""
+        """Whether Knative's decides. At a dial of 120 the learnt one must save 15 pod-seconds, or a cold request for 45 more."""
         worth_s = _WORTH_RATIO * dial_s
         cost_s = self.pod_seconds + worth_s * self.cold_requests
-        return self.cold_requests > _NOISE_COUNT or cost_s > _NOISE_COUNT * worth_s
+        return self.cold_requests > _NOISE_COUNT or cost_s > -_SAVED_MIN_COUNT * worth_s
 
     def reason(self, dial_s: float) -> RegretReason | None:
-        """The figures for people; None where the learnt one decides."""
-        if not self.is_worse(dial_s):
+        """The figures for people; None where the learnt one decides, and before there are any."""
+        if not self.is_worse(dial_s) or not (self.pod_seconds or self.cold_requests):
             return None
         return RegretReason(pod_seconds=self.pod_seconds, cold_requests=self.cold_requests)
 

@@ -484,7 +484,7 @@ def test_what_was_learnt_survives_a_restart_of_the_autoscaler() -> None:
         async with staged(scale=1, serving_state="Active", pods=("p",), settings=ADAPTIVE) as stage:
             for _ in range(20):
                 await stage.report(2, p=1.0)
-                await stage.report(20, p=0.0)
+                await stage.report(88, p=0.0)
             await stage.report(2, p=1.0)
             await stage.report(10, p=0.0)
             before = stage.autoscaler.decisions(KEY)[-1].outcome.inputs.advice.keep

@@ -69,12 +69,12 @@ class Stage:
         return outcome
 
 
-def test_the_last_pod_stays_for_calls_that_come_each_half_minute() -> None:
+def test_the_last_pod_stays_for_calls_that_come_each_minute_and_a_half() -> None:
     stage = Stage()
-    outcome = stage.called_each(30, 12)
+    outcome = stage.called_each(90, 20)
 
     assert outcome.facts.present_scale == 1
-    assert "kept for a request: one comes within the next" in explain(outcome)
+    assert "of a request: one comes within the next" in explain(outcome)
     assert outcome.recheck_in_s is not None
 
 
@@ -112,7 +112,7 @@ def test_a_load_that_fills_its_pods_waits_for_no_period() -> None:
 
 def test_numbers_of_the_revision_that_change_reach_the_policy() -> None:
     stage = Stage()
-    stage.called_each(30, 12)
+    stage.called_each(90, 20)
     generous = msgspec.structs.replace(SPEC, cold_start_worth_s=1e6)
     stage.scaler.follow(revision_with(generous), stage.now_s)
 

@@ -221,12 +221,11 @@ def test_the_forecast_asks_for_no_more_than_knative_unless_it_has_saved_pods() -
 
 
 def test_until_five_gaps_are_known_the_last_pod_stays_as_under_knative() -> None:
-    policy = made()
-    last = called_every(20, policy, times=5)
-
-    assert advice_at(policy, last + 15.0) is NEUTRAL
-    last = called_every(20, policy, times=6)
-    assert advice_at(policy, last + 15.0) is not NEUTRAL
+    few, many = made(), made()
+    last = called_every(90, few, times=5)
+    assert advice_at(few, last + 15.0) is NEUTRAL
+    last = called_every(90, many, times=9)
+    assert advice_at(many, last + 15.0) is not NEUTRAL
 
 
 def test_a_slow_start_is_kept_for_three_times_as_long() -> None:
@@ -284,6 +283,7 @@ def test_a_start_that_makes_many_requests_cold_is_worth_more() -> None:
 
     def kept_until(count: int) -> float:
         policy, last = made(), 0
+        policy._regret.record(-1e4, -1.0)
         for call in range(40):
             last = call * 120 if call % 4 else call * 120 - 90
             policy.take(max(0, last), 0.2, float(count))
@@ -295,15 +295,16 @@ def test_a_start_that_makes_many_requests_cold_is_worth_more() -> None:
 def test_without_explanations_the_advice_has_no_figures() -> None:
     policy = policy_of(ADAPTIVE, AutoscalerSettings(), explains=False)
     assert policy is not None
-    last = called_every(10, policy)
+    last = called_every(90, policy)
 
-    said = advice_at(policy, last + 7.0)
+    said = advice_at(policy, last + 88.0)
     assert (wanted(said), said.keep) == (1, None)
 
 
 def test_the_advice_stays_until_the_pod_is_let_go() -> None:
     policy = made()
     assert policy.unchanged_for_s(in_flight=0.0, now_s=1.0) is None
+    policy._regret.record(-1e4, -1.0)
     last = called_every(10, policy)
 
     for age_s in (0.5, 3.0, 5.96, 7.0, 15.5):
@@ -316,7 +317,7 @@ def test_the_advice_stays_until_the_pod_is_let_go() -> None:
     assert policy.unchanged_for_s(in_flight=1.0, now_s=last + 100.0) is None, "the windows are empty"
     once = made()
     once.take(0, 0.2, 1.0)
-    assert once.unchanged_for_s(in_flight=0.0, now_s=3.0) is None, "no gap is known"
+    assert once.unchanged_for_s(in_flight=0.0, now_s=3.0) == 55.0, "no gap is known: as long as the windows have a load"
 
 
 def test_the_advice_has_to_be_asked_for_while_the_forecast_wants_more_than_one_pod() -> None:
@@ -376,7 +377,8 @@ def test_where_the_learnt_keep_alive_had_more_cold_requests_knatives_decides() -
     assert advice.proposals is None
     assert advice.active_min_s is None
     assert advice.regret == RegretReason(pod_seconds=0.0, cold_requests=3.0)
-    assert policy.unchanged_for_s(in_flight=0.0, now_s=last + 20.0) is None
+    assert policy.unchanged_for_s(in_flight=0.0, now_s=last + 20.0) == 60.0 - 3.0 - 19.0
+    assert policy.unchanged_for_s(in_flight=0.0, now_s=last + 57.0) is None
 
 
 def test_the_learnt_keep_alive_decides_again_once_it_is_no_worse() -> None:

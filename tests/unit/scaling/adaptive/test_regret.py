@@ -37,20 +37,28 @@ def test_knative_keeps_its_pods_for_window_period_and_retention() -> None:
 @pytest.mark.parametrize(
     ("pod_seconds", "cold", "is_worse"),
     [
-        (0.0, 0.0, False),
-        (60.0, 0.0, False),
-        (61.0, 0.0, True),
-        (-1000.0, 1.0, False),
-        (-1000.0, 1.1, True),
-        (150.0, -2.0, False),
-        (190.0, -2.0, True),
+        (1.0, 0.0, True),
+        (-14.0, 0.0, True),
+        (-15.0, 0.0, False),
+        (-1000.0, 0.5, False),
+        (-1000.0, 0.6, True),
+        (105.0, -2.0, False),
+        (106.0, -2.0, True),
     ],
 )
-def test_more_cold_requests_or_a_higher_cost_are_worse(pod_seconds: float, cold: float, is_worse: bool) -> None:
+def test_the_learnt_one_decides_only_where_it_has_saved_something(
+    pod_seconds: float, cold: float, is_worse: bool
+) -> None:
     regret = KeepRegret()
     regret.record(pod_seconds, cold)
     assert regret.is_worse(120.0) is is_worse
     assert regret.reason(120.0) == (RegretReason(pod_seconds=pod_seconds, cold_requests=cold) if is_worse else None)
+
+
+def test_before_any_gap_knatives_decides_without_a_reason() -> None:
+    regret = KeepRegret()
+    assert regret.is_worse(120.0)
+    assert regret.reason(120.0) is None
 
 
 def test_a_gap_counts_half_after_50_more() -> None:

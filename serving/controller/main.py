@@ -43,7 +43,7 @@ from serving.model.errors import Problem, SettingsError
 from serving.settings.controller import ControllerSettings
 from serving.settings.queueproxy import QueueProxySettings
 from serving.wire.issuing import authority_of
-from serving.wire.tokens import read_key, revision_secret
+from serving.wire.tokens import read_key, revision_secret, revision_token
 
 _LEASE = "controller"
 _KEY_FILE_VARIABLE = "SERVING_KEY_FILE"
@@ -94,6 +94,7 @@ async def _sidecar(cluster: Cluster, settings: ControllerSettings, proxy: QueueP
         image=own.image or await _own_image(cluster),
         stats_url=own.stats_url or f"ws://autoscaler.{home}:{_STATS_PORT}/stats",
         secret_of=lambda namespace, uid: revision_secret(key, namespace=namespace, uid=uid),
+        token_of=lambda namespace, name: revision_token(key, namespace=namespace, revision=name),
         proxy=proxy,
         inner_tls=inner_tls,
         authority=authority_of(key, inner_tls),

@@ -36,6 +36,7 @@ VISIBILITY_LABEL = f"{NETWORKING_GROUP}/visibility"
 
 # Annotations that Knative defines.
 ROUTING_STATE_MODIFIED_ANNOTATION = f"{SERVING_GROUP}/routingStateModified"
+DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
 ROUTES_ANNOTATION = f"{SERVING_GROUP}/routes"
 """Names of the routes that reference a revision, separated by commas."""
 CREATOR_ANNOTATION = f"{SERVING_GROUP}/creator"

@@ -30,14 +30,14 @@ def _read_bytes(text: str) -> Value:
 
 
 def _read_audience(text: str) -> Value:
-    if not text or any(letter.isspace() for letter in text):
-        raise InvalidValue(text=text, expected="a word")
+    if any(letter.isspace() for letter in text):
+        raise InvalidValue(text=text, expected="a word, or nothing")
     return text
 
 
 _CPU = Unit(name="cpu quantity, or nothing", plain="text", read=_read_cpu, read_plain=_read_cpu, write=str)
 _BYTES = Unit(name="quantity of bytes, or nothing", plain="text", read=_read_bytes, read_plain=_read_bytes, write=str)
-_AUDIENCE = Unit(name="word", plain="text", read=_read_audience, read_plain=_read_audience, write=str)
+_AUDIENCE = Unit(name="word, or nothing", plain="text", read=_read_audience, read_plain=_read_audience, write=str)
 
 
 class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,12 +79,13 @@ class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Websocket of the autoscaler to which queue-proxies report their load. Empty means the Service ``autoscaler`` of the
     controller's own namespace, at port 6081. Default: ours, empty."""
 
-    stats_audience: Annotated[str, Knob(key="stats-audience", unit=_AUDIENCE)] = "serving-stats"
-    """Audience of the tokens of queue-proxies; the autoscaler's stats-audience must be the same. Default: ours,
-    serving-stats."""
+    stats_audience: Annotated[str, Knob(key="stats-audience", unit=_AUDIENCE)] = ""
+    """Audience of the service account tokens by which queue-proxies authenticate; the autoscaler's stats-audience must be the
+    same. Empty means a token derived from the cluster key in their environment: pods without a volume start 300 ms earlier.
+    Default: ours, empty."""
 
     token_expiration_s: Annotated[
         int, Knob(key="token-expiration-seconds", unit=COUNT, low=_TOKEN_MIN_S, high=86400)
     ] = 3600
-    """Lifetime of a token, in whole seconds; the kubelet renews it after four fifths of that. Range:
+    """Lifetime of such a token, in whole seconds; the kubelet renews it after four fifths of that. Range:
     600 to 86400. Default: Kubernetes, 3600."""

@@ -36,6 +36,11 @@ def pod_token(key: bytes, *, namespace: str, revision: str, pod: str) -> str:
     return _derived(key, "stat", namespace, revision, pod)
 
 
+def revision_token(key: bytes, *, namespace: str, revision: str) -> str:
+    """The same for all pods of a revision, where the token stands in a template before there are pods."""
+    return _derived(key, "stat-of-revision", namespace, revision)
+
+
 def activator_token(key: bytes, *, name: str) -> str:
     """The bearer token with which one activator opens its stats websocket."""
     return _derived(key, "activator", name)

@@ -16,7 +16,7 @@ from serving.cluster.kinds import POD, REVISION
 from serving.metrics.names import AUTOSCALER_METRICS
 from serving.settings.autoscaler import ADAPTIVE_POLICY, AdaptiveSettings, AutoscalerSettings
 from serving.wire.frames import ActivatorStats, PodStat, RevisionStat, encode_activator_stats, encode_pod_stat
-from serving.wire.tokens import activator_token, pod_token
+from serving.wire.tokens import activator_token, pod_token, revision_token
 from tests.eventually import until
 from tests.integration.autoscaler_stage import KEY, NAME, Store
 from tests.integration.query_token import HEADERS, TOKEN
@@ -228,6 +228,16 @@ async def test_a_token_is_good_for_one_name_only() -> None:
         assert await stage.refused("namespace=default&revision=a/b&pod=p", token) == 401
         assert await stage.refused("pod=p", token) == 401
         assert stage.daemon.server.counts.unauthorized_connections == 6
+
+
+async def test_a_revisions_token_is_good_for_its_pods_and_no_others() -> None:
+    async with staged() as stage:
+        token = revision_token(KEY, namespace="default", revision=NAME)
+        async with stage.connecting(POD_QUERY + "p", token):
+            pass
+        assert await stage.refused("namespace=default&revision=other-00001&pod=p", token) == 401
+        assert await stage.refused(f"namespace=other&revision={NAME}&pod=p", token) == 401
+        assert await stage.refused("activator=p", token) == 401
 
 
 async def test_garbage_is_counted_and_the_connection_goes_on() -> None:

@@ -58,7 +58,7 @@ async def test_without_an_image_in_the_settings_it_is_the_controllers_own(tmp_pa
         finally:
             controller.terminate()
             await controller.communicate()
-    proxy = made["spec"]["template"]["spec"]["containers"][-1]
+    proxy = made["spec"]["template"]["spec"]["containers"][0]
     assert (proxy["name"], proxy["image"]) == ("queue-proxy", "registry.example/s:7")
     values = {one["name"]: one.get("value") for one in proxy["env"]}
     assert values["SERVING_POD_STATS_URL"] == "ws://autoscaler.knative-serving.svc.cluster.local:6081/stats"

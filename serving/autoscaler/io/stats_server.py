@@ -35,7 +35,7 @@ from serving.autoscaler.peer_rules import objection
 from serving.autoscaler.token_review import PodClaim, claim_of
 from serving.metrics.hosts import is_own_host
 from serving.metrics.queries import REFUSED_HEADERS, QueryGate
-from serving.wire.tokens import activator_token, autoscaler_token, matches, pod_token
+from serving.wire.tokens import activator_token, autoscaler_token, matches, pod_token, revision_token
 
 # Listen backlog of an own socket: all pods reconnect at once after a restart.
 _BACKLOG = 4096
@@ -276,17 +276,18 @@ class StatsServer:
         if token is None or any(not name or "/" in name for name in names.values()):
             return None
         if names.keys() == {"activator"}:
-            expected = activator_token(self._key, name=names["activator"])
+            expected = [activator_token(self._key, name=names["activator"])]
             sender: Sender = ActivatorSender(self.counts, self.record, name=names["activator"])
         elif names.keys() == {"autoscaler"}:
-            expected = autoscaler_token(self._key, name=names["autoscaler"])
+            expected = [autoscaler_token(self._key, name=names["autoscaler"])]
             sender = AutoscalerSender(self.counts, self.relayed, name=names["autoscaler"])
         elif names.keys() == {"namespace", "revision", "pod"}:
-            expected = pod_token(self._key, namespace=names["namespace"], revision=names["revision"], pod=names["pod"])
+            of = {"namespace": names["namespace"], "revision": names["revision"]}
+            expected = [pod_token(self._key, **of, pod=names["pod"]), revision_token(self._key, **of)]
             sender = self._pod_sender(PodClaim(**names))
         else:
             return None
-        return sender if matches(token, expected) else None
+        return sender if any(matches(token, one) for one in expected) else None
 
     def _pod_sender(self, claim: PodClaim) -> Sender:
         return PodSender(self.counts, self.record, revision=(claim.namespace, claim.revision), pod=claim.pod)

@@ -19,6 +19,7 @@ from serving.model.knative import (
     APP_LABEL,
     AWAKE_RESOURCES_ANNOTATION,
     CONFIGURATION_LABEL,
+    DEFAULT_CONTAINER_ANNOTATION,
     GUARDED_ANNOTATION,
     GUARDED_VARIABLE,
     LAST_APPLIED_ANNOTATION,
@@ -88,7 +89,7 @@ def desired_deployment(
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0}},
             "revisionHistoryLimit": 0,
             "template": {
-                "metadata": {"labels": labels, "annotations": of_pods},
+                "metadata": {"labels": labels, "annotations": {**_default_container(pod_spec, sidecar), **of_pods}},
                 "spec": pod_spec
                 if sidecar is None
                 else with_sidecar(pod_spec, revision, sidecar, is_guarded=is_guarded),
@@ -115,6 +116,13 @@ def guard_patch(revision: Object, deployment: Object, *, is_guarded: bool, sidec
             patch_type=PatchType.STRATEGIC,
         ),
     )
+
+
+def _default_container(pod_spec: Object, sidecar: Sidecar | None) -> dict[str, str]:
+    """The annotation by which kubectl picks the app's container, where a queue-proxy comes first."""
+    if sidecar is None:
+        return {}
+    return {DEFAULT_CONTAINER_ANNOTATION: next(one["name"] for one in pod_spec["containers"] if one.get("ports"))}
 
 
 def desired_private_service(revision: Object) -> Object:

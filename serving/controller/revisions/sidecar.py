@@ -6,7 +6,9 @@ with these differences:
 
 - One port, 8012, accepts both HTTP/1.1 and HTTP/2. The kubelet uses 8022 only.
 - A readiness probe of the kubelet is answered when the app becomes ready, instead of failing and being repeated a second later.
-- The token that authenticates stats is in a volume that only the queue-proxy mounts.
+- It is the first container, because the kubelet starts containers in turn; kubectl still picks the app by an annotation.
+- It mounts no volume, and the pod gets no token of an account that its service does not name: a kubelet lets a pod with volumes
+  wait for 300 ms. With ``stats_audience`` the token that authenticates stats is in a volume, which the kubelet renews.
 
 Everything else in the spec is kept.
 """
@@ -40,6 +42,7 @@ ADMIN_PORT = 8022
 _VOLUME = "serving-stats-token"
 _TOKEN_FOLDER = "/var/run/secrets/serving"  # noqa: S105 - where it is, not what
 _TOKEN_FILE = "token"  # noqa: S105 - as above
+_MOUNT = {"name": _VOLUME, "mountPath": _TOKEN_FOLDER, "readOnly": True}
 # Timeout of the kubelet's probe, and how long the answer waits for the app, in seconds.
 _READY_TIMEOUT_S = 10
 _READY_WAIT_S = 8
@@ -54,7 +57,8 @@ _HANDLERS = ("tcpSocket", "httpGet", "grpc")
 class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration that all queue-proxies share.
 
-    ``secret_of`` derives the secret of a revision's pods from its namespace and uid. ``proxy`` are the settings of
+    ``secret_of`` derives the secret of a revision's pods from its namespace and uid, ``token_of`` the token for their stats from
+    its namespace and name. ``proxy`` are the settings of
     queue-proxies that a revision does not override. ``inner_tls`` is the mode that this controller was started with, ``authority`` the
     certificate by which queue-proxies know daemons, which is public.
     """
@@ -63,6 +67,7 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
     image: str
     stats_url: str
     secret_of: Callable[[str, str], str]
+    token_of: Callable[[str, str], str]
     proxy: QueueProxySettings = QueueProxySettings()
     inner_tls: InnerTlsSettings = InnerTlsSettings(mode=DISABLED)
     authority: str = ""
@@ -83,13 +88,15 @@ def with_sidecar(spec: Object, revision: Object, sidecar: Sidecar, *, is_guarded
     proxy = _queue_proxy(revision, serving, sidecar, secret=secret)
     if is_guarded:
         proxy["env"] = [*proxy["env"], {"name": GUARDED_VARIABLE, "value": "true"}]
+    volumes = [*spec.get("volumes", ()), *([_volume(sidecar.settings)] if sidecar.settings.stats_audience else ())]
     return {
         **spec,
+        "automountServiceAccountToken": spec.get("automountServiceAccountToken", "serviceAccountName" in spec),
         "containers": [
-            *(_beside(one, secret=secret) for one in spec["containers"]),
             proxy,
+            *(_beside(one, secret=secret) for one in spec["containers"]),
         ],
-        "volumes": [*spec.get("volumes", ()), _volume(sidecar.settings)],
+        **({"volumes": volumes} if volumes else {}),
         "terminationGracePeriodSeconds": grace_s(revision, sidecar),
     }
 
@@ -141,7 +148,7 @@ def _queue_proxy(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         "resources": _resources(sidecar.settings),
         "securityContext": _security(revision),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [{"name": _VOLUME, "mountPath": _TOKEN_FOLDER, "readOnly": True}],
+        **({"volumeMounts": [_MOUNT]} if sidecar.settings.stats_audience else {}),
     }
 
 
@@ -152,7 +159,7 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         "SERVING_POD_APP": f"127.0.0.1:{port['containerPort']}",
         "SERVING_POD_PROTOCOL": "h2c" if port["name"] == "h2c" else "http1",
         "SERVING_POD_STATS_URL": sidecar.stats_url,
-        "SERVING_POD_STATS_TOKEN_FILE": f"{_TOKEN_FOLDER}/{_TOKEN_FILE}",
+        **_stats_token(revision, sidecar),
         "SERVING_POD_SECRET": secret,
         **({"SERVING_POD_AUTHORITY": sidecar.authority} if sidecar.inner_tls.is_on else {}),
         **changed_variables(msgspec.structs.replace(sidecar.proxy, inner_tls=_inner_tls(sidecar))),
@@ -175,6 +182,14 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
         *({"name": name, "value": _unexpanded(value)} for name, value in values.items()),
     ]
+
+
+def _stats_token(revision: Object, sidecar: Sidecar) -> dict[str, str]:
+    """The variable with the token that authenticates stats: one for all pods of the revision, or the file of the pod's own."""
+    if sidecar.settings.stats_audience:
+        return {"SERVING_POD_STATS_TOKEN_FILE": f"{_TOKEN_FOLDER}/{_TOKEN_FILE}"}
+    name = labels_of(revision).get(REVISION_LABEL) or name_of(revision)
+    return {"SERVING_POD_STATS_TOKEN": sidecar.token_of(namespace_of(revision), name)}
 
 
 def _inner_tls(sidecar: Sidecar) -> InnerTlsSettings:

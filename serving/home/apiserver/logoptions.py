@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from serving.home.apiserver.requests import Fault, is_set
+from serving.model.knative import DEFAULT_CONTAINER_ANNOTATION
 from serving.model.objects import Object
 
 KEPT_LOGS_PATH = "/logs/pods/{namespace}"
@@ -104,7 +105,7 @@ def chosen_container(pod: Object, wanted: str, *, with_proxy: bool = True) -> st
         [one.get("name", "") for one in spec.get(field) or ()] for field in ("containers", "initContainers")
     )
     name = metadata.get("name", "")
-    default = (metadata.get("annotations") or {}).get("kubectl.kubernetes.io/default-container", "")
+    default = (metadata.get("annotations") or {}).get(DEFAULT_CONTAINER_ANNOTATION, "")
     chosen = wanted or default or (names[0] if len(names) == 1 else "")
     if not chosen:
         raise Fault(400, f"a container name must be specified for pod {name}, choose one of: [{' '.join(names)}]")

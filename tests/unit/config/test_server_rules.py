@@ -19,10 +19,11 @@ from tests.unit.config.server_rules import objections
 from tests.unit.controller.builders import a_revision
 
 SIDECAR = Sidecar(
-    settings=SidecarSettings(enabled=True),
+    settings=SidecarSettings(enabled=True, stats_audience="serving-stats"),
     image="registry.example/serving:1",
     stats_url="ws://autoscaler:6081/stats",
     secret_of=lambda namespace, uid: f"{namespace}/{uid}",
+    token_of=lambda namespace, name: f"{namespace}/{name}",
 )
 HPA = {"autoscaling.knative.dev/class": "hpa.autoscaling.knative.dev", "autoscaling.knative.dev/window": "1h"}
 NAMES = ("a", "hello", "n" * 63)
@@ -117,13 +118,13 @@ BROKEN = {
     ),
     "no containers": (deployment(), f"{POD} containers", [], "containers: none"),
     "a grace": (deployment(), f"{POD} terminationGracePeriodSeconds", -1, "negative"),
-    "an image": (deployment(), f"{POD} containers 0 image", "", "image: missing"),
-    "a container": (deployment(), f"{POD} containers 0 name", "a.b", "not a DNS label"),
-    "two of a name": (deployment(), f"{POD} containers 0 name", "queue-proxy", "twice"),
-    "a variable": (deployment(), f"{POD} containers 0 env 0 name", "", "env"),
-    "a port": (deployment(), f"{POD} containers 0 ports 0 containerPort", 0, "ports"),
-    "a port's name": (deployment(), f"{POD} containers 0 ports 0 name", "longer-than-fifteen", "ports"),
-    "a mount": (deployment(), f"{POD} containers 1 volumeMounts 0 name", "none", "volumeMounts"),
+    "an image": (deployment(), f"{POD} containers 1 image", "", "image: missing"),
+    "a container": (deployment(), f"{POD} containers 1 name", "a.b", "not a DNS label"),
+    "two of a name": (deployment(), f"{POD} containers 1 name", "queue-proxy", "twice"),
+    "a variable": (deployment(), f"{POD} containers 1 env 0 name", "", "env"),
+    "a port": (deployment(), f"{POD} containers 1 ports 0 containerPort", 0, "ports"),
+    "a port's name": (deployment(), f"{POD} containers 1 ports 0 name", "longer-than-fifteen", "ports"),
+    "a mount": (deployment(), f"{POD} containers 0 volumeMounts 0 name", "none", "volumeMounts"),
     "a volume": (deployment(), f"{POD} volumes 0 emptyDir", {}, "exactly one source"),
     "a volume's name": (deployment(), f"{POD} volumes 0 name", "a.b", "not a DNS label"),
     "a token": (
@@ -134,22 +135,22 @@ BROKEN = {
     ),
     "a readiness probe": (
         deployment(),
-        f"{POD} containers 1 readinessProbe terminationGracePeriodSeconds",
+        f"{POD} containers 0 readinessProbe terminationGracePeriodSeconds",
         5,
         "not for readiness",
     ),
     "a liveness probe": (
         deployment(),
-        f"{POD} containers 0 livenessProbe",
+        f"{POD} containers 1 livenessProbe",
         {"httpGet": {"port": 80}, "successThreshold": 2},
         "must be 1",
     ),
-    "a probe's period": (deployment(), f"{POD} containers 1 readinessProbe periodSeconds", -1, "negative"),
-    "a probe of nothing": (deployment(), f"{POD} containers 0 startupProbe", {}, "not exactly one handler"),
-    "a probe's port": (deployment(), f"{POD} containers 0 startupProbe", {"tcpSocket": {}}, "tcpSocket.port"),
+    "a probe's period": (deployment(), f"{POD} containers 0 readinessProbe periodSeconds", -1, "negative"),
+    "a probe of nothing": (deployment(), f"{POD} containers 1 startupProbe", {}, "not exactly one handler"),
+    "a probe's port": (deployment(), f"{POD} containers 1 startupProbe", {"tcpSocket": {}}, "tcpSocket.port"),
     "a request": (
         deployment(),
-        f"{POD} containers 0 resources",
+        f"{POD} containers 1 resources",
         {"requests": {"cpu": "2"}, "limits": {"cpu": "500m"}},
         "above the limit",
     ),

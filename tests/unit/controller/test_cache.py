@@ -310,7 +310,9 @@ def test_other_settings_wake_everybody_and_move_the_claims_of_routes() -> None:
 
 def test_other_settings_of_queue_proxies_reach_the_sidecars() -> None:
     proxy = QueueProxySettings(report_period_s=0.5)
-    sidecar = Sidecar(settings=SidecarSettings(), image="i", stats_url="", secret_of=lambda _, uid: uid)
+    sidecar = Sidecar(
+        settings=SidecarSettings(), image="i", stats_url="", secret_of=lambda _, uid: uid, token_of=lambda _, name: name
+    )
     cache = ControllerCache(SETTINGS, SCALING, sidecar=sidecar)
     cache.reconfigure(SETTINGS, SCALING, proxy)
     cache.reconfigure(SETTINGS, SCALING)

@@ -142,6 +142,7 @@ def test_strict_inner_tls_keeps_the_activators_in_front_of_all_revisions() -> No
         image="i",
         stats_url="",
         secret_of=lambda _, uid: uid,
+        token_of=lambda _, name: name,
         inner_tls=InnerTlsSettings(mode=ENABLED),
     )
     cache.put_activators(ACTIVATORS, activators("10.1.0.1"))

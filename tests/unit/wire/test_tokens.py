@@ -20,6 +20,7 @@ from serving.wire.tokens import (
     read_caller_token,
     read_key,
     revision_secret,
+    revision_token,
 )
 
 KEY = bytes(range(32))
@@ -33,6 +34,7 @@ def test_a_token_is_the_digest_of_its_purpose_and_names() -> None:
 def test_every_purpose_name_and_key_has_its_own() -> None:
     tokens = {
         pod_token(KEY, namespace="n", revision="r", pod="p"),
+        revision_token(KEY, namespace="n", revision="r"),
         pod_token(KEY, namespace="n", revision="r", pod="q"),
         pod_token(KEY, namespace="n", revision="s", pod="p"),
         pod_token(KEY, namespace="m", revision="r", pod="p"),
@@ -45,7 +47,7 @@ def test_every_purpose_name_and_key_has_its_own() -> None:
         revision_secret(KEY, namespace="m", uid="p"),
         revision_secret(KEY, namespace="n", uid="q"),
     }
-    assert len(tokens) == 12
+    assert len(tokens) == 13
 
 
 def test_a_name_with_a_slash_is_our_own_mistake() -> None:

@@ -22,6 +22,7 @@ SIDECAR = Sidecar(
     image="registry.example/serving:1",
     stats_url="ws://autoscaler:6081/stats",
     secret_of=lambda namespace, uid: f"secret of {namespace}/{uid}",
+    token_of=lambda namespace, name: f"token of {namespace}/{name}",
 )
 SECRET = "secret of default/uid-of-revision-hello-00001"  # noqa: S105 - of this test
 
@@ -34,7 +35,7 @@ def pod_of(sidecar: Sidecar = SIDECAR, **template: Any) -> Object:  # noqa: ANN4
 
 
 def proxy_of(pod: Object) -> Object:
-    found: Object = pod["containers"][-1]
+    found: Object = pod["containers"][0]
     return found
 
 
@@ -47,7 +48,7 @@ def environment_of(pod: Object) -> dict[str, str]:
     }
 
 
-def test_it_is_the_last_container_with_the_image_and_ports_of_a_queue_proxy() -> None:
+def test_it_is_the_first_container_with_the_image_and_ports_of_a_queue_proxy() -> None:
     proxy = proxy_of(pod_of())
     assert proxy["name"] == "queue-proxy"
     assert proxy["image"] == "registry.example/serving:1"
@@ -86,7 +87,7 @@ def test_it_understands_its_environment() -> None:
     spec = spec_from_environment(environment_of(pod_of(spec=template)))
     assert (spec.namespace, spec.revision, spec.pod) == ("default", "hello-00001", "hello-00001-abc")
     assert (spec.app, spec.is_http2, spec.secret) == (("127.0.0.1", 8080), False, SECRET)
-    assert (spec.stats_url, spec.stats_token_file) == ("ws://autoscaler:6081/stats", "/var/run/secrets/serving/token")
+    assert (spec.stats_url, spec.stats_token) == ("ws://autoscaler:6081/stats", "token of default/hello-00001")
     settings = spec.settings
     assert (settings.container_concurrency, settings.request_timeout_s, settings.idle_timeout_s) == (3, 7, 2)
     assert (settings.drain_lag_s, settings.drain_grace_s) == (5, 12)
@@ -99,7 +100,7 @@ def test_it_takes_over_the_readiness_probe_with_the_port_of_the_app() -> None:
     spec = spec_from_environment(environment_of(pod))
     assert spec.readiness == Probe(path="/x", port=9000, period_s=3, failure_max=2)
     assert (spec.app, spec.is_http2) == (("127.0.0.1", 9000), True)
-    assert "readinessProbe" not in pod["containers"][0]
+    assert "readinessProbe" not in pod["containers"][1]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_it_takes_over_the_readiness_probe_with_the_port_of_the_app() -> None:
 )
 def test_a_probe_that_cannot_be_asked_from_beside_the_app_stays_the_kubelets(probe: Object) -> None:
     pod = pod_of(spec={"containers": [{"image": "a", "readinessProbe": probe}]})
-    assert pod["containers"][0]["readinessProbe"].items() >= probe.items()
+    assert pod["containers"][1]["readinessProbe"].items() >= probe.items()
     assert "SERVING_POD_READINESS" not in environment_of(pod)
 
 
@@ -122,20 +123,20 @@ def test_an_app_without_a_readiness_probe_gets_none() -> None:
     revision = a_revision()
     del revision["spec"]["containers"][0]["readinessProbe"]
     made = desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, sidecar=SIDECAR)
-    app, proxy = made["spec"]["template"]["spec"]["containers"]
+    proxy, app = made["spec"]["template"]["spec"]["containers"]
     assert "readinessProbe" not in app
     assert "SERVING_POD_READINESS" not in {one["name"] for one in proxy["env"]}
 
 
 def test_only_the_app_gets_the_port_to_listen_on() -> None:
     pod = pod_of(spec={"containers": [{"image": "a", "ports": [{"containerPort": 9000}]}, {"image": "b"}]})
-    ports = [[one["value"] for one in app["env"] if one["name"] == "PORT"] for app in pod["containers"][:2]]
+    ports = [[one["value"] for one in app["env"] if one["name"] == "PORT"] for app in pod["containers"][1:3]]
     assert ports == [["9000"], []]
 
 
 def test_probes_without_a_port_are_for_the_containers_own() -> None:
     own = {"image": "a", "livenessProbe": {"httpGet": {"path": "/l"}}, "startupProbe": {"tcpSocket": {"port": 5}}}
-    app = pod_of(spec={"containers": [own]})["containers"][0]
+    app = pod_of(spec={"containers": [own]})["containers"][1]
     assert app["livenessProbe"]["httpGet"] == {"path": "/l", "port": 8080}
     assert app["startupProbe"]["tcpSocket"] == {"port": 5}
 
@@ -150,7 +151,7 @@ def test_the_pod_is_ready_when_the_queue_proxy_says_so_which_waits_for_the_app()
 def test_every_container_of_the_app_ends_after_the_drain() -> None:
     pod = pod_of(spec={"containers": [{"image": "a", "ports": [{}]}, {"image": "b"}]})
     order = {"path": "/wait-for-drain", "port": 8022, "httpHeaders": [{"name": "K-Pod-Secret", "value": SECRET}]}
-    for app in pod["containers"][:2]:
+    for app in pod["containers"][1:3]:
         assert app["lifecycle"] == {"preStop": {"httpGet": order}}
     assert "lifecycle" not in proxy_of(pod)
 
@@ -158,7 +159,7 @@ def test_every_container_of_the_app_ends_after_the_drain() -> None:
 def test_a_container_that_does_not_serve_keeps_its_probes() -> None:
     probe = {"tcpSocket": {"port": 9}}
     pod = pod_of(spec={"containers": [{"image": "a", "ports": [{}]}, {"image": "b", "readinessProbe": probe}]})
-    assert pod["containers"][1]["readinessProbe"]["tcpSocket"] == {"port": 9}
+    assert pod["containers"][2]["readinessProbe"]["tcpSocket"] == {"port": 9}
 
 
 @pytest.mark.parametrize(("lag_s", "grace"), [(5.0, 17), (0.5, 13), (0.0, 12)])
@@ -185,9 +186,43 @@ def test_where_the_pod_is_roots_it_is_its_images_user() -> None:
     assert proxy_of(pod)["securityContext"]["runAsUser"] == 65532
 
 
-def test_its_token_is_made_out_for_the_autoscaler_and_mounted_by_it_alone() -> None:
+def test_a_pod_has_no_volume_of_ours_and_the_token_of_its_revision() -> None:
+    pod = pod_of()
+    assert "volumes" not in pod
+    assert "volumeMounts" not in proxy_of(pod)
+    spec = spec_from_environment(environment_of(pod))
+    assert (spec.stats_token, spec.stats_token_file) == ("token of default/hello-00001", "")
+    own = [{"name": "v", "emptyDir": {}}]
+    assert pod_of(spec={"containers": [{"image": "a"}], "volumes": own})["volumes"] == own
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, False),
+        ({"serviceAccountName": "own"}, True),
+        ({"automountServiceAccountToken": True}, True),
+        ({"serviceAccountName": "own", "automountServiceAccountToken": False}, False),
+    ],
+)
+def test_an_accounts_token_is_mounted_where_the_service_asks_for_it(more: Object, expected: bool) -> None:
+    assert pod_of(spec={"containers": [{"image": "a"}], **more})["automountServiceAccountToken"] is expected
+
+
+def test_kubectl_picks_the_container_that_serves() -> None:
+    containers = [{"name": "side", "image": "a"}, {"name": "app", "image": "a", "ports": [{"containerPort": 80}]}]
+    revision = a_revision(spec={"containers": containers})
+    made = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=SIDECAR)
+    annotation = "kubectl.kubernetes.io/default-container"
+    assert made["spec"]["template"]["metadata"]["annotations"][annotation] == "app"
+    assert annotation not in made["metadata"]["annotations"]
+
+
+def test_with_an_audience_the_token_is_in_a_volume_that_it_mounts_alone() -> None:
     own = {"image": "a", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}
-    pod = pod_of(spec={"containers": [own], "volumes": [{"name": "v", "emptyDir": {}}]})
+    sidecar = msgspec.structs.replace(SIDECAR, settings=SidecarSettings(enabled=True, stats_audience="serving-stats"))
+    pod = pod_of(sidecar, spec={"containers": [own], "volumes": [{"name": "v", "emptyDir": {}}]})
+    assert spec_from_environment(environment_of(pod)).stats_token_file == "/var/run/secrets/serving/token"  # noqa: S105 - where it is
     assert pod["volumes"] == [
         {"name": "v", "emptyDir": {}},
         {
@@ -199,7 +234,7 @@ def test_its_token_is_made_out_for_the_autoscaler_and_mounted_by_it_alone() -> N
             },
         },
     ]
-    assert pod["containers"][0]["volumeMounts"] == own["volumeMounts"]
+    assert pod["containers"][1]["volumeMounts"] == own["volumeMounts"]
     assert [one["name"] for one in proxy_of(pod)["volumeMounts"]] == ["serving-stats-token"]
 
 
@@ -261,7 +296,7 @@ def test_everything_else_of_a_pod_stays_as_it_was_written() -> None:
     own = {"image": "a", "envFrom": [{"secretRef": {"name": "s"}}], "securityContext": {"runAsUser": 7}}
     pod = pod_of(spec={"containers": [own], **rest})
     assert {name: pod[name] for name in rest} == rest
-    assert pod["containers"][0].items() >= own.items()
+    assert pod["containers"][1].items() >= own.items()
 
 
 def test_a_probe_without_a_port_gets_that_of_its_container() -> None:

@@ -236,7 +236,7 @@ def event_error(status: Mapping[str, Any]) -> ClusterError:
     try:
         said = msgspec.convert(status, type=_StatusReply)
     except msgspec.ValidationError:
-        said = _StatusReply(message="the watch failed and did not say why")
+        said = _StatusReply(message="the watch failed without a reason")
     return _error(said.code or Unavailable.status, said, "")
 
 

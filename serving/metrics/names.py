@@ -227,7 +227,7 @@ AUTOSCALER_METRICS = (
         "serving_learnt_target",
         "Requests in flight that a pod should have at once, as learnt, before the utilisation; also where it is not in force.",
     ),
-    _counter("autoscaler_learnt_target_writes_total", "Times that what was learnt of a revision's target was saved."),
+    _counter("autoscaler_learnt_target_writes_total", "Saves of a revision's learnt target."),
     _counter("autoscaler_learnt_writes_total", "Times that what the adaptive policy learnt of a revision was saved."),
     _counter("autoscaler_path_writes_total", "Times that a revision's path of requests was written."),
     _counter(
@@ -318,7 +318,7 @@ NODEGROUP_METRICS = (
     _cloud("size", "Machines that are nodes."),
     _own("healthy", "1 unless too many of the newest nodes are not ready."),
     _own("breaker_open", "1 while the circuit breaker of scale-ups is open or half-open."),
-    _own("nodes_coming", "Machines that the cloud aims at and that are no nodes yet."),
+    _own("nodes_coming", "Machines in the cloud's target that are not nodes yet."),
     _own(
         "unregistered_machines",
         "Of them, those that should be nodes by now: they did not register, or carry no label of the group.",
@@ -349,9 +349,7 @@ QUEUEPROXY_METRICS = (
     _counter("queueproxy_stats_unsent_total", "Stats that found none and were dropped."),
 )
 
-COMMON_METRICS = (
-    _histogram("serving_loop_lag_seconds", "How much later than asked the loop comes round, four times a second."),
-)
+COMMON_METRICS = (_histogram("serving_loop_lag_seconds", "Delay of the event loop, measured four times a second."),)
 
 TABLES = (
     Table(daemon="activator", where="`metrics-address` of its settings, 6082", metrics=ACTIVATOR_METRICS),

@@ -104,7 +104,7 @@ class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         if not is_right or "@" in self.url:
             # Not repeated in the message: it may hold a password.
             expected = "an http or https URL without user and password; a token stands in a file (load.token-file)"
-            yield Clash(fields=("load.url",), what="is not a URL that can be asked", expected=expected)
+            yield Clash(fields=("load.url",), what="is not a usable URL", expected=expected)
         if self.source == SIGNALFX and not self.token_file:
             yield Clash(fields=("load.token_file",), what="is empty", expected="a file with SignalFx' token")
 

@@ -109,7 +109,7 @@ def read_caller_token(key: bytes, text: str, *, now_s: float) -> CallerIdentity:
     version, _, rest = text.partition(".")
     body, _, signature = rest.partition(".")
     if version != _CALLER_VERSION or not body or "/" in body:
-        raise InvalidValue(text="the token", expected="it is no token of a caller")
+        raise InvalidValue(text="the token", expected="it is not a caller token")
     if not matches(signature, _derived(key, "caller", body)):
         raise InvalidValue(text="the token", expected="its token is not signed by this cluster")
     claims = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=_CallerClaims)

@@ -68,7 +68,7 @@ class TokenReviewer:
         pause_s = self._pace.wait_s(now_s())
         if pause_s is None:
             self.counts.token_reviews_failed += 1
-            raise Unavailable("too many tokens are being asked about")
+            raise Unavailable("too many token reviews are pending")
         await asyncio.sleep(pause_s)
         self.counts.token_reviews += 1
         body = {"spec": {"token": token, "audiences": [self._audience]}}

@@ -84,11 +84,11 @@ def check_state(state: Path, holder: int | None) -> Iterator[Finding]:
         if os.access(above, os.W_OK):
             yield Finding(name="state", state="ok", text=f"{state}: not there yet, `serving up` makes it")
         else:
-            advice = "make it writable, or say another --state"
+            advice = "make it writable, or give another --state"
             yield Finding(name="state", state="fail", text=f"{above} cannot be written", advice=advice)
             return
     elif not os.access(state, os.W_OK):
-        advice = "make it writable, or say another --state"
+        advice = "make it writable, or give another --state"
         yield Finding(name="state", state="fail", text=f"{state} cannot be written", advice=advice)
     else:
         yield Finding(name="state", state="ok", text=f"{state}, not in use")

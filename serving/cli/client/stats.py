@@ -31,7 +31,7 @@ _SAME = "is it that of the same system?"
 autoscaler_option = click.option(
     "--autoscaler",
     metavar="URL",
-    help="The autoscaler's address, as http://127.0.0.1:6081; else the state folder says.",
+    help="The autoscaler's address, as http://127.0.0.1:6081; by default from the state folder.",
 )
 
 
@@ -127,7 +127,9 @@ def url_of(port: str, state_path: Path | None) -> str:
     try:
         return f"http://127.0.0.1:{state.read_ports()[port]}"
     except (OSError, ValueError, KeyError):
-        fail(f"{state.ports} names no port {port}; start the system with `serving up`, or say where it is (see --help)")
+        fail(
+            f"{state.ports} names no port {port}; start the system with `serving up`, or give its address (see --help)"
+        )
 
 
 def dashboard_link(state_path: Path | None) -> str:

@@ -180,7 +180,7 @@ def _line(activator: str, one: EjectionReport) -> str:
     else:
         what = f"takes no connection ({_times(one.failure_count)})"
     if one.until_wall_s is None:
-        then = "gets requests again, and has answered none of them yet"
+        then = "gets requests again, and has not answered one yet"
     else:
         then = f"gets no requests until {clock_text(one.until_wall_s)}"
     return f"{clock_text(one.since_wall_s)} {one.revision} pod {one.pod} ({one.address}) {what}; {activator}: it {then}"
@@ -193,7 +193,7 @@ def _times(count: int) -> str:
 @click.command()
 @click.argument("name")
 @click.option("--since", default="1h", show_default=True, metavar="TIME", help="How far back, as 90s, 10m, 2h.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is decided from now on.")
+@click.option("-f", "--follow", is_flag=True, help="Follow new decisions.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @autoscaler_option
 @api_options

@@ -122,7 +122,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.option("-f", "--filename", "paths", multiple=True, required=True, metavar="FILE|DIR|-", help="What to apply.")
-@click.option("--dry-run", is_flag=True, help="Have it checked and say what would change; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Validate, and show the changes without making them.")
 @click.option(
     "--validate",
     type=click.Choice(["strict", "warn", "ignore"]),

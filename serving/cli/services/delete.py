@@ -22,7 +22,7 @@ _TIMEOUT_S = 60.0
 @click.option("-f", "--filename", "paths", multiple=True, metavar="FILE|DIR|-", help="What manifests name.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until services are gone with their pods.")
 @wait_timeout_option(_TIMEOUT_S, "--timeout")
-@click.option("--ignore-not-found", is_flag=True, help="What is gone already is fine.")
+@click.option("--ignore-not-found", is_flag=True, help="Ignore objects that do not exist.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 @click.pass_context
@@ -38,7 +38,7 @@ def delete(
     """Delete services with their revisions and pods; with KIND/NAME anything else."""
     targets = [*map(_target, names), *_in_manifests(paths)]
     if not targets:
-        fail_usage("nothing to delete: name services, or say -f FILE")
+        fail_usage("nothing to delete: name services, or use -f FILE")
     results, going = [], []
     # All deletions first, then all waits: services end side by side.
     for kind, name, namespace in targets:

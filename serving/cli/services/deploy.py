@@ -117,7 +117,7 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
     "--policy",
     "scaling_policy",
     type=click.Choice(POLICIES),
-    help="How it scales: as Knative does, or by what is learnt from its requests.",
+    help="How it scales: as Knative, or adaptively, by the history of its requests.",
 )
 @click.option("--initial-scale", type=click.IntRange(0), help="Pods that must be ready once; 0 starts none.")
 @click.option("--window", metavar="TIME", help="Time over which load is averaged, as 60s.")
@@ -138,7 +138,9 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--preload", is_flag=True, help="Fork pods from a process that has imported the app, which must be Python."
 )
-@click.option("--access", type=click.Choice(["public", "private"]), help="Who may call: all, or who has its token.")
+@click.option(
+    "--access", type=click.Choice(["public", "private"]), help="Allowed callers: all, or holders of its token."
+)
 @click.option("--session-affinity", metavar="HOW", help="Keep a session on one pod: cookie, header:NAME or none.")
 @click.option("--route-by-header", metavar="RULES", help="Tags by header, as in 'X-Beta=yes:candidate'.")
 @click.option(

@@ -148,7 +148,7 @@ def execute(*, api: ApiClient, name: str, command: tuple[str, ...], wanted: str,
         click.echo(f"in pod {short_name(name_of(pod), name)}", err=True)
     has_terminal = asked["has_terminal"] and sys.stdin.isatty()
     if asked["has_terminal"] and not has_terminal:
-        click.echo("standard input is no terminal: the command gets none", err=True)
+        click.echo("standard input is not a terminal: the command gets none", err=True)
     query = {
         "command": command,
         "container": container or app_container(pod),

@@ -35,12 +35,12 @@ def scale(*, api: ApiClient, name: str, count: int | None, wait: bool, output: s
     """
     low, high = asked["min_count"], asked["max_count"]
     if count is not None and (low is not None or high is not None):
-        fail_usage("COUNT says both bounds: leave --min and --max away")
+        fail_usage("COUNT sets both bounds: omit --min and --max")
     if count == 0:
         fail_usage(f"0 pods always is no service: `serving scale {name} --min 0` lets it go to zero")
     low, high = (count, count) if count is not None else (low, high)
     if low is None and high is None:
-        fail_usage("say COUNT, --min or --max")
+        fail_usage("give COUNT, --min or --max")
     service = service_of(api, name)
     patch = scale_patch(service, low=low, high=high)
     with Progress(f"scaling {name}"):

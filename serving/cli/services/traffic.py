@@ -37,7 +37,7 @@ def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, 
     A revision may be shortened to 00002 or 2, and @latest is the newest ready one. Tags stay unless --untag removes them.
     """
     if sum((bool(shares), asked["to_latest"], asked["rollback"])) > 1:
-        fail_usage("REVISION=PERCENT, --to-latest and --rollback say where all traffic goes: only one of them")
+        fail_usage("REVISION=PERCENT, --to-latest and --rollback each direct all traffic: use only one of them")
     service = service_of(api, name)
     if shares or asked["to_latest"] or asked["rollback"] or asked["tags"] or asked["untagged"]:
         revisions = revisions_of(api, name)

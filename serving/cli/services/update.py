@@ -101,7 +101,7 @@ def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
     "--policy",
     "scaling_policy",
     type=click.Choice(POLICIES),
-    help="How it scales: as Knative does, or by what is learnt from its requests.",
+    help="How it scales: as Knative, or adaptively, by the history of its requests.",
 )
 @click.option("--cpu", metavar="CPU", help="Limit of cpu, as 500m or 2.")
 @click.option("--memory", metavar="MEMORY", help="Limit of memory, as 256Mi.")
@@ -128,7 +128,7 @@ def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str,
     except InvalidValue as error:
         fail_usage(str(error))
     if wanted == ServiceUpdate():
-        fail_usage("say what to change: see `serving update --help`")
+        fail_usage("name a change: see `serving update --help`")
     with Progress(f"updating {name}"):
         service = _written(api, name, wanted)
         if wait:

@@ -51,7 +51,7 @@ def dashboard(*, kubeconfig: Path | None, is_token: bool, state_path: Path | Non
         try:
             click.echo(path.read_text())
         except OSError as error:
-            fail(f"{path}: {error.strerror}; start the system with `serving up`, or say where it is (see --help)")
+            fail(f"{path}: {error.strerror}; start the system with `serving up`, or give its address (see --help)")
         return
     if kubeconfig is None:
         click.echo(dashboard_link(state_path))

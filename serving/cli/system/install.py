@@ -64,7 +64,7 @@ def until_removed(api: ApiClient, objects: Sequence[Object], *, timeout_s: float
     def late(state: str) -> str:
         return f"not gone after {timeout_s:g} s: {state}"
 
-    until(pending, "waiting for everything to be gone", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
+    until(pending, "waiting until everything is removed", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
 
 
 def rollout_state(deployment: Object) -> str | None:
@@ -262,7 +262,9 @@ def _print_result(one: Object, result: str) -> None:
 
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Print the YAML and ask no cluster.")
-@click.option("--wait", is_flag=True, help="Return when every daemon is available; with --uninstall, when all is gone.")
+@click.option(
+    "--wait", is_flag=True, help="Return when every daemon is available; with --uninstall, when everything is removed."
+)
 @click.option("--timeout", default="5m", show_default=True, metavar="TIME", help="With --wait: how long at most.")
 @click.option("--uninstall", is_flag=True, help="Take everything off again; refused while there are services.")
 @click.option("--with-services", is_flag=True, help="With --uninstall: all services of all namespaces too.")

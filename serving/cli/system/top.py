@@ -88,7 +88,7 @@ def _amount(part: int | None, whole: int, unit: int) -> Text:
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print it once and end, as when the output is no terminal.")
+@click.option("--once", is_flag=True, help="Print once and exit, as when the output is not a terminal.")
 @click.option(
     "-o",
     "--output",
@@ -97,7 +97,7 @@ def _amount(part: int | None, whole: int, unit: int) -> Text:
     show_default=True,
     help="Print it once, as one JSON object.",
 )
-@click.option("--dashboard", "url", metavar="URL", help="The link of a dashboard; else the state folder says.")
+@click.option("--dashboard", "url", metavar="URL", help="The link of a dashboard; by default from the state folder.")
 @click.option("-n", "--namespace", default="", help="Only this namespace.")
 @state_option
 def top(*, once: bool, output: str, url: str | None, namespace: str, state_path: Path | None) -> None:

@@ -75,11 +75,13 @@ class Standby:
                     self._received += piece
         except TimeoutError:
             self._kill()
-            raise OSError(f"it has not begun within {_START_MAX_S:g} s") from None
+            raise OSError(f"the standby process did not start within {_START_MAX_S:g} s") from None
         lines = self._received.split(_END)
         found = [line for line in lines if line]
         if len(found) != 1:
-            raise OSError(found[1].decode(errors="replace") if found else "it ended before it began")
+            raise OSError(
+                found[1].decode(errors="replace") if found else "the standby process exited before it was assigned"
+            )
         return msgspec.json.decode(found[0], type=ProcessRecord)
 
     def _kill(self) -> None:

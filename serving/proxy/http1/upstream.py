@@ -343,7 +343,7 @@ class Upstream(asyncio.Protocol):
 
     def _upgraded(self, receiver: ResponseReceiver, head: ResponseHead, data: bytes) -> None:
         if receiver.head.upgrade is None or head.upgrade is None:
-            self._fail("the upstream changed the protocol without being asked")
+            self._fail("the upstream switched protocols without a request")
             return
         self._is_chunked = False
         self._tunnel = receiver.on_upgraded(head, data)

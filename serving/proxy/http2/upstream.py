@@ -262,7 +262,7 @@ class StreamUpstream(EngineStream):
         if self._left_bytes:
             if payload:
                 receiver.on_piece(payload)
-            raise BadResponse("a body that is shorter than it says")
+            raise BadResponse("a body shorter than its content-length")
         receiver.on_last(payload, trailers)
         if self._receiver is receiver:
             self._end(receiver)

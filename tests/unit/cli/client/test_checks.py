@@ -128,7 +128,7 @@ def test_a_journal_that_is_no_database_is_in_the_way(tmp_path: Path) -> None:
     assert states(check_journal(path)) == [("journal", "ok")]
     path.write_bytes(b"garbage" + path.read_bytes()[7:])
     (found,) = check_journal(path)
-    assert (found.state, "move it away to start with an empty store" in found.advice) == ("fail", True)
+    assert (found.state, "serving doctor --repair" in found.advice) == ("fail", True)
 
 
 def test_without_mount_namespaces_apps_do_not_resolve_services_and_the_advice_says_what_helps() -> None:

@@ -105,7 +105,7 @@ def test_a_process_that_ends_without_a_record_has_not_begun(forked: Forked) -> N
         with forked.ends[0] as control:
             receive(control)
 
-    with pytest.raises(OSError, match="ended before it began"):
+    with pytest.raises(OSError, match="exited before it was assigned"):
         begun(standby, process)
 
 
@@ -114,7 +114,7 @@ def test_a_process_that_does_nothing_does_not_hold_up_the_others(
 ) -> None:
     monkeypatch.setattr("serving.home.processes.standby._START_MAX_S", 0.1)
     standby = forked(True)
-    with pytest.raises(OSError, match="has not begun within"):
+    with pytest.raises(OSError, match="did not start within"):
         begun(standby, lambda: None)
 
 

@@ -41,6 +41,7 @@ from serving.activator.io.ingress import Ingress
 from serving.activator.io.innerways import InnerWays
 from serving.activator.io.peers import PeerProcesses
 from serving.activator.io.reports import StatsClient, ejection_reports, report_loads
+from serving.activator.io.tcplisteners import TcpListeners
 from serving.activator.queueing.outcome import RevisionWake
 from serving.activator.queueing.router import RequestRouter
 from serving.activator.routing.probes import is_probe_agent
@@ -88,10 +89,7 @@ _REFUSAL_S = 1.0
 
 
 class Activator:
-    """All parts of the daemon, wired. ``addresses`` are those of its listeners once ``is_serving`` is set.
-
-    ``tls_address`` is that of its public listener over TLS, if it has certificates.
-    """
+    """All parts of the daemon, wired. ``addresses`` and ``tls_address`` are set once ``is_serving`` is."""
 
     def __init__(
         self,
@@ -134,6 +132,8 @@ class Activator:
             rules=rules or ControllerSettings().host_rules,
             clock=self.server.clock,
         )
+        self.tcp = TcpListeners(self.server, self.ingress)
+        self.view.on_route = self.tcp.set
         self.certificates = CertificateWatch(settings.tls, cluster, namespace=namespace)
         self.view.on_secrets = self.certificates.set_mapped
         kept = self.certificates.certificates
@@ -186,6 +186,7 @@ class Activator:
                 await self.peers.start(self.ingress.apply)
                 kept.append(group.create_task(self.peers.run(ended), name="peers"))
             await self._listen(sockets or {})
+            kept.append(group.create_task(self.tcp.run(self.addresses[Listener.PUBLIC][0], ended), name="tcp"))
             watching = self.certificates.run(ended, looked=lambda: self._listen_for_tls(sockets or {}))
             kept.append(group.create_task(watching, name="certificates"))
             stats = group.create_task(self.client.link.run(), name="stats connection")

@@ -1,7 +1,7 @@
 """The activator's policy for a route, besides its traffic split.
 
-It says who may call it, which pod serves a session, which header selects a tag, and whether browsers get a page while a pod
-starts.
+It says who may call it, which pod serves a session, which header selects a tag, whether browsers get a page while a pod
+starts, and the port for TCP.
 
 Input: the annotations of a Route, which a Service passes on to its own. Output: a ``RoutePolicy`` with a problem for each
 annotation that cannot be read. A private service stays private despite any error: an unreadable access annotation means private,
@@ -23,6 +23,7 @@ from serving.model.knative import (
     PLACEHOLDER_PAGE_ANNOTATION,
     ROUTE_BY_HEADER_ANNOTATION,
     SESSION_AFFINITY_ANNOTATION,
+    TCP_ANNOTATION,
     VISIBILITY_LABEL,
 )
 from serving.model.objects import Object, annotations_of, labels_of, nested, uid_of
@@ -33,6 +34,8 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VERSION = re.compile(r"[0-9A-Za-z._-]{1,63}")
 _RULE = re.compile(r"([^=\s]+)=([^,:]*):([a-z0-9]([a-z0-9-]*[a-z0-9])?)")
 _ANY_VALUE = "*"
+_PORT = re.compile(r"[0-9]{1,5}")
+_PORT_MAX = 65535
 _HEADER_PREFIX = "header:"
 # More would make each new request head slow to route.
 _RULES_MAX = 16
@@ -68,6 +71,7 @@ class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True):
     affinity: SessionAffinity | None = None
     header_rules: tuple[HeaderRule, ...] = ()
     has_placeholder: bool = False
+    tcp_port: int = 0
     problems: tuple[str, ...] = ()
 
     @property
@@ -99,14 +103,20 @@ def route_policy(annotations: Mapping[str, str]) -> RoutePolicy:
         problems.append(_problem(ACCESS_TOKEN_VERSION_ANNOTATION, version, "1 to 63 letters, digits, '.', '_' or '-'"))
         # The token before must not stay valid.
         is_private, version = True, "invalid"
+    tcp_port = _tcp_port(annotations.get(TCP_ANNOTATION, ""), problems)
+    callers = _callers(annotations.get(ALLOW_FROM_ANNOTATION), problems)
+    if tcp_port and (is_private or (callers is not None and not callers.is_open)):
+        problems.append(f"annotation {TCP_ANNOTATION} has no effect: a TCP connection carries no token of its caller")
+        tcp_port = 0
     rules = header_rules_of(annotations.get(ROUTE_BY_HEADER_ANNOTATION, ""), problems)
     policy = RoutePolicy(
         is_private=is_private,
         token_version=version,
-        callers=_callers(annotations.get(ALLOW_FROM_ANNOTATION), problems),
+        callers=callers,
         affinity=_affinity(annotations.get(SESSION_AFFINITY_ANNOTATION, ""), problems),
         header_rules=rules,
         has_placeholder=_has_placeholder(annotations.get(PLACEHOLDER_PAGE_ANNOTATION, "false"), problems),
+        tcp_port=tcp_port,
         problems=tuple(problems),
     )
     return OPEN_POLICY if policy == OPEN_POLICY else policy
@@ -159,6 +169,15 @@ def _has_placeholder(text: str, problems: list[str]) -> bool:
     if text not in ("true", "false"):
         problems.append(_problem(PLACEHOLDER_PAGE_ANNOTATION, text, '"true" or "false"'))
     return text == "true"
+
+
+def _tcp_port(text: str, problems: list[str]) -> int:
+    if not text:
+        return 0
+    if _PORT.fullmatch(text) and 0 < int(text) <= _PORT_MAX:
+        return int(text)
+    problems.append(_problem(TCP_ANNOTATION, text, 'a port from 1 to 65535, as in "5432"'))
+    return 0
 
 
 def _problem(key: str, text: str, expected: str) -> str:

@@ -60,6 +60,8 @@ class ClusterView:
         self._domains = DomainTargets()
         self.on_secrets: Callable[[Mapping[str, tuple[str, str]]], None] | None = None
         """Called with the Secret of each mapped host whenever mappings change."""
+        self.on_route: Callable[[str, ServedRoute | None], None] = lambda _key, _facts: None
+        """Called with each route that changes, and with None when it goes."""
 
     def reconfigure(self, scaling: AutoscalerSettings, rules: HostRules) -> None:
         """Resolve the targets of all revisions and the hosts of all routes from these settings, soon."""
@@ -148,10 +150,12 @@ class ClusterView:
     def _route_changed(self, change: CacheChange) -> None:
         if change.type is EventType.DELETED:
             self._ingress.routes.remove("/".join(change.key))
+            self.on_route("/".join(change.key), None)
         else:
             found = route_of(change.new, self._rules)
             if isinstance(found, ServedRoute):
                 self._ingress.routes.set(found)
+                self.on_route(found.key, found)
             else:
                 _log_unreadable("Route", change.new, found)
         self._secrets_changed()

@@ -45,6 +45,7 @@ from serving.model.knative import (
     PLACEHOLDER_PAGE_ANNOTATION,
     ROUTE_BY_HEADER_ANNOTATION,
     SESSION_AFFINITY_ANNOTATION,
+    TCP_ANNOTATION,
 )
 from serving.model.objects import Object, nested
 from serving.model.routepolicy import route_policy
@@ -63,6 +64,7 @@ _POLICY = {
     "session_affinity": SESSION_AFFINITY_ANNOTATION,
     "route_by_header": ROUTE_BY_HEADER_ANNOTATION,
     "placeholder_page": PLACEHOLDER_PAGE_ANNOTATION,
+    "tcp": TCP_ANNOTATION,
 }
 
 
@@ -146,6 +148,7 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--placeholder-page", type=click.Choice(["true", "false"]), help="A page for browsers while a pod starts."
 )
+@click.option("--tcp", metavar="PORT", help="Take TCP connections at this port, whatever they speak.")
 @click.option(
     "--replace", is_flag=True, help="Drop variables and scaling of the revision before that are not given again."
 )

@@ -12,8 +12,8 @@ outcome CLIENT_GONE; at ``exchange.wait_until_s`` the engine calls ``overdue``. 
 before any byte of its answer, and the request may be sent again and is still here in whole, the engine calls ``lost``.
 
 Everything is called in the loop's thread and nothing awaits, so that a slot that ``begin`` takes and ``finish`` gives back is
-never lost. In ``finish`` the upstream's connection is already in the pool again, for the next request. Calls of ``forward``
-and ``answer`` on an exchange that has ended do nothing, so that a queue may be emptied lazily.
+never lost. In ``finish`` the upstream's connection is in the pool again. Calls of ``forward`` and ``respond`` on an exchange that
+has ended do nothing.
 """
 
 import math
@@ -241,12 +241,12 @@ class Exchange:
         extra: bytes = b"",
         trusted: bool = False,
         over_http2: bool = False,
+        pool: Pool | None = None,
     ) -> None:
         """Send the request to an upstream, and its response to the client.
 
-        ``host`` replaces the client's Host; ``extra`` are further header lines, written with ``lines.header_lines``.
-        ``trusted`` accepts the peer's X-Forwarded-* and Forwarded headers. ``over_http2`` uses HTTP/2 whatever the
-        usual protocol of upstreams is.
+        ``host`` replaces the client's Host; ``extra`` are further header lines. ``trusted`` accepts the peer's
+        X-Forwarded-* and Forwarded headers. ``over_http2`` uses HTTP/2 for this request, ``pool`` other connections.
         """
         if self.phase is not _WAITING:
             return
@@ -254,7 +254,7 @@ class Exchange:
             host = self.head.host or b"%b:%d" % (address[0].encode(), address[1])
         wire = render_request(self.head, peer=self.peer, host=host, extra=extra, trusted=trusted)
         wiring = self._wiring
-        pool = wiring.stream_pool() if over_http2 else wiring.pool
+        pool = pool or (wiring.stream_pool() if over_http2 else wiring.pool)
         self._attempt = Attempt(self, self._client, pool, address=address, wire=wire)
         self._attempt.start()
 

@@ -26,6 +26,7 @@ RESERVED = frozenset(
         b"k-original-host",
         b"k-pod-secret",
         b"k-proxy-request",
+        b"k-tcp-relay",
         b"knative-serving-namespace",
         b"knative-serving-revision",
         b"x-serving-caller",

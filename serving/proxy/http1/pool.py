@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from serving.proxy.http1.upstream import Address, RequestCarrier, Upstream
 from serving.settings.http import HttpSettings
@@ -81,6 +81,9 @@ class Pool:
         "head_bytes_max",
         "header_count_max",
     )
+
+    make: "ClassVar[type[Upstream]]" = Upstream
+    """What is made of a new connection."""
 
     def __init__(self, settings: HttpSettings, *, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -174,7 +177,7 @@ class Pool:
         turn = self.connector.turn
         try:
             async with asyncio.timeout(self._connect_max_s):
-                upstream = await self.connector.connect(lambda: Upstream(self, address), address)
+                upstream = await self.connector.connect(lambda: self.make(self, address), address)
         except TimeoutError:
             waiter.unreachable(TimeoutError(f"no connection to {host}:{port} within {self._connect_max_s} s"))
         except OSError as error:

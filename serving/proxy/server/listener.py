@@ -128,11 +128,13 @@ class HttpServer:
         listener: str = "",
         takes_turns: bool = False,
         make: "Callable[[HttpServer, Wiring], asyncio.Protocol]" = Connection,
+        shares_port: bool = False,
     ) -> tuple[str, int]:
         """Take connections from a bound socket, or from an address; return the address.
 
         ``listener`` names it to the handler. ``takes_turns`` with other processes on the same socket. ``make`` creates the
-        protocol of a new connection, for example TLS.
+        protocol of a new connection, for example TLS. ``shares_port`` lets other processes of this user listen at
+        the same address.
         """
         wiring = self._wiring(handler, listener)
 
@@ -148,7 +150,9 @@ class HttpServer:
         elif isinstance(where, socket.socket):
             server = await loop.create_server(factory, sock=where, backlog=_BACKLOG)
         else:
-            server = await loop.create_server(factory, *where, backlog=_BACKLOG, reuse_address=True)
+            server = await loop.create_server(
+                factory, *where, backlog=_BACKLOG, reuse_address=True, reuse_port=shares_port or None
+            )
         self._listeners.append(server)
         host, port = server.sockets[0].getsockname()[:2]
         return host, port
@@ -169,19 +173,20 @@ class HttpServer:
     def hand_over(self) -> None:
         """Stop accepting, so that another process does. Connections close after their next response."""
         self.draining = True
-        self._close_listeners()
+        self.close_listeners()
         for connection in list(self._connections):
             connection.wind_down()
 
-    def _close_listeners(self) -> None:
-        for server in self._listeners:
+    def close_listeners(self, port: int | None = None) -> None:
+        """Close all listeners, or the one at a port; their connections stay."""
+        for server in [one for one in self._listeners if port in (None, one.sockets[0].getsockname()[1])]:
             server.close()
-        self._listeners.clear()
+            self._listeners.remove(server)
 
     def stop_accepting(self) -> None:
         """Stop accepting connections, and close idle ones."""
         self.draining = self.finishing = True
-        self._close_listeners()
+        self.close_listeners()
         for connection in list(self._connections):
             connection.close_if_idle()
 

@@ -18,6 +18,7 @@ from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.forwarding.phase import ExchangeOutcome
 from serving.proxy.forwarding.policy import Timeouts
 from serving.proxy.http1.lines import header_lines
+from serving.proxy.http1.pool import Pool
 from serving.proxy.http1.requesthead import RequestHead, is_grpc_call
 from serving.queueproxy.gauges import REQUEST_REPORT, AppGauges
 from serving.queueproxy.metrics import RequestMetrics
@@ -174,6 +175,8 @@ class PodHandler(PodRequests[Exchange]):
     def __init__(self, spec: PodSpec, *, clock: Callable[[], float]) -> None:
         super().__init__(spec, clock=clock)
         self._app = spec.app
+        self._http = spec.settings.http
+        self._relays: Pool | None = None
         self._extra = header_lines(REQUEST_REPORT) if spec.gauges else b""
         # A pod's certificate passes the handshake too; requests come from activators only.
         self._is_guarded = spec.settings.inner_tls.is_strict
@@ -267,9 +270,21 @@ class PodHandler(PodRequests[Exchange]):
     def _forward(self, exchange: Exchange) -> None:
         origin = exchange.context
         assert isinstance(origin, tuple)
+        if exchange.head.upgrade is not None and origin[0] and self._relay(exchange):
+            return
         # A gRPC call exists in HTTP/2 alone, so an app that takes one speaks it, whatever its port is named.
         is_call = exchange.is_http2 and is_grpc_call(exchange.head)
         exchange.forward(self._app, host=origin[1], extra=self._extra, trusted=origin[0], over_http2=is_call)
+
+    def _relay(self, exchange: Exchange) -> bool:
+        """Relay a TCP connection; False if the request is none."""
+        from serving.proxy.forwarding.relay import RelayPool, is_relay  # noqa: PLC0415 - most pods take no TCP
+
+        if not is_relay(exchange.head):
+            return False
+        self._relays = self._relays or RelayPool(self._http, clock=self._clock)
+        exchange.forward(self._app, pool=self._relays)
+        return True
 
     def _is_out_of_memory(self, exchange: Exchange) -> bool:
         """Whether the app was killed for its memory while it handled the request."""

@@ -16,6 +16,7 @@ from serving.model.knative import (
     ROLLOUT_ANNOTATION,
     ROUTE_BY_HEADER_ANNOTATION,
     SESSION_AFFINITY_ANNOTATION,
+    TCP_ANNOTATION,
 )
 from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout, write_rollout
 from serving.model.routepolicy import OPEN_POLICY, HeaderRule, SessionAffinity, route_digest, route_policy
@@ -108,6 +109,9 @@ def test_a_private_route_needs_the_activator_though_it_chooses_nothing() -> None
         (ACCESS_ANNOTATION, "secret", '"public" or "private"'),
         (ACCESS_TOKEN_VERSION_ANNOTATION, "a/b", "1 to 63 letters"),
         (PLACEHOLDER_PAGE_ANNOTATION, "yes", '"true" or "false"'),
+        (TCP_ANNOTATION, "0", "a port from 1 to 65535"),
+        (TCP_ANNOTATION, "65536", "a port from 1 to 65535"),
+        (TCP_ANNOTATION, "postgres", "a port from 1 to 65535"),
         (SESSION_AFFINITY_ANNOTATION, "sticky", '"cookie", "header:NAME" or "none"'),
         (SESSION_AFFINITY_ANNOTATION, "header:a b", '"cookie", "header:NAME" or "none"'),
         (ALLOW_FROM_ANNOTATION, "shop", "namespace/NS"),
@@ -132,6 +136,14 @@ def test_limited_callers_guard_the_pods(text: str, is_guarded: bool) -> None:
     policy = route_policy({ALLOW_FROM_ANNOTATION: text})
     assert policy.callers is not None
     assert (policy.is_guarded, policy.needs_activator) == (is_guarded, is_guarded)
+
+
+def test_a_port_for_tcp_is_one_of_a_public_service() -> None:
+    assert route_policy({TCP_ANNOTATION: "5432"}).tcp_port == 5432
+    for guard in ({ACCESS_ANNOTATION: "private"}, {ALLOW_FROM_ANNOTATION: "namespace/a"}):
+        guarded = route_policy({TCP_ANNOTATION: "5432", **guard})
+        assert guarded.tcp_port == 0
+        assert "carries no token" in guarded.problems[0]
 
 
 @given(st.dictionaries(st.sampled_from(_ALL), st.text(max_size=40)))

@@ -1,0 +1,47 @@
+"""TCP as a user has it: an MQTT broker that is at zero until a client connects. Both are Debian's mosquitto.
+
+Takes about 8 s: a whole system starts and ends.
+"""
+
+import asyncio
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cli_stage import staged
+from tests.eventually import until
+
+BROKER = shutil.which("mosquitto", path="/usr/sbin:/usr/bin:/bin") or ""
+PATIENCE_S = 60
+
+
+@pytest.mark.skipif(not BROKER or not shutil.which("mosquitto_pub"), reason="needs mosquitto and mosquitto-clients")
+def test_a_broker_at_zero_takes_an_mqtt_client(tmp_path: Path) -> None:
+    folder = tmp_path / "broker"
+    folder.mkdir()
+    # No other program gets the port: it is bound here too.
+    with socket.socket() as kept, staged(tmp_path / "state", "--isolation=none") as stage:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        kept.bind(("127.0.0.1", 0))
+        port = str(kept.getsockname()[1])
+        wrong = stage("deploy", "broker", str(folder), "--command", f"{BROKER} -p $PORT", "--tcp", "mqtt", code=2)
+        assert "a port from 1 to 65535" in wrong.output
+        stage(
+            *("deploy", "broker", str(folder), "--command", f"{BROKER} -p $PORT", "--tcp", port),
+            *("--initial-scale", "0"),
+        )
+        log = tmp_path / "state" / "logs" / "activator.log"
+        asyncio.run(until(lambda: "tcp.listening" in log.read_text()))
+        at = ("-h", "127.0.0.1", "-p", port, "-t", "greetings")
+        subprocess.run(["mosquitto_pub", *at, "-m", "hello", "-r"], check=True, timeout=PATIENCE_S)
+        seen = subprocess.run(
+            ["mosquitto_sub", *at, "-C", "1"],
+            check=True,
+            timeout=PATIENCE_S,
+            capture_output=True,
+            text=True,
+        )
+        assert seen.stdout == "hello\n"

@@ -1,0 +1,234 @@
+"""TCP through the activator and the queue-proxy to an app that speaks no HTTP, over real sockets."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from serving.cluster.kinds import ROUTE
+from serving.model.knative import TCP_ANNOTATION
+from serving.proxy.forwarding.relay import relay_head
+from serving.settings.http import HttpSettings
+from serving.wire.tokens import pod_secret
+from tests.eventually import until
+from tests.integration.activator_stage import HOST, KEY, PodServer, Stage, staged
+from tests.integration.proxy.peers import Link, Script
+from tests.integration.proxy.pods import Pod, forwarding
+
+WHOLE = {"revisionName": "hello-00001", "percent": 100}
+Connect = Callable[[int], Awaitable[Link]]
+SECRET = pod_secret(KEY, namespace="default", pod="hello-1")
+
+
+@contextlib.contextmanager
+def port_of_its_own() -> Any:  # noqa: ANN401 - an iterator of int
+    """A port that nothing else gets: bound here, without listening, and open to others of this user."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield kept.getsockname()[1]
+
+
+class _Listed(PodServer):
+    """The place of a pod in the store."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__("hello-1")
+        self._listed_port = port
+
+    @property
+    def port(self) -> int:
+        return self._listed_port
+
+
+async def echo(link: Link) -> None:
+    """Greet, send everything back, and say goodbye."""
+    link.send(b"hello\n")
+    while data := await link.reader.read(65536):
+        link.send(data)
+    link.send(b"bye\n")
+    link.close()
+
+
+async def served(
+    stage: Stage, port: int, *, slots: int = 0, annotations: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    await stage.revision("hello-00001", slots=slots, state="Reserve")
+    await stage.route(WHOLE, annotations={TCP_ANNOTATION: str(port), **annotations})
+
+
+@contextlib.asynccontextmanager
+async def running(
+    script: Script = echo,
+    *,
+    slots: int = 0,
+    settings: Any = MappingProxyType({}),  # noqa: ANN401 - of the activator
+) -> AsyncIterator[tuple[Stage, Pod, int]]:
+    """An activator and a queue-proxy with its app; the pod is listed."""
+    with port_of_its_own() as port:
+        async with staged(**settings) as stage, forwarding(script, more={"secret": SECRET}, drain_grace_s=0.0) as pod:
+            await served(stage, port, slots=slots)
+            await stage.pod("hello-1", server=_Listed(pod.requests[1]))
+            await until(lambda: stage.activator.ingress.router.directory.pods_of(("default", "hello-00001")))
+            yield stage, pod, port
+
+
+def is_refused(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Connects to the activator, once it listens; closes all connections at the end."""
+    links: list[Link] = []
+
+    async def connected(port: int) -> Link:
+        async with asyncio.timeout(60):
+            while True:
+                with contextlib.suppress(ConnectionRefusedError):
+                    links.append(await Link.to(("127.0.0.1", port)))
+                    return links[-1]
+                await asyncio.sleep(0.01)
+
+    yield connected
+    for link in links:
+        await link.closed()
+
+
+async def test_a_connection_is_held_at_zero_until_a_pod_is_there(connect: Connect) -> None:
+    with port_of_its_own() as port:
+        async with staged() as stage, forwarding(echo, more={"secret": SECRET}, drain_grace_s=0.0) as pod:
+            await served(stage, port)
+            client = await connect(port)
+            client.send(b"early")
+            await stage.active()
+            assert stage.level == 1
+            await stage.pod("hello-1", server=_Listed(pod.requests[1]))
+            assert await client.body(11) == b"hello\nearly"
+            client.send(b"late")
+            assert await client.body(4) == b"late"
+            client.writer.write_eof()
+            assert await client.rest() == b"bye\n"
+            await until(lambda: stage.level == 0)
+
+
+async def test_each_connection_is_one_request_in_flight_to_both_daemons(connect: Connect) -> None:
+    async with running() as (stage, pod, port):
+        clients = [await connect(port) for _ in range(3)]
+        for client in clients:
+            assert await client.body(6) == b"hello\n"
+        assert stage.level == 3
+        await pod.inside(3)
+        for client in clients:
+            client.close()
+        await until(lambda: stage.level == 0)
+        await pod.inside(0)
+
+
+async def test_a_pod_takes_as_many_connections_as_it_has_slots(connect: Connect) -> None:
+    async with running(slots=1) as (stage, _, port):
+        first, second = await connect(port), await connect(port)
+        assert await first.body(6) == b"hello\n"
+        await until(lambda: stage.level == 2)
+        assert [waiting for _, _, waiting in stage.activator.ingress.router.inside()] == [1]
+        first.close()
+        assert await second.body(6) == b"hello\n"
+
+
+async def test_what_an_app_says_before_it_closes_reaches_the_client(connect: Connect) -> None:
+    async def short(link: Link) -> None:
+        link.send(b"x" * 1_000_000)
+        await link.writer.drain()
+        link.close()
+
+    async with running(short) as (_, _, port):
+        for _ in range(10):
+            client = await connect(port)
+            assert len(await client.rest()) == 1_000_000
+
+
+async def test_a_connection_without_a_pod_in_time_is_reset(connect: Connect) -> None:
+    with port_of_its_own() as port:
+        async with staged(queue_wait_max_s=0.2) as stage:
+            await served(stage, port)
+            client = await connect(port)
+            with pytest.raises(ConnectionResetError):
+                await client.reader.read()
+
+
+async def test_a_connection_that_leaves_while_it_waits_is_no_longer_counted(connect: Connect) -> None:
+    with port_of_its_own() as port:
+        async with staged() as stage:
+            await served(stage, port)
+            client = await connect(port)
+            await until(lambda: stage.level == 1)
+            client.close()
+            await until(lambda: stage.level == 0)
+
+
+async def test_clients_that_leave_at_once_leave_no_connection_to_the_app(connect: Connect) -> None:
+    async with running() as (stage, pod, port):
+        for _ in range(30):
+            (await connect(port)).close()
+        await until(lambda: stage.level == 0)
+        await pod.inside(0)
+        await until(lambda: all(task.done() for task in pod.app.tasks))
+
+
+async def test_an_idle_connection_ends_as_an_idle_tunnel_does(connect: Connect) -> None:
+    async with running(settings={"http": HttpSettings(tunnel_idle_max_s=0.2)}) as (_, _, port):
+        client = await connect(port)
+        assert await client.rest() == b"hello\n"
+
+
+async def test_a_port_follows_the_annotation_and_open_connections_stay(connect: Connect) -> None:
+    async with running() as (stage, _, port):
+        client = await connect(port)
+        assert await client.body(6) == b"hello\n"
+        await stage.cluster.patch(
+            ROUTE, "default", "hello", patch={"metadata": {"annotations": {TCP_ANNOTATION: None}}}
+        )
+        await until(lambda: is_refused(port))
+        client.send(b"still")
+        assert await client.body(5) == b"still"
+
+
+async def test_a_port_that_is_taken_is_reported_and_another_service_is_served(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        async with running() as (stage, _, port):
+            await stage.route(WHOLE, name="other", annotations={TCP_ANNOTATION: str(taken.getsockname()[1])})
+            await until(lambda: any(record.message == "tcp.unavailable" for record in caplog.records))
+            assert await (await connect(port)).body(6) == b"hello\n"
+
+
+async def test_the_older_of_two_services_has_a_port(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as (stage, _, port):
+        await stage.route(WHOLE, name="zzz", annotations={TCP_ANNOTATION: str(port)})
+        await until(lambda: any(record.message == "tcp.unavailable" for record in caplog.records))
+        assert await (await connect(port)).body(6) == b"hello\n"
+
+
+async def test_a_client_of_http_cannot_ask_for_raw_bytes_to_an_app() -> None:
+    async def app(link: Link) -> None:
+        head = await link.head()
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(head), head))
+
+    async with running(app) as (stage, pod, _):
+        asked = relay_head(HOST.encode()).wire + b"Connection: Upgrade\r\nUpgrade: serving-tcp\r\n\r\n"
+        for address in (stage.public, pod.requests):
+            client = await Link.to(address)
+            client.send(b"GET / HTTP/1.1\r\nHost: %b\r\n%b" % (HOST.encode(), asked))
+            _, seen = await client.message()
+            assert b"Upgrade: serving-tcp\r\n" in seen
+            assert b"k-tcp-relay" not in seen.lower()
+            client.close()

@@ -1,0 +1,53 @@
+"""The claim of a route on a TCP port."""
+
+from typing import Any
+
+import pytest
+
+from serving.activator.io.tcplisteners import TcpClaim, tcp_claim_of
+from serving.activator.routing.hostclaims import ServedRoute, route_of
+from serving.model.knative import ACCESS_ANNOTATION, TCP_ANNOTATION, VISIBILITY_LABEL
+from serving.settings.controller import ControllerSettings
+
+SINCE = "2026-11-24T10:00:00Z"
+
+
+def route(annotations: dict[str, str], **metadata: Any) -> ServedRoute:  # noqa: ANN401 - fields of the API
+    made = {
+        "metadata": {
+            "name": "db",
+            "namespace": "default",
+            "creationTimestamp": SINCE,
+            "annotations": annotations,
+            **metadata,
+        },
+        "spec": {"traffic": [{"latestRevision": True, "percent": 100}, {"latestRevision": True, "tag": "new"}]},
+    }
+    found = route_of(made, ControllerSettings().host_rules)
+    assert isinstance(found, ServedRoute)
+    return found
+
+
+def test_a_route_claims_its_port_for_its_own_public_host() -> None:
+    claim = tcp_claim_of(route({TCP_ANNOTATION: "5432"}))
+    assert claim == TcpClaim(since=SINCE, route="default/db", port=5432, host="db.default.localhost")
+
+
+@pytest.mark.parametrize(
+    "served",
+    [
+        route({}),
+        route({TCP_ANNOTATION: "none"}),
+        route({TCP_ANNOTATION: "5432", ACCESS_ANNOTATION: "private"}),
+        route({TCP_ANNOTATION: "5432"}, labels={VISIBILITY_LABEL: "cluster-local"}),
+    ],
+    ids=["not asked for", "unreadable", "private", "cluster-local"],
+)
+def test_other_routes_claim_none(served: ServedRoute) -> None:
+    assert tcp_claim_of(served) is None
+
+
+def test_the_older_claim_comes_first() -> None:
+    old = TcpClaim(since="2026-01-01T00:00:00Z", route="default/z", port=1, host="z")
+    young = TcpClaim(since="2026-01-02T00:00:00Z", route="default/a", port=1, host="a")
+    assert sorted([young, old]) == [old, young]

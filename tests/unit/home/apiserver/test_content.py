@@ -1,6 +1,18 @@
-import pytest
+from collections.abc import Iterator
 
-from serving.home.apiserver.content import Shape, WantedShape, decode_body, duplicate_fields, wanted
+import msgspec
+import pytest
+import yaml
+
+from serving.home.apiserver.content import (
+    YAML_EVENTS_MAX,
+    Shape,
+    WantedShape,
+    check_yaml,
+    decode_body,
+    duplicate_fields,
+    wanted,
+)
 from serving.home.apiserver.requests import Fault
 
 KUBECTL = (
@@ -53,6 +65,12 @@ def test_a_body_may_be_yaml(content_type: str) -> None:
         (b"a: &x [1]\nb: *x", "application/yaml", 400),
         (b"a: !!python/object:os.system {}", "application/yaml", 400),
         (b"a: \xff", "application/yaml", 400),
+        (b"[" * 100_000, "application/json", 400),
+        (b'{"a": ' + b"9" * 5_000 + b"}", "application/json", 400),
+        (b"[" * 100_000, "application/yaml", 400),
+        (b"a: " + b"1:" * 100_000 + b"1", "application/yaml", 400),
+        (b"a: 0x" + b"f" * 100_000, "application/yaml", 400),
+        (b"- a\n" * YAML_EVENTS_MAX, "application/apply-patch+yaml", 413),
         (b"{}", "text/plain", 415),
         (b"{}", "application/vnd.kubernetes.protobuf", 400),
     ],
@@ -83,3 +101,32 @@ def test_the_same_field_in_two_objects_is_fine() -> None:
 )
 def test_duplicate_keys_are_found_in_json_and_yaml(data: bytes, content_type: str, found: list[str]) -> None:
     assert duplicate_fields(data, content_type) == found
+
+
+def test_no_event_of_yaml_is_read_after_the_one_too_many() -> None:
+    read = 0
+
+    def events() -> Iterator[yaml.Event]:
+        nonlocal read
+        while True:
+            read += 1
+            yield yaml.ScalarEvent(None, None, (True, False), "a")
+
+    with pytest.raises(Fault, match="send JSON") as caught:
+        check_yaml(events())
+    assert (caught.value.code, read) == (413, YAML_EVENTS_MAX + 1)
+
+
+def test_json_of_any_length_may_come_as_yaml() -> None:
+    sent = {"items": [{"a": "1", "b": str(number)} for number in range(YAML_EVENTS_MAX)]}
+    data = msgspec.json.encode(sent)
+    assert decode_body(data, "application/apply-patch+yaml") == sent
+    assert duplicate_fields(data.replace(b'"b":"0"', b'"a":"0"'), "application/apply-patch+yaml") == ["a"]
+
+
+def test_a_long_text_of_yaml_is_no_number() -> None:
+    text = "1 long text " * 50
+    assert decode_body(f"a: {text}\nb: '{'1' * 200}'".encode(), "application/yaml") == {
+        "a": text.strip(),
+        "b": "1" * 200,
+    }

@@ -11,6 +11,7 @@ OPAQUE = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 TEXTS = {"type": "object", "additionalProperties": TEXT}
 ANY = {"type": "object"}
 INT_OR_TEXT = {"x-kubernetes-int-or-string": True}
+_MAP = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 
 PLACE = "spec.f"
 SHARED = {
@@ -216,3 +217,26 @@ def test_duplicates_in_a_long_list_are_found_in_steps_of_its_length() -> None:
     value = [{"name": CountedName(f"N{number % 1999}")} for number in range(2000)]
     assert [one.where for one in breaches(schema, value, "env")] == ["env[1999]"]
     assert CountedName.comparison_count < 10 * len(value)
+
+
+def test_elements_beyond_a_bound_are_not_looked_into() -> None:
+    schema = {"type": "array", "maxItems": 2, "items": {"type": "string"}, **_MAP}
+    (problem,) = breaches(schema, [{"name": "same"}] * 100_000, "list")
+    assert problem.what == "Too many: 100000: must have at most 2 items"
+    items = {"type": "array", "maxItems": 2, "items": POINT}
+    many = [{"x": 1, "other": 1}] * 3
+    assert completed(items, many) is many
+    assert list(unknown_fields(items, many, "list")) == []
+
+
+def test_each_element_of_a_map_list_is_encoded_once() -> None:
+    counted = 0
+
+    class Counted(dict[str, object]):
+        def __getitem__(self, key: str) -> object:
+            nonlocal counted
+            counted += 1
+            return super().__getitem__(key)
+
+    found = list(breaches({"type": "array", **_MAP}, [Counted(name=str(number)) for number in range(1_000)], "list"))
+    assert (found, counted) == ([], 1_000)

@@ -5,10 +5,8 @@ import re
 import select
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,28 +14,21 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from serving.cli.client.api import fail, fail_usage
-from serving.cli.client.output import Progress
+from serving.cli.client.api import fail_usage
 from serving.cli.nodes.nodeflags import NODE_FLAGS, nodes_environment, with_node_flags
+from serving.cli.system.reload import reload_system
 from serving.home.containers.network import bind_gateway, gateway_of, remove_leftovers
 from serving.home.processes.confine import ISOLATION_VARIABLE
 from serving.home.processes.isolation import MODES, require_layers
 from serving.home.processes.process_lifetime import die_with_parent
-from serving.home.processes.processrecords import ProcessRecords
 from serving.home.state import StateFolder, default_state_path
-from serving.home.store.migrations import refuse_newer_journal
 from serving.home.supervisor.binding import PORTS, bind
 from serving.home.supervisor.children import CHILDREN
-from serving.home.supervisor.reloading import read_reload
+from serving.home.supervisor.notify import SystemdNotifier
 from serving.home.supervisor.supervisor import Supervisor
 from serving.model.errors import InvalidCertificate, Problem, SettingsError
 from serving.model.knative import WINDOW_ANNOTATION
-from serving.model.versions import NEWER_PODS, POD_RECORDS, refuse_newer
 from serving.samples import hello
-
-# Seven daemons that take a second each, and a minute for one that does not start.
-_TIMEOUT_S = 180.0
-_POLL_S = 0.05
 
 # The descriptor on which the system in the background reports that it has started.
 _READY_VARIABLE = "SERVING_UP_READY_FD"
@@ -55,53 +46,6 @@ _EXIT_SETTINGS = 2
 _PORT_MAX = 65_535
 _TLS = "SERVING_ACTIVATOR_TLS_"
 _TLS_SOURCES = ("CERTIFICATE_FILES", "FOLDER", "SECRETS")
-
-
-def reload_system(state_path: Path) -> None:
-    """Reload the system running on a state folder, and print each replacement; exits with 1 on failure."""
-    state = StateFolder(state_path)
-    pid = state.holder()
-    if pid is None:
-        fail(f"serving does not run with the state folder {state.path}; `serving up` starts it")
-    refuse_newer_state(state)
-    # A reload that is already running began with the earlier state.
-    awaited_count = read_reload(state.reload)["begun_count"] + 1
-    try:
-        os.kill(pid, signal.SIGHUP)
-    except PermissionError:
-        fail(f"process {pid} belongs to another user; run `serving up --reload` as that user")
-    except ProcessLookupError:
-        fail(f"process {pid}, which {state.path} names, cannot be seen from here; is it in a container?")
-    with Progress("waiting for the new processes"):
-        error = _until_reloaded(state, pid, awaited_count)
-    if error is not None:
-        fail(f"{error}; processes that were not replaced go on")
-    click.echo("serving is reloaded; old activators end with their last request")
-
-
-def refuse_newer_state(state: StateFolder) -> None:
-    """Raise for files of a newer version: before anything is replaced, by processes that could not start."""
-    refuse_newer_journal(state.journal)
-    for pod, note in ProcessRecords(state.processes).read()[1].items():
-        refuse_newer(f"the note about pod {pod}", note.get("version", 1), known=POD_RECORDS, action=NEWER_PODS)
-
-
-def _until_reloaded(state: StateFolder, pid: int, awaited_count: int) -> str | None:
-    """Print replacements until the awaited reload has ended; returns its error."""
-    deadline_s, shown_count = time.monotonic() + _TIMEOUT_S, 0
-    while True:
-        found = read_reload(state.reload)
-        if found["begun_count"] >= awaited_count:
-            for line in found["replaced"][shown_count:]:
-                click.echo(line)
-            shown_count = len(found["replaced"])
-        if found["ended_count"] >= awaited_count:
-            return found["error"]
-        if state.holder() != pid:
-            fail("serving has ended; see its output")
-        if time.monotonic() >= deadline_s:
-            fail(f"not reloaded after {_TIMEOUT_S:g} s; see the logs in {state.logs}")
-        time.sleep(_POLL_S)
 
 
 def start_in_background(arguments: Sequence[str], logs: Path) -> int:
@@ -241,6 +185,11 @@ def _port_options(command: Callable[..., None]) -> Callable[..., None]:
     help="How far pods that are processes are kept from this machine and from each other; strict refuses to start where a "
     "part of it is missing.",
 )
+@click.option(
+    "--systemd",
+    is_flag=True,
+    help="Run as a service of systemd with Type=notify; `serving install-service` writes one.",
+)
 @click.option("--sample", is_flag=True, help="Deploy the service hello, which greets.")
 def up(  # noqa: PLR0913 - options
     *,
@@ -249,6 +198,7 @@ def up(  # noqa: PLR0913 - options
     tls_keys: Sequence[Path],
     activator_count: int,
     isolation: str,
+    systemd: bool,
     sample: bool,
     detach: bool,
     **more: Any,  # noqa: ANN401 - ports, flags of nodes, and whether to reload
@@ -260,6 +210,9 @@ def up(  # noqa: PLR0913 - options
         reload_system(state.path)
         return
     _refuse_wrong_settings()
+    notifier = SystemdNotifier(os.environ)
+    if systemd and not notifier.is_on:
+        fail_usage("--systemd needs a service of systemd with Type=notify; `serving install-service` writes one")
     if detach:
         sys.exit(_run_in_background(state, has_sample=sample))
     by_name = {
@@ -308,7 +261,7 @@ def up(  # noqa: PLR0913 - options
             subprocess.Popen(_sample_command(state.path), preexec_fn=die_with_parent)  # noqa: S603, PLW1509 - our own CLI; one thread, by design
         report_ready()
 
-    exit_code = Supervisor(state, sockets, children, environment=environment).run(on_started)
+    exit_code = Supervisor(state, sockets, children, environment=environment, notifier=notifier).run(on_started)
     remove_leftovers(state.path)
     click.echo("serving has ended", err=exit_code != 0)
     sys.exit(exit_code)

@@ -27,6 +27,7 @@ from serving.home.processes.process_lifetime import adopt_orphans, children_of, 
 from serving.home.processes.processrecords import ProcessEvents
 from serving.home.state import StateFolder, write_private
 from serving.home.supervisor.children import ACTIVATOR, TEMPLATE, Child, ChildProcess, ControllingTerminal
+from serving.home.supervisor.notify import SystemdNotifier
 from serving.home.supervisor.reloading import ReloadReport
 
 # A child that lived this long was sound; its next end is answered at once.
@@ -70,7 +71,9 @@ class Supervisor:
         children: Sequence[Child],
         *,
         environment: Mapping[str, str] = MappingProxyType({}),
+        notifier: SystemdNotifier | None = None,
     ) -> None:
+        self._notifier = notifier or SystemdNotifier({})
         self._environment = environment
         self._state = state
         self._sockets = sockets
@@ -98,6 +101,7 @@ class Supervisor:
         self._until_started()
         if not self._is_stopping:
             on_started()
+            self._notifier.report_started()
         while not self._is_stopping:
             self._turn(self._next_start_s())
             if self._is_reload_wanted and not self._is_stopping:
@@ -108,7 +112,8 @@ class Supervisor:
 
     def _turn(self, timeout_s: float) -> None:
         """Wait for a signal, and carry out due work."""
-        received = signal.sigtimedwait(_SIGNALS, timeout_s)
+        self._notifier.report_alive()
+        received = signal.sigtimedwait(_SIGNALS, min(timeout_s, self._notifier.period_s or timeout_s))
         if received is not None and received.si_signo == signal.SIGHUP:
             if not self._terminal.is_lost:
                 self._is_reload_wanted = True
@@ -329,6 +334,7 @@ class Supervisor:
 
     def _stop_all(self) -> None:
         """Stop the children in reverse order. A second signal kills all of them at once."""
+        self._notifier.report_stopping()
         finishing = list(self._beside)
         for process in finishing:
             process.signal(signal.SIGTERM)

@@ -1,0 +1,50 @@
+"""Reports to systemd, by sd_notify(3): started, alive, and stopping. Standard library only: the supervisor uses it."""
+
+import contextlib
+import os
+import socket
+from collections.abc import MutableMapping
+
+_USEC = 1e6
+
+
+class SystemdNotifier:
+    """Sends states to the socket that systemd names in the environment; without one it sends nothing.
+
+    ``period_s`` is how often ``report_alive`` is due, half of the watchdog's time; None without a watchdog. The variables are
+    removed from the environment: no child is to speak for the service.
+    """
+
+    def __init__(self, environment: MutableMapping[str, str]) -> None:
+        self._address = environment.pop("NOTIFY_SOCKET", "")
+        watchdog = environment.pop("WATCHDOG_USEC", "")
+        is_ours = environment.pop("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self.period_s = int(watchdog) / _USEC / 2 if watchdog.isdecimal() and int(watchdog) and is_ours else None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a systemd to report to."""
+        return bool(self._address)
+
+    def report_started(self) -> None:
+        """Report that the system serves; units that wait for this one start."""
+        self._send(f"READY=1\nMAINPID={os.getpid()}\nSTATUS=serving")
+
+    def report_alive(self) -> None:
+        """Reset the watchdog."""
+        self._send("WATCHDOG=1")
+
+    def report_stopping(self) -> None:
+        """Report that the end has begun; pods finish their requests."""
+        self._send("STOPPING=1\nSTATUS=ending; pods finish their requests")
+
+    def _send(self, state: str) -> None:
+        if not self._address:
+            return
+        # A first "@" is an abstract socket. Without systemd the service goes on.
+        address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as one,
+        ):
+            one.sendto(state.encode(), address)

@@ -1,0 +1,46 @@
+"""Reports to systemd, over a real socket."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from serving.home.supervisor.notify import SystemdNotifier
+
+
+@pytest.mark.parametrize("is_abstract", [False, True])
+def test_states_arrive_at_the_socket(tmp_path: Path, is_abstract: bool) -> None:
+    name = f"@serving-{os.getpid()}" if is_abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(f"\0{name[1:]}" if is_abstract else name)
+        notifier = SystemdNotifier({"NOTIFY_SOCKET": name})
+        notifier.report_started()
+        notifier.report_alive()
+        notifier.report_stopping()
+        found = [systemd.recv(4096).decode().splitlines()[0] for _ in range(3)]
+    assert (notifier.is_on, found) == (True, ["READY=1", "WATCHDOG=1", "STOPPING=1"])
+
+
+def test_without_systemd_nothing_is_sent_and_a_lost_one_ends_nothing(tmp_path: Path) -> None:
+    assert not SystemdNotifier({}).is_on
+    SystemdNotifier({}).report_alive()
+    SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}).report_alive()
+
+
+@pytest.mark.parametrize(
+    ("environment", "period_s"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": "60000000"}, 30.0),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": str(os.getpid())}, 30.0),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+    ],
+)
+def test_the_watchdog_is_fed_twice_in_its_time_and_by_its_process_alone(
+    environment: dict[str, str], period_s: float | None
+) -> None:
+    assert SystemdNotifier(environment).period_s == period_s
+    assert environment == {}

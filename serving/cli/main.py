@@ -34,6 +34,7 @@ SECTIONS: dict[str, Section] = {
         "kubeconfig": ("serving.cli.services.access:kubeconfig", "Print a kubeconfig, also for a user's token."),
         "backup": ("serving.cli.system.backup:backup", "Save the services and secrets of this machine to a file."),
         "restore": ("serving.cli.system.backup:restore", "Fill an empty state folder from such a file."),
+        "bundle": ("serving.cli.system.bundle:bundle", "Collect what a bug report needs, without secrets."),
         "install-service": ("serving.cli.system.service:install_service", "Run the system by systemd, from boot on."),
         "config": ("serving.cli.system.config:config", "Show, check and print settings."),
     },

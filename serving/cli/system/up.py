@@ -198,7 +198,6 @@ def up(  # noqa: PLR0913 - options
     tls_keys: Sequence[Path],
     activator_count: int,
     isolation: str,
-    systemd: bool,
     sample: bool,
     detach: bool,
     **more: Any,  # noqa: ANN401 - ports, flags of nodes, and whether to reload
@@ -210,9 +209,7 @@ def up(  # noqa: PLR0913 - options
         reload_system(state.path)
         return
     _refuse_wrong_settings()
-    notifier = SystemdNotifier(os.environ)
-    if systemd and not notifier.is_on:
-        fail_usage("--systemd needs a service of systemd with Type=notify; `serving install-service` writes one")
+    notifier = _systemd_notifier(is_wanted=more.pop("systemd"))
     if detach:
         sys.exit(_run_in_background(state, has_sample=sample))
     by_name = {
@@ -249,8 +246,7 @@ def up(  # noqa: PLR0913 - options
         click.echo(f"dashboard: {_dashboard_text(sockets['dashboard'].getsockname()[1], state)}")
         for line in path_lines(Path(sys.argv[0]), Path(sys.executable), os.environ.get("PATH", "")):
             click.echo(line)
-        click.echo(f"kubectl: export KUBECONFIG={state.kubeconfig}")
-        click.echo(f"logs:    {state.logs}")
+        click.echo(f"kubectl: export KUBECONFIG={state.kubeconfig}\nlogs:    {state.logs}")
         if activator_count > 1:
             pages = (
                 sockets[name].getsockname()[1] for name in sockets if re.fullmatch(r"activator(-\d+)?-metrics", name)
@@ -275,6 +271,13 @@ def _run_in_background(state: StateFolder, *, has_sample: bool) -> int:
     if code == 0 and has_sample:
         code = subprocess.run(_sample_command(state.path), check=False).returncode  # noqa: S603 - our own CLI
     return code
+
+
+def _systemd_notifier(*, is_wanted: bool) -> SystemdNotifier:
+    notifier = SystemdNotifier(os.environ)
+    if is_wanted and not notifier.is_on:
+        fail_usage("--systemd needs a service of systemd with Type=notify; `serving install-service` writes one")
+    return notifier
 
 
 def _refuse_wrong_settings() -> None:

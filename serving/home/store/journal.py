@@ -80,7 +80,6 @@ class Journal:
         self.path = Path(path)
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._reserve = self.path.with_name(f"{self.path.name}.reserve")
-        self._mark = self.path.with_name(f"{self.path.name}.versions")
         self._is_reserving = self._is_full = False
         self._writing = threading.Lock()
         try:
@@ -102,30 +101,14 @@ class Journal:
         self._connection = _opened(self.path, bytes_max)
         try:
             start_version: int = self._connection.execute("SELECT reserved FROM versions").fetchone()[0]
-            start_version = self._above_older_copy(start_version)
+            start_version = _above_older_copy(self.path, start_version)
             self.reserved = start_version + VERSION_BLOCK
             self._write([_Reservation(self.reserved)])
-            self._mark_reserved()
+            _mark_reserved(self.path, self.reserved)
         except sqlite3.Error as error:
             self._connection.close()
             raise Unavailable(f"the journal {self.path} cannot be written: {error}") from error
         return start_version
-
-    def _above_older_copy(self, start_version: int) -> int:
-        """The first version to use: above all that this folder has handed out, also where an older file was put back."""
-        marked = 0
-        with contextlib.suppress(OSError, ValueError):
-            marked = int(self._mark.read_text(encoding="ascii"))
-        if marked <= start_version:
-            return start_version
-        extra = {"path": str(self.path), "its_versions": start_version, "handed_out": marked}
-        _log.warning("journal.older_copy", extra=extra)
-        return marked
-
-    def _mark_reserved(self) -> None:
-        """Note the reserved versions beside the file. Without room for that, an older copy is not noticed."""
-        with contextlib.suppress(OSError):
-            write_synced(self._mark, str(self.reserved).encode())
 
     def __repr__(self) -> str:
         return f"Journal({self.path.name}, {self._waiting.qsize()} waiting)"
@@ -145,17 +128,12 @@ class Journal:
             raise Unavailable(f"the journal is {_WAITING_MAX} writes behind; try again later")
         self._send((entry, done))
 
-    def write_now(self, entries: Sequence[JournalEntry]) -> None:
-        """Commit entries before this returns. Call it before the first ``submit`` only. Raises ``Unavailable``."""
+    def write_now(self, entries: Sequence[JournalEntry], *, reserved: int = 0) -> None:
+        """Commit entries, and versions up to ``reserved``. Call it before the first ``submit`` only. Raises ``Unavailable``."""
         try:
-            self._write(entries)
+            self._write([*entries, _Reservation(reserved)])
         except sqlite3.Error as error:
             raise Unavailable(f"the journal {self.path} cannot be written: {error}") from error
-
-    def reserve(self, up_to: int) -> None:
-        """Reserve versions up to a number before this returns. Call it before the first ``submit`` only."""
-        self._write([_Reservation(up_to)])
-        self.reserved = max(self.reserved, up_to)
 
     def claim(self, version: int) -> None:
         """Ensure that a version is reserved, and reserve more in the background ahead of need.
@@ -178,7 +156,7 @@ class Journal:
             self._is_reserving = False
             if error is None:
                 self.reserved = up_to
-                self._mark_reserved()
+                _mark_reserved(self.path, up_to)
 
         self._send((_Reservation(up_to), done))
 
@@ -305,6 +283,27 @@ class Journal:
     def _write(self, items: Sequence[JournalEntry | _Reservation]) -> None:
         with self._writing:
             _commit_items(self._connection, items)
+
+
+def _mark_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.versions")
+
+
+def _above_older_copy(path: Path, start_version: int) -> int:
+    """The first version above all that this folder has handed out, also where an older file was put back."""
+    marked = 0
+    with contextlib.suppress(OSError, ValueError):
+        marked = int(_mark_of(path).read_text(encoding="ascii"))
+    if marked > start_version:
+        extra = {"path": str(path), "its_versions": start_version, "handed_out": marked}
+        _log.warning("journal.older_copy", extra=extra)
+    return max(marked, start_version)
+
+
+def _mark_reserved(path: Path, reserved: int) -> None:
+    """Note the reserved versions beside the file. Without room for that, an older copy is not noticed."""
+    with contextlib.suppress(OSError):
+        write_synced(_mark_of(path), str(reserved).encode())
 
 
 def _commit_items(connection: sqlite3.Connection, items: Sequence[JournalEntry | _Reservation]) -> None:

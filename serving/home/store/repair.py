@@ -80,8 +80,7 @@ def write_repaired(path: Path, found: DamagedJournal, *, stamp: str) -> Path:
         Path(f"{made}{suffix}").unlink(missing_ok=True)
     journal = Journal(made)
     try:
-        journal.write_now(found.kept)
-        journal.reserve(found.reserved)
+        journal.write_now(found.kept, reserved=found.reserved)
     finally:
         asyncio.run(journal.close())
     for beside in ("reserve", "versions"):

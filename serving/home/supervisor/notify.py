@@ -27,7 +27,7 @@ class SystemdNotifier:
         return bool(self._address)
 
     def report_started(self) -> None:
-        """Report that the system serves; units that wait for this one start."""
+        """Report that the system serves."""
         self._send(f"READY=1\nMAINPID={os.getpid()}\nSTATUS=serving")
 
     def report_alive(self) -> None:

@@ -1,0 +1,64 @@
+"""What `serving bundle` writes has no secret in it."""
+
+import base64
+import tarfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from serving.cli.main import main
+from serving.cli.system.bundle import redacted, without_values
+from serving.home.store.journal import Journal, JournalEntry
+
+SECRET = "hunter2hunter2"  # noqa: S105 - of the test
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"log: {SECRET} was here", "log: <removed> was here"),
+        ('{"Authorization": "Bearer abc.def"}', '{"Authorization": "Bearer <removed>"}'),
+        ("run --password=open --verbose", "run --password=<removed> --verbose"),
+        ("GET /?api_key=abc&page=2", "GET /?api_key=<removed>&page=2"),
+        ("-----BEGIN PRIVATE KEY-----\nMII\n-----END PRIVATE KEY-----\n", "<removed>\n"),
+        ('{"event": "peer.met", "peer": 1}', '{"event": "peer.met", "peer": 1}'),
+    ],
+)
+def test_secrets_are_replaced(text: str, expected: str) -> None:
+    assert redacted(text, [SECRET]) == expected
+
+
+def test_values_of_variables_are_replaced_and_references_stay() -> None:
+    env = [{"name": "A", "value": "x"}, {"name": "B", "valueFrom": {"secretKeyRef": {"name": "db", "key": "p"}}}]
+    found = without_values({"spec": [{"env": env}], "metadata": {"managedFields": [], "name": "one"}})
+    assert found == {"spec": [{"env": [{"name": "A", "value": "<removed>"}, env[1]]}], "metadata": {"name": "one"}}
+
+
+async def test_a_stopped_system_is_bundled_without_what_its_secrets_hold(tmp_path: Path) -> None:
+    """Takes two seconds: the commands that it collects start processes."""
+    state, file = tmp_path / "state", tmp_path / "bundle.tar.gz"
+    (state / "logs").mkdir(parents=True)
+    (state / "token").write_text("token-of-the-api")
+    (state / "logs" / "control.log").write_text(f"connected with {SECRET}, token-of-the-api\n")
+    journal = Journal(state / "journal.db")
+    data = b'{"metadata":{"name":"db"},"data":{"password":"%s"}}' % base64.b64encode(SECRET.encode())
+    journal.write_now([JournalEntry(kind="secrets", namespace="default", name="db", data=data)])
+    await journal.close()
+    done = CliRunner().invoke(main, ["bundle", str(file), f"--state={state}"])
+    assert done.exit_code == 0, done.output
+    assert file.stat().st_mode & 0o077 == 0
+    with tarfile.open(file) as archive:
+        names = archive.getnames()
+        texts = [found.read().decode() for name in names if (found := archive.extractfile(name)) is not None]
+    assert {"serving-bundle/doctor.json", "serving-bundle/version.json", "serving-bundle/logs/control.log"} <= set(
+        names
+    )
+    assert "connected with <removed>, <removed>\n" in texts
+    assert not [one for one in texts if SECRET in one or "token-of-the-api" in one]
+    assert "File exists" in CliRunner().invoke(main, ["bundle", str(file), f"--state={state}"]).output
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["bundle", str(tmp_path / "b.tar.gz"), f"--state={tmp_path}/nowhere"])
+    assert (done.exit_code, "nowhere; `serving up` makes one" in done.output) == (1, True)

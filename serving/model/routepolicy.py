@@ -14,12 +14,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-from serving.model.callers import CallerRule, caller_rule
+from serving.model.accessrules import CallerRule, JwtRule, caller_rule, jwt_rule
 from serving.model.knative import (
     ACCESS_ANNOTATION,
     ACCESS_TOKEN_VERSION_ANNOTATION,
     ALLOW_FROM_ANNOTATION,
     CLAIMED_TAGS_ANNOTATION,
+    JWT_ANNOTATION,
     PLACEHOLDER_PAGE_ANNOTATION,
     ROUTE_BY_HEADER_ANNOTATION,
     SESSION_AFFINITY_ANNOTATION,
@@ -68,6 +69,7 @@ class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True):
     is_private: bool = False
     token_version: str = ""
     callers: CallerRule | None = None
+    jwt: JwtRule | None = None
     affinity: SessionAffinity | None = None
     header_rules: tuple[HeaderRule, ...] = ()
     has_placeholder: bool = False
@@ -86,8 +88,8 @@ class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_guarded(self) -> bool:
-        """Whether pods take requests of activators only, because the callers are limited."""
-        return self.callers is not None and not self.callers.is_open
+        """Whether pods take requests of activators only, which check callers and tokens."""
+        return self.jwt is not None or (self.callers is not None and not self.callers.is_open)
 
 
 OPEN_POLICY = RoutePolicy()
@@ -105,7 +107,8 @@ def route_policy(annotations: Mapping[str, str]) -> RoutePolicy:
         is_private, version = True, "invalid"
     tcp_port = _tcp_port(annotations.get(TCP_ANNOTATION, ""), problems)
     callers = _callers(annotations.get(ALLOW_FROM_ANNOTATION), problems)
-    if tcp_port and (is_private or (callers is not None and not callers.is_open)):
+    jwt = _jwt(annotations.get(JWT_ANNOTATION), problems)
+    if tcp_port and (is_private or jwt is not None or (callers is not None and not callers.is_open)):
         problems.append(f"annotation {TCP_ANNOTATION} has no effect: a TCP connection carries no token of its caller")
         tcp_port = 0
     rules = header_rules_of(annotations.get(ROUTE_BY_HEADER_ANNOTATION, ""), problems)
@@ -113,6 +116,7 @@ def route_policy(annotations: Mapping[str, str]) -> RoutePolicy:
         is_private=is_private,
         token_version=version,
         callers=callers,
+        jwt=jwt,
         affinity=_affinity(annotations.get(SESSION_AFFINITY_ANNOTATION, ""), problems),
         header_rules=rules,
         has_placeholder=_has_placeholder(annotations.get(PLACEHOLDER_PAGE_ANNOTATION, "false"), problems),
@@ -150,6 +154,14 @@ def _callers(text: str | None, problems: list[str]) -> CallerRule | None:
         _problem(ALLOW_FROM_ANNOTATION, one, "namespace/NS, serviceaccount/NS/NAME, service/NS/NAME, or * alone")
         for one in wrong
     ]
+    return rule
+
+
+def _jwt(text: str | None, problems: list[str]) -> JwtRule | None:
+    if text is None:
+        return None
+    rule, wrong = jwt_rule(text)
+    problems += [f"annotation {JWT_ANNOTATION}: {one}" for one in wrong]
     return rule
 
 

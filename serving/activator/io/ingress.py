@@ -10,6 +10,7 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from serving.activator.io.forwarding import PodCredentials, RevisionTimeouts, Ticker
 from serving.activator.io.knownhead import KnownHead, known_head, marks_of
@@ -45,6 +46,9 @@ from serving.proxy.forwarding.phase import ExchangeOutcome
 from serving.proxy.forwarding.policy import member_of
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.policy import share_of
+
+if TYPE_CHECKING:
+    from serving.activator.io.jwtcheck import JwtChecker
 
 _log = logging.getLogger("activator")
 
@@ -83,6 +87,7 @@ class Ingress:
         self._draw = draw
         self._clock = clock
         self._on_wake = on_wake
+        self._jwt: JwtChecker | None = None
         self._clients = Clients(member_of(settings.http.trusted_proxies))
         router.is_open = _is_open
         self.metrics = ActivatorMetrics(
@@ -252,15 +257,26 @@ class Ingress:
         elif is_refused(exchange, access, self._key, now_s=wall_s()):
             self.counts["refused-access"] += 1
             return None
+        elif access.jwt is not None and not self._tokens().admits(exchange, access, again=self.begin):
+            self.counts["refused-access"] += not exchange.is_waiting
+            return None
         if not site.revisions:
             exchange.respond(503, f"service {site.route} is not ready: {site.unready_reason}\n".encode(), _RETRY)
             return None
         known = known_head(head, site, marks, turn=self.routes.turn)
         if is_probe:
-            exchange.head = without_agent(head)
+            exchange.head = without_agent(exchange.head)
         elif exchange.head is head and (access is None or access.is_lasting):
             exchange.peer.known = known
         return known
+
+    def _tokens(self) -> "JwtChecker":
+        """The checker of tokens, made for the first request that needs it: others are spared its imports."""
+        if self._jwt is None:
+            from serving.activator.io.jwtcheck import JwtChecker  # noqa: PLC0415 - as said
+
+            self._jwt = JwtChecker()
+        return self._jwt
 
     def _is_own_response(self, exchange: Exchange, site: Site | None, *, agent: bytes) -> bool:
         """Respond to a probe or an unknown host; return whether the request was one."""

@@ -135,13 +135,14 @@ def _site(
             bounds.append((bounds[-1] if bounds else 0) + percent)
     name, namespace = facts.metadata.name, facts.metadata.namespace
     access = None
-    if policy.is_private or policy.callers is not None:
+    if policy.is_private or policy.callers is not None or policy.jwt is not None:
         access = AccessRule(
             namespace=namespace,
             route=name,
             version=policy.token_version,
             is_private=policy.is_private,
             callers=policy.callers,
+            jwt=policy.jwt,
         )
     return Site(
         route=facts.key,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from serving.model.callers import CallerRule
+from serving.model.accessrules import CallerRule, JwtRule
 from serving.model.errors import InvalidValue
 from serving.model.identities import CallerIdentity
 from serving.model.knative import RevisionKey
@@ -40,7 +40,7 @@ class Listener(enum.StrEnum):
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     """The access requirements of a route.
 
-    ``is_private``: its token, in the version of its annotation ("" is the first). ``callers``: a caller that it admits.
+    ``is_private``: its token, in the version of its annotation ("" is the first). ``callers``: a caller that it admits. ``jwt``: a JSON Web Token.
     """
 
     namespace: str
@@ -48,11 +48,12 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     is_private: bool = True
     callers: CallerRule | None = None
+    jwt: JwtRule | None = None
 
     @property
     def is_lasting(self) -> bool:
-        """Whether a head that was let in once may come again unchecked: a caller's token expires."""
-        return self.callers is None or self.callers.is_open
+        """Whether a head that was let in once may come again unchecked: tokens expire."""
+        return self.jwt is None and (self.callers is None or self.callers.is_open)
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,7 +48,9 @@ _INSPECTED = (RESERVED | _LEFT_OUT) | {
     b"x-forwarded-host",
     b"x-forwarded-proto",
 }
-_SECRET = frozenset({b"authorization", b"cookie", b"k-pod-secret", b"proxy-authorization", b"set-cookie"})
+_SECRET = frozenset(
+    {b"authorization", b"cookie", b"k-pod-secret", b"proxy-authorization", b"set-cookie", b"x-serving-caller"}
+)
 # Most request lines of real clients but cookies are shorter; with the bound below, 4096 x 128 bytes = half a megabyte.
 _REMEMBERED_BYTES_MAX = 128
 _REMEMBERED_MAX = 4096

@@ -38,7 +38,7 @@ DIRECT: Origin = (False, None)
 TEXT: Headers = ((b"Content-Type", b"text/plain; charset=utf-8"),)
 RETRY: Headers = (*TEXT, (b"Retry-After", b"1"))
 QUEUE_FULL = b"pending request queue full"
-GUARDED = b"this pod takes requests of activators only: its service has an allow-from\n"
+GUARDED = b"this pod takes requests of activators only: its service limits its callers\n"
 NO_ACTIVATOR = b"this pod takes requests of activators only, over TLS\n"
 OUT_OF_MEMORY = b"the app ran out of memory while it handled the request"
 WAITED_TOO_LONG = b"waited too long for a free slot"

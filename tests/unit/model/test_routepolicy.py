@@ -12,6 +12,7 @@ from serving.model.knative import (
     ACCESS_ANNOTATION,
     ACCESS_TOKEN_VERSION_ANNOTATION,
     ALLOW_FROM_ANNOTATION,
+    JWT_ANNOTATION,
     PLACEHOLDER_PAGE_ANNOTATION,
     ROLLOUT_ANNOTATION,
     ROUTE_BY_HEADER_ANNOTATION,
@@ -115,6 +116,7 @@ def test_a_private_route_needs_the_activator_though_it_chooses_nothing() -> None
         (SESSION_AFFINITY_ANNOTATION, "sticky", '"cookie", "header:NAME" or "none"'),
         (SESSION_AFFINITY_ANNOTATION, "header:a b", '"cookie", "header:NAME" or "none"'),
         (ALLOW_FROM_ANNOTATION, "shop", "namespace/NS"),
+        (JWT_ANNOTATION, "issuer=https://x", "audience=NAME is needed"),
         (ROUTE_BY_HEADER_ANNOTATION, "X-Beta", "HEADER=VALUE:TAG"),
         (ROUTE_BY_HEADER_ANNOTATION, "X[]=1:beta", "HEADER=VALUE:TAG"),
         (ROUTE_BY_HEADER_ANNOTATION, ",".join(f"x=1:t{number}" for number in range(17)), "at most 16 rules"),
@@ -140,10 +142,20 @@ def test_limited_callers_guard_the_pods(text: str, is_guarded: bool) -> None:
 
 def test_a_port_for_tcp_is_one_of_a_public_service() -> None:
     assert route_policy({TCP_ANNOTATION: "5432"}).tcp_port == 5432
-    for guard in ({ACCESS_ANNOTATION: "private"}, {ALLOW_FROM_ANNOTATION: "namespace/a"}):
+    for guard in (
+        {ACCESS_ANNOTATION: "private"},
+        {ALLOW_FROM_ANNOTATION: "namespace/a"},
+        {JWT_ANNOTATION: "issuer=https://x, audience=a"},
+    ):
         guarded = route_policy({TCP_ANNOTATION: "5432", **guard})
         assert guarded.tcp_port == 0
         assert "carries no token" in guarded.problems[0]
+
+
+def test_a_rule_for_tokens_guards_the_pods() -> None:
+    policy = route_policy({JWT_ANNOTATION: "issuer=https://x, audience=a"})
+    assert policy.jwt is not None
+    assert policy.is_guarded
 
 
 @given(st.dictionaries(st.sampled_from(_ALL), st.text(max_size=40)))

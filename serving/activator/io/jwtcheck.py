@@ -1,0 +1,200 @@
+"""Lets in requests with a JSON Web Token that the rule of their route takes, and gives its claims to the app as headers.
+
+The token's algorithm must be one of its key, so that neither ``none`` nor a public key as an HMAC secret passes. Without keys the
+request waits for them, for a bounded time, or gets 503. Headers with the prefix of claims are removed from what clients sent.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from serving.activator.io.jwtkeys import KeySet, SigningKey
+from serving.activator.routing.sites import AccessRefusal, AccessRule
+from serving.aio.clock import now_s, wall_s
+from serving.model.accessrules import JwtRule
+from serving.proxy.forwarding.exchange import Exchange
+from serving.proxy.http1.lines import HeaderLine
+from serving.proxy.http1.requesthead import RequestHead
+
+CLAIM_PREFIX = b"x-jwt-claim-"
+TOKEN_BYTES_MAX = 8192
+"""Largest token. An app that needs more claims asks the issuer for them."""
+
+# As most validators: the clocks of an issuer and of this machine may differ by so much.
+_LEEWAY_S = 60.0
+_SETS_MAX = 256
+_VERIFIED_MAX = 4096
+_CLAIM_BYTES_MAX = 1024
+# Printable ASCII but the sign of the encoding itself.
+_SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+_OPTIONS: Any = {"verify_exp": False, "verify_nbf": False, "verify_iat": False, "require": ["exp", "iss", "aud"]}
+
+
+class BadToken(Exception):
+    """A token that is refused. The text gives the reason."""
+
+
+class UnknownKey(BadToken):
+    """A token with a key id that is not among the keys."""
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """The claims that an app gets, as header lines, and when the token ends, since the epoch."""
+
+    lines: tuple[HeaderLine, ...]
+    until_s: float
+
+
+def verify(token: str, rule: JwtRule, keys: Mapping[str, SigningKey], *, at_s: float) -> Verified:
+    """The claims of a token at a time since the epoch. Raises ``BadToken``, ``UnknownKey``."""
+    import jwt  # noqa: PLC0415 - only with a rule
+
+    if len(token) > TOKEN_BYTES_MAX:
+        raise BadToken(f"it has more than {TOKEN_BYTES_MAX} bytes")
+    try:
+        head = jwt.get_unverified_header(token)
+        key = _key_of(head, keys)
+        claims = jwt.decode(
+            token, key.key, algorithms=[head["alg"]], audience=rule.audiences, issuer=rule.issuer, options=_OPTIONS
+        )
+        until_s, from_s = (float(claims.get(name, other)) for name, other in (("exp", 0), ("nbf", 0)))
+    except BadToken:
+        raise
+    except Exception as error:  # whatever hostile bytes make of the parser
+        text = str(error) if isinstance(error, jwt.PyJWTError) else "it cannot be read"
+        raise BadToken(text) from error
+    if not math.isfinite(until_s) or until_s + _LEEWAY_S <= at_s:
+        raise BadToken("it has expired")
+    if not from_s - _LEEWAY_S <= at_s:
+        raise BadToken("it is not valid yet")
+    lines = [_line(name, claims[name]) for name in rule.claims if name in claims]
+    return Verified(lines=tuple(one for one in lines if one is not None), until_s=until_s + _LEEWAY_S)
+
+
+def _key_of(head: Mapping[str, Any], keys: Mapping[str, SigningKey]) -> SigningKey:
+    """The key of a token. Its algorithm must be one of the key's."""
+    if "crit" in head or head.get("b64") is False:
+        raise BadToken("it has extensions that are not known here")
+    given = head.get("kid")
+    key_id = given if isinstance(given, str) else next(iter(keys)) if given is None and len(keys) == 1 else ""
+    key = keys.get(key_id)
+    if key is None:
+        raise UnknownKey("its key is unknown")
+    if head.get("alg") not in key.algorithms:
+        raise BadToken(f"its algorithm is none of its key: {', '.join(sorted(key.algorithms))}")
+    return key
+
+
+def _line(name: str, value: object) -> HeaderLine | None:
+    """A claim as a header line: texts, numbers, and lists of them; None for any other, and for what is too long."""
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(one, str | int | float) for one in values):
+        return None
+    texts = [str(one).lower() if isinstance(one, bool) else str(one) for one in values]
+    text = quote(",".join(texts), safe=_SAFE, errors="replace").strip().encode()
+    # A name with an underscore would be dropped on its way.
+    header = CLAIM_PREFIX + name.lower().replace("_", "-").encode()
+    if len(text) > _CLAIM_BYTES_MAX:
+        return None
+    return HeaderLine(name=header, value=text, wire=b"%b: %b\r\n" % (header, text), plain=True, matters=False)
+
+
+def with_claims(head: RequestHead, lines: tuple[HeaderLine, ...]) -> RequestHead:
+    """The head with these claims only, whatever the client sent."""
+    rest = head.without(lambda one: one.name.startswith(CLAIM_PREFIX))
+    wire = rest.wire + b"".join(one.wire for one in lines)
+    return msgspec.structs.replace(rest, lines=[*rest.lines, *lines], wire=wire)
+
+
+class JwtChecker:
+    """Checks the tokens of requests, and keeps keys and the tokens that it has verified."""
+
+    def __init__(self) -> None:
+        self._waited: set[Exchange] = set()
+        self._sets: dict[tuple[str, str], KeySet] = {}
+        self._verified: dict[tuple[AccessRule, str], tuple[Mapping[str, Any], Verified]] = {}
+
+    def admits(self, exchange: Exchange, rule: AccessRule, *, again: Callable[[Exchange], None]) -> bool:
+        """Whether a request may go on; its head then has the claims. Else it has its response, or waits for keys.
+
+        ``again`` gets a request that has waited.
+        """
+        assert rule.jwt is not None
+        name = f"{rule.namespace}/{rule.route}"
+        if not rule.jwt.issuer:
+            _refuse(exchange, _unavailable(name, "its annotation serving.dev/jwt cannot be read"))
+            return False
+        keys = self._keys_of(rule.jwt)
+        keys.refresh()
+
+        def resume() -> None:
+            if exchange.is_waiting:
+                self._waited.add(exchange)
+                again(exchange)
+
+        # Once: an issuer that takes long to fail must not hold a request for ever.
+        may_wait = exchange not in self._waited
+        self._waited.discard(exchange)
+        if not keys.is_usable:
+            if not (may_wait and keys.hold(resume)):
+                _refuse(
+                    exchange, _unavailable(name, f"the keys at {rule.jwt.keys_url}: {keys.failure or 'too many wait'}")
+                )
+            return False
+        given = [*exchange.head.values(b"authorization")]
+        scheme, _, token = given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")
+        if scheme.lower() != "bearer":
+            _refuse(exchange, _unauthorized(name, "send Authorization: Bearer TOKEN, once", ""))
+            return False
+        try:
+            found = self._verify(rule, token.strip(), keys.keys)
+        except UnknownKey as error:
+            # Keys rotate: it may be a new one.
+            if not (may_wait and keys.hold(resume)):
+                _refuse(exchange, _unauthorized(name, str(error), ', error="invalid_token"'))
+            return False
+        except BadToken as error:
+            _refuse(exchange, _unauthorized(name, str(error), ', error="invalid_token"'))
+            return False
+        exchange.head = with_claims(exchange.head, found.lines)
+        return True
+
+    def _keys_of(self, rule: JwtRule) -> KeySet:
+        place = (rule.keys_url, rule.issuer)
+        found = self._sets.get(place)
+        if found is None:
+            if len(self._sets) >= _SETS_MAX:
+                self._sets.clear()
+            found = self._sets[place] = KeySet(*place, clock=now_s)
+        return found
+
+    def _verify(self, rule: AccessRule, token: str, keys: Mapping[str, SigningKey]) -> Verified:
+        assert rule.jwt is not None
+        at_s = wall_s()
+        with_keys, known = self._verified.get((rule, token), (None, None))
+        if known is not None and with_keys is keys and at_s < known.until_s:
+            return known
+        found = verify(token, rule.jwt, keys, at_s=at_s)
+        if len(self._verified) >= _VERIFIED_MAX:
+            self._verified.clear()
+        self._verified[rule, token] = keys, found
+        return found
+
+
+def _refuse(exchange: Exchange, refusal: AccessRefusal) -> None:
+    exchange.respond(refusal.status, refusal.text, refusal.headers)
+
+
+def _unauthorized(name: str, why: str, error: str) -> AccessRefusal:
+    text = f"service {name} takes a JSON Web Token: {why}\n".encode("ascii", "replace")
+    headers = f'Content-Type: text/plain; charset=utf-8\r\nWWW-Authenticate: Bearer realm="{name}"{error}\r\n'
+    return AccessRefusal(status=401, text=text, headers=headers.encode())
+
+
+def _unavailable(name: str, why: str) -> AccessRefusal:
+    text = f"service {name} cannot check tokens now: {why}\n".encode("ascii", "replace")
+    headers = b"Content-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n"
+    return AccessRefusal(status=503, text=text, headers=headers)

@@ -1,0 +1,164 @@
+"""Keys of issuers of JSON Web Tokens: fetched in a thread, kept, and fetched again when they rotate.
+
+A key set is fetched for the first request that needs it, again after 5 minutes beside the requests, and for a token with an unknown key id,
+at most every 10 seconds. While the issuer is away the last keys stay for an hour; then, and without any, requests fail.
+"""
+
+import asyncio
+import http.client
+import json
+import logging
+import math
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+_log = logging.getLogger("jwks")
+
+_REFRESH_S = 300.0
+_KEPT_S = 3600.0
+# Between fetches for unknown key ids, and after one that failed: strangers may send any key id.
+_PAUSE_S = 10.0
+_FAILED_PAUSE_S = 1.0
+_FETCH_S = 5.0
+_BYTES_MAX = 2**18
+_KEYS_MAX = 64
+_PIECE_BYTES = 2**14
+_RSA = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
+_RSA_BITS = range(2048, 8193)
+_HANDLERS = (
+    *(urllib.request.ProxyHandler, urllib.request.HTTPHandler, urllib.request.HTTPSHandler),
+    *(urllib.request.HTTPDefaultErrorHandler, urllib.request.HTTPErrorProcessor),
+)
+_CONFIGURATION = "/.well-known/openid-configuration"
+
+
+class SigningKey(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A public key, and the algorithms that a token may name with it."""
+
+    key: Any
+    algorithms: frozenset[str]
+
+
+def fetch_keys(url: str, *, issuer: str) -> dict[str, SigningKey]:
+    """The keys at a URL, by key id. Blocks, for a bounded time. Raises ``OSError`` or ``ValueError`` with the reason.
+
+    The URL of an OpenID configuration leads to the key set that it names; the configuration must be the issuer's own.
+    """
+    from serving.model.accessrules import JwtRule, jwt_rule  # noqa: PLC0415 - only with a rule
+
+    until_s = time.monotonic() + _FETCH_S
+    found = _read(url, until_s=until_s)
+    if url.endswith(_CONFIGURATION):
+        if found.get("issuer") != issuer:
+            raise ValueError(f"its configuration is that of issuer {found.get('issuer')!r}")
+        named = str(found.get("jwks_uri", ""))
+        rule, problems = jwt_rule(f"issuer=https://x, audience=x, jwks={named}")
+        if problems or rule == JwtRule():
+            raise ValueError("its configuration names no jwks_uri that can be used")
+        found = _read(named, until_s=until_s)
+    keys = found.get("keys")
+    if not isinstance(keys, list):
+        raise ValueError("it is no key set: there is no list of keys")  # noqa: TRY004 - what is wrong is the data
+    return dict(one for one in map(_usable, keys[:_KEYS_MAX]) if one is not None)
+
+
+def _read(url: str, *, until_s: float) -> Mapping[str, Any]:
+    # Without a handler for redirects: an issuer's keys are at its own address.
+    opener = urllib.request.OpenerDirector()
+    for handler in _HANDLERS:
+        opener.add_handler(handler())
+    request = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310 - checked by the rule
+    data = b""
+    try:
+        with opener.open(request, timeout=_FETCH_S) as response:
+            while piece := response.read1(_PIECE_BYTES):
+                data += piece
+                if len(data) > _BYTES_MAX or time.monotonic() > until_s:
+                    raise ValueError(f"it has more than {_BYTES_MAX} bytes, or took longer than {_FETCH_S:g} s")
+        found = json.loads(data)
+    except http.client.HTTPException as error:
+        raise OSError(f"{type(error).__name__} {error}") from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")  # noqa: TRY004 - what is wrong is the data
+    return found
+
+
+def _usable(given: Any) -> tuple[str, SigningKey] | None:  # noqa: ANN401 - JSON
+    """A public key for signatures with its id; None for any other, such as a symmetric one."""
+    import jwt  # noqa: PLC0415 - only with a rule
+
+    if not isinstance(given, dict) or given.get("kty") not in ("RSA", "EC", "OKP") or given.get("use", "sig") != "sig":
+        return None
+    try:
+        key = jwt.PyJWK(given)
+    except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
+        return None
+    is_rsa = given["kty"] == "RSA"
+    if is_rsa and key.key.key_size not in _RSA_BITS:
+        return None
+    algorithms = _RSA if is_rsa and "alg" not in given else frozenset({key.algorithm_name})
+    return str(given.get("kid", "")), SigningKey(key=key.key, algorithms=algorithms)
+
+
+class KeySet:
+    """The keys of one URL. ``hold`` calls back when a fetch has ended."""
+
+    def __init__(self, url: str, issuer: str, *, clock: Callable[[], float], held_max: int = 1_000) -> None:
+        self.keys: dict[str, SigningKey] = {}
+        self.failure = ""
+        self._url, self._issuer, self._clock, self._held_max = url, issuer, clock, held_max
+        self._fetched_s = self._asked_s = -math.inf
+        self._held: list[Callable[[], None]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether there are keys that are not too old."""
+        return bool(self.keys) and self._clock() - self._fetched_s < _KEPT_S
+
+    def refresh(self) -> None:
+        """Fetch keys that are older than 5 minutes, beside the requests."""
+        if self._clock() - self._fetched_s > _REFRESH_S:
+            self._begin(_PAUSE_S)
+
+    def hold(self, then: Callable[[], None]) -> bool:
+        """Fetch the keys, and call ``then`` afterwards; False if that was done too short a time ago."""
+        if len(self._held) >= self._held_max or not self._begin(_PAUSE_S if self.is_usable else _FAILED_PAUSE_S):
+            return False
+        self._held.append(then)
+        return True
+
+    def _begin(self, pause_s: float) -> bool:
+        if self._task is None:
+            if self._clock() - self._asked_s < pause_s:
+                return False
+            self._asked_s = self._clock()
+            self._task = asyncio.ensure_future(self._fetch())
+        return True
+
+    async def _fetch(self) -> None:
+        try:
+            async with asyncio.timeout(_FETCH_S + 1):
+                keys = await asyncio.to_thread(fetch_keys, self._url, issuer=self._issuer)
+            if not keys:
+                raise ValueError("it has no public key that can be used")  # noqa: TRY301 - as a fetch that failed
+        except (OSError, ValueError) as error:
+            text = f"no answer within {_FETCH_S:g} s" if isinstance(error, TimeoutError) else str(error)
+            if not self.failure:
+                _log.warning("jwks.unavailable", extra={"url": self._url, "error": text, "keys": len(self.keys)})
+            self.failure = text or type(error).__name__
+        else:
+            if self.failure or keys.keys() != self.keys.keys():
+                _log.info("jwks.fetched", extra={"url": self._url, "key_ids": sorted(keys)})
+            self.keys, self.failure, self._fetched_s = keys, "", self._clock()
+        finally:
+            self._task = None
+            held, self._held = self._held, []
+            for then in held:
+                then()

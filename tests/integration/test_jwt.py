@@ -1,0 +1,310 @@
+"""JSON Web Tokens at the edge: an activator, an issuer with a key set over HTTP, and hostile tokens."""
+
+import asyncio
+import base64
+import contextlib
+import functools
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
+
+from serving.activator.io import jwtkeys
+from serving.model.knative import ALLOW_FROM_ANNOTATION, JWT_ANNOTATION
+from tests.eventually import until
+from tests.integration.activator_stage import HttpResponse, Stage, send_request, staged
+
+ISSUER, AUDIENCE = "https://issuer.example.com", "api"
+WHOLE = {"revisionName": "hello-00001", "percent": 100}
+SECRET_JWK = {"kty": "oct", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlYw", "kid": "secret", "alg": "HS256"}
+
+
+@functools.cache
+def private(name: str) -> Any:  # noqa: ANN401 - of any kind
+    """A private key, made once for all tests."""
+    if name == "ec":
+        return ec.generate_private_key(ec.SECP256R1())
+    if name == "ed":
+        return ed25519.Ed25519PrivateKey.generate()
+    return rsa.generate_private_key(65537, 1024 if name == "weak" else 2048)
+
+
+def public(name: str) -> dict[str, Any]:
+    """The same in a key set, with its name as key id."""
+    kinds: dict[str, Any] = {"ec": ECAlgorithm, "ed": OKPAlgorithm}
+    found: dict[str, Any] = json.loads(kinds.get(name, RSAAlgorithm).to_jwk(private(name).public_key()))
+    return found | {"kid": name}
+
+
+class Issuer:
+    """Serves a key set; ``gate`` holds its responses."""
+
+    def __init__(self) -> None:
+        self.body: object = {"keys": [*map(public, ("rsa", "ec", "ed", "weak")), SECRET_JWK, {"kty": "RSA"}, 1]}
+        self.status = "200 OK"
+        self.asked: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/keys"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            self.asked.append((await reader.readuntil(b"\r\n\r\n")).split()[1].decode())
+            await self.gate.wait()
+            body = self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
+            head = f"HTTP/1.1 {self.status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            writer.write(head.encode() + body)
+            await writer.drain()
+        writer.close()
+
+
+@contextlib.asynccontextmanager
+async def guarded(more: str = "", *, has_jwks: bool = True, callers: str = "*") -> AsyncIterator[tuple[Stage, Issuer]]:
+    """A service with a pod behind an activator that asks for tokens of an issuer."""
+    issuer = Issuer()
+    server = await asyncio.start_server(issuer.serve, "127.0.0.1", 0)
+    issuer.port = server.sockets[0].getsockname()[1]
+    own = f"http://127.0.0.1:{issuer.port}"
+    keys = f"issuer={ISSUER}, jwks={issuer.url}" if has_jwks else f"issuer={own}"
+    async with server, staged() as stage:
+        await stage.revision("hello-00001", slots=0)
+        await stage.route(
+            WHOLE, annotations={JWT_ANNOTATION: f"{keys}, audience={AUDIENCE}{more}", ALLOW_FROM_ANNOTATION: callers}
+        )
+        await stage.pod_seen("pod")
+        yield stage, issuer
+
+
+def token(
+    signer: str | bytes = "rsa",
+    *,
+    alg: str = "RS256",
+    kid: str | None = "",
+    life_s: float = 600.0,
+    head: dict[str, Any] | None = None,
+    **claims: Any,  # noqa: ANN401 - JSON
+) -> str:
+    known = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ann", "exp": time.time() + life_s}
+    body = {name: value for name, value in {**known, **claims}.items() if value is not None}
+    named = {"kid": kid or signer} if kid is not None else {}
+    key = private(signer) if isinstance(signer, str) else signer
+    return jwt.encode(body, key, algorithm=alg, headers={**named, **(head or {})})
+
+
+async def ask(stage: Stage, text: str | None, *more: str) -> HttpResponse:
+    headers = [] if text is None else [f"Authorization: Bearer {text}"]
+    return await send_request(stage.public, headers=[*headers, *more])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        token,
+        lambda: token(alg="PS256"),
+        lambda: token(alg="RS512"),
+        lambda: token("ec", alg="ES256"),
+        lambda: token("ed", alg="EdDSA"),
+        lambda: token(aud=["other", AUDIENCE]),
+        lambda: token(life_s=-50.0),
+        lambda: token(nbf=time.time() + 50),
+    ],
+    ids=["RS256", "PS256", "RS512", "ES256", "EdDSA", "audiences", "skew-behind", "skew-ahead"],
+)
+async def test_a_token_of_the_issuer_is_let_in(make: Callable[[], str]) -> None:
+    text = make()
+    async with guarded() as (stage, issuer):
+        assert (await ask(stage, text)).body == "pod"
+        assert (await ask(stage, text)).body == "pod"
+        assert issuer.asked == ["/keys"]
+
+
+def unsigned(**head: object) -> str:
+    """A token without a signature, as libraries took that trusted the header."""
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ann", "exp": time.time() + 600}
+    parts = [base64.urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=").decode() for one in (head, claims)]
+    return ".".join([*parts, ""])
+
+
+def confused() -> str:
+    """An HMAC whose secret is the public key."""
+    pem = private("rsa").public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    signed = unsigned(alg="HS256", kid="rsa").rstrip(".")
+    digest = hmac.new(pem, signed.encode(), hashlib.sha256).digest()
+    return f"{signed}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: None, "send Authorization: Bearer TOKEN"),
+        (lambda: "", "segments"),
+        (lambda: "x", "Not enough segments"),
+        (lambda: "a.b.c", "cannot be read|Invalid|segments"),
+        (lambda: token("new", kid="rsa"), "Signature verification failed"),
+        (lambda: token(life_s=-120.0), "expired"),
+        (lambda: token(nbf=time.time() + 120), "not valid yet"),
+        (lambda: token(exp=None), "exp"),
+        (lambda: token(exp="soon"), "cannot be read|exp"),
+        (lambda: token(exp=float("inf")), "expired|cannot be read|exp"),
+        (lambda: token(iss="https://other.example.com"), "issuer"),
+        (lambda: token(aud="other"), "udience"),
+        (lambda: token(aud=None), "aud"),
+        (lambda: token(iss=None), "iss"),
+        (lambda: unsigned(alg="none", kid="rsa"), "algorithm is none of its key"),
+        (lambda: unsigned(alg="None", kid="rsa"), "algorithm is none of its key"),
+        (lambda: unsigned(kid="rsa"), "algorithm is none of its key|alg"),
+        (confused, "algorithm is none of its key"),
+        (lambda: token("ec", alg="ES256", kid="rsa"), "algorithm is none of its key"),
+        (lambda: token(kid="secret"), "key is unknown"),
+        (lambda: token(b"secret-secret-secret-secret-sec!", alg="HS256", kid="secret"), "key is unknown"),
+        (lambda: token(kid="weak"), "key is unknown"),
+        (lambda: token(kid=None), "key is unknown"),
+        (lambda: token(head={"crit": ["x"], "x": 1}), "extensions|crit"),
+        (lambda: token(pad="x" * 9000), "more than 8192 bytes"),
+        (lambda: "[" * 8000 + ".a.b", "cannot be read|Invalid|segments"),
+        (lambda: base64.urlsafe_b64encode(b"[" * 5000).decode() + ".a.b", "cannot be read|Invalid|segments"),
+    ],
+)
+async def test_any_other_token_is_refused(make: Callable[[], str | None], why: str) -> None:
+    async with guarded() as (stage, _):
+        refused = await ask(stage, make())
+        assert refused.status == 401, refused
+        assert any(one in refused.body for one in why.split("|")), refused.body
+        assert refused.headers["www-authenticate"].startswith('Bearer realm="default/hello"')
+        assert not stage.pods[0].heads
+
+
+async def test_two_tokens_are_none() -> None:
+    async with guarded() as (stage, _):
+        assert (await ask(stage, token(), f"Authorization: Bearer {token()}")).status == 401
+
+
+async def test_claims_reach_the_app_and_a_client_cannot_forge_them() -> None:
+    async with guarded(", claims=sub+groups+email_verified+missing") as (stage, _):
+        text = token(sub="Bob\r\nX-Evil: 1 é", groups=["a", "b"], email_verified=True)
+        forged = ("X-Jwt-Claim-Sub: root", "x-jwt-claim-admin: 1", "User-Agent: kube-probe/1")
+        assert (await ask(stage, text, *forged)).status == 200
+        head = stage.pods[0].heads[-1]
+        assert "x-jwt-claim-sub: Bob%0D%0AX-Evil: 1 %C3%A9\r\n" in head
+        assert "x-jwt-claim-groups: a,b\r\n" in head
+        assert "x-jwt-claim-email-verified: true\r\n" in head
+        assert "root" not in head
+        assert "admin" not in head
+
+
+async def test_a_service_without_a_rule_keeps_its_headers_and_asks_no_issuer() -> None:
+    async with staged() as stage:
+        await stage.service(slots=0)
+        await stage.pod_seen("pod")
+        assert (await ask(stage, None, "X-Jwt-Claim-Sub: own")).status == 200
+        assert "X-Jwt-Claim-Sub: own" in stage.pods[0].heads[-1]
+
+
+async def test_rotated_keys_are_fetched_once_and_unknown_ids_do_not_storm(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with guarded() as (stage, issuer):
+        assert (await ask(stage, token())).status == 200
+        issuer.body = {"keys": [public("rsa"), public("new")]}
+        # Within the pause an unknown key id is refused at once.
+        assert (await ask(stage, token("new"))).status == 401
+        assert len(issuer.asked) == 1
+        monkeypatch.setattr(jwtkeys, "_PAUSE_S", 0.0)
+        assert (await ask(stage, token("new"))).status == 200
+        monkeypatch.setattr(jwtkeys, "_PAUSE_S", 3600.0)
+        for number in range(20):
+            assert (await ask(stage, token("new", kid=f"x{number}"))).status == 401
+        assert len(issuer.asked) == 2
+
+
+async def test_requests_wait_for_the_first_keys_and_the_loop_does_not() -> None:
+    async with guarded() as (stage, issuer):
+        issuer.gate.clear()
+        waiting = [asyncio.create_task(ask(stage, token())) for _ in range(5)]
+        await until(lambda: issuer.asked)
+        await stage.route(WHOLE, name="other")
+        assert (await send_request(stage.public, host="other.default.localhost")).status == 200
+        assert not any(one.done() for one in waiting)
+        issuer.gate.set()
+        assert [(await one).status for one in waiting] == [200] * 5
+        assert len(issuer.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "why"),
+    [
+        ("500 Internal Server Error", b"", "500"),
+        ("302 Found\r\nLocation: http://127.0.0.1:1/", b"", "302"),
+        ("200 OK", b"no json", "Expecting value"),
+        ("200 OK", b"[]", "no JSON object"),
+        ("200 OK", b"{}", "no key set"),
+        ("200 OK", b'{"keys": []}', "no public key"),
+        ("200 OK", b"[" * 100_000, "nested"),
+        ("200 OK", b"x" * 300_000, "more than"),
+    ],
+)
+async def test_without_keys_it_fails_closed_with_one_clear_line(status: str, body: bytes, why: str) -> None:
+    async with guarded() as (stage, issuer):
+        issuer.status, issuer.body = status, body
+        first, second = await ask(stage, token()), await ask(stage, token())
+        assert (first.status, second.status) == (503, 503)
+        assert f"service default/hello cannot check tokens now: the keys at {issuer.url}" in second.body
+        assert why in second.body
+        assert second.body.count("\n") == 1
+        assert not stage.pods[0].heads
+
+
+async def test_an_issuer_that_is_away_is_a_503_and_keys_that_are_here_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with guarded() as (stage, issuer):
+        assert (await ask(stage, token())).status == 200
+        issuer.status = "503 Away"
+        monkeypatch.setattr(jwtkeys, "_REFRESH_S", -1.0)
+        monkeypatch.setattr(jwtkeys, "_PAUSE_S", 0.0)
+        for _ in range(3):
+            assert (await ask(stage, token())).status == 200
+        await until(lambda: len(issuer.asked) > 1)
+        monkeypatch.setattr(jwtkeys, "_KEPT_S", 0.0)
+        assert (await ask(stage, token())).status == 503
+
+
+async def test_an_issuer_that_does_not_answer_holds_a_request_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jwtkeys, "_FETCH_S", 0.05)
+    monkeypatch.setattr(jwtkeys, "_FAILED_PAUSE_S", 0.0)
+    async with guarded() as (stage, issuer):
+        issuer.gate.clear()
+        assert (await ask(stage, token())).status == 503
+        issuer.gate.set()
+
+
+@pytest.mark.parametrize(("is_own", "status"), [(True, 200), (False, 503)])
+async def test_the_keys_are_found_by_the_configuration_of_the_issuer(is_own: bool, status: int) -> None:
+    async with guarded(has_jwks=False) as (stage, issuer):
+        own = f"http://127.0.0.1:{issuer.port}"
+        configuration = {"issuer": own if is_own else "https://other", "jwks_uri": issuer.url, "keys": [public("rsa")]}
+        issuer.body = configuration
+        assert (await ask(stage, token(iss=own))).status == status
+        assert issuer.asked[0] == "/.well-known/openid-configuration"
+
+
+async def test_a_mistake_in_the_rule_closes_the_service() -> None:
+    async with staged() as stage:
+        await stage.revision("hello-00001", slots=0)
+        await stage.route(WHOLE, annotations={JWT_ANNOTATION: "issuer=x"})
+        refused = await ask(stage, token())
+        assert refused.status == 503
+        assert "its annotation serving.dev/jwt cannot be read" in refused.body
+
+
+async def test_token_and_caller_are_both_asked_for() -> None:
+    async with guarded(callers="namespace/team") as (stage, _):
+        assert (await ask(stage, token())).status == 403

@@ -1,7 +1,6 @@
 """Services with an allow-from: each way in, over real sockets."""
 
 import base64
-import time
 
 import msgspec
 import pytest
@@ -17,15 +16,17 @@ from tests.integration.test_domain_mapping import CLAIM, HOST, MAPPING, SERVED
 
 WHOLE = {"revisionName": "hello-00001", "percent": 100}
 RULE = {ALLOW_FROM_ANNOTATION: "namespace/team, serviceaccount/shop/cart, service/shop/front"}
+# Tokens are made when the tests are collected.
+FAR_S = 9e9
 INNER = "hello.default.svc.cluster.local"
 REVISION = ["Knative-Serving-Namespace: default", "Knative-Serving-Revision: hello-00001"]
 
 
 def token(
-    namespace: str, account: str = "default", service: str = "", *, key: bytes = KEY, life_s: float = 60.0
+    namespace: str, account: str = "default", service: str = "", *, key: bytes = KEY, until_s: float = FAR_S
 ) -> str:
     caller = CallerIdentity(namespace=namespace, account=account, service=service)
-    return caller_token(key, caller, until_s=time.time() + life_s)
+    return caller_token(key, caller, until_s=until_s)
 
 
 def named(text: str) -> list[str]:
@@ -98,7 +99,7 @@ def forged() -> str:
 @pytest.mark.parametrize(
     ("headers", "why"),
     [
-        (named(token("team", life_s=-1.0)), "expired"),
+        (named(token("team", until_s=1.0)), "expired"),
         (named(token("team", key=bytes(32))), "not signed by this cluster"),
         (named(forged()), "not signed by this cluster"),
         (named(token("team")) * 2, "once"),

@@ -10,12 +10,12 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from serving.activator.io.forwarding import PodCredentials, RevisionTimeouts, Ticker
 from serving.activator.io.knownhead import KnownHead, known_head, marks_of
 from serving.activator.io.prober import PodProber
 from serving.activator.io.visits import (
+    TokenGate,
     Visit,
     begin_session,
     begin_trace,
@@ -46,9 +46,6 @@ from serving.proxy.forwarding.phase import ExchangeOutcome
 from serving.proxy.forwarding.policy import member_of
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.policy import share_of
-
-if TYPE_CHECKING:
-    from serving.activator.io.jwtcheck import JwtChecker
 
 _log = logging.getLogger("activator")
 
@@ -87,7 +84,7 @@ class Ingress:
         self._draw = draw
         self._clock = clock
         self._on_wake = on_wake
-        self._jwt: JwtChecker | None = None
+        self._tokens = TokenGate()
         self._clients = Clients(member_of(settings.http.trusted_proxies))
         router.is_open = _is_open
         self.metrics = ActivatorMetrics(
@@ -257,7 +254,7 @@ class Ingress:
         elif is_refused(exchange, access, self._key, now_s=wall_s()):
             self.counts["refused-access"] += 1
             return None
-        elif access.jwt is not None and not self._tokens().admits(exchange, access, again=self.begin):
+        elif access.jwt is not None and not self._tokens.admits(exchange, access, again=self.begin):
             self.counts["refused-access"] += not exchange.is_waiting
             return None
         if not site.revisions:
@@ -269,14 +266,6 @@ class Ingress:
         elif exchange.head is head and (access is None or access.is_lasting):
             exchange.peer.known = known
         return known
-
-    def _tokens(self) -> "JwtChecker":
-        """The checker of tokens, made for the first request that needs it: others are spared its imports."""
-        if self._jwt is None:
-            from serving.activator.io.jwtcheck import JwtChecker  # noqa: PLC0415 - as said
-
-            self._jwt = JwtChecker()
-        return self._jwt
 
     def _is_own_response(self, exchange: Exchange, site: Site | None, *, agent: bytes) -> bool:
         """Respond to a probe or an unknown host; return whether the request was one."""

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from serving.activator.io.knownhead import KnownHead
 from serving.activator.io.placeholder import (
@@ -27,6 +29,9 @@ from serving.model.knative import RevisionKey
 from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.http1.requesthead import RequestHead, with_traceparent
 from serving.wire.tokens import access_token, read_caller_token
+
+if TYPE_CHECKING:
+    from serving.activator.io.jwtcheck import JwtChecker
 
 
 class Visit:
@@ -74,6 +79,21 @@ def _refuse_without_token(exchange: Exchange, rule: AccessRule, key: bytes) -> b
     elif own:
         exchange.head = head.without(lambda line: line.name == OWN_AUTHORIZATION)
     return refusal is not None
+
+
+class TokenGate:
+    """Checks JSON Web Tokens. The checker is made for the first request that needs it: others are spared its imports."""
+
+    def __init__(self) -> None:
+        self._checker: JwtChecker | None = None
+
+    def admits(self, exchange: Exchange, rule: AccessRule, *, again: Callable[[Exchange], None]) -> bool:
+        """Whether a request may go on; see ``JwtChecker``."""
+        if self._checker is None:
+            from serving.activator.io.jwtcheck import JwtChecker  # noqa: PLC0415 - as said
+
+            self._checker = JwtChecker()
+        return self._checker.admits(exchange, rule, again=again)
 
 
 def begin_session(exchange: Exchange) -> tuple[int, bytes]:

@@ -1,4 +1,4 @@
-"""Who may call a service: the rules of ``serving.dev/allow-from`` and ``serving.dev/jwt``.
+"""The allowed callers of a service: the rules of ``serving.dev/allow-from`` and ``serving.dev/jwt``.
 
 Input: an annotation, as in "namespace/shop, serviceaccount/shop/cart, service/shop/front", or "issuer=https://login.example.com,
 audience=api, jwks=https://login.example.com/keys". Output: a rule, and what cannot be read in it. An entry that cannot be read
@@ -30,7 +30,7 @@ _PARTS = "issuer=URL, audience=NAME, jwks=URL, claims=sub+email"
 
 
 class AllowedCaller(msgspec.Struct, frozen=True, kw_only=True):
-    """A namespace, or an account or a service in it; the names that are "" may be any."""
+    """A namespace, or an account or a service in it; an empty name matches any."""
 
     namespace: str
     account: str = ""
@@ -46,7 +46,7 @@ class AllowedCaller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallerRule(msgspec.Struct, frozen=True, kw_only=True):
-    """The callers of a service. ``is_open`` admits everyone, also without a name."""
+    """The callers of a service. ``is_open`` admits every caller, also unauthenticated ones."""
 
     callers: tuple[AllowedCaller, ...] = ()
     is_open: bool = False

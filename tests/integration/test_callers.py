@@ -104,10 +104,10 @@ def forged() -> str:
         (named(forged()), "not signed by this cluster"),
         (named(token("team")) * 2, "once"),
         (named("v1.x"), "not signed"),
-        (named("v1.a/b.c"), "no token"),
-        (named("v2." + token("team")[3:]), "no token"),
-        (named(""), "no token"),
-        (named("\xff"), "no token"),
+        (named("v1.a/b.c"), "not a caller token"),
+        (named("v2." + token("team")[3:]), "not a caller token"),
+        (named(""), "not a caller token"),
+        (named("\xff"), "not a caller token"),
     ],
 )
 async def test_a_token_that_proves_nothing_is_refused(headers: list[str], why: str) -> None:

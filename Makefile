@@ -14,7 +14,7 @@ AWS_PACKAGES := boto3 botocore jmespath s3transfer moto responses xmltodict Werk
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system-packages lock run demo demo-nodes demo-anticipation test test-all check format config bench simulate-faults soak fuzz faults release verify-release docs upgrade clean
+.PHONY: help setup system-packages lock run demo demo-nodes demo-anticipation test test-all check format config bench simulate-faults soak fuzz faults release audit verify-release docs upgrade clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -57,6 +57,18 @@ lock: pyproject.toml  ## Renew constraints.txt and release/locks: the newest ver
 	for name in queue-proxy placement daemons; do $(UV_LOCK) --group $$name --output-file release/locks/$$name.txt; done
 	$(UV_LOCK) pyproject.toml --output-file release/locks/serving.txt
 	rm -rf $(VENV)-lock
+
+# Without --strict, a package that the source of advisories does not know is skipped, and so is every one where it is not reached.
+audit:  ## Look for advisories of all pinned packages; fails where no source of advisories is reached. SOURCE=osv asks another
+	$(PYTHON) -m venv --clear $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	@for pinned in release/locks/*.txt constraints.txt; do \
+	  echo "$$pinned"; \
+	  $(VENV)-audit/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off --timeout 30 \
+	    --vulnerability-service $(or $(SOURCE),pypi) --requirement $$pinned || \
+	  { echo "make audit: $$pinned has an advisory, or could not be audited: the lines above say which" >&2; exit 1; }; \
+	done
+	rm -rf $(VENV)-audit
 
 run: $(VENV)/.runtime  ## The whole system on this machine, with a sample service; Ctrl-C ends it
 	$(BIN)/serving up --sample

@@ -129,7 +129,7 @@ def test_pods_of_a_guarded_revision_say_so_and_no_manifest_can() -> None:
     assert "serving.dev/guarded" not in template["metadata"]["annotations"]
     guarded = desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, sidecar=SIDECAR, is_guarded=True)
     assert guarded["spec"]["template"]["metadata"]["annotations"]["serving.dev/guarded"] == "true"
-    assert {"name": "SERVING_POD_GUARDED", "value": "true"} in container_of(guarded, 1)["env"]
+    assert {"name": "SERVING_POD_GUARDED", "value": "true"} in container_of(guarded, 0)["env"]
 
 
 def test_a_deployment_changes_with_the_guard_only() -> None:

@@ -363,8 +363,8 @@ def test_a_start_with_more_cpu_says_what_comes_after_it() -> None:
     revision = a_revision(metadata={"annotations": annotations}, spec={"containers": [container]})
     made = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=SIDECAR)
     template = made["spec"]["template"]
-    assert template["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
-    name = template["spec"]["containers"][0]["name"]
+    assert template["spec"]["containers"][1]["resources"] == {"requests": {"cpu": "2"}}
+    name = template["spec"]["containers"][1]["name"]
     awake = msgspec.json.decode(template["metadata"]["annotations"]["serving.dev/awake-resources"])
     assert awake == {name: {"requests": {"cpu": "100m"}}}
     alone = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0)["spec"]["template"]

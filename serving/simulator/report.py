@@ -1,5 +1,6 @@
 """Reports a policy's results on a workload: sums, waits and medians; or a timeline, plot and summary of one revision."""
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -8,6 +9,8 @@ import msgspec
 from serving.simulator.results import Moment, NodesResult, RevisionResult, WaitHistogram, summed
 
 _HOUR_S = 3600.0
+# What is compared function by function: how many requests make one count, which share is worst, what a cold request costs.
+_COUNTED_REQUESTS_MIN, _WORST_SHARE, _WORSE_RATIO, _COLD_WORTH_S = 20, 0.05, 1.1, 60.0
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _PLOT_COLUMNS = 72
@@ -50,6 +53,58 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: NodesResult | None = None
     """The results of the nodes; None if room was unlimited."""
+
+
+class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A function under a policy and under the first one: cold requests and pod-seconds, each as a pair with the first one's before."""
+
+    name: str
+    cold_requests: tuple[int, int]
+    pod_seconds: tuple[float, float]
+
+    @property
+    def cost_change(self) -> float:
+        """Pod-seconds beyond the first policy's, with 60 for each cold request."""
+        (cold, cold_now), (cost, cost_now) = self.cold_requests, self.pod_seconds
+        return cost_now - cost + _COLD_WORTH_S * (cold_now - cold)
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether it has over 10 % more of both."""
+        (cold, cold_now), (cost, cost_now) = self.cold_requests, self.pod_seconds
+        return cold_now > _WORSE_RATIO * cold and cost_now > _WORSE_RATIO * cost
+
+
+class WorstFunctions(msgspec.Struct, frozen=True, kw_only=True):
+    """The functions that a policy serves worst beside the first one, of ``functions`` with 20 requests or more."""
+
+    functions: int
+    worse: int
+    """Those with over 10 % more cold requests and pod-seconds both."""
+
+    worst: tuple[FunctionChange, ...]
+    """The 5 % whose cost grows most, the worst first."""
+
+
+def worst_functions(first: Sequence[RevisionResult], others: Sequence[RevisionResult]) -> WorstFunctions | None:
+    """Compare function by function; None where none has 20 requests. Both have the same functions in the same order."""
+    changes = [
+        FunctionChange(
+            name=one.name,
+            cold_requests=(one.cold_requests, other.cold_requests),
+            pod_seconds=(round(one.pod_seconds, 1), round(other.pod_seconds, 1)),
+        )
+        for one, other in zip(first, others, strict=True)
+        if one.requests >= _COUNTED_REQUESTS_MIN
+    ]
+    if not changes:
+        return None
+    changes.sort(key=lambda one: (-one.cost_change, one.name))
+    return WorstFunctions(
+        functions=len(changes),
+        worse=sum(one.is_worse for one in changes),
+        worst=tuple(changes[: math.ceil(_WORST_SHARE * len(changes))]),
+    )
 
 
 def report_of(results: Sequence[RevisionResult], length_s: float, *, nodes: NodesResult | None = None) -> PolicyReport:

@@ -1,7 +1,7 @@
 """``serving simulate --trace``: a recorded workload under one or several policies, as a table with plots, or as JSON."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -16,10 +16,13 @@ from serving.simulator.curve import (
     points_around,
     with_way_to_oracle,
 )
-from serving.simulator.report import PolicyReport, mean_report, report_of
+from serving.simulator.report import PolicyReport, WorstFunctions, mean_report, report_of, worst_functions
 from serving.simulator.results import NodesResult, RevisionResult
 from serving.simulator.svg import bars, policy_table, sparkline
 from serving.simulator.workload_run import Workload, run_workload
+
+# The worst functions that are printed; ``--json`` has all.
+_SHOWN_MAX = 10
 
 
 class Comparison(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -28,6 +31,8 @@ class Comparison(msgspec.Struct, kw_only=True, omit_defaults=True):
     policies: dict[str, PolicyReport]
     at_equal_pod_seconds: dict[str, EqualPodSeconds] | None = None
     curves: dict[str, list[CurvePoint]] = {}
+    worst_functions: dict[str, WorstFunctions] = {}
+    """By policy, the functions that it serves worst beside the first one, with the first seed."""
 
 
 class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +70,18 @@ class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
 
 def compare_policies(runner: PolicyRunner, names: Sequence[str], *, equal_pod_seconds: bool) -> Comparison:
     """Run each policy, and enough of the dials to compare at the first one's pod-seconds."""
-    comparison = Comparison(policies={name: runner.run(name) for name in names})
+    results: dict[str, Sequence[RevisionResult]] = {}
+
+    def keep(name: str, position: DialPosition | None, found: Sequence[RevisionResult]) -> None:
+        results.setdefault(name, found)
+        if runner.on_results is not None:
+            runner.on_results(name, position, found)
+
+    keeping = msgspec.structs.replace(runner, on_results=keep)
+    comparison = Comparison(policies={name: keeping.run(name) for name in names})
+    for name in names[1:]:
+        if (worst := worst_functions(results[names[0]], results[name])) is not None:
+            comparison.worst_functions[name] = worst
     if not equal_pod_seconds:
         return comparison
     first = comparison.policies[names[0]]
@@ -113,6 +129,19 @@ def print_comparison(comparison: Comparison, *, as_json: bool) -> None:
     first = next(iter(comparison.policies))
     for name, change in (comparison.at_equal_pod_seconds or {}).items():
         click.echo(f"at the pod-seconds of {first}, {name}: {_changes(change)}")
+    for line in _worst_lines(first, comparison.worst_functions):
+        click.echo(line)
+
+
+def _worst_lines(first: str, by_policy: Mapping[str, WorstFunctions]) -> Iterator[str]:
+    for name, found in by_policy.items():
+        yield (
+            f"{name}: {found.worse} of {found.functions} functions with 20 requests or more have over 10 % more cold requests and "
+            f"pod-seconds than {first}; the worst {len(found.worst)}:"
+        )
+        for one in found.worst[:_SHOWN_MAX]:
+            cold, cost = one.cold_requests, one.pod_seconds
+            yield f"  {one.name}: cold requests {cold[0]} to {cold[1]}, pod-seconds {cost[0]:,.0f} to {cost[1]:,.0f}"
 
 
 def _nodes_line(nodes: NodesResult) -> str:

@@ -5,7 +5,7 @@ import math
 from serving.scaling.resolve import resolve
 from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
-from serving.simulator.report import plot, summary, timeline
+from serving.simulator.report import plot, summary, timeline, worst_functions
 from serving.simulator.results import RevisionResult, RunLog
 from serving.simulator.revision_run import RevisionRun, RunConfig
 
@@ -40,3 +40,23 @@ def test_the_summary_has_latencies_and_costs() -> None:
     assert summary(result, log.latencies_s, UNTIL_S).startswith("1 requests answered, 0 refused; latency median 2.25 s")
     log, result = run()
     assert summary(result, log.latencies_s, UNTIL_S) == "no request in 200 s"
+
+
+def served(name: str, requests: int, cold: int, pod_seconds: float) -> RevisionResult:
+    return RevisionResult(name=name, requests=requests, cold_requests=cold, pod_seconds=pod_seconds)
+
+
+def test_the_worst_functions_are_those_whose_cost_grows_most() -> None:
+    first = [served(f"f{index}", 20, 10, 1000.0) for index in range(30)]
+    others = [
+        served("f0", 20, 12, 1101.0),
+        served("f1", 20, 14, 1000.0),
+        *(served(f"f{index}", 20, 11, 1200.0) for index in range(2, 4)),
+        *(served(f"f{index}", 20, 8, 1050.0) for index in range(4, 30)),
+    ]
+    rare = served("rare", 19, 1, 60.0), served("rare", 19, 19, 6000.0)
+    found = worst_functions([*first, rare[0]], [*others, rare[1]])
+    assert found is not None
+    assert (found.functions, found.worse) == (30, 1)
+    assert [(one.name, one.cost_change) for one in found.worst] == [("f2", 260.0), ("f3", 260.0)]
+    assert worst_functions(rare[:1], rare[1:]) is None

@@ -159,7 +159,9 @@ class Template:
         for key, events in self._selector.select(timeout_s):
             if events & selectors.EVENT_WRITE:
                 self._flush()
-            if events & selectors.EVENT_READ and key.fileobj in self._selector.get_map():
+            # What came before in this turn may have closed it: a closed socket cannot be looked up, its number may be another's.
+            present = self._selector.get_map().get(key.fd)
+            if events & selectors.EVENT_READ and present is not None and present.fileobj is key.fileobj:
                 key.data()
 
     def _follow(self, what: int | socket.socket, callback: Callable[[], None]) -> None:

@@ -1,0 +1,45 @@
+"""The short form of the differential: what our proxies forward, origins read as it was meant.
+
+Takes about 10 s, for the starts of the origins.
+"""
+
+import asyncio
+import random
+import sys
+
+import pytest
+
+from tests.conformance.http.garden import ORIGINS, Forwarded, available, grow, judge, made
+
+
+@pytest.mark.slow
+async def test_origins_read_what_our_proxies_forward_as_it_was_meant() -> None:
+    origins = available(ORIGINS, sys.executable)
+    assert {"uvicorn", "h11", "aiohttp"} <= set(origins)
+    head, *lines = await grow(count=600, seed=7, origins=origins, python=sys.executable)
+    assert head.endswith("h11 refuses 0")
+    rows = [line.split("|") for line in lines if line.startswith("| ") and "origin" not in line]
+    assert {row[1].strip(): row[2].strip() for row in rows} == dict.fromkeys(origins, "0"), lines
+
+
+def test_requests_are_the_same_from_the_same_seed() -> None:
+    first, second = (random.Random(3) for _ in range(2))
+    assert [made(first) for _ in range(20)] == [made(second) for _ in range(20)]
+
+
+async def test_an_origin_that_reads_another_border_is_found() -> None:
+    async def lenient(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65536)
+        echo = b'["GET", "/", ""]'.hex().encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nX-Echo: %b\r\nContent-Length: 0\r\n\r\n" % echo * 3)
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(lenient, "127.0.0.1", 0)
+    wire = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+    request = Forwarded(wire=wire, read=("GET", "/", ""))
+    found, refused_count = await judge("lenient", server.sockets[0].getsockname(), [request])
+    assert [one.wire for one in found] == [wire]
+    assert refused_count == 0
+    server.close()

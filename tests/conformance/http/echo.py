@@ -8,7 +8,7 @@ for the server itself, so that any Python starts it that has the server.
 
 import asyncio
 import json
-import subprocess
+import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -82,22 +82,35 @@ async def _tornado(port: int) -> None:
     await asyncio.Event().wait()
 
 
-def main(name: str, port: str) -> int:
+def main(name: str, port: str) -> None:
     """Serve until killed."""
-    if name == "aiohttp":
-        asyncio.run(_aiohttp(int(port)))
-    elif name == "tornado":
-        asyncio.run(_tornado(int(port)))
     python = [sys.executable, "-m"]
     commands = {
         "uvicorn": [*python, "uvicorn", "echo:asgi", "--http", "httptools", "--port", port, "--log-level", "critical"],
         "h11": [*python, "uvicorn", "echo:asgi", "--http", "h11", "--port", port, "--log-level", "critical"],
-        "hypercorn": [*python, "hypercorn", "-b", f"127.0.0.1:{port}", "--log-level", "critical", "echo:asgi"],
+        "hypercorn": [
+            *python,
+            "hypercorn",
+            "-w",
+            "0",
+            "-b",
+            f"127.0.0.1:{port}",
+            "--log-level",
+            "critical",
+            "echo:asgi",
+        ],
         "gunicorn": [*python, "gunicorn", "-b", f"127.0.0.1:{port}", "-k", "gthread", "--threads", "8", "echo:wsgi"],
         "node": ["node", str(HERE / "echo.js"), port],
     }
-    return subprocess.run(commands[name], cwd=HERE, check=False).returncode
+    if name == "aiohttp":
+        asyncio.run(_aiohttp(int(port)))
+    elif name == "tornado":
+        asyncio.run(_tornado(int(port)))
+    else:
+        os.chdir(HERE)
+        # In this process: who ends it ends the server.
+        os.execvp(commands[name][0], commands[name])  # noqa: S606 - no shell is wanted
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

@@ -169,7 +169,7 @@ MAKERS: dict[str, Callable[[Stage, int], int]] = {
     "in-process": lambda stage, _: stage.activator(stage.in_process()),
     "nginx": lambda stage, app: stage.configured(_NGINX, "nginx", "-c", "{}", "-p", str(stage.folder), app=app),
     "haproxy": lambda stage, app: stage.configured(_HAPROXY, "haproxy", "-db", "-f", "{}", app=app),
-    "apache": lambda stage, app: stage.configured(_APACHE, "apache2", "-DFOREGROUND", "-f", "{}", app=app),
+    "apache": lambda stage, app: stage.configured(_APACHE, "apache2", "-X", "-f", "{}", app=app),
     "uvicorn": lambda stage, _: stage.app(),
 }
 

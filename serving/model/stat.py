@@ -14,10 +14,14 @@ GAUGES_MAX = 16
 UNFROZEN_MAX = 200
 """Most characters of a reason."""
 
+BINS_MAX = 34
+"""Bins of requests by lateness: the last one has all times above sixteen times the limit."""
+
 # More than any pod can have, and far from where sums of floats lose whole numbers (2**53).
 _AMOUNT_MAX = 1e12
 Amount = Annotated[float, msgspec.Meta(ge=0, le=_AMOUNT_MAX)]
 GaugeName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_:][A-Za-z0-9_:.-]{0,62}$")]
+Bins = Annotated[tuple[Amount, ...], msgspec.Meta(max_length=BINS_MAX)]
 Gauges = Annotated[Mapping[GaugeName, Amount], msgspec.Meta(max_length=GAUGES_MAX)]
 
 
@@ -29,7 +33,8 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     number that arrived in it. The ``proxied_`` pair is the part of both that came through an activator, which
     reports it too; load is summed without that part, so that each request counts once. ``ended_count`` is the number of
     responses of a pod in the period without a server error, and ``response_time_s`` their mean response time in
-    seconds, 0 without any. ``gauges`` are numbers that the app reports of itself, by name.
+    seconds, 0 without any. ``gauges`` are numbers that the app reports of itself, by name. ``latency_bins`` counts the requests
+    of a pod whose revision has a goal for its latency, by how late they are (``model/slo.py``).
 
     An activator also pokes between its reports, with the load that is new at that moment; its next report excludes that load.
     Both add up to the present load. The ``window_`` pair is added to the mean of the second instead; None: the same.
@@ -49,5 +54,6 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     ended_count: Amount = 0.0
     response_time_s: Amount = 0.0
     gauges: Gauges = msgspec.field(default_factory=dict)
+    latency_bins: Bins = ()
     is_dormant: bool = False
     unfrozen: Annotated[str, msgspec.Meta(max_length=UNFROZEN_MAX)] = ""

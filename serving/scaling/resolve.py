@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from serving.model.knative import TargetMode
 from serving.model.loadmetric import CONCURRENCY, LoadMetric, LoadWish, load_metric
+from serving.model.slo import read_slo
 from serving.scaling.spec import MeasuredMetric, ScalingSpec, WindowKind, panic_window_s
 from serving.settings.annotations import ScalingAnnotations, read_annotations
 from serving.settings.autoscaler import KNATIVE_POLICY, KPA_CLASS, TARGET_MIN, AutoscalerSettings
@@ -98,6 +99,7 @@ def resolve(
         cold_start_worth_s=own.cold_start_worth_s,
         decision_period_s=own.decision_period_s,
         further_metrics=tuple(further),
+        slo=None if scaling.slo is None else read_slo(scaling.slo),
         dormant_after_s=dormant.after_s,
         dormant_call=_or(scaling.dormant_call, ""),
         dormant_cost=1.0 if dormant.after_s is None else own.dormant_cost,

@@ -12,6 +12,7 @@ import msgspec
 
 from serving.model.knative import TargetMode
 from serving.model.loadmetric import LoadMetric, load_metric
+from serving.model.slo import Slo
 from serving.settings.autoscaler import DECISION_PERIOD_S, KNATIVE_POLICY, KPA_CLASS
 
 # Decimals that survive of a length in seconds: Go's durations count nanoseconds, and ratios such as 0.29 are not exact.
@@ -128,6 +129,9 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     further_metrics: tuple[MeasuredMetric, ...] = ()
     """Further metrics that may want pods; the largest count wins. Source: annotation
     ``autoscaling.serving.dev/metric``."""
+
+    slo: Slo | None = None
+    """A goal for latency, from which the target follows. Source: annotation ``autoscaling.serving.dev/slo``."""
 
     dormant_after_s: float | None = None
     """Idle time before a pod's app is frozen. None: never."""

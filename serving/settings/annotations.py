@@ -19,12 +19,14 @@ from serving.model.knative import (
     LOAD_ANNOTATION,
     METRIC_ANNOTATION,
     ROLLOUT_DURATION_ANNOTATION,
+    SLO_ANNOTATION,
     START_CPU_ANNOTATION,
     TARGET_ANNOTATION,
     TargetMode,
 )
 from serving.model.loadmetric import CONCURRENCY, LoadWish, expected_metrics, is_load_metric, load_metric, read_load
 from serving.model.quantity import parse_millicores
+from serving.model.slo import read_slo
 from serving.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, KPA_CLASS, TARGET_MIN, AutoscalerSettings
 from serving.settings.dormancy import CALLS
 from serving.settings.knob import (
@@ -67,6 +69,21 @@ _METRICS = Unit(
     plain="metrics with targets",
     read=_read_load,
     read_plain=_read_load,
+    write=str,
+    explains=True,
+)
+
+
+def _read_slo(text: str) -> str:
+    read_slo(text)
+    return text.strip()
+
+
+_SLO = Unit(
+    name="[a goal](choosing.md#a-goal-for-latency)",
+    plain="a goal",
+    read=_read_slo,
+    read_plain=_read_slo,
     write=str,
     explains=True,
 )
@@ -115,6 +132,10 @@ class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
     target_source: Annotated[str | None, Knob(key=TARGET_ANNOTATION, unit=TEXT, choices=("learnt", *TargetMode))] = None
     """Use of the learnt target: use (or learnt), protect, shadow or off; ``target`` is its start. Default: the setting
     ``adaptive.learnt-target``."""
+
+    slo: Annotated[str | None, Knob(key=SLO_ANNOTATION, unit=_SLO)] = None
+    """A goal for latency in place of a target, such as p95<300ms for responses or p99-wait<100ms for waits: the requests that a
+    pod gets follow from measured lateness. ``target`` is their start."""
 
 
 class ScalingAnnotations(OwnAnnotations, frozen=True, kw_only=True):
@@ -256,22 +277,22 @@ def _class_clashes(scaling: ScalingAnnotations, settings: AutoscalerSettings) ->
         yield _problem(METRIC_ANNOTATION, f"{scaling.metric!r} is not right", "one of " + expected_metrics())
     if scaling.metric == "":
         yield _problem(METRIC_ANNOTATION, "empty", "a metric's name")
-    if scaling.load is not None:
-        yield from _load_clashes(scaling, settings)
+    class_name = name or settings.pod_autoscaler_class
+    for where, text in ((LOAD_ANNOTATION, scaling.load), (SLO_ANNOTATION, scaling.slo)):
+        if text is not None and class_name != KPA_CLASS:
+            what = f"only the class {KPA_CLASS} scales by it, not {class_name}"
+            yield _problem(where, what, f"no {where}")
+    if scaling.load is not None and scaling.metric is not None:
+        yield _problem(LOAD_ANNOTATION, f"{METRIC_ANNOTATION} stands beside it", "one of the two")
+    if scaling.slo is not None and scaling.target_source in {"learnt", TargetMode.USE}:
+        yield _problem(
+            SLO_ANNOTATION, f"{TARGET_ANNOTATION}: {scaling.target_source} stands beside it", "one of the two"
+        )
     for wish in scaling.wishes if scales_itself else ():
         if wish.target is None and load_metric(wish.metric).needs_target:
             where = METRIC_ANNOTATION if scaling.load is None else LOAD_ANNOTATION
             expected = f"{LOAD_ANNOTATION}: {wish.metric}=NUMBER, how much of it one pod takes"
             yield _problem(where, f"{wish.metric} has no target", expected)
-
-
-def _load_clashes(scaling: ScalingAnnotations, settings: AutoscalerSettings) -> Iterator[Problem]:
-    class_name = scaling.class_name or settings.pod_autoscaler_class
-    if class_name != KPA_CLASS:
-        what = f"only the class {KPA_CLASS} scales by it, not {class_name}"
-        yield _problem(LOAD_ANNOTATION, what, f"no {LOAD_ANNOTATION}")
-    if scaling.metric is not None:
-        yield _problem(LOAD_ANNOTATION, f"{METRIC_ANNOTATION} stands beside it", "one of the two")
 
 
 def read_rollout_duration(annotations: Mapping[str, str]) -> float | Problem | None:

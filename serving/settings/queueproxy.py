@@ -9,7 +9,13 @@ from typing import Annotated
 
 import msgspec
 
-from serving.model.knative import LOAD_ANNOTATION, METRIC_ANNOTATION, METRICS_PATH_ANNOTATION, METRICS_PORT_ANNOTATION
+from serving.model.knative import (
+    LOAD_ANNOTATION,
+    METRIC_ANNOTATION,
+    METRICS_PATH_ANNOTATION,
+    METRICS_PORT_ANNOTATION,
+    SLO_ANNOTATION,
+)
 from serving.model.loadmetric import gauges_of
 from serving.settings.http import HttpSettings
 from serving.settings.innertls import InnerTlsSettings
@@ -196,15 +202,17 @@ def variables_of(spec: Mapping[str, object]) -> dict[str, str]:
 
 
 def load_variables(annotations: Mapping[str, str], *, app_port: int) -> dict[str, str]:
-    """The gauges that a revision is scaled by, and where its app shows them, as environment variables of its queue-proxies.
+    """What a revision is scaled by, as environment variables of its queue-proxies: gauges with their page, and a goal.
 
     ``app_port`` is the app's port in the manifest. Prometheus' annotations say where the page is; one that Prometheus could not
     follow is left out.
     """
     gauges = gauges_of(annotations.get(LOAD_ANNOTATION) or annotations.get(METRIC_ANNOTATION) or "")
+    slo = annotations.get(SLO_ANNOTATION)
+    found = {"SERVING_POD_SLO": slo} if slo else {}
     if not gauges:
-        return {}
-    found = {"SERVING_POD_GAUGES": msgspec.json.encode(gauges).decode()}
+        return found
+    found |= {"SERVING_POD_GAUGES": msgspec.json.encode(gauges).decode()}
     path, port = annotations.get(METRICS_PATH_ANNOTATION, ""), annotations.get(METRICS_PORT_ANNOTATION, "")
     if path.startswith("/") and path.isascii() and path.isprintable() and " " not in path:
         found["SERVING_POD_METRICS_PATH"] = path

@@ -21,6 +21,7 @@ from serving.scaling.kpa.zero import GatePhase, GateReason, GateState, InactiveR
 from serving.scaling.scaler.deciders import Inside, KpaDecider
 from serving.scaling.scaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, conclude
 from serving.scaling.scaler.view import ScalerView
+from serving.scaling.slo import RevisionSlo
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.simulator.seconds import LOAD_MIN, LoadedSecond, LoadedSeconds
@@ -55,7 +56,8 @@ class Decisions:
 
         ``repeats`` False gives each outcome its own time and load, for those who read them. ``policy_of`` makes the policy.
         """
-        self._settings, self._spec = settings, spec
+        self._settings, self._spec, self._own = settings, spec, spec
+        self.slo = RevisionSlo(0.0)
         self._periods = Periods(settings.decision_period_s)
         self._decider = KpaDecider(spec, quirks=settings.quirks, ready_count=0, present_scale=0, now_s=0.0)
         self._gate = GateState(
@@ -71,6 +73,8 @@ class Decisions:
         # Whether the path is the same for any load that one pod is enough for.
         burst = spec.target_burst_capacity
         self._is_path_fixed = not has_burst_switch or burst <= 0 or spec.total_value < burst
+        # Each second may change what a goal says.
+        skips = skips and spec.slo is None
         self._skips = skips
         self._steady = SteadyOutcomes(spec, self._decider, self.policy) if skips and repeats else None
         self._serving_state = ServingState.RESERVE
@@ -114,6 +118,8 @@ class Decisions:
         The load of earlier pokes is excluded, as in the activator.
         """
         reported, self._poked_load = max(0.0, load - self._poked_load), 0.0
+        if self._own.slo is not None:
+            self.slo.take_load(load, number + 1.0)
         second = (number, reported, arrivals)
         self._seconds.record(second, is_hot=not LOAD_MIN < load <= self.quiet_load)
         if self.policy is not None:
@@ -152,6 +158,10 @@ class Decisions:
 
     def decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> ScalerOutcome:
         """Decide now. The activator is confirmed in the path at once."""
+        if self._own.slo is not None:
+            self._spec = self.slo.update(self._own, ready_count=counts.ready, present_scale=counts.scale, now_s=now_s)
+            if self.policy is not None:
+                self.policy.follow(self._spec)
         self._take(now_s, has_reports=counts.ready > 0)
         outcome = self._repeated(counts, now_s) or self._decide(counts, now_s, cause)
         if outcome.to_prove:
@@ -321,6 +331,7 @@ class Decisions:
             quirks=self._settings.quirks,
             kpa=self._decider.state,
             gate=self._gate,
+            slo=self.slo.outcome,
         )
         decided = self._decider.decide(spec, inside, ready_count=counts.ready, now_s=now_s)
         self._decided_count = decided.desired_count

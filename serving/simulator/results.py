@@ -4,6 +4,7 @@ Waits are kept in a histogram with bins half a percent wide, so that memory does
 percentile is the mean of its bin, and therefore exact where all waits of a bin are equal.
 """
 
+import heapq
 import itertools
 import math
 import random
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import msgspec
 
 from serving.model.nodata import NoData
+from serving.model.slo import Slo, SloMeter, late_sum
 from serving.scaling.classic.classic import ClassicDecision
 from serving.scaling.kpa.decide import ScaleDecision
 from serving.scaling.kpa.merge import MergeDecision
@@ -23,6 +25,7 @@ LATE_S = 0.01
 SERIES_COLUMNS = 240
 """Points of the series over time."""
 
+_MINUTE_S = 60.0
 # Bins a factor of e: each is 0.5 % wide.
 _BINS_PER_E = 200
 
@@ -97,6 +100,9 @@ class RevisionResult(msgspec.Struct, kw_only=True):
     flaps: int = 0
     decisions: int = 0
     waits: WaitHistogram = msgspec.field(default_factory=WaitHistogram)
+    minutes: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
+    """Requests, and those of them that missed a goal for latency, by minute; empty without a goal."""
+
     pod_series: list[float] = msgspec.field(default_factory=list)
     """Mean number of pods in each of ``SERIES_COLUMNS`` parts of the time."""
 
@@ -106,6 +112,48 @@ class RevisionResult(msgspec.Struct, kw_only=True):
             self.waits.add(wait_s)
             self.late_requests += wait_s > LATE_S
             self.cold_requests += is_cold
+
+    def judge_of(self, slo: Slo | None) -> "SloJudge | None":
+        """Counts into ``minutes`` by a goal; None without one."""
+        return None if slo is None else SloJudge(slo, self)
+
+    def held_ratio(self, slo: Slo) -> float:
+        """The share of minutes with requests in which the goal was held; 1 without any."""
+        held = [slo.allows(late, count) for count, late in self.minutes.values()]
+        return sum(held) / len(held) if held else 1.0
+
+
+class SloJudge:
+    """Counts requests of a revision by how late they are, and by minute in its result."""
+
+    __slots__ = ("_meter", "_refused", "_responses", "_result")
+
+    def __init__(self, slo: Slo, result: RevisionResult) -> None:
+        self._meter, self._result, self._refused = SloMeter(slo), result, 0
+        # Responses to come, by the time of their end.
+        self._responses: list[tuple[float, float]] = []
+
+    def serve(self, at_s: float, waited_s: float, took_s: float) -> None:
+        """Count a request that gets its place now."""
+        if self._meter.slo.is_wait:
+            self._meter.note(waited_s)
+        else:
+            heapq.heappush(self._responses, (at_s + took_s, waited_s + took_s))
+
+    def report(self, end_s: float) -> tuple[int, ...]:
+        """The requests of the second that ends; rejected ones are late."""
+        responses, result = self._responses, self._result
+        for _ in range(result.refused - self._refused):
+            self._meter.note(math.inf)
+        self._refused = result.refused
+        while responses and responses[0][0] <= end_s:
+            self._meter.note(heapq.heappop(responses)[1])
+        bins = self._meter.take()
+        if bins:
+            minute = int(end_s // _MINUTE_S)
+            count, late = result.minutes.get(minute, (0, 0))
+            result.minutes[minute] = (count + sum(bins), late + int(late_sum(bins)))
+        return bins
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from functools import partial
 import msgspec
 
 from serving.model.knative import TrafficPath
+from serving.model.slo import Slo
 from serving.scaling.adaptive.gaps import GapPrior
 from serving.scaling.adaptive.policy import policy_of
 from serving.scaling.scaler.explain import explain
@@ -69,6 +70,11 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     skips: bool = True
     """Whether to skip periods with a known decision; False is for tests."""
+
+    slo: Slo | None = None
+    """A goal for latency to measure by; that of ``spec`` comes first."""
+    knee: float = math.inf
+    """Requests at once beyond which a pod is slower: times grow in proportion to them."""
 
     log: RunLog | None = None
     """Gets each decision and latency; no period is skipped then."""
@@ -138,6 +144,7 @@ class RevisionRun:
         self._known_waiting = self._known_inside = 0
         self._direction = 0
         self._latest_ready_s = -math.inf
+        self._judge = self.result.judge_of(config.spec.slo or config.slo)
 
     def run(self) -> RevisionResult:
         """Simulate up to the end."""
@@ -212,6 +219,8 @@ class RevisionRun:
     def _second_over(self, until_s: float) -> None:
         """Record the second, and skip a silent time after it."""
         end_s, load, decisions = self._second_end_s, self._area, self._decisions
+        if self._judge is not None:
+            decisions.slo.take(self._judge.report(end_s), end_s)
         if load > _LOAD_MIN or self._arrived:
             decisions.record(self._number, max(0.0, load), self._arrived)
             if load > decisions.quiet_load and not (decisions.is_next_due and self.pods.scale > 1):
@@ -279,6 +288,9 @@ class RevisionRun:
     def _serve(self, pod: SimulatedPod, at_s: float, took_s: float, *, waited_s: float = 0.0) -> None:
         self.pods.take(pod, at_s)
         self._sequence += 1
+        took_s *= max(1.0, pod.in_flight / self._config.knee)
+        if self._judge is not None:
+            self._judge.serve(at_s, waited_s, took_s)
         if self._log is not None and at_s + took_s < self._until_s:
             self._log.latencies_s.append(waited_s + took_s)
         heapq.heappush(self._events, (at_s + took_s, self._sequence, _FINISHED, pod))

@@ -4,6 +4,7 @@ Functions that share neither nodes nor what they learn do not influence each oth
 gives the same result, to the last bit, for any number of processes.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -11,6 +12,7 @@ from multiprocessing import get_context
 import msgspec
 
 from serving.model.errors import InvalidValue
+from serving.model.slo import Slo
 from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
 from serving.scaling.resolve import resolve
 from serving.settings.activator import ActivatorSettings
@@ -53,6 +55,10 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: NodePlan | None = None
     """Nodes of a node group below all functions; None: every pod has a place."""
+
+    slo: Slo | None = None
+    knee: float = math.inf
+    """As in ``RunConfig``."""
 
     log: RunLog | None = None
     """Receives each decision and latency of a workload of one function."""
@@ -107,6 +113,8 @@ def run_workload(  # noqa: PLR0913 - what a run is
         failing_starts=workload.failing_starts,
         has_burst_switch=workload.has_burst_switch,
         log=workload.log,
+        slo=workload.slo,
+        knee=workload.knee,
         policy_of=policy.policy_of,
     )
     job = _Job(workload=workload, config=config, foresight=policy.foresight)

@@ -81,6 +81,7 @@ FORMS = {
     "sidecar_start.py": [Form(arguments="--json", keys=("queue-proxy, wall", "import asyncio, uvloop, CPU"))],
     "simulator.py": [Form(lines=("0.02 requests a second: ", "1,000 requests of one revision: ", "many functions"))],
     "slow_brain.py": [Form(lines=("^io-bound", r"learnt to fixed: requests [\d.]+x"))],
+    "slo.py": [Form(lines=("^cpu: p95<300ms", r"goal to the best target, \d+: "))],
     "soak.py": [Form(arguments="--json", keys=("warm", "end", "counts", "wrong"), needs=("taskset",))],
     "soak_control.py": [Form(keys=("cycles", "memory_mib", "wrong"))],
     "stats.py": [Form(arguments="--json", keys=("steady_frames_per_s", "full_frames_per_s", "resident_mib"))],

@@ -22,7 +22,8 @@ LATE = ("websockets", "serving.proxy.http2", "urllib", "email", "pathlib", "json
 MODULES_MAX = {
     "serving.queueproxy.main": 217,
     "serving.activator.main": 505,
-    "serving.autoscaler.main": 655,
+    # With the goals for latency, which any revision may have at any time.
+    "serving.autoscaler.main": 658,
     "serving.controller.main": 470,
     "serving.nodegroup.main": 460,
     "serving.extender.main": 475,

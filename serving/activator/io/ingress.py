@@ -363,7 +363,11 @@ class Ingress:
         endpoint = self.endpoints.to(dispatch.pod, visit.key)
         # Trailers, cancellation and flow control of a call pass from end to end.
         over_http2 = visit.is_grpc and exchange.is_http2
-        exchange.forward(endpoint.address, extra=endpoint.lines, over_http2=over_http2)
+        lines = endpoint.lines
+        if dispatch.waited_s:
+            # The pod judges a goal for latency by all of the time.
+            lines += b"K-Held-Ms: %d\r\n" % (1000 * dispatch.waited_s)
+        exchange.forward(endpoint.address, extra=lines, over_http2=over_http2)
 
     def _reject(self, rejection: Rejection[Exchange]) -> None:
         exchange = rejection.request

@@ -18,6 +18,7 @@ from serving.cli.decisions.simulateinputs import (
 )
 from serving.cli.decisions.simulatetrace import PolicyRunner, compare_policies, print_comparison
 from serving.model.errors import InvalidValue, Problem, SettingsError
+from serving.model.slo import read_slo
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.simulator.curve import POLICIES
 from serving.simulator.report import plot, summary, timeline
@@ -88,3 +89,6 @@ def _print_run(runner: PolicyRunner, policy: str, *, as_json: bool) -> None:
     for line in (*timeline(log.moments), "", *plot(log.moments, until_s)):
         click.echo(line)
     click.echo(summary(result, log.latencies_s, until_s))
+    if workload.scaling.slo is not None:
+        held_ratio = result.held_ratio(read_slo(workload.scaling.slo))
+        click.echo(f"{workload.scaling.slo} held in {held_ratio:.0%} of the minutes with requests")

@@ -15,6 +15,7 @@ import msgspec
 from serving.cli.decisions.simulatenodes import node_options, node_plan_of
 from serving.cli.decisions.simulatetrace import PolicyRunner
 from serving.model.errors import InvalidValue, Problem, SettingsError
+from serving.model.knative import SLO_ANNOTATION
 from serving.settings.annotations import GROUP, ScalingAnnotations, read_annotations
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.knob import Value, fields_of
@@ -121,6 +122,13 @@ _OPTIONS = (
         show_default=True,
         help="Requests at once per pod; 0 is no limit.",
     ),
+    click.option("--slo", metavar="GOAL", help="A goal for latency as of the annotation, such as p95<300ms."),
+    click.option(
+        "--knee",
+        type=click.FloatRange(0, min_open=True),
+        default=math.inf,
+        help="Requests at once beyond which a pod is slower, in proportion to them.  [default: never]",
+    ),
     click.option(
         "--annotate", multiple=True, metavar="KEY=VALUE", help="As on a revision: max-scale=5, window=30s, ..."
     ),
@@ -182,9 +190,11 @@ def _with(record: Record, path: Sequence[str], value: Value) -> Record:
     return msgspec.structs.replace(record, **{name: _with(getattr(record, name), below, value) if below else value})
 
 
-def read_scaling(pairs: Sequence[str], settings: AutoscalerSettings) -> ScalingAnnotations:
+def read_scaling(pairs: Sequence[str], settings: AutoscalerSettings, *, slo: str | None = None) -> ScalingAnnotations:
     """Annotations of the revision, each as ``key=value`` without the group. Raises ``SettingsError``."""
     annotations = {GROUP + key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+    if slo is not None:
+        annotations[SLO_ANNOTATION] = slo
     read = read_annotations(annotations, settings)
     if read.problems or read.warnings:
         raise SettingsError([*read.problems, *read.warnings])
@@ -260,7 +270,8 @@ def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workl
         functions=functions,
         length_s=length_s,
         settings=settings,
-        scaling=read_scaling(options["annotate"], settings),
+        scaling=read_scaling(options["annotate"], settings, slo=options["slo"]),
+        knee=options["knee"],
         queue_proxy=msgspec.structs.replace(
             QueueProxySettings(), container_concurrency=concurrency, drain_lag_s=options["drain_s"]
         ),

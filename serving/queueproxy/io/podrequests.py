@@ -28,13 +28,14 @@ from serving.traffic.meter import Meter, Report
 from serving.wire.tokens import matches, probe_proof
 
 if TYPE_CHECKING:
+    from serving.model.slo import SloMeter
     from serving.queueproxy.io.dormant import Dormancy
 
 Headers = tuple[tuple[bytes, bytes], ...]
-Origin = tuple[bool, bytes | None]
-"""The origin of a request: whether an activator counts it too, and its original Host."""
+Origin = tuple[bool, bytes | None, float]
+"""The origin of a request: whether an activator counts it too, its original Host, and for how many seconds it was held."""
 
-DIRECT: Origin = (False, None)
+DIRECT: Origin = (False, None, 0.0)
 TEXT: Headers = ((b"Content-Type", b"text/plain; charset=utf-8"),)
 RETRY: Headers = (*TEXT, (b"Retry-After", b"1"))
 QUEUE_FULL = b"pending request queue full"
@@ -44,6 +45,10 @@ OUT_OF_MEMORY = b"the app ran out of memory while it handled the request"
 WAITED_TOO_LONG = b"waited too long for a free slot"
 _PROBE_AGENTS = (b"kube-probe/", b"Knative-Activator-Probe", b"Knative-Autoscaling-Probe")
 _QUEUE = b"queue"
+# The first status that is an error of a server.
+_FIRST_ERROR = 500
+# An activator holds nothing for longer than ten days.
+_HELD_DIGITS_MAX = 9
 _OOM_FILES = ("memory.events", "memory.oom_control")
 _Request = TypeVar("_Request", bound=Hashable)
 
@@ -64,6 +69,8 @@ class PodRequests(Generic[_Request]):
         """Results of ended requests."""
         self.gauges = AppGauges(spec.gauges)
         """Gauges reported by the app."""
+        self.slo = _meter_of(spec.slo) if spec.slo else None
+        """Counts requests by how late they are; None without a goal."""
         self._secret = spec.secret.encode()
         self.is_guarded = spec.is_guarded
         self._clock = clock
@@ -119,16 +126,40 @@ class PodRequests(Generic[_Request]):
         """Whether the sender may order the pod to drain: without a secret, every sender."""
         return not self._secret or self._is_believed(head)
 
-    def _arrive(self, request: _Request, now_s: float, *, proxied: bool) -> Admitted | Queued | Rejected:
-        """Count a request, and admit, queue or reject it."""
+    def _arrive(self, request: _Request, now_s: float, *, proxied: bool, held_s: float) -> Admitted | Queued | Rejected:
+        """Count a request, which an activator held for ``held_s`` seconds, and admit, queue or reject it."""
         self.last_request_s = now_s
         self._meter.arrive(now_s, proxied=proxied)
-        return ADMITTED if self._breaker is None else self._breaker.admit(request, now_s)
+        decision = ADMITTED if self._breaker is None else self._breaker.admit(request, now_s)
+        if isinstance(decision, Rejected):
+            self._turn_away()
+        elif decision is ADMITTED:
+            self._end_wait(held_s)
+        return decision
+
+    def _end_wait(self, waited_s: float) -> None:
+        """Count the wait of a request that runs now."""
+        if self.slo is not None and self.slo.slo.is_wait:
+            self.slo.note(waited_s)
+
+    def _turn_away(self) -> None:
+        """Count a request that gets no place as late, whatever the goal is."""
+        if self.slo is not None:
+            self.slo.note(math.inf)
+
+    def _end(self, status: int, took_s: float, held_s: float) -> None:
+        """Count a request that ended with a status. Errors of the app say nothing of its speed."""
+        self.request_metrics.note(status, took_s)
+        if self.slo is not None and not self.slo.slo.is_wait and 0 < status < _FIRST_ERROR:
+            self.slo.note(took_s + held_s)
 
     def _expire(self, now_s: float) -> Sequence[TimedOut[_Request]]:
         """Remove and return requests whose wait for a slot has expired."""
         assert self._breaker is not None
-        return self._breaker.expire(now_s)
+        expired = self._breaker.expire(now_s)
+        for _ in expired:
+            self._turn_away()
+        return expired
 
     def _leave(
         self, request: _Request, now_s: float, *, proxied: bool, has_response: bool
@@ -196,7 +227,7 @@ class PodHandler(PodRequests[Exchange]):
                 status, body, headers = self._probe_response(head)
                 exchange.respond(status, body, header_lines(*headers))
                 return
-            origin = (head.get(b"k-proxy-request") == b"activator", head.get(b"k-original-host"))
+            origin = origin_of(head)
         if self.is_guarded and not origin[0]:
             exchange.respond(403, GUARDED, header_lines(*TEXT))
             return
@@ -208,7 +239,8 @@ class PodHandler(PodRequests[Exchange]):
             exchange.await_body(lambda: self._admit(exchange, self._clock()))
 
     def _admit(self, exchange: Exchange, now_s: float) -> None:
-        decision = self._arrive(exchange, now_s, proxied=_is_proxied(exchange))
+        proxied, _, held_s = _origin(exchange)
+        decision = self._arrive(exchange, now_s, proxied=proxied, held_s=held_s)
         if isinstance(decision, Admitted):
             self._run(exchange)
         elif isinstance(decision, Queued):
@@ -252,11 +284,12 @@ class PodHandler(PodRequests[Exchange]):
         assert isinstance(origin, tuple)
         now_s = self._clock()
         self.gauges.take(exchange.response_wire, now_s)
-        self.request_metrics.note(exchange.status, now_s - exchange.started_s)
+        self._end(exchange.status, now_s - exchange.started_s, origin[2])
         if exchange.awaits_body:
             return
         has_response = exchange.outcome is ExchangeOutcome.ANSWERED
         for granted in self._leave(exchange, now_s, proxied=origin[0], has_response=has_response):
+            self._end_wait(granted.waited_s + _origin(granted.request_id)[2])
             self._run(granted.request_id)
         if self.dormancy is not None and not self._meter.level:
             self.dormancy.went_idle()
@@ -268,8 +301,7 @@ class PodHandler(PodRequests[Exchange]):
             self.dormancy.run(functools.partial(self._forward, exchange))
 
     def _forward(self, exchange: Exchange) -> None:
-        origin = exchange.context
-        assert isinstance(origin, tuple)
+        origin = _origin(exchange)
         if exchange.head.upgrade is not None and origin[0] and self._relay(exchange):
             return
         # A gRPC call exists in HTTP/2 alone, so an app that takes one speaks it, whatever its port is named.
@@ -306,7 +338,24 @@ def oom_kill_count(folders: Iterable[str]) -> int:
     return count
 
 
+def _meter_of(goal: str) -> "SloMeter":
+    from serving.model.slo import SloMeter, read_slo  # noqa: PLC0415 - where there is a goal only
+
+    return SloMeter(read_slo(goal))
+
+
+def origin_of(head: RequestHead) -> Origin:
+    """The origin of a request whose sender is believed."""
+    held = head.get(b"k-held-ms") or b""
+    held_s = int(held) / 1000 if held.isdigit() and len(held) <= _HELD_DIGITS_MAX else 0.0
+    return head.get(b"k-proxy-request") == b"activator", head.get(b"k-original-host"), held_s
+
+
+def _origin(exchange: Exchange) -> Origin:
+    origin = exchange.context
+    return origin if isinstance(origin, tuple) else DIRECT
+
+
 def _is_proxied(exchange: Exchange) -> bool:
     """Whether an activator sent the request."""
-    origin = exchange.context
-    return isinstance(origin, tuple) and bool(origin[0])
+    return bool(_origin(exchange)[0])

@@ -77,6 +77,7 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
                     ended_count=responses.count / period_s,
                     response_time_s=responses.mean_s,
                     gauges=handler.gauges.current(now_s()),
+                    latency_bins=() if handler.slo is None else handler.slo.take(),
                 )
             )
         )

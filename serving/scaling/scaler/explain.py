@@ -14,10 +14,12 @@ from serving.scaling.kpa.decide import ScaleDecision, ScaleLimit, ScalerMode
 from serving.scaling.kpa.merge import Bounded, MergeDecision, Proposal, ScaleBound
 from serving.scaling.kpa.zero import GateAction, GateReason
 from serving.scaling.scaler.scaler import DecisionInputs, ScalerOutcome
+from serving.scaling.slo import SloOutcome, SloVerdict
 from serving.scaling.spec import ScalingSpec
 
 _ACTIVATOR = "activator"
 _MINUTES_FROM_S = 120.0
+_MS = 1000.0
 
 _LIMITS = {
     ScaleLimit.UP_RATE: "max-scale-up-rate {spec.max_scale_up_rate:g} allows {detail.rate_count_max}",
@@ -70,7 +72,14 @@ _GATE = {
 
 def explain(outcome: ScalerOutcome) -> str:
     """The sentence of a decision, with its numbers."""
-    parts = (*_algorithm(outcome), _learnt(outcome), _keep(outcome), *_others(outcome), *_gate(outcome))
+    parts = (
+        *_algorithm(outcome),
+        _slo(outcome.inputs.slo),
+        _learnt(outcome),
+        _keep(outcome),
+        *_others(outcome),
+        *_gate(outcome),
+    )
     return f"{headline(outcome)}: {'; '.join(part for part in parts if part)}"
 
 
@@ -141,6 +150,29 @@ def _learnt(outcome: ScalerOutcome) -> str:
     why = "nothing bounds it yet" if learnt.bound is None else f"{learnt.bound}-bound above {learnt.above:.3g}"
     used = "" if learnt.is_used else f", not used: target {spec.total_value:g}"
     return f"learnt target {learnt.total:.3g} ({why}){used}"
+
+
+# The goal for latency.
+
+
+def _slo(found: SloOutcome | None) -> str:
+    """The goal as text: "p95 410 ms over 300: 2 more pods"."""
+    if found is None:
+        return ""
+    name, limit, least = found.slo.name, f"{_MS * found.slo.limit_s:g}", f"{found.target:.3g}"
+    if found.verdict is SloVerdict.UNKNOWN:
+        return f"too few requests to judge {name} of {limit} ms, target {least} each"
+    if found.verdict in {SloVerdict.HELD, SloVerdict.ROOM}:
+        room = f": room for {least} each" if found.verdict is SloVerdict.ROOM else ""
+        return f"{name} {_MS * found.quantile_s:.0f} ms of {limit}{room}"
+    more = f"{found.more_count} more pod{'' if found.more_count == 1 else 's'}"
+    so = {
+        SloVerdict.LATE: more if found.more_count else f"target {least} each",
+        SloVerdict.SETTLING: f"waits for {more}" if found.more_count else f"target {least} each is being tried",
+        SloVerdict.BOUNDED: "max-scale allows no more pods",
+        SloVerdict.HOPELESS: "pods with hardly a request each were late too, so that the revision's own target counts",
+    }
+    return f"{name} {_MS * found.quantile_s:.0f} ms over {limit}: {so[found.verdict]}"
 
 
 # The adaptive policy.

@@ -31,6 +31,7 @@ from serving.scaling.scaler.further import FurtherDeciders
 from serving.scaling.scaler.path import wanted_path
 from serving.scaling.scaler.shadow import PolicyShadow
 from serving.scaling.scaler.view import ScalerView
+from serving.scaling.slo import RevisionSlo, SloOutcome
 from serving.scaling.sources import Sources
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import AutoscalerSettings, KpaQuirks
@@ -72,12 +73,13 @@ class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
     """The state after the previous decision; None for the classic algorithm, whose state is its points."""
 
     gate: GateState
-
     advice: Advice = NEUTRAL
     """Advice of the revision's policy; none under ``policy: knative``."""
 
     learnt: LearntTarget | None = None
     """The learnt target; when in force, ``spec`` contains it too. None without data."""
+    slo: SloOutcome | None = None
+    """The state of the goal for latency; ``spec`` contains its target. None without a goal."""
 
 
 class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,11 +148,12 @@ class Scaler:
     ) -> None:
         """``is_restart``: the revision existed before this process, so its scale is held until a window has data.
 
-        ``policy`` is the adaptive one; None: Knative's. Beside it a ``shadow`` may be set, which decides by the other policy.
+        ``policy`` is the adaptive one; None: Knative's. A ``shadow`` beside it decides by the other policy.
         """
         self.policy = policy
         self.shadow: PolicyShadow | None = None
         self.target = RevisionTarget(revision, settings.adaptive)
+        self._slo = RevisionSlo(now_s)
         self._settings = settings
         self._spec = revision.spec
         self._sources = Sources()
@@ -204,11 +207,12 @@ class Scaler:
         if source is StatSource.POD:
             self._sources.record_pod(stat)
             self.target.take(stat)
+            self._slo.take(stat.latency_bins, stat.at_s)
             return stat.concurrency > stat.proxied_concurrency and not self._latest_count
         self._sources.record_activator(stat)
         if not stat.concurrency and not stat.request_count:
             return False
-        # Requests wake a revision whatever its metric is: while it has no pod, no app reports anything.
+        # Requests wake a revision whatever its metric is.
         if stat.concurrency and not self._latest_count:
             return True
         if not self._counts_waiting:
@@ -235,8 +239,8 @@ class Scaler:
     ) -> ScalerOutcome:
         """Decide. ``proposals`` come from deciders beside the algorithm."""
         self._advance(now_s)
-        self._adopt(now_s)
         self._facts = facts
+        self._adopt(now_s)
         inside = self._inside(now_s)
         further = self._further.decide(self._spec, inside, ready_count=facts.ready_count, now_s=now_s)
         inputs = DecisionInputs(
@@ -250,6 +254,7 @@ class Scaler:
             kpa=self._decider.state,
             gate=self._gate,
             learnt=self.target.learnt,
+            slo=self._slo.outcome,
         )
         decided = self._decider.decide(self._spec, inputs.inside, ready_count=facts.ready_count, now_s=now_s)
         self._latest_count = decided.desired_count
@@ -288,7 +293,8 @@ class Scaler:
     def _adopt(self, now_s: float) -> None:
         """Use these numbers for all further decisions."""
         self.target.update(now_s)
-        spec = self.target.spec
+        ready_count, present_scale = self._facts.ready_count, self._facts.present_scale
+        spec = self._slo.update(self.target.spec, ready_count=ready_count, present_scale=present_scale, now_s=now_s)
         if spec is self._spec or spec == self._spec:
             return
         self._advance(now_s)
@@ -302,6 +308,7 @@ class Scaler:
         for second in self._sources.complete(now_s):
             self._decider.take(second)
             self._further.take(second)
+            self._slo.take_load(self._spec.load_metric.amount(second.load), second.number + 1.0)
             if self.policy is not None:
                 self.policy.take(second.number, second.load.concurrency, second.load.request_count)
             if self.shadow is not None:

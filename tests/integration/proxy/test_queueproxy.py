@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
+from serving.model.slo import late_sum
 from serving.queueproxy.podspec import Probe
 from serving.wire.frames import decode_pod_stat
 from tests.eventually import until
@@ -339,3 +340,31 @@ async def test_a_pod_without_chosen_gauges_asks_for_none(pod: PodMaker) -> None:
         client.send(get())
         head, _ = await client.message()
     assert b"endpoint-load-metrics" not in head.lower()
+
+
+@pytest.mark.parametrize(("goal", "late"), [("p95<1ms", 2), ("p95-wait<1ms", 1)])
+async def test_requests_are_counted_by_how_late_they_are_with_the_time_in_an_activator(
+    pod: PodMaker, goal: str, late: int
+) -> None:
+    """The app takes longer than the limit; of two requests an activator held one, and the mark of another sender is not believed."""
+    bins: list[tuple[float, ...]] = []
+
+    async def slow(link: Link) -> None:
+        while await link.head():
+            await asyncio.sleep(0.005)
+            link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    async def take(socket: ServerConnection) -> None:
+        async for message in socket:
+            assert isinstance(message, bytes)
+            bins.append(decode_pod_stat(message).latency_bins)
+
+    async with serve(take, "127.0.0.1", 0) as autoscaler:
+        url = f"ws://127.0.0.1:{next(iter(autoscaler.sockets)).getsockname()[1]}/stats"
+        async with pod(slow, url=url, more={"slo": goal}, report_period_s=0.1) as running:
+            client = await running.client()
+            for more in (BELIEVED + b"K-Held-Ms: 5000\r\n", b"K-Held-Ms: 5000\r\n"):
+                client.send(get(headers=more))
+                await client.message()
+            await until(lambda: sum(map(sum, bins)) >= 2)
+    assert (sum(map(sum, bins)), sum(map(late_sum, bins))) == (2, late)

@@ -57,6 +57,7 @@ def test_all_variables_are_read() -> None:
         ("SERVING_POD_READINESS", "tcp"),
         ("SERVING_READY_FD", "out"),
         ("SERVING_POD_GAUGES", "a,b"),
+        ("SERVING_POD_SLO", "p95"),
         ("SERVING_POD_METRICS_PATH", "metrics"),
         ("SERVING_POD_METRICS_PATH", "/a\r\nb: c"),
         ("SERVING_POD_METRICS_PORT", "0"),

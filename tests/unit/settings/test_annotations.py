@@ -198,3 +198,25 @@ def test_a_gauge_in_knatives_annotation_needs_its_target() -> None:
     assert problems_of({"metric": "gauge:a", "target": "3"}) == []
     (found,) = problems_of({"metric": "gauge:a"})
     assert found.startswith("annotation autoscaling.knative.dev/metric: gauge:a has no target")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "problem"),
+    [
+        ({"autoscaling.serving.dev/slo": "p95<300"}, "slo: 'p95<300' is not right; expected a percentile from p50 to"),
+        ({"autoscaling.serving.dev/slo": "p95<1s", "autoscaling.knative.dev/class": HPA_CLASS}, "only the class kpa."),
+        (
+            {"autoscaling.serving.dev/slo": "p95<1s", "autoscaling.serving.dev/target": "use"},
+            "autoscaling.serving.dev/target: use stands beside it; expected one of the two",
+        ),
+    ],
+)
+def test_a_goal_that_cannot_be_scaled_by_is_refused_with_one_error(annotations: dict[str, str], problem: str) -> None:
+    (found,) = read_annotations(annotations, SETTINGS).problems
+    assert problem in str(found)
+
+
+def test_a_goal_is_read() -> None:
+    assert (
+        read_annotations({"autoscaling.serving.dev/slo": " p99-wait<100ms"}, SETTINGS).scaling.slo == "p99-wait<100ms"
+    )

@@ -68,3 +68,7 @@ def test_the_gauges_of_a_revision_are_variables_of_its_queue_proxies() -> None:
 def test_an_unreadable_page_is_left_out(path: str, port: str) -> None:
     annotations = {METRIC: "gauge:a=5", "prometheus.io/path": path, "prometheus.io/port": port}
     assert load_variables(annotations, app_port=8080) == {"SERVING_POD_GAUGES": '["a"]'}
+
+
+def test_a_goal_for_latency_is_a_variable_of_its_queue_proxies() -> None:
+    assert load_variables({"autoscaling.serving.dev/slo": "p95<1s"}, app_port=0) == {"SERVING_POD_SLO": "p95<1s"}

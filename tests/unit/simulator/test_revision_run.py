@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serving.model.slo import read_slo
 from serving.scaling.resolve import resolve
 from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import (
@@ -295,3 +296,16 @@ def _figures(result: RevisionResult) -> tuple[float, ...]:
         result.flaps,
         result.waits.percentile(0.99, requests=result.requests),
     )
+
+
+def test_minutes_are_judged_by_a_goal_and_pods_follow_from_it() -> None:
+    """Four requests a second of half a second, which a pod of more than one slows down beyond a second."""
+    usual = msgspec.structs.replace(config(concurrency=0, start_s=1.0), knee=1.0)
+    goal = read_slo("p95<1s")
+    times_s = [number / 4 for number in range(2400)]
+    alone = simulated(*times_s, given_config=msgspec.structs.replace(usual, slo=goal))
+    spec = msgspec.structs.replace(usual.spec, slo=goal)
+    led = simulated(*times_s, given_config=msgspec.structs.replace(usual, spec=spec))
+    assert sum(count for count, _ in led.minutes.values()) == pytest.approx(2400, abs=60)
+    assert alone.held_ratio(goal) < 0.5 < led.held_ratio(goal)
+    assert RevisionResult(name="idle").held_ratio(goal) == 1.0

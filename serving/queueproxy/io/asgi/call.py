@@ -122,15 +122,35 @@ class AppCall:
 
     __slots__ = (
         *("received_s", "has_response", "is_late", "is_tunnel", "owner", "proxied", "scope", "started_s", "status"),
-        *("gauges", "has_spoken", "written_s", "_inbox", "_is_left", "_over", "_send", "_task", "_timer", "_wait"),
+        *(
+            "gauges",
+            "has_spoken",
+            "held_s",
+            "written_s",
+            "_inbox",
+            "_is_left",
+            "_over",
+            "_send",
+            "_task",
+            "_timer",
+            "_wait",
+        ),
     )
 
-    def __init__(
-        self, owner: CallOwner, scope: Scope, *, receive: Receive, send: Send, proxied: bool, held_bytes_max: int
+    def __init__(  # noqa: PLR0913 - what a call is
+        self,
+        owner: CallOwner,
+        scope: Scope,
+        *,
+        receive: Receive,
+        send: Send,
+        proxied: bool,
+        held_bytes_max: int,
+        held_s: float = 0.0,
     ) -> None:
         self.owner = owner
         self.scope = scope
-        self.proxied = proxied
+        self.proxied, self.held_s = proxied, held_s
         self.started_s = self.written_s = self.received_s = owner.clock()
         self.status = 0
         """The status of the response; 0 before."""

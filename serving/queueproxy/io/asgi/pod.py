@@ -11,7 +11,7 @@ from serving.proxy.http1.rendering import ClientPeer
 from serving.proxy.http1.requesthead import FORWARDED, RequestHead
 from serving.queueproxy.gauges import REQUEST_REPORT
 from serving.queueproxy.io.asgi.call import App, AppCall, Receive, Scope, Send, send_response
-from serving.queueproxy.io.podrequests import DIRECT, GUARDED, TEXT, Origin, PodRequests, is_probe
+from serving.queueproxy.io.podrequests import DIRECT, GUARDED, TEXT, Origin, PodRequests, is_probe, origin_of
 from serving.queueproxy.podspec import APP_PROBE, PodSpec
 from serving.traffic.breaker import Admitted, Queued, Rejected
 
@@ -96,7 +96,7 @@ def head_of(scope: Scope) -> RequestHead:
 
 def scope_for_app(scope: Scope, head: RequestHead, origin: Origin) -> Scope:
     """The scope for the app."""
-    is_trusted, host = origin
+    is_trusted, host, _ = origin
     host = head.host if host is None else host
     kept = [(b"host", host)] if host else []
     kept += [(line.name, line.value) for line in head.lines if _is_kept(line)]
@@ -149,7 +149,7 @@ class AsgiPod(PodRequests[AppCall]):
                 status, body, headers = self._probe_response(head)
                 await send_response(scope, send, status=status, body=body, headers=headers)
                 return
-            origin = (head.get(b"k-proxy-request") == b"activator", head.get(b"k-original-host"))
+            origin = origin_of(head)
         if self.is_guarded and not origin[0]:
             await send_response(scope, send, status=403, body=GUARDED, headers=TEXT)
             return
@@ -162,6 +162,7 @@ class AsgiPod(PodRequests[AppCall]):
             receive=receive,
             send=send,
             proxied=origin[0],
+            held_s=origin[2],
             held_bytes_max=self._http.body_held_bytes_max,
         )
         await call.run(self._app)
@@ -179,7 +180,7 @@ class AsgiPod(PodRequests[AppCall]):
 
     def arrive(self, call: AppCall, now_s: float) -> Admitted | Queued | Rejected:
         """Count a call, and admit, queue or reject it."""
-        return self._arrive(call, now_s, proxied=call.proxied)
+        return self._arrive(call, now_s, proxied=call.proxied, held_s=call.held_s)
 
     def expire(self, now_s: float) -> None:
         """End the wait of overdue calls."""
@@ -199,8 +200,9 @@ class AsgiPod(PodRequests[AppCall]):
         """Stop counting a call; its slot goes to the longest waiting call."""
         if call.gauges:
             self.gauges.take(b"endpoint-load-metrics: %b" % call.gauges, now_s)
-        self.request_metrics.note(call.final_status, now_s - call.started_s)
+        self._end(call.final_status, now_s - call.started_s, call.held_s)
         for granted in self._leave(call, now_s, proxied=call.proxied, has_response=call.has_response):
+            self._end_wait(granted.waited_s + granted.request_id.held_s)
             granted.request_id.grant()
 
     def due_s(self, call: AppCall) -> float:

@@ -9,6 +9,7 @@ import pytest
 
 from serving.model.knative import ServingState
 from serving.model.nodata import NoData
+from serving.model.slo import read_slo
 from serving.model.stat import Stat
 from serving.scaling.classic.classic import ClassicDecision, ClassicLimit, ClassicMode
 from serving.scaling.kpa.decide import KpaState, ScaleLimit, decide
@@ -20,6 +21,7 @@ from serving.scaling.scaler.deciders import Decided, Inside
 from serving.scaling.scaler.explain import _BOUNDS, _CLASSIC_LIMITS, _GATE, _LIMITS, explain
 from serving.scaling.scaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, conclude
 from serving.scaling.scaler.view import ScalerView
+from serving.scaling.slo import SloOutcome, SloVerdict
 from serving.settings.autoscaler import SAFE
 from tests.unit.scaling.kpa_builders import spec_with
 
@@ -115,6 +117,38 @@ def classic(mode: ClassicMode, limit: ClassicLimit | None = None, *, count: int 
 
 def proposal(desired: int | NoData, reason: str, *, is_content: bool = False) -> tuple[Proposal, ...]:
     return (Proposal(decider="trigger cpu", desired=desired, reason=reason, is_content=is_content),)
+
+
+def sentence_of_goal(verdict: SloVerdict, quantile_s: float = 0.41, more_count: int = 0) -> str:
+    """What is said of a goal of 300 ms."""
+    outcome = outcome_of(20.0, None, ready=3, scale=None, state=None, gate=LONG_AGO, beside=(), waiting=0.0, decided=None, proved=False)  # fmt: skip
+    slo = SloOutcome(
+        slo=read_slo("p95<300ms"), verdict=verdict, quantile_s=quantile_s, target=7.25, more_count=more_count
+    )
+    inputs = msgspec.structs.replace(outcome.inputs, slo=slo)
+    return explain(msgspec.structs.replace(outcome, inputs=inputs)).rpartition("; ")[2]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        (sentence_of_goal(SloVerdict.LATE, more_count=2), "p95 410 ms over 300: 2 more pods"),
+        (sentence_of_goal(SloVerdict.LATE, more_count=1), "p95 410 ms over 300: 1 more pod"),
+        (sentence_of_goal(SloVerdict.LATE), "p95 410 ms over 300: target 7.25 each"),
+        (sentence_of_goal(SloVerdict.SETTLING, more_count=2), "p95 410 ms over 300: waits for 2 more pods"),
+        (sentence_of_goal(SloVerdict.SETTLING), "p95 410 ms over 300: target 7.25 each is being tried"),
+        (sentence_of_goal(SloVerdict.BOUNDED), "p95 410 ms over 300: max-scale allows no more pods"),
+        (
+            sentence_of_goal(SloVerdict.HOPELESS),
+            "p95 410 ms over 300: pods with hardly a request each were late too, so that the revision's own target counts",
+        ),
+        (sentence_of_goal(SloVerdict.HELD, 0.25), "p95 250 ms of 300"),
+        (sentence_of_goal(SloVerdict.ROOM, 0.1), "p95 100 ms of 300: room for 7.25 each"),
+        (sentence_of_goal(SloVerdict.UNKNOWN, 0.0), "too few requests to judge p95 of 300 ms, target 7.25 each"),
+    ],
+)
+def test_each_verdict_of_a_goal_is_explained(sentence: str, expected: str) -> None:
+    assert sentence == expected
 
 
 CASES: dict[str, tuple[Callable[[], str], str]] = {

@@ -1,7 +1,7 @@
 """The plan for one key: the context of a resource from the cache, handed to its reconciler."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from serving.cluster import kinds
 from serving.cluster.kinds import Kind
@@ -155,12 +155,11 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
     )
 
 
-def _policies(cache: ControllerCache, where: Key) -> Iterator[RoutePolicy]:
+def _policies(cache: ControllerCache, where: Key) -> list[RoutePolicy]:
     """The policies of the routes that reference a revision."""
-    for name in cache.indexes.relations.routes_to_revision(where):
-        route = cache.get(kinds.ROUTE, (where[0], name))
-        if route is not None:
-            yield route_policy(annotations_of(route))
+    names = cache.indexes.relations.routes_to_revision(where)
+    routes = [cache.get(kinds.ROUTE, (where[0], name)) for name in names]
+    return [route_policy(annotations_of(route)) for route in routes if route is not None]
 
 
 def _path(cache: ControllerCache, where: Key, revision: Object) -> TrafficPath:

@@ -154,6 +154,10 @@ def test_inner_tls_needs_the_authority() -> None:
     assert spec_from_environment(whole).authority == "PEM"
 
 
+def test_a_goal_for_latency_is_kept_as_it_is_written() -> None:
+    assert spec_from_environment(NEEDED | {"SERVING_POD_SLO": "p95<300ms"}).slo == "p95<300ms"
+
+
 @pytest.mark.parametrize(("text", "is_guarded"), [("true", True), ("false", False)])
 def test_the_variable_guards_a_pod(text: str, is_guarded: bool) -> None:
     assert spec_from_environment(NEEDED | {"SERVING_POD_GUARDED": text}).is_guarded is is_guarded

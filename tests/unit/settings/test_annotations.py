@@ -220,3 +220,12 @@ def test_a_goal_is_read() -> None:
     assert (
         read_annotations({"autoscaling.serving.dev/slo": " p99-wait<100ms"}, SETTINGS).scaling.slo == "p99-wait<100ms"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"), [("500m", True), ("2", True), ("0", False), ("1025", False), ("much", False)]
+)
+def test_the_cpu_of_a_start_is_an_amount_within_bounds(text: str, is_right: bool) -> None:
+    found = read_annotations({"serving.dev/start-cpu": text}, SETTINGS)
+    assert found.scaling.start_cpu == (text if is_right else None)
+    assert len(found.problems) == (not is_right)

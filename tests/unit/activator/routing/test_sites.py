@@ -5,14 +5,19 @@ import pytest
 from serving.activator.routing.sites import (
     AccessRule,
     access_refusal,
+    caller_refusal,
     new_session,
     session_in_cookies,
     session_in_header,
 )
+from serving.model.accessrules import JwtRule, caller_rule
+from serving.model.errors import InvalidValue
+from serving.model.identities import CallerIdentity
 from serving.traffic.policy import session_number
 from serving.wire.tokens import access_token
 
 _RULE = AccessRule(namespace="default", route="hello", version="")
+_CART = CallerIdentity(namespace="shop", account="cart", service="cart")
 _TOKEN = access_token(bytes(32), namespace="default", route="hello")
 
 
@@ -88,3 +93,48 @@ def test_a_header_names_a_session_by_its_first_value() -> None:
     assert session_in_header([b"ada", b"bob"]) == session_number(b"ada")
     assert session_in_header([b""]) is None
     assert session_in_header([]) is None
+
+
+def only_cart(text: str) -> CallerIdentity:
+    """Read the token of the service cart."""
+    if text != "of cart":
+        raise InvalidValue(text=text, expected="a token of a caller")
+    return _CART
+
+
+def limited_to(text: str) -> AccessRule:
+    rule, wrong = caller_rule(text)
+    assert wrong == []
+    return AccessRule(namespace="default", route="hello", version="", is_private=False, callers=rule)
+
+
+@pytest.mark.parametrize("text", ["*", "namespace/shop", "service/shop/cart", "serviceaccount/shop/cart"])
+def test_an_allowed_caller_is_admitted(text: str) -> None:
+    assert caller_refusal(limited_to(text), [b"of cart"], read=only_cart) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ([], b"send X-Serving-Caller: TOKEN, once"),
+        ([b"of cart", b"of cart"], b"send X-Serving-Caller: TOKEN, once"),
+        ([b"forged"], b"a token of a caller"),
+        ([b"of cart"], b"namespace shop, serviceaccount cart, service cart is none of them"),
+    ],
+)
+def test_any_other_caller_is_refused_with_the_reason(given: list[bytes], why: bytes) -> None:
+    refusal = caller_refusal(limited_to("service/shop/front"), given, read=only_cart)
+    assert refusal is not None
+    assert refusal.status == 403
+    assert why in refusal.text
+
+
+def test_a_rule_without_callers_admits_all() -> None:
+    assert caller_refusal(_RULE, [], read=only_cart) is None
+
+
+def test_a_head_that_was_admitted_once_is_admitted_again_unless_tokens_expire() -> None:
+    assert _RULE.is_lasting
+    assert limited_to("*").is_lasting
+    assert not limited_to("namespace/shop").is_lasting
+    assert not AccessRule(namespace="default", route="hello", version="", jwt=JwtRule()).is_lasting

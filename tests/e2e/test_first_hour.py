@@ -249,7 +249,9 @@ def test_serving_up_prints_the_dashboard_and_how_to_run_commands(tmp_path: Path)
             up.terminate()
             up.wait(timeout=150)
     printed = "".join(head)
-    assert re.search(r"^dashboard: http://127\.0\.0\.1:\d+$", printed, re.MULTILINE)
+    assert re.search(
+        r"^dashboard: http://127\.0\.0\.1:\d+, opened by the link of `serving dashboard`$", printed, re.MULTILINE
+    )
     assert re.search(r"^commands: .*serving", printed, re.MULTILINE)
 
 

@@ -179,7 +179,10 @@ async def test_the_environment_is_what_the_manifest_and_the_image_say(stage: Sta
     given = [{"name": "A", "value": "b"}, {"name": "TWICE", "value": "$(A)$(A)"}, {"name": "LEFT", "value": "$(NONE)"}]
     await stage.start_words("env", env=given)
     found = dict(line.partition("=")[::2] for line in (await stage.first_log()).splitlines())
-    assert found.keys() == {"A", "TWICE", "LEFT", "HOME", "HOSTNAME", "PATH", "PORT"} | stage.kind.adds
+    assert (
+        found.keys()
+        == {"A", "TWICE", "LEFT", "HOME", "HOSTNAME", "PATH", "PORT", "SERVING_CALLER_URL"} | stage.kind.adds
+    )
     assert (found["A"], found["TWICE"], found["LEFT"]) == ("b", "bb", "$(NONE)")
     assert found["HOSTNAME"] == stage.name
     assert int(found["PORT"]) > 0

@@ -20,14 +20,14 @@ FEATURES: dict[str, tuple[int, int]] = {
     "inner TLS": (1_550, 10),
     "dormant pods": (1_200, 6),
     "backup, commit in the version": (350, 2),
-    "queries with a token, bounds of the API": (500, 3),
-    "roles, audit log, allow-from, JWT": (2_200, 14),
-    "faster simulator, oracle as a policy": (600, 3),
-    "SLO, budget, load of model servers": (1_800, 9),
-    "dormant pods on Kubernetes and in every view": (1_500, 7),
-    "upgrade, repair, systemd, bundle, deploy options": (1_800, 10),
-    "overview, requests, exact latency": (1_800, 9),
-    "refusals counted, TCP": (600, 3),
+    "queries with a token, bounds of the API": (300, 1),
+    "roles, audit log, allow-from, JWT": (1_850, 10),
+    "dormant pods on Kubernetes and in every view": (580, 3),
+    "refusals counted, TCP": (430, 3),
+    "faster simulator, worst functions": (220, 1),
+    "goals for latency": (700, 2),
+    "versions of formats, repair, systemd, bug report": (820, 7),
+    "exact latency, pods without volumes": (60, 1),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

@@ -93,18 +93,17 @@ class ProcessKubelet(StatusKubelet):
             else one.get("value", "").replace("$$(", "$(")
             for one in container["env"]
         }
-        mount = container["volumeMounts"][0]["mountPath"]
-        return {"PATH": os.environ["PATH"]} | {
-            name: value.replace(mount, str(home)) if name.endswith("_FILE") else value for name, value in values.items()
-        }
+        for mount in container.get("volumeMounts", ()):
+            values = {name: value.replace(mount["mountPath"], str(home)) for name, value in values.items()}
+        return {"PATH": os.environ["PATH"]} | values
 
     def _mount(self, pod: Object, container: Object, home: Path) -> None:
-        name = container["volumeMounts"][0]["name"]
-        volume = next(one for one in pod["spec"]["volumes"] if one["name"] == name)
-        asked = volume["projected"]["sources"][0]["serviceAccountToken"]
         home.mkdir()
-        (home / asked["path"]).write_text(self._token(pod, asked))
-        (home / asked["path"]).chmod(0o444)
+        for mount in container.get("volumeMounts", ()):
+            volume = next(one for one in pod["spec"]["volumes"] if one["name"] == mount["name"])
+            asked = volume["projected"]["sources"][0]["serviceAccountToken"]
+            (home / asked["path"]).write_text(self._token(pod, asked))
+            (home / asked["path"]).chmod(0o444)
 
     def _token(self, pod: Object, asked: dict[str, Any]) -> str:
         metadata = pod["metadata"]

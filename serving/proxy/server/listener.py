@@ -153,8 +153,12 @@ class HttpServer:
             server = await loop.create_server(
                 factory, *where, backlog=_BACKLOG, reuse_address=True, reuse_port=shares_port or None
             )
-        self._listeners.append(server)
         host, port = server.sockets[0].getsockname()[:2]
+        if self.draining:
+            # The end began while this listener was opened, and closed only those that there were.
+            server.close()
+        else:
+            self._listeners.append(server)
         return host, port
 
     def close_idle_upstreams(self) -> None:

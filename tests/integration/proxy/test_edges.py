@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
+from serving.proxy.server.listener import HttpServer
+from serving.settings.http import HttpSettings
 from tests.eventually import until
 from tests.integration.proxy.daemons import DAEMONS, HOST, Daemon
-from tests.integration.proxy.peers import Link
+from tests.integration.proxy.peers import Forwarder, Link
 
 OK_2 = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 TO = b"Host: %b\r\n" % HOST
@@ -381,3 +383,11 @@ async def test_own_names_and_hops_go_and_the_way_is_written_down(daemon: Daemon)
     assert trace in head
     assert b"X-Forwarded-For: 10.0.0.1, 127.0.0.1\r\n" in head
     assert b"Forwarded: for=10.0.0.1;host=%b;proto=http, for=127.0.0.1\r\n" % HOST in head
+
+
+async def test_a_listener_that_is_opened_while_the_server_ends_is_closed() -> None:
+    server = HttpServer(HttpSettings())
+    await server.finish(grace_s=0)
+    address = await server.listen(("127.0.0.1", 0), Forwarder(("127.0.0.1", 1)))
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(*address)

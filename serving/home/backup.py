@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from serving.home.state import StateFolder
+from serving.home.state import SECRET_FILES, StateFolder
 from serving.home.store.migrations import check_reader, copy_of
 from serving.model.errors import JournalDamaged, ServingError
 
@@ -29,7 +29,7 @@ BACKUP_PATH = "/backup/journal"
 _MANIFEST = "backup.json"
 _JOURNAL = "journal.db"
 # Secrets first: without the key no token of an earlier client is valid.
-_KEPT = ("key", "token", "dashboard-token", "query-token", "certificates", "snapshots", "decisions.jsonl")
+_KEPT = (*SECRET_FILES, "certificates", "snapshots", "decisions.jsonl")
 _IMAGES = "images"
 _MANIFEST_BYTES_MAX = 64 * 2**10
 _PRIVATE_FOLDER = 0o700

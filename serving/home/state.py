@@ -18,6 +18,9 @@ from pathlib import Path
 
 from serving.model.errors import Problem, SettingsError
 
+SECRET_FILES = ("key", "token", "dashboard-token", "query-token")
+"""Names of the files in a state folder that hold a secret, beside its certificates."""
+
 _VALID = dt.timedelta(days=3650)
 # A clock that was wrong when the folder was made.
 _EARLIER = dt.timedelta(days=1)
@@ -127,10 +130,9 @@ class StateFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.key = path / "key"
-        self.token = path / "token"
-        self.dashboard_token = path / "dashboard-token"
-        self.query_token = path / "query-token"
+        self.secrets = tuple(path / name for name in SECRET_FILES)
+        """The files of ``SECRET_FILES``; some may not exist."""
+        self.key, self.token, self.dashboard_token, self.query_token = self.secrets
         self.kubeconfig = path / "kubeconfig"
         self.certificate = ApiCertificate(path / "certificates")
         self.ports = path / "ports.json"

@@ -25,7 +25,6 @@ _LOG_BYTES = 2 * 2**20
 _REMOVED = "<removed>"
 # Shorter ones are in other words by chance.
 _SECRET_CHARACTERS_MIN = 6
-_SECRET_FILES = ("key", "token", "dashboard-token")
 _COMMANDS = {
     "version.json": ("version", "--client", "-o", "json"),
     "status.json": ("status", "-o", "json"),
@@ -110,10 +109,7 @@ def _parts(state: StateFolder, api: ApiClient | None) -> Iterator[tuple[str, str
 
 def _secrets(state: StateFolder, api: ApiClient | None) -> list[str]:
     """All secrets of the folder and the store in each form in which they may be written, longest first."""
-    found: set[bytes] = set()
-    for name in _SECRET_FILES:
-        if (state.path / name).exists():
-            found.add((state.path / name).read_bytes().strip())
+    found = {path.read_bytes().strip() for path in state.secrets if path.exists()}
     objects = _stored_secrets(state) if api is None else api.done("GET", path_of(SECRET, None))["items"]
     for one in objects:
         for text in (one.get("data") or {}).values():

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from serving.cli.main import main
 from serving.cli.system.bundle import redacted, without_values
+from serving.home.state import SECRET_FILES
 from serving.home.store.journal import Journal, JournalEntry
 
 SECRET = "hunter2hunter2"  # noqa: S105 - of the test
@@ -39,8 +40,10 @@ async def test_a_stopped_system_is_bundled_without_what_its_secrets_hold(tmp_pat
     """Takes two seconds: the commands that it collects start processes."""
     state, file = tmp_path / "state", tmp_path / "bundle.tar.gz"
     (state / "logs").mkdir(parents=True)
-    (state / "token").write_text("token-of-the-api")
-    (state / "logs" / "control.log").write_text(f"connected with {SECRET}, token-of-the-api\n")
+    for name in SECRET_FILES:
+        (state / name).write_text(f"{name}-of-the-api")
+    words = ", ".join(f"{name}-of-the-api" for name in SECRET_FILES)
+    (state / "logs" / "control.log").write_text(f"connected with {SECRET}, token-of-the-api\nalso {words}\n")
     journal = Journal(state / "journal.db")
     data = b'{"metadata":{"name":"db"},"data":{"password":"%s"}}' % base64.b64encode(SECRET.encode())
     journal.write_now([JournalEntry(kind="secrets", namespace="default", name="db", data=data)])
@@ -54,8 +57,8 @@ async def test_a_stopped_system_is_bundled_without_what_its_secrets_hold(tmp_pat
     assert {"serving-bundle/doctor.json", "serving-bundle/version.json", "serving-bundle/logs/control.log"} <= set(
         names
     )
-    assert "connected with <removed>, <removed>\n" in texts
-    assert not [one for one in texts if SECRET in one or "token-of-the-api" in one]
+    assert "connected with <removed>, <removed>\nalso <removed>, <removed>, <removed>, <removed>\n" in texts
+    assert not [one for one in texts if SECRET in one or "-of-the-api" in one]
     assert "File exists" in CliRunner().invoke(main, ["bundle", str(file), f"--state={state}"]).output
 
 

@@ -39,6 +39,11 @@ def stamp(at_s: float | None = None) -> str:
     return _stamp_of(int((wall_s() if at_s is None else at_s) // 1))
 
 
+def micro_stamp(at_s: float) -> str:
+    """A time as the API's MicroTime: "2026-11-21T04:30:00.123456Z"."""
+    return dt.datetime.fromtimestamp(at_s, tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
 @functools.lru_cache(_STAMPS_KEPT)
 def _stamp_of(at_s: int) -> str:
     return dt.datetime.fromtimestamp(at_s, tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

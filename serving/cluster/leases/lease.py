@@ -4,12 +4,12 @@ A write carries the version that was read, so of two concurrent writes one gets 
 (labels, annotations, a preferred holder) stay.
 """
 
-import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from serving.aio.clock import micro_stamp
 from serving.cluster.kinds import LEASE
 from serving.cluster.leases.rules import LeaseRecord, LeaseTimes
 from serving.cluster.port import Cluster
@@ -89,19 +89,19 @@ def record_of(body: Mapping[str, Any]) -> LeaseRecord:
 
 def acquired_record(before: LeaseRecord | None, me: str, times: LeaseTimes, *, wall_s: float) -> LeaseRecord:
     """The record of a new holder. A transition is a change from one holder to another."""
-    stamp = _stamp(wall_s)
+    stamp = micro_stamp(wall_s)
     count = 0 if before is None else before.transition_count + (before.holder != me)
     return LeaseRecord(holder=me, duration_s=times.duration_s, acquired=stamp, renewed=stamp, transition_count=count)
 
 
 def renewed_record(before: LeaseRecord, *, wall_s: float) -> LeaseRecord:
     """The record of a holder that renews."""
-    return msgspec.structs.replace(before, renewed=_stamp(wall_s))
+    return msgspec.structs.replace(before, renewed=micro_stamp(wall_s))
 
 
 def released_record(before: LeaseRecord, *, wall_s: float) -> LeaseRecord:
     """The record of a holder that releases the lease: any process may take it at once."""
-    return msgspec.structs.replace(before, holder="", duration_s=_RELEASED_S, renewed=_stamp(wall_s))
+    return msgspec.structs.replace(before, holder="", duration_s=_RELEASED_S, renewed=micro_stamp(wall_s))
 
 
 def _spec(record: LeaseRecord) -> dict[str, Any]:
@@ -112,8 +112,3 @@ def _spec(record: LeaseRecord) -> dict[str, Any]:
         "renewTime": record.renewed,
         "leaseTransitions": record.transition_count,
     }
-
-
-def _stamp(wall_s: float) -> str:
-    """A time as the API's MicroTime: "2026-11-21T04:30:00.123456Z"."""
-    return dt.datetime.fromtimestamp(wall_s, tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

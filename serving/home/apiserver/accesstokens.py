@@ -6,12 +6,12 @@ creator, and is in neither the store nor a log. A token ends when its Secret is 
 
 import datetime as dt
 import hashlib
-import hmac
 import re
 import secrets
 
 import msgspec
 
+from serving.aio.clock import stamp
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import SECRET
 from serving.home.apiserver.requests import Fault
@@ -22,6 +22,7 @@ from serving.home.store.memory import MemoryCluster
 from serving.model.errors import InvalidValue
 from serving.model.knative import ACCESS_TOKEN_LABEL
 from serving.model.objects import Object, name_of
+from serving.wire.tokens import matches
 
 NAME_EXPECTED = "1 to 40 lower-case letters, digits and -, as the name of an object, and not serving-admin"
 
@@ -49,11 +50,10 @@ def new_token(grant: Grant, *, until_s: float) -> tuple[str, Object]:
             expected="a namespace of services; that of the system is written by an admin of all namespaces",
         )
     text = secrets.token_urlsafe(_SECRET_BYTES)
-    until = dt.datetime.fromtimestamp(until_s, dt.UTC)
     data = {
         "role": str(grant.role),
         "namespaces": "*" if grant.namespaces is None else ",".join(sorted(grant.namespaces)),
-        "expires": until.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "expires": stamp(until_s),
         "sha256": _digest(text),
     }
     metadata = {"name": secret_name(name), "namespace": system_namespace(), "labels": {ACCESS_TOKEN_LABEL: name}}
@@ -99,7 +99,7 @@ class Authenticator:
 
     def __init__(self, cluster: MemoryCluster, admin_token: str) -> None:
         self._secrets = cluster.table(SECRET).objects
-        self._admin_token = admin_token.encode()
+        self._admin_token = admin_token
 
     def authenticate(self, header: str, *, now_s: float) -> Grant:
         """The grant of an Authorization header. Raises ``Unauthorized``, with the reason for the log.
@@ -108,8 +108,7 @@ class Authenticator:
         """
         scheme, _, given = header.partition(" ")
         text = given.strip() if scheme.lower() == "bearer" else ""
-        # Bytes: compare_digest rejects texts beyond ASCII, which a client may send.
-        if hmac.compare_digest(text.encode("utf-8", "surrogateescape"), self._admin_token):
+        if matches(text, self._admin_token):
             return FULL_GRANT
         name, _, secret = text.partition(".")
         stored = self._secrets.get((system_namespace(), secret_name(name)))
@@ -119,7 +118,7 @@ class Authenticator:
             token = read_token(decoded(stored.encoded))
         except ValueError as error:
             raise Unauthorized(str(error)) from error
-        if not hmac.compare_digest(_digest(secret), token.digest):
+        if not matches(_digest(secret), token.digest):
             raise Unauthorized("unknown token")
         if token.until_s <= now_s:
             raise Unauthorized(f"the token {name} has expired")

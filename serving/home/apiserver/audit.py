@@ -5,13 +5,13 @@ and so no Secrets. A watch, a followed log or a session in a pod has one line wh
 writes; a full disk costs lines and never a request.
 """
 
-import datetime as dt
 import math
 import uuid
 from collections.abc import Callable
 
 import msgspec
 
+from serving.aio.clock import micro_stamp
 from serving.cluster.kinds import SECRET
 from serving.home.apiserver.roles import FULL_GRANT, Access, Grant
 
@@ -121,8 +121,8 @@ class AuditLog:
             user_agent=request.agent[:_AGENT_MAX],
             object_ref=_reference(request),
             response_status=_Status(code),
-            request_received_timestamp=_micro_time(request.received_s),
-            stage_timestamp=_micro_time(now_s),
+            request_received_timestamp=micro_stamp(request.received_s),
+            stage_timestamp=micro_stamp(now_s),
             annotations=annotations,
         )
         self._write(self._encoder.encode(event))
@@ -160,7 +160,3 @@ def _reference(request: AuditedRequest) -> _ObjectReference | None:
         api_version=request.version,
         subresource=access.subresource,
     )
-
-
-def _micro_time(at_s: float) -> str:
-    return dt.datetime.fromtimestamp(at_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -45,10 +45,8 @@ class Periods:
 
     def before(self, at_s: float) -> float:
         """The last period decided before a time; the time itself if there is none."""
-        if at_s == math.inf:
-            return at_s
-        periods = math.ceil((at_s - self.made_s) / self.period_s - _SLACK) - 1
-        return self.made_s + periods * self.period_s if periods >= 1 else at_s
+        last_s = at_s if at_s == math.inf else self.until(at_s, is_first=True)
+        return last_s if last_s > self.made_s else at_s
 
 
 class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):

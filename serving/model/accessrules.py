@@ -113,7 +113,7 @@ def jwt_rule(text: str) -> tuple[JwtRule, list[str]]:
     if len(given["jwks"]) > 1:
         problems.append("at most one jwks=URL")
     url = jwks or next(iter(given["issuer"]), "https://x")
-    if not _is_safe(url):
+    if not is_key_url(url):
         problems.append(f'"{url}" is no https:// URL; http:// only for this machine and *.svc.cluster.local')
     if len(claims) > _CLAIMS_MAX or not all(map(_CLAIM.fullmatch, claims)):
         problems.append("claims=NAME+NAME are letters, digits, - and _")
@@ -122,8 +122,10 @@ def jwt_rule(text: str) -> tuple[JwtRule, list[str]]:
     return JwtRule(issuer=given["issuer"][0], audiences=tuple(given["audience"]), jwks=jwks, claims=claims), []
 
 
-def _is_safe(url: str) -> bool:
-    """Whether keys that come from a URL are those of its owner."""
+def is_key_url(url: str) -> bool:
+    """Whether a URL may name keys: over https they are those of its owner, over http only within this system."""
+    if "," in url or not _VALUE.fullmatch(url):
+        return False
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

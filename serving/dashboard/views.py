@@ -14,6 +14,7 @@ from serving.model.knative import (
     AUTOSCALING_GROUP,
     CONDITION_DORMANT,
     LEARNT_TARGET_ANNOTATION,
+    QUEUE_PROXY,
     REVISION_LABEL,
     SERVICE_LABEL,
     TARGET_ANNOTATION,
@@ -24,7 +25,6 @@ from serving.model.quantity import parse_bytes, parse_millicores
 View = dict[str, Any]
 
 _LEAN_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
-_QUEUE_PROXY = "queue-proxy"
 _SCALING = f"{AUTOSCALING_GROUP}/"
 
 
@@ -103,7 +103,7 @@ def pod_view(found: Mapping[str, Any]) -> View | None:
     return {
         **_named(found),
         "revision": revision,
-        "container": next((name for name in names if name != _QUEUE_PROXY), ""),
+        "container": next((name for name in names if name != QUEUE_PROXY), ""),
         "phase": status.get("phase", "Pending"),
         "ready": _status_of(status, "Ready") == "True",
         "dormant": _status_of(status, CONDITION_DORMANT) == "True",

@@ -20,6 +20,9 @@ OWN_API_VERSION = f"{OWN_GROUP}/v1alpha1"
 RevisionKey = tuple[str, str]
 """Namespace and name of a revision."""
 
+QUEUE_PROXY = "queue-proxy"
+"""The name of the queue-proxy's container in a pod."""
+
 # Labels: which object an object belongs to.
 APP_LABEL = "app"
 POD_TEMPLATE_HASH_LABEL = "pod-template-hash"

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from serving.model.knative import AWAKE_RESOURCES_ANNOTATION
+from serving.model.knative import AWAKE_RESOURCES_ANNOTATION, QUEUE_PROXY
 from serving.model.objects import Object, annotations_of, nested
 from serving.model.quantity import Resources, format_bytes, resources_of
 
@@ -20,7 +20,6 @@ LEAST_CPU = "1m"
 _MEMORY_MARGIN_DIVISOR = 10
 _MEMORY_MARGIN_BYTES = 8 * 2**20
 _MIB = 2**20
-_QUEUE_PROXY = "queue-proxy"
 _RESTARTS = "RestartContainer"
 
 ContainerResources = dict[str, dict[str, str]]
@@ -107,7 +106,7 @@ def _requests(pod: Object) -> dict[str, dict[str, str]]:
     return {
         str(one.get("name", "")): nested(one, "resources", "requests") or {}
         for one in nested(pod, "spec", "containers") or ()
-        if one.get("name") != _QUEUE_PROXY
+        if one.get("name") != QUEUE_PROXY
     }
 
 

@@ -11,10 +11,9 @@ from serving.controller.values.naming import deployment_name
 from serving.home.apiserver.logoptions import KEPT_LOGS_PATH
 from serving.home.pods.podfolder import excerpt
 from serving.model.errors import ServingError
-from serving.model.knative import CONFIGURATION_GENERATION_LABEL, REVISION_LABEL, SERVICE_LABEL
+from serving.model.knative import CONFIGURATION_GENERATION_LABEL, QUEUE_PROXY, REVISION_LABEL, SERVICE_LABEL
 from serving.model.objects import Object, labels_of, name_of, nested
 
-QUEUE_PROXY = "queue-proxy"
 # The first line of a traceback is often far above its end.
 _SOUGHT_LINES = 200
 _OF_REVISION = REVISION_LABEL + "={}"

@@ -13,7 +13,7 @@ import msgspec
 
 from serving.cluster.kinds import DEPLOYMENT
 from serving.cluster.port import Patch, PatchType
-from serving.controller.revisions.sidecar import QUEUE_PORT, QUEUE_PROXY, Sidecar, with_sidecar
+from serving.controller.revisions.sidecar import QUEUE_PORT, Sidecar, with_sidecar
 from serving.controller.values.naming import deployment_name, private_service_name
 from serving.model.knative import (
     APP_LABEL,
@@ -23,6 +23,7 @@ from serving.model.knative import (
     GUARDED_ANNOTATION,
     GUARDED_VARIABLE,
     LAST_APPLIED_ANNOTATION,
+    QUEUE_PROXY,
     REVISION_LABEL,
     REVISION_STATE_ANNOTATIONS,
     REVISION_UID_LABEL,

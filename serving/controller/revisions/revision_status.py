@@ -14,7 +14,7 @@ import msgspec
 
 from serving.controller.values.conditions import Condition, ready_of, updated_conditions
 from serving.controller.values.naming import deployment_name
-from serving.model.knative import BECAME_READY_ANNOTATIONS, CONDITION_READY, ConditionStatus, ServingState
+from serving.model.knative import BECAME_READY_ANNOTATIONS, CONDITION_READY, QUEUE_PROXY, ConditionStatus, ServingState
 from serving.model.objects import (
     Object,
     annotations_of,
@@ -28,7 +28,6 @@ from serving.model.objects import (
 from serving.scaling.resolve import resolve_annotations
 from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 
-_QUEUE_PROXY = "queue-proxy"
 _WAITING_IS_NORMAL = {"", "ContainerCreating", "PodInitializing"}
 _CRASH_LOOP = "CrashLoopBackOff"
 _IMAGE_REASONS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
@@ -87,11 +86,11 @@ def _failures(pod: Object, exits_tolerated: int) -> Iterator[Failure]:
         # A container that waits for another service exits repeatedly until that service is up; such an exit is no failure.
         yield from _failures_of_container(status, max(exits_tolerated, status.get("restartCount", 0), 1))
     everybodys = nested(pod, "status", "containerStatuses") or ()
-    statuses = [one for one in everybodys if one.get("name") != _QUEUE_PROXY]
+    statuses = [one for one in everybodys if one.get("name") != QUEUE_PROXY]
     for status in statuses:
         yield from _failures_of_container(status, exits_tolerated)
     for status in everybodys:
-        if status.get("name") == _QUEUE_PROXY:
+        if status.get("name") == QUEUE_PROXY:
             # A queue-proxy that cannot start keeps the pod unready; one that exited is restarted.
             waiting = nested(status, "state", "waiting") or {}
             yield from _failures_of_container(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from serving.model.knative import CONFIGURATION_LABEL, GUARDED_VARIABLE, REVISION_LABEL, SERVICE_LABEL
+from serving.model.knative import CONFIGURATION_LABEL, GUARDED_VARIABLE, QUEUE_PROXY, REVISION_LABEL, SERVICE_LABEL
 from serving.model.objects import (
     Object,
     annotations_of,
@@ -35,7 +35,6 @@ from serving.settings.innertls import DISABLED, InnerTlsSettings
 from serving.settings.queueproxy import QueueProxySettings, changed_variables, load_variables, variables_of
 from serving.settings.sidecar import SidecarSettings
 
-QUEUE_PROXY = "queue-proxy"
 # The queue-proxy's ports for requests and for administration.
 QUEUE_PORT = 8012
 ADMIN_PORT = 8022

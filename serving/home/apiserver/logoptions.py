@@ -9,14 +9,13 @@ from typing import Protocol
 import msgspec
 
 from serving.home.apiserver.requests import Fault, is_set
-from serving.model.knative import DEFAULT_CONTAINER_ANNOTATION
+from serving.model.knative import DEFAULT_CONTAINER_ANNOTATION, QUEUE_PROXY
 from serving.model.objects import Object
 
 KEPT_LOGS_PATH = "/logs/pods/{namespace}"
 """An extension of Kubernetes: lists pods with logs, also deleted ones, as JSON list of ``KeptLog``."""
 
 # Runs beside the containers of a local pod; the pod's spec does not name it.
-_QUEUE_PROXY = "queue-proxy"
 
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +78,7 @@ def log_options(pod: Object, query: Mapping[str, str]) -> LogOptions:
 
 def kept_log_options(kept: KeptLog, query: Mapping[str, str]) -> LogOptions:
     """Read the options for a deleted pod. Raises ``Fault`` 400."""
-    containers = [{"name": one} for one in kept.containers if one != _QUEUE_PROXY]
+    containers = [{"name": one} for one in kept.containers if one != QUEUE_PROXY]
     gone: Object = {"metadata": {"name": kept.pod}, "spec": {"containers": containers}}
     return _options(chosen_container(gone, query.get("container", "")), query)
 
@@ -109,7 +108,7 @@ def chosen_container(pod: Object, wanted: str, *, with_proxy: bool = True) -> st
     chosen = wanted or default or (names[0] if len(names) == 1 else "")
     if not chosen:
         raise Fault(400, f"a container name must be specified for pod {name}, choose one of: [{' '.join(names)}]")
-    if chosen not in (*names, *first) and not (with_proxy and chosen == _QUEUE_PROXY):
+    if chosen not in (*names, *first) and not (with_proxy and chosen == QUEUE_PROXY):
         raise Fault(400, f"container {chosen} is not valid for pod {name}")
     return str(chosen)
 

@@ -16,6 +16,7 @@ from serving.cluster.port import Cluster
 from serving.cluster.reflector import Reflector
 from serving.model.errors import ClusterError, InvalidValue
 from serving.model.event import EventText, about, digest, new_event
+from serving.model.knative import QUEUE_PROXY
 from serving.model.nodata import NoData
 from serving.model.objects import (
     Key,
@@ -43,7 +44,6 @@ _log = logging.getLogger("podscaler")
 _PERIOD_S = 15.0
 _COMPONENT = "horizontal-pod-autoscaler"
 # Its use is measured, and it requests nothing on this machine.
-_QUEUE_PROXY = "queue-proxy"
 _GONE_PHASES = frozenset({"Failed", "Succeeded"})
 
 
@@ -183,7 +183,7 @@ def uses_of(
             asked = _amount(
                 resources_of({**(resources.get("limits") or {}), **(resources.get("requests") or {})}), metric
             )
-            if asked is None and name == _QUEUE_PROXY:
+            if asked is None and name == QUEUE_PROXY:
                 continue
             requested = None if requested is None or asked is None else requested + asked
             amount = _amount(used_by_name[name], metric) if name in used_by_name else None

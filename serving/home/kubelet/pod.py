@@ -22,7 +22,7 @@ from serving.home.kubelet.container import ContainerKeeper, ContainerSpec
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.podkinds import ProcessPod, choose_kind
 from serving.home.kubelet.podlife import ReadinessExplainer, drain, run_init_containers
-from serving.home.kubelet.podsetup import QUEUE_PROXY, PodSetup, follow_sources
+from serving.home.kubelet.podsetup import PodSetup, follow_sources
 from serving.home.kubelet.podsleep import AppSleep
 from serving.home.kubelet.podwarnings import PodWarnings
 from serving.home.kubelet.startpace import begin_turn
@@ -42,7 +42,7 @@ from serving.home.pods.unready import Unready
 from serving.home.pods.usage import SessionTotals
 from serving.home.processes.orders import ReadinessChanged, StartProcess
 from serving.model.errors import ClusterError, InvalidValue, NotFound
-from serving.model.knative import REVISION_LABEL
+from serving.model.knative import QUEUE_PROXY, REVISION_LABEL
 from serving.model.objects import Key, Object, labels_of
 from serving.model.versions import POD_RECORDS, FormatVersion
 

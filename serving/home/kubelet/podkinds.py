@@ -32,7 +32,7 @@ from serving.home.containers.podsandbox import PodSandbox
 from serving.home.images.pullers import credentials_of
 from serving.home.images.store import ImageUnavailable, StoredImage
 from serving.home.kubelet.container import ContainerSpec
-from serving.home.kubelet.podsetup import QUEUE_PROXY, PodSetup
+from serving.home.kubelet.podsetup import PodSetup
 from serving.home.kubelet.podwarnings import memory_limit_bytes
 from serving.home.pods.locations import QUEUE_PORTS, listening_ports
 from serving.home.pods.podfolder import disk_error, mount_points, root_folder
@@ -59,6 +59,7 @@ from serving.model.errors import InvalidValue, NotFound
 from serving.model.knative import (
     IMAGES_ONLY_ANNOTATION,
     PRELOAD_MODULES_ANNOTATION,
+    QUEUE_PROXY,
     QUEUE_PROXY_ANNOTATION,
     REVISION_UID_LABEL,
     SNAPSHOT_ANNOTATION,

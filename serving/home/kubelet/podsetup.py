@@ -53,7 +53,6 @@ _log = logging.getLogger(__name__)
 # Kubernetes' kubelet looks each minute; reading one object of this process costs microseconds.
 _PERIOD_S = 5.0
 
-QUEUE_PROXY = "queue-proxy"
 CALLER_URL = "SERVING_CALLER_URL"
 """Environment variable of an app: where its queue-proxy serves the token that names the app to other services."""
 

@@ -13,12 +13,12 @@ from serving.home.apiserver.podstreams import ExecOptions, ExecSession
 from serving.home.kubelet.container import ContainerKeeper
 from serving.home.kubelet.kubelet import Kubelet
 from serving.home.kubelet.pod import PodRun
-from serving.home.kubelet.podsetup import QUEUE_PROXY
 from serving.home.kubelet.stdio import ContainerInput, Stdio
 from serving.home.pods.locations import QUEUE_PORTS
 from serving.home.pods.podfolder import previous_of
 from serving.home.processes.processruntime import TemplateProcess
 from serving.model.errors import NotFound
+from serving.model.knative import QUEUE_PROXY
 
 _PIECE_BYTES = 65536
 # Longest delay of new lines for a follower.

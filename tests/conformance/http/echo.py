@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
 
 
 def echo_of(method: str, target: str, body: bytes) -> str:
@@ -22,22 +24,28 @@ def echo_of(method: str, target: str, body: bytes) -> str:
     return json.dumps([method, target, body.hex()]).encode().hex()
 
 
-async def asgi(
-    scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
-) -> None:
-    """An ASGI app."""
+async def body_of(scope: dict[str, Any], receive: Receive, send: Send) -> bytes | None:
+    """The whole body of a request to an ASGI app; None for what is no request, which is answered."""
     if scope["type"] == "lifespan":
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})
         await send({"type": "lifespan.shutdown.complete"})
-        return
+        return None
     if scope["type"] != "http":
         await send({"type": "websocket.close"})
-        return
+        return None
     body, more = b"", True
     while more:
         message = await receive()
         body, more = body + message.get("body", b""), message.get("more_body", False)
+    return body
+
+
+async def asgi(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    """An ASGI app."""
+    body = await body_of(scope, receive, send)
+    if body is None:
+        return
     query = scope["query_string"]
     target = (scope["raw_path"] + (b"?" + query if query else b"")).decode("latin-1")
     headers = [(b"x-echo", echo_of(scope["method"], target, body).encode()), (b"content-length", b"0")]

@@ -7,32 +7,23 @@ conditional requests.
 """
 
 import http.cookies
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
 from typing import Any
+
+from tests.conformance.http.echo import Receive, Send, body_of
 
 _ETAG = b'"e1"'
 _MODIFIED = datetime(2026, 1, 1, tzinfo=UTC)
 _ALLOW = [(b"allow", b"GET, HEAD, POST, OPTIONS")]
 _TEXT = (b"content-type", b"text/plain")
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-async def app(scope: dict[str, Any], receive: Callable[[], Awaitable[dict[str, Any]]], send: Send) -> None:
+async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
     """Answer one request."""
-    if scope["type"] == "lifespan":
-        while (await receive())["type"] != "lifespan.shutdown":
-            await send({"type": "lifespan.startup.complete"})
-        await send({"type": "lifespan.shutdown.complete"})
+    body = await body_of(scope, receive, send)
+    if body is None:
         return
-    if scope["type"] != "http":
-        await send({"type": "websocket.close"})
-        return
-    body, more = b"", True
-    while more:
-        message = await receive()
-        body, more = body + message.get("body", b""), message.get("more_body", False)
     status, headers, text = _response(scope, body)
     length = [] if status == 204 else [(b"content-length", b"%d" % len(text))]
     await send({"type": "http.response.start", "status": status, "headers": headers + length})

@@ -3,7 +3,7 @@
     python -m tests.conformance.http.run [--suite probe|h1spec] [--servers serving,nginx] [--target URL]
 
 Without ``--servers`` all that are installed are compared, in one run. ``--target`` is a server that runs already, such as
-``http://127.0.0.1:8080``; its host is what requests name. Exit 1 if a case fails on a server of ours, or on the target.
+``http://127.0.0.1:8080``; requests name its host. Exit 1 if a case fails on a server of ours, or on the target.
 """
 
 import argparse

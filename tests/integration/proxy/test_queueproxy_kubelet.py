@@ -190,7 +190,7 @@ async def test_only_the_app_of_a_pod_gets_its_caller_token(pod: PodMaker) -> Non
             head, _ = await running.get_admin(get(b"/caller-token" + query))
             assert head.startswith(b"HTTP/1.1 403 "), query
         assert b"no autoscaler" in (await running.get_admin(get(b"/caller-token?key=own")))[1]
-    # In a network of its own, whoever comes from there is the pod.
+    # In a network of its own, only the pod has a loopback address.
     async with pod() as running:
         assert b"no autoscaler" in (await running.get_admin(get(b"/caller-token")))[1]
 

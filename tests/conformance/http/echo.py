@@ -25,7 +25,7 @@ def echo_of(method: str, target: str, body: bytes) -> str:
 
 
 async def body_of(scope: dict[str, Any], receive: Receive, send: Send) -> bytes | None:
-    """The whole body of a request to an ASGI app; None for what is no request, which is answered."""
+    """Read the whole body of an HTTP request; close any other scope and return None."""
     if scope["type"] == "lifespan":
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.model.accessrules import AllowedCaller, CallerRule, JwtRule, caller_rule, jwt_rule
+from serving.model.accessrules import AllowedCaller, CallerRule, JwtRule, caller_rule, is_key_url, jwt_rule
 from serving.model.identities import CallerIdentity
 
 ISSUER = "https://login.example.com"
@@ -107,6 +107,11 @@ def test_without_keys_the_issuer_names_them() -> None:
 )
 def test_plain_http_is_for_this_machine_and_the_cluster(url: str) -> None:
     assert jwt_rule(f"issuer={ISSUER}, audience=api, jwks={url}")[1] == []
+
+
+@pytest.mark.parametrize("url", ["https://x/a,b", "https://x/a b", "https://x/a\r\nHost: y", "", "https://"])
+def test_a_key_url_that_an_issuer_names_is_held_to_the_same_rule(url: str) -> None:
+    assert not is_key_url(url)
 
 
 @pytest.mark.parametrize(

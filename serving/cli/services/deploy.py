@@ -19,6 +19,13 @@ from serving.cli.client.api import ApiClient, api_options, fail, fail_usage, unt
 from serving.cli.client.completion import complete_service
 from serving.cli.client.output import Progress, print_aside
 from serving.cli.client.resources import path_of, wait_timeout_option
+from serving.cli.services.containeroptions import (
+    check_secrets,
+    container_options,
+    limits_of,
+    pairs_of,
+    taken_variables,
+)
 from serving.cli.services.deployment import (
     Deployment,
     asgi_command,
@@ -28,7 +35,6 @@ from serving.cli.services.deployment import (
     kept_options,
     manifest_of,
     merged,
-    pairs_of,
     policy_annotation,
 )
 from serving.cli.services.url import print_url
@@ -39,7 +45,7 @@ from serving.home.images.store import ImageStore, ImageUnavailable, build_image,
 from serving.home.pods.podplan import command_words
 from serving.home.pods.snapshot import fingerprint, is_application, take
 from serving.home.state import StateFolder
-from serving.model.errors import InvalidValue
+from serving.model.errors import InvalidValue, SettingsError
 from serving.model.knative import (
     ACCESS_ANNOTATION,
     PLACEHOLDER_PAGE_ANNOTATION,
@@ -49,7 +55,6 @@ from serving.model.knative import (
 )
 from serving.model.objects import Object, nested
 from serving.model.routepolicy import route_policy
-from serving.settings.autoscaler import POLICIES
 
 _POLL_S = 0.3
 
@@ -111,27 +116,15 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
     metavar="MODULE:APP",
     help="Run this ASGI app of FOLDER with uvicorn, and its queue-proxy in the same process. Instead of --command.",
 )
-@click.option("-e", "--env", "pairs", multiple=True, metavar="NAME=VALUE", help="A variable of the environment.")
-@click.option("--concurrency", type=click.IntRange(0), help="Requests at once per pod; 0 is no limit.")
-@click.option("--min-scale", type=click.IntRange(0), help="Fewest pods.")
-@click.option("--max-scale", type=click.IntRange(0), help="Most pods; 0 is no limit.")
-@click.option(
-    "--policy",
-    "scaling_policy",
-    type=click.Choice(POLICIES),
-    help="How it scales: as Knative, or adaptively, by the history of its requests.",
-)
+@container_options
 @click.option("--initial-scale", type=click.IntRange(0), help="Pods that must be ready once; 0 starts none.")
 @click.option("--window", metavar="TIME", help="Time over which load is averaged, as 60s.")
 @click.option("--target", type=click.FloatRange(0, min_open=True), help="Requests at once to aim at per pod.")
-@click.option("--timeout", type=click.IntRange(1), help="Longest time of a request, in seconds.")
-@click.option("--port", type=click.IntRange(1, 65535), help="The port that the manifest says; the app gets $PORT.")
 @click.option(
     "--fixed-port",
     type=click.IntRange(1, 65535),
     help="The port on which the app listens, whatever $PORT says. Each pod gets a network of its own, in which 127.0.0.1 is the pod.",
 )
-@click.option("--h2c", is_flag=True, help="The app speaks HTTP/2 with prior knowledge, as gRPC does.")
 @click.option(
     "--image",
     help="The image to run; with --command, the name that the manifest has for a cluster. Without both, FOLDER's Containerfile is built.",
@@ -173,8 +166,9 @@ def deploy(*, api: ApiClient, watch: bool, **given: Any) -> None:  # noqa: ANN40
     try:
         asgi = given.pop("asgi")
         asked = _deployment(given if asgi is None else _asgi_options(api, asgi, given))
-    except InvalidValue as error:
+    except (InvalidValue, SettingsError) as error:
         fail_usage(str(error))
+    check_secrets(api, asked.secrets)
     asked = _with_virtualenv(api, asked)
     if watch:
         watch_folder(asked.folder, lambda: _deploy(api, asked, how))
@@ -204,12 +198,15 @@ def _deployment(given: dict[str, Any]) -> Deployment:
         parse_reference(given["image"])
     scaling = {key: value for key in _SCALING if (value := given.pop(key, None)) is not None}
     policy = {key: value for option, key in _POLICY.items() if (value := given.pop(option, None)) is not None}
+    environment, secrets = taken_variables(given)
     problems = route_policy(policy).problems
     if problems:
         fail_usage("; ".join(problems))
     return Deployment(
         policy=policy,
-        environment=pairs_of(given.pop("pairs"), "--env", "NAME"),
+        environment=environment,
+        secrets=secrets,
+        limits=limits_of(given.pop("cpu"), given.pop("memory")),
         annotations={
             **policy_annotation(given.pop("scaling_policy")),
             **pairs_of(given.pop("annotate"), "--annotate", "KEY"),

@@ -8,11 +8,12 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from serving.cli.services.containeroptions import ports_of, variables_of, with_limits
 from serving.home.pods.podplan import DEFAULT_PATH
 from serving.model.errors import InvalidValue
 from serving.model.knative import (
@@ -30,8 +31,6 @@ from serving.model.knative import (
 from serving.model.objects import Object, annotations_of, nested
 
 VIRTUAL_ENV = "VIRTUAL_ENV"
-# Knative's default for a manifest without a port.
-_PORT = 8080
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 # Annotations that say what runs; a deploy always sets them.
 _RUN = frozenset({COMMAND_ANNOTATION, FOLDER_ANNOTATION, QUEUE_PROXY_ANNOTATION, SNAPSHOT_ANNOTATION})
@@ -50,13 +49,16 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
     image: str | None = None
     environment: Mapping[str, str] = {}
+    secrets: Mapping[str, Object] = {}
+    """References to keys of Secrets by variable."""
+    limits: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
     concurrency: int | None = None
     timeout: int | None = None
     port: int | None = None
     fixed_port: int | None = None
     """The app's port if it ignores PORT; each pod then has a network of its own."""
-    h2c: bool = False
+    h2c: bool | None = None
     scaling: Mapping[str, str] = {}
     policy: Mapping[str, str] = {}
     """Annotations of the service itself, which its Route gets (``serving.model.routepolicy``)."""
@@ -71,17 +73,6 @@ def check_name(name: str) -> None:
     if not _NAME.match(name):
         expected = "a service's name: at most 63 of a-z, 0-9 and '-', beginning with a letter, not ending with '-'"
         raise InvalidValue(text=name, expected=expected)
-
-
-def pairs_of(texts: Iterable[str], option: str, what: str) -> dict[str, str]:
-    """NAME=VALUE texts of an option by name. Raises ``InvalidValue``."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, is_pair, value = text.partition("=")
-        if not is_pair or not name:
-            raise InvalidValue(text=text, expected=f"{what}=VALUE after {option}")
-        found[name] = value
-    return found
 
 
 def policy_annotation(policy: str | None) -> dict[str, str]:
@@ -104,13 +95,12 @@ def manifest_of(asked: Deployment) -> Object:
         **{f"{AUTOSCALING_GROUP}/{key.replace('_', '-')}": text for key, text in asked.scaling.items()},
         **asked.annotations,
     }
-    environment = [{"name": key, "value": value} for key, value in asked.environment.items()]
-    container: Object = {"image": asked.image or asked.name, "env": environment}
-    port = asked.fixed_port or asked.port
-    if asked.h2c:
-        container["ports"] = [{"name": "h2c", "containerPort": port or _PORT}]
-    elif port is not None:
-        container["ports"] = [{"containerPort": port}]
+    container: Object = {"image": asked.image or asked.name, "env": variables_of(asked.environment, asked.secrets)}
+    ports = ports_of((), port=asked.fixed_port or asked.port, h2c=asked.h2c)
+    if ports:
+        container["ports"] = ports
+    if asked.limits:
+        container["resources"] = with_limits(None, asked.limits)
     spec: Object = {"containers": [container]}
     if asked.concurrency is not None:
         spec["containerConcurrency"] = asked.concurrency
@@ -143,6 +133,11 @@ def _merged_template(before: Object, wanted: Object, asked: Deployment) -> Objec
     environment = {one["name"]: one for one in (*_kept_variables(old), *new["env"])}
     image = new["image"] if asked.image or "image" not in old else old["image"]
     container = {**old, **new, "image": image, "env": list(environment.values())}
+    if asked.limits:
+        container["resources"] = with_limits(old.get("resources"), asked.limits)
+    ports = ports_of(old.get("ports") or (), port=asked.fixed_port or asked.port, h2c=asked.h2c)
+    if ports:
+        container["ports"] = ports
     # A revision's name is used once: the name in the previous template cannot be reused.
     metadata = {key: value for key, value in (before.get("metadata") or {}).items() if key != "name"}
     return {
@@ -168,7 +163,7 @@ def kept_options(before: Object, asked: Deployment) -> list[str]:
     }
     given = {key.replace("_", "-") for key in asked.scaling}
     return [
-        *(f"-e {name}" for name in variables if name not in asked.environment),
+        *(f"-e {name}" for name in variables if name not in asked.environment and name not in asked.secrets),
         *(f"--{key} {text}" for key, text in scaling.items() if key not in given),
     ]
 

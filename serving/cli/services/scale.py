@@ -10,6 +10,7 @@ from serving.cli.client.completion import complete_service
 from serving.cli.client.objects import service_of
 from serving.cli.client.output import Progress
 from serving.cli.client.resources import path_of
+from serving.cli.services.containeroptions import bounds_options
 from serving.cli.services.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.servicepatch import scale_patch
@@ -23,8 +24,7 @@ _TIMEOUT_S = 300.0
 @click.command()
 @click.argument("name", shell_complete=complete_service)
 @click.argument("count", type=click.IntRange(0), required=False)
-@click.option("--min", "min_count", type=click.IntRange(0), help="Fewest pods; 0 lets it go to zero.")
-@click.option("--max", "max_count", type=click.IntRange(0), help="Most pods; 0 is no limit.")
+@bounds_options
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until the new revision is ready.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
@@ -33,7 +33,7 @@ def scale(*, api: ApiClient, name: str, count: int | None, wait: bool, output: s
 
     The change creates a new revision.
     """
-    low, high = asked["min_count"], asked["max_count"]
+    low, high = asked["min_scale"], asked["max_scale"]
     if count is not None and (low is not None or high is not None):
         fail_usage("COUNT sets both bounds: omit --min and --max")
     if count == 0:

@@ -13,15 +13,23 @@ from serving.cli.client.completion import complete_service
 from serving.cli.client.objects import service_of
 from serving.cli.client.output import Progress
 from serving.cli.client.resources import path_of, wait_timeout_option
-from serving.cli.services.deployment import pairs_of, policy_annotation
+from serving.cli.services.containeroptions import (
+    check_secrets,
+    container_options,
+    limits_of,
+    pairs_of,
+    ports_of,
+    taken_variables,
+    variables_of,
+    with_limits,
+)
+from serving.cli.services.deployment import policy_annotation
 from serving.cli.services.url import print_url
 from serving.cli.services.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
-from serving.model.errors import InvalidValue
+from serving.model.errors import InvalidValue, SettingsError
 from serving.model.knative import AUTOSCALING_GROUP, COMMAND_ANNOTATION
 from serving.model.objects import Object
-from serving.model.quantity import parse_bytes, parse_millicores
-from serving.settings.autoscaler import POLICIES
 
 _TIMEOUT_S = 300.0
 
@@ -30,6 +38,8 @@ class ServiceUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """The changes; None, "" and empty where an option was not given."""
 
     environment: Mapping[str, str] = {}
+    secrets: Mapping[str, Object] = {}
+    """References to keys of Secrets by variable."""
     removed: tuple[str, ...] = ()
     clear_env: bool = False
     command: str | None = None
@@ -38,8 +48,9 @@ class ServiceUpdate(msgspec.Struct, frozen=True, kw_only=True):
     timeout: int | None = None
     min_scale: int | None = None
     max_scale: int | None = None
-    cpu: str | None = None
-    memory: str | None = None
+    port: int | None = None
+    h2c: bool | None = None
+    limits: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
 
 
@@ -67,10 +78,11 @@ def updated(service: Object, wanted: ServiceUpdate) -> Object:
     if wanted.image is not None:
         container["image"] = wanted.image
     container["env"] = _environment(container.get("env") or [], wanted)
-    limits = {key: text for key, text in (("cpu", wanted.cpu), ("memory", wanted.memory)) if text is not None}
-    if limits:
-        resources = container.setdefault("resources", {})
-        resources["limits"] = {**resources.get("limits", {}), **limits}
+    if wanted.limits:
+        container["resources"] = with_limits(container.get("resources"), wanted.limits)
+    ports = ports_of(container.get("ports") or (), port=wanted.port, h2c=wanted.h2c)
+    if ports:
+        container["ports"] = ports
     return changed
 
 
@@ -81,30 +93,17 @@ def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
             expected = f"one of its variables: {', '.join(sorted(kept)) or 'it has none'}"
             raise InvalidValue(text=name, expected=expected)
         del kept[name]
-    return [*{**kept, **{name: {"name": name, "value": text} for name, text in wanted.environment.items()}}.values()]
+    given = variables_of(wanted.environment, wanted.secrets)
+    return [*{**kept, **{one["name"]: one for one in given}}.values()]
 
 
 @click.command()
 @click.argument("name", shell_complete=complete_service)
-@click.option(
-    "-e", "--env", "--update-env-vars", "environment", multiple=True, metavar="NAME=VALUE", help="Set a variable."
-)
+@container_options
 @click.option("--remove-env", "removed", multiple=True, metavar="NAME", help="Remove a variable.")
 @click.option("--clear-env", is_flag=True, help="Remove all variables first.")
 @click.option("--command", help="Another command, as in `serving deploy`.")
 @click.option("--image", help="Another image.")
-@click.option("--concurrency", type=click.IntRange(0), help="Requests at once per pod; 0 is no limit.")
-@click.option("--timeout", type=click.IntRange(1), help="Longest time of a request, in seconds.")
-@click.option("--min-scale", type=click.IntRange(0), help="Fewest pods.")
-@click.option("--max-scale", type=click.IntRange(0), help="Most pods; 0 is no limit.")
-@click.option(
-    "--policy",
-    "scaling_policy",
-    type=click.Choice(POLICIES),
-    help="How it scales: as Knative, or adaptively, by the history of its requests.",
-)
-@click.option("--cpu", metavar="CPU", help="Limit of cpu, as 500m or 2.")
-@click.option("--memory", metavar="MEMORY", help="Limit of memory, as 256Mi.")
 @click.option("--annotate", multiple=True, metavar="KEY=VALUE", help="An annotation of the template; KEY= removes it.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is ready.")
 @wait_timeout_option(_TIMEOUT_S)
@@ -113,22 +112,22 @@ def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
 def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
     """Change settings of service NAME. Others stay as they are, code and traffic included."""
     try:
-        for flag, read in (("cpu", parse_millicores), ("memory", parse_bytes)):
-            text = asked.get(flag)
-            if text is not None and read(text) <= 0:
-                fail_usage(f"--{flag} {text}: a limit is more than 0")
+        environment, secrets = taken_variables(asked)
         wanted = ServiceUpdate(
-            environment=pairs_of(asked.pop("environment"), "--env", "NAME"),
+            environment=environment,
+            secrets=secrets,
+            limits=limits_of(asked.pop("cpu"), asked.pop("memory")),
             annotations={
                 **policy_annotation(asked.pop("scaling_policy")),
                 **pairs_of(asked.pop("annotate"), "--annotate", "KEY"),
             },
             **asked,
         )
-    except InvalidValue as error:
+    except (InvalidValue, SettingsError) as error:
         fail_usage(str(error))
     if wanted == ServiceUpdate():
         fail_usage("name a change: see `serving update --help`")
+    check_secrets(api, secrets)
     with Progress(f"updating {name}"):
         service = _written(api, name, wanted)
         if wait:

@@ -1,5 +1,7 @@
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -7,6 +9,7 @@ from click.testing import CliRunner
 
 from serving.cli.main import SECTIONS, LazyGroup, main
 from serving.model.errors import Problem, SettingsError, Unavailable
+from tests.tidy.sources import ROOT
 
 PLACES = {name: place for section in SECTIONS.values() for name, (place, _) in section.items()}
 
@@ -39,6 +42,38 @@ def test_a_command_that_people_often_type_loads_no_large_package(name: str) -> N
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     loaded = set(done.stdout.split())
     assert loaded & {"aiohttp", "asyncio", "click.shell_completion", "kubernetes", "numpy", "uvloop"} == set()
+
+
+def commands(found: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    """Yield each command with its words."""
+    if not isinstance(found, click.Group) or found.invoke_without_command:
+        yield " ".join(path), found
+    if isinstance(found, click.Group):
+        context = click.Context(found)
+        for name in found.list_commands(context):
+            one = found.get_command(context, name)
+            assert one is not None
+            yield from commands(one, (*path, name))
+
+
+def test_the_docs_list_the_commands_without_json() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    listed = page.partition("These have no `-o json`")[2].partition("\n\n")[0]
+    without = set()
+    for name, command in commands(main):
+        types = [one.type for one in command.params if "--output" in one.opts]
+        if not any("json" in getattr(one, "choices", ()) for one in types):
+            without.add(name)
+    assert set(re.findall(r"`([a-z -]+)`", listed)) == without
+
+
+@pytest.mark.parametrize("name", ["deploy", "update", "scale"])
+def test_one_word_per_option_in_the_commands_that_change_a_service(name: str) -> None:
+    command = dict(commands(main))[name]
+    words = {word for one in command.params for word in one.opts}
+    assert {"--min", "--min-scale", "--max", "--max-scale"} <= words
+    shared = {"--memory", "--cpu", "--env-file", "--secret", "--port", "--h2c", "--env", "--concurrency", "--timeout"}
+    assert name == "scale" or shared <= words
 
 
 def test_an_unknown_command_is_a_mistake_of_the_caller_and_near_ones_are_named() -> None:

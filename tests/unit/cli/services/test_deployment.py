@@ -14,7 +14,6 @@ from serving.cli.services.deployment import (
     kept_options,
     manifest_of,
     merged,
-    pairs_of,
     policy_annotation,
 )
 from serving.cluster.kinds import SERVING_SERVICE
@@ -47,18 +46,29 @@ def test_a_command_becomes_a_service_that_the_api_takes() -> None:
     assert admit(SERVING_SERVICE, manifest)["spec"]["template"]["spec"]["containerConcurrency"] == 10
 
 
+def test_limits_secrets_and_ports_are_merged_with_those_before() -> None:
+    reference = {"name": "db", "key": "password"}
+    before = manifest_of(asked(secrets={"P": reference}, limits={"memory": "1Gi"}, port=9000, h2c=True))
+    container = template_of(before)["spec"]["containers"][0]
+    assert container == {
+        "image": "shout",
+        "env": [{"name": "P", "valueFrom": {"secretKeyRef": reference}}],
+        "ports": [{"name": "h2c", "containerPort": 9000}],
+        "resources": {"limits": {"memory": "1Gi"}},
+    }
+    after = merged(before, asked(environment={"P": "plain"}, limits={"cpu": "1"}, h2c=False), replace=False)
+    container = template_of(after)["spec"]["containers"][0]
+    assert (container["env"], container["ports"]) == ([{"name": "P", "value": "plain"}], [{"containerPort": 9000}])
+    assert container["resources"] == {"limits": {"memory": "1Gi", "cpu": "1"}}
+    assert kept_options(before, asked(secrets={"P": reference})) == []
+    assert kept_options(before, asked()) == ["-e P"]
+
+
 def test_a_deploy_says_where_the_queue_proxy_is_each_time() -> None:
     before = manifest_of(asked(is_own_proxy=True))
     assert template_of(before)["metadata"]["annotations"]["serving.dev/queue-proxy"] == "in-process"
     after = merged(before, asked(), replace=False)
     assert "serving.dev/queue-proxy" not in template_of(after)["metadata"]["annotations"]
-
-
-@pytest.mark.parametrize("text", ["A", "=b"])
-def test_a_pair_needs_a_name_and_a_value(text: str) -> None:
-    with pytest.raises(InvalidValue, match="NAME=VALUE after --env"):
-        pairs_of([text], "--env", "NAME")
-    assert pairs_of(["A=b=c", "D="], "--env", "NAME") == {"A": "b=c", "D": ""}
 
 
 @pytest.mark.parametrize("name", ["", "héllo", "Hello", "1a", "a-", "a.b", "a" * 64])

@@ -17,10 +17,13 @@ SERVICE: Object = {
 
 
 def test_what_is_not_named_stays() -> None:
-    changed = updated(SERVICE, ServiceUpdate(environment={"B": "3", "C": "4"}, memory="1Gi", concurrency=2))
+    changed = updated(
+        SERVICE, ServiceUpdate(environment={"B": "3", "C": "4"}, limits={"memory": "1Gi"}, h2c=True, concurrency=2)
+    )
     template = changed["spec"]["template"]
     container = template["spec"]["containers"][0]
     assert [(one["name"], one["value"]) for one in container["env"]] == [("A", "1"), ("B", "3"), ("C", "4")]
+    assert container["ports"] == [{"name": "h2c", "containerPort": 8080}]
     assert (container["image"], container["resources"]) == ("i", {"limits": {"memory": "1Gi"}})
     assert template["spec"]["containerConcurrency"] == 2
     assert template["metadata"]["annotations"] == SERVICE["spec"]["template"]["metadata"]["annotations"]

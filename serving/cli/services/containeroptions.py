@@ -1,0 +1,206 @@
+"""Options that `serving deploy` and `serving update` share: variables, secrets, limits, ports and bounds of the pod count."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from serving.cli.client.api import ApiClient, fail_usage
+from serving.model.errors import InvalidValue, Problem, SettingsError
+from serving.model.objects import Object
+from serving.model.quantity import parse_bytes, parse_millicores
+from serving.settings.autoscaler import POLICIES
+
+# Knative's default for a manifest without a port.
+_PORT = 8080
+# Each revision and pod carries its variables, in the store and in every watch of it.
+_ENV_FILE_MAX_BYTES = 256 * 1024
+# MAX_ARG_STRLEN of Linux: the longest "NAME=VALUE" that a program can be started with, and its end.
+_VARIABLE_MAX_BYTES = 128 * 1024 - 1
+_SECRET = re.compile(r"(?P<name>[^=:\s]+)=(?P<secret>[a-z0-9]([-a-z0-9.]*[a-z0-9])?):(?P<key>[-._a-zA-Z0-9]+)")
+_NOT_FOUND = 404
+
+_OPTIONS = (
+    click.option(
+        "-e", "--env", "--update-env-vars", "pairs", multiple=True, metavar="NAME=VALUE", help="Set a variable."
+    ),
+    click.option(
+        "--env-file",
+        "env_files",
+        multiple=True,
+        type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
+        help="A file of NAME=VALUE lines, as .env; a variable of --env overrides it.",
+    ),
+    click.option(
+        "--secret", "secrets", multiple=True, metavar="NAME=SECRET:KEY", help="Set a variable from a key of a Secret."
+    ),
+    click.option("--cpu", metavar="CPU", help="Limit of cpu, as 500m or 2."),
+    click.option("--memory", metavar="MEMORY", help="Limit of memory, as 256Mi."),
+    click.option("--port", type=click.IntRange(1, 65535), help="The port that the manifest says; the app gets $PORT."),
+    click.option("--h2c/--no-h2c", default=None, help="The app speaks HTTP/2 with prior knowledge, as gRPC does."),
+    click.option("--concurrency", type=click.IntRange(0), help="Requests at once per pod; 0 is no limit."),
+    click.option("--timeout", type=click.IntRange(1), help="Longest time of a request, in seconds."),
+    click.option(
+        "--policy",
+        "scaling_policy",
+        type=click.Choice(POLICIES),
+        help="How it scales: as Knative, or adaptively, by the history of its requests.",
+    ),
+)
+_BOUNDS = (
+    click.option(
+        "--min", "--min-scale", "min_scale", type=click.IntRange(0), help="Fewest pods; 0 lets it go to zero."
+    ),
+    click.option("--max", "--max-scale", "max_scale", type=click.IntRange(0), help="Most pods; 0 is no limit."),
+)
+
+
+def bounds_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--min`` and ``--max``."""
+    for option in reversed(_BOUNDS):
+        command = option(command)
+    return command
+
+
+def container_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a service's container, and the bounds of its pod count."""
+    command = bounds_options(command)
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def pairs_of(texts: Iterable[str], option: str, what: str) -> dict[str, str]:
+    """NAME=VALUE texts of an option by name. Raises ``InvalidValue``, also for a name given twice."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, is_pair, value = text.partition("=")
+        if not is_pair or not name:
+            raise InvalidValue(text=text, expected=f"{what}=VALUE after {option}")
+        if name in found:
+            raise InvalidValue(text=text, expected=f"the only {option} for {name}: each name is given once")
+        found[name] = value
+    return found
+
+
+def taken_variables(given: dict[str, Any]) -> tuple[dict[str, str], dict[str, Object]]:
+    """Take values and secret references out of the options. Raises ``InvalidValue`` or ``SettingsError``."""
+    files = given.pop("env_files")
+    pairs = pairs_of(given.pop("pairs"), "--env", "NAME")
+    values: dict[str, str] = {}
+    for path in files:
+        values |= read_env_file(path)
+    values |= pairs
+    for name, value in values.items():
+        size = len(f"{name}={value}".encode(errors="surrogateescape"))
+        if size > _VARIABLE_MAX_BYTES:
+            expected = f"at most {_VARIABLE_MAX_BYTES:,} bytes with its name; mount a Secret or ConfigMap as a file"
+            raise SettingsError([Problem(where=f"variable {name}", what=f"{size:,} bytes", expected=expected)])
+    secrets = secrets_of(given.pop("secrets"))
+    both = sorted(values.keys() & secrets.keys())
+    if both:
+        raise InvalidValue(text=both[0], expected="a variable of --secret only: --env or --env-file sets it too")
+    return values, secrets
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """The variables of a file as .env, quotes removed. Raises ``SettingsError`` with each wrong line."""
+    # Only with an env file: the parser is a package of its own.
+    import io  # noqa: PLC0415 - as above
+
+    from dotenv.parser import parse_stream  # noqa: PLC0415 - as above
+
+    with path.open("rb") as file:
+        content = file.read(_ENV_FILE_MAX_BYTES + 1)
+    if len(content) > _ENV_FILE_MAX_BYTES:
+        expected = f"at most {_ENV_FILE_MAX_BYTES:,} bytes of variables; mount a Secret or ConfigMap as a file"
+        raise SettingsError([Problem(where=str(path), what="too large", expected=expected)])
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        problem = Problem(where=str(path), what=f"byte {error.start} is not UTF-8", expected="a text file")
+        raise SettingsError([problem]) from None
+    lines: dict[str, int] = {}
+    values: dict[str, str] = {}
+    problems: list[Problem] = []
+    for binding in parse_stream(io.StringIO(text)):
+        name, value, written = binding.key, binding.value, binding.original.string
+        # Empty lines before a variable belong to it.
+        line = binding.original.line + written[: len(written) - len(written.lstrip())].count("\n")
+        where = f"{path}:{line}"
+        if binding.error or (name is not None and (value is None or "\0" in name + value)):
+            shown = repr(written.strip()[:40])
+            problems.append(Problem(where=where, what=shown, expected="NAME=VALUE, a comment or an empty line"))
+        elif name in lines:
+            problems.append(
+                Problem(where=where, what=f"{name} again", expected=f"each name once; line {lines[name]} has it")
+            )
+        elif name is not None and value is not None:
+            lines[name], values[name] = line, value
+    if problems:
+        raise SettingsError(problems)
+    return values
+
+
+def secrets_of(texts: Iterable[str]) -> dict[str, Object]:
+    """References to keys of Secrets by variable. Raises ``InvalidValue``."""
+    pairs_of(texts := list(texts), "--secret", "NAME")
+    found: dict[str, Object] = {}
+    for text in texts:
+        match = _SECRET.fullmatch(text)
+        if match is None:
+            raise InvalidValue(text=text, expected="NAME=SECRET:KEY after --secret, as in DB_PASSWORD=db:password")
+        found[match["name"]] = {"name": match["secret"], "key": match["key"]}
+    return found
+
+
+def check_secrets(api: ApiClient, secrets: Mapping[str, Object]) -> None:
+    """Exit if a Secret or its key does not exist. A user who may not read Secrets is not checked."""
+    for reference in secrets.values():
+        name, key = reference["name"], reference["key"]
+        status, secret = api.call("GET", f"/api/v1/namespaces/{api.namespace}/secrets/{name}")
+        if status == _NOT_FOUND:
+            fail_usage(
+                f"--secret: there is no Secret {name} in namespace {api.namespace}; "
+                f"`kubectl create secret generic {name} --from-literal={key}=...` creates it"
+            )
+        keys = sorted(secret.get("data") or {}) if status < 400 else [key]
+        if key not in keys:
+            fail_usage(f"--secret: Secret {name} has no key {key}; it has {', '.join(keys) or 'none'}")
+
+
+def variables_of(values: Mapping[str, str], secrets: Mapping[str, Object]) -> list[Object]:
+    """The variables as the environment of a container."""
+    return [
+        *({"name": name, "value": value} for name, value in values.items()),
+        *({"name": name, "valueFrom": {"secretKeyRef": reference}} for name, reference in secrets.items()),
+    ]
+
+
+def limits_of(cpu: str | None, memory: str | None) -> dict[str, str]:
+    """The given limits by resource. Raises ``InvalidValue`` for a text that is no quantity above 0."""
+    found: dict[str, str] = {}
+    for resource, text, read in (("cpu", cpu, parse_millicores), ("memory", memory, parse_bytes)):
+        if text is None:
+            continue
+        if read(text) <= 0:
+            raise InvalidValue(text=text, expected=f"a limit for --{resource}: it is more than 0")
+        found[resource] = text
+    return found
+
+
+def with_limits(resources: Mapping[str, Any] | None, limits: Mapping[str, str]) -> Object:
+    """The resources of a container with other limits."""
+    before = dict(resources or {})
+    return {**before, "limits": {**before.get("limits", {}), **limits}}
+
+
+def ports_of(before: Sequence[Object], *, port: int | None, h2c: bool | None) -> list[Object]:
+    """The ports of a container; what is None stays as before."""
+    if port is None and h2c is None:
+        return list(before)
+    old = before[0] if before else {}
+    number = {"containerPort": port or old.get("containerPort") or _PORT}
+    return [{"name": "h2c", **number} if (old.get("name") == "h2c" if h2c is None else h2c) else number]

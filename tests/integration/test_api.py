@@ -450,6 +450,18 @@ async def test_the_log_of_a_pod_that_is_not_there_is_not_found(client: Client) -
     assert (await client.call("GET", f"{PODS}/p/log"))[0] == 404
 
 
+@pytest.mark.parametrize("upgrade", ["", "SPDY/3.1", "websocket"])
+@pytest.mark.parametrize(
+    "stream", ["exec", "exec?command=ls&stdout=1", "attach?stdout=1", "portforward?ports=x", "log?tailLines=x"]
+)
+async def test_a_stream_of_a_pod_that_is_not_there_is_not_found_whatever_else_is_wrong(
+    client: Client, stream: str, upgrade: str
+) -> None:
+    headers = {"Connection": "Upgrade", "Upgrade": upgrade} if upgrade else {}
+    status, reply = await client.call("GET", f"{PODS}/p/{stream}", headers=headers)
+    assert (status, reply["reason"], reply["message"]) == (404, "NotFound", 'pods "p" not found')
+
+
 @pytest.mark.parametrize("query", ["timestamps=true", "sinceSeconds=5", "sinceTime=2026-11-21T10:00:00Z&follow=true"])
 async def test_logs_by_time_are_refused_in_words(client: Client, query: str) -> None:
     spec = {"containers": [{"name": "c", "image": "x"}]}

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from serving.cluster.kinds import (
+    CONFIG_MAP,
     CONFIGURATION,
     DEPLOYMENT,
     DOMAIN_MAPPING,
@@ -52,6 +53,7 @@ _OWN_PORT = 8080
 
 _ANNOTATIONS = (CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION)
 _ANNOTATED = {SERVING_SERVICE, CONFIGURATION, ROUTE, DOMAIN_MAPPING}
+_DATA = frozenset({"binaryData", "data", "stringData"})
 _OWN_PARTS = frozenset({"apiVersion", "kind", "metadata"})
 _METADATA = frozenset(
     {
@@ -195,6 +197,8 @@ def admit(  # noqa: PLR0913 - settings
                 raise _invalid(kind, name_of(new), problems)
         if kind == POD:
             return with_requests(new)
+        if kind in {CONFIG_MAP, SECRET}:
+            new = _without_null_data(new)
         return _with_encoded_data(new) if kind == SECRET and "stringData" in new else new
     # Unchanged parts were completed and validated when they were written.
     same = frozenset(key for key, value in new.items() if old is not None and value is old.get(key))
@@ -319,6 +323,16 @@ def _completed(kind: Kind, body: Object, same: frozenset[str], *, old: Object) -
     if isinstance(spec, dict) and "spec" not in same:
         fill_in_defaults(kind, result, spec)
     return result
+
+
+def _without_null_data(whole: Object) -> Object:
+    """Store null values of ``data``, ``binaryData`` and ``stringData`` as empty texts, as Go decodes them."""
+    nulls = {
+        field: {key: "" if text is None else text for key, text in value.items()}
+        for field, value in whole.items()
+        if field in _DATA and isinstance(value, dict) and None in value.values()
+    }
+    return {**whole, **nulls} if nulls else whole
 
 
 def _with_encoded_data(secret: Object) -> Object:

@@ -5,8 +5,10 @@ manifest overrides the image, as in Kubernetes. A container has Docker's default
 nodes.
 """
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -38,6 +40,7 @@ _MASKED = (
     *("/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats"),
     *("/sys/devices/virtual/powercap", "/sys/firmware"),
 )
+_PROCESSORS = Path("/sys/devices/system/cpu")
 _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 _CGROUPS = "/sys/fs/cgroup"
 _SAFE = ["nosuid", "noexec", "nodev"]
@@ -131,7 +134,11 @@ def bundle_config(box: ContainerBox, security: Object) -> Object:
     if not box.is_rootless:
         namespaces.append({"type": "network", "path": box.network} if box.network else {"type": "network"})
     system = _ROOTLESS_MOUNTS if box.is_rootless else _SYSTEM_MOUNTS
-    linux: Object = {"namespaces": namespaces, "maskedPaths": list(_MASKED), "readonlyPaths": list(_READ_ONLY)}
+    linux: Object = {
+        "namespaces": namespaces,
+        "maskedPaths": [*_MASKED, *thermal_paths()],
+        "readonlyPaths": list(_READ_ONLY),
+    }
     if (security.get("seccompProfile") or {}).get("type") != "Unconfined":
         linux["seccomp"] = oci_profile()
     if box.cgroup:
@@ -153,6 +160,12 @@ def bundle_config(box: ContainerBox, security: Object) -> Object:
         "mounts": [*system, *_cgroup_mounts(box.cgroup_views), *map(_bind, box.mounts)],
         "linux": linux,
     }
+
+
+@functools.cache
+def thermal_paths(processors: Path = _PROCESSORS) -> tuple[str, ...]:
+    """The folders with counters of each processor's heat, by which containers can observe each other; Docker masks them since 28."""
+    return tuple(map(str, sorted(processors.glob("cpu[0-9]*/thermal_throttle"))))
 
 
 def _cgroup_mounts(views: Mapping[str, str]) -> list[Object]:

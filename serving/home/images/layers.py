@@ -1,8 +1,9 @@
 """Unpacks the layers of an image, one over the other, into one folder.
 
 A layer is untrusted input. No entry is written outside of the folder: each name is resolved as if the folder were the root of the
-machine, links that lie in it included. Device nodes are skipped; bytes and entries are bounded. A layer removes entries of lower
-layers by whiteouts: ``.wh.NAME`` for one entry, ``.wh..wh..opq`` for all of a folder (OCI image specification, layer.md).
+machine, links that lie in it included. Device nodes are skipped; bytes, entries and headers are bounded. Extended attributes are kept as in
+containerd: file capabilities where this process is root, and ``user.*``, but none that steer overlays of the machine
+(``trusted.*``). A layer removes entries of lower layers by whiteouts: ``.wh.NAME`` for one entry, ``.wh..wh..opq`` for all of a folder (OCI image specification, layer.md).
 """
 
 import bz2
@@ -33,6 +34,20 @@ _HEADER_BYTES = 2048
 _FOLDER_MODE = 0o755
 _MODE_BITS = 0o7777
 _XATTR = "SCHILY.xattr."
+_LONG_HEADERS = frozenset(
+    (
+        *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+        *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    )
+)
+_CAPABILITY = "security.capability"
+_OF_USERS = "user."
+# With ``userxattr``, an overlay reads these as others read trusted.overlay.*.
+_OF_OVERLAYS = "user.overlay."
+# Longest header of an entry, with its names and attributes: tarfile reads one into memory. Go's archive/tar takes 1 MiB too.
+_LONG_HEADER_BYTES_MAX = 2**20
+# Values above this have no use on a file of an image; the kernel's own bound is 64 KiB.
+_XATTR_BYTES_MAX = 64 * 2**10
 
 
 class LayerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +83,7 @@ class Unpacker:
         own: set[Path] = set()
         try:
             plain = _Digest(_uncompressed(layer), self._limits.bytes_max + _HEADER_BYTES * self._limits.entries_max)
-            with tarfile.open(fileobj=cast("IO[bytes]", plain), mode="r|") as tar:
+            with tarfile.open(fileobj=cast("IO[bytes]", plain), mode="r|", tarinfo=_BoundedEntry) as tar:
                 for entry in tar:
                     self._count(entry)
                     self._apply(tar, entry, own)
@@ -158,11 +173,10 @@ class Unpacker:
         if entry.issym():
             return
         path.chmod(entry.mode & _MODE_BITS)
-        for key, value in entry.pax_headers.items():
-            if key.startswith(_XATTR) and self._is_root:
-                # File capabilities; others may have no meaning on this file system.
-                with contextlib.suppress(OSError):
-                    os.setxattr(path, key.removeprefix(_XATTR), value.encode("utf-8", "surrogateescape"))
+        for name, value in _attributes(entry).items():
+            # A file system without attributes, or a process that may not set capabilities.
+            with contextlib.suppress(OSError):
+                os.setxattr(path, name, value)
         if not entry.isdir():
             os.utime(path, (entry.mtime, entry.mtime))
 
@@ -200,6 +214,30 @@ class Unpacker:
             raise InvalidValue(
                 text=f"{first}/..., {depth} levels deep", expected=f"at most {depth_max} levels of folders"
             )
+
+
+class _BoundedEntry(tarfile.TarInfo):
+    """An entry whose extended headers are bounded before they are read."""
+
+    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.size > _LONG_HEADER_BYTES_MAX and self.type in _LONG_HEADERS:
+            expected = f"headers of at most {_LONG_HEADER_BYTES_MAX} bytes"
+            raise InvalidValue(text=f"a header of {self.size} bytes", expected=expected)
+        return super()._proc_member(tar)  # type: ignore[misc, no-any-return] # the hook for each entry
+
+
+def _attributes(entry: tarfile.TarInfo) -> dict[str, bytes]:
+    """The extended attributes of an entry that its file gets. Raises ``InvalidValue`` for one that is too long."""
+    found = {}
+    for key, text in entry.pax_headers.items():
+        name = key.removeprefix(_XATTR)
+        if name == key or not (name == _CAPABILITY or name.startswith(_OF_USERS)) or name.startswith(_OF_OVERLAYS):
+            continue
+        found[name] = text.encode("utf-8", "surrogateescape")
+        if len(found[name]) > _XATTR_BYTES_MAX:
+            size = f"{entry.name}: {name} of {len(found[name])} bytes"
+            raise InvalidValue(text=size, expected=f"an attribute of at most {_XATTR_BYTES_MAX} bytes")
+    return found
 
 
 class _Digest:

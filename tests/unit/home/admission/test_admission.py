@@ -369,3 +369,12 @@ def test_a_number_of_a_probe_below_its_minimum_is_refused(probe: str, field: str
         Invalid, match=rf"containers\[0\]\.{probe}\.{field} in body should be greater than or equal to 0"
     ):
         admit(SERVING_SERVICE, service(containers=[{"image": "i", probe: {field: -1}}]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "stored"),
+    [(CONFIG_MAP, "data", "data"), (CONFIG_MAP, "binaryData", "binaryData"), (SECRET, "stringData", "data")],
+)
+def test_a_null_of_a_config_map_or_secret_is_an_empty_text(kind: Kind, field: str, stored: str) -> None:
+    body = {"apiVersion": "v1", "kind": kind.name, "metadata": {"name": "x"}, field: {"a": None}}
+    assert admit(kind, body, is_one_machine=True)[stored] == {"a": ""}

@@ -1,4 +1,6 @@
-from serving.home.containers.bundle import ContainerBox, bundle_config
+from pathlib import Path
+
+from serving.home.containers.bundle import ContainerBox, bundle_config, thermal_paths
 from serving.home.containers.users import ContainerUser
 
 
@@ -43,5 +45,23 @@ def test_a_container_gains_no_privileges_unless_it_asks() -> None:
 
 
 def test_the_paths_that_docker_masks_are_masked() -> None:
-    masked = bundle_config(box(is_rootless=False), {})["linux"]["maskedPaths"]
-    assert {"/proc/interrupts", "/sys/devices/virtual/powercap", "/proc/kcore"} <= set(masked)
+    linux = bundle_config(box(is_rootless=False), {})["linux"]
+    # DefaultSpec of Docker 28, daemon/pkg/oci/defaults.go; containerd 2.1 has the same.
+    proc = ["acpi", "asound", "interrupts", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list"]
+    masked = {
+        *(f"/proc/{name}" for name in proc),
+        "/proc/timer_stats",
+        "/sys/devices/virtual/powercap",
+        "/sys/firmware",
+    }
+    assert set(linux["maskedPaths"]) == masked | set(thermal_paths())
+    assert linux["readonlyPaths"] == ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]
+
+
+def test_the_counters_of_each_processors_heat_are_masked(tmp_path: Path) -> None:
+    for name in ("cpu0/thermal_throttle", "cpu12/thermal_throttle", "cpu3/cache", "cpufreq/thermal_throttle"):
+        (tmp_path / name).mkdir(parents=True)
+    assert thermal_paths(tmp_path) == (
+        str(tmp_path / "cpu0/thermal_throttle"),
+        str(tmp_path / "cpu12/thermal_throttle"),
+    )

@@ -160,3 +160,47 @@ def test_a_layer_that_is_too_deep_is_refused_whatever_makes_it_deep(tmp_path: Pa
     with pytest.raises(InvalidValue, match=r"at most 3 levels of folders") as raised:
         unpacked(tmp_path / "root", tar_of(deep[kind]), limits=LayerLimits(depth_max=3))
     assert raised.value.text == "a/b/c/..., 4 levels deep"
+
+
+def attributed(*, size: int = 1, **attributes: str) -> tarfile.TarInfo:
+    """An entry with extended attributes; a name has __ for its first dots."""
+    info = tarfile.TarInfo("f")
+    info.pax_headers = {f"SCHILY.xattr.{name.replace('__', '.')}": text * size for name, text in attributes.items()}
+    return info
+
+
+# VFS_CAP_REVISION_2 with cap_net_bind_service, permitted and effective.
+BIND_SERVICE = "\x01\0\0\x02\0\x04" + "\0" * 14
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root sets file capabilities")
+def test_attributes_of_files_are_kept_and_none_that_steers_an_overlay(tmp_path: Path) -> None:
+    entry = attributed(
+        security__capability=BIND_SERVICE,
+        user__mime="text",
+        user__overlay__redirect="/etc",
+        trusted__overlay__redirect="/etc",
+        trusted__mine="x",
+        security__ima="x",
+    )
+    unpacked(tmp_path / "root", tar_of([entry]))
+    kept = set(os.listxattr(tmp_path / "root" / "f"))
+    assert {name for name in kept if name.partition(".")[0] in {"user", "trusted", "security"}} == {
+        "security.capability",
+        "user.mime",
+    }
+    assert os.getxattr(tmp_path / "root" / "f", "security.capability") == BIND_SERVICE.encode()
+
+
+def test_an_attribute_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="user.long of 65537 bytes"):
+        unpacked(tmp_path / "root", tar_of([attributed(user__long="x", size=65537)]))
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
+def test_a_long_header_is_refused_before_it_is_read(tmp_path: Path, kind: bytes) -> None:
+    info = tarfile.TarInfo("f")
+    # The layer ends after its header: one that reads on reports the end of the file.
+    info.type, info.size = kind, 2**40
+    with pytest.raises(InvalidValue, match="a header of 1099511627776 bytes"):
+        unpacked(tmp_path / "root", info.tobuf(tarfile.GNU_FORMAT))

@@ -12,6 +12,9 @@ import msgspec
 from serving.model.errors import InvalidValue
 from serving.settings.knob import BYTES, COUNT, DURATION, FLAG, PERCENT, TEXT, Knob, Value
 
+REPLACE = "replace"
+"""The value of ``forwarded_for`` that drops what clients claim."""
+
 
 def _read_networks(text: str) -> Value:
     for one in filter(None, map(str.strip, text.split(","))):
@@ -99,8 +102,14 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     trusted_proxies: Annotated[str, Knob(key="trusted-proxies", unit=_NETWORKS)] = ""
     """Networks of trusted proxies, whose X-Forwarded-Proto, X-Forwarded-Host and Forwarded are accepted, separated by
-    commas: 10.0.0.0/8, 192.0.2.7. Those of other peers are rewritten, and X-Forwarded-For is kept and continued either
-    way. Name only networks in which no untrusted host has an address. Empty means none. Default: ours, none."""
+    commas: 10.0.0.0/8, 192.0.2.7. Those of other peers are rewritten; their X-Forwarded-For is kept or not as ``forwarded_for``
+    says. Name only networks in which no untrusted host has an address. Empty means none. Default: ours, none."""
+
+    forwarded_for: Annotated[str, Knob(key="forwarded-for", unit=TEXT, choices=("append", REPLACE))] = "append"
+    """What becomes of the X-Forwarded-For of a peer that is not in ``trusted_proxies``. ``append``: its address is added to
+    what it sent, so that only the last address is sure; ``replace``: the app gets its address alone. That of a trusted peer is
+    continued either way. Set it for both, activator and queue-proxy. Default: Knative and nginx's
+    ``$proxy_add_x_forwarded_for``, append; Envoy's edge and Traefik, replace."""
 
     access_log_ratio: Annotated[float, Knob(key="access-log-percentage", unit=PERCENT, low=0, high=1)] = 0.0
     """Part of all requests that get a line in the access log, as JSON on standard output. 0 means no log. Range: 0 to

@@ -1,7 +1,7 @@
 """Renders heads from parsed fields, so that nothing passes unparsed.
 
 It omits hop-by-hop headers and names reserved for this system, sets the framing of the next hop, and records the path:
-X-Forwarded-For gets the peer appended, X-Forwarded-Proto and -Host are kept from a trusted peer and set otherwise, and
+X-Forwarded-For gets the peer appended or is replaced by it (``forwarded-for``), X-Forwarded-Proto and -Host are kept from a trusted peer and set otherwise, and
 Forwarded (RFC 7239) is built of them unless a trusted peer sent one. Follows knative/serving 98e5ef90 (pkg/http/handler,
 forwarded) with the trust of docs/architecture.md.
 """
@@ -27,15 +27,25 @@ _ALPHANUMERIC = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 class ClientPeer:
     """The remote client: its address, and header lines that repeat on its connection."""
 
-    __slots__ = ("_host", "_lines", "_scheme", "address", "identity", "is_trusted", "known", "load")
+    __slots__ = ("_host", "_lines", "_scheme", "address", "identity", "is_trusted", "known", "load", "replaces")
 
-    def __init__(self, address: str, scheme: bytes = b"http", *, is_trusted: bool = False, identity: str = "") -> None:
+    def __init__(
+        self,
+        address: str,
+        scheme: bytes = b"http",
+        *,
+        is_trusted: bool = False,
+        replaces: bool = False,
+        identity: str = "",
+    ) -> None:
         self.address = address.encode()
         self.identity = identity
         """The SPIFFE id of its certificate; "" without inner TLS."""
         self._scheme = scheme
         self.is_trusted = is_trusted
         """Whether its X-Forwarded-* headers are trusted."""
+        self.replaces = replaces
+        """Whether its address replaces an X-Forwarded-For that is not trusted."""
         self.known: object = None
         """The handler's cache for requests of this connection."""
         self.load: object = None
@@ -55,7 +65,7 @@ class ClientPeer:
                 self._host, self._lines = host, self._written(host)
             return self._lines
         trusted = trusted or self.is_trusted
-        before = b", ".join(head.values(b"x-forwarded-for"))
+        before = b", ".join(head.values(b"x-forwarded-for")) if trusted or not self.replaces else b""
         way = b"%b, %b" % (before, self.address) if before else self.address
         scheme = (trusted and head.get(b"x-forwarded-proto")) or self._scheme
         name = (trusted and head.get(b"x-forwarded-host")) or host

@@ -22,7 +22,7 @@ from serving.proxy.forwarding.policy import member_of
 from serving.proxy.forwarding.registry import Member, Refusals
 from serving.proxy.http1.pool import Pool
 from serving.proxy.server.connection import Connection
-from serving.settings.http import HttpSettings
+from serving.settings.http import REPLACE, HttpSettings
 
 # For errors such as too few descriptors.
 _PAUSE_S = 0.1
@@ -308,5 +308,6 @@ class HttpServer:
             body_wait=BodyWait(settings.body_held_bytes_max, is_on=settings.slot_after_body),
             on_end=self._note if self.access_log is not None or self.request_log is not None else None,
             trusts=member_of(settings.trusted_proxies),
+            replaces_forwarded_for=settings.forwarded_for == REPLACE,
             tunnel_limits=(settings.tunnel_idle_max_s or math.inf, settings.tunnel_age_max_s or math.inf),
         )

@@ -10,8 +10,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from serving.asgi import QueueProxyMiddleware
 from serving.queueproxy.io.asgi.call import App, Message, Receive, Scope, Send
 from serving.queueproxy.podspec import PodSpec, Probe
-from tests.integration.proxy.peers import get
-from tests.integration.proxy.pods import BELIEVED, Pod, served
+from tests.integration.proxy.peers import Link, get
+from tests.integration.proxy.pods import BELIEVED, PODS, Pod, PodMaker, served
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
@@ -164,6 +164,27 @@ async def test_a_malformed_host_is_refused_as_the_queue_proxy_does() -> None:
         client = await running.client()
         client.send(b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n")
         assert (await client.head()).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("make", PODS.values(), ids=PODS)
+async def test_what_strangers_claim_of_their_way_is_replaced_where_that_is_set(make: PodMaker) -> None:
+    heads: list[bytes] = []
+
+    async def script(link: Link) -> None:
+        while True:
+            heads.append(await link.head())
+            link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    claims = b"X-Forwarded-For: 10.0.0.1\r\nX_Forwarded_For: 10.0.0.2\r\n"
+    async with make(script, http={"forwarded_for": "replace"}) as running:
+        client = await running.client()
+        for headers in (claims, claims + BELIEVED + b"K-Proxy-Request: activator\r\n"):
+            client.send(get(headers=headers))
+            await client.message()
+    stranger, activator = (head.lower().split(b"\r\n") for head in heads)
+    assert b"x-forwarded-for: 127.0.0.1" in stranger
+    assert b"x-forwarded-for: 10.0.0.1, 127.0.0.1" in activator
+    assert not any(line.startswith(b"x_") for line in (*stranger, *activator))
 
 
 async def test_the_readiness_of_the_app_is_asked_without_being_counted() -> None:

@@ -109,6 +109,15 @@ async def test_hop_by_hop_headers_go_and_the_way_is_written_down() -> None:
         ]
 
 
+async def test_claims_of_the_way_are_replaced_where_that_is_set() -> None:
+    async with proxied(settings=HttpSettings(forwarded_for="replace")) as proxy:
+        client = await proxy.client()
+        client.send(get(headers=b"X-Forwarded-For: 1.2.3.4\r\nForwarded: for=1.2.3.4\r\n"))
+        _, seen = await client.message()
+        assert b"1.2.3.4" not in seen
+        assert b"x-forwarded-for: 127.0.0.1" in lines(seen)
+
+
 async def test_names_that_only_we_may_set_never_pass() -> None:
     async with proxied() as proxy:
         client = await proxy.client()

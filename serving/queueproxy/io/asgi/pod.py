@@ -13,6 +13,7 @@ from serving.queueproxy.gauges import REQUEST_REPORT
 from serving.queueproxy.io.asgi.call import App, AppCall, Receive, Scope, Send, send_response
 from serving.queueproxy.io.podrequests import DIRECT, GUARDED, TEXT, Origin, PodRequests, is_probe, origin_of
 from serving.queueproxy.podspec import APP_PROBE, PodSpec
+from serving.settings.http import REPLACE, HttpSettings
 from serving.traffic.breaker import Admitted, Queued, Rejected
 
 _SECURE = {"https": b"https", "wss": b"https"}
@@ -94,15 +95,21 @@ def head_of(scope: Scope) -> RequestHead:
     )
 
 
-def scope_for_app(scope: Scope, head: RequestHead, origin: Origin) -> Scope:
+def scope_for_app(scope: Scope, head: RequestHead, origin: Origin, settings: HttpSettings) -> Scope:
     """The scope for the app."""
     is_trusted, host, _ = origin
     host = head.host if host is None else host
     kept = [(b"host", host)] if host else []
-    kept += [(line.name, line.value) for line in head.lines if _is_kept(line)]
+    kept += [
+        (line.name, line.value)
+        for line in head.lines
+        if _is_kept(line) and (settings.keep_underscore_headers or b"_" not in line.name)
+    ]
     address = (scope.get("client") or ("",))[0]
     if not head.forwarded or not _is_in_peer(head, address):
-        peer = ClientPeer(address, _SECURE.get(scope.get("scheme", "http"), b"http"))
+        peer = ClientPeer(
+            address, _SECURE.get(scope.get("scheme", "http"), b"http"), replaces=settings.forwarded_for == REPLACE
+        )
         written = peer.forwarded_lines(head, host, trusted=is_trusted).splitlines()
         kept += [(line.name, line.value) for line in map(read_line, written)]
     else:
@@ -144,7 +151,7 @@ class AsgiPod(PodRequests[AppCall]):
             if is_probe(head):
                 if head.get(b"k-network-probe") == APP_PROBE:
                     # It asks the app itself: it takes no slot and counts for nothing.
-                    await self._app(scope_for_app(scope, head, origin), receive, send)
+                    await self._app(scope_for_app(scope, head, origin, self._http), receive, send)
                     return
                 status, body, headers = self._probe_response(head)
                 await send_response(scope, send, status=status, body=body, headers=headers)
@@ -153,7 +160,7 @@ class AsgiPod(PodRequests[AppCall]):
         if self.is_guarded and not origin[0]:
             await send_response(scope, send, status=403, body=GUARDED, headers=TEXT)
             return
-        forwarded = scope_for_app(scope, head, origin)
+        forwarded = scope_for_app(scope, head, origin, self._http)
         if self.gauges.names:
             forwarded["headers"].append(REQUEST_REPORT)
         call = AppCall(

@@ -193,7 +193,7 @@ def test_attributes_of_files_are_kept_and_none_that_steers_an_overlay(tmp_path: 
 
 
 def test_an_attribute_that_is_too_long_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValue, match="user.long of 65537 bytes"):
+    with pytest.raises(InvalidValue, match=r"user\.long of 65537 bytes"):
         unpacked(tmp_path / "root", tar_of([attributed(user__long="x", size=65537)]))
 
 

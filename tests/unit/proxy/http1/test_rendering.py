@@ -9,13 +9,18 @@ CLAIMS = b"\r\nX-Forwarded-For: 1.1.1.1\r\nX-Forwarded-Proto: https\r\nX-Forward
 
 
 def forwarded(
-    headers: bytes, *, address: str = "10.0.0.1", trusted: bool = False, host: bytes = b"h", known: bool = False
+    headers: bytes,
+    *,
+    address: str = "10.0.0.1",
+    trusted: bool = False,
+    host: bytes = b"h",
+    known: bool = False,
+    replaces: bool = False,
 ) -> list[bytes]:
     raw = b"GET / HTTP/1.1\r\nHost: %b%b" % (host, headers)
     head = read_request_head(raw, header_count_max=10)
-    lines = render_request(head, peer=ClientPeer(address, is_trusted=known), host=head.host, trusted=trusted).split(
-        b"\r\n"
-    )
+    peer = ClientPeer(address, is_trusted=known, replaces=replaces)
+    lines = render_request(head, peer=peer, host=head.host, trusted=trusted).split(b"\r\n")
     return [line.partition(b": ")[2] for line in lines if line.startswith((b"X-Forwarded", b"Forwarded"))]
 
 
@@ -56,6 +61,12 @@ def test_what_the_client_used_is_what_a_trusted_proxy_says(is_trusted: bool, cla
 
 def test_of_another_peers_words_only_the_way_is_kept() -> None:
     assert forwarded(CLAIMS) == [b"1.1.1.1, 10.0.0.1", b"h", b"http", b"for=1.1.1.1;host=h;proto=http, for=10.0.0.1"]
+
+
+def test_the_way_that_a_stranger_claims_is_replaced_where_that_is_set_and_a_proxys_is_not() -> None:
+    assert forwarded(CLAIMS, replaces=True) == [b"10.0.0.1", b"h", b"http", b"for=10.0.0.1;host=h;proto=http"]
+    for peer in ({"known": True}, {"trusted": True}):
+        assert forwarded(CLAIMS, replaces=True, **peer)[0] == b"1.1.1.1, 10.0.0.1"
 
 
 def test_several_headers_make_one_way() -> None:

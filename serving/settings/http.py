@@ -13,7 +13,7 @@ from serving.model.errors import InvalidValue
 from serving.settings.knob import BYTES, COUNT, DURATION, FLAG, PERCENT, TEXT, Knob, Value
 
 REPLACE = "replace"
-"""The value of ``forwarded_for`` that drops what clients claim."""
+"""The value of ``forwarded_for`` that drops claims of clients."""
 
 
 def _read_networks(text: str) -> Value:
@@ -106,9 +106,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     says. Name only networks in which no untrusted host has an address. Empty means none. Default: ours, none."""
 
     forwarded_for: Annotated[str, Knob(key="forwarded-for", unit=TEXT, choices=("append", REPLACE))] = "append"
-    """What becomes of the X-Forwarded-For of a peer that is not in ``trusted_proxies``. ``append``: its address is added to
-    what it sent, so that only the last address is sure; ``replace``: the app gets its address alone. That of a trusted peer is
-    continued either way. Set it for both, activator and queue-proxy. Default: Knative and nginx's
+    """Use of X-Forwarded-For from a peer outside of ``trusted_proxies``. ``append``: its address is added to the header, so
+    only the last address is sure; ``replace``: the app gets its address alone. A trusted peer's is continued either way. Set it for both, activator and queue-proxy. Default: Knative and nginx's
     ``$proxy_add_x_forwarded_for``, append; Envoy's edge and Traefik, replace."""
 
     access_log_ratio: Annotated[float, Knob(key="access-log-percentage", unit=PERCENT, low=0, high=1)] = 0.0

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from serving.home.images.layers import BoundedEntry
 from serving.model.errors import InvalidValue
 
 _BYTES_MAX = 32 * 2**30
@@ -117,7 +118,7 @@ def _extract(path: Path, folder: Path) -> None:
     links: list[tuple[str, str]] = []
     total = 0
     try:
-        with tarfile.open(path, mode="r|*") as tar:
+        with tarfile.open(path, mode="r|*", tarinfo=BoundedEntry) as tar:
             for number, entry in enumerate(tar):
                 total += entry.size
                 if number > _MEMBERS_MAX or total > _BYTES_MAX:

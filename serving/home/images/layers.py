@@ -83,7 +83,7 @@ class Unpacker:
         own: set[Path] = set()
         try:
             plain = _Digest(_uncompressed(layer), self._limits.bytes_max + _HEADER_BYTES * self._limits.entries_max)
-            with tarfile.open(fileobj=cast("IO[bytes]", plain), mode="r|", tarinfo=_BoundedEntry) as tar:
+            with tarfile.open(fileobj=cast("IO[bytes]", plain), mode="r|", tarinfo=BoundedEntry) as tar:
                 for entry in tar:
                     self._count(entry)
                     self._apply(tar, entry, own)
@@ -216,18 +216,17 @@ class Unpacker:
             )
 
 
-class _BoundedEntry(tarfile.TarInfo):
-    """An entry whose extended headers are bounded before they are read."""
+class BoundedEntry(tarfile.TarInfo):
+    """An entry of a tar file whose extended headers are bounded before they are read."""
 
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
         if self.size > _LONG_HEADER_BYTES_MAX and self.type in _LONG_HEADERS:
-            expected = f"headers of at most {_LONG_HEADER_BYTES_MAX} bytes"
-            raise InvalidValue(text=f"a header of {self.size} bytes", expected=expected)
+            raise tarfile.ReadError(f"a header of {self.size} bytes; expected at most {_LONG_HEADER_BYTES_MAX}")
         return super()._proc_member(tar)  # type: ignore[misc, no-any-return] # the hook for each entry
 
 
 def _attributes(entry: tarfile.TarInfo) -> dict[str, bytes]:
-    """The extended attributes of an entry that its file gets. Raises ``InvalidValue`` for one that is too long."""
+    """Extended attributes of an entry to set. Raises ``InvalidValue`` for one that is too long."""
     found = {}
     for key, text in entry.pax_headers.items():
         name = key.removeprefix(_XATTR)

@@ -66,9 +66,8 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     """The parts that all exchanges of one listener share.
 
     ``pool`` has connections to upstreams, ``stream_pool`` connections over HTTP/2. ``tunnel_limits`` are the longest silence and
-    the longest life of a tunnel, in seconds. ``body_wait`` has the requests that wait for their bodies, ``body_pace`` and
-    ``read_pace`` are the minimum rates of clients. ``trusts`` returns whether the X-Forwarded-* headers of the peer at an address
-    are trusted; ``replaces_forwarded_for`` drops the X-Forwarded-For of others. ``on_end`` is called after each exchange.
+    life of a tunnel, in seconds. ``body_wait`` has requests that wait for their bodies; ``body_pace`` and ``read_pace`` are minimum
+    rates of clients. ``trusts`` returns whether X-Forwarded-* of an address are trusted; ``replaces_claims`` drops others' ways.
     """
 
     handler: Handler
@@ -82,7 +81,7 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     read_pace: MinimumRate
     body_wait: BodyWait = msgspec.field(default_factory=lambda: BodyWait(0, is_on=False))
     trusts: Callable[[str], bool] = member_of("")
-    replaces_forwarded_for: bool = False
+    replaces_claims: bool = False
     on_end: "Callable[[Exchange], None] | None" = None
 
     def tunnel_due_s(self, started_s: float, used_s: float) -> float:
@@ -96,13 +95,8 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     def peer_at(self, address: str, *, is_tls: bool, identity: str = "") -> ClientPeer:
         """The remote peer of a connection. One with an ``identity`` came over inner TLS, not over https."""
         scheme = b"https" if is_tls and not identity else b"http"
-        return ClientPeer(
-            address,
-            scheme,
-            is_trusted=self.trusts(address),
-            replaces=self.replaces_forwarded_for,
-            identity=identity,
-        )
+        trusted = self.trusts(address)
+        return ClientPeer(address, scheme, is_trusted=trusted, replaces=self.replaces_claims, identity=identity)
 
 
 class Exchange:

@@ -308,6 +308,6 @@ class HttpServer:
             body_wait=BodyWait(settings.body_held_bytes_max, is_on=settings.slot_after_body),
             on_end=self._note if self.access_log is not None or self.request_log is not None else None,
             trusts=member_of(settings.trusted_proxies),
-            replaces_forwarded_for=settings.forwarded_for == REPLACE,
+            replaces_claims=settings.forwarded_for == REPLACE,
             tunnel_limits=(settings.tunnel_idle_max_s or math.inf, settings.tunnel_age_max_s or math.inf),
         )

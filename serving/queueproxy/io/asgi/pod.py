@@ -95,7 +95,7 @@ def head_of(scope: Scope) -> RequestHead:
     )
 
 
-def scope_for_app(scope: Scope, head: RequestHead, origin: Origin, settings: HttpSettings) -> Scope:
+def scope_for_app(scope: Scope, head: RequestHead, origin: Origin, *, settings: HttpSettings) -> Scope:
     """The scope for the app."""
     is_trusted, host, _ = origin
     host = head.host if host is None else host
@@ -151,7 +151,7 @@ class AsgiPod(PodRequests[AppCall]):
             if is_probe(head):
                 if head.get(b"k-network-probe") == APP_PROBE:
                     # It asks the app itself: it takes no slot and counts for nothing.
-                    await self._app(scope_for_app(scope, head, origin, self._http), receive, send)
+                    await self._app(scope_for_app(scope, head, origin, settings=self._http), receive, send)
                     return
                 status, body, headers = self._probe_response(head)
                 await send_response(scope, send, status=status, body=body, headers=headers)
@@ -160,7 +160,7 @@ class AsgiPod(PodRequests[AppCall]):
         if self.is_guarded and not origin[0]:
             await send_response(scope, send, status=403, body=GUARDED, headers=TEXT)
             return
-        forwarded = scope_for_app(scope, head, origin, self._http)
+        forwarded = scope_for_app(scope, head, origin, settings=self._http)
         if self.gauges.names:
             forwarded["headers"].append(REQUEST_REPORT)
         call = AppCall(

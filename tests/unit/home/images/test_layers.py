@@ -9,6 +9,9 @@ from serving.home.images.layers import LayerLimits, Unpacker
 from serving.model.errors import InvalidValue
 from tests.integration.image_stage import folder_of, tar_of
 
+# VFS_CAP_REVISION_2 with cap_net_bind_service, permitted and effective.
+BIND_SERVICE = "\x01\0\0\x02\0\x04" + "\0" * 14
+
 
 def unpacked(root: Path, *layers: bytes, limits: LayerLimits | None = None) -> Unpacker:
     root.mkdir(exist_ok=True)
@@ -167,10 +170,6 @@ def attributed(*, size: int = 1, **attributes: str) -> tarfile.TarInfo:
     info = tarfile.TarInfo("f")
     info.pax_headers = {f"SCHILY.xattr.{name.replace('__', '.')}": text * size for name, text in attributes.items()}
     return info
-
-
-# VFS_CAP_REVISION_2 with cap_net_bind_service, permitted and effective.
-BIND_SERVICE = "\x01\0\0\x02\0\x04" + "\0" * 14
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root sets file capabilities")

@@ -4,8 +4,9 @@
 
 A clone of this repository runs FROM (a commit or a tag): services of each kind (processes, from a warm process, dormant, and as
 containers where this user can run them as root), with a websocket open to one. Then its files become those of the last commit here, and
-``serving up --reload`` has the system take them: an upgrade. A downgrade and an upgrade follow in the same way. Meanwhile clients send
-``--per-second`` requests on kept connections, ``--requests`` at least.
+``serving up --reload`` has the system take them: an upgrade. A downgrade, an upgrade and a reload without a change follow in the same way.
+Where the two ask for other packages, the system runs in a virtual environment of its own, in which each step installs those of its
+commit. Meanwhile clients send ``--per-second`` requests on kept connections, ``--requests`` at least.
 
 Each request must succeed, the websocket stay open, each pod of before be there with the same process, and all objects of the API be
 equal to those before, but for what docs/version-skew.md lists. Exit 0 only if all that holds.
@@ -22,6 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,7 @@ from bench.parts.system import SERVICES, System, running_system, service_of
 ROOT = Path(__file__).parents[1]
 SOCKET_APP = ROOT / "tests" / "e2e" / "client_app.py"
 FROM = "0e8ae83a"
+RELOAD = "reload"
 READY_WITHIN_S = 240.0
 RESPONSE_WITHIN_S = 60.0
 # The dormant pod sleeps between two of its requests.
@@ -46,7 +50,10 @@ KEPT = {"autoscaling.knative.dev/min-scale": "1", "autoscaling.knative.dev/max-s
 _KINDS_LEFT_OUT = {"Event", "Lease", "NodeMetrics", "PodMetrics"}
 _FIELDS_LEFT_OUT = {"resourceVersion", "managedFields", "lastTransitionTime"}
 _LEARNT = {f"autoscaling.serving.dev/{name}" for name in ("learnt", "savings", "gaps", "curve")}
-_MODIFIED = "serving.knative.dev/routingStateModified"
+# They stay over a reload, but an older version writes them again.
+_OF_OLDER = {"serving.knative.dev/routingStateModified"}
+_PODS = "/api/v1/pods "
+_IDENTITY = {"uid", "creationTimestamp"}
 _DERIVED = (
     "/api/",
     "/apis/apps/",
@@ -54,7 +61,7 @@ _DERIVED = (
     "/apis/autoscaling.internal.knative.dev/",
     "/apis/networking.internal.knative.dev/",
 )
-_OF_DERIVED = {"uid", "creationTimestamp", "generation", "observedGeneration"}
+_OF_DERIVED = _IDENTITY | {"generation", "observedGeneration"}
 _DORMANT = "serving.dev/Dormant"
 
 
@@ -186,11 +193,21 @@ def differences(before: Any, after: Any, path: str, left_out: set[str]) -> Itera
         yield f"{path}: {json.dumps(before)} -> {json.dumps(after)}"
 
 
-def unexpected(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
-    """The differences that docs/version-skew.md does not list."""
+def unexpected(before: dict[str, Any], after: dict[str, Any], *, has_older: bool) -> Iterator[str]:
+    """The differences that docs/version-skew.md does not list. ``has_older``: the older version wrote one of them."""
     for name in sorted({*before, *after}):
-        left_out = _FIELDS_LEFT_OUT | (_OF_DERIVED if name.startswith(_DERIVED) else _LEARNT | {_MODIFIED})
+        left_out = _FIELDS_LEFT_OUT | (_OF_DERIVED if name.startswith(_DERIVED) else _LEARNT)
+        if has_older:
+            left_out |= _OF_OLDER
+        elif name.startswith(_PODS):
+            # The owner is a Deployment, which is derived and gets another uid.
+            one, other = (_identity(found.get(name)) for found in (before, after))
+            yield from differences(one, other, name, set())
         yield from differences(before.get(name), after.get(name), name, left_out)
+
+
+def _identity(found: dict[str, Any] | None) -> dict[str, str]:
+    return {key: found["metadata"][key] for key in _IDENTITY} if found else {}
 
 
 def app_pids(system: System) -> dict[str, int]:
@@ -203,13 +220,33 @@ def app_pids(system: System) -> dict[str, int]:
     return found
 
 
-def replace_code(clone: Path, commit: str) -> None:
-    """Make the files of the clone those of a commit, as an upgrade of the package does."""
+def replace_code(clone: Path, commit: str, python: str) -> None:
+    """Make the files of the clone those of a commit, and the packages too, as an upgrade of the package does."""
     subprocess.run(["git", "-C", str(clone), "checkout", "--quiet", "--force", commit], check=True)  # noqa: S607
+    if python != sys.executable:
+        command = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+        subprocess.run([*command, "--constraint", str(clone / "constraints.txt"), *_packages(commit)[0]], check=True)
+
+
+def _packages(commit: str) -> tuple[list[str], str]:
+    """The required packages of a commit, and its pinned versions."""
+    pinned, project = (
+        subprocess.check_output(["git", "-C", str(ROOT), "show", f"{commit}:{name}"], text=True)  # noqa: S607
+        for name in ("constraints.txt", "pyproject.toml")
+    )
+    return tomllib.loads(project)["project"]["dependencies"], pinned
+
+
+def python_for(folder: Path, commits: tuple[str, str]) -> str:
+    """The interpreter of the system: this one, or one of an own environment if the commits ask for other packages."""
+    if _packages(commits[0]) == _packages(commits[1]):
+        return sys.executable
+    venv.create(folder / "venv", with_pip=True)
+    return str(folder / "venv" / "bin" / "python")
 
 
 async def replaced_under_load(
-    system: System, clone: Path, steps: list[tuple[str, str]], options: argparse.Namespace
+    system: System, clone: Path, steps: list[tuple[str, str]], options: argparse.Namespace, python: str
 ) -> dict[str, object]:
     """Carry out the steps while clients ask; the figures, with ``wrong`` empty if all went well."""
     services = deploy(system, clone.parent)
@@ -225,14 +262,16 @@ async def replaced_under_load(
         before, pids = await asyncio.to_thread(objects, system), app_pids(system)
         for number, (name, commit) in enumerate(steps, 1):
             step_s = time.monotonic()
-            await asyncio.to_thread(replace_code, clone, commit)
+            await asyncio.to_thread(replace_code, clone, commit, python)
             await asyncio.to_thread(system.serving, "up", "--reload")
             took_s[f"{number} {name} s"] = round(time.monotonic() - step_s, 1)
             # Until each client has been answered by what is new.
             goal = max(clients.sent + options.per_second, options.requests * number // len(steps))
             while clients.sent < goal:  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.1)
-            wrong += [f"{name}: {one}" for one in unexpected(before, await asyncio.to_thread(objects, system))]
+            after, is_same = await asyncio.to_thread(objects, system), name == RELOAD
+            wrong += [f"{name}: {one}" for one in unexpected(before, after, has_older=not is_same)]
+            before = after
             lost = {one for one, pid in pids.items() if app_pids(system).get(one) != pid}
             wrong += [f"{name}: the app of pod {one} is another process" for one in sorted(lost)]
         for task in tasks:
@@ -269,19 +308,20 @@ def main() -> int:
     clone = folder / "clone"
     try:
         subprocess.run(["git", "clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(clone)], check=True)  # noqa: S607
-        replace_code(clone, older)
+        python = python_for(folder, (older, commit))
+        replace_code(clone, older, python)
         # Before the packages that are installed: all processes of the system have the code of the clone.
         os.environ["PYTHONPATH"] = str(clone)
         os.chdir(folder)
-        steps = [("upgrade", commit), ("downgrade", older), ("upgrade again", commit)]
-        with running_system(
-            parent=folder, environment={"SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true"}
-        ) as system:
-            found = asyncio.run(replaced_under_load(system, clone, steps, options))
+        steps = [("upgrade", commit), ("downgrade", older), ("upgrade again", commit), (RELOAD, commit)]
+        environment = {"SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true"}
+        with running_system(parent=folder, environment=environment, python=python) as system:
+            found = asyncio.run(replaced_under_load(system, clone, steps, options, python))
     finally:
         if not options.keep:
             shutil.rmtree(folder, ignore_errors=True)
-    show({"from": older, "to": commit[:8], **found}, options)
+    packages = "the same" if python == sys.executable else "of each commit"
+    show({"from": older, "to": commit[:8], "packages": packages, **found}, options)
     return 0 if not found["failed"] and not found["wrong"] else 1
 
 

@@ -35,9 +35,12 @@ _POLL_S = 0.2
 class System:
     """A system that runs. ``port`` is the public one; ``server`` is the URL of its API."""
 
-    def __init__(self, state: Path, environment: Mapping[str, str], flags: Sequence[str]) -> None:
+    def __init__(
+        self, state: Path, environment: Mapping[str, str], flags: Sequence[str], python: str = sys.executable
+    ) -> None:
         self.state = state
-        command = [sys.executable, "-m", "serving", "up", "--state", str(state), *flags]
+        self._python = python
+        command = [python, "-m", "serving", "up", "--state", str(state), *flags]
         self.process = subprocess.Popen(
             [*command, *(f"--{port.name}-port=0" for port in PORTS)],
             stdout=subprocess.PIPE,
@@ -57,7 +60,7 @@ class System:
 
     def serving(self, *arguments: str) -> str:
         """Output of a command of the CLI. What it says on its way to failing is not kept back."""
-        command = [sys.executable, "-m", "serving", *arguments, "--state", str(self.state)]
+        command = [self._python, "-m", "serving", *arguments, "--state", str(self.state)]
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
     def send_request(self, path: str, body: object = None, *, method: str = "GET") -> Any:  # noqa: ANN401 - JSON
@@ -167,14 +170,14 @@ def service_of(
 
 @contextlib.contextmanager
 def running_system(
-    *flags: str, parent: Path | None = None, environment: Mapping[str, str] | None = None
+    *flags: str, parent: Path | None = None, environment: Mapping[str, str] | None = None, python: str = sys.executable
 ) -> Iterator[System]:
     """A system that ends with the block. ``flags`` are of ``serving up``, ``environment`` is added to ours.
 
     Its state is in a folder "serving" of a new folder below ``parent``; None is where temporary files are.
     """
     with tempfile.TemporaryDirectory(dir=parent) as folder:
-        system = System(Path(folder) / "serving", environment or {}, flags)
+        system = System(Path(folder) / "serving", environment or {}, flags, python)
         try:
             yield system
         finally:

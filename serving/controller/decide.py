@@ -1,7 +1,9 @@
 """The plan for one key: the context of a resource from the cache, handed to its reconciler."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+import msgspec
 
 from serving.cluster import kinds
 from serving.cluster.kinds import Kind
@@ -22,10 +24,19 @@ from serving.controller.routes.httproutes import HttpRoutes
 from serving.controller.routes.rollout import RouteTargets
 from serving.controller.routes.route import RouteContext, TagServices, reconcile_route, tag_service_name
 from serving.controller.routes.service import ServiceChildren, reconcile_service
-from serving.controller.values.naming import deployment_name, private_service_name
+from serving.controller.values.naming import RoutingState, deployment_name, private_service_name
 from serving.controller.values.writes import WorkKey, WritePlan
-from serving.model.knative import CONFIGURATION_LABEL, TrafficPath
-from serving.model.objects import Key, Object, annotations_of, is_being_deleted, labels_of, nested, uid_of
+from serving.model.knative import CONFIGURATION_LABEL, ROUTES_ANNOTATION, ROUTING_STATE_LABEL, TrafficPath
+from serving.model.objects import (
+    Key,
+    Object,
+    annotations_of,
+    is_being_deleted,
+    labels_of,
+    namespace_of,
+    nested,
+    uid_of,
+)
 from serving.model.routehosts import tags_of
 from serving.model.routepolicy import RoutePolicy, route_policy
 
@@ -35,6 +46,8 @@ _OWNERS = {
     kinds.ROUTE: kinds.SERVING_SERVICE,
     kinds.REVISION: kinds.CONFIGURATION,
 }
+# How soon a revision is decided again whose routes have no traffic yet: they need not come to reference it.
+_ROUTES_UNKNOWN_S = 10.0
 
 
 def decide(cache: ControllerCache, key: WorkKey, *, now: str, now_s: float) -> WritePlan:
@@ -54,6 +67,8 @@ def decide(cache: ControllerCache, key: WorkKey, *, now: str, now_s: float) -> W
         case kinds.REVISION:
             context = _revision_context(cache, where, found)
             plan = reconcile_revision(found, context, scaling=cache.scaling, now=now, sidecar=cache.sidecar)
+            if any(_routes_before(cache, found)):
+                plan = msgspec.structs.replace(plan, again_after_s=_ROUTES_UNKNOWN_S)
         case kinds.DOMAIN_MAPPING:
             plan = _decide_domain_mapping(cache, where, found, now=now)
         case kinds.CLUSTER_DOMAIN_CLAIM:
@@ -138,14 +153,16 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
         asked = () if nested(revision, "status", "containerStatuses") else itertools.islice(asked, 1)
     parent: Key = (namespace, labels_of(revision).get(CONFIGURATION_LABEL, ""))
     newest = nested(cache.get(kinds.CONFIGURATION, parent), "status", "latestCreatedRevisionName")
+    # Statuses are not on disk: until they are written again, a revision of an earlier process keeps its state.
+    is_known_idle = labels_of(revision).get(ROUTING_STATE_LABEL) == RoutingState.RESERVE
     return RevisionContext(
         children=RevisionChildren(
             deployment=deployment,
             pods=[one for pod in asked if (one := cache.get(kinds.POD, (namespace, pod)))],
         ),
         private_service=cache.get(kinds.SERVICE, (namespace, private_service_name(name))),
-        routes=sorted(relations.routes_to_revision(where)),
-        is_newest=newest in (None, name),
+        routes=sorted({*relations.routes_to_revision(where), *_routes_before(cache, revision)}),
+        is_newest=newest == name or (newest is None and not is_known_idle),
         is_awaited=bool(relations.routes_to_configuration(parent)),
         refusal=cache.refusal((kinds.REVISION, *where), revision),
         public=_public(cache, where, _path(cache, where, revision)),
@@ -153,6 +170,14 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
         count_period_s=cache.settings.count_period_s,
         is_guarded=any(policy.is_guarded for policy in _policies(cache, where)),
     )
+
+
+def _routes_before(cache: ControllerCache, revision: Object) -> Iterator[str]:
+    """Routes that referenced a revision in an earlier process and have no traffic in their status yet."""
+    for name in filter(None, annotations_of(revision).get(ROUTES_ANNOTATION, "").split(",")):
+        route = cache.get(kinds.ROUTE, (namespace_of(revision), name))
+        if route is not None and not nested(route, "status", "traffic"):
+            yield name
 
 
 def _policies(cache: ControllerCache, where: Key) -> list[RoutePolicy]:

@@ -90,6 +90,7 @@ async def _body(stop: asyncio.Event) -> None:
     inner_tls = config.proxy.settings.inner_tls.resolved(os.environ)
     node = NodeContext(
         cluster=cluster,
+        restore=cluster.restore,
         runtime=runtime,
         pods=state.pods,
         logs=logs,

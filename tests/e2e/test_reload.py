@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from serving.cluster.kinds import POD
+from serving.cluster.kinds import POD, REVISION
 from serving.cluster.kube import KubeCluster
 from serving.home.processes.process_lifetime import FORKED_NAMES
 from tests.e2e.cli_stage import SAMPLE, Stage, staged
@@ -113,12 +113,15 @@ async def test_no_request_fails_and_what_runs_goes_on(stage: Stage, tmp_path: Pa
         held = asyncio.create_task(asked.__aenter__())
         while not [pod async for pod in _pods_of(cluster, "held")]:  # noqa: ASYNC110 - a list, which has no event
             await asyncio.sleep(0.05)
+        identities, modified = await _identities(cluster), await _modified(cluster)
         async with loaded(public) as clients:
             await until(lambda: all(client.response_count for client in clients))
             assert "serving is reloaded" in await reload(stage)
             counts = [client.response_count for client in clients]
             await until(lambda: all(one.response_count > old for one, old in zip(clients, counts, strict=True)))
         assert max(client.connection_count for client in clients) > 1
+        assert await _identities(cluster) == identities
+        assert await _modified(cluster) == modified
         after = daemons(stage)
         assert before.keys() == after.keys()
         assert all(after[module] - before[module] for module in before)
@@ -134,6 +137,18 @@ async def test_no_request_fails_and_what_runs_goes_on(stage: Stage, tmp_path: Pa
         assert (await held).status == 200
         held.result().close()
     await until(lambda: not before["serving.activator.main"] & daemons(stage)["serving.activator.main"])
+
+
+async def _identities(cluster: KubeCluster) -> dict[str, tuple[str, str]]:
+    pods = [one["metadata"] for one in (await cluster.list(POD, "default")).items]
+    return {one["name"]: (one["uid"], one["creationTimestamp"]) for one in pods}
+
+
+async def _modified(cluster: KubeCluster) -> dict[str, str]:
+    """When each routed revision came into its state."""
+    revisions = [one["metadata"] for one in (await cluster.list(REVISION, "default")).items]
+    routed = [one for one in revisions if one["labels"]["serving.knative.dev/routingState"] == "active"]
+    return {one["name"]: one["annotations"]["serving.knative.dev/routingStateModified"] for one in routed}
 
 
 async def _pods_of(cluster: KubeCluster, service: str) -> AsyncIterator[str]:

@@ -137,7 +137,7 @@ class Kubelet:
         # made, which is not on disk.
         revision = (metadata.get("labels") or {}).get(REVISION_LABEL, "")
         await self._node.cluster.get(REVISION, metadata["namespace"], revision)
-        manifest = await self._node.cluster.create(POD, note.manifest)
+        manifest = await (self._node.restore or self._node.cluster.create)(POD, note.manifest)
         self._taken_over[held.pod] = self._locations.occupy(note.location)
         pod = PodRun(self._node, manifest, pod_id=held.pod, note=note)
         self._running[manifest["metadata"]["uid"]] = pod

@@ -1,10 +1,11 @@
 """The context shared by all pods of this machine."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 
+from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster
 from serving.home.containers.cgroups import CgroupTree
 from serving.home.containers.podsandbox import ContainerHost
@@ -30,7 +31,8 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     processes. ``pacer`` bounds how many pods start at once. ``virtual`` are the virtual nodes of this machine, None if it
     is one node. ``proxy`` are the current settings of queue-proxies, ``scaling`` those of the autoscaler. ``authority`` is
     the certificate by which queue-proxies know daemons, "" without inner TLS. ``isolation`` is that of processes, None for
-    none. ``eviction_free_ratio`` is the part of the disk below which pods are evicted.
+    none. ``restore`` creates a pod of an earlier process with its uid, where the store can; else it gets a new one.
+    ``eviction_free_ratio`` is the part of the disk below which pods are evicted.
     """
 
     cluster: Cluster
@@ -51,6 +53,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     authority: str = ""
     proxy: Callable[[], QueueProxySettings] = QueueProxySettings
     scaling: Callable[[], AutoscalerSettings] = AutoscalerSettings
+    restore: Callable[[Kind, Object], Awaitable[Object]] | None = None
     eviction_free_ratio: Callable[[], float] = lambda: ControllerSettings().eviction_free_ratio
 
     def warm_revision_of(self, pod: Object) -> str:

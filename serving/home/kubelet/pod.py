@@ -325,7 +325,7 @@ class PodRun:
 
     def _keep_note(self) -> None:
         note = PodNote(
-            manifest=as_new(self.manifest),
+            manifest=as_new(self.manifest, keeps_identity=True),
             location=self.location,
             states=self._states,
             is_draining=self.stop.is_set(),

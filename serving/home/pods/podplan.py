@@ -135,9 +135,10 @@ def container_name_of(container: Object) -> str:
     return container.get("name") or "user-container"
 
 
-def as_new(pod: Object) -> Object:
-    """The pod as for another creation: without the fields that the server has added."""
-    kept = ("name", "generateName", "namespace", "labels", "annotations")
+def as_new(pod: Object, *, keeps_identity: bool = False) -> Object:
+    """The pod as for another creation: without the fields that the server has added, or with its uid and age."""
+    identity = ("uid", "creationTimestamp") if keeps_identity else ()
+    kept = {"name", "generateName", "namespace", "labels", "annotations", *identity}
     metadata = {key: one for key, one in pod["metadata"].items() if key in kept}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod["spec"]}
 

@@ -14,6 +14,7 @@ import asyncio
 import functools
 import random
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
@@ -69,6 +70,9 @@ from serving.model.objects import Key, Object
 
 # How often a generated name that exists is replaced by another; one in 14 million exists.
 _NAME_TRIES = 8
+
+# What makes an object the same one as before.
+_IDENTITY = ("uid", "creationTimestamp")
 
 # The field manager of writes inside this process.
 _OWN_MANAGER = "serving-control"
@@ -202,11 +206,21 @@ class MemoryCluster(Cluster):
                 await self._delete(Delete(kind=POD, namespace=one.namespace, name=one.name, uid=one.uid))
         return {}
 
-    async def _create(self, one: Create, *, owners: Sequence[Object] = ()) -> Object:
+    async def restore(self, kind: Kind, body: Object) -> Object:
+        """Create an object that an earlier process had: it keeps the uid and the creation time in ``body``."""
+        given = body.get("metadata") or {}
+        identity = {key: given[key] for key in _IDENTITY if key in given}
+        return await self._create(Create(kind=kind, body=body), identity=identity)
+
+    async def _create(
+        self, one: Create, *, owners: Sequence[Object] = (), identity: Mapping[str, str] = MappingProxyType({})
+    ) -> Object:
         kind = one.kind
         tries = 1 if read_metadata(one.body).name else _NAME_TRIES
         while True:
-            made = self._admit(kind, self._state.fresh(kind, dict(one.body)))
+            made = self._state.fresh(kind, dict(one.body))
+            made["metadata"] |= identity
+            made = self._admit(kind, made)
             if owners:
                 made = with_entries(made, owners)
             elif acting_manager():

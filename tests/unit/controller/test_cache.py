@@ -7,6 +7,7 @@ import pytest
 
 from serving.cluster import kinds
 from serving.cluster.kinds import Kind
+from serving.cluster.port import Patch
 from serving.controller.cache import ControllerCache
 from serving.controller.decide import decide
 from serving.controller.revisions.sidecar import Sidecar
@@ -95,6 +96,46 @@ def test_a_configuration_wakes_its_newest_revision_and_the_one_before() -> None:
     cache = knowing((kinds.CONFIGURATION, before))
     woken = cache.put(kinds.CONFIGURATION, newer(before, status={"latestCreatedRevisionName": "hello-00002"}))
     assert {REVISION, (kinds.REVISION, "default", "hello-00002")} <= woken
+
+
+def of_earlier_process(state: str, **annotations: str) -> Object:
+    """A revision as the disk has it: labels and annotations, and no status."""
+    revision = a_revision()
+    labels = {**revision["metadata"]["labels"], "serving.knative.dev/routingState": state}
+    became_ready = {BECAME_READY_ANNOTATION: NOW, "serving.knative.dev/routingStateModified": NOW, **annotations}
+    return stored(revision, labels=labels, annotations=became_ready)
+
+
+def metadata_written(plan: WritePlan) -> list[Object]:
+    found = [one.patch for one in plan.writes if isinstance(one, Patch) and one.kind is kinds.REVISION]
+    return [patch["metadata"] for patch in found if "labels" in patch.get("metadata", {})]
+
+
+def test_a_routed_revision_keeps_its_state_until_its_route_has_a_status() -> None:
+    revision = of_earlier_process("active", **{"serving.knative.dev/routes": "hello"})
+    cache = knowing((kinds.REVISION, revision), (kinds.ROUTE, a_route()))
+    plan = decide(cache, REVISION, now=NOW, now_s=NOW_S)
+    assert metadata_written(plan) == []
+    assert plan.again_after_s == 10.0
+    traffic = [{"revisionName": "hello-00002", "percent": 100}]
+    cache.put(kinds.ROUTE, newer(a_route(), status={"observedGeneration": 1, "traffic": traffic}))
+    plan = decide(cache, REVISION, now=NOW, now_s=NOW_S)
+    assert [one["labels"]["serving.knative.dev/routingState"] for one in metadata_written(plan)] == ["pending"]
+
+
+def test_a_revision_whose_route_is_gone_is_not_routed() -> None:
+    revision = of_earlier_process("active", **{"serving.knative.dev/routes": "hello"})
+    plan = decide(knowing((kinds.REVISION, revision)), REVISION, now=NOW, now_s=NOW_S)
+    assert [one["labels"]["serving.knative.dev/routingState"] for one in metadata_written(plan)] == ["reserve"]
+
+
+def test_an_old_revision_stays_in_reserve_until_its_configuration_has_a_status() -> None:
+    cache = knowing((kinds.REVISION, of_earlier_process("reserve")), (kinds.ROUTE, a_route()))
+    assert metadata_written(decide(cache, REVISION, now=NOW, now_s=NOW_S)) == []
+    status = {"latestCreatedRevisionName": "hello-00001"}
+    cache.put(kinds.CONFIGURATION, newer(a_configuration(), status=status))
+    plan = decide(cache, REVISION, now=NOW, now_s=NOW_S)
+    assert [one["labels"]["serving.knative.dev/routingState"] for one in metadata_written(plan)] == ["pending"]
 
 
 def test_what_is_beneath_a_revision_wakes_it() -> None:

@@ -379,3 +379,16 @@ async def test_names_and_uids_follow_from_the_dice() -> None:
 async def test_times_are_those_of_the_clock_it_was_given() -> None:
     made = await MemoryCluster(wall_s=lambda: 86_400.0).create(CONFIG_MAP, config_map())
     assert made["metadata"]["creationTimestamp"] == "1970-01-02T00:00:00Z"
+
+
+async def test_a_restored_pod_is_the_same_one() -> None:
+    cluster = MemoryCluster()
+    earlier = {"uid": "of-before", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    pod = {"metadata": {"name": "one", "namespace": "default", **earlier}, "spec": {"containers": []}}
+    made = (await cluster.create(POD, pod))["metadata"]
+    assert not earlier.items() & made.items()
+    await cluster.delete(POD, "default", "one", grace_s=0)
+    restored = (await cluster.restore(POD, pod))["metadata"]
+    assert earlier.items() <= restored.items()
+    # As from a process before 0.2.0.
+    assert (await cluster.restore(POD, {**pod, "metadata": {"name": "two"}}))["metadata"]["uid"]

@@ -6,6 +6,7 @@ deciders, the bounds, the gate to zero. Parts that changed nothing are omitted. 
 """
 
 from serving.model.knative import TargetMode
+from serving.model.loadmetric import load_metric
 from serving.model.nodata import NoData
 from serving.scaling.adaptive.advice import KEEP_ALIVE, PRE_WARMING
 from serving.scaling.adaptive.regret import RegretReason
@@ -74,6 +75,7 @@ def explain(outcome: ScalerOutcome) -> str:
     """The sentence of a decision, with its numbers."""
     parts = (
         *_algorithm(outcome),
+        *_unreported(outcome),
         _slo(outcome.inputs.slo),
         _learnt(outcome),
         _keep(outcome),
@@ -102,6 +104,22 @@ def _algorithm(outcome: ScalerOutcome) -> tuple[str, ...]:
     if isinstance(detail, ClassicDecision):
         return (_classic(detail), _classic_limit(outcome.decided.proposal, detail))
     return (detail.mode, _load(inputs, detail), _limit(inputs.spec, detail))
+
+
+def _unreported(outcome: ScalerOutcome) -> tuple[str, ...]:
+    """The gauges that no ready pod reports while it is idle, which counts as no load: a name may be misspelt."""
+    inputs = outcome.inputs
+    if not inputs.facts.ready_count:
+        return ()
+    unknown = {one.decider for one in inputs.beside if isinstance(one.desired, NoData)}
+    if isinstance(outcome.decided.detail, NoData):
+        unknown.add(inputs.spec.metric)
+    metrics = (inputs.spec.load_metric, *(load_metric(one.metric) for one in inputs.spec.further_metrics))
+    return tuple(
+        one.missing
+        for one in metrics
+        if one.gauge and one.gauge not in inputs.inside.present.gauges and one.name not in unknown
+    )
 
 
 def _load(inputs: DecisionInputs, detail: ScaleDecision) -> str:

@@ -90,6 +90,10 @@ async def test_a_page_may_be_empty() -> None:
         (sends(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 200 + b"\r\n"), "header lines"),
         (sends(b"x" * 200_000), "limit"),
         (sends(), "bytes"),
+        (
+            sends(b"HTTP/1.1 200 OK\r\nContent-Length: 104857600\r\n\r\n", *[b"g 1\n" * 25_000] * 1000),
+            "more than 1048576 bytes",
+        ),
         (never_ends, "more than 1048576 bytes"),
     ],
 )

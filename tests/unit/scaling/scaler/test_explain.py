@@ -22,6 +22,7 @@ from serving.scaling.scaler.explain import _BOUNDS, _CLASSIC_LIMITS, _GATE, _LIM
 from serving.scaling.scaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, conclude
 from serving.scaling.scaler.view import ScalerView
 from serving.scaling.slo import SloOutcome, SloVerdict
+from serving.scaling.spec import MeasuredMetric
 from serving.settings.autoscaler import SAFE
 from tests.unit.scaling.kpa_builders import spec_with
 
@@ -163,6 +164,27 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
     "requests a second": (
         lambda: sentence_of(20.0, ready=1, metric="rps", panic_threshold_ratio=10.0),
         "1 → 3: stable; 60 s average 20.0 requests a second over 1 ready pod, target 7 each",
+    ),
+    "a gauge that an idle pod does not report": (
+        lambda: sentence_of(0.0, ready=1, metric="gauge:vllm:waitin", min_scale=1),
+        "stays 1: stable; 60 s average 0.0 vllm:waitin over 1 ready pod, target 7 each; no pod reports the gauge "
+        "vllm:waitin; raised to min-scale 1",
+    ),
+    "a further gauge that an idle pod does not report": (
+        lambda: sentence_of(
+            20.0,
+            further_metrics=(MeasuredMetric(metric="gauge:cache", target_value=1.0, total_value=1.0),),
+            beside=proposal(1, "0 in all, target 1 each", is_content=True),
+        ),
+        "stays 3: stable; 60 s average 20.0 in flight over 3 ready pods, target 7 each; no pod reports the gauge cache",
+    ),
+    "a gauge without data is named once": (
+        lambda: sentence_of(NoData(missing="no pod reports the gauge g"), metric="gauge:g"),
+        "stays 3: no data (no pod reports the gauge g); nothing is changed on no data",
+    ),
+    "a gauge of a revision without pods": (
+        lambda: sentence_of(0.0, ready=0, metric="gauge:g", gate=gate_of(GatePhase.INACTIVE)),
+        "stays 0: stable; 60 s average 0.0 g over 0 ready pods, target 7 each; already at 0",
     ),
     "panic": (
         lambda: sentence_of(10.0, 41.0, max_scale=8, panic_threshold_ratio=2.0),

@@ -17,6 +17,9 @@ from serving.model.stat import GAUGES_MAX, Stat
 GAUGE_PREFIX = "gauge:"
 """The prefix of metrics that read a gauge of the app."""
 
+TOKENS_GAUGE = "tokens_in_flight"
+"""The gauge in which a pod reports its tokens."""
+
 _NOTHING_SEEN = "no stat in the stable window"
 # One annotation names so many metrics; a pod reports as many gauges.
 _WISHES_MAX = GAUGES_MAX
@@ -97,12 +100,17 @@ def _gauge_metric(name: str, unit: str, gauge: str, *, target_default: float | N
 QUEUE_LENGTH = _gauge_metric("queue-length", "queued", "queue_length", target_default=10.0)
 
 
+TOKENS = msgspec.structs.replace(_gauge_metric("tokens", "tokens in flight", TOKENS_GAUGE), utilisation=1.0)
+"""Tokens of OpenAI requests in flight, as queue-proxies count them. Their target is used unchanged, like that of any gauge."""
+
+
 LOAD_METRICS: Mapping[str, LoadMetric] = {
     metric.name: metric
     for metric in (
         CONCURRENCY,
         RPS,
         QUEUE_LENGTH,
+        TOKENS,
     )
 }
 
@@ -148,7 +156,7 @@ def read_load(text: str) -> tuple[LoadWish, ...]:
 
 
 def gauges_of(metrics: str) -> tuple[str, ...]:
-    """The app's gauges named in an annotation; none if it is invalid."""
+    """The gauges named in an annotation, in order; none if it is invalid. ``TOKENS_GAUGE`` is not the app's."""
     try:
         found = (load_metric(wish.metric).gauge for wish in read_load(metrics))
     except InvalidValue:

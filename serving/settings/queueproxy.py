@@ -16,7 +16,7 @@ from serving.model.knative import (
     METRICS_PORT_ANNOTATION,
     SLO_ANNOTATION,
 )
-from serving.model.loadmetric import gauges_of
+from serving.model.loadmetric import TOKENS_GAUGE, gauges_of
 from serving.settings.http import HttpSettings
 from serving.settings.innertls import InnerTlsSettings
 from serving.settings.knob import COUNT, DURATION, FLAG, Clash, Knob, SettingsRecord, Unit, fields_of
@@ -202,7 +202,7 @@ def variables_of(spec: Mapping[str, object]) -> dict[str, str]:
 
 
 def load_variables(annotations: Mapping[str, str], *, app_port: int) -> dict[str, str]:
-    """What a revision is scaled by, as environment variables of its queue-proxies: gauges with their page, and a goal.
+    """What a revision is scaled by, as environment variables of its queue-proxies: gauges with their page, tokens, and a goal.
 
     ``app_port`` is the app's port in the manifest. Prometheus' annotations say where the page is; one that Prometheus could not
     follow is left out.
@@ -210,6 +210,9 @@ def load_variables(annotations: Mapping[str, str], *, app_port: int) -> dict[str
     gauges = gauges_of(annotations.get(LOAD_ANNOTATION) or annotations.get(METRIC_ANNOTATION) or "")
     slo = annotations.get(SLO_ANNOTATION)
     found = {"SERVING_POD_SLO": slo} if slo else {}
+    if TOKENS_GAUGE in gauges:
+        found["SERVING_POD_TOKENS"] = "true"
+    gauges = tuple(gauge for gauge in gauges if gauge != TOKENS_GAUGE)
     if not gauges:
         return found
     found |= {"SERVING_POD_GAUGES": msgspec.json.encode(gauges).decode()}

@@ -43,6 +43,10 @@ class RequestBuffer:
         self._held.append(piece)
         self.held_bytes += len(piece)
 
+    def peek(self) -> bytes:
+        """Return all buffered pieces, and leave them."""
+        return b"".join(self._held)
+
     def send(self) -> bytes:
         """Return all buffered pieces for an upstream, and keep them for a replay."""
         if not self._held:

@@ -7,12 +7,15 @@ steps is that of knative/serving 98e5ef90 pkg/queue; docs/calculations.md lists 
 
 import contextlib
 import functools
+import itertools
 import math
 import os
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from serving.model.identities import ACTIVATOR
+from serving.model.loadmetric import TOKENS_GAUGE
+from serving.model.stat import GAUGES_MAX
 from serving.proxy.forwarding.attempt import UNDELIVERED
 from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.forwarding.phase import ExchangeOutcome
@@ -30,6 +33,7 @@ from serving.wire.tokens import matches, probe_proof
 if TYPE_CHECKING:
     from serving.model.slo import SloMeter
     from serving.queueproxy.io.dormant import Dormancy
+    from serving.queueproxy.tokens import TokenMeter
 
 Headers = tuple[tuple[bytes, bytes], ...]
 Origin = tuple[bool, bytes | None, float]
@@ -71,6 +75,8 @@ class PodRequests(Generic[_Request]):
         """Gauges reported by the app."""
         self.slo = _meter_of(spec.slo) if spec.slo else None
         """Counts requests by how late they are; None without a goal."""
+        self.tokens: TokenMeter | None = None
+        """Counts tokens in flight; None where nothing depends on them, or the app gets its bodies itself."""
         self._secret = spec.secret.encode()
         self.is_guarded = spec.is_guarded
         self._clock = clock
@@ -99,6 +105,15 @@ class PodRequests(Generic[_Request]):
     def report(self) -> Report:
         """Close the period since the last report, and open the next."""
         return self._meter.report(self._clock())
+
+    def current_gauges(self) -> Mapping[str, float]:
+        """The gauges of the app, and the mean tokens in flight since the last call."""
+        now_s = self._clock()
+        gauges = self.gauges.current(now_s)
+        if self.tokens is None:
+            return gauges
+        others = itertools.islice(gauges.items(), GAUGES_MAX - 1)
+        return {**dict(others), TOKENS_GAUGE: self.tokens.report(now_s)}
 
     @contextlib.asynccontextmanager
     async def probing(self) -> AsyncIterator[None]:
@@ -205,6 +220,7 @@ class PodHandler(PodRequests[Exchange]):
 
     def __init__(self, spec: PodSpec, *, clock: Callable[[], float]) -> None:
         super().__init__(spec, clock=clock)
+        self.tokens = _tokens_from(clock()) if spec.counts_tokens else None
         self._app = spec.app
         self._http = spec.settings.http
         self._relays: Pool | None = None
@@ -239,6 +255,8 @@ class PodHandler(PodRequests[Exchange]):
             exchange.await_body(lambda: self._admit(exchange, self._clock()))
 
     def _admit(self, exchange: Exchange, now_s: float) -> None:
+        if self.tokens is not None:
+            self.tokens.arrive(exchange, _tokens_in(exchange), now_s)
         proxied, _, held_s = _origin(exchange)
         decision = self._arrive(exchange, now_s, proxied=proxied, held_s=held_s)
         if isinstance(decision, Admitted):
@@ -287,6 +305,8 @@ class PodHandler(PodRequests[Exchange]):
         self._end(exchange.status, now_s - exchange.started_s, origin[2])
         if exchange.awaits_body:
             return
+        if self.tokens is not None:
+            self.tokens.leave(exchange, now_s)
         has_response = exchange.outcome is ExchangeOutcome.ANSWERED
         for granted in self._leave(exchange, now_s, proxied=origin[0], has_response=has_response):
             self._end_wait(granted.waited_s + _origin(granted.request_id)[2])
@@ -342,6 +362,22 @@ def _meter_of(goal: str) -> "SloMeter":
     from serving.model.slo import SloMeter, read_slo  # noqa: PLC0415 - where there is a goal only
 
     return SloMeter(read_slo(goal))
+
+
+def _tokens_from(now_s: float) -> "TokenMeter":
+    from serving.queueproxy.tokens import TokenMeter  # noqa: PLC0415 - before model servers only
+
+    return TokenMeter(now_s)
+
+
+def _tokens_in(exchange: Exchange) -> int:
+    """The tokens of a request. A body without Content-Length is not waited for, and counts none."""
+    from serving.queueproxy.tokens import tokens_of  # noqa: PLC0415 - as above
+
+    head = exchange.head
+    if head.method != b"POST" or head.content_length is None:
+        return 0
+    return tokens_of(head.target, exchange.body.peek(), length=head.content_length)
 
 
 def origin_of(head: RequestHead) -> Origin:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from serving.aio.clock import now_s, wall_s
+from serving.aio.clock import wall_s
 from serving.aio.mutualtls import PeerTls
 from serving.aio.periodic import every
 from serving.model.stat import UNFROZEN_MAX
@@ -76,7 +76,7 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
                     proxied_request_count=stat.proxied_request_count,
                     ended_count=responses.count / period_s,
                     response_time_s=responses.mean_s,
-                    gauges=handler.gauges.current(now_s()),
+                    gauges=handler.current_gauges(),
                     latency_bins=() if handler.slo is None else handler.slo.take(),
                 )
             )

@@ -107,7 +107,7 @@ def _algorithm(outcome: ScalerOutcome) -> tuple[str, ...]:
 
 
 def _unreported(outcome: ScalerOutcome) -> tuple[str, ...]:
-    """The gauges that no ready pod reports while it is idle, which counts as no load: a name may be misspelt."""
+    """Gauges that no ready pod reports, although no request runs: a name may be misspelt."""
     inputs = outcome.inputs
     if not inputs.facts.ready_count:
         return ()

@@ -7,11 +7,12 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from serving.model.slo import late_sum
 from serving.queueproxy.podspec import Probe
-from serving.wire.frames import decode_pod_stat
+from serving.wire.frames import PodStat, decode_pod_stat
 from tests.eventually import until
 from tests.integration.proxy.peers import Link, get
 from tests.integration.proxy.pods import BELIEVED, POST_DRAIN, TOKEN, Gate, PodMaker, forwarding
 
+CHAT = b'{"messages": [{"role": "user", "content": "%b"}], "max_tokens": 100}' % (b"x" * 4000)
 PROBES = {
     "by network probe": (b"K-Network-Probe: queue\r\n", b"200 OK", b"queue"),
     "of a kubelet": (b"User-Agent: kube-probe/1.32\r\nK-Network-Probe: queue\r\n", b"200 OK", b"queue"),
@@ -332,6 +333,49 @@ async def test_chosen_gauges_of_a_report_are_asked_for_and_sent_with_each_statis
 async def test_chosen_gauges_of_the_apps_page_are_sent_with_each_statistic() -> None:
     found = await gauges_of(forwarding, "vllm:waiting", "vllm:cache")
     assert found == {"vllm:waiting": 7.0, "vllm:cache": 0.5, "cache": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("body", "framing", "tokens"),
+    [
+        (CHAT, b"Content-Length: %d" % len(CHAT), 1100.0),
+        (b"{broken", b"Content-Length: 7", 0.0),
+        (b"%x\r\n%b\r\n0\r\n\r\n" % (len(CHAT), CHAT), b"Transfer-Encoding: chunked", 0.0),
+        (b'{"max_tokens": 100, "prompt": "' + b"x" * 399_970, b"Content-Length: 400001", 100_101.0),
+    ],
+    ids=["a chat", "no JSON", "without a length", "long and not whole"],
+)
+async def test_tokens_are_counted_from_the_body_until_the_response_ends(
+    body: bytes, framing: bytes, tokens: float
+) -> None:
+    frames: list[PodStat] = []
+    gate = Gate()
+
+    def reports(concurrency: float, count: float) -> bool:
+        if not frames:
+            return False
+        stat = frames[-1]
+        return stat.concurrency == pytest.approx(concurrency) and dict(stat.gauges) == {
+            "tokens_in_flight": pytest.approx(count)
+        }
+
+    async def take(socket: ServerConnection) -> None:
+        async for message in socket:
+            assert isinstance(message, bytes)
+            frames.append(decode_pod_stat(message))
+
+    async with serve(take, "127.0.0.1", 0) as autoscaler:
+        url = f"ws://127.0.0.1:{next(iter(autoscaler.sockets)).getsockname()[1]}/stats"
+        more = {"counts_tokens": True}
+        async with forwarding(gate.script, url=url, more=more, report_period_s=0.1) as running:
+            client = await running.client()
+            client.send(b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\n%b\r\n\r\n%b" % (framing, body))
+            # The app gets what is there, also where the rest of the body is missing.
+            await until(lambda: gate.waiting)
+            await until(lambda: reports(1.0, tokens))
+            client.close()
+            await until(lambda: reports(0.0, 0.0))
+            gate.let_one_go()
 
 
 async def test_a_pod_without_chosen_gauges_asks_for_none(pod: PodMaker) -> None:

@@ -56,6 +56,7 @@ def test_several_metrics_are_read_with_their_targets() -> None:
         LoadWish(metric="rps"),
     )
     assert gauges_of("gauge:a=1, rps, queue-length") == ("a", "queue_length")
+    assert gauges_of("tokens=5") == ("tokens_in_flight",)
     assert gauges_of("wrong") == ()
 
 
@@ -66,7 +67,7 @@ def test_several_metrics_are_read_with_their_targets() -> None:
         ("gauge:a=1,", "metrics with targets"),
         ("gauge:a=1, gauge:a=2", "each once"),
         (",".join(f"gauge:g{number}=1" for number in range(17)), "at most 16"),
-        ("speed=1", "one of concurrency, rps, queue-length, or gauge:NAME"),
+        ("speed=1", "one of concurrency, rps, queue-length, tokens, or gauge:NAME"),
         ("gauge:a=", "targets from 0.01 to 1e\\+12, not ''"),
         ("gauge:a=many", "not 'many'"),
         ("gauge:a=nan", "not 'nan'"),

@@ -61,6 +61,9 @@ def test_the_gauges_of_a_revision_are_variables_of_its_queue_proxies() -> None:
     assert load_variables({"autoscaling.knative.dev/metric": "queue-length"}, app_port=0) == {
         "SERVING_POD_GAUGES": '["queue_length"]'
     }
+    found = load_variables({"autoscaling.serving.dev/metric": "tokens=9000, gauge:a=1"}, app_port=0)
+    assert found == {"SERVING_POD_TOKENS": "true", "SERVING_POD_GAUGES": '["a"]'}
+    assert load_variables({METRIC: "tokens"}, app_port=0) == {"SERVING_POD_TOKENS": "true"}
     assert load_variables({METRIC: "rps", "prometheus.io/port": "9090"}, app_port=8080) == {}
 
 

@@ -167,8 +167,10 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
     ),
     "a gauge that an idle pod does not report": (
         lambda: sentence_of(0.0, ready=1, metric="gauge:vllm:waitin", min_scale=1),
-        "stays 1: stable; 60 s average 0.0 vllm:waitin over 1 ready pod, target 7 each; no pod reports the gauge "
-        "vllm:waitin; raised to min-scale 1",
+        (
+            "stays 1: stable; 60 s average 0.0 vllm:waitin over 1 ready pod, target 7 each; no pod reports the gauge "
+            "vllm:waitin; raised to min-scale 1"
+        ),
     ),
     "a further gauge that an idle pod does not report": (
         lambda: sentence_of(

@@ -1,0 +1,135 @@
+"""Counts tokens in flight at a model server, from the bodies of OpenAI requests.
+
+Input: each request's body as it is forwarded, and the end of its response. Output: the mean number of tokens in flight over a period.
+A request counts the tokens of its prompt and those that it may generate, until its response ends.
+
+The body comes from a stranger. One that is not in OpenAI's form counts no tokens, and is forwarded like any other. A long one, of which
+only the beginning is here, counts its length as its prompt.
+"""
+
+import re
+from collections.abc import Hashable, Iterable
+
+import msgspec
+
+BYTES_PER_TOKEN = 4
+"""UTF-8 bytes of a token, as OpenAI's rule of thumb for English has it. Other languages and code have fewer."""
+
+OUTPUT_DEFAULT = 256
+"""Tokens that a request without a limit is expected to generate: the mean in public traces of chats is 211 to 343."""
+
+TOKENS_MAX = 1_000_000
+"""Most tokens of one request, so that a wrong number in a body asks for no more pods than the longest prompt."""
+
+_GENERATING = (b"/completions", b"/responses", b"/messages")
+_LIMIT = re.compile(rb'"max_(?:completion_|output_)?tokens"[ \t\r\n]*:[ \t\r\n]*([0-9]{1,9})[^0-9]')
+
+
+class _Part(msgspec.Struct):
+    """A part of a message. Images and sounds have no text, and their tokens are not counted."""
+
+    text: str | None = None
+
+
+class _Message(msgspec.Struct):
+    content: str | list[_Part] | None = None
+
+
+_Texts = str | list[int | str | list[int] | _Message]
+
+
+class _Request(msgspec.Struct):
+    """The fields of completions, chats, responses and embeddings that say how long a request is."""
+
+    messages: _Texts = ""
+    prompt: _Texts = ""
+    input: _Texts = ""
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
+    n: int | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Request)
+
+
+def tokens_of(target: bytes, body: bytes, *, length: int) -> int:
+    """The tokens of a request whose body has ``length`` bytes, of which the first are here. 0 if it is not OpenAI's.
+
+    4,000 bytes of text and ``max_tokens`` 100 are 1,100 tokens. Token ids count as they are. A request for ``n`` answers generates n
+    times as much.
+    """
+    if len(body) < length:
+        match = _LIMIT.search(body)
+        prompt, limit, count = -(-length // BYTES_PER_TOKEN), None if match is None else int(match[1]), 1
+    else:
+        try:
+            found = _DECODER.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return 0
+        prompt = sum(_tokens_in(one) for one in (found.messages, found.prompt, found.input))
+        limits = (found.max_completion_tokens, found.max_tokens, found.max_output_tokens)
+        limit, count = next((one for one in limits if one is not None), None), found.n or 1
+    if not prompt:
+        return 0
+    if limit is None:
+        limit = OUTPUT_DEFAULT if target.partition(b"?")[0].endswith(_GENERATING) else 0
+    return min(prompt + max(limit, 0) * max(count, 1), TOKENS_MAX)
+
+
+def _tokens_in(texts: _Texts) -> int:
+    id_count = 0
+    byte_count = 0
+    for piece in (texts,) if isinstance(texts, str) else texts:
+        if isinstance(piece, int):
+            id_count += 1
+        elif isinstance(piece, list):
+            id_count += len(piece)
+        else:
+            byte_count += sum(len(text.encode()) for text in _pieces(piece))
+    return id_count + -(-byte_count // BYTES_PER_TOKEN)
+
+
+def _pieces(piece: str | _Message) -> Iterable[str]:
+    if isinstance(piece, str):
+        return (piece,)
+    if isinstance(piece.content, list):
+        return (part.text or "" for part in piece.content)
+    return (piece.content or "",)
+
+
+class TokenMeter:
+    """The mean number of tokens in flight, weighted by time; ``report`` closes a period and opens the next."""
+
+    __slots__ = ("_at_s", "_integral", "_level", "_requests", "_since_s")
+
+    def __init__(self, now_s: float) -> None:
+        self._requests: dict[Hashable, int] = {}
+        self._level = 0
+        self._integral = 0.0
+        self._at_s = self._since_s = now_s
+
+    def arrive(self, request: Hashable, tokens: int, now_s: float) -> None:
+        """Count a request in."""
+        self._pass(now_s)
+        if tokens:
+            self._requests[request] = tokens
+            self._level += tokens
+
+    def leave(self, request: Hashable, now_s: float) -> None:
+        """Count a request out; an unknown one changes nothing."""
+        self._pass(now_s)
+        self._level -= self._requests.pop(request, 0)
+
+    def report(self, now_s: float) -> float:
+        """The mean since the last report. 1,000 tokens for half of a second: 500."""
+        self._pass(now_s)
+        period_s = self._at_s - self._since_s
+        mean = self._integral / period_s if period_s else float(self._level)
+        self._integral, self._since_s = 0.0, self._at_s
+        return mean
+
+    def _pass(self, now_s: float) -> None:
+        if now_s > self._at_s:
+            self._integral += self._level * (now_s - self._at_s)
+            self._at_s = now_s

@@ -139,6 +139,7 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, required=True, help="folder of the recorded workloads")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--cheap", action="store_true", help="shorter parts of the traces")
+    parser.add_argument("--seeds", type=int, help="seeds of each cell in place of those of its trace")
     parser.add_argument("--quick", action="store_true", help="one short cell, which is not kept")
     given = parser.parse_args()
     if unknown := sorted(set(given.names) - set(TRACES)):
@@ -150,7 +151,9 @@ def main() -> None:
     names = given.names or list(TRACES)
     cells = [one for one in read_cells(kept) if one.trace not in names]
     for name in names:
-        changes = CHEAP.get(name, {}) if given.cheap else {}
+        changes = dict(CHEAP.get(name, {})) if given.cheap else {}
+        if given.seeds:
+            changes["seeds"] = given.seeds
         for start_s in STARTS_S:
             for limit in LIMITS:
                 test = msgspec.structs.replace(TRACES[name], start_s=start_s, concurrency=limit, **changes)

@@ -54,6 +54,7 @@ from serving.aio.daemon import run_daemon
 from serving.model.errors import SettingsError
 from serving.proxy.forwarding.accesslog import stdout_log
 from serving.proxy.forwarding.exchange import Wiring
+from serving.proxy.http1.pool import AppConnector
 from serving.proxy.server.connection import Connection
 from serving.proxy.server.listener import HttpServer
 from serving.queueproxy.io.credentials import Credentials
@@ -119,6 +120,7 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
         from serving.proxy.http2.pool import Http2Pool  # noqa: PLC0415 - most apps need none of it
 
         server.pool = Http2Pool(spec.settings.http, clock=server.clock)
+    server.pool.connector = AppConnector()
     pod = PodHandler(spec, clock=server.clock)
     can_sleep = spec.processes or spec.dormant_call is not None or spec.unfrozen is not None
     if spec.dormant_after_s is not None and can_sleep:

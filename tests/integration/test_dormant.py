@@ -4,16 +4,18 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import POD
+from serving.cluster.kinds import POD, REVISION
 from serving.home.apiserver.podstreams import ExecOptions
 from serving.home.kubelet.podstreams import FilePodLogs, LocalPodStreams
 from serving.home.processes.process_lifetime import start_ticks
@@ -27,6 +29,15 @@ from tests.integration.local_stage import HELLO, Machine, Template, controlled, 
 # An app that writes when it gets SIGTERM, and serves by a child.
 APP = f"exec {sys.executable} {HELLO}"
 NEVER_S = 3600
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """Allows as many open files as this user may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextlib.asynccontextmanager
@@ -161,13 +172,19 @@ async def test_a_new_template_and_a_new_control_go_on_with_a_pod_that_sleeps(tmp
             assert (await machine.get(pod))[0] == 200
 
 
-async def test_a_thousand_requests_at_once_are_answered(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("many_descriptors")
+@pytest.mark.parametrize("is_asleep", [True, False], ids=["dormant", "running"])
+async def test_a_thousand_requests_at_once_are_answered(tmp_path: Path, is_asleep: bool) -> None:
+    """A few seconds: the app of the standard library has an accept queue of five, and starts a thread a request."""
     async with staged(tmp_path) as (_, machine):
-        await machine.start(sleeper())
-        pod = await machine.until(is_dormant)
-        # The revision's limit is one request at a time, of which ten wait.
-        replies = await asyncio.gather(*(machine.get(pod) for _ in range(11)))
-        assert {status for status, _ in replies} == {200}
+        metadata = {"name": "wide-00001", "namespace": "default"}
+        await machine.cluster.create(REVISION, {"metadata": metadata, "spec": {"containerConcurrency": 0}})
+        pod = sleeper() if is_asleep else manifest()
+        pod["metadata"]["labels"]["serving.knative.dev/revision"] = "wide-00001"
+        await machine.start(pod)
+        pod = await (machine.until(is_dormant) if is_asleep else machine.ready())
+        replies = await asyncio.gather(*(machine.get(pod) for _ in range(1000)), return_exceptions=True)
+        assert Counter(one if isinstance(one, BaseException) else one[0] for one in replies) == {200: 1000}
 
 
 async def test_exec_and_port_forward_wake_a_pod_and_keep_it_awake(tmp_path: Path) -> None:

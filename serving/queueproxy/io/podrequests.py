@@ -21,7 +21,7 @@ from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.forwarding.phase import ExchangeOutcome
 from serving.proxy.forwarding.policy import Timeouts
 from serving.proxy.http1.lines import header_lines
-from serving.proxy.http1.pool import Pool
+from serving.proxy.http1.pool import AppConnector, Pool
 from serving.proxy.http1.requesthead import RequestHead, is_grpc_call
 from serving.queueproxy.gauges import REQUEST_REPORT, AppGauges
 from serving.queueproxy.metrics import RequestMetrics
@@ -334,7 +334,9 @@ class PodHandler(PodRequests[Exchange]):
 
         if not is_relay(exchange.head):
             return False
-        self._relays = self._relays or RelayPool(self._http, clock=self._clock)
+        if self._relays is None:
+            self._relays = RelayPool(self._http, clock=self._clock)
+            self._relays.connector = AppConnector()
         exchange.forward(self._app, pool=self._relays)
         return True
 

@@ -5,7 +5,7 @@ import contextlib
 import socket
 from pathlib import Path
 
-from serving.proxy.http1.pool import PlainConnector
+from serving.proxy.http1.pool import AppConnector, PlainConnector
 from tests.eventually import until
 
 _SYN_SENT = "02"
@@ -17,14 +17,19 @@ def _waiting_ports(port: int) -> set[str]:
     return {row[1] for row in rows if row[2].endswith(f":{port:04X}") and row[3] == _SYN_SENT}
 
 
+def _full_listener(stack: contextlib.ExitStack) -> socket.socket:
+    listener = stack.enter_context(socket.socket())
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(0)
+    filler = stack.enter_context(socket.socket())
+    filler.connect(listener.getsockname())
+    return listener
+
+
 async def test_a_dropped_attempt_is_repeated_before_the_kernel_does() -> None:
     with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(socket.socket())
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
+        listener = _full_listener(stack)
         address = listener.getsockname()
-        filler = stack.enter_context(socket.socket())
-        filler.connect(address)
         seen: set[str] = set()
 
         async def is_repeated() -> bool:
@@ -38,3 +43,27 @@ async def test_a_dropped_attempt_is_repeated_before_the_kernel_does() -> None:
         stack.enter_context((await loop.sock_accept(listener))[0])
         stack.enter_context((await loop.sock_accept(listener))[0])
         assert isinstance(await connecting, asyncio.Protocol)
+
+
+async def test_an_app_sees_one_handshake_at_a_time() -> None:
+    with contextlib.ExitStack() as stack:
+        listener = _full_listener(stack)
+        address = listener.getsockname()
+        connector = AppConnector()
+        connecting = [asyncio.create_task(connector.connect(asyncio.Protocol, address)) for _ in range(20)]
+        at_once: list[int] = []
+        seen: set[str] = set()
+
+        async def is_repeated() -> bool:
+            now = _waiting_ports(address[1])
+            at_once.append(len(now))
+            seen.update(now)
+            return len(seen) >= 3
+
+        await until(is_repeated)
+        assert max(at_once) == 1
+        listener.setblocking(False)
+        loop = asyncio.get_running_loop()
+        accepted = [stack.enter_context((await loop.sock_accept(listener))[0]) for _ in range(21)]
+        await asyncio.gather(*connecting)
+        assert len(accepted) == 21

@@ -1,11 +1,17 @@
 """Metrics are documented as they are, and opencensus and opentelemetry have one door each."""
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from serving.metrics.names import TABLES, render_page
 from tests.tidy.sources import ROOT, named, product_files
+
+MONITORING = ROOT / "config" / "monitoring"
 
 
 def test_the_page_of_metrics_is_true() -> None:
@@ -30,3 +36,37 @@ def test_names_are_there_once_in_each_table() -> None:
     for table in TABLES:
         names = [metric.name for metric in table.metrics]
         assert len(names) == len(set(names)), table.daemon
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
+    page = (ROOT / "docs" / "runbooks.md").read_text()
+    sections = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
+    alerts = [rule for rule in rules() if "alert" in rule]
+    assert [section.partition("\n")[0] for section in sections] == [rule["alert"] for rule in alerts]
+    wrong = [one.partition("\n")[0] for one in sections if not re.search(r"Means.*See.*[Dd]o\.", one, re.DOTALL)]
+    assert wrong == []
+    for rule in alerts:
+        assert rule["annotations"]["runbook_url"].endswith(f"/runbooks.html#{rule['alert'].lower()}"), rule["alert"]
+
+
+def test_rules_and_the_board_ask_for_metrics_that_exist() -> None:
+    board = json.loads((MONITORING / "grafana-dashboard.json").read_text())
+    expressions = [rule["expr"] for rule in rules()]
+    expressions += [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    named_in_them = {name for one in expressions for name in metrics_in(one)}
+    known = {metric.name for table in TABLES for metric in table.metrics}
+    series = known | {f"{name}_{end}" for name in known for end in ("bucket", "count", "sum")}
+    assert named_in_them - series - {rule["record"] for rule in rules() if "record" in rule} == {"up"}
+    assert len(named_in_them) > 20
+
+
+def metrics_in(expression: str) -> set[str]:
+    """The names of series in an expression: what is neither a function, a label, a word of the language nor a text."""
+    bare = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^\]]*\]|\b(by|on|without|group_left) *\([^)]*\)', " ", expression)
+    words = re.findall(r"[a-zA-Z_:][\w:]*(?! *\(|[\w:])", bare)
+    return set(words) - {"and", "or", "unless", "bool"}

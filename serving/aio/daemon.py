@@ -17,6 +17,7 @@ import msgspec
 import uvloop
 
 from serving.aio.clock import stamp
+from serving.aio.ownlog import CHECK_S, OwnLog
 from serving.model.errors import JournalDamaged, ServingError, SettingsError
 
 LISTEN_FDS_VARIABLE = "SERVING_LISTEN_FDS"
@@ -64,7 +65,15 @@ async def _until_stopped(body: Body) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    checking = asyncio.create_task(_keep_log_short(OwnLog.of(os.environ)), name="own log")
     await body(stop)
+    checking.cancel()
+
+
+async def _keep_log_short(log: OwnLog) -> None:
+    while log.is_ours:
+        log.check()
+        await asyncio.sleep(CHECK_S)
 
 
 def inherited_sockets() -> dict[str, socket.socket]:

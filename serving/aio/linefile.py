@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from serving.aio.ownlog import shift_files
+
 _log = logging.getLogger(__name__)
 
 # Lines that wait for the disk; some 3 kB each.
@@ -67,7 +69,7 @@ class LineFile:
     def _write(self, lines: list[bytes]) -> None:
         try:
             if self._path.exists() and self._path.stat().st_size >= self._bytes_max:
-                self._rotate()
+                shift_files(self._path, self._files_max)
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
             with os.fdopen(descriptor, "ab") as file:
                 file.write(b"".join(line + b"\n" for line in lines))
@@ -78,9 +80,3 @@ class LineFile:
             self._is_failing = True
         else:
             self._is_failing = False
-
-    def _rotate(self) -> None:
-        for number in range(self._files_max - 2, -1, -1):
-            older = self._path.with_name(f"{self._path.name}.{number}") if number else self._path
-            if older.exists():
-                older.rename(self._path.with_name(f"{self._path.name}.{number + 1}"))

@@ -19,6 +19,7 @@ from serving.home.apiserver.reviews import TOKEN_REVIEW_PATH
 from serving.home.supervisor.binding import PORTS
 from serving.model.objects import Object
 from tests.e2e.cli_stage import ROOT, SAMPLE, Stage, staged
+from tests.eventually import until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -27,8 +28,17 @@ APP = f"{sys.executable} app.py"
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("hour") / "state") as stage:
+    with staged(tmp_path_factory.mktemp("hour") / "state", "--log-size=100", "--log-files=2") as stage:
         yield stage
+
+
+async def test_logs_of_daemons_are_rotated_at_their_size_and_few_are_kept(serving: Stage) -> None:
+    # An activator logs more than 100 bytes at its start.
+    logs = serving.state / "logs"
+    await until((logs / "activator.log.1").exists)
+    assert list(logs.glob("activator.log.2")) == []
+    lines = [line for log in logs.glob("activator.log*") for line in log.read_text().splitlines()]
+    assert all(msgspec.json.decode(line)["event"] for line in lines)
 
 
 def test_an_app_on_a_fixed_port_gets_its_port(serving: Stage, tmp_path: Path) -> None:

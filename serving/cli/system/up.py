@@ -14,6 +14,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from serving.aio.ownlog import BYTES_VARIABLE, FILES_VARIABLE, LOG_FILES_MAX
 from serving.cli.client.api import fail_usage
 from serving.cli.nodes.nodeflags import NODE_FLAGS, nodes_environment, with_node_flags
 from serving.cli.system.reload import reload_system
@@ -26,8 +27,9 @@ from serving.home.supervisor.binding import PORTS, bind
 from serving.home.supervisor.children import CHILDREN
 from serving.home.supervisor.notify import SystemdNotifier
 from serving.home.supervisor.supervisor import Supervisor
-from serving.model.errors import InvalidCertificate, Problem, SettingsError
+from serving.model.errors import InvalidCertificate, InvalidValue, Problem, SettingsError
 from serving.model.knative import WINDOW_ANNOTATION
+from serving.model.quantity import parse_quantity
 from serving.samples import hello
 
 # The descriptor on which the system in the background reports that it has started.
@@ -127,6 +129,20 @@ def path_lines(program: Path, python: Path, path: str) -> list[str]:
     return [f"commands:  {shlex.quote(str(own))} is not on PATH: export PATH={shlex.quote(str(own.parent))}:$PATH"]
 
 
+class _Size(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
+    """A size in bytes, as 10Mi."""
+
+    name = "SIZE"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes."""
+        try:
+            size = parse_quantity(str(value), "a size such as 10Mi or 500k")
+        except InvalidValue as error:
+            self.fail(str(error), param, ctx)
+        return int(size)
+
+
 def _port_options(command: Callable[..., None]) -> Callable[..., None]:
     for port in reversed(PORTS):
         option = click.option(
@@ -186,6 +202,22 @@ def _port_options(command: Callable[..., None]) -> Callable[..., None]:
     "part of it is missing.",
 )
 @click.option(
+    "--log-size",
+    type=_Size(),
+    default="10Mi",
+    show_default=True,
+    envvar="SERVING_LOG_SIZE",
+    help="Size at which the log of a daemon is rotated to NAME.1; 0 never.",
+)
+@click.option(
+    "--log-files",
+    type=click.IntRange(1, 100),
+    default=LOG_FILES_MAX,
+    show_default=True,
+    envvar="SERVING_LOG_FILES",
+    help="Files kept of each daemon's log, the present one included.",
+)
+@click.option(
     "--systemd",
     is_flag=True,
     help="Run as a service of systemd with Type=notify; `serving install-service` writes one.",
@@ -209,6 +241,7 @@ def up(  # noqa: PLR0913 - options
         reload_system(state.path)
         return
     _refuse_wrong_settings()
+    log_limits = {BYTES_VARIABLE: str(more.pop("log_size")), FILES_VARIABLE: str(more.pop("log_files"))}
     notifier = _systemd_notifier(is_wanted=more.pop("systemd"))
     if detach:
         sys.exit(_run_in_background(state, has_sample=sample))
@@ -222,7 +255,7 @@ def up(  # noqa: PLR0913 - options
     }
     try:
         environment = _tls_environment(tls_certificates, tls_keys) | nodes_environment(more)
-        environment |= {ISOLATION_VARIABLE: isolation}
+        environment |= {ISOLATION_VARIABLE: isolation, **log_limits}
         has_certificate = any({**os.environ, **environment}.get(f"{_TLS}{name}") for name in _TLS_SOURCES)
         # First: the holder of the state folder also holds its ports, and explains more.
         state.hold()

@@ -1,13 +1,12 @@
 """``python -m serving.home.processes.template``: forks and tracks all processes of pods.
 
-It has loaded all modules of a queue-proxy and waits for orders on a unix socket (``orders``; the supervisor hands down the
-listening socket in ``SERVING_LISTEN_FDS`` as "template"). It has no loop and no thread. Pods belong to it and not to the
-control process, so they survive a restart of that; the next control process gets an inventory when it connects. The newest
-connection counts.
+It has loaded all modules of a queue-proxy and waits for orders on a unix socket (``orders``; the supervisor hands it down in
+``SERVING_LISTEN_FDS`` as "template"). It has no loop and no thread. Pods belong to it and not to the control process, so they
+survive a restart of that; the next control process gets an inventory when it connects. The newest connection counts.
 
-SIGHUP ends it between two orders, and its successor takes over. Pods survive the template as well: the supervisor is their
-parent and reports their exits through a pipe, and files record them (``processrecords``). When stopped, it ends all pods:
-apps get SIGTERM first, queue-proxies are killed at once, because the ingress has been drained before.
+SIGHUP ends it between two orders, and its successor takes over. Pods survive the template: the supervisor is their parent and
+reports exits through a pipe, and files record them (``processrecords``). When stopped, it ends all pods: apps get SIGTERM
+first, queue-proxies are killed at once, because the ingress has been drained before.
 """
 
 if __name__ == "__main__":
@@ -31,6 +30,7 @@ from pathlib import Path
 
 import msgspec
 
+from serving.aio.ownlog import OwnLog
 from serving.aio.startup import READY_VARIABLE, report_serving
 from serving.home.processes.confine import ISOLATION_VARIABLE
 from serving.home.processes.launches import Launches
@@ -108,7 +108,7 @@ class Template:
         self._is_stopping = False
         self._hands_over = False
 
-    def run(self) -> None:
+    def run(self, log: OwnLog) -> None:
         """Serve orders until a signal: SIGTERM and SIGINT end the pods too, SIGHUP does not."""
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -128,6 +128,7 @@ class Template:
                 self._preloaded.due_in_s,
                 self._launches.due_in_s(now_s),
             )
+            log.check()
             self._turn(min((wait_s for wait_s in waits_s if wait_s is not None), default=None))
             self._preloaded.drop_unused(time.monotonic())
             self._spawner.standbys.fill(time.monotonic())
@@ -355,8 +356,7 @@ def _held_pods(notes: Mapping[str, dict[str, object]], processes: Iterable[Proce
     pods: dict[str, list[HeldProcess]] = {pod: [] for pod in notes}
     for one in processes:
         flags = {"is_ready": one.is_ready, "is_drained": one.is_drained, "is_dormant": one.is_dormant}
-        held = HeldProcess(name=one.name, pid=one.pid, exit_code=one.exit_code, **flags)
-        pods.setdefault(one.pod, []).append(held)
+        pods.setdefault(one.pod, []).append(HeldProcess(name=one.name, pid=one.pid, exit_code=one.exit_code, **flags))
     return [HeldPod(pod=pod, note=notes.get(pod, {}), processes=them) for pod, them in pods.items()]
 
 
@@ -382,6 +382,7 @@ def main() -> int:
     listener = socket.socket(fileno=descriptors["template"])
     warm_up()
     records = ProcessRecords(Path(os.environ["SERVING_PROCESS_RECORDS"]))
+    log = OwnLog.of(os.environ)
     # A fork would have to clear them itself.
     for name in os.environ.keys() - _KEPT_VARIABLES:
         del os.environ[name]
@@ -389,7 +390,7 @@ def main() -> int:
     gc.collect()
     gc.freeze()
     try:
-        Template(listener, events=events, records=records).run()
+        Template(listener, events=events, records=records).run(log)
     except NewerFormat as error:
         sys.exit(f"template: {error}")
     return 0

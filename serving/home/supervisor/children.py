@@ -4,9 +4,11 @@ Standard library only: the supervisor uses it.
 """
 
 import contextlib
+import json
 import os
 import signal
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 ACTIVATOR = "serving.activator.main"
@@ -143,3 +145,17 @@ def _has_terminal() -> bool:
     except OSError:
         return False
     return True
+
+
+def last_error(log: Path) -> str:
+    """The last line of a daemon's log, or its error if it is JSON. A log that was just rotated has none."""
+    lines: list[str] = []
+    for path in (log, log.with_name(f"{log.name}.1")):
+        with contextlib.suppress(OSError):
+            lines = lines or path.read_text(errors="replace").splitlines()
+    if not lines:
+        return f"see {log}"
+    try:
+        return str(json.loads(lines[-1])["error"])
+    except (ValueError, KeyError, TypeError):
+        return lines[-1]

@@ -18,15 +18,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 
+from serving.aio.ownlog import BYTES_VARIABLE, FILE_VARIABLE, FILES_VARIABLE
 from serving.aio.startup import READY_VARIABLE
 from serving.home.processes.confine import ISOLATION_VARIABLE
 from serving.home.processes.process_lifetime import adopt_orphans, children_of, die_with_parent, kill_group
 from serving.home.processes.processrecords import ProcessEvents
 from serving.home.state import StateFolder, write_private
-from serving.home.supervisor.children import ACTIVATOR, TEMPLATE, Child, ChildProcess, ControllingTerminal
+from serving.home.supervisor.children import ACTIVATOR, TEMPLATE, Child, ChildProcess, ControllingTerminal, last_error
 from serving.home.supervisor.notify import SystemdNotifier
 from serving.home.supervisor.reloading import ReloadReport
 
@@ -45,6 +45,8 @@ _CLAIMS = "SERVING_CONTROLLER_AUTOCREATE_CLUSTER_DOMAIN_CLAIMS"
 _CANNOT_START_EXIT = 2
 # In the names of sockets that containers.gateway has bound.
 _FOR_PODS = "-pods-"
+# The rest of the environment may have secrets.
+_FOR_TEMPLATE = frozenset({ISOLATION_VARIABLE, BYTES_VARIABLE, FILES_VARIABLE})
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SIGNALS = (signal.SIGCHLD, signal.SIGHUP, *_STOP_SIGNALS)
 # A daemon serves within seconds, on a machine under load within tens of them.
@@ -145,7 +147,7 @@ class Supervisor:
             problem = self._overlap(child) if child.overlaps else self._replace(child)
             if problem is not None or child.process is None:
                 log = self._state.logs / f"{child.name}.log"
-                report.end(f"the new {child.name} {problem or 'has ended'}: {_last_error(log)}")
+                report.end(f"the new {child.name} {problem or 'has ended'}: {last_error(log)}")
                 return
             old = "none" if before is None else str(before.pid)
             took_s = time.monotonic() - begun_s
@@ -219,20 +221,21 @@ class Supervisor:
             # Pods are forked from the template: it does not even know where secrets are.
             more: Mapping[str, str] = {
                 **child.environment,
-                **{name: one for name, one in self._environment.items() if name == ISOLATION_VARIABLE},
+                **{name: one for name, one in self._environment.items() if name in _FOR_TEMPLATE},
                 "SERVING_PROCESS_RECORDS": str(self._state.processes),
             }
         else:
             more = {**self._addresses(), **self._environment, **child.environment}
         ready_fd, its_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        path = self._state.logs / f"{child.name}.log"
         environment = {
             **os.environ,
             "SERVING_LISTEN_FDS": json.dumps(descriptors),
             READY_VARIABLE: str(its_fd),
+            FILE_VARIABLE: str(path),
             **more,
         }
-        log = (self._state.logs / f"{child.name}.log").open("ab")
-        with log:
+        with path.open("ab") as log:
             process = subprocess.Popen(  # noqa: S603 - our own module
                 [sys.executable, "-m", child.module],
                 env=environment,
@@ -327,7 +330,7 @@ class Supervisor:
         child.failed_starts += not child.has_served
         is_hopeless = code == _CANNOT_START_EXIT or child.failed_starts >= _STARTS_MAX
         if is_hopeless and not child.has_served:
-            _print(f"{child.name} cannot start: {_last_error(log)}")
+            _print(f"{child.name} cannot start: {last_error(log)}")
             self._exit_code, self._is_stopping = max(code, 1), True
         else:
             _print(f"{child.name} ended with {code}, starts again; see {log}")
@@ -387,12 +390,3 @@ def _print(text: str) -> None:
     with contextlib.suppress(OSError):
         sys.stderr.write(f"serving: {text}\n")
         sys.stderr.flush()
-
-
-def _last_error(log: Path) -> str:
-    """The last line of a daemon's log, or its error if it is JSON."""
-    lines = log.read_text(errors="replace").splitlines() or [f"see {log}"]
-    try:
-        return str(json.loads(lines[-1])["error"])
-    except (ValueError, KeyError, TypeError):
-        return lines[-1]

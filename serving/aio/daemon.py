@@ -17,7 +17,6 @@ import msgspec
 import uvloop
 
 from serving.aio.clock import stamp
-from serving.aio.ownlog import CHECK_S, OwnLog
 from serving.model.errors import JournalDamaged, ServingError, SettingsError
 
 LISTEN_FDS_VARIABLE = "SERVING_LISTEN_FDS"
@@ -65,12 +64,19 @@ async def _until_stopped(body: Body) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    checking = asyncio.create_task(_keep_log_short(OwnLog.of(os.environ)), name="own log")
+    checking = asyncio.create_task(_keep_log_short(), name="own log")
     await body(stop)
     checking.cancel()
 
 
-async def _keep_log_short(log: OwnLog) -> None:
+async def _keep_log_short() -> None:
+    from serving.aio.startup import LOG_FILE_VARIABLE  # noqa: PLC0415 - a queue-proxy has no use for it
+
+    if LOG_FILE_VARIABLE not in os.environ:
+        return
+    from serving.aio.ownlog import CHECK_S, OwnLog  # noqa: PLC0415 - where there is a file only
+
+    log = OwnLog.of(os.environ)
     while log.is_ours:
         log.check()
         await asyncio.sleep(CHECK_S)

@@ -13,8 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from serving.aio.ownlog import shift_files
-
 _log = logging.getLogger(__name__)
 
 # Lines that wait for the disk; some 3 kB each.
@@ -80,3 +78,13 @@ class LineFile:
             self._is_failing = True
         else:
             self._is_failing = False
+
+
+def shift_files(path: Path, files_max: int) -> None:
+    """Rename NAME to NAME.1, NAME.1 to NAME.2, ...; the one beyond ``files_max`` files goes. Raises ``OSError``."""
+    if files_max <= 1:
+        path.unlink(missing_ok=True)
+    for number in range(files_max - 2, -1, -1):
+        older = path.with_name(f"{path.name}.{number}") if number else path
+        if older.exists():
+            older.rename(path.with_name(f"{path.name}.{number + 1}"))

@@ -13,8 +13,9 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Self
 
-FILE_VARIABLE = "SERVING_LOG_FILE"
-"""The path of the file that is this process's standard output and error."""
+from serving.aio.linefile import shift_files
+from serving.aio.startup import LOG_FILE_VARIABLE
+
 BYTES_VARIABLE = "SERVING_LOG_BYTES_MAX"
 """The size at which it is rotated; 0 never."""
 FILES_VARIABLE = "SERVING_LOG_FILES_MAX"
@@ -42,7 +43,7 @@ class OwnLog:
     def of(cls, environment: MutableMapping[str, str]) -> Self:
         """The log that the environment names, if any. Its variables are removed: child processes have other logs."""
         path, bytes_max, files_max = (
-            environment.pop(name, "") for name in (FILE_VARIABLE, BYTES_VARIABLE, FILES_VARIABLE)
+            environment.pop(name, "") for name in (LOG_FILE_VARIABLE, BYTES_VARIABLE, FILES_VARIABLE)
         )
         if not path:
             return cls(Path(), bytes_max=0, files_max=1)
@@ -93,13 +94,3 @@ class OwnLog:
         except OSError:
             return None
         return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
-
-
-def shift_files(path: Path, files_max: int) -> None:
-    """Rename NAME to NAME.1, NAME.1 to NAME.2, ...; the one beyond ``files_max`` files goes. Raises ``OSError``."""
-    if files_max <= 1:
-        path.unlink(missing_ok=True)
-    for number in range(files_max - 2, -1, -1):
-        older = path.with_name(f"{path.name}.{number}") if number else path
-        if older.exists():
-            older.rename(path.with_name(f"{path.name}.{number + 1}"))

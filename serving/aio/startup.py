@@ -13,6 +13,8 @@ from typing import NoReturn
 
 READY_VARIABLE = "SERVING_READY_FD"
 """Names the pipe in which the supervisor of one machine waits for a byte."""
+LOG_FILE_VARIABLE = "SERVING_LOG_FILE"
+"""Names the file that is a daemon's standard output and error, for ``serving.aio.ownlog``."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 

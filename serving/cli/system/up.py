@@ -238,10 +238,9 @@ def up(  # noqa: PLR0913 - options
     state = StateFolder((state_path or default_state_path()).absolute())
     if more.pop("reloads"):
         _refuse_other_options()
-        reload_system(state.path)
-        return
+        return reload_system(state.path)
     _refuse_wrong_settings()
-    log_limits = {BYTES_VARIABLE: str(more.pop("log_size")), FILES_VARIABLE: str(more.pop("log_files"))}
+    limits = {BYTES_VARIABLE: str(more.pop("log_size")), FILES_VARIABLE: str(more.pop("log_files"))}
     notifier = _systemd_notifier(is_wanted=more.pop("systemd"))
     if detach:
         sys.exit(_run_in_background(state, has_sample=sample))
@@ -254,8 +253,8 @@ def up(  # noqa: PLR0913 - options
         name: 0 for child in children for name in child.sockets if name.endswith("-metrics") and name not in by_name
     }
     try:
-        environment = _tls_environment(tls_certificates, tls_keys) | nodes_environment(more)
-        environment |= {ISOLATION_VARIABLE: isolation, **log_limits}
+        environment = _tls_environment(tls_certificates, tls_keys) | nodes_environment(more) | limits
+        environment |= {ISOLATION_VARIABLE: isolation}
         has_certificate = any({**os.environ, **environment}.get(f"{_TLS}{name}") for name in _TLS_SOURCES)
         # First: the holder of the state folder also holds its ports, and explains more.
         state.hold()

@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from serving.aio.ownlog import BYTES_VARIABLE, FILE_VARIABLE, FILES_VARIABLE
-from serving.aio.startup import READY_VARIABLE
+from serving.aio.ownlog import BYTES_VARIABLE, FILES_VARIABLE
+from serving.aio.startup import LOG_FILE_VARIABLE, READY_VARIABLE
 from serving.home.processes.confine import ISOLATION_VARIABLE
 from serving.home.processes.process_lifetime import adopt_orphans, children_of, die_with_parent, kill_group
 from serving.home.processes.processrecords import ProcessEvents
@@ -232,7 +232,7 @@ class Supervisor:
             **os.environ,
             "SERVING_LISTEN_FDS": json.dumps(descriptors),
             READY_VARIABLE: str(its_fd),
-            FILE_VARIABLE: str(path),
+            LOG_FILE_VARIABLE: str(path),
             **more,
         }
         with path.open("ab") as log:

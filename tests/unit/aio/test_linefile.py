@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from serving.aio.linefile import LineFile
+from serving.aio.linefile import LineFile, shift_files
 
 
 def test_lines_are_there_when_it_ends(tmp_path: Path) -> None:
@@ -32,3 +32,10 @@ def test_what_the_disk_is_too_slow_for_is_dropped_and_counted(tmp_path: Path) ->
     for _ in range(5000):
         file.add(b"x")
     assert file.dropped_count == 5000 - 4096
+
+
+def test_of_one_file_nothing_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("x")
+    shift_files(path, 1)
+    assert list(tmp_path.iterdir()) == []

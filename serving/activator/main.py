@@ -172,7 +172,9 @@ class Activator:
     async def run(self, stop: asyncio.Event, *, sockets: Mapping[str, socket.socket] | None = None) -> None:
         """Serve until ``stop`` is set, and drain. ``sockets`` are bound sockets by listener name."""
         settings, ended = self.settings, asyncio.Event()
-        async with asyncio.TaskGroup() as group:
+        async with contextlib.AsyncExitStack() as at_end, asyncio.TaskGroup() as group:
+            # A run that fails or is cancelled leaves no listener or connection, which would keep the event loop from closing.
+            at_end.push_async_callback(self.server.finish, grace_s=0)
             view = group.create_task(self.view.run(), name="cluster view")
             probing = group.create_task(self.ingress.prober.run(), name="pod probes")
             renewing = group.create_task(self.inner.keep_valid(), name="inner certificate")
@@ -184,6 +186,7 @@ class Activator:
             kept = []
             if self.peers is not None:
                 await self.peers.start(self.ingress.apply)
+                at_end.callback(self.peers.close)
                 kept.append(group.create_task(self.peers.run(ended), name="peers"))
             await self._listen(sockets or {})
             kept.append(group.create_task(self.tcp.run(self.addresses[Listener.PUBLIC][0], ended), name="tcp"))
@@ -203,11 +206,7 @@ class Activator:
                 await self._finish_handover(stop)
             ended.set()
             await asyncio.wait([reports, *kept])
-            stats.cancel()
-            await asyncio.wait([stats])
-            if self.peers is not None:
-                self.peers.close()
-            for task in (view, probing, renewing):
+            for task in (stats, view, probing, renewing):
                 task.cancel()
 
     async def _listen(self, sockets: Mapping[str, socket.socket]) -> None:

@@ -1,6 +1,7 @@
 """Pods that go, die or never existed; and a stopping activator."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -124,6 +125,31 @@ async def test_an_activator_can_be_stopped_before_it_has_seen_the_cluster() -> N
     stop.set()
     await running
     assert not activator.is_serving.is_set()
+
+
+async def test_an_activator_that_is_cancelled_leaves_no_listener_and_no_connection() -> None:
+    async def fail() -> None:
+        async with staged() as stage:
+            await stage.service()
+            pod = await stage.pod_seen("p")
+            pod.gate.clear()
+            reader, writer = await asyncio.open_connection(*stage.public)
+            writer.write(b"GET / HTTP/1.1\r\nHost: hello.default.localhost\r\n\r\n")
+            await until(lambda: pod.running_count == 1)
+            opened.append((stage.public, reader, writer))
+            raise LookupError
+
+    opened: list[tuple[tuple[str, int], asyncio.StreamReader, asyncio.StreamWriter]] = []
+    with pytest.raises(ExceptionGroup):
+        await fail()
+    ((address, reader, writer),) = opened
+    # The end of the connection, cleanly or by a reset.
+    with contextlib.suppress(ConnectionResetError):
+        async with asyncio.timeout(60):
+            assert await reader.read() == b""
+    writer.close()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(*address)
 
 
 @pytest.mark.parametrize("address", ["8080", "here:there", ""])

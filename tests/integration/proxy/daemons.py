@@ -82,8 +82,10 @@ async def _activator(
             return stage.activator.ingress.metrics.page.text("")
 
         running = Running(backend, stage.public, lambda: stage.level, page)
-        yield running
-        await running.close()
+        try:
+            yield running
+        finally:
+            await running.close()
 
 
 @contextlib.asynccontextmanager
@@ -117,7 +119,7 @@ async def _queue_proxy(
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-        await running.close()
+            await running.close()
 
 
 Daemon = Callable[..., AbstractAsyncContextManager[Running]]

@@ -1,6 +1,6 @@
 """The activator's policy for a route, besides its traffic split.
 
-It says who may call it, which pod serves a session, which header selects a tag, whether browsers get a page while a pod
+It says who may call it, which pod serves a session, which header selects a tag, what clients get while a pod
 starts, and the port for TCP.
 
 Input: the annotations of a Route, which a Service passes on to its own. Output: a ``RoutePolicy`` with a problem for each
@@ -24,6 +24,7 @@ from serving.model.knative import (
     PLACEHOLDER_PAGE_ANNOTATION,
     ROUTE_BY_HEADER_ANNOTATION,
     SESSION_AFFINITY_ANNOTATION,
+    START_EVENTS_ANNOTATION,
     TCP_ANNOTATION,
     VISIBILITY_LABEL,
 )
@@ -73,6 +74,7 @@ class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True):
     affinity: SessionAffinity | None = None
     header_rules: tuple[HeaderRule, ...] = ()
     has_placeholder: bool = False
+    has_start_events: bool = False
     tcp_port: int = 0
     problems: tuple[str, ...] = ()
 
@@ -119,7 +121,8 @@ def route_policy(annotations: Mapping[str, str]) -> RoutePolicy:
         jwt=jwt,
         affinity=_affinity(annotations.get(SESSION_AFFINITY_ANNOTATION, ""), problems),
         header_rules=rules,
-        has_placeholder=_has_placeholder(annotations.get(PLACEHOLDER_PAGE_ANNOTATION, "false"), problems),
+        has_placeholder=_flag(annotations, PLACEHOLDER_PAGE_ANNOTATION, problems),
+        has_start_events=_flag(annotations, START_EVENTS_ANNOTATION, problems),
         tcp_port=tcp_port,
         problems=tuple(problems),
     )
@@ -177,9 +180,10 @@ def _affinity(text: str, problems: list[str]) -> SessionAffinity | None:
     return None
 
 
-def _has_placeholder(text: str, problems: list[str]) -> bool:
+def _flag(annotations: Mapping[str, str], key: str, problems: list[str]) -> bool:
+    text = annotations.get(key, "false")
     if text not in ("true", "false"):
-        problems.append(_problem(PLACEHOLDER_PAGE_ANNOTATION, text, '"true" or "false"'))
+        problems.append(_problem(key, text, '"true" or "false"'))
     return text == "true"
 
 

@@ -60,7 +60,10 @@ async def send_request(
 
 
 class PodServer:
-    """A pod: responds to each request with its name, once ``gate`` is open; ``heads`` are the received requests."""
+    """A pod: responds to each request with its name, or ``response``, once ``gate`` is open.
+
+    ``heads`` are the received requests.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -71,6 +74,7 @@ class PodServer:
         self.gate.set()
         self.dies_at_once = False
         self.has_no_app = False
+        self.response = b""
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -118,7 +122,7 @@ class PodServer:
         finally:
             self.running_count -= 1
         text = self.name.encode()
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))
+        writer.write(self.response or b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))
         await writer.drain()
 
 

@@ -20,9 +20,9 @@ from serving.activator.io.visits import (
     begin_session,
     begin_trace,
     client_of,
+    entertain,
     is_refused,
     named_revision,
-    offer_placeholder,
     without_agent,
 )
 from serving.activator.queueing.clients import ClientLoad, Clients
@@ -41,6 +41,7 @@ from serving.aio.clock import wall_s
 from serving.metrics.activator import ActivatorMetrics
 from serving.metrics.tracing import Tracer
 from serving.model.knative import RevisionKey
+from serving.model.routepolicy import OPEN_POLICY
 from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.forwarding.phase import ExchangeOutcome
 from serving.proxy.forwarding.policy import member_of
@@ -142,10 +143,10 @@ class Ingress:
         exchange.timeouts = self._timeouts.of(key)
         if exchange.request_complete:
             self._arrive(exchange, visit, session)
-            if known.site.policy.has_placeholder and exchange.is_waiting and visit.is_cold:
-                offer_placeholder(exchange, visit, service=known.site.route.partition("/")[2])
+            if known.site.policy is not OPEN_POLICY:
+                entertain(exchange, visit, known.site)
         else:
-            exchange.await_body(lambda: self._arrive_open(exchange, visit, session))
+            exchange.await_body(lambda: self._arrive_open(exchange, visit, session, site=known.site))
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
         """Handle a refused connection to a pod or its app: send the request to another pod, or requeue it."""
@@ -298,10 +299,12 @@ class Ingress:
         self.ticker.schedule()
         return True
 
-    def _arrive_open(self, exchange: Exchange, visit: Visit, session: int | None) -> None:
+    def _arrive_open(self, exchange: Exchange, visit: Visit, session: int | None, *, site: Site) -> None:
         """Apply the client's share to a request that is still being sent, until all of it has arrived."""
         if exchange.request_complete:
             self._arrive(exchange, visit, session)
+            if site.policy is not OPEN_POLICY:
+                entertain(exchange, visit, site)
             return
 
         def leave_parking() -> None:
@@ -312,6 +315,8 @@ class Ingress:
         self._arrive(exchange, visit, session, client=visit.client)
         if exchange.is_waiting and self.router.is_parked(visit.key, exchange):
             exchange.on_whole = leave_parking
+        if site.policy is not OPEN_POLICY:
+            entertain(exchange, visit, site)
 
     def _arrive(
         self, exchange: Exchange, visit: Visit, session: int | None, *, client: ClientLoad | None = None

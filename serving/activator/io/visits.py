@@ -18,6 +18,7 @@ from serving.activator.routing.sites import (
     CALLER,
     OWN_AUTHORIZATION,
     AccessRule,
+    Site,
     access_refusal,
     caller_refusal,
     new_session,
@@ -101,7 +102,24 @@ def begin_session(exchange: Exchange) -> tuple[int, bytes]:
     return new_session(os.urandom(16), is_secure=exchange.peer.scheme_of(exchange.head) == b"https")
 
 
-def offer_placeholder(exchange: Exchange, visit: Visit, *, service: str) -> None:
+def entertain(exchange: Exchange, visit: Visit, site: Site) -> None:
+    """Send a page, or the beginning of a stream, while a request waits for its first pod."""
+    if not (exchange.is_waiting and visit.is_cold):
+        return
+    if site.policy.has_placeholder and exchange.request_complete:
+        _offer_placeholder(exchange, visit, service=site.route.partition("/")[2])
+    if site.policy.has_start_events and not visit.is_grpc:
+        _offer_events(exchange)
+
+
+def _offer_events(exchange: Exchange) -> None:
+    from serving.proxy.forwarding.earlyevents import begin_events, wants_events  # noqa: PLC0415 - few routes have them
+
+    if wants_events(exchange.head, exchange.body.peek()):
+        begin_events(exchange, later=asyncio.get_running_loop().call_later)
+
+
+def _offer_placeholder(exchange: Exchange, visit: Visit, *, service: str) -> None:
     """Show a browser a page, unless a pod takes the request soon."""
 
     def show() -> None:

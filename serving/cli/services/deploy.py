@@ -51,6 +51,7 @@ from serving.model.knative import (
     PLACEHOLDER_PAGE_ANNOTATION,
     ROUTE_BY_HEADER_ANNOTATION,
     SESSION_AFFINITY_ANNOTATION,
+    START_EVENTS_ANNOTATION,
     TCP_ANNOTATION,
 )
 from serving.model.objects import Object, nested
@@ -69,6 +70,7 @@ _POLICY = {
     "session_affinity": SESSION_AFFINITY_ANNOTATION,
     "route_by_header": ROUTE_BY_HEADER_ANNOTATION,
     "placeholder_page": PLACEHOLDER_PAGE_ANNOTATION,
+    "start_events": START_EVENTS_ANNOTATION,
     "tcp": TCP_ANNOTATION,
 }
 
@@ -141,6 +143,7 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--placeholder-page", type=click.Choice(["true", "false"]), help="A page for browsers while a pod starts."
 )
+@click.option("--start-events", type=click.Choice(["true", "false"]), help="Comments for streams while a pod starts.")
 @click.option("--tcp", metavar="PORT", help="Take TCP connections at this port, whatever they speak.")
 @click.option(
     "--replace", is_flag=True, help="Drop variables and scaling of the revision before that are not given again."

@@ -133,7 +133,7 @@ class Exchange:
             "tunnel",
             "wait_until_s",
         ),
-        *("written_s", "_attempt", "_client", "_wiring"),
+        *("written_s", "_attempt", "client", "_wiring"),
     )
 
     def __init__(self, client: Client, head: RequestHead, wiring: Wiring, *, peer: ClientPeer, now_s: float) -> None:
@@ -182,7 +182,7 @@ class Exchange:
         self.body = RequestBuffer() if head.has_body else NO_BODY
         self.tunnel: Tunnel | None = None
         self.begun = False
-        self._client = client
+        self.client = client
         self._wiring = wiring
         self._attempt: Attempt | None = None
         self.on_body: Callable[[], None] | None = None
@@ -209,7 +209,7 @@ class Exchange:
     @property
     def is_http2(self) -> bool:
         """Whether the client speaks HTTP/2."""
-        return self._client.sink is not None
+        return self.client.sink is not None
 
     @property
     def is_waiting(self) -> bool:
@@ -228,11 +228,11 @@ class Exchange:
         self.begun = True
         self._wiring.handler.begin(self)
         if self.body is not NO_BODY and self.body.held_bytes >= self._wiring.held_bytes_max:
-            self._client.pause(Pause.HELD)
+            self.client.pause(Pause.HELD)
 
     def await_body(self, then: Callable[[], None]) -> None:
         """Call ``then`` once enough of the body has arrived to take a slot (``bodywait.py``), maybe at once."""
-        self._wiring.body_wait.begin(self, self._client, then)
+        self._wiring.body_wait.begin(self, self.client, then)
 
     def forward(
         self,
@@ -256,7 +256,7 @@ class Exchange:
         wire = render_request(self.head, peer=self.peer, host=host, extra=extra, trusted=trusted)
         wiring = self._wiring
         pool = pool or (wiring.stream_pool() if over_http2 else wiring.pool)
-        self._attempt = Attempt(self, self._client, pool, address=address, wire=wire)
+        self._attempt = Attempt(self, self.client, pool, address=address, wire=wire)
         self._attempt.start()
 
     def respond(self, status: int, body: bytes = b"", headers: bytes = _TEXT, *, close: bool = False) -> None:
@@ -271,7 +271,7 @@ class Exchange:
         self.status = status
         bodiless = self.head.method == b"HEAD"
         self.response_bytes = 0 if bodiless else len(body)
-        self._client.write(render_response(status, body=body, headers=headers, close=not keep, bodiless=bodiless))
+        self.client.write(render_response(status, body=body, headers=headers, close=not keep, bodiless=bodiless))
         self.end(ExchangeOutcome.REFUSED, keep=keep)
 
     def withdraw(self) -> bool:
@@ -294,9 +294,9 @@ class Exchange:
         """
         _leave(self._attempt)
         if self.status and self._attempt is not None and self._attempt.is_end_visible:
-            self._client.truncate()
+            self.client.truncate()
         else:
-            self._client.abort()
+            self.client.abort()
         self.end(ExchangeOutcome.CUT, keep=False)
 
     # Called by the client's connection.
@@ -315,7 +315,7 @@ class Exchange:
                 self._wiring.body_wait.received(self, len(payload))
             # Bytes that came with the head wait for the handler first: most requests are forwarded at once.
             if body.held_bytes >= self._wiring.held_bytes_max and self.begun:
-                self._client.pause(Pause.HELD)
+                self.client.pause(Pause.HELD)
 
     def take_body_end(self, payload: bytes, trailers: bytes) -> None:
         """Handle the last piece of the request's body, which may be empty, and the trailers."""
@@ -392,7 +392,7 @@ class Exchange:
                 self._wiring.on_end(self)
         # An attempt refers to its exchange: without this, each would wait for the garbage collector.
         self._attempt = self.on_body = self.on_whole = None
-        self._client.exchange_done(keep=keep)
+        self.client.exchange_done(keep=keep)
 
 
 def _leave(attempt: Attempt | None) -> None:

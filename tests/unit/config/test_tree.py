@@ -12,9 +12,11 @@ import yaml
 
 from serving import __version__
 from serving.cli.client.tree import OUR_LABEL, InstallOptions, objects_of, tree_folder
+from serving.cluster.kinds import KINDS, POD_AUTOSCALER, SERVERLESS_SERVICE
 from serving.cluster.leases.shards import shard_name
 from serving.home.schemas.crds import crds
 from serving.metrics.queries import QUERY_TOKEN_SECRET
+from serving.model.knative import OWN_GROUP, SERVING_GROUP
 from serving.settings.daemons import DAEMONS
 from serving.settings.election import ElectionSettings
 from serving.settings.load import load
@@ -333,6 +335,27 @@ def test_no_role_has_a_wildcard_or_reads_secrets_at_large() -> None:
                 assert one["kind"] == "Role"
                 assert not {"list", "watch"} & set(rule["verbs"])
                 assert "get" not in rule["verbs"] or rule["resourceNames"]
+
+
+def test_people_of_a_namespace_get_every_kind_of_theirs_and_no_status() -> None:
+    """Roles that Kubernetes adds to its own view, edit and admin."""
+    added = {
+        role: {
+            (group, resource): set(rule["verbs"])
+            for one in of_kind("ClusterRole")
+            if one["metadata"]["labels"].get(f"rbac.authorization.k8s.io/aggregate-to-{role}") == "true"
+            for rule in one["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+        }
+        for role in ("view", "edit", "admin")
+    }
+    theirs = {(one.group, one.plural) for one in KINDS if one.namespaced and one.group in {SERVING_GROUP, OWN_GROUP}}
+    views = {(one.group, one.plural) for one in (POD_AUTOSCALER, SERVERLESS_SERVICE)}
+    assert added["edit"] == {key: {"create", "update", "patch", "delete", "deletecollection"} for key in theirs}
+    assert added["view"] == {key: {"get", "list", "watch"} for key in theirs | views}
+    # Kubernetes' admin has all of edit; a claim of a host is the cluster's.
+    assert added["admin"] == {}
 
 
 def test_a_daemon_may_write_its_own_leases_alone() -> None:

@@ -1,0 +1,148 @@
+"""One tenant against another: each way to claim a host, tried by a namespace that does not own it.
+
+The attacker's objects are older than the victim's, sort before them, and have the status that suits them.
+"""
+
+from typing import Any
+
+import pytest
+
+from serving.activator.routing.hostclaims import DomainTargets, ServedRoute, route_of
+from serving.activator.routing.routes import Routes
+from serving.activator.routing.sites import Listener, Site
+from serving.model.knative import CLAIMED_TAGS_ANNOTATION
+from serving.settings.controller import ControllerSettings
+
+RULES = ControllerSettings().host_rules
+PUBLIC, INNER = Listener.PUBLIC, Listener.INNER
+VICTIM, ATTACKER = "shop", "aaa"
+MAPPED = "shop.example.com"
+LONG_AGO = "2001-01-01T00:00:00Z"
+# Each host of the victim: its own, a tag's, a revision's, in each form, and a mapped one.
+HOSTS = {
+    "public": (PUBLIC, "front.shop.localhost"),
+    "public tag": (PUBLIC, "new-front.shop.localhost"),
+    "cluster-local": (INNER, "front.shop.svc.cluster.local"),
+    "cluster-local, short": (INNER, "front.shop"),
+    "cluster-local, with svc": (INNER, "front.shop.svc"),
+    "cluster-local tag": (INNER, "new-front.shop.svc.cluster.local"),
+    "revision": (INNER, "front-00001.shop.svc.cluster.local"),
+    "mapped": (PUBLIC, MAPPED),
+    "mapped, inside": (INNER, MAPPED),
+}
+# Names by which an attacker tries to have a host of the victim come out of the templates.
+NAMES = ("front", "front.shop", "new-front", "front-00001", "front.shop.svc", "shop", MAPPED)
+TAGS = ("new", "front", "front.shop", "new-front.shop", "x.", "*")
+
+
+def route(namespace: str, name: str, *, tag: str = "", labels: dict[str, str] | None = None) -> ServedRoute:
+    targets = [{"revisionName": f"{name}-00001", "percent": 100}]
+    targets += [{"revisionName": f"{name}-00001", "tag": tag, "url": f"http://{MAPPED}"}] if tag else []
+    body = {
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "creationTimestamp": "2026-11-21T04:00:00Z" if namespace == VICTIM else LONG_AGO,
+            "annotations": {CLAIMED_TAGS_ANNOTATION: f'{{"{tag}": "{LONG_AGO}"}}'},
+            "labels": labels,
+        },
+        "spec": {"traffic": targets},
+        "status": {"url": "http://front.shop.localhost", "domain": "front.shop.localhost", "traffic": targets},
+    }
+    read = route_of(body, RULES)
+    assert isinstance(read, ServedRoute)
+    return read
+
+
+def mapping(owner: str, host: str, *, to: str = "evil", **reference: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": host, "namespace": owner, "generation": 1, "creationTimestamp": LONG_AGO},
+        "spec": {"ref": {"name": to, **reference}, "tls": {"secretName": "evil"}},
+        "status": {"observedGeneration": 1, "conditions": [{"type": "ReferenceResolved", "status": "True"}]},
+    }
+
+
+class World:
+    """The routing of an activator with the victim's service, its tag, a revision and a mapped host."""
+
+    def __init__(self) -> None:
+        self.routes, self.targets = Routes(), DomainTargets()
+        self.routes.set(route(VICTIM, "front", tag="new"))
+        self.routes.set_revision((VICTIM, "front-00001"))
+        self.targets.claim(MAPPED, {"spec": {"namespace": VICTIM}})
+        self.targets.put((VICTIM, MAPPED), mapping(VICTIM, MAPPED, to="front"))
+        self.routes.set(route(ATTACKER, "evil"))
+        self.settle()
+
+    def settle(self) -> None:
+        self.routes.set_domains(self.targets.hosts(RULES))
+
+    def owners(self) -> dict[str, str]:
+        """The namespace that answers at each host of the victim."""
+        return {name: _namespace(self.routes.find(*place)) for name, place in HOSTS.items()}
+
+
+def _namespace(site: Site | None) -> str:
+    return "nobody" if site is None else site.namespace
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    assert made.owners() == dict.fromkeys(HOSTS, VICTIM)
+    return made
+
+
+def test_no_name_of_a_route_or_its_tags_takes_a_host(world: World) -> None:
+    for name in NAMES:
+        for tag in ("", *TAGS):
+            for labels in ({}, {"networking.knative.dev/visibility": "cluster-local"}):
+                world.routes.set(route(ATTACKER, name, tag=tag, labels=labels))
+    assert world.owners() == dict.fromkeys(HOSTS, VICTIM)
+
+
+def test_no_revision_takes_a_host(world: World) -> None:
+    for name in NAMES:
+        world.routes.set_revision((ATTACKER, name))
+    assert world.owners() == dict.fromkeys(HOSTS, VICTIM)
+
+
+@pytest.mark.parametrize("is_claimed", [False, True])
+def test_a_mapping_of_a_host_of_a_route_leads_nowhere_else(world: World, *, is_claimed: bool) -> None:
+    """Even where the claim is the attacker's, as it may be where the controller makes claims."""
+    for _, host in HOSTS.values():
+        world.targets.put((ATTACKER, host), mapping(ATTACKER, host))
+        if is_claimed and host != MAPPED:
+            world.targets.claim(host, {"spec": {"namespace": ATTACKER}})
+    world.settle()
+    assert world.owners() == dict.fromkeys(HOSTS, VICTIM)
+    # No certificate of the attacker's is shown for a public host either.
+    secrets = world.targets.secrets(world.routes.holds)
+    assert {secrets[host][0] for listener, host in HOSTS.values() if listener is PUBLIC and host in secrets} == {VICTIM}
+
+
+def test_a_claim_that_passes_to_another_namespace_takes_the_host_with_it(world: World) -> None:
+    """Only who may write ClusterDomainClaims, which are the cluster's, moves a host."""
+    world.targets.put((ATTACKER, MAPPED), mapping(ATTACKER, MAPPED))
+    world.targets.claim(MAPPED, {"spec": {"namespace": ATTACKER}})
+    world.settle()
+    assert world.owners() == dict.fromkeys(HOSTS, VICTIM) | {"mapped": ATTACKER, "mapped, inside": ATTACKER}
+
+
+def test_a_mapping_leads_into_its_own_namespace_whatever_it_refers_to(world: World) -> None:
+    host = "evil.example.com"
+    world.targets.claim(host, {"spec": {"namespace": ATTACKER}})
+    world.targets.put((ATTACKER, host), mapping(ATTACKER, host, to="front", namespace=VICTIM))
+    world.settle()
+    for listener in Listener:
+        assert world.routes.find(listener, host) is None
+
+
+def test_headers_name_a_revision_on_the_inner_listener_only(world: World) -> None:
+    named = ([ATTACKER.encode()], [b"evil-00001"])
+    assert _namespace(world.routes.find(PUBLIC, "front.shop.localhost", named=named)) == VICTIM
+
+
+def test_a_host_that_the_victim_gives_up_is_free(world: World) -> None:
+    world.routes.remove(f"{VICTIM}/front")
+    assert world.owners()["public"] == "nobody"

@@ -122,7 +122,7 @@ def test_a_mapping_of_a_host_of_a_route_leads_nowhere_else(world: World, *, is_c
 
 
 def test_a_claim_that_passes_to_another_namespace_takes_the_host_with_it(world: World) -> None:
-    """Only who may write ClusterDomainClaims, which are the cluster's, moves a host."""
+    """ClusterDomainClaims are objects of the cluster: the right to write them moves hosts."""
     world.targets.put((ATTACKER, MAPPED), mapping(ATTACKER, MAPPED))
     world.targets.claim(MAPPED, {"spec": {"namespace": ATTACKER}})
     world.settle()

@@ -54,7 +54,7 @@ from serving.home.controllers.namespaceobjects import NamespaceObjects
 from serving.home.controllers.podscaler import PodScaler
 from serving.home.controllers.scheduler import PodScheduler
 from serving.home.kubelet.kubelet import Kubelet
-from serving.home.kubelet.nodecontext import NodeContext
+from serving.home.kubelet.nodecontext import NodeContext, gone_log_limits
 from serving.home.kubelet.podstreams import FilePodLogs, LocalPodStreams
 from serving.home.kubelet.virtualnodes import VIRTUAL_NODES_VARIABLE, VirtualNodes
 from serving.home.processes.confine import ISOLATION_VARIABLE
@@ -105,6 +105,7 @@ async def _body(stop: asyncio.Event) -> None:
         isolation=isolation_of(os.environ.get(ISOLATION_VARIABLE, MODES[0]), state.path),
         proxy=lambda: msgspec.structs.replace(config.proxy.settings, inner_tls=inner_tls),
         scaling=lambda: config.scaling.settings,
+        gone_logs=lambda: gone_log_limits(config.own.settings),
         eviction_free_ratio=lambda: config.own.settings.eviction_free_ratio,
     )
     hosts = HostsFile(cluster, state.hosts, lambda: config.own.settings)

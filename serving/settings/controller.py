@@ -13,7 +13,7 @@ import msgspec
 from serving.model.errors import InvalidValue
 from serving.model.routehosts import HostRules
 from serving.settings.innertls import InnerTlsSettings
-from serving.settings.knob import COUNT, DURATION, FLAG, PERCENT, TEXT, Clash, Knob, SettingsRecord, Unit, Value
+from serving.settings.knob import BYTES, COUNT, DURATION, FLAG, PERCENT, TEXT, Clash, Knob, SettingsRecord, Unit, Value
 from serving.settings.load import FEATURES
 from serving.settings.otlp import OtlpSettings
 from serving.settings.sidecar import SidecarSettings
@@ -282,6 +282,14 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     eviction_free_ratio: Annotated[float, Knob(key="eviction-free", unit=PERCENT, low=0, high=0.5, live=True)] = 0.02
     """Free part of the disk of the state folder below which pods of one machine are evicted, the idlest first; 0 evicts none.
     Range: 0 to 50 %. Default: ours, 2 %; a kubelet's is 10 % of a disk that it has for itself."""
+
+    gone_logs_retention_s: Annotated[
+        float, Knob(key="gone-logs-retention", unit=DURATION, low=0, high=366 * 86400, live=True)
+    ] = 7 * 86400.0
+    """Time for which the logs of a deleted pod of one machine are kept. Range: 0 to 8784h. Default: ours, 168h."""
+
+    gone_logs_bytes_max: Annotated[int, Knob(key="gone-logs-max-size", unit=BYTES, low=0, live=True)] = 512 * 2**20
+    """Disk that the logs of all deleted pods of one machine may take; beyond it the oldest go. Range: from 0. Default: ours, 512Mi."""
 
     activator_pages: Annotated[str, Knob(key="activator-pages", unit=_ADDRESSES)] = ""
     """Addresses of the pages of metrics of all activator processes, HOST:PORT separated by commas; they answer which Routes a

@@ -1,6 +1,7 @@
 """The last lines of a revision's pod, as messages about it quote them, over a served API."""
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -92,6 +93,21 @@ async def test_the_logs_of_pods_that_are_gone_can_be_read(tmp_path: Path) -> Non
     assert printed.exit_code == 0
     assert printed.stdout.splitlines() == ["00001-aaaaa  last words of aaaaa", "00001-bbbbb  last words of bbbbb"]
     assert quoted == ["last words of bbbbb"]
+
+
+async def test_the_logs_of_pods_that_are_gone_are_searched(tmp_path: Path) -> None:
+    # Both were written within the first seconds of 1970.
+    printed, _ = await ended(tmp_path / "all", "--grep", "words of [ab]", "--until", "1970-01-01T00:00:10Z")
+    assert printed.stdout.splitlines() == ["00001-aaaaa  last words of aaaaa", "00001-bbbbb  last words of bbbbb"]
+    printed, _ = await ended(tmp_path / "since", "--since", "1970-01-01T00:00:01Z", "-o", "json")
+    assert [json.loads(line) for line in printed.stdout.splitlines()] == [
+        {
+            "time": "1970-01-01T00:00:01.000000Z",
+            "revision": "hello-00001",
+            "pod": "hello-00001-deployment-bbbbb",
+            "line": "last words of bbbbb",
+        }
+    ]
 
 
 async def test_one_pod_that_is_gone_is_named_by_the_end_of_its_name(tmp_path: Path) -> None:

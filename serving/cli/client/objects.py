@@ -111,8 +111,8 @@ def app_container(pod: Object) -> str:
     return next((name for name in names if name != QUEUE_PROXY), "")
 
 
-def gone_pods(api: ApiClient, revisions: Iterable[str]) -> list[Object]:
-    """Deleted pods with kept logs, latest first: names and containers. Empty on a cluster."""
+def gone_pods(api: ApiClient, revisions: Iterable[str], *, since_s: float = 0.0) -> list[Object]:
+    """Deleted pods with logs written since a time, latest first: names and containers. Empty on a cluster."""
     status, kept = api.call("GET", KEPT_LOGS_PATH.format(namespace=api.namespace))
     if status >= 400 or not isinstance(kept, list):
         return []
@@ -124,7 +124,7 @@ def gone_pods(api: ApiClient, revisions: Iterable[str]) -> list[Object]:
             "spec": {"containers": [{"name": name} for name in one["containers"]]},
         }
         for one in kept
-        if one["pod"] not in there and one["pod"].startswith(beginnings)
+        if one["pod"] not in there and one["pod"].startswith(beginnings) and one["written_s"] >= since_s
     ]
 
 

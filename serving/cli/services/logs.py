@@ -1,23 +1,28 @@
-"""``serving logs``: follows the logs of a service's pods, each line after its pod's name."""
+"""``serving logs``: follows the logs of a service's pods, each line after its pod's name, or searches them by time and text."""
 
 import contextlib
+import datetime as dt
 import json
 import queue
+import re
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import click
+import msgspec
 
-from serving.cli.client.api import ApiCall, ApiClient, api_options, fail
+from serving.cli.client.api import ApiCall, ApiClient, api_options, fail, fail_usage
 from serving.cli.client.completion import complete_service
 from serving.cli.client.connection import ApiResponse
 from serving.cli.client.objects import app_container, gone_pods, items_of, revisions_of, selector_of, service_of
-from serving.cli.client.output import paint
+from serving.cli.client.output import clock_text, paint
 from serving.cli.client.resources import path_of
 from serving.cluster.kinds import POD
 from serving.model.errors import ServingError, Unavailable
-from serving.model.objects import Object, name_of, nested
+from serving.model.objects import Object, name_of, nested, timestamp_s
+from serving.model.quantity import parse_duration_s
 
 _POLL_S = 0.3
 # Without following, only the end is awaited.
@@ -29,6 +34,8 @@ _TRIES_MAX = 100
 # Number of deleted pods to show, and of their last lines without --tail.
 _GONE_MAX = 3
 _GONE_LINES = 1000
+
+_STAMP = "%Y-%m-%dT%H:%M:%SZ"
 
 _Lines = queue.SimpleQueue[tuple[str, str]]
 
@@ -42,14 +49,28 @@ _Lines = queue.SimpleQueue[tuple[str, str]]
 @click.option(
     "--previous", is_flag=True, help=f"Of runs before the last restart, and of the last {_GONE_MAX} pods that are gone."
 )
+@click.option(
+    "--since", metavar="TIME", help="Lines since then, also of pods that are gone: 10m, 13:05, 2026-11-24T13:05."
+)
+@click.option("--until", metavar="TIME", help="Lines until then.")
+@click.option(
+    "--grep", metavar="REGEX", help="Lines in which this regular expression occurs, also of pods that are gone."
+)
+@click.option("--timestamps", is_flag=True, help="The time before each line, to about a second.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--prefix/--no-prefix", default=True, show_default=True, help="The pod before each line.")
 @api_options
 def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
     """Print the logs of a service's pods."""
+    if asked["tail"] is not None and (asked["until"] or asked["grep"]):
+        fail_usage("--tail counts lines before --until and --grep choose: leave it out")
+    search = searched_lines(asked.pop("since"), asked.pop("until"), asked.pop("grep"))
     service_of(api, name)
     pods = pods_of(api, name, wanted)
-    gone = _gone(api, name, wanted) if asked["previous"] or (wanted and not pods) else []
+    if search.is_given:
+        gone = _gone(api, name, wanted, since_s=search.since_s)
+    else:
+        gone = _gone(api, name, wanted)[:_GONE_MAX] if asked["previous"] or (wanted and not pods) else []
     if not pods and not gone and not follow:
         if wanted:
             fail(f"no pod of {name} ends with {wanted}")
@@ -57,8 +78,9 @@ def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, *
         click.echo(f"{name} has no pod now: it is at zero; {hint}", err=True)
         return
     lines: _Lines = queue.SimpleQueue()
-    prefix = asked.pop("prefix")
-    reader = _Reader(api, lines, {**asked, "follow": follow})
+    prefix, with_times = asked.pop("prefix"), asked.pop("timestamps")
+    has_times = output == "json" or with_times or search.is_given
+    reader = _Reader(api, lines, {**asked, "follow": follow, "times": has_times, "search": search})
     # The pod that ended last comes last.
     for pod in reversed(gone):
         reader.start(pod, is_gone=True)
@@ -66,12 +88,91 @@ def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, *
         reader.start(pod)
     if not pods and not gone:
         click.echo(f"{name} has no pod now: waiting for pods", err=True)
-    _print_lines(reader, lines, (name, wanted), form="json" if output == "json" else "prefix" if prefix else "plain")
+    form = "json" if output == "json" else "prefix" if prefix else "plain"
+    _print_lines(reader, lines, (name, wanted), shown=_shown(form, search, has_times=has_times, with_times=with_times))
     if reader.problem and not follow and not reader.has_read:
         fail(reader.problem)
 
 
-def _print_lines(reader: "_Reader", lines: _Lines, who: tuple[str, str], *, form: str) -> None:
+class SearchedLines(msgspec.Struct, frozen=True, kw_only=True):
+    """The lines that are wanted."""
+
+    since_s: float = 0.0
+    until_s: float = float("inf")
+    pattern: re.Pattern[str] | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether lines are left out."""
+        return self != SearchedLines()
+
+    @property
+    def since_stamp(self) -> str:
+        """The first time as the API has it; "" for none."""
+        return dt.datetime.fromtimestamp(self.since_s, tz=dt.UTC).strftime(_STAMP) if self.since_s else ""
+
+    def takes(self, line: str, at_s: float | None) -> bool:
+        """Whether a line is wanted. One without a time is."""
+        is_in_time = at_s is None or self.since_s <= at_s <= self.until_s
+        return is_in_time and (self.pattern is None or self.pattern.search(line) is not None)
+
+
+def searched_lines(since: str | None, until: str | None, grep: str | None) -> SearchedLines:
+    """The search of the options. Exits if they are wrong."""
+    try:
+        pattern = None if grep is None else re.compile(grep)
+    except re.error as error:
+        fail_usage(f"--grep {grep!r} is not a regular expression: {error}")
+    now_s = time.time()
+    found = SearchedLines(
+        since_s=0.0 if since is None else moment_s(since, "--since", now_s=now_s),
+        until_s=float("inf") if until is None else moment_s(until, "--until", now_s=now_s),
+        pattern=pattern,
+    )
+    if found.since_s > found.until_s:
+        fail_usage(f"--since {since} is after --until {until}")
+    return found
+
+
+def moment_s(text: str, option: str, *, now_s: float) -> float:
+    """A time as 10m (ago), 13:05 (of today) or 2026-11-24T13:05 (local, or with its zone), in seconds since the epoch."""
+    try:
+        if ":" in text[:3]:
+            return dt.datetime.combine(
+                dt.datetime.fromtimestamp(now_s).astimezone().date(), dt.time.fromisoformat(text)
+            ).timestamp()
+        if "-" in text[1:]:
+            return dt.datetime.fromisoformat(text).timestamp()
+        return now_s - parse_duration_s(text)
+    except ValueError:
+        fail_usage(f"{option} {text!r} is not a time: expected 10m (ago), 13:05 (of today) or 2026-11-24T13:05")
+
+
+def _shown(
+    form: str, search: SearchedLines, *, has_times: bool, with_times: bool
+) -> Callable[[str, str, str], str | None]:
+    """How a line of a pod is printed, after its mark; None if it is not wanted."""
+
+    def shown(pod: str, mark: str, line: str) -> str | None:
+        stamp, _, rest = line.partition(" ") if has_times else ("", "", line)
+        at_s = timestamp_s(stamp)
+        if has_times and at_s is None:
+            rest = line
+        if not search.takes(rest, at_s):
+            return None
+        if form == "json":
+            revision, _, _ = pod.rpartition("-deployment-")
+            found = {"time": stamp if at_s is not None else None, "revision": revision, "pod": pod, "line": rest}
+            return json.dumps(found)
+        text = f"{clock_text(at_s)}  {rest}" if with_times and at_s is not None else rest
+        return mark + text if form == "prefix" else text
+
+    return shown
+
+
+def _print_lines(
+    reader: "_Reader", lines: _Lines, who: tuple[str, str], *, shown: Callable[[str, str, str], str | None]
+) -> None:
     width = 0
     checked_s = time.monotonic()
     while True:
@@ -79,11 +180,10 @@ def _print_lines(reader: "_Reader", lines: _Lines, who: tuple[str, str], *, form
             pod, line = lines.get(timeout=_POLL_S if reader.follows else _END_POLL_S)
             short = short_name(pod, who[0])
             width = max(width, len(short))
-            if form == "json":
-                click.echo(json.dumps({"pod": pod, "line": line}))
-            else:
-                mark = paint(short.ljust(width), _COLORS[reader.number_of(pod) % len(_COLORS)]) + "  "
-                click.echo(mark + line if form == "prefix" else line)
+            mark = paint(short.ljust(width), _COLORS[reader.number_of(pod) % len(_COLORS)]) + "  "
+            text = shown(pod, mark, line)
+            if text is not None:
+                click.echo(text)
             if time.monotonic() - checked_s < _POLL_S:
                 continue
         if reader.follows:
@@ -105,11 +205,9 @@ def pods_of(api: ApiClient, name: str, wanted: str) -> list[Object]:
     return [pod for pod in found if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")]
 
 
-def _gone(api: ApiClient, name: str, wanted: str) -> list[Object]:
-    found = gone_pods(api, [name_of(one) for one in revisions_of(api, name)])
-    return [pod for pod in found if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")][
-        :_GONE_MAX
-    ]
+def _gone(api: ApiClient, name: str, wanted: str, *, since_s: float = 0.0) -> list[Object]:
+    found = gone_pods(api, [name_of(one) for one in revisions_of(api, name)], since_s=since_s)
+    return [pod for pod in found if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")]
 
 
 class _Reader:
@@ -137,7 +235,8 @@ class _Reader:
             return
         asked = self._asked
         if is_gone:
-            tail = _GONE_LINES if asked["tail"] is None else asked["tail"]
+            few = asked["tail"] is None and not asked["search"].is_given
+            tail = _GONE_LINES if few else asked["tail"]
             asked = {**asked, "follow": False, "previous": False, "tail": tail}
         thread = threading.Thread(target=self._read, args=(pod, asked, is_gone), daemon=True)
         self._threads[name] = thread
@@ -153,6 +252,8 @@ class _Reader:
             "follow": "true" if asked["follow"] else "",
             "previous": "true" if asked["previous"] else "",
             "tailLines": "" if asked["tail"] is None else str(asked["tail"]),
+            "timestamps": "true" if asked["times"] else "",
+            "sinceTime": asked["search"].since_stamp,
         }
         path = path_of(POD, str(nested(pod, "metadata", "namespace") or self.api.namespace), name, subresource="log")
         try:

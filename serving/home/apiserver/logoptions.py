@@ -3,11 +3,13 @@
 The server reads no files. The component that runs pods passes in a ``PodLogs``; without one the response is 501.
 """
 
+import datetime as dt
 from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
 import msgspec
 
+from serving.aio.clock import micro_stamp
 from serving.home.apiserver.requests import Fault, is_set
 from serving.model.knative import DEFAULT_CONTAINER_ANNOTATION, QUEUE_PROXY
 from serving.model.objects import Object
@@ -50,6 +52,15 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the request needs the time of each line."""
         return self.timestamps or self.since_s is not None or bool(self.since_stamp)
 
+    def from_s(self, *, wall_s: float) -> float:
+        """The time of the first line, in seconds since the epoch; 0 is no limit."""
+        since_s = 0.0 if self.since_s is None else wall_s - self.since_s
+        return max(since_s, moment_s(self.since_stamp) if self.since_stamp else 0.0)
+
+    def stamped(self, line: bytes, *, at_s: float) -> bytes:
+        """A line, with its time before it if the options ask for it."""
+        return micro_stamp(at_s).encode() + b" " + line if self.timestamps else line
+
 
 class KeptLog(msgspec.Struct, frozen=True, kw_only=True):
     """The kept logs of a pod: its name, containers, and last write in seconds since the epoch."""
@@ -60,7 +71,7 @@ class KeptLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodLogs(Protocol):
-    """Reads container logs, without timestamps. Keeps those of a bounded number of deleted pods."""
+    """Reads container logs. Keeps those of deleted pods for a time."""
 
     def kept(self, namespace: str) -> list[KeptLog]:
         """The pods of a namespace that have logs, the last one to write first."""
@@ -84,6 +95,10 @@ def kept_log_options(kept: KeptLog, query: Mapping[str, str]) -> LogOptions:
 
 
 def _options(container: str, query: Mapping[str, str]) -> LogOptions:
+    try:
+        moment_s(query.get("sinceTime") or "1970-01-01T00:00:00Z")
+    except ValueError as error:
+        raise Fault(400, f"sinceTime: {query['sinceTime']!r} is not a time, as 2026-11-21T10:00:00Z") from error
     return LogOptions(
         container=container,
         follow=is_set(query, "follow"),
@@ -94,6 +109,11 @@ def _options(container: str, query: Mapping[str, str]) -> LogOptions:
         since_s=_whole(query, "sinceSeconds"),
         since_stamp=query.get("sinceTime", ""),
     )
+
+
+def moment_s(text: str) -> float:
+    """Seconds since the epoch of a time as RFC 3339; one without a zone is local. Raises ``ValueError``."""
+    return dt.datetime.fromisoformat(text).timestamp()
 
 
 def chosen_container(pod: Object, wanted: str, *, with_proxy: bool = True) -> str:

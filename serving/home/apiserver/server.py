@@ -286,10 +286,6 @@ class _ApiHandlers:
         options = await self._log_options(target, request.query)
         if self._logs is None:
             raise Unsupported("this server keeps no logs")
-        if options.is_by_time:
-            raise Unsupported(
-                "logs are kept as they were written: timestamps, sinceSeconds and sinceTime are not known here"
-            )
         pieces = self._logs.read(target.one_namespace, target.name, options)
         # Read the first piece before sending the head, so that a missing log is still a 404. A follower of a silent
         # container gets its head at once.

@@ -10,12 +10,12 @@ import logging
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 
 import msgspec
 
-from serving.aio.clock import now_s, stamp
+from serving.aio.clock import now_s, stamp, wall_s
 from serving.aio.periodic import wait_for
 from serving.cluster.kinds import POD, REVISION
 from serving.cluster.reflector import CacheChange, Reflector
@@ -28,7 +28,8 @@ from serving.home.kubelet.pod import PodNote, PodRun
 from serving.home.kubelet.virtualnodes import network_of
 from serving.home.pods.locations import PodLocation, PodLocations
 from serving.home.pods.machine import read_machine
-from serving.home.pods.podfolder import count_oom_kill, disk_error, remove_folder, rotate, sweep_folders
+from serving.home.pods.podfolder import count_oom_kill, disk_error, sweep_folders
+from serving.home.pods.podlogs import LogTimes, tidy_logs
 from serving.home.pods.podplan import has_own_network, runs_images
 from serving.home.pods.podstatus import broken_status
 from serving.home.pods.usage import UsageReporter
@@ -46,6 +47,7 @@ _log = logging.getLogger("kubelet")
 
 _MEMORY_PERIOD_S = 1.0
 _ROTATION_PERIOD_S = 10.0
+_LOG_TIMES_PERIOD_S = 1.0
 # Deleted pods whose logs are kept on disk.
 _GONE_LOGS_KEPT = 100
 # Between two attempts at a pod that raises, as a kubelet's CrashLoopBackOff.
@@ -166,6 +168,7 @@ class Kubelet:
                 "nodes": self._nodes.run,
                 "memory": self._watch_memory,
                 "logs": self._rotate_logs,
+                "times of logs": self._note_log_times,
                 "disk": DiskWatch(self._node, self._running.values).run,
                 "usage": self._usage.run,
                 "networks": self._ahead.run,
@@ -285,7 +288,15 @@ class Kubelet:
         """Keep logs of pods below their size."""
         while True:
             await asyncio.sleep(_ROTATION_PERIOD_S)
-            await asyncio.to_thread(_rotate_all, self._node.logs, {pod.logs for pod in self._running.values()})
+            present, limits = {pod.logs for pod in self._running.values()}, self._node.gone_logs()
+            await asyncio.to_thread(tidy_logs, self._node.logs, present, limits, wall_s=wall_s())
+
+    async def _note_log_times(self) -> None:
+        """Note when the logs of pods grow."""
+        times = LogTimes()
+        while True:
+            await asyncio.sleep(_LOG_TIMES_PERIOD_S)
+            await asyncio.to_thread(times.note, {pod.logs for pod in self._running.values()}, wall_s=wall_s())
 
 
 async def _repeated(name: str, chore: Callable[[], Coroutine[object, object, None]]) -> None:
@@ -305,23 +316,3 @@ def _error_text(error: BaseException, folder: Path | None = None) -> str:
     if isinstance(error, OSError) and folder is not None:
         return disk_error(error, folder)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def _rotate_all(logs: Path, present: Collection[Path]) -> None:
-    """Rotate logs of present pods, and drop the oldest logs of deleted ones."""
-    for folder in present:
-        for log in folder.glob("*.log"):
-            try:
-                rotate(log)
-            except OSError as error:
-                _log.warning("log.not_rotated", extra={"log": str(log), "error": str(error)})
-    gone = [folder for folder in logs.glob("*/*") if folder not in present]
-    for folder in sorted(gone, key=_changed_at_s)[: max(0, len(gone) - _GONE_LOGS_KEPT)]:
-        remove_folder(folder)
-
-
-def _changed_at_s(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

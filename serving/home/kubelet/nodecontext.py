@@ -12,6 +12,7 @@ from serving.home.containers.podsandbox import ContainerHost
 from serving.home.kubelet.startpace import StartPacer
 from serving.home.kubelet.virtualnodes import VirtualNodes
 from serving.home.pods.podfolder import warm_folder
+from serving.home.pods.podlogs import GoneLogLimits
 from serving.home.pods.podplan import has_own_network, is_own_proxy
 from serving.home.processes.isolation import Isolation
 from serving.home.processes.processruntime import ProcessRuntime
@@ -20,6 +21,11 @@ from serving.model.objects import Object, annotations_of, labels_of, namespace_o
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 from serving.settings.queueproxy import QueueProxySettings
+
+
+def gone_log_limits(settings: ControllerSettings) -> GoneLogLimits:
+    """The limits in the settings."""
+    return GoneLogLimits(retention_s=settings.gone_logs_retention_s, bytes_max=settings.gone_logs_bytes_max)
 
 
 class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +38,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     is one node. ``proxy`` are the current settings of queue-proxies, ``scaling`` those of the autoscaler. ``authority`` is
     the certificate by which queue-proxies know daemons, "" without inner TLS. ``isolation`` is that of processes, None for
     none. ``restore`` creates a pod of an earlier process with its uid, where the store can; else it gets a new one.
-    ``eviction_free_ratio`` is the part of the disk below which pods are evicted.
+    ``gone_logs`` bounds the logs of deleted pods. ``eviction_free_ratio`` is the part of the disk below which pods are evicted.
     """
 
     cluster: Cluster
@@ -54,6 +60,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     proxy: Callable[[], QueueProxySettings] = QueueProxySettings
     scaling: Callable[[], AutoscalerSettings] = AutoscalerSettings
     restore: Callable[[Kind, Object], Awaitable[Object]] | None = None
+    gone_logs: Callable[[], GoneLogLimits] = lambda: gone_log_limits(ControllerSettings())
     eviction_free_ratio: Callable[[], float] = lambda: ControllerSettings().eviction_free_ratio
 
     def warm_revision_of(self, pod: Object) -> str:

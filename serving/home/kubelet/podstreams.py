@@ -3,10 +3,15 @@
 import asyncio
 import contextlib
 import os
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
+
+from serving.aio.clock import wall_s
+from serving.aio.cooperative import turn
 from serving.home.apiserver.channels import STDOUT
 from serving.home.apiserver.logoptions import KeptLog, LogOptions
 from serving.home.apiserver.podstreams import ExecOptions, ExecSession
@@ -15,12 +20,15 @@ from serving.home.kubelet.kubelet import Kubelet
 from serving.home.kubelet.pod import PodRun
 from serving.home.kubelet.stdio import ContainerInput, Stdio
 from serving.home.pods.locations import QUEUE_PORTS
-from serving.home.pods.podfolder import previous_of
+from serving.home.pods.podfolder import previous_of, rotated_of
+from serving.home.pods.podlogs import timed_lines
 from serving.home.processes.processruntime import TemplateProcess
 from serving.model.errors import NotFound
 from serving.model.knative import QUEUE_PROXY
 
 _PIECE_BYTES = 65536
+# Lines between two turns of the loop.
+_LINES_AT_ONCE = 500
 # Longest delay of new lines for a follower.
 _FOLLOW_S = 0.2
 
@@ -49,13 +57,14 @@ class FilePodLogs:
             NotFound: when there is no such log.
         """
         path = self._folder / namespace / pod / f"{options.container}.log"
-        if options.previous:
+        # A pod that was deleted before its next start has the log of the run before only.
+        if options.previous or (not path.exists() and options.is_by_time):
             path = previous_of(path)
         if not path.is_file():
             run = "previous run" if options.previous else "log"
             raise NotFound(f"no {run} of container {options.container} in pod {pod}")
         left = options.limit_bytes
-        async for piece in _pieces(path, options):
+        async for piece in _timed(path, options) if options.is_by_time else _pieces(path, options):
             yield piece if left is None else piece[:left]
             if left is not None and (left := left - len(piece)) <= 0:
                 return
@@ -71,9 +80,39 @@ def _kept(folder: Path) -> KeptLog:
     return KeptLog(pod=folder.name, containers=sorted(names), written_s=written_s)
 
 
-async def _pieces(path: Path, options: LogOptions) -> AsyncIterator[bytes]:
+async def _timed(path: Path, options: LogOptions) -> AsyncIterator[bytes]:
+    """Yield a log by time: with its rotated copies, and the time before each line if the options ask for it."""
+    since_s, end, line = options.from_s(wall_s=wall_s()), 0, b""
+    kept: deque[bytes] = deque(maxlen=options.tail_line_count)
+    for log in (*rotated_of(path), path):
+        end, line = 0, b""
+        for at_s, end, line in timed_lines(log, since_s):  # noqa: B007 - the end of the last line
+            kept.append(options.stamped(line, at_s=at_s))
+            if options.tail_line_count is None and len(kept) == _LINES_AT_ONCE:
+                yield b"".join(kept)
+                kept.clear()
+                await turn()
+    is_followed = options.follow and not options.previous
+    if is_followed and line and not line.endswith(b"\n"):
+        # The rest of it comes.
+        kept.pop()
+        end -= len(line)
+    yield b"".join(kept)
+    if not is_followed:
+        return
+    rest = b""
+    async for piece in _pieces(path, msgspec.structs.replace(options, tail_line_count=None), start=end):
+        *lines, rest = (rest + piece).split(b"\n")
+        if lines:
+            yield b"".join(options.stamped(one + b"\n", at_s=wall_s()) for one in lines)
+    if rest:
+        yield options.stamped(rest, at_s=wall_s())
+
+
+async def _pieces(path: Path, options: LogOptions, *, start: int = 0) -> AsyncIterator[bytes]:
     file: BinaryIO = path.open("rb")
     try:
+        file.seek(start)
         if options.tail_line_count is not None:
             lines = file.read().splitlines(keepends=True)
             yield b"".join(lines[max(0, len(lines) - options.tail_line_count) :])

@@ -193,9 +193,10 @@ def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, kept: int = _LOGS_KEPT)
         for number in range(kept - 1, 0, -1):
             older = log.with_name(f"{log.name}.{number}")
             if older.exists():
-                older.replace(log.with_name(f"{log.name}.{number + 1}"))
+                _move(older, log.with_name(f"{log.name}.{number + 1}"))
         try:
             shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+            _move_times(log, log.with_name(f"{log.name}.1"))
         except OSError as error:
             if error.errno not in _FULL:
                 raise
@@ -216,6 +217,28 @@ def count_oom_kill(folder: Path) -> None:
         path.write_text(f"oom_kill {count + 1}\n")
 
 
+def rotated_of(log: Path) -> list[Path]:
+    """The copies of a log that was rotated, oldest first."""
+    copies = (log.with_name(f"{log.name}.{number}") for number in range(_LOGS_KEPT, 0, -1))
+    return [copy for copy in copies if copy.is_file()]
+
+
+def times_of(log: Path) -> Path:
+    """The file with the times of a log (``podlogs``)."""
+    return log.with_name(f"{log.name}.times")
+
+
+def _move(log: Path, target: Path) -> None:
+    log.replace(target)
+    _move_times(log, target)
+
+
+def _move_times(log: Path, target: Path) -> None:
+    times_of(target).unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        times_of(log).replace(times_of(target))
+
+
 def previous_of(log: Path) -> Path:
     """The path of the previous run's log: ``app.previous.log``."""
     return log.with_suffix(f".previous{log.suffix}")
@@ -224,7 +247,7 @@ def previous_of(log: Path) -> Path:
 def keep_previous(log: Path) -> None:
     """Set the log of an ended run aside, if there is one."""
     with contextlib.suppress(FileNotFoundError):
-        log.replace(previous_of(log))
+        _move(log, previous_of(log))
 
 
 def size_of(log: Path) -> int:

@@ -6,7 +6,8 @@ import pytest
 
 from serving.home.apiserver.logoptions import LogOptions
 from serving.home.kubelet.podstreams import FilePodLogs
-from serving.home.pods.podfolder import keep_previous, previous_of
+from serving.home.pods.podfolder import keep_previous, previous_of, rotate
+from serving.home.pods.podlogs import LogTimes
 from serving.model.errors import NotFound
 from tests.eventually import next_turn
 
@@ -60,6 +61,36 @@ async def test_who_follows_goes_on_with_the_next_run_and_after_a_rotation(log: P
         os.truncate(log, 0)
         log.write_bytes(b"new\n")  # noqa: ASYNC240 - as above
         assert await anext(pieces) == b"new\n"
+        log.unlink()  # noqa: ASYNC240 - as above
+        with pytest.raises(StopAsyncIteration):
+            await anext(pieces)
+
+
+async def test_lines_by_time_come_with_rotated_ones(log: Path) -> None:
+    times = LogTimes()
+    times.note([log.parent], wall_s=1_000)
+    rotate(log, bytes_max=1)
+    log.write_bytes(b"four\nfive")  # noqa: ASYNC240 - a few bytes
+    times.note([log.parent], wall_s=2_000)
+    assert await read(log, timestamps=True, tail_line_count=3) == (
+        b"1970-01-01T00:16:40.000000Z three\n1970-01-01T00:33:20.000000Z four\n1970-01-01T00:33:20.000000Z five"
+    )
+    assert await read(log, since_stamp="1970-01-01T00:20:00Z") == b"four\nfive"
+    assert await read(log, since_stamp="1970-01-01T01:20:00+01:00") == b"four\nfive"
+    assert await read(log, since_s=60) == b""
+    keep_previous(log)
+    # A pod that was deleted before its next start.
+    assert await read(log, since_stamp="1970-01-01T00:20:00Z") == b"four\nfive"
+
+
+async def test_who_follows_by_time_gets_whole_lines(log: Path) -> None:
+    log.write_bytes(b"one\ntw")  # noqa: ASYNC240 - a few bytes
+    logs = FilePodLogs(log.parents[2])
+    pieces = logs.read("default", "hello-1", LogOptions(container="app", follow=True, timestamps=True))
+    async with asyncio.timeout(60):
+        assert (await anext(pieces)).endswith(b"Z one\n")
+        log.write_bytes(b"one\ntwo\n")  # noqa: ASYNC240 - as above
+        assert (await anext(pieces)).endswith(b"Z two\n")
         log.unlink()  # noqa: ASYNC240 - as above
         with pytest.raises(StopAsyncIteration):
             await anext(pieces)

@@ -32,7 +32,7 @@ class LogTimes:
         self._folders: set[Path] = set()
 
     def note(self, folders: Collection[Path], *, wall_s: float) -> None:
-        """Note each log in these folders that has grown, and the last lines of pods that have ended since. Blocks on the disk."""
+        """Note the logs in these folders that have grown, and the last lines of ended pods. Blocks on the disk."""
         sizes: dict[str, int] = {}
         for folder in self._folders | set(folders):
             for path, size in _logs_in(folder):

@@ -1,12 +1,14 @@
 """Runs suites of HTTP against our daemons and others, and prints tables in Markdown.
 
-    python -m tests.conformance.http.run [--suite probe|h1spec] [--servers serving,nginx] [--target URL]
+    python -m tests.conformance.http.run [--suite probe|h1spec|interop] [--servers serving,nginx] [--target URL]
 
 Without ``--servers`` all that are installed are compared, in one run. ``--target`` is a server that runs already, such as
-``http://127.0.0.1:8080``; requests name its host. Exit 1 if a case fails on a server of ours, or on the target.
+``http://127.0.0.1:8080``; requests name its host. With ``interop`` it leads to ``python -m tests.conformance.grpc.server``.
+Exit 1 if a case fails on a server of ours, or on the target.
 """
 
 import argparse
+import asyncio
 import json
 import sys
 import urllib.parse
@@ -14,10 +16,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.conformance.grpc.cases import run_cases as run_grpc_cases
 from tests.conformance.http.probe import Outcome, read_cases, run_cases
-from tests.conformance.http.servers import HOST, MAKERS, OURS, Server, is_installed, started
+from tests.conformance.http.servers import GRPC_MAKERS, HOST, MAKERS, OURS, Server, is_installed, started
 
-SUITES = ("probe", "h1spec")
+SUITES = ("probe", "h1spec", "interop")
 _REASONS: dict[str, str] = json.loads((Path(__file__).parent / "data" / "reasons.json").read_text())
 _WAIT_S = 5.0
 
@@ -60,6 +63,31 @@ def compare(suite: str, servers: Sequence[Server], host: str) -> dict[str, list[
     return {one.name: run_cases(cases, one.address, host=host, wait_s=_WAIT_S) for one in servers}
 
 
+def grpc_table(results: dict[str, dict[str, str]]) -> Iterator[str]:
+    """One row for each server, then what fails where."""
+    yield "| server | pass | fail | of |"
+    yield "|---|---|---|---|"
+    for name, problems in results.items():
+        failed = sum(map(bool, problems.values()))
+        yield f"| {name} | {len(problems) - failed} | {failed} | {len(problems)} |"
+    yield ""
+    for name, problems in results.items():
+        yield from (f"- {name}: {case}: {problem}" for case, problem in problems.items() if problem)
+
+
+def judge_grpc(servers: Sequence[Server], host: str) -> tuple[list[str], set[str]]:
+    """Run the cases of gRPC; returns the lines to print, and the names of servers that fail one."""
+    results = {one.name: asyncio.run(run_grpc_cases(one.address, host)) for one in servers}
+    return list(grpc_table(results)), {name for name, problems in results.items() if any(problems.values())}
+
+
+def judge_http(suite: str, servers: Sequence[Server], host: str) -> tuple[list[str], set[str]]:
+    """Run a suite of HTTP/1.1; returns the same as ``judge_grpc``."""
+    results = compare(suite, servers, host)
+    failed = {name for name, outcomes in results.items() if any(one.verdict == "fail" for one in outcomes)}
+    return list(table(results)), failed
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -67,20 +95,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--servers", default="", help=f"names, with commas between them: {', '.join(MAKERS)}")
     parser.add_argument("--target", default="", help="the URL of a server that runs already")
     given = parser.parse_args(arguments)
+    is_grpc = given.suite == "interop"
+
+    def judge(servers: Sequence[Server], host: str) -> set[str]:
+        lines, failed = judge_grpc(servers, host) if is_grpc else judge_http(given.suite, servers, host)
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+        return failed
+
     if given.target:
         url = urllib.parse.urlsplit(given.target)
         if url.scheme != "http" or not url.hostname:
             parser.error(f"--target {given.target!r} is no URL like http://127.0.0.1:8080")
-        server = Server(name=url.netloc, address=(url.hostname, url.port or 80))
-        results, judged = compare(given.suite, [server], url.netloc), {server.name}
-    else:
-        names = given.servers.split(",") if given.servers else [name for name in MAKERS if is_installed(name)]
-        if unknown := [name for name in names if name not in MAKERS]:
-            parser.error(f"--servers {', '.join(unknown)}: known are {', '.join(MAKERS)}")
-        with started(names) as servers:
-            results, judged = compare(given.suite, servers, HOST), set(OURS)
-    sys.stdout.writelines(f"{line}\n" for line in table(results))
-    return int(any(one.verdict == "fail" for name in judged & set(results) for one in results[name]))
+        return int(bool(judge([Server(name=url.netloc, address=(url.hostname, url.port or 80))], url.netloc)))
+    makers = GRPC_MAKERS if is_grpc else MAKERS
+    names = given.servers.split(",") if given.servers else [name for name in makers if is_installed(name)]
+    if unknown := [name for name in names if name not in makers]:
+        parser.error(f"--servers {', '.join(unknown)}: known are {', '.join(makers)}")
+    with started(names, grpc=is_grpc) as servers:
+        return int(bool(judge(servers, HOST) & set(OURS)))
 
 
 if __name__ == "__main__":

@@ -62,6 +62,28 @@ DefaultRuntimeDir "{folder}"
 ProxyPass "/" "http://127.0.0.1:{app}/"
 """
 
+_NGINX_GRPC = """
+daemon off; master_process off; pid {folder}/nginx-grpc.pid; error_log /dev/null crit;
+events {{ worker_connections 1024; }}
+http {{
+  access_log off; client_max_body_size 0; client_body_temp_path {folder}/grpc-body; proxy_temp_path {folder}/grpc-proxy;
+  fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+  server {{ listen 127.0.0.1:{port} http2; location / {{ grpc_pass grpc://127.0.0.1:{app}; }} }}
+}}
+"""
+_HAPROXY_GRPC = """
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 60s
+  timeout server 60s
+frontend f
+  bind 127.0.0.1:{port} proto h2
+  default_backend b
+backend b
+  server s 127.0.0.1:{app} proto h2
+"""
+
 # Ours, in the order of tables.
 OURS = ("serving", "queue-proxy", "in-process")
 _PROGRAMS = {"nginx": "nginx", "haproxy": "haproxy", "apache": "apache2"}
@@ -95,7 +117,7 @@ class Stage:
             process = subprocess.Popen(
                 [*command(port)],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {}), **_pod(port)},
+                env={**os.environ, "PYTHONPATH": str(ROOT), **_pod(port), **(environment or {})},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
@@ -124,11 +146,14 @@ class Stage:
         """The origin, by uvicorn."""
         return self.start(lambda port: [*_PYTHON, "uvicorn", _APP, "--port", str(port), "--log-level", "critical"])
 
-    def queue_proxy(self, app: int) -> int:
+    def grpc_app(self) -> int:
+        """The server of the interoperability cases."""
+        return self.start(lambda port: [*_PYTHON, "tests.conformance.grpc.server", str(port)])
+
+    def queue_proxy(self, app: int, protocol: str = "http1") -> int:
         """A queue-proxy in front of an app."""
-        return self.start(
-            lambda _: [*_PYTHON, "serving.queueproxy.main"], environment={"SERVING_POD_APP": f"127.0.0.1:{app}"}
-        )
+        pod = {"SERVING_POD_APP": f"127.0.0.1:{app}", "SERVING_POD_PROTOCOL": protocol}
+        return self.start(lambda _: [*_PYTHON, "serving.queueproxy.main"], environment=pod)
 
     def in_process(self) -> int:
         """The origin with the queue-proxy in its process."""
@@ -173,6 +198,14 @@ MAKERS: dict[str, Callable[[Stage, int], int]] = {
     "uvicorn": lambda stage, _: stage.app(),
 }
 
+GRPC_MAKERS: dict[str, Callable[[Stage, int], int]] = {
+    "serving": lambda stage, app: stage.activator(stage.queue_proxy(app, "h2c")),
+    "queue-proxy": lambda stage, app: stage.queue_proxy(app, "h2c"),
+    "nginx": lambda stage, app: stage.configured(_NGINX_GRPC, "nginx", "-c", "{}", "-p", str(stage.folder), app=app),
+    "haproxy": lambda stage, app: stage.configured(_HAPROXY_GRPC, "haproxy", "-db", "-f", "{}", app=app),
+    "grpcio": lambda _, app: app,
+}
+
 
 def is_installed(name: str) -> bool:
     """Whether this machine has the program of a server."""
@@ -180,12 +213,13 @@ def is_installed(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def started(names: list[str]) -> Iterator[list[Server]]:
-    """Start servers by their names, in front of one origin."""
+def started(names: Sequence[str], *, grpc: bool = False) -> Iterator[list[Server]]:
+    """Start servers by their names, in front of one origin, which speaks gRPC if ``grpc``."""
+    makers = GRPC_MAKERS if grpc else MAKERS
     with tempfile.TemporaryDirectory() as folder:
         stage = Stage(Path(folder))
         try:
-            app = stage.app()
-            yield [Server(name=name, address=("127.0.0.1", MAKERS[name](stage, app))) for name in names]
+            app = stage.grpc_app() if grpc else stage.app()
+            yield [Server(name=name, address=("127.0.0.1", makers[name](stage, app))) for name in names]
         finally:
             stage.close()

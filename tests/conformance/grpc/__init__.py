@@ -1,0 +1,1 @@
+"""The interoperability cases of gRPC, between its own client and server, through proxies."""

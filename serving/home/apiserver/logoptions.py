@@ -9,7 +9,6 @@ from typing import Protocol
 
 import msgspec
 
-from serving.aio.clock import micro_stamp
 from serving.home.apiserver.requests import Fault, is_set
 from serving.model.knative import DEFAULT_CONTAINER_ANNOTATION, QUEUE_PROXY
 from serving.model.objects import Object
@@ -56,10 +55,6 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
         """The time of the first line, in seconds since the epoch; 0 is no limit."""
         since_s = 0.0 if self.since_s is None else wall_s - self.since_s
         return max(since_s, moment_s(self.since_stamp) if self.since_stamp else 0.0)
-
-    def stamped(self, line: bytes, *, at_s: float) -> bytes:
-        """A line, with its time before it if the options ask for it."""
-        return micro_stamp(at_s).encode() + b" " + line if self.timestamps else line
 
 
 class KeptLog(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from serving.aio.clock import wall_s
+from serving.aio.clock import micro_stamp, wall_s
 from serving.aio.cooperative import turn
 from serving.home.apiserver.channels import STDOUT
 from serving.home.apiserver.logoptions import KeptLog, LogOptions
@@ -87,7 +87,7 @@ async def _timed(path: Path, options: LogOptions) -> AsyncIterator[bytes]:
     for log in (*rotated_of(path), path):
         end, line = 0, b""
         for at_s, end, line in timed_lines(log, since_s):  # noqa: B007 - the end of the last line
-            kept.append(options.stamped(line, at_s=at_s))
+            kept.append(_stamped(line, options, at_s=at_s))
             if options.tail_line_count is None and len(kept) == _LINES_AT_ONCE:
                 yield b"".join(kept)
                 kept.clear()
@@ -104,9 +104,14 @@ async def _timed(path: Path, options: LogOptions) -> AsyncIterator[bytes]:
     async for piece in _pieces(path, msgspec.structs.replace(options, tail_line_count=None), start=end):
         *lines, rest = (rest + piece).split(b"\n")
         if lines:
-            yield b"".join(options.stamped(one + b"\n", at_s=wall_s()) for one in lines)
+            yield b"".join(_stamped(one + b"\n", options, at_s=wall_s()) for one in lines)
     if rest:
-        yield options.stamped(rest, at_s=wall_s())
+        yield _stamped(rest, options, at_s=wall_s())
+
+
+def _stamped(line: bytes, options: LogOptions, *, at_s: float) -> bytes:
+    """A line, with its time before it if the options ask for it."""
+    return micro_stamp(at_s).encode() + b" " + line if options.timestamps else line
 
 
 async def _pieces(path: Path, options: LogOptions, *, start: int = 0) -> AsyncIterator[bytes]:

@@ -58,7 +58,7 @@ from serving.home.kubelet.nodecontext import NodeContext, gone_log_limits
 from serving.home.kubelet.podstreams import FilePodLogs, LocalPodStreams
 from serving.home.kubelet.virtualnodes import VIRTUAL_NODES_VARIABLE, VirtualNodes
 from serving.home.processes.confine import ISOLATION_VARIABLE
-from serving.home.processes.isolation import MODES, isolation_of
+from serving.home.processes.isolation import GAP_VARIABLE, MODES, isolation_of
 from serving.home.processes.processruntime import ProcessRuntime
 from serving.home.state import StateFolder
 from serving.home.store.journal import Journal
@@ -102,6 +102,7 @@ async def _body(stop: asyncio.Event) -> None:
         cgroups=await asyncio.to_thread(_cgroups, state.path, containers),
         hosts=state.hosts,
         virtual=virtual,
+        isolation_gap=os.environ.get(GAP_VARIABLE, ""),
         isolation=isolation_of(os.environ.get(ISOLATION_VARIABLE, MODES[0]), state.path),
         proxy=lambda: msgspec.structs.replace(config.proxy.settings, inner_tls=inner_tls),
         scaling=lambda: config.scaling.settings,

@@ -171,6 +171,8 @@ MIRROR_POD_ANNOTATION = "kubernetes.io/config.mirror"
 
 CONDITION_READY = "Ready"
 CONDITION_ACTIVE = "Active"
+CONDITION_ISOLATED = f"{OWN_GROUP}/Isolated"
+"""On a pod of one machine that is a process: whether it has all layers of isolation. Only pods without some have it, as False."""
 CONDITION_DORMANT = f"{OWN_GROUP}/Dormant"
 """On a pod: its app sleeps. Only pods that may sleep have it."""
 DORMANT_REASONS = (AWAKE_REASON, IDLE_REASON) = ("Running", "Idle")

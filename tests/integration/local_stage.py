@@ -155,6 +155,7 @@ async def controlled(
     containers: ContainerHost | None = None,
     virtual: VirtualNodes | None = None,
     isolation: str = "default",
+    gap: str = "",
 ) -> AsyncIterator[Machine]:
     """A kubelet and a manager, as in the control process; leaving it ends that process."""
     cluster = MemoryCluster()
@@ -174,6 +175,7 @@ async def controlled(
         cgroups=cgroups,
         virtual=virtual,
         isolation=isolation_of(isolation, state.path),
+        isolation_gap=gap,
     )
     kubelet = Kubelet(node)
     async with asyncio.TaskGroup() as group:

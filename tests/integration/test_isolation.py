@@ -12,6 +12,8 @@ import pytest
 
 from serving.home.processes.confine import landlock_abi
 from serving.home.processes.isolation import isolation_of, missing_layers
+from serving.model.knative import CONDITION_ISOLATED
+from serving.model.objects import condition_of
 from tests.integration.local_stage import HELLO, controlled, manifest, template_process
 from tests.integration.test_preload import event_with, preloaded, response_of
 from tests.tidy.sources import ROOT
@@ -121,3 +123,16 @@ async def test_without_isolation_the_attacker_succeeds(tmp_path: Path) -> None:
     # What does no harm to the machine.
     only = ["read the token", "read another pod's files", "read another pod's environment", "kill another pod"]
     assert await attacked(tmp_path, "none", only=only) == dict.fromkeys(only, "")
+
+
+async def test_a_pod_that_is_isolated_less_says_so_in_a_condition(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state, isolation="none", gap="--isolation none") as machine:
+            await machine.start(manifest())
+            pod = await machine.ready()
+            found = condition_of(pod, CONDITION_ISOLATED)
+            assert (found["status"], found["reason"], found["message"]) == (
+                "False",
+                "LayersMissing",
+                "--isolation none",
+            )

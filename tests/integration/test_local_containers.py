@@ -1,6 +1,7 @@
 """Pods as containers of images: started, served through their queue-proxy, limited, probed, taken over, removed."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from serving.home.containers.cgroups import Limits
 from serving.home.containers.network import remove_leftovers
 from serving.home.containers.podsandbox import ContainerHost, container_host
 from serving.home.kubelet.virtualnodes import VirtualNodes
-from serving.model.objects import Object
+from serving.model.objects import Object, nested
 from tests.eventually import until
 from tests.integration.image_stage import BUSYBOX, app_image, needs_containers
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
@@ -221,6 +222,40 @@ async def test_root_of_a_container_has_few_rights(machine: Machine) -> None:
     bound = next(line for line in machine.log("p").splitlines() if line.startswith("CapEff:"))
     # Neither SYS_ADMIN (21), nor NET_ADMIN (12), nor MKNOD (27), nor SYS_PTRACE (19).
     assert not any(int(bound.split()[1], 16) >> number & 1 for number in (21, 12, 27, 19))
+
+
+async def test_a_profile_of_the_machine_filters_calls(machine: Machine, tmp_path: Path) -> None:
+    profiles = tmp_path / "state" / "seccomp"
+    profiles.mkdir()
+    rules = [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 95}]
+    profile = {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules}
+    (profiles / "no-folders.json").write_text(json.dumps(profile))
+    context = {"seccompProfile": {"type": "Localhost", "localhostProfile": "no-folders.json"}}
+    # 95 is EOPNOTSUPP, which no folder gives by itself.
+    command = ["/bin/sh", "-c", "mkdir /tmp/x; exec httpd -f -p 8080 -h /"]
+    await machine.start(boxed(command=command, securityContext=context))
+    await machine.ready()
+    await until(lambda: "Operation not supported" in machine.log("p"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"hostUsers": False}, "expected hostUsers true, or none"),
+        (
+            {"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "none.json"}}},
+            "'none.json' to be a profile below",
+        ),
+    ],
+)
+async def test_isolation_that_cannot_be_had_is_refused(machine: Machine, spec: Object, said: str) -> None:
+    pod = boxed()
+    pod["spec"] |= spec
+    await machine.start(pod)
+    state = await machine.until(lambda one: (nested(status_of(one), "state", "waiting") or {}).get("message"))
+    waiting = status_of(state)["state"]["waiting"]
+    assert waiting["reason"] == "CreateContainerConfigError"
+    assert said in waiting["message"]
 
 
 async def test_a_config_map_is_at_its_path_and_read_only(machine: Machine) -> None:

@@ -25,6 +25,7 @@ from serving.cli.client.rows import dormant_counts, header_of, revision_row, ser
 from serving.cli.services.url import address_of
 from serving.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE, Kind
 from serving.model.errors import InvalidValue
+from serving.model.knative import CONDITION_ISOLATED
 from serving.model.objects import Object, name_of, namespace_of, nested
 
 _LOG_LINES = 15
@@ -99,6 +100,8 @@ def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator
         yield from _titled("Revisions", aligned([header, *found], indent="  "))
     titles, rows = server_table(api, POD, name="", selector=selector_of(name), everywhere=False)
     yield from _titled("Pods", aligned([titles, *rows], indent="  ") if rows else ["  none: it is at zero"])
+    gaps = filter(None, (condition(one, CONDITION_ISOLATED).get("message") for one in pods))
+    yield from (line for gap in dict.fromkeys(gaps) for line in wrapped(f"Isolation: {gap}", indent="  "))
     events = _events(api, [service, *revisions, *pods])
     yield from _event_lines(events, now_s=now_s, said=ready.get("message", ""))
     if log:

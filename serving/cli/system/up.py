@@ -20,7 +20,7 @@ from serving.cli.nodes.nodeflags import NODE_FLAGS, nodes_environment, with_node
 from serving.cli.system.reload import reload_system
 from serving.home.containers.network import bind_gateway, gateway_of, remove_leftovers
 from serving.home.processes.confine import ISOLATION_VARIABLE
-from serving.home.processes.isolation import MODES, require_layers
+from serving.home.processes.isolation import GAP_VARIABLE, MODES, isolation_gap
 from serving.home.processes.process_lifetime import die_with_parent
 from serving.home.state import StateFolder, default_state_path
 from serving.home.supervisor.binding import PORTS, bind
@@ -258,7 +258,7 @@ def up(  # noqa: PLR0913 - options
         has_certificate = any({**os.environ, **environment}.get(f"{_TLS}{name}") for name in _TLS_SOURCES)
         # First: the holder of the state folder also holds its ports, and explains more.
         state.hold()
-        require_layers(isolation, state.path)
+        environment |= {GAP_VARIABLE: isolation_gap(isolation, state.path)}
         # Until there is a certificate, of a DomainMapping, connections are refused.
         sockets = bind(by_name, unheard=() if has_certificate else ("tls",))
         state.open("https://{}:{}".format(*sockets["api"].getsockname()))

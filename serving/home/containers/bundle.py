@@ -82,7 +82,7 @@ class ContainerBox(msgspec.Struct, frozen=True, kw_only=True):
     """The start parameters of a container: arguments, environment, working folder, user, mounts, network.
 
     ``network`` is the path of the pod's network namespace; ``cgroup`` is for a runtime that joins cgroups itself, and
-    ``cgroup_views`` are folders by the path at which the container reads them. ``is_rootless``: it has a single user, and shares
+    ``cgroup_views`` are folders by the path at which the container reads them. ``seccomp`` is its own profile, None for Docker's. ``is_rootless``: it has a single user, and shares
     the machine's network.
     """
 
@@ -95,6 +95,7 @@ class ContainerBox(msgspec.Struct, frozen=True, kw_only=True):
     network: str
     cgroup: str = ""
     cgroup_views: Mapping[str, str] = {}
+    seccomp: Object | None = None
     is_rootless: bool = False
 
 
@@ -140,7 +141,7 @@ def bundle_config(box: ContainerBox, security: Object) -> Object:
         "readonlyPaths": list(_READ_ONLY),
     }
     if (security.get("seccompProfile") or {}).get("type") != "Unconfined":
-        linux["seccomp"] = oci_profile()
+        linux["seccomp"] = box.seccomp or oci_profile()
     if box.cgroup:
         linux["cgroupsPath"] = box.cgroup
     return {
@@ -151,7 +152,7 @@ def bundle_config(box: ContainerBox, security: Object) -> Object:
             "args": list(box.arguments),
             "env": [f"{name}={value}" for name, value in box.environment.items()],
             "cwd": box.folder or "/",
-            "capabilities": _capabilities(security, is_root=box.user.uid == 0),
+            "capabilities": capabilities_of(security, is_root=box.user.uid == 0),
             "noNewPrivileges": security.get("allowPrivilegeEscalation") is not True,
             "oomScoreAdj": 0,
         },
@@ -187,7 +188,7 @@ def _bind(mount: MountPoint) -> Object:
     return {"destination": mount.target, "type": "bind", "source": mount.source, "options": options}
 
 
-def _capabilities(security: Object, *, is_root: bool) -> dict[str, list[str]]:
+def capabilities_of(security: Object, *, is_root: bool) -> dict[str, list[str]]:
     """Capabilities by set. A user other than root has them only as the bounding set, as in Docker."""
     asked = security.get("capabilities") or {}
     added, dropped = _names(asked.get("add") or ()), _names(asked.get("drop") or ())

@@ -12,17 +12,25 @@ from pathlib import Path
 import msgspec
 
 from serving.aio.cooperative import finished_in_thread
-from serving.home.containers.bundle import ContainerBox, arguments_of, bundle_config, environment_of, security_of
+from serving.home.containers.bundle import (
+    ContainerBox,
+    arguments_of,
+    bundle_config,
+    capabilities_of,
+    environment_of,
+    security_of,
+)
 from serving.home.containers.cgroups import CgroupTree, PodCgroups, find_cgroups, limits_of
 from serving.home.containers.engine import find_engine, joins_cgroups, runtime_arguments
 from serving.home.containers.network import PodNetworks, cgroup_name_of, networks_of
+from serving.home.containers.seccompprofile import local_profile
 from serving.home.containers.users import user_of
 from serving.home.images.pullers import installed_pullers
 from serving.home.images.reference import parse_reference
 from serving.home.images.source import ID_SCHEME, ImageSource
 from serving.home.images.store import ImageStore, StoredImage
 from serving.home.pods.locations import PodLocation
-from serving.home.pods.podplan import all_containers, container_name_of, serves
+from serving.home.pods.podplan import all_containers, container_name_of, refuse_unsupported, serves
 from serving.home.processes.mounts import MountPoint, OverlayMount
 from serving.home.processes.orders import Launch, StartProcess
 from serving.home.state import StateFolder
@@ -37,7 +45,7 @@ class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
     """The container runtime of this machine: its path, images, networks, and cgroups if available.
 
     Without ``networks`` containers are rootless: they share the machine's network and the user of this process, and resolve names
-    by the file ``hosts``.
+    by the file ``hosts``. ``profiles`` is the folder of seccomp profiles.
     """
 
     runtime: str
@@ -45,6 +53,7 @@ class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
     networks: PodNetworks | None
     cgroups: CgroupTree | None
     hosts: Path
+    profiles: Path
 
     def remove(self, pod: str) -> None:
         """Remove a pod's network and cgroups, if any, and kill the processes in them. Blocks."""
@@ -141,6 +150,7 @@ class PodSandbox:
             OSError: when its folder cannot be written.
         """
         name = container_name_of(container)
+        refuse_unsupported(self._manifest, container, is_process=False, has_users=self.is_rootless)
         image = self._images[name]
         folder = self._folder / "containers" / name
         folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
@@ -165,6 +175,11 @@ class PodSandbox:
             cgroup=cgroup,
             cgroup_views=self.cgroups.views(name),
             is_rootless=self.is_rootless,
+            seccomp=local_profile(
+                self._host.profiles,
+                security,
+                capabilities=frozenset(capabilities_of(security, is_root=True)["bounding"]),
+            ),
         )
         (folder / "config.json").write_bytes(msgspec.json.encode(bundle_config(box, security)))
         state, errors = str(folder / "state"), str(folder / "errors")
@@ -236,14 +251,18 @@ def container_host(state: Path, runtime: str = "") -> tuple[ContainerHost | None
     engine = find_engine(runtime)
     if not engine.runtime:
         return None, engine.reason
-    hosts = StateFolder(state).hosts
+    hosts, profiles = StateFolder(state).hosts, state / "seccomp"
     source = ImageSource(ImageStore(state / "images"), installed_pullers())
     if engine.is_rootless:
-        return ContainerHost(runtime=engine.runtime, images=source, networks=None, cgroups=None, hosts=hosts), ""
+        return ContainerHost(
+            runtime=engine.runtime, images=source, networks=None, cgroups=None, hosts=hosts, profiles=profiles
+        ), ""
     networks = networks_of(state)
     try:
         networks.prepare()
     except OSError as error:
         return None, f"pods cannot have networks of their own: {error.filename}: {error.strerror}"
     cgroups = find_cgroups(cgroup_name_of(state))
-    return ContainerHost(runtime=engine.runtime, images=source, networks=networks, cgroups=cgroups, hosts=hosts), ""
+    return ContainerHost(
+        runtime=engine.runtime, images=source, networks=networks, cgroups=cgroups, hosts=hosts, profiles=profiles
+    ), ""

@@ -37,8 +37,9 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     processes. ``pacer`` bounds how many pods start at once. ``virtual`` are the virtual nodes of this machine, None if it
     is one node. ``proxy`` are the current settings of queue-proxies, ``scaling`` those of the autoscaler. ``authority`` is
     the certificate by which queue-proxies know daemons, "" without inner TLS. ``isolation`` is that of processes, None for
-    none. ``restore`` creates a pod of an earlier process with its uid, where the store can; else it gets a new one.
-    ``gone_logs`` bounds the logs of deleted pods. ``eviction_free_ratio`` is the part of the disk below which pods are evicted.
+    none, and ``isolation_gap`` what it lacks here. ``restore`` creates a pod of an earlier process with its uid, where the store
+    can; else it gets a new one. ``gone_logs`` bounds the logs of deleted pods. ``eviction_free_ratio`` is the part of the disk
+    below which pods are evicted.
     """
 
     cluster: Cluster
@@ -56,6 +57,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     pacer: StartPacer = msgspec.field(default_factory=StartPacer)
     virtual: VirtualNodes | None = None
     isolation: Isolation | None = None
+    isolation_gap: str = ""
     authority: str = ""
     proxy: Callable[[], QueueProxySettings] = QueueProxySettings
     scaling: Callable[[], AutoscalerSettings] = AutoscalerSettings

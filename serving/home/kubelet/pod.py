@@ -36,7 +36,7 @@ from serving.home.pods.podplan import (
     init_containers,
     is_own_proxy,
 )
-from serving.home.pods.podstatus import pod_status, with_dormancy
+from serving.home.pods.podstatus import pod_status, with_dormancy, with_isolation
 from serving.home.pods.sources import Sources
 from serving.home.pods.unready import Unready
 from serving.home.pods.usage import SessionTotals
@@ -353,6 +353,8 @@ class PodRun:
             )
             if self.sleep.can_sleep:
                 status = with_dormancy(status, self.manifest, is_dormant=self.sleep.is_dormant, stamp=stamp())
+            if self._node.isolation_gap and self.kind and not self.kind.has_images:
+                status = with_isolation(status, self.manifest, gap=self._node.isolation_gap, stamp=stamp())
             try:
                 written = await self._node.cluster.patch(POD, *self.key, patch={"status": status}, subresource="status")
                 self.manifest = {**self.manifest, "status": written["status"]}

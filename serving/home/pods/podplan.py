@@ -46,6 +46,10 @@ _SHELL_WORDS = frozenset(
 )
 # All pods of a revision have one; to split it takes a quarter of a millisecond of a cold start.
 _COMMANDS_KEPT = 1024
+_NO_USERS = "hostUsers true, or none: only `serving up` of a user other than root gives containers users of their own"
+_NO_PROFILE = (
+    "seccompProfile RuntimeDefault, or none: profiles of files are for containers of images, and this is a process"
+)
 _NO_PROGRAM = "an image that can be run here: who wrote the pod may not run programs of this machine"
 _NO_COMMAND = (
     f"a command, args, or the annotation {COMMAND_ANNOTATION} on the template: on one machine there is no container engine "
@@ -78,6 +82,18 @@ class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
     waiting_message: str = ""
 
 
+def refuse_unsupported(pod: Object, container: Object, *, is_process: bool, has_users: bool) -> None:
+    """Raise ``InvalidValue`` for isolation that a container asks for and would not get.
+
+    ``has_users``: it has a user namespace.
+    """
+    if pod["spec"].get("hostUsers") is False and not has_users:
+        raise InvalidValue(text="hostUsers: false", expected=_NO_USERS)
+    security = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
+    if is_process and (security.get("seccompProfile") or {}).get("type") == "Localhost":
+        raise InvalidValue(text="seccompProfile: Localhost", expected=_NO_PROFILE)
+
+
 def app_plan(
     pod: Object, container: Object, *, port: int, home: str, given: Mapping[str, str], snapshot: str = ""
 ) -> AppPlan:
@@ -86,6 +102,7 @@ def app_plan(
     ``given`` is the environment of its manifest, ``home`` the pod's folder, ``snapshot`` the folder of the application's snapshot
     if it has one. Only the container that serves gets the port.
     """
+    refuse_unsupported(pod, container, is_process=True, has_users=False)
     if IMAGES_ONLY_ANNOTATION in annotations_of(pod):
         raise InvalidValue(text=container.get("image", ""), expected=_NO_PROGRAM)
     annotation = (pod["metadata"].get("annotations") or {}).get(COMMAND_ANNOTATION, "")

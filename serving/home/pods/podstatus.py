@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from serving.home.pods.podplan import ContainerState, all_containers, container_name_of, init_containers
 from serving.home.pods.unready import Unready
-from serving.model.knative import AWAKE_REASON, CONDITION_DORMANT, IDLE_REASON
+from serving.model.knative import AWAKE_REASON, CONDITION_DORMANT, CONDITION_ISOLATED, IDLE_REASON
 from serving.model.objects import Object, nested
 
 BROKEN = "CreateContainerError"
@@ -78,6 +78,14 @@ def with_dormancy(status: Object, pod: Object, *, is_dormant: bool, stamp: str) 
     made = _condition(before, CONDITION_DORMANT, is_true=is_dormant, stamp=stamp, unready=awake)
     if is_dormant:
         made |= {"reason": IDLE_REASON, "message": "the app is frozen; the next request thaws it"}
+    return {**status, "conditions": [*status["conditions"], made]}
+
+
+def with_isolation(status: Object, pod: Object, *, gap: str, stamp: str) -> Object:
+    """The status of a pod of processes on a machine that isolates it less; ``gap`` says by what."""
+    before = {one["type"]: one for one in nested(pod, "status", "conditions") or ()}
+    unready = Unready(reason="LayersMissing", message=gap)
+    made = _condition(before, CONDITION_ISOLATED, is_true=False, stamp=stamp, unready=unready)
     return {**status, "conditions": [*status["conditions"], made]}
 
 

@@ -25,6 +25,9 @@ from serving.home.processes.seccomp import filter_program
 from serving.model.errors import Problem, SettingsError
 from serving.model.event import digest
 
+GAP_VARIABLE = "SERVING_ISOLATION_GAP"
+"""The environment variable by which the supervisor passes ``isolation_gap`` to the control process."""
+
 MODES = ("default", "strict", "none")
 """The values of ``serving up --isolation``."""
 
@@ -212,10 +215,16 @@ def missing_layers(isolation: Isolation, *, tried: Callable[[dict[str, Any]], li
     return tried(plan_of(msgspec.structs.replace(wanted, is_strict=False)))
 
 
-def require_layers(mode: str, state: Path) -> None:
-    """Raise ``SettingsError`` if strict isolation is requested and this machine lacks a layer."""
+def isolation_gap(mode: str, state: Path) -> str:
+    """Why pods that are processes have less isolation than by default; "" if they have all. Forks: not from threads.
+
+    Raises ``SettingsError`` if strict isolation is requested and this machine lacks a layer.
+    """
     wanted = isolation_of(mode, state)
-    if wanted is not None and wanted.is_strict and (missing := missing_layers(wanted)):
+    if wanted is None:
+        return "--isolation none: the pod has the rights of the user who runs serving"
+    missing = missing_layers(wanted)
+    if wanted.is_strict and missing:
         expected = "a machine that has all layers, see docs/isolation.md, or --isolation default"
         raise SettingsError(
             [
@@ -223,3 +232,4 @@ def require_layers(mode: str, state: Path) -> None:
                 for one in missing
             ]
         )
+    return f"not isolated by {'; '.join(missing)}" if missing else ""

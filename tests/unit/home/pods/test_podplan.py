@@ -55,6 +55,21 @@ def test_nothing_to_run_says_what_is_missing() -> None:
         plan({"image": "hello"})
 
 
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"hostUsers": False}, "hostUsers true, or none"),
+        ({"securityContext": {"seccompProfile": {"type": "Localhost"}}}, "seccompProfile RuntimeDefault, or none"),
+    ],
+)
+def test_a_process_is_refused_isolation_that_it_would_not_get(spec: Object, expected: str) -> None:
+    one = pod({"name": "c", "command": ["run"]})
+    one["spec"] |= spec
+    with pytest.raises(InvalidValue) as raised:
+        app_plan(one, one["spec"]["containers"][0], port=1, home="/", given={})
+    assert raised.value.expected.startswith(expected)
+
+
 def test_a_pod_for_images_only_never_runs_its_command_as_a_process() -> None:
     with pytest.raises(InvalidValue, match="may not run programs of this machine"):
         plan({"image": "hello", "command": ["sh"]}, **{"serving.dev/images-only": "true"})

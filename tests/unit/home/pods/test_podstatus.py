@@ -1,7 +1,8 @@
 import pytest
 
 from serving.home.pods.podplan import ContainerState
-from serving.home.pods.podstatus import broken_status, pod_status
+from serving.home.pods.podstatus import broken_status, pod_status, with_isolation
+from serving.model.knative import CONDITION_ISOLATED
 from serving.model.objects import Object
 
 POD: Object = {"metadata": {"name": "p", "namespace": "default"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
@@ -109,3 +110,11 @@ def test_a_pod_that_runs_again_has_no_reason_of_its_own() -> None:
     found = status({"c": RUNNING}, before={"reason": "CreateContainerError", "message": "why"})
     assert (found["reason"], found["message"]) == (None, None)
     assert "reason" not in status({"c": RUNNING})
+
+
+def test_a_pod_that_is_isolated_less_says_by_what_and_keeps_the_time() -> None:
+    found = with_isolation(status({"c": ContainerState(is_running=True)}), POD, gap="not isolated by x", stamp="now")
+    (made,) = [one for one in found["conditions"] if one["type"] == CONDITION_ISOLATED]
+    assert (made["status"], made["reason"], made["message"]) == ("False", "LayersMissing", "not isolated by x")
+    again = with_isolation(found, {**POD, "status": found}, gap="not isolated by x", stamp="later")
+    assert again["conditions"][-1]["lastTransitionTime"] == "now"

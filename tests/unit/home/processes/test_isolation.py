@@ -1,18 +1,22 @@
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from serving.home.processes import isolation as module
 from serving.home.processes.isolation import (
     Isolation,
     closed_above,
     files_of,
     is_open,
+    isolation_gap,
     isolation_of,
     missing_layers,
     plan_of,
 )
+from serving.model.errors import SettingsError
 
 STATE = "/var/state"
 OWN_USER = 0x70000000 + (3 << 8) + 7
@@ -158,3 +162,25 @@ def test_a_plan_has_every_field_in_types_of_json() -> None:
     plan = plan_of(isolation("strict").confinement(address="127.64.0.1", shown=(), ports=(1,)))
     assert plan.keys() == {"hidden", "shown", "owned", "user", "has_own_pids", "ports", "is_strict", "filter"}
     assert plan["ports"] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("mode", "missing", "gap"),
+    [
+        ("default", (), ""),
+        ("default", ("seccomp: no list", "user: no"), "not isolated by seccomp: no list; user: no"),
+        ("strict", (), ""),
+        ("none", (), "--isolation none: the pod has the rights of the user who runs serving"),
+    ],
+)
+def test_what_a_machine_does_not_give_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, missing: Sequence[str], gap: str
+) -> None:
+    monkeypatch.setattr(module, "missing_layers", lambda _: list(missing))
+    assert isolation_gap(mode, tmp_path) == gap
+
+
+def test_strict_refuses_a_machine_that_lacks_a_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "missing_layers", lambda _: ["user: no"])
+    with pytest.raises(SettingsError, match="not possible here: user: no"):
+        isolation_gap("strict", tmp_path)

@@ -1,0 +1,120 @@
+"""Reads seccomp profiles of the machine, for containers with ``seccompProfile: Localhost``.
+
+A profile is a JSON file in the format of Docker and of Kubernetes' ``seccompProfile: Localhost``, below ``seccomp`` in the state
+folder. It becomes ``linux.seccomp`` of the OCI runtime specification. Rules that depend on capabilities, architectures or the kernel
+are decided here, as by Docker. Source: moby/profiles, seccomp; kubernetes, "Restrict a Container's Syscalls with seccomp".
+"""
+
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serving.model.errors import InvalidValue
+from serving.model.objects import Object
+
+_BYTES_MAX = 2**20
+_ARCHITECTURES = {
+    "x86_64": ("amd64", ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]),
+    "aarch64": ("arm64", ["SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"]),
+}
+
+
+class _When(msgspec.Struct, frozen=True, rename="camel"):
+    caps: list[str] = []
+    arches: list[str] = []
+    min_kernel: str = ""
+
+
+class _Argument(msgspec.Struct, frozen=True, rename="camel"):
+    index: int
+    value: int
+    op: str
+    value_two: int = 0
+
+
+class _Rule(msgspec.Struct, frozen=True, rename="camel"):
+    action: str
+    names: list[str] = []
+    name: str = ""
+    args: list[_Argument] | None = None
+    errno_ret: int | None = None
+    includes: _When | None = None
+    excludes: _When | None = None
+
+
+class _Profile(msgspec.Struct, frozen=True, rename="camel"):
+    default_action: str
+    default_errno_ret: int | None = None
+    architectures: list[str] | None = None
+    flags: list[str] | None = None
+    syscalls: list[_Rule] | None = None
+
+
+def local_profile(folder: Path, security: Object, *, capabilities: frozenset[str] = frozenset()) -> Object | None:
+    """The profile of a security context as ``linux.seccomp``; None if it names none.
+
+    Raises:
+        InvalidValue: when the file is missing, is outside of ``folder``, or is no profile.
+    """
+    asked = security.get("seccompProfile") or {}
+    if asked.get("type") != "Localhost":
+        return None
+    name = asked.get("localhostProfile") or ""
+    path = folder / name
+    expected = f"seccompProfile.localhostProfile {name!r} to be a profile below {folder}"
+    if not name or not path.resolve().is_relative_to(folder.resolve()):
+        raise InvalidValue(text=name, expected=expected)
+    try:
+        with path.open("rb") as file:
+            profile = msgspec.json.decode(file.read(_BYTES_MAX), type=_Profile)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InvalidValue(text=name, expected=f"{expected}: {error}") from error
+    return _oci(profile, capabilities)
+
+
+def _oci(profile: _Profile, capabilities: frozenset[str]) -> Object:
+    machine, known = _ARCHITECTURES.get(platform.machine(), ("", []))
+    rules = [
+        _rule(one)
+        for one in profile.syscalls or ()
+        if (one.includes is None or _holds(one.includes, machine, capabilities, is_all=True))
+        and (one.excludes is None or not _holds(one.excludes, machine, capabilities, is_all=False))
+    ]
+    found: dict[str, Any] = {
+        "defaultAction": profile.default_action,
+        "architectures": profile.architectures or known,
+        "syscalls": rules,
+    }
+    if profile.default_errno_ret is not None:
+        found["defaultErrnoRet"] = profile.default_errno_ret
+    if profile.flags:
+        found["flags"] = profile.flags
+    return found
+
+
+def _rule(rule: _Rule) -> Mapping[str, Any]:
+    found: dict[str, Any] = {"names": rule.names or [rule.name], "action": rule.action}
+    if rule.args:
+        found["args"] = [
+            {"index": one.index, "value": one.value, "op": one.op, "valueTwo": one.value_two} for one in rule.args
+        ]
+    if rule.errno_ret is not None:
+        found["errnoRet"] = rule.errno_ret
+    return found
+
+
+def _holds(when: _When, machine: str, capabilities: frozenset[str], *, is_all: bool) -> bool:
+    """Whether conditions hold: all of them to include a rule, any of them to exclude it."""
+    found = [machine in when.arches] if when.arches else []
+    found += [one in capabilities for one in when.caps]
+    if when.min_kernel:
+        found.append(_version(platform.release()) >= _version(when.min_kernel))
+    return all(found) if is_all else any(found)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)[:2]))

@@ -8,7 +8,6 @@ from serving.cli.client.api import ApiCall, ApiClient, fail
 from serving.cli.client.resources import path_of
 from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE, Kind
 from serving.controller.values.naming import deployment_name
-from serving.home.apiserver.logoptions import KEPT_LOGS_PATH
 from serving.home.pods.podfolder import excerpt
 from serving.model.errors import ServingError
 from serving.model.knative import CONFIGURATION_GENERATION_LABEL, QUEUE_PROXY, REVISION_LABEL, SERVICE_LABEL
@@ -113,6 +112,8 @@ def app_container(pod: Object) -> str:
 
 def gone_pods(api: ApiClient, revisions: Iterable[str], *, since_s: float = 0.0) -> list[Object]:
     """Deleted pods with logs written since a time, latest first: names and containers. Empty on a cluster."""
+    from serving.home.apiserver.logoptions import KEPT_LOGS_PATH  # noqa: PLC0415 - it loads a loop, which most commands need not
+
     status, kept = api.call("GET", KEPT_LOGS_PATH.format(namespace=api.namespace))
     if status >= 400 or not isinstance(kept, list):
         return []

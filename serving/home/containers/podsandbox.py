@@ -23,7 +23,6 @@ from serving.home.containers.bundle import (
 from serving.home.containers.cgroups import CgroupTree, PodCgroups, find_cgroups, limits_of
 from serving.home.containers.engine import find_engine, joins_cgroups, runtime_arguments
 from serving.home.containers.network import PodNetworks, cgroup_name_of, networks_of
-from serving.home.containers.seccompprofile import local_profile
 from serving.home.containers.users import user_of
 from serving.home.images.pullers import installed_pullers
 from serving.home.images.reference import parse_reference
@@ -175,11 +174,7 @@ class PodSandbox:
             cgroup=cgroup,
             cgroup_views=self.cgroups.views(name),
             is_rootless=self.is_rootless,
-            seccomp=local_profile(
-                self._host.profiles,
-                security,
-                capabilities=frozenset(capabilities_of(security, is_root=True)["bounding"]),
-            ),
+            seccomp=self._profile(security),
         )
         (folder / "config.json").write_bytes(msgspec.json.encode(bundle_config(box, security)))
         state, errors = str(folder / "state"), str(folder / "errors")
@@ -209,6 +204,15 @@ class PodSandbox:
                 is_rootless=self.is_rootless,
             ),
         )
+
+    def _profile(self, security: Object) -> Object | None:
+        """The seccomp profile of a container; None for the default one. Raises ``InvalidValue``."""
+        if (security.get("seccompProfile") or {}).get("type") != "Localhost":
+            return None
+        from serving.home.containers.seccompprofile import local_profile  # noqa: PLC0415 - few containers name a file
+
+        capabilities = frozenset(capabilities_of(security, is_root=True)["bounding"])
+        return local_profile(self._host.profiles, security, capabilities=capabilities)
 
     def _shared_mounts(self) -> tuple[MountPoint, ...]:
         own = self._folder / "etc"

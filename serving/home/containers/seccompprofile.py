@@ -36,7 +36,7 @@ class _Argument(msgspec.Struct, frozen=True, rename="camel"):
     value_two: int = 0
 
 
-class _Rule(msgspec.Struct, frozen=True, rename="camel"):
+class _CallRule(msgspec.Struct, frozen=True, rename="camel"):
     action: str
     names: list[str] = []
     name: str = ""
@@ -51,7 +51,7 @@ class _Profile(msgspec.Struct, frozen=True, rename="camel"):
     default_errno_ret: int | None = None
     architectures: list[str] | None = None
     flags: list[str] | None = None
-    syscalls: list[_Rule] | None = None
+    syscalls: list[_CallRule] | None = None
 
 
 def local_profile(folder: Path, security: Object, *, capabilities: frozenset[str] = frozenset()) -> Object | None:
@@ -96,7 +96,7 @@ def _oci(profile: _Profile, capabilities: frozenset[str]) -> Object:
     return found
 
 
-def _rule(rule: _Rule) -> Mapping[str, Any]:
+def _rule(rule: _CallRule) -> Mapping[str, Any]:
     found: dict[str, Any] = {"names": rule.names or [rule.name], "action": rule.action}
     if rule.args:
         found["args"] = [

@@ -82,7 +82,7 @@ def with_dormancy(status: Object, pod: Object, *, is_dormant: bool, stamp: str) 
 
 
 def with_isolation(status: Object, pod: Object, *, gap: str, stamp: str) -> Object:
-    """The status of a pod of processes on a machine that isolates it less; ``gap`` says by what."""
+    """The status of a pod of processes with less isolation than by default; ``gap`` names the layers."""
     before = {one["type"]: one for one in nested(pod, "status", "conditions") or ()}
     unready = Unready(reason="LayersMissing", message=gap)
     made = _condition(before, CONDITION_ISOLATED, is_true=False, stamp=stamp, unready=unready)

@@ -68,6 +68,9 @@ FORMS = {
     "from_zero.py": [Form(arguments="--json", keys=("seconds_to_all_at_once", "cpu_seconds", "floor_seconds"))],
     "fuzz_http2.py": [Form(arguments="--json", keys=("frames", "warm_mib", "end_mib"))],
     "inner_tls.py": [Form(lines=(r"^\| 16 \| ", r"^\| 256 \| "), needs=WRK)],
+    "model_server.py": [
+        Form(arguments="--traces {folder} --quick", lines=("^azure-code: 300 requests", r"200000 tokens +[\d.]+% +\d+"))
+    ],
     "quality.py": [Form(arguments="--traces {folder} --results {folder}", lines=(r"azure-uniform: \d+ functions",))],
     "quality_grid.py": [Form(arguments="--traces {folder}", lines=(r"^\| quick \| ",))],
     "quality_rivals.py": [Form(arguments="--traces {folder}", lines=(r"^\| oracle \| ", r"^\| pattern rules \| "))],
@@ -105,6 +108,9 @@ def write_traces(folder: Path) -> None:
     rows = [f"f{number},{','.join('010300'[(number + minute) % 6] for minute in range(60))}" for number in range(8)]
     with lzma.open(folder / "azure2019-1350.per-minute.csv.xz", "wt") as file:
         file.write("\n".join([f"function,{minutes}", *rows]))
+    rows = [f"{second / 5},llm," for second in range(300)]
+    with lzma.open(folder / "azure-llm-2023-code.requests.csv.xz", "wt") as file:
+        file.write("\n".join(["at_s,function,duration_s", *rows]))
     (folder / "mix.csv").write_text("function,1,2\na,20,1\nb,30,3\nc,40,4\n")
     (folder / "heavy.csv").write_text("function,1,2\nx,60,60\n")
 

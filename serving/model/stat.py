@@ -40,7 +40,7 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     Both add up to the present load. The ``window_`` pair is added to the mean of the second instead; None: the same.
 
     ``is_dormant`` says that the pod's app sleeps: its next report comes when it has woken, and until then it has no load. ``unfrozen`` is
-    why its processes run all the same; "" if they are frozen.
+    why its processes run all the same; "" if they are frozen. ``is_loading`` asks to keep a pod whose app was never ready yet.
     """
 
     pod: str = ""
@@ -56,4 +56,5 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     gauges: Gauges = msgspec.field(default_factory=dict)
     latency_bins: Bins = ()
     is_dormant: bool = False
+    is_loading: bool = False
     unfrozen: Annotated[str, msgspec.Meta(max_length=UNFROZEN_MAX)] = ""

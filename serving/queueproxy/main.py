@@ -14,6 +14,7 @@ Environment (all of one pod; its parent derives the secrets, see ``serving.wire.
 - ``SERVING_POD_STATS_NETWORK``: the path of the network namespace in which that websocket is, if it is another than the app's.
 - ``SERVING_POD_GAUGES``: numbers of the app to report, as JSON: ``["vllm:num_requests_waiting"]``; none by default.
 - ``SERVING_POD_TOKENS``: "true" counts the tokens of OpenAI requests in flight; "false".
+- ``SERVING_POD_LOADING_MAX_S``: for how many seconds the pod says that it loads until its app is ready; without it never.
 - ``SERVING_POD_METRICS_PATH``, ``SERVING_POD_METRICS_PORT``: the app's page of metrics; "/metrics" at the app's port.
 - ``SERVING_POD_DORMANT_AFTER_S``, ``SERVING_POD_DORMANT_CALL``: how long the app is idle before it is frozen, in seconds, and its own
   calls for it, "POST /sleep, POST /wake_up"; without the first never.

@@ -71,7 +71,8 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     ``settings.inner_tls`` requests and statistics go over TLS. ``is_http2`` says that the app speaks HTTP/2 with prior knowledge:
     its port is named h2c. ``oom_folders`` are the cgroups that count OOM kills of the app. ``gauges`` are numbers of the app to
     report with each statistic: they are read from its page at ``metrics_path`` and ``metrics_port`` (0: the app's own port), and
-    from ORCA headers, which requests then ask for. ``counts_tokens``: the tokens of OpenAI requests are counted. ``slo`` is a goal for latency, by which requests are counted.
+    from ORCA headers, which requests then ask for. ``counts_tokens``: the tokens of OpenAI requests are counted. ``loading_max_s`` is how long an app that is not ready yet says
+    that it loads, None for never. ``slo`` is a goal for latency, by which requests are counted.
 
     ``dormant_after_s`` is how long the app is idle before it is frozen, None for never; ``dormant_call`` are the app's own calls for
     it. ``processes`` is the beginning of the paths of the files that record the first processes of the app, "" where there
@@ -103,6 +104,7 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     oom_folders: tuple[str, ...] = ()
     gauges: tuple[str, ...] = ()
     counts_tokens: bool = False
+    loading_max_s: float | None = None
     slo: str = ""
     metrics_path: str = "/metrics"
     metrics_port: int = 0
@@ -282,6 +284,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], object], str]] = {
         'names of gauges, as in ["queue_length"]',
     ),
     "counts_tokens": ("SERVING_POD_TOKENS", _read_flag, "true or false"),
+    "loading_max_s": ("SERVING_POD_LOADING_MAX_S", _read_seconds, "seconds above 0"),
     "slo": ("SERVING_POD_SLO", _read_slo, 'a goal for latency, as in "p95<300ms"'),
     "metrics_path": ("SERVING_POD_METRICS_PATH", _read_path, 'a path, as in "/metrics"'),
     "metrics_port": ("SERVING_POD_METRICS_PORT", _read_port, "a port from 1 to 65535"),

@@ -17,6 +17,7 @@ from serving.model.knative import (
     CLASS_ANNOTATION,
     DORMANT_CALL_ANNOTATION,
     LOAD_ANNOTATION,
+    LOADING_ANNOTATION,
     METRIC_ANNOTATION,
     ROLLOUT_DURATION_ANNOTATION,
     SLO_ANNOTATION,
@@ -132,6 +133,10 @@ class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
     target_source: Annotated[str | None, Knob(key=TARGET_ANNOTATION, unit=TEXT, choices=("learnt", *TargetMode))] = None
     """Use of the learnt target: use (or learnt), protect, shadow or off; ``target`` is its start. Default: the setting
     ``adaptive.learnt-target``."""
+
+    loading_max_s: Annotated[float | None, Knob(key=LOADING_ANNOTATION, unit=DURATION, above=0, high=86400)] = None
+    """How long a pod that loads is kept, whatever the load: from its start until it is ready, for this time at most. Range: above 0 to
+    24h. Unset: a pod that is not wanted any more goes, also while it loads."""
 
     slo: Annotated[str | None, Knob(key=SLO_ANNOTATION, unit=_SLO)] = None
     """A goal for latency in place of a target, such as p95<300ms for responses or p99-wait<100ms for waits: the requests that a

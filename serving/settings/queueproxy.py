@@ -4,13 +4,16 @@ Source of defaults: knative/serving 98e5ef90, pkg/queue and config-defaults. A p
 environment. Nothing here needs YAML: the sidecar stays small.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import msgspec
 
+from serving.model.errors import InvalidValue
 from serving.model.knative import (
     LOAD_ANNOTATION,
+    LOADING_ANNOTATION,
     METRIC_ANNOTATION,
     METRICS_PATH_ANNOTATION,
     METRICS_PORT_ANNOTATION,
@@ -202,7 +205,7 @@ def variables_of(spec: Mapping[str, object]) -> dict[str, str]:
 
 
 def load_variables(annotations: Mapping[str, str], *, app_port: int) -> dict[str, str]:
-    """What a revision is scaled by, as environment variables of its queue-proxies: gauges with their page, tokens, and a goal.
+    """What a revision is scaled by, as environment variables of its queue-proxies: gauges with their page, tokens, a goal, and time to load.
 
     ``app_port`` is the app's port in the manifest. Prometheus' annotations say where the page is; one that Prometheus could not
     follow is left out.
@@ -210,6 +213,10 @@ def load_variables(annotations: Mapping[str, str], *, app_port: int) -> dict[str
     gauges = gauges_of(annotations.get(LOAD_ANNOTATION) or annotations.get(METRIC_ANNOTATION) or "")
     slo = annotations.get(SLO_ANNOTATION)
     found = {"SERVING_POD_SLO": slo} if slo else {}
+    loading_max = annotations.get(LOADING_ANNOTATION)
+    if loading_max is not None:
+        with contextlib.suppress(InvalidValue):
+            found["SERVING_POD_LOADING_MAX_S"] = f"{DURATION.read(loading_max):g}"
     if TOKENS_GAUGE in gauges:
         found["SERVING_POD_TOKENS"] = "true"
     gauges = tuple(gauge for gauge in gauges if gauge != TOKENS_GAUGE)

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
-from serving.aio.clock import wall_s
+from serving.aio.clock import now_s, wall_s
 from serving.aio.mutualtls import PeerTls
 from serving.aio.periodic import every
 from serving.model.stat import UNFROZEN_MAX
@@ -57,8 +58,13 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
     A sleeping pod reports its last requests, then once that it sleeps, then nothing until it wakes.
     """
     period_s = spec.settings.report_period_s
+    loading_until_s = -math.inf if spec.loading_max_s is None else now_s() + spec.loading_max_s
 
     async def beat() -> None:
+        nonlocal loading_until_s
+        if handler.is_ready or handler.is_draining:
+            # An app that was ready once does not load: whatever it lacks, keeping it would not help.
+            loading_until_s = -math.inf
         dormancy = handler.dormancy
         stat = stat_of(handler.report(), pod=spec.pod, at_s=wall_s(), report_period_s=period_s)
         if dormancy is not None and dormancy.is_dormant and not (stat.concurrency or stat.request_count):
@@ -77,6 +83,7 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
                     ended_count=responses.count / period_s,
                     response_time_s=responses.mean_s,
                     gauges=handler.current_gauges(),
+                    is_loading=now_s() < loading_until_s,
                     latency_bins=() if handler.slo is None else handler.slo.take(),
                 )
             )

@@ -1,15 +1,19 @@
-"""Decides by the further metrics of a revision, each like the first one.
+"""Decides by the further metrics of a revision, each like the first one, and by the pods that load.
 
 Input: completed seconds of load. Output: a proposal a metric, which the merge compares with the others. Each has its own windows
 and panic.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from serving.model.nodata import NoData
+from serving.model.stat import Stat
 from serving.scaling.kpa.decide import ScaleDecision, ScalerMode
 from serving.scaling.kpa.merge import Proposal
 from serving.scaling.scaler.deciders import Decided, Inside, KpaDecider
+from serving.scaling.scaler.view import ScalerView
 from serving.scaling.sources import Second
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import KpaQuirks
@@ -52,6 +56,16 @@ class FurtherDeciders:
             decided = self._deciders[own.metric].decide(own, inside, ready_count=ready_count, now_s=now_s)
             found.append(_proposal(own, decided))
         return tuple(found)
+
+
+def kept_while_loading(pods: Iterable[Stat], facts: ScalerView) -> tuple[Proposal, ...]:
+    """The proposal to keep pods that load. A lower scale would take them first, because they are not ready."""
+    count = sum(pod.is_loading for pod in pods)
+    if not count or not facts.present_scale:
+        return ()
+    desired = min(facts.present_scale, facts.ready_count + count)
+    reason = f"{count} pod{' loads' if count == 1 else 's load'}"
+    return (Proposal(decider="loading", desired=desired, reason=reason, is_content=True),)
 
 
 def _specs(spec: ScalingSpec) -> list[ScalingSpec]:

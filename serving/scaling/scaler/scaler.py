@@ -27,7 +27,7 @@ from serving.scaling.learnt.learner import RevisionTarget
 from serving.scaling.learnt.target import LearntTarget
 from serving.scaling.revision import ScaledRevision
 from serving.scaling.scaler.deciders import ClassicDecider, Decided, Inside, decider_of, starting_gate
-from serving.scaling.scaler.further import FurtherDeciders
+from serving.scaling.scaler.further import FurtherDeciders, kept_while_loading
 from serving.scaling.scaler.path import wanted_path
 from serving.scaling.scaler.shadow import PolicyShadow
 from serving.scaling.scaler.view import ScalerView
@@ -248,7 +248,7 @@ class Scaler:
             cause=cause,
             facts=facts,
             inside=inside,
-            beside=(*proposals, *further),
+            beside=(*proposals, *further, *kept_while_loading(self.pods.values(), facts)),
             spec=self._spec,
             quirks=self._settings.quirks,
             kpa=self._decider.state,

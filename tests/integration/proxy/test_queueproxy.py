@@ -1,16 +1,19 @@
 """The queue-proxy before a scripted app: as a daemon in this process, and as the middleware of an app in this process."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 
 import pytest
+from websockets import ConnectionClosed
 from websockets.asyncio.server import ServerConnection, serve
 
 from serving.model.slo import late_sum
 from serving.queueproxy.podspec import Probe
 from serving.wire.frames import PodStat, decode_pod_stat
 from tests.eventually import until
-from tests.integration.proxy.peers import Link, get
-from tests.integration.proxy.pods import BELIEVED, POST_DRAIN, TOKEN, Gate, PodMaker, forwarding
+from tests.integration.proxy.peers import Link, Script, get
+from tests.integration.proxy.pods import BELIEVED, POST_DRAIN, TOKEN, Gate, Pod, PodMaker, forwarding
 
 CHAT = b'{"messages": [{"role": "user", "content": "%b"}], "max_tokens": 100}' % (b"x" * 4000)
 PROBES = {
@@ -336,6 +339,25 @@ async def test_chosen_gauges_of_the_apps_page_are_sent_with_each_statistic() -> 
     assert found == {"vllm:waiting": 7.0, "vllm:cache": 0.5, "cache": 0.5}
 
 
+@contextlib.asynccontextmanager
+async def reported(
+    script: Script, *, readiness: Probe | None = None, **fields: object
+) -> AsyncIterator[tuple[Pod, list[PodStat]]]:
+    """A pod with further fields of its spec, and its statistics so far: ten a second."""
+    frames: list[PodStat] = []
+
+    async def take(socket: ServerConnection) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            async for message in socket:
+                assert isinstance(message, bytes)
+                frames.append(decode_pod_stat(message))
+
+    async with serve(take, "127.0.0.1", 0) as autoscaler:
+        url = f"ws://127.0.0.1:{next(iter(autoscaler.sockets)).getsockname()[1]}/stats"
+        async with forwarding(script, readiness, url=url, more=fields, report_period_s=0.1) as running:
+            yield running, frames
+
+
 @pytest.mark.parametrize(
     ("body", "framing", "tokens"),
     [
@@ -349,34 +371,56 @@ async def test_chosen_gauges_of_the_apps_page_are_sent_with_each_statistic() -> 
 async def test_tokens_are_counted_from_the_body_until_the_response_ends(
     body: bytes, framing: bytes, tokens: float
 ) -> None:
-    frames: list[PodStat] = []
     gate = Gate()
+    async with reported(gate.script, counts_tokens=True) as (running, frames):
 
-    def reports(concurrency: float, count: float) -> bool:
-        if not frames:
-            return False
-        stat = frames[-1]
-        return stat.concurrency == pytest.approx(concurrency) and dict(stat.gauges) == {
-            "tokens_in_flight": pytest.approx(count)
-        }
+        def reports(concurrency: float, count: float) -> bool:
+            if not frames:
+                return False
+            stat = frames[-1]
+            return stat.concurrency == pytest.approx(concurrency) and dict(stat.gauges) == {
+                "tokens_in_flight": pytest.approx(count)
+            }
 
-    async def take(socket: ServerConnection) -> None:
-        async for message in socket:
-            assert isinstance(message, bytes)
-            frames.append(decode_pod_stat(message))
+        client = await running.client()
+        client.send(b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\n%b\r\n\r\n%b" % (framing, body))
+        # The app gets what is there, also where the rest of the body is missing.
+        await until(lambda: gate.waiting)
+        await until(lambda: reports(1.0, tokens))
+        client.close()
+        await until(lambda: reports(0.0, 0.0))
+        gate.let_one_go()
 
-    async with serve(take, "127.0.0.1", 0) as autoscaler:
-        url = f"ws://127.0.0.1:{next(iter(autoscaler.sockets)).getsockname()[1]}/stats"
-        more = {"counts_tokens": True}
-        async with forwarding(gate.script, url=url, more=more, report_period_s=0.1) as running:
-            client = await running.client()
-            client.send(b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\n%b\r\n\r\n%b" % (framing, body))
-            # The app gets what is there, also where the rest of the body is missing.
-            await until(lambda: gate.waiting)
-            await until(lambda: reports(1.0, tokens))
-            client.close()
-            await until(lambda: reports(0.0, 0.0))
-            gate.let_one_go()
+
+@pytest.mark.parametrize(("max_s", "seen"), [(600.0, True), (None, False)])
+async def test_a_pod_says_that_it_loads_until_its_app_was_ready_once(max_s: float | None, seen: bool) -> None:
+    status = b"503 Loading"
+
+    async def loading(link: Link) -> None:
+        while await link.head():
+            link.send(b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % status)
+
+    probe = Probe(path="/health", period_s=0.05, failure_max=1)
+    async with reported(loading, readiness=probe, loading_max_s=max_s) as (running, frames):
+        await until(lambda: len(frames) >= 3)
+        assert {frame.is_loading for frame in frames} == {seen}
+        status = b"200 OK"
+        await until(lambda: not frames[-1].is_loading)
+        await running.ready()
+        status = b"503 Broken"
+        count = len(frames)
+        await until(lambda: len(frames) > count + 5)
+        assert not any(frame.is_loading for frame in frames[count:])
+
+
+async def test_a_pod_says_that_it_loads_for_so_long_only() -> None:
+    async def loading(link: Link) -> None:
+        while await link.head():
+            link.send(b"HTTP/1.1 503 Loading\r\nContent-Length: 0\r\n\r\n")
+
+    async with reported(loading, readiness=Probe(path="/health"), loading_max_s=0.5) as (_, frames):
+        await until(lambda: frames and not frames[-1].is_loading)
+        assert (frames[0].is_loading, frames[-1].is_loading) == (True, False)
 
 
 async def test_a_pod_without_chosen_gauges_asks_for_none(pod: PodMaker) -> None:

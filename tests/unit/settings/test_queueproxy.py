@@ -63,6 +63,9 @@ def test_the_gauges_of_a_revision_are_variables_of_its_queue_proxies() -> None:
     }
     found = load_variables({"autoscaling.serving.dev/metric": "tokens=9000, gauge:a=1"}, app_port=0)
     assert found == {"SERVING_POD_TOKENS": "true", "SERVING_POD_GAUGES": '["a"]'}
+    loading = "autoscaling.serving.dev/loading-max"
+    assert load_variables({loading: "10m"}, app_port=0) == {"SERVING_POD_LOADING_MAX_S": "600"}
+    assert load_variables({loading: "soon"}, app_port=0) == {}
     assert load_variables({METRIC: "tokens"}, app_port=0) == {"SERVING_POD_TOKENS": "true"}
     assert load_variables({METRIC: "rps", "prometheus.io/port": "9090"}, app_port=8080) == {}
 

@@ -203,6 +203,26 @@ def test_requests_in_an_activator_wake_by_any_metric_that_counts_them() -> None:
     assert world.poke(15.0)
 
 
+def test_a_pod_that_loads_stays_without_load_until_it_is_ready_or_silent() -> None:
+    loading, is_loading = "pod-1", True
+    world = World(revision_with(SEVEN_A_POD), facts_of(2, ready=1))
+
+    def idle(seconds: int) -> ScalerOutcome:
+        for _ in range(seconds):
+            for name in ("pod-0", loading):
+                stat = msgspec.structs.replace(stat_of(0, by=name), is_loading=is_loading and name == loading)
+                world.record(stat, StatSource.POD, at_s=world.now_s + 0.3)
+            world.now_s += 1.0
+        return world.decide()
+
+    outcome = idle(300)
+    assert (outcome.apply_count, outcome.facts.present_scale) == (None, 2)
+    assert "loading wants 2 (1 pod loads)" in explain(outcome)
+    world.facts, is_loading = facts_of(2), False
+    # The rate takes half of them at most.
+    assert idle(3).apply_count == 1
+
+
 def test_a_gauge_without_a_report_takes_no_pod_and_adds_none() -> None:
     world = World(revision_with(SEVERAL), facts_of(4))
     report(world, 60, waiting=1.0, cache=0.7)

@@ -40,8 +40,8 @@ from serving.traffic.balance import Balancer
 from serving.traffic.meter import Meter, stat_of
 from serving.traffic.policy import BalancingPolicy
 
-REQUEST_TARGETS = (1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100)
-TOKEN_TARGETS = (500, 1000, 2000, 3000, 5000, 7000, 10_000, 15_000, 20_000, 30_000, 50_000, 70_000, 100_000, 200_000)
+REQUEST_TARGETS = (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 30, 50, 100)
+TOKEN_TARGETS = (2000, 5000, 10_000, 15_000, 20_000, 30_000, 40_000, 50_000, 60_000, 70_000, 100_000, 200_000)
 HELD_MIN = 0.9
 MODEL = Model()
 START_S = 40.0

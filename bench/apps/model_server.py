@@ -9,6 +9,10 @@ simulation of ``bench/model_server.py``; the server here sleeps for each step. I
 or whole, with an ORCA report for who asks; /health, which is 503 while it loads; and /metrics with vLLM's names.
 """
 
+import asyncio
+import contextlib
+import json
+import os
 from collections import deque
 from collections.abc import Callable
 
@@ -38,12 +42,22 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 class Sequence:
     """One request: the tokens of its prompt and of its answer, and when they came."""
 
-    __slots__ = ("arrived_s", "ended_s", "first_s", "generated", "on_token", "output", "prefill_left", "prompt")
+    __slots__ = (
+        "arrived_s",
+        "ended_s",
+        "first_s",
+        "generated",
+        "on_token",
+        "output",
+        "prefill_left",
+        "prompt",
+        "signalled",
+    )
 
     def __init__(self, prompt: int, output: int, arrived_s: float, on_token: Callable[[], None] | None = None) -> None:
         self.prompt, self.output, self.arrived_s = max(prompt, 1), max(output, 1), arrived_s
         self.prefill_left = self.prompt
-        self.generated = 0
+        self.generated = self.signalled = 0
         self.first_s = self.ended_s = 0.0
         self.on_token = on_token
 
@@ -130,7 +144,8 @@ class Engine:
 
     def _end(self) -> None:
         for one in self.running:
-            if one.on_token is not None and one.generated:
+            if one.on_token is not None and one.generated > one.signalled:
+                one.signalled = one.generated
                 one.on_token()
         done = [one for one in self.running if one.generated >= one.output]
         if done:
@@ -139,3 +154,135 @@ class Engine:
                 one.ended_s = self.now_s
                 self.cache_used -= one.prompt + one.generated
             self.ended += done
+
+
+class Server:
+    """The engine in real time, behind HTTP/1.1. Requests have an own connection or share one, in turn."""
+
+    def __init__(self, engine: Engine, load_s: float) -> None:
+        self.engine = engine
+        self._wake = asyncio.Event()
+        self._ready_s = asyncio.get_running_loop().time() + load_s
+        self.served_count = 0
+        self.connections: set[asyncio.Task[None] | None] = set()
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the model is not there yet."""
+        return asyncio.get_running_loop().time() < self._ready_s
+
+    async def run(self) -> None:
+        """Sleep for each step of the engine, while there is work."""
+        loop, engine = asyncio.get_running_loop(), self.engine
+        while True:
+            if not (engine.running or engine.waiting):
+                self._wake.clear()
+                await self._wake.wait()
+                engine.now_s = loop.time()
+            begun_s = engine.now_s
+            engine.step(begun_s)
+            engine.ended.clear()
+            await asyncio.sleep(max(0.0, engine.now_s - loop.time()))
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection."""
+        task = asyncio.current_task()
+        self.connections.add(task)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.LimitOverrunError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+                start, *lines = head.split("\r\n")
+                headers = {
+                    name.strip().lower(): value.strip() for name, _, value in (one.partition(":") for one in lines)
+                }
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                method, path, _ = start.split(" ")
+                await self._respond(writer, method, path.partition("?")[0], headers, body)
+                await writer.drain()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        self.connections.discard(task)
+
+    async def _respond(
+        self, writer: asyncio.StreamWriter, method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> None:
+        if path == "/metrics":
+            _write(writer, 200, "text/plain; version=0.0.4", self._page().encode())
+        elif self.is_loading:
+            _write(writer, 503, "application/json", b'{"error": {"message": "Loading model", "code": 503}}')
+        elif method == "POST" and path in ("/v1/completions", "/v1/chat/completions"):
+            await self._complete(writer, headers, body)
+        elif path in ("/health", "/v1/models"):
+            _write(writer, 200, "application/json", b"{}")
+        else:
+            _write(writer, 404, "application/json", b'{"error": {"message": "Not Found", "code": 404}}')
+
+    async def _complete(self, writer: asyncio.StreamWriter, headers: dict[str, str], body: bytes) -> None:
+        try:
+            given = json.loads(body)
+            texts = [given["prompt"]] if "prompt" in given else [str(one["content"]) for one in given["messages"]]
+            prompt, output = sum(len(text) for text in texts) // 4 + 1, int(given.get("max_tokens") or 16)
+        except (ValueError, TypeError, KeyError) as error:
+            _refuse(writer, f"malformed request: {error}")
+            return
+        if prompt + output > self.engine.model.cache_tokens_max:
+            _refuse(writer, f"{prompt + output} tokens are more than the maximum context length")
+            return
+        news: asyncio.Queue[None] = asyncio.Queue()
+        sequence = Sequence(prompt, output, asyncio.get_running_loop().time(), on_token=lambda: news.put_nowait(None))
+        self.engine.add(sequence)
+        self._wake.set()
+        is_stream = given.get("stream") is True
+        if is_stream:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(sequence.output):
+            await news.get()
+            if is_stream:
+                event = b'data: {"choices": [{"index": 0, "delta": {"content": " token"}}]}\n\n'
+                writer.write(b"%x\r\n%b\r\n" % (len(event), event))
+        self.served_count += 1
+        if is_stream:
+            writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
+            return
+        usage = {"prompt_tokens": sequence.prompt, "completion_tokens": sequence.output}
+        text = json.dumps({"choices": [{"message": {"content": " token" * output}}], "usage": usage})
+        report = ""
+        if headers.get("endpoint-load-metrics-format", "").lower() == "json":
+            report = f"endpoint-load-metrics: JSON {json.dumps({'named_metrics': self._gauges()})}\r\n"
+        _write(writer, 200, "application/json", text.encode(), report)
+
+    def _gauges(self) -> dict[str, float]:
+        engine = self.engine
+        return {
+            "num_requests_running": len(engine.running),
+            "num_requests_waiting": len(engine.waiting),
+            "kv_cache_usage_perc": engine.cache_used / engine.model.cache_tokens_max,
+        }
+
+    def _page(self) -> str:
+        lines = [f'vllm:{name}{{engine="0",model_name="stand-in"}} {value}' for name, value in self._gauges().items()]
+        return "\n".join([*lines, f'vllm:request_success_total{{engine="0"}} {self.served_count}', ""])
+
+
+def _refuse(writer: asyncio.StreamWriter, message: str) -> None:
+    error = {"error": {"message": message, "type": "BadRequestError", "code": 400}}
+    _write(writer, 400, "application/json", json.dumps(error).encode())
+
+
+def _write(writer: asyncio.StreamWriter, status: int, kind: str, body: bytes, lines: str = "") -> None:
+    head = f"HTTP/1.1 {status} x\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{lines}\r\n"
+    writer.write(head.encode() + body)
+
+
+async def main() -> None:
+    """Serve at $PORT, after $LOAD_S seconds of loading."""
+    server = Server(Engine(Model(), asyncio.get_running_loop().time()), float(os.environ.get("LOAD_S", "0")))
+    running = asyncio.create_task(server.run())
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", int(os.environ["PORT"]))
+    async with listening:
+        await running
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,6 +1,7 @@
 """ScalingPolicies under ``serving up``: real pods, their real cpu, and a killed autoscaler."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,13 +10,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from serving.aio.clock import wall_s
 from serving.cluster.kinds import POD, SCALING_POLICY, SERVING_SERVICE, Kind
 from serving.cluster.kube import KubeCluster
 from serving.model.objects import Object
-from tests.e2e.test_up import Up, cluster_of, hello, running, until_ready
+from tests.e2e.test_up import HOST, Up, cluster_of, hello, running, until_ready
+from tests.tidy.sources import ROOT
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
@@ -185,3 +188,32 @@ async def test_gauges_on_the_apps_own_page_scale_it_and_a_missing_one_changes_no
     command = [sys.executable, "-m", "serving", "why", "hello", "--state", str(up.state)]
     said = await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, text=True)
     assert "vllm:num_requests_waiting over" in said.stdout
+
+
+async def test_tokens_in_flight_scale_a_model_server(up: Up) -> None:
+    """The panic window of 6 s has to fill, and the answers of a stand-in take minutes, so the pods start while both run."""
+    program = ROOT / "bench" / "apps" / "model_server.py"
+    annotations = {
+        "autoscaling.serving.dev/metric": "tokens=20000",
+        "autoscaling.knative.dev/max-scale": "3",
+        "serving.dev/command": f"{sys.executable} {program}",
+    }
+    chat = {"messages": [{"role": "user", "content": "x" * 40_000}], "max_tokens": 20_000, "stream": True}
+    async with cluster_of(up) as cluster:
+        service = hello(**annotations)
+        service["spec"]["template"]["metadata"]["annotations"].pop("autoscaling.knative.dev/window")
+        await cluster.create(SERVING_SERVICE, service)
+        await until_ready(cluster)
+        async with asyncio.timeout(60):
+            while (await up.get("/health"))[0] != 200:  # noqa: ASYNC110 - nobody tells us
+                await asyncio.sleep(0.05)
+        address = f"http://127.0.0.1:{up.port}"
+        async with httpx.AsyncClient(base_url=address, timeout=60) as client, contextlib.AsyncExitStack() as streams:
+            for _ in range(2):
+                asking = client.stream("POST", "/v1/chat/completions", json=chat, headers={"Host": HOST.decode()})
+                assert (await streams.enter_async_context(asking)).status_code == 200
+            # Twice 10,000 of the prompt and 20,000 of the answer: 60,000 / 20,000.
+            await until(cluster, POD, lambda pods: ready_count(pods) == 3)
+    command = [sys.executable, "-m", "serving", "why", "hello", "--state", str(up.state)]
+    said = await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, text=True)
+    assert "tokens in flight over 1 ready pod, target 20000 each" in said.stdout

@@ -5,6 +5,8 @@ import os
 import shlex
 import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -81,6 +83,25 @@ async def test_each_attempt_of_an_attacker_is_refused(tmp_path: Path, mode: str)
     assert found["kill another pod"].startswith(refusal)
     assert found["fill the memory"] == "killed by signal 9"
     assert found["fork without end"].startswith("BlockingIOError")
+    assert found["read the token"].startswith("FileNotFoundError")
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that others may enter, as those of pytest are not, with a state folder that they may enter too."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        path = Path(folder)
+        path.chmod(0o755)
+        (path / "state").mkdir(mode=0o755)
+        (path / "state" / "pods").mkdir(mode=0o700)
+        yield path
+
+
+async def test_a_state_folder_below_open_folders_is_hidden(open_folder: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("folders are hidden from a pod's own user, which needs root")
+    found = await attacked(open_folder, "default", only=["read the token"])
+    # It is not there, which is more than that it may not be read.
     assert found["read the token"].startswith("FileNotFoundError")
 
 

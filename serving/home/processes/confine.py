@@ -75,7 +75,8 @@ def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = 
                 raise OSError(
                     error.errno, f"isolation: {error.strerror}", f"{name} ({error.filename or 'not allowed'})"
                 ) from error
-            failed.append(f"{name}: {error.strerror}")
+            where = f" ({error.filename})" if error.filename else ""
+            failed.append(f"{name}: {error.strerror}{where}")
             return False
         after(name)
         return True

@@ -90,9 +90,11 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
         hidden = {self.state}
         if self.is_root:
             hidden |= {closed for path in (self.state, *paths) if (closed := closed_above(path))}
-        # Who names a closed folder itself gets all of it but for the state folder.
+        # Who names a closed folder itself gets all of it but for the state folder, which covers its own closed folders.
         hidden -= {
-            one for one in hidden if one != self.state and any(one == path or _is_in(one, path) for path in paths)
+            one
+            for one in hidden
+            if one != self.state and any(one == path or _is_in(one, path) for path in (self.state, *paths))
         }
         return Confinement(
             hidden=tuple(sorted(hidden, key=lambda one: (one == self.state, len(one)))),

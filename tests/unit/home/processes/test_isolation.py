@@ -1,4 +1,5 @@
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,18 @@ def test_a_pod_sees_of_the_hidden_folder_what_it_is_given() -> None:
         address="127.64.0.1", shown=(f"{STATE}/pods/a", "/app", f"{STATE}/pods/a"), ports=()
     )
     assert (found.hidden, found.shown) == ((STATE,), (f"{STATE}/pods/a",))
+
+
+def test_a_closed_folder_in_an_open_state_folder_is_hidden_with_it() -> None:
+    # Folders of pytest are closed.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)
+        pods = Path(folder) / "pods"
+        pods.mkdir(mode=0o700)
+        found = Isolation(mode="default", state=folder, is_root=True).confinement(
+            address="127.64.0.1", shown=(), owned=(f"{pods}/p",), ports=()
+        )
+    assert (found.hidden, found.shown) == ((folder,), (f"{pods}/p",))
 
 
 def test_strict_limits_ports_to_those_given_and_any_free_one() -> None:

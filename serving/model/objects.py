@@ -22,12 +22,18 @@ _MEANINGFUL_WHEN_EMPTY = frozenset(
         *("labelSelector", "namespaceSelector", "preference"),
     }
 )
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(\.\d+)?Z\Z")
 
 Key = tuple[str, str]
 """Namespace ("" for kinds without one) and name."""
 _HANDLERS = ("httpGet", "tcpSocket")
 _PLAIN = "HTTP"
+
+
+def is_dns_label(text: str) -> bool:
+    """Whether a text is a DNS label, as the names of namespaces are."""
+    return _DNS_LABEL.fullmatch(text) is not None
 
 
 def nested(value: object, *path: str | int) -> Any:  # noqa: ANN401 - JSON

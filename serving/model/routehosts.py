@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 import msgspec
 
 from serving.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
-from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, nested
+from serving.model.objects import Object, annotations_of, is_dns_label, labels_of, name_of, namespace_of, nested
 
 _CLUSTER_LOCAL = "cluster-local"
 # Sorts after every timestamp: a claim without a time is the latest.
@@ -23,7 +23,6 @@ _NEVER = "~"
 # After all others: a tag that the route still serves and no longer asks for takes no host from any claim.
 _LEFT_OVER = "~~"
 _PLACE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class HostRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +90,7 @@ def claimed_hosts(route: Object, rules: HostRules, *, served_tags: Collection[st
     """
     since = nested(route, "metadata", "creationTimestamp") or _NEVER
     kept, asked = kept_claims(route), tags_of(route)
-    left_over = [tag for tag in served_tags if tag not in asked and _LABEL.fullmatch(tag)]
+    left_over = [tag for tag in served_tags if tag not in asked and is_dns_label(tag)]
     for tag, at in (
         ("", since),
         *((tag, max(since, kept.get(tag, _NEVER))) for tag in asked),

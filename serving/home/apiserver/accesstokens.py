@@ -21,7 +21,7 @@ from serving.home.schemas.records import decoded
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import InvalidValue
 from serving.model.knative import ACCESS_TOKEN_LABEL
-from serving.model.objects import Object, name_of
+from serving.model.objects import Object, is_dns_label, name_of
 from serving.wire.tokens import matches
 
 NAME_EXPECTED = "1 to 40 lower-case letters, digits and -, as the name of an object, and not serving-admin"
@@ -44,6 +44,9 @@ def new_token(grant: Grant, *, until_s: float) -> tuple[str, Object]:
     name = grant.user
     if not _NAME.fullmatch(name) or name == FULL_GRANT.user:
         raise InvalidValue(text=name, expected=NAME_EXPECTED)
+    for namespace in grant.namespaces or ():
+        if not is_dns_label(namespace):
+            raise InvalidValue(text=namespace, expected="the name of a namespace; all namespaces are -A")
     if system_namespace() in (grant.namespaces or ()) and grant.role is not Role.VIEW:
         raise InvalidValue(
             text=system_namespace(),

@@ -12,6 +12,7 @@ from serving.model.objects import (
     generation_of,
     is_being_deleted,
     is_controlled_by,
+    is_dns_label,
     is_older_version,
     is_true,
     key_of,
@@ -81,6 +82,13 @@ def test_what_is_not_there_is_empty() -> None:
 )
 def test_a_path_of_keys_and_indexes_is_followed(path: tuple[str | int, ...], found: object) -> None:
     assert nested({"a": {"b": 1}, "l": [{"n": 2}]}, *path) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"), [("a", True), ("a-1", True), ("a" * 63, True), ("a" * 64, False), ("-a", False), ("a\n", False)]
+)
+def test_a_dns_label_is_what_a_namespace_may_be_called(text: str, is_one: bool) -> None:
+    assert is_dns_label(text) is is_one
 
 
 def test_an_empty_path_is_the_value_itself() -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from serving.model.errors import InvalidValue, Problem
+from serving.model.objects import is_dns_label
 from serving.model.quantity import parse_quantity
 
 Json = dict[str, Any]
 PORT_MAX = 65535
 _SUBDOMAIN_LENGTH_MAX = 253
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
 _PORT_NAME = re.compile(r"(?=.*[a-z])(?!.*--)[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?\Z")
@@ -116,7 +116,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         "label": Format(
             "a DNS label: lower case letters, digits and '-', at most 63 characters",
-            lambda text: bool(_LABEL.match(text)),
+            is_dns_label,
         ),
         "subdomain": Format(
             "a DNS subdomain: lower case letters, digits, '-' and '.', at most 253 characters", _is_subdomain

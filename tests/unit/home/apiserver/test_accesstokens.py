@@ -45,6 +45,13 @@ async def test_a_grant_for_all_namespaces_is_read_back() -> None:
     )
 
 
+@pytest.mark.parametrize("namespace", ["*", "a,b", "a b", "A", ""])
+def test_a_grant_is_for_namespaces_by_name(namespace: str) -> None:
+    """A star or a comma would widen the stored list."""
+    with pytest.raises(InvalidValue, match="the name of a namespace"):
+        new_token(Grant(user="op", role=Role.VIEW, namespaces=frozenset({namespace})), until_s=100.0)
+
+
 async def test_a_deleted_token_is_refused() -> None:
     text, secret = new_token(ANN, until_s=100.0)
     cluster = await store_with(secret)

@@ -138,13 +138,15 @@ def moment_s(text: str, option: str, *, now_s: float) -> float:
     """A time as 10m (ago), 13:05 (of today) or 2026-11-24T13:05 (local, or with its zone), in seconds since the epoch."""
     try:
         if ":" in text[:3]:
-            return dt.datetime.combine(
-                dt.datetime.fromtimestamp(now_s).astimezone().date(), dt.time.fromisoformat(text)
-            ).timestamp()
-        if "-" in text[1:]:
-            return dt.datetime.fromisoformat(text).timestamp()
-        return now_s - parse_duration_s(text)
-    except ValueError:
+            today = dt.datetime.fromtimestamp(now_s).astimezone().date()
+            found_s = dt.datetime.combine(today, dt.time.fromisoformat(text)).timestamp()
+        elif "-" in text:
+            found_s = dt.datetime.fromisoformat(text).timestamp()
+        else:
+            found_s = now_s - parse_duration_s(text)
+        # No log is older than the epoch, and 0 would be no limit.
+        return max(1.0, found_s)
+    except (ValueError, OverflowError):
         fail_usage(f"{option} {text!r} is not a time: expected 10m (ago), 13:05 (of today) or 2026-11-24T13:05")
 
 

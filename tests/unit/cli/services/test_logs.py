@@ -21,11 +21,16 @@ def test_times_are_read_as_people_write_them(text: str, at: str) -> None:
     assert moment_s(text, "--since", now_s=NOW_S) == dt.datetime.fromisoformat(at).timestamp()
 
 
+@pytest.mark.parametrize("text", ["99999999999h", "1000-01-01T00:00:00Z"])
+def test_a_time_before_all_logs_is_the_first(text: str) -> None:
+    assert SearchedLines(since_s=moment_s(text, "--since", now_s=NOW_S)).since_stamp == "1970-01-01T00:00:01Z"
+
+
 def test_a_time_may_have_a_zone() -> None:
     assert moment_s("1970-01-02T00:00:00Z", "--since", now_s=NOW_S) == 86400
 
 
-@pytest.mark.parametrize("text", ["", "x", "25:00", "2026-13-01", "1:5", "tomorrow", "-5", "90"])
+@pytest.mark.parametrize("text", ["", "x", "25:00", "2026-13-01", "1:5", "tomorrow", "-5", "90", "-5m", "1001-01-01T"])
 def test_other_times_are_refused_with_examples(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         moment_s(text, "--since", now_s=NOW_S)

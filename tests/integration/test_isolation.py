@@ -88,7 +88,7 @@ async def test_each_attempt_of_an_attacker_is_refused(tmp_path: Path, mode: str)
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that others may enter, as those of pytest are not, with a state folder that they may enter too."""
+    """A folder and a state folder in it that others may enter; those of pytest are closed."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         path = Path(folder)
         path.chmod(0o755)

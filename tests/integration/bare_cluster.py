@@ -84,6 +84,8 @@ class BareCluster(ThreadingHTTPServer):
         owners = self.owners.setdefault(path, {})
         owned_before = owners.get(manager, set())
         owners[manager] = set(one.get("data") or {})
+        managers = [{"manager": name, "operation": "Apply"} for name in owners]
+        one = {**one, "metadata": {**one["metadata"], "managedFields": managers}}
         before = self.objects.get(path)
         if before is None:
             return 201, self.put(path, one)
@@ -100,9 +102,12 @@ class BareCluster(ThreadingHTTPServer):
 
     def merge(self, path: str, patch: Object, *, manager: str) -> tuple[int, Object]:
         """Respond to a merge patch of a ConfigMap's data."""
-        self.owners.setdefault(path, {}).setdefault(manager, set()).update(patch["data"])
+        owners = self.owners.setdefault(path, {})
+        owners.setdefault(manager, set()).update(patch["data"])
         before = self.objects[path]
-        return 200, self.put(path, {**before, "data": {**before["data"], **patch["data"]}})
+        managers = [{"manager": name, "operation": "Apply"} for name in owners]
+        metadata = {**before["metadata"], "managedFields": managers}
+        return 200, self.put(path, {**before, "metadata": metadata, "data": {**before["data"], **patch["data"]}})
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -11,9 +11,10 @@ import yaml
 from click.testing import CliRunner, Result
 
 from serving.cli.client.api import ApiClient
+from serving.cli.client.components import component_names
 from serving.cli.client.tree import InstallOptions, objects_of, path_of, tree_folder
 from serving.cli.main import main
-from serving.cli.system.install import until_available
+from serving.cli.system.availability import until_available
 from serving.home.store.memory import MemoryCluster
 from serving.settings.parse import EXAMPLE_KEY
 from tests.integration.api_server import served
@@ -38,7 +39,7 @@ def install(cluster: BareCluster, folder: Path, *arguments: str) -> Result:
 def fill(cluster: BareCluster) -> None:
     """Create the objects that an installation leaves."""
     for one in OBJECTS:
-        cluster.put(path_of(one), one)
+        cluster.apply(path_of(one), one, manager="serving-install")
 
 
 def results(done: Result) -> list[str]:
@@ -158,6 +159,97 @@ def test_uninstalled_nothing_is_left(cluster: BareCluster, tmp_path: Path) -> No
     assert set(results(done)) == {"deleted"}
     assert cluster.objects == {}
     assert results(install(cluster, tmp_path, "--uninstall")) == []
+
+
+def names(done: Result, result: str) -> set[str]:
+    return {line.partition(" ")[0] for line in done.stdout.splitlines() if line.endswith(f" {result}")}
+
+
+def environment_of(cluster: BareCluster, name: str) -> set[str]:
+    deployment = cluster.objects[f"/apis/apps/v1/namespaces/knative-serving/deployments/{name}"]
+    return {one["name"] for one in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
+
+
+def test_a_component_stays_through_an_upgrade_that_names_none(cluster: BareCluster, tmp_path: Path) -> None:
+    done = install(cluster, tmp_path, "--component", "tls", "--component", "nodegroup")
+    assert done.exit_code == 0, done.output
+    assert {"deployment/nodegroup", "clusterrole/serving-nodegroup", "role/serving-activator-tls"} <= names(
+        done, "created"
+    )
+    assert "SERVING_ACTIVATOR_TLS_ADDRESS" in environment_of(cluster, "activator")
+    assert set(results(install(cluster, tmp_path))) == {"unchanged"}
+    again = install(cluster, tmp_path, "--image", "registry.example/serving:2")
+    assert "deployment/nodegroup" in names(again, "changed")
+    assert "SERVING_ACTIVATOR_TLS_ADDRESS" in environment_of(cluster, "activator")
+
+
+def test_components_that_are_named_replace_those_before(cluster: BareCluster, tmp_path: Path) -> None:
+    install(cluster, tmp_path, "--component", "tls", "--component", "nodegroup")
+    done = install(cluster, tmp_path, "--component", "tls")
+    assert "clusterrole/serving-nodegroup" in names(done, "deleted"), "it may delete nodes"
+    assert not [path for path in cluster.objects if "nodegroup" in path.rpartition("/")[2] and "crd" in path]
+    done = install(cluster, tmp_path, "--component", "none")
+    assert names(done, "deleted") == {
+        "networkpolicy/serving-tls",
+        "rolebinding/serving-activator-tls",
+        "role/serving-activator-tls",
+    }
+    assert "SERVING_ACTIVATOR_TLS_ADDRESS" not in environment_of(cluster, "activator")
+    assert cluster.objects.keys() == {path_of(one) for one in OBJECTS}
+
+
+def test_an_upgrade_deletes_what_an_older_installation_applied_and_this_has_not(
+    cluster: BareCluster, tmp_path: Path
+) -> None:
+    fill(cluster)
+    labels = {"app.kubernetes.io/part-of": "serving"}
+
+    def older(kind: str, version: str, name: str, manager: str, **fields: object) -> str:
+        metadata = {"name": name, "namespace": "knative-serving", "labels": labels}
+        one: dict[str, Any] = {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
+        cluster.apply(path_of(one), one, manager=manager)
+        return path_of(one)
+
+    gone = older("ClusterRole", "rbac.authorization.k8s.io/v1", "serving-old", "serving-install")
+    settings = older("ConfigMap", "v1", "config-old", "serving-install", data={"_example": "a: 1"})
+    changed = older("ConfigMap", "v1", "config-mine", "serving-install", data={"_example": "a: 1"})
+    cluster.merge(changed, {"data": {"a": "2"}}, manager="kubectl-edit")
+    applied = older("Role", "rbac.authorization.k8s.io/v1", "by-kubectl", "kubectl")
+    done = install(cluster, tmp_path)
+    assert names(done, "deleted") == {"clusterrole/serving-old", "configmap/config-old"}
+    assert not {gone, settings} & cluster.objects.keys()
+    assert {changed, applied} <= cluster.objects.keys(), "others have a hand in it"
+
+
+@pytest.mark.parametrize("earlier", [[], ["--component", "nodegroup", "--component", "nodegroup-cluster-api"]])
+def test_uninstall_removes_components_that_install_or_kubectl_applied(
+    cluster: BareCluster, tmp_path: Path, earlier: list[str]
+) -> None:
+    install(cluster, tmp_path, *earlier)
+    if not earlier:
+        options = InstallOptions(components=tuple(component_names(tree_folder())))
+        for one in objects_of(tree_folder(), options):
+            cluster.apply(path_of(one), one, manager="kubectl")
+    done = install(cluster, tmp_path, "--uninstall")
+    assert done.exit_code == 0, done.output
+    assert "clusterrole/serving-nodegroup" in names(done, "deleted")
+    assert cluster.objects == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "reported"),
+    [
+        (["nodegroups"], "--component: 'nodegroups' is no component; there are dashboard-actions, "),
+        (["nodegroup-cluster-api"], "needs the component nodegroup too, for its ServiceAccount nodegroup"),
+        (["none", "tls"], "--component none goes alone"),
+    ],
+)
+def test_a_component_that_cannot_be_is_refused_before_anything_is_sent(
+    cluster: BareCluster, tmp_path: Path, options: list[str], reported: str
+) -> None:
+    done = install(cluster, tmp_path, *(part for name in options for part in ("--component", name)))
+    assert (done.exit_code, cluster.calls) == (2, [])
+    assert reported in " ".join(done.stderr.split())
 
 
 def test_services_are_not_deleted_unless_that_is_said(cluster: BareCluster, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reads the objects of an installation from ``config/kustomization.yaml``, in apply order.
+"""Reads the objects of an installation from ``config/kustomization.yaml`` and its components, in apply order.
 
 Input: the folder, inside an installed package or of the checkout, and the user's changes; output: objects as JSON. It supports
 the parts of kustomize that this one file uses (resources, namespace, images) and refuses the rest, so that ``serving install``
@@ -6,14 +6,16 @@ needs no kubectl; a test compares it with the output of ``kubectl kustomize``.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
 
+from serving.cli.client.components import with_components
 from serving.home.schemas.crds import YAML_LOADER, crd_folder
+from serving.model.knative import COMPONENTS_ANNOTATION
 from serving.model.objects import Object
 
 OUR_LABEL = ("app.kubernetes.io/part-of", "serving")
@@ -38,6 +40,12 @@ _ORDER = (
     "Deployment",
 )
 _WITHOUT_NAMESPACE = {"Namespace", _CRD, "ClusterRole", "ClusterRoleBinding"}
+# Kinds of components and of earlier versions, which an upgrade prunes.
+_EARLIER_KINDS = {
+    "Job": "batch/v1",
+    "Gateway": "gateway.networking.k8s.io/v1",
+    "PodMonitor": "monitoring.coreos.com/v1",
+}
 _PLURALS = {"NetworkPolicy": "networkpolicies"}
 
 
@@ -56,6 +64,12 @@ class InstallOptions(msgspec.Struct, frozen=True, kw_only=True):
     domain: str = ""
     """Domain of public hosts, of ConfigMap config-controller."""
 
+    placement_image: str = ""
+    """Of the daemon of the component placement, with registry and tag."""
+
+    components: tuple[str, ...] = ()
+    """Names of folders in ``config/components``."""
+
 
 def tree_folder() -> Path:
     """The folder of ``kustomization.yaml``."""
@@ -63,25 +77,32 @@ def tree_folder() -> Path:
 
 
 def objects_of(folder: Path, wanted: InstallOptions) -> list[Object]:
-    """All objects, dependencies first."""
+    """All objects, dependencies first. Raises ``ServingError`` for a component that misses another."""
     with (folder / "kustomization.yaml").open(encoding="utf-8") as file:
         kustomization: Object = yaml.load(file, Loader=YAML_LOADER)  # noqa: S506 - both loaders are safe
     unknown = kustomization.keys() - _KNOWN_KEYS
     assert not unknown, f"kustomization.yaml has {unknown}, which only kubectl understands"
     images = {one["name"]: wanted.image or f"{one['newName']}:{one['newTag']}" for one in kustomization["images"]}
+    if wanted.placement_image:
+        images["serving-placement"] = wanted.placement_image
     namespace = wanted.namespace or kustomization["namespace"]
-    found = [
-        _adapted(one, namespace=namespace, images=images)
+    base = [
+        one
         for name in kustomization["resources"]
         for one in yaml.load_all((folder / name).read_text(encoding="utf-8"), Loader=YAML_LOADER)
     ]
+    whole = with_components(folder, base, wanted.components)
+    found = [_adapted(one, namespace=namespace, images=images) for one in whole]
+    if wanted.components:
+        (space,) = (one for one in found if one["kind"] == "Namespace")
+        space["metadata"].setdefault("annotations", {})[COMPONENTS_ANNOTATION] = ",".join(wanted.components)
     asked = {"config-controller": ("domain", wanted.domain)}
     asked["config-deployment"] = ("queue-sidecar-image", wanted.queue_proxy_image)
     for one in found:
         key, value = asked.get(one["metadata"]["name"], ("", ""))
         if value and one["kind"] == "ConfigMap":
             one["data"][key] = value
-    return sorted(found, key=lambda one: _ORDER.index(one["kind"]) if one["kind"] in _ORDER else len(_ORDER))
+    return sorted(found, key=lambda one: _rank(one["kind"]))
 
 
 def render(objects: list[Object]) -> str:
@@ -98,10 +119,21 @@ def path_of(one: Object, *, is_whole: bool = False) -> str:
     return f"{root}{where}/{plural}" + ("" if is_whole else f"/{metadata['name']}")
 
 
+def kinds_of(objects: Sequence[Object], namespace: str) -> list[Object]:
+    """Each kind that an installation may consist of, as an object without a name; not definitions and namespaces."""
+    versions = {one["kind"]: one["apiVersion"] for one in objects} | _EARLIER_KINDS
+    kinds = sorted(versions.keys() - {"Namespace", _CRD}, key=_rank)
+    return [{"apiVersion": versions[kind], "kind": kind, "metadata": {"namespace": namespace}} for kind in kinds]
+
+
 def is_ours(one: Object) -> bool:
     """Whether this project created an object in a cluster."""
     label, value = OUR_LABEL
     return bool((one["metadata"].get("labels") or {}).get(label) == value)
+
+
+def _rank(kind: str) -> int:
+    return _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
 
 
 def _adapted(one: Object, *, namespace: str, images: dict[str, str]) -> Object:

@@ -3,23 +3,33 @@
 import os
 import time
 from collections.abc import Sequence
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import yaml
 
 from serving.cli.client.api import ApiCall, ApiClient, fail, fail_usage, message_of
+from serving.cli.client.components import component_names
 from serving.cli.client.output import Progress, paint, print_aside
-from serving.cli.client.tree import KNATIVE_CRDS, InstallOptions, is_ours, objects_of, path_of, render, tree_folder
-from serving.cli.services.waiting import until
-from serving.model.errors import InvalidValue
+from serving.cli.client.tree import (
+    KNATIVE_CRDS,
+    OUR_LABEL,
+    InstallOptions,
+    is_ours,
+    kinds_of,
+    objects_of,
+    path_of,
+    render,
+    tree_folder,
+)
+from serving.cli.system.availability import until_available, until_removed
+from serving.model.errors import InvalidValue, ServingError
+from serving.model.knative import COMPONENTS_ANNOTATION
 from serving.model.objects import Object
 from serving.model.quantity import parse_duration_s
 from serving.settings.parse import EXAMPLE_KEY
-
-_POLL_S = 0.5
 
 _MANAGER = "serving-install"
 # Owns the keys of ConfigMaps that --domain and its like set, and those kept from a version that shipped every key.
@@ -27,90 +37,12 @@ _SETTINGS_MANAGER = "serving-install-settings"
 _APPLY = "application/apply-patch+yaml"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _CRD, _CONFIG_MAP, _JOB = "CustomResourceDefinition", "ConfigMap", "Job"
+_NO_COMPONENT = "none"
 _NOT_FOUND, _INVALID = 404, 422
 _ESTABLISHED_S = 60.0
 _GONE_S = 60.0
 _PAUSE_S = 0.2
 _COLORS = {"created": "green", "changed": "yellow", "unchanged": "white", "kept": "yellow", "deleted": "yellow"}
-
-
-def until_available(api: ApiClient, objects: Sequence[Object], *, timeout_s: float) -> None:
-    """Return when all Deployments of an installation are rolled out."""
-    deployments = [one for one in objects if one["kind"] == "Deployment"]
-
-    def pending() -> str | None:
-        states = (rollout_state(api.done("GET", path_of(one))) for one in deployments)
-        return "; ".join(filter(None, states)) or None
-
-    def late(state: str) -> str:
-        lines = [f"  {line}" for one in deployments for line in _obstacles(api, one)]
-        return "\n".join([f"not available after {timeout_s:g} s: {state}", *lines])
-
-    until(pending, "waiting for the daemons", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
-    print_aside(
-        f"{len(deployments)} daemons are available: {', '.join(one['metadata']['name'] for one in deployments)}"
-    )
-
-
-def until_removed(api: ApiClient, objects: Sequence[Object], *, timeout_s: float) -> None:
-    """Return when no object of an installation is left, nor its namespace."""
-    left = list(objects)
-
-    def pending() -> str | None:
-        while left and api.call("GET", path_of(left[-1]))[0] == HTTPStatus.NOT_FOUND:
-            left.pop()
-        return f"{left[-1]['kind'].lower()}/{left[-1]['metadata']['name']} is being deleted" if left else None
-
-    def late(state: str) -> str:
-        return f"not gone after {timeout_s:g} s: {state}"
-
-    until(pending, "waiting until everything is removed", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
-
-
-def rollout_state(deployment: Object) -> str | None:
-    """The pending part of a Deployment's rollout; None when complete."""
-    name, asked_count = deployment["metadata"]["name"], deployment["spec"].get("replicas", 1)
-    status = deployment.get("status") or {}
-    if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 1):
-        return f"{name} is not observed yet"
-    updated_count, count = status.get("updatedReplicas", 0), status.get("replicas", 0)
-    if updated_count < asked_count:
-        return f"{name} has updated {updated_count} of {asked_count} pods"
-    if count > updated_count:
-        return f"{name} ends {count - updated_count} old pods"
-    available_count = status.get("availableReplicas", 0)
-    if available_count < asked_count:
-        return f"{name} has {available_count} of {asked_count} pods available"
-    return None
-
-
-def obstacle_of(pod: Object) -> str | None:
-    """Why a pod is not ready: a container's reason and message, or that of scheduling; None for a ready pod."""
-    status = pod.get("status") or {}
-    conditions = {one["type"]: one for one in status.get("conditions") or ()}
-    if conditions.get("Ready", {}).get("status") == "True":
-        return None
-    for container in status.get("containerStatuses") or ():
-        state = container.get("state") or {}
-        found = state.get("waiting") or state.get("terminated")
-        if found:
-            return _state_text(found)
-    scheduled = conditions.get("PodScheduled", {})
-    return _state_text(scheduled) if scheduled.get("status") == "False" else "it runs and is not ready"
-
-
-def _state_text(state: Object) -> str:
-    reason, message = state.get("reason") or "Unknown", " ".join((state.get("message") or "").split())
-    return f"{reason}: {message}" if message else reason
-
-
-def _obstacles(api: ApiClient, deployment: Object) -> list[str]:
-    labels = deployment["spec"]["selector"]["matchLabels"]
-    selector = ",".join(f"{key}={value}" for key, value in labels.items())
-    path = f"/api/v1/namespaces/{deployment['metadata']['namespace']}/pods"
-    status, response = api.send(ApiCall(path=path, query={"labelSelector": selector}))
-    pods = response.get("items", ()) if status < HTTPStatus.BAD_REQUEST else ()
-    return [f"{pod['metadata']['name']}: {reason}" for pod in pods if (reason := obstacle_of(pod))]
 
 
 class Installation:
@@ -144,7 +76,10 @@ class Installation:
                 progress.update(f"applying {_named(one)}")
                 if one["kind"] not in {"Namespace", _CRD}:
                     self._wait_for_crds()
-                _print_result(one, self._apply_settings(one) if one["kind"] == _CONFIG_MAP else self._apply(one))
+                is_settings = one["kind"] == _CONFIG_MAP and EXAMPLE_KEY in one["data"]
+                _print_result(one, self._apply_settings(one) if is_settings else self._apply(one))
+            for one in self.leftovers():
+                self._remove(one)
         if not is_waited_for:
             namespace = next(one["metadata"]["name"] for one in self._objects if one["kind"] == "Namespace")
             print_aside(f"the daemons are starting: kubectl -n {namespace} get pods -w (--wait waits for them)")
@@ -158,14 +93,33 @@ class Installation:
                 " or say --with-services"
             )
         with Progress("uninstalling") as progress:
-            for one in reversed(self._objects):
+            for one in (*self.leftovers(), *reversed(self._objects)):
                 progress.update(f"deleting {_named(one)}")
-                body = {"propagationPolicy": "Background"}
-                status, response = self._api.call("DELETE", path_of(one), body)
-                if status >= 400 and status != _NOT_FOUND:
-                    fail(f"{_named(one)}: {message_of(response)}")
-                if status < 400:
-                    _print_result(one, "deleted")
+                self._remove(one)
+
+    def leftovers(self) -> list[Object]:
+        """Objects that an earlier installation applied and this one has not, in reverse order.
+
+        Definitions stay, because users' objects would go with them, and so do ConfigMaps with keys of other managers.
+        """
+        present = {path_of(one) for one in self._objects}
+        namespace = next(one["metadata"]["name"] for one in self._objects if one["kind"] == "Namespace")
+        label = {"labelSelector": "=".join(OUR_LABEL)}
+        found = []
+        for kind in reversed(kinds_of(self._objects, namespace)):
+            status, response = self._api.send(ApiCall(path=path_of(kind, is_whole=True), query=label))
+            if status >= 400 and status != _NOT_FOUND:
+                fail(f"{kind['kind']}: {message_of(response)}")
+            items = response["items"] if status < 400 else ()
+            found += [{**one, "apiVersion": kind["apiVersion"], "kind": kind["kind"]} for one in items if is_ours(one)]
+        return [one for one in found if path_of(one) not in present and _is_left(one)]
+
+    def _remove(self, one: Object) -> None:
+        status, response = self._api.call("DELETE", path_of(one), {"propagationPolicy": "Background"})
+        if status >= 400 and status != _NOT_FOUND:
+            fail(f"{_named(one)}: {message_of(response)}")
+        if status < 400:
+            _print_result(one, "deleted")
 
     def _apply(self, one: Object) -> str:
         path = path_of(one)
@@ -234,6 +188,19 @@ class Installation:
         return len(response["items"]) if status < 400 else 0
 
 
+def installed_components(api: ApiClient, namespace: str) -> tuple[str, ...]:
+    """The components of the last installation in a namespace."""
+    status, found = api.call("GET", f"/api/v1/namespaces/{namespace}")
+    annotations = (found["metadata"].get("annotations") or {}) if status < 400 else {}
+    return tuple(filter(None, annotations.get(COMPONENTS_ANNOTATION, "").split(",")))
+
+
+def _is_left(one: Object) -> bool:
+    """Whether an object was applied by ``serving install`` and, for a ConfigMap, holds no keys of other managers."""
+    managers = {entry["manager"] for entry in one["metadata"].get("managedFields") or ()}
+    return _MANAGER in managers and (one["kind"] != _CONFIG_MAP or managers == {_MANAGER})
+
+
 def _not_default(found: dict[str, str], shipped: Object) -> dict[str, str]:
     defaults = yaml.safe_load(shipped["data"][EXAMPLE_KEY])
     return {key: value for key, value in found.items() if defaults.get(key) != value}
@@ -266,12 +233,23 @@ def _print_result(one: Object, result: str) -> None:
     "--wait", is_flag=True, help="Return when every daemon is available; with --uninstall, when everything is removed."
 )
 @click.option("--timeout", default="5m", show_default=True, metavar="TIME", help="With --wait: how long at most.")
-@click.option("--uninstall", is_flag=True, help="Take everything off again; refused while there are services.")
+@click.option(
+    "--component",
+    "components",
+    multiple=True,
+    metavar="NAME",
+    help="A component of config/components beside the base, repeatable; those installed before unless one is named,"
+    f" `{_NO_COMPONENT}` removes them.",
+)
+@click.option(
+    "--uninstall", is_flag=True, help="Take everything off again, components too; refused while there are services."
+)
 @click.option("--with-services", is_flag=True, help="With --uninstall: all services of all namespaces too.")
 @click.option("--image", default="", metavar="IMAGE", help="Image of all daemons, with registry and tag.")
 @click.option(
     "--queue-proxy-image", default="", metavar="IMAGE", help="Image of the queue-proxy; the daemons' unless it is set."
 )
+@click.option("--placement-image", default="", metavar="IMAGE", help="Image of the component placement.")
 @click.option("--domain", default="", metavar="DOMAIN", help="Domain of public hosts, such as apps.example.org.")
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Where the daemons run; knative-serving.")
 @click.option(
@@ -289,17 +267,29 @@ def install(*, kubeconfig: Path | None, context: str | None, **asked: Any) -> No
         timeout_s = parse_duration_s(asked["timeout"])
     except InvalidValue as error:
         fail_usage(f"--timeout: {error}")
+    named = tuple(dict.fromkeys(asked["components"]))
+    if named and asked["uninstall"]:
+        fail_usage("--uninstall removes all components; leave out --component")
+    if _NO_COMPONENT in named and len(named) > 1:
+        fail_usage(f"--component {_NO_COMPONENT} goes alone")
     wanted = InstallOptions(
         image=asked["image"],
         queue_proxy_image=asked["queue_proxy_image"],
+        placement_image=asked["placement_image"],
         namespace=asked["namespace"],
         domain=asked["domain"],
+        components=() if _NO_COMPONENT in named else named,
     )
-    objects = objects_of(tree_folder(), wanted)
+    objects = _wanted_objects(wanted)
     if asked["dry_run"]:
         click.echo(render(objects), nl=False)
         return
     api = ApiClient(kubeconfig=kubeconfig or _usual_kubeconfig(), context=context)
+    if asked["uninstall"]:
+        objects = _wanted_objects(msgspec.structs.replace(wanted, components=tuple(component_names(tree_folder()))))
+    elif not named:
+        (space,) = (one["metadata"]["name"] for one in objects if one["kind"] == "Namespace")
+        objects = _wanted_objects(msgspec.structs.replace(wanted, components=installed_components(api, space)))
     installation = Installation(api, objects)
     installation.check()
     if asked["uninstall"]:
@@ -310,6 +300,13 @@ def install(*, kubeconfig: Path | None, context: str | None, **asked: Any) -> No
     installation.apply(is_waited_for=asked["wait"])
     if asked["wait"]:
         until_available(api, objects, timeout_s=timeout_s)
+
+
+def _wanted_objects(wanted: InstallOptions) -> list[Object]:
+    try:
+        return objects_of(tree_folder(), wanted)
+    except ServingError as error:
+        fail_usage(f"--component: {error}")
 
 
 def _usual_kubeconfig() -> Path:

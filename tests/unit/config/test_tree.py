@@ -16,7 +16,7 @@ from serving.cluster.kinds import KINDS, POD_AUTOSCALER, SERVERLESS_SERVICE
 from serving.cluster.leases.shards import shard_name
 from serving.home.schemas.crds import crds
 from serving.metrics.queries import QUERY_TOKEN_SECRET
-from serving.model.knative import OWN_GROUP, SERVING_GROUP
+from serving.model.knative import COMPONENTS_ANNOTATION, OWN_GROUP, SERVING_GROUP
 from serving.settings.daemons import DAEMONS
 from serving.settings.election import ElectionSettings
 from serving.settings.load import load
@@ -120,6 +120,31 @@ def test_an_overlay_with_all_components_builds(tmp_path: Path) -> None:
     assert found["Deployment", "elsewhere", "placement"]["spec"]["template"]["spec"]["containers"][0]["image"] == (
         "registry.example/serving-placement:9"
     )
+
+
+def by_name(one: dict[str, Any]) -> dict[str, Any]:
+    """A workload whose named lists are objects: kustomize puts patched elements first."""
+    if one["kind"] != "Deployment":
+        return one
+    found = copy.deepcopy(one)
+    for lists in (pod_of(found), *pod_of(found)["containers"]):
+        for field in ("env", "volumes", "volumeMounts"):
+            if field in lists:
+                lists[field] = {entry["name"]: entry for entry in lists[field]}
+    return found
+
+
+@needs_kubectl
+def test_install_builds_components_as_kubectl_does(tmp_path: Path) -> None:
+    overlay = {
+        "resources": ["../config"],
+        "components": [f"../config/components/{name}" for name in COMPONENTS],
+        "images": [{"name": "serving", "newTag": __version__}],
+    }
+    objects = objects_of(CONFIG, InstallOptions(components=tuple(COMPONENTS)))
+    assert objects[0]["metadata"].pop("annotations") == {COMPONENTS_ANNOTATION: ",".join(COMPONENTS)}
+    found = overlaid(tmp_path, yaml.safe_dump(overlay))
+    assert {name: by_name(one) for name, one in found.items()} == {named(one): by_name(one) for one in objects}
 
 
 @needs_kubectl

@@ -14,7 +14,7 @@ AWS_PACKAGES := boto3 botocore jmespath s3transfer moto responses xmltodict Werk
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system-packages lock run demo demo-nodes demo-anticipation test test-all check format config bench simulate-faults soak fuzz faults release audit verify-release docs upgrade clean
+.PHONY: help setup system-packages lock run demo demo-nodes demo-anticipation test test-all check format config bench simulate-faults soak fuzz fuzz-http2 faults release audit verify-release docs upgrade clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -128,7 +128,11 @@ soak: $(VENV)/.ready  ## Ten minutes of mixed traffic, then 2,000 services that 
 	$(BIN)/python bench/soak.py
 	$(BIN)/python bench/soak_control.py
 
-fuzz: $(VENV)/.ready  ## Ten million frames, legal and not, through the HTTP/2 side; about 20 minutes
+FUZZ_SECONDS ?= 600
+fuzz: $(VENV)/.ready  ## Changed requests, frames, bodies, patches, manifests, images, journals and logs for FUZZ_SECONDS=600
+	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS)
+
+fuzz-http2: $(VENV)/.ready  ## Ten million frames, legal and not, through the HTTP/2 side; about 20 minutes
 	$(BIN)/python bench/fuzz_http2.py
 
 release: $(VENV)/.ready  ## Build dist/ from the last commit: wheel, sdist, images, manifests, sums; KEY=FILE signs (docs/release.md)

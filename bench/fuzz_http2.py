@@ -1,4 +1,4 @@
-"""``make fuzz``: ten million frames, legal and not, through sessions without sockets.
+"""``make fuzz-http2``: ten million frames, legal and not, through sessions without sockets.
 
     python bench/fuzz_http2.py [--frames N] [--seed N] [--quick] [--json]
 

@@ -21,7 +21,7 @@ from serving.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
 from serving.cluster.port import Cluster
 from serving.cluster.servicepatch import LATEST, AskedService, desired_traffic, scale_patch
 from serving.dashboard.gate import Gate
-from serving.model.errors import ClusterError, ServingError
+from serving.model.errors import UNREADABLE, ClusterError, ServingError
 from serving.model.event import EventText, about, new_event
 from serving.model.knative import SERVICE_LABEL
 from serving.model.objects import Object
@@ -87,7 +87,7 @@ class DashboardActions:
             said = await self._act(asked)
         except ClusterError as error:
             return self._failed(name, error.status, str(error))
-        except (ServingError, msgspec.DecodeError) as error:
+        except (ServingError, *UNREADABLE) as error:
             return self._failed(name, 400, str(error))
         except (aiohttp.ClientError, OSError) as error:
             # A timeout has an empty message.

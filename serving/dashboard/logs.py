@@ -18,7 +18,7 @@ from serving.aio.clock import now_s
 from serving.cluster.port import PodLogSource
 from serving.dashboard.gate import Gate
 from serving.dashboard.views import View
-from serving.model.errors import ClusterError, Invalid, NotFound, Unavailable
+from serving.model.errors import UNREADABLE, ClusterError, Invalid, NotFound, Unavailable
 
 # A line of a log may be a whole JSON document; the page shows the beginning.
 _LINE_BYTES_MAX = 4096
@@ -135,7 +135,7 @@ class LogPages:
             return _error(refused.status, refused.why)
         try:
             asked = msgspec.json.decode(await request.read(), type=_LogRequest)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             return _error(400, str(error))
         if self._open_count >= _PAGES_MAX:
             return _error(503, f"{_PAGES_MAX} pages show logs already; close one")

@@ -8,6 +8,9 @@ from typing import ClassVar
 
 import msgspec
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""The errors of a msgspec decoder: bytes of another form, text that is no UTF-8, and values that are nested too deep."""
+
 
 class ServingError(Exception):
     """Root of all errors that this project raises on purpose."""

@@ -8,7 +8,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from serving.model.errors import NewerFormat
+from serving.model.errors import UNREADABLE, NewerFormat
 
 FormatVersion: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -45,6 +45,6 @@ def refuse_newer_text(what: str, content: bytes, *, known: int, action: str) -> 
     for decode in _decoders:
         try:
             found = decode(content).version
-        except msgspec.DecodeError:
+        except UNREADABLE:
             continue
         refuse_newer(what, found, known=known, action=action)

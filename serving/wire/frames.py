@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from serving.model.errors import InvalidValue
+from serving.model.errors import UNREADABLE, InvalidValue
 from serving.model.stat import Amount, Stat
 from serving.model.versions import STAT, FormatVersion, refuse_newer, refuse_newer_text
 
@@ -101,7 +101,7 @@ def decode_relayed_stats(frame: bytes) -> RelayedStats:
 def _decoded(decoder: "msgspec.msgpack.Decoder[F]", frame: bytes, *, expected: str) -> F:
     try:
         decoded = decoder.decode(frame)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         refuse_newer_text(expected, frame, known=STAT, action=_UPGRADE)
         # Enough of a frame to recognise it in a log: 16 bytes in hexadecimal.
         raise InvalidValue(text=bytes(frame[:16]).hex(), expected=f"{expected}: {error}") from error

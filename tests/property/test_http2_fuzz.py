@@ -1,4 +1,4 @@
-"""Thousands of frames through sessions: no exception, and no leftover state (``make fuzz`` runs ten million)."""
+"""Thousands of frames through sessions: no exception, and no leftover state (``make fuzz-http2`` runs ten million)."""
 
 import pytest
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from serving.model.errors import InvalidValue
+from serving.model.errors import UNREADABLE, InvalidValue
 from serving.model.knative import RevisionKey
 from serving.model.versions import SLOTS, FormatVersion, refuse_newer
 
@@ -109,7 +109,7 @@ class Frames:
             del self._bytes[:end]
             try:
                 message = _DECODER.decode(content)
-            except msgspec.DecodeError as error:
+            except UNREADABLE as error:
                 raise InvalidValue(text=repr(content[:64]), expected=f"a message about slots: {error}") from error
             if isinstance(message, PeerHello):
                 refuse_newer("messages about slots", message.version, known=SLOTS, action=_RELOAD)

@@ -153,7 +153,23 @@ def _from_yaml(data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
     with contextlib.suppress(msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return msgspec.json.decode(data)
     _decoded(lambda text: check_yaml(yaml.parse(text, Loader=_SAFE_LOADER)), data)
-    return _decoded(lambda text: yaml.load(text, Loader=_YamlLoader), data)  # noqa: S506 - a safe loader
+    return _with_text_keys(_decoded(lambda text: yaml.load(text, Loader=_YamlLoader), data))  # noqa: S506 - a safe loader
+
+
+def _with_text_keys(value: Any) -> Any:  # noqa: ANN401 - whatever was sent
+    """The value with keys of JSON: as kubectl and a kube-apiserver, true becomes "true", and 1 "1". Raises ``Fault`` 400."""
+    if isinstance(value, list):
+        return [_with_text_keys(child) for child in value]
+    if not isinstance(value, dict):
+        return value
+    for key in value:
+        if not isinstance(key, str | int | float):
+            raise Fault(400, f"the object provided is unrecognized: unsupported map key {key!r}; expected a text")
+    return {_text_of_key(key): _with_text_keys(child) for key, child in value.items()}
+
+
+def _text_of_key(key: str | float) -> str:
+    return key if isinstance(key, str) else json.dumps(key)
 
 
 def _is_long_number(text: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from serving.home.images.layers import BoundedEntry
-from serving.model.errors import InvalidValue
+from serving.model.errors import UNREADABLE, InvalidValue
 
 _BYTES_MAX = 32 * 2**30
 _MEMBERS_MAX = 100_000
@@ -232,7 +232,7 @@ def _read(path: Path, record: type[_Record]) -> _Record:
         raise InvalidValue(text=path.name, expected=f"at most {_JSON_BYTES_MAX} bytes of JSON")
     try:
         return msgspec.json.decode(path.read_bytes(), type=record)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise InvalidValue(text=f"{path.name}: {error}", expected=_EXPECTED) from error
 
 

@@ -388,5 +388,6 @@ def _reporting_damage(path: Path) -> Iterator[None]:
         # A lock, a full disk, a missing right: the file itself is fine.
         text = "another process holds it" if "locked" in str(error) else str(error)
         raise Unavailable(f"the journal {path} cannot be opened: {text}") from error
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        # Python reads SQLite's text about a damaged page as UTF-8, which it may quote from the page.
         raise JournalDamaged(path=str(path), detail=str(error)) from error

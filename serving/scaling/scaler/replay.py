@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from serving.model.errors import InvalidValue
+from serving.model.errors import UNREADABLE, InvalidValue
 from serving.model.versions import DECISIONS, NEWER_DECISIONS, refuse_newer, refuse_newer_text
 from serving.scaling.kpa.decide import KpaState
 from serving.scaling.kpa.zero import GateState
@@ -55,7 +55,7 @@ def read_record(line: bytes | str) -> DecisionRecord:
     what = "a line of the decision log"
     try:
         record = msgspec.json.decode(line, type=DecisionRecord)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except UNREADABLE as error:
         text = line if isinstance(line, str) else line.decode(errors="replace")
         refuse_newer_text(what, text.encode(), known=DECISIONS, action=NEWER_DECISIONS)
         raise InvalidValue(text=text.strip()[:_SHOWN_MAX], expected=f"{what}: {error}") from error

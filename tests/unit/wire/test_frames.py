@@ -23,6 +23,10 @@ from serving.wire.frames import (
 
 POD = PodStat(at_s=1.5, concurrency=2.0, proxied_concurrency=0.5, request_count=10.0, proxied_request_count=3.0)
 ACTIVATOR = ActivatorStats(stats=[RevisionStat(namespace="default", revision="r", concurrency=1.0, request_count=1.0)])
+# A pod's name that is no UTF-8.
+NO_TEXT = msgspec.msgpack.encode({"at_s": 1, "concurrency": 2, "pod": "pod"}).replace(
+    b"\xa3pod\xa3pod", b"\xa3pod\xa3p\xffd"
+)
 
 
 def test_a_pods_frame_is_read_as_it_was_written() -> None:
@@ -52,7 +56,9 @@ def test_an_amount_that_cannot_be_is_refused(value: object) -> None:
         decode_pod_stat(msgspec.msgpack.encode({"at_s": 1, "concurrency": value}))
 
 
-@pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x80", b"GET / HTTP/1.1\r\n\r\n", encode_activator_stats(ACTIVATOR)])
+@pytest.mark.parametrize(
+    "frame", [b"", b"\xc1", b"\x80", b"GET / HTTP/1.1\r\n\r\n", encode_activator_stats(ACTIVATOR), NO_TEXT]
+)
 def test_what_is_no_frame_of_a_pod_is_refused_with_its_start(frame: bytes) -> None:
     with pytest.raises(InvalidValue, match="a statistic of a pod") as caught:
         decode_pod_stat(frame)

@@ -36,8 +36,8 @@ def test_messages_come_out_as_they_went_in_however_their_bytes_are_cut(size: int
     assert found == MESSAGES
 
 
-def test_a_frame_that_is_none_of_ours_is_refused() -> None:
-    content = msgspec.msgpack.encode(["Steal", 1])
+@pytest.mark.parametrize("content", [msgspec.msgpack.encode(["Steal", 1]), b"\x93\xa9Peer\xffello\x01\x01"])
+def test_a_frame_that_is_none_of_ours_is_refused(content: bytes) -> None:
     with pytest.raises(InvalidValue, match="a message about slots"):
         list(Frames().feed(len(content).to_bytes(4, "big") + content))
 

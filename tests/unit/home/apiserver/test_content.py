@@ -81,6 +81,13 @@ def test_a_body_that_cannot_be_read_is_refused(data: bytes, content_type: str, c
     assert caught.value.code == code
 
 
+def test_keys_of_yaml_are_texts_as_with_kubectl() -> None:
+    body = decode_body(b"data: {true: a, 3: b, 1.5: c, x: [{2: d}]}", "application/yaml")
+    assert body == {"data": {"true": "a", "3": "b", "1.5": "c", "x": [{"2": "d"}]}}
+    with pytest.raises(Fault, match="unsupported map key None; expected a text"):
+        decode_body(b"data: {null: a}", "application/yaml")
+
+
 def test_fields_that_stand_twice_are_named() -> None:
     assert duplicate_fields(b'{"a": 1, "b": {"c": 1, "c": 2}, "a": 3}') == ["c", "a"]
 

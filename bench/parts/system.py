@@ -55,8 +55,8 @@ class System:
         cluster = config["clusters"][0]["cluster"]
         self.server: str = cluster["server"]
         authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
-        self._tls = ssl.create_default_context(cadata=authority)
-        self._headers = {"Authorization": f"Bearer {config['users'][0]['user']['token']}"}
+        self.tls = ssl.create_default_context(cadata=authority)
+        self.headers = {"Authorization": f"Bearer {config['users'][0]['user']['token']}"}
 
     def serving(self, *arguments: str) -> str:
         """Output of a command of the CLI. What it says on its way to failing is not kept back."""
@@ -68,10 +68,10 @@ class System:
         data = None if body is None else json.dumps(body).encode()
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         request = urllib.request.Request(  # noqa: S310 - our own server
-            self.server + path, data=data, method=method, headers={"Content-Type": kind, **self._headers}
+            self.server + path, data=data, method=method, headers={"Content-Type": kind, **self.headers}
         )
         try:
-            with urllib.request.urlopen(request, timeout=60, context=self._tls) as response:  # noqa: S310 - as above
+            with urllib.request.urlopen(request, timeout=60, context=self.tls) as response:  # noqa: S310 - as above
                 return json.load(response)
         except urllib.error.HTTPError as error:
             raise OSError(json.load(error).get("message", error.reason)) from error

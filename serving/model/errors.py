@@ -9,7 +9,7 @@ from typing import ClassVar
 import msgspec
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""The errors of a msgspec decoder: bytes of another form, text that is no UTF-8, and values that are nested too deep."""
+"""Errors of a msgspec decoder: bytes of another form, text in no UTF-8, and too deep nesting."""
 
 
 class ServingError(Exception):

@@ -83,6 +83,7 @@ FORMS = {
     ],
     "sidecar_start.py": [Form(arguments="--json", keys=("queue-proxy, wall", "import asyncio, uvloop, CPU"))],
     "simulator.py": [Form(lines=("0.02 requests a second: ", "1,000 requests of one revision: ", "many functions"))],
+    "slow_clients.py": [Form(arguments="--json", keys=("half-open-posts", "slow-readers", "api-yaml", "api-patch"))],
     "slow_brain.py": [Form(lines=("^io-bound", r"learnt to fixed: requests [\d.]+x"))],
     "slo.py": [Form(lines=("^cpu: p95<300ms", r"goal to the best target, \d+: "))],
     "soak.py": [Form(arguments="--json", keys=("warm", "end", "counts", "wrong"), needs=("taskset",))],

@@ -3,7 +3,7 @@
     python -m tests.fuzz.run [--seconds N] [--seed N] [TARGET...]
 
 Each target gets the same share of the time. An input that fails is written to ``tests/fuzz/corpus/TARGET``, where ``make test``
-finds it from then on. With ``--guided`` and one target, atheris drives the changes by coverage (pip install atheris).
+finds it from then on.
 """
 
 import argparse
@@ -113,7 +113,7 @@ def fuzz(name: str, *, seconds: float, seed: int) -> tuple[int, int]:
                 kinds.add(kind)
                 path = CORPUS / name / hashlib.sha256(data).hexdigest()[:16]
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(data)
+                path.write_text(data.hex())
                 sys.stdout.write(f"{name}: {kind}: {error}\n  {path}\n")
     return count, len(kinds)
 

@@ -1,7 +1,7 @@
-"""What is fuzzed: each input that others give, as one function of bytes with its seeds.
+"""The targets of fuzzing: functions of bytes for each input that others give, with seeds.
 
 A target returns, or raises one of the errors that its callers handle; anything else is a defect. Seeds are valid inputs to change.
-``corpus/NAME`` keeps each input that once failed.
+``corpus/NAME`` keeps each input that once failed, in hexadecimal.
 """
 
 import asyncio
@@ -70,6 +70,24 @@ _SERVICE = {
     },
 }
 
+_JSON = json.dumps
+_HEAD = b"POST /a?b HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nX-A: b\r\n\r\nok"
+_CHUNKED = (
+    b"PUT / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nTrailer: A\r\n\r\n2;x\r\nok\r\n0\r\nA: b\r\n\r\n"
+)
+_MERGE = _JSON({"data": {"a": None, "b": "c"}, "spec": {"template": {"spec": {"containers": []}}}}).encode()
+_OPERATIONS = _JSON(
+    [
+        {"op": "add", "path": "/data/x", "value": "y"},
+        {"op": "move", "from": "/data/a", "path": "/data/-"},
+        {"op": "test", "path": "/a/0", "value": 1},
+    ]
+).encode()
+_DIRECTIVES = _JSON(
+    {"spec": {"containers": [{"name": "c", "$patch": "delete"}], "$setElementOrder/containers": [{"name": "c"}]}}
+).encode()
+_YAML = b"apiVersion: v1\nkind: ConfigMap\nmetadata: &m {name: m}\ndata:\n  a: !!str 1\n  <<: {b: c}\n"
+
 
 class Target(msgspec.Struct, frozen=True):
     """A function of bytes, and valid inputs of it."""
@@ -81,7 +99,7 @@ class Target(msgspec.Struct, frozen=True):
 def inputs_of(name: str) -> list[bytes]:
     """The seeds of a target and its corpus."""
     kept = sorted((CORPUS / name).glob("*")) if (CORPUS / name).is_dir() else []
-    return [*TARGETS[name].seeds, *(path.read_bytes() for path in kept)]
+    return [*TARGETS[name].seeds, *(bytes.fromhex(path.read_text()) for path in kept)]
 
 
 def _request_head(data: bytes) -> None:
@@ -254,24 +272,6 @@ def _seed_layers() -> Iterator[bytes]:
     yield plain
     yield gzip.compress(plain)
 
-
-_JSON = json.dumps
-_HEAD = b"POST /a?b HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nX-A: b\r\n\r\nok"
-_CHUNKED = (
-    b"PUT / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nTrailer: A\r\n\r\n2;x\r\nok\r\n0\r\nA: b\r\n\r\n"
-)
-_MERGE = _JSON({"data": {"a": None, "b": "c"}, "spec": {"template": {"spec": {"containers": []}}}}).encode()
-_OPERATIONS = _JSON(
-    [
-        {"op": "add", "path": "/data/x", "value": "y"},
-        {"op": "move", "from": "/data/a", "path": "/data/-"},
-        {"op": "test", "path": "/a/0", "value": 1},
-    ]
-).encode()
-_DIRECTIVES = _JSON(
-    {"spec": {"containers": [{"name": "c", "$patch": "delete"}], "$setElementOrder/containers": [{"name": "c"}]}}
-).encode()
-_YAML = b"apiVersion: v1\nkind: ConfigMap\nmetadata: &m {name: m}\ndata:\n  a: !!str 1\n  <<: {b: c}\n"
 
 TARGETS: dict[str, Target] = {
     "http1-head": Target(_request_head, (_HEAD, _CHUNKED)),

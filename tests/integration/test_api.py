@@ -235,6 +235,19 @@ async def test_a_body_nested_too_deep_is_refused(client: Client) -> None:
         assert response.status == 400
 
 
+async def test_a_patch_of_too_many_operations_is_refused_before_any_is_looked_at(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.call("POST", MAPS, config_map(a="b"))
+    looked_at: list[object] = []
+    monkeypatch.setattr("serving.home.apiserver.writing.touched", lambda body, _: looked_at.append(body))
+    operation = {"op": "add", "path": "/data/a", "value": "c"}
+    headers = {"Content-Type": "application/json-patch+json"}
+    status, reply = await client.call("PATCH", f"{MAPS}/m", [operation] * 10_001, headers=headers)
+    assert (status, looked_at) == (422, [])
+    assert reply["message"] == "a JSON patch has at most 10000 operations, this has 10001"
+
+
 async def test_a_body_too_large_is_refused(client: Client) -> None:
     async with client.session.post(MAPS, data=io.BytesIO(bytes(4 * 2**20))) as response:
         assert (response.status, (await response.json())["reason"]) == (413, "RequestEntityTooLarge")

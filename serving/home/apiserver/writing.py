@@ -16,6 +16,7 @@ from serving.home.admission.kuberules.decoding import undecodable
 from serving.home.apiserver.content import check_fields, decode_body, duplicate_fields, touched
 from serving.home.apiserver.effects import effectless, record_remarks, settings_warnings, unrunnable
 from serving.home.apiserver.requests import Fault, RequestTarget, is_set, success
+from serving.home.schemas.patch import check_operations
 from serving.home.store.budgets import check_budgets
 from serving.home.store.memory import Apply, MemoryCluster
 from serving.model.errors import Conflict, NotFound
@@ -83,6 +84,9 @@ async def patch(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Wr
     body = decode_body(sent.data, sent.content_type)
     if not isinstance(body, list if patch_type is PatchType.JSON else dict):
         raise Fault(400, f"a patch of type {media} is {'a list' if patch_type is PatchType.JSON else 'an object'}")
+    if patch_type is PatchType.JSON and isinstance(body, list):
+        # Before anything looks at each of them.
+        check_operations(body)
     parts = touched(body, patch_type)
     warnings = _field_warnings(target, parts, sent)
     made = await cluster.patch(

@@ -69,8 +69,7 @@ def same_json(one: object, other: object) -> bool:
 
 def json_patch(target: Any, operations: Sequence[object]) -> Any:  # noqa: ANN401 - JSON
     """The target after all operations. Raises ``Invalid`` for the first failing one, without changes."""
-    if len(operations) > JSON_OPERATIONS_MAX:
-        raise Invalid(f"a JSON patch has at most {JSON_OPERATIONS_MAX} operations, this has {len(operations)}")
+    check_operations(operations)
     result = deep_copy(target)
     copied_bytes = 0
     for number, operation in enumerate(operations):
@@ -83,6 +82,12 @@ def json_patch(target: Any, operations: Sequence[object]) -> Any:  # noqa: ANN40
             said = str(error) or type(error).__name__
             raise Invalid(f"operation {number} of the JSON patch, {name!r}: {said}") from error
     return result
+
+
+def check_operations(operations: Sequence[object]) -> None:
+    """Raise ``Invalid`` for a JSON patch with more operations than are carried out."""
+    if len(operations) > JSON_OPERATIONS_MAX:
+        raise Invalid(f"a JSON patch has at most {JSON_OPERATIONS_MAX} operations, this has {len(operations)}")
 
 
 class _RefusedOperation(Exception):

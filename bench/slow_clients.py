@@ -1,0 +1,307 @@
+"""Attacks by slow clients, and by costly bodies to the API, beside a client that is served.
+
+    python bench/slow_clients.py [--seconds S] [--clients N] [--quick] [--json] [ATTACK...]
+
+A whole system runs with one service of two pods with four slots each. For each attack the client's GETs are timed without it, with it, and
+without it again: ``ratio`` is the p99 with it over the larger p99 without. All connections of an attack are opened before the clock starts,
+and opened again when they are cut. Attacks on the service:
+
+- ``half-open-posts``: POSTs with a Content-Length and no body.
+- ``dripping-posts``: POSTs whose body comes a byte each second.
+- ``slow-heads``: heads that come a byte each second.
+- ``slow-readers``: GETs whose responses are not read.
+- ``half-open-streams``: HTTP/2 connections with a hundred requests each that never end.
+
+Attacks on the API of the machine, by a user with a token; the client is a GET of a ConfigMap:
+
+- ``api-small-objects``, ``api-environment``: JSON of 3 MiB: a list of small objects, and a Service with 90,000 equal variables.
+- ``api-yaml``: YAML of 3 MiB.
+- ``api-patch``: a JSON patch of 3 MiB with as many operations as fit.
+
+Goal: no failed request of the client, and for the API a p99 of at most 200 ms.
+"""
+
+import asyncio
+import contextlib
+import json
+import ssl
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from bench.parts.program import exit_code, options_of, show
+from bench.parts.system import SERVICES, System, running_system, service_of
+from serving.proxy.http2.frames import PREFACE
+from serving.proxy.http2.hpack_encoder import HeaderEncoder
+
+HOST = "busy.default.localhost"
+PAGE_BYTES = 4 * 2**20
+BODY_BYTES = 3 * 2**20
+STREAMS = 100
+GOAL_MS = 200.0
+DRIP_S = 1.0
+WITHIN_S = 120.0
+APP = """
+import os
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class App(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        body = bytes(%d) if self.path == "/large" else b"ok"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_POST(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.do_GET()
+    def log_message(self, *given): ...
+ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), App).serve_forever()
+"""
+
+Attack = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def half_open_post(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send the head of a POST, and wait for the end."""
+    writer.write(f"POST / HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 100000\r\n\r\n".encode())
+    await reader.read()
+
+
+async def dripping_post(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send a byte of the body a second."""
+    writer.write(f"POST / HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+    while not reader.at_eof():
+        writer.write(b"1\r\nx\r\n")
+        await writer.drain()
+        await asyncio.sleep(DRIP_S)
+
+
+async def slow_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send a byte of the head a second."""
+    for byte in f"GET / HTTP/1.1\r\nHost: {HOST}\r\nX: {'y' * 4000}".encode():
+        writer.write(bytes([byte]))
+        await writer.drain()
+        await asyncio.sleep(DRIP_S)
+        if reader.at_eof():
+            return
+
+
+async def slow_reader(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Ask for a large page, and read none of it."""
+    del reader
+    writer.write(f"GET /large HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode() * 2)
+    await asyncio.sleep(WITHIN_S)
+
+
+async def half_open_streams(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Open streams that never end."""
+    encoder = HeaderEncoder()
+    writer.write(PREFACE + b"\0\0\0\4\0\0\0\0\0")
+    for number in range(STREAMS):
+        fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", HOST.encode())]
+        block = encoder.pack(fields)
+        writer.write(len(block).to_bytes(3, "big") + b"\1\4" + (2 * number + 1).to_bytes(4, "big") + block)
+    await reader.read()
+
+
+ON_SERVICE: dict[str, Attack] = {
+    "half-open-posts": half_open_post,
+    "dripping-posts": dripping_post,
+    "slow-heads": slow_head,
+    "slow-readers": slow_reader,
+    "half-open-streams": half_open_streams,
+}
+
+
+def small_objects() -> tuple[str, str, bytes]:
+    """A Service whose traffic is a long list of small objects."""
+    body = service_of("worst", annotations={}, command=["x"])
+    body["spec"]["traffic"] = [{"percent": 1}] * (BODY_BYTES // 15)
+    return "POST", SERVICES, json.dumps(body, separators=(",", ":")).encode()[:BODY_BYTES]
+
+
+def environment() -> tuple[str, str, bytes]:
+    """A Service with 90,000 equal variables."""
+    body = service_of("worst", annotations={}, command=["x"], env=[{"name": "A", "value": "b"}] * 90_000)
+    return "POST", SERVICES, json.dumps(body, separators=(",", ":")).encode()
+
+
+def yaml_list() -> tuple[str, str, bytes]:
+    """A ConfigMap in YAML with 1,500,000 values."""
+    return (
+        "YAML",
+        "/api/v1/namespaces/default/configmaps",
+        b"metadata: {name: y}\ndata: [" + b"1," * (BODY_BYTES // 2 - 100) + b"1]",
+    )
+
+
+def json_patch() -> tuple[str, str, bytes]:
+    """A patch of a ConfigMap with as many operations as fit."""
+    one = b'{"op":"add","path":"/data/a","value":"b"}'
+    many = (BODY_BYTES - 2) // (len(one) + 1)
+    return "PATCH", "/api/v1/namespaces/default/configmaps/target", b"[" + b",".join([one] * many) + b"]"
+
+
+ON_API = {
+    "api-small-objects": small_objects,
+    "api-environment": environment,
+    "api-yaml": yaml_list,
+    "api-patch": json_patch,
+}
+TYPES = {"POST": "application/json", "YAML": "application/yaml", "PATCH": "application/json-patch+json"}
+
+
+async def get(host: str, port: int, head: bytes, tls: ssl.SSLContext | None = None) -> int:
+    """One GET on a connection of its own; its status."""
+    reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+    try:
+        writer.write(head)
+        response = await reader.read()
+        return int(response.split(b" ", 2)[1])
+    finally:
+        writer.close()
+
+
+async def timed(ask: Callable[[], Awaitable[int]], seconds: float) -> tuple[list[float], int]:
+    """Milliseconds of each request in a time, and the number of failures."""
+    took_ms, failures, until_s = list[float](), 0, time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        begun_s = time.monotonic()
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                failures += await ask() != 200
+        except (OSError, IndexError, ValueError):
+            failures += 1
+        took_ms.append(1000 * (time.monotonic() - begun_s))
+        await asyncio.sleep(0.01)
+    return sorted(took_ms), failures
+
+
+@contextlib.asynccontextmanager
+async def attacked(begin: Callable[[], Awaitable[None]], clients: int) -> AsyncIterator[None]:
+    """Run an attack with so many clients for the block; each begins again when it is cut off."""
+
+    async def again() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                await begin()
+            await asyncio.sleep(0.05)
+
+    tasks = [asyncio.create_task(again()) for _ in range(clients)]
+    await asyncio.sleep(1.0)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    # An attack that has a defect of its own measures nothing.
+    for one in ended:
+        if isinstance(one, Exception):
+            raise one
+
+
+async def measure(
+    ask: Callable[[], Awaitable[int]], begin: Callable[[], Awaitable[None]], *, seconds: float, clients: int
+) -> dict[str, float]:
+    """The p50 and p99 of the client without, with and without the attack."""
+    before, _ = await timed(ask, seconds)
+    async with attacked(begin, clients):
+        during, failures = await timed(ask, seconds)
+    after, _ = await timed(ask, seconds)
+    without_ms = max(_p(before, 99), _p(after, 99))
+    return {
+        "p50_without_ms": round(_p(before, 50), 1),
+        "p99_without_ms": round(without_ms, 1),
+        "p50_ms": round(_p(during, 50), 1),
+        "p99_ms": round(_p(during, 99), 1),
+        "ratio": round(_p(during, 99) / without_ms, 2),
+        "requests": len(during),
+        "failures": failures,
+    }
+
+
+def _p(sorted_ms: list[float], percent: int) -> float:
+    return sorted_ms[min(len(sorted_ms) - 1, len(sorted_ms) * percent // 100)]
+
+
+async def run(system: System, names: list[str], *, seconds: float, clients: int) -> dict[str, dict[str, float]]:
+    """Measure each attack."""
+    host, _, port = system.server.rpartition("//")[2].partition(":")
+    authorization = f"Authorization: {system.headers['Authorization']}\r\nConnection: close\r\n"
+    map_head = (
+        f"GET /api/v1/namespaces/default/configmaps/target HTTP/1.1\r\nHost: {host}\r\n{authorization}\r\n".encode()
+    )
+    page_head = f"GET / HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode()
+
+    async def on_service(attack: Attack) -> None:
+        # A small window of TCP: the kernel buffers less of what is not read.
+        reader, writer = await asyncio.open_connection("127.0.0.1", system.port, limit=1024)
+        try:
+            await attack(reader, writer)
+        finally:
+            writer.close()
+
+    async def on_api(method: str, path: str, body: bytes) -> None:
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=system.tls)
+        try:
+            verb = "POST" if method == "YAML" else method
+            head = f"{verb} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {TYPES[method]}\r\nContent-Length: {len(body)}\r\n"
+            writer.write((head + authorization + "\r\n").encode() + body)
+            await reader.read()
+        finally:
+            writer.close()
+
+    found = {}
+    for name in names:
+        if name in ON_SERVICE:
+            attack = ON_SERVICE[name]
+            found[name] = await measure(
+                lambda: get("127.0.0.1", system.port, page_head),
+                lambda attack=attack: on_service(attack),  # type: ignore[misc]
+                seconds=seconds,
+                clients=clients,
+            )
+        else:
+            made = ON_API[name]()
+            found[name] = await measure(
+                lambda: get(host, int(port), map_head, system.tls),
+                lambda made=made: on_api(*made),  # type: ignore[misc]
+                seconds=seconds,
+                clients=1,
+            )
+        print(name, found[name], file=sys.stderr)
+    return found
+
+
+def main() -> int:
+    """Run the attacks."""
+    options = options_of(
+        __doc__, names=(*ON_SERVICE, *ON_API), quick={"seconds": 1.0, "clients": 20}, seconds=10.0, clients=200
+    )
+    with tempfile.TemporaryDirectory() as folder, running_system() as system:
+        # The state folder is hidden from pods.
+        app = Path(folder) / "app.py"
+        app.write_text(APP % PAGE_BYTES)
+        scale = {"autoscaling.knative.dev/min-scale": "2", "autoscaling.knative.dev/max-scale": "2"}
+        system.send_request(
+            SERVICES,
+            service_of("busy", annotations=scale, concurrency=4, command=[sys.executable, str(app)]),
+            method="POST",
+        )
+        system.until_ready(1, WITHIN_S)
+        maps = "/api/v1/namespaces/default/configmaps"
+        system.send_request(maps, {"metadata": {"name": "target"}, "data": {"a": "b"}}, method="POST")
+        found = asyncio.run(run(system, options.names, seconds=options.seconds, clients=options.clients))
+    show(found, options)
+    is_met = all(
+        not one["failures"] and (name in ON_SERVICE or one["p99_ms"] <= GOAL_MS) for name, one in found.items()
+    )
+    return exit_code(options, is_met=is_met)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -36,6 +36,7 @@ from bench.parts.system import SERVICES, System, running_system, service_of
 from serving.proxy.http2.frames import PREFACE
 from serving.proxy.http2.hpack_encoder import HeaderEncoder
 
+CLIENT = "127.0.0.2"
 HOST = "busy.default.localhost"
 PAGE_BYTES = 4 * 2**20
 BODY_BYTES = 3 * 2**20
@@ -43,6 +44,7 @@ STREAMS = 100
 GOAL_MS = 200.0
 DRIP_S = 1.0
 WITHIN_S = 120.0
+TYPES = {"POST": "application/json", "YAML": "application/yaml", "PATCH": "application/json-patch+json"}
 APP = """
 import os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -151,12 +153,11 @@ ON_API = {
     "api-yaml": yaml_list,
     "api-patch": json_patch,
 }
-TYPES = {"POST": "application/json", "YAML": "application/yaml", "PATCH": "application/json-patch+json"}
 
 
 async def get(host: str, port: int, head: bytes, tls: ssl.SSLContext | None = None) -> int:
-    """One GET on a connection of its own; its status."""
-    reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+    """One GET on a connection of its own, from another address than the attack's; its status."""
+    reader, writer = await asyncio.open_connection(host, port, ssl=tls, local_addr=(CLIENT, 0))
     try:
         writer.write(head)
         response = await reader.read()

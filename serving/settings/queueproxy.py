@@ -165,6 +165,9 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     """Longest time of a call of ``serving.dev/dormant-call``, in seconds, and of all attempts to wake an app together; then requests
     go to the app all the same. Range: 100ms to 1h. Default: ours, 60s: a large model is back in memory within seconds."""
 
+    dormant_page_out_s: Annotated[float, Knob(key="dormant-page-out", unit=DURATION, low=0.1, high=86400)] = 60.0
+    """Time from the freeze of an app until its memory moves to swap or zram, in seconds. Without swap it stays. Range: 100ms to 24h. Default: ours, 60s."""
+
     http: HttpSettings = HttpSettings(upstream_connect_max_s=20.0)
     """Limits of the HTTP engine. The app is its only upstream, so it tries for longer than an activator: as Knative, 20s."""
 

@@ -60,6 +60,9 @@ class Dormancy:
         self._report: asyncio.TimerHandle | None = None
         # A new process starts in its place, and must not be frozen meanwhile.
         self.freezer: Freezer = freezer_of(spec, on_exit=lambda: self.wake(is_held=True))
+        from serving.queueproxy.io.pageout import PageOuts  # noqa: PLC0415 - the kubelet imports this module too
+
+        self._page_outs = PageOuts(spec)
         self._state = DormancyState(idle_since_s=clock())
         self._probe_count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -84,6 +87,7 @@ class Dormancy:
             f"queueproxy_freezes_total {self.freeze_count}",
             f"queueproxy_freezes_refused_total {self.refused_count}",
             f"queueproxy_thaws_total {self.thaw_count}",
+            *self._page_outs.page(),
         ]
 
     async def recover(self) -> None:
@@ -192,9 +196,12 @@ class Dormancy:
             self._report.cancel()
             self._report = None
         self.on_change(True)
+        if self.freezer.is_instant and not self.freezer.unfrozen:
+            self._page_outs.expect()
 
     def _thaw(self) -> None:
         """Thaw at once where that is possible; else begin to."""
+        self._page_outs.cancel()
         work = self._work
         if not self.freezer.is_instant:
             self._work = asyncio.get_running_loop().create_task(self._thawing(work), name="thaw")

@@ -1,0 +1,150 @@
+"""Moves the memory of a frozen app to swap or zram, and measures it before and after.
+
+By ``memory.reclaim`` of the pod's cgroup (version 2 with the memory controller), else by process_madvise(2) with MADV_PAGEOUT,
+which needs CAP_SYS_NICE. Without swap only pages of files could go, and the next request would read them from the disk again: then
+all stays.
+
+Standard library but for msgspec, and no pathlib: see the module ``processes``.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+from collections.abc import Collection, Iterable, Iterator
+
+import msgspec
+
+from serving.queueproxy.io.processes import AppProcesses
+from serving.queueproxy.podspec import PodSpec
+
+_LOG = logging.getLogger(__name__)
+
+# Of the kernel's tables: the number is the same on all architectures since Linux 5.10.
+_PROCESS_MADVISE = 440
+_MADV_PAGEOUT = 21
+_KIB = 1024
+# Mappings of the kernel, which cannot be advised.
+_OF_KERNEL = ("[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]")
+# Mappings that are locked or of a device stay where they are.
+_UNMOVED = frozenset({errno.EINVAL, errno.ENOMEM})
+
+
+class PageOut(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory of an app in bytes, shared pages divided among those that share them (PSS)."""
+
+    before_bytes: int
+    after_bytes: int
+
+
+class PageOuts:
+    """Moves the memory of one pod's app out when it has been frozen for a while."""
+
+    def __init__(self, spec: PodSpec, *, swaps: str = "/proc/swaps") -> None:
+        self._spec, self._swaps = spec, swaps
+        self._timer: asyncio.TimerHandle | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._last: PageOut | None = None
+
+    def page(self) -> list[str]:
+        """The lines of the page of metrics, once memory has been moved."""
+        if self._last is None:
+            return []
+        return [
+            f"queueproxy_dormant_memory_before_bytes {self._last.before_bytes}",
+            f"queueproxy_dormant_memory_after_bytes {self._last.after_bytes}",
+        ]
+
+    def expect(self) -> None:
+        """Wait for the time of a move: the app is frozen."""
+        if self._spec.processes:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._spec.settings.dormant_page_out_s, self._begin)
+
+    def cancel(self) -> None:
+        """Stop waiting: the app runs. A move under way continues."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _begin(self) -> None:
+        if has_swap(self._swaps):
+            self._work = asyncio.get_running_loop().create_task(self._move(), name="page out")
+
+    async def _move(self) -> None:
+        try:
+            self._last = await asyncio.to_thread(page_out_app, self._spec)
+        except OSError as error:
+            _LOG.info("dormant.memory_stays", extra={"error": str(error)})
+
+
+def has_swap(path: str) -> bool:
+    """Whether a file in the format of /proc/swaps names swap space; zram counts too."""
+    with contextlib.suppress(OSError), open(path, encoding="utf-8") as lines:  # noqa: PTH123 - no pathlib, see above
+        return sum(1 for _ in lines) > 1
+    return False
+
+
+def page_out_app(spec: PodSpec) -> PageOut:
+    """Move the memory of a pod's frozen app out. Blocks. Raises ``OSError`` where that is not allowed."""
+    pids = [one.pid for one in AppProcesses(spec.processes).find()[0]]
+    place = spec.freezer
+    return page_out(pids, place.folder if place is not None and place.is_unified else "")
+
+
+def page_out(pids: Collection[int], folder: str = "") -> PageOut:
+    """Move the memory of processes out; ``folder`` is their cgroup of version 2. Blocks. Raises ``OSError``."""
+    before_bytes = sum(map(pss_bytes, pids))
+    if not (folder and _reclaim(folder, before_bytes)):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+                _move_out(pid)
+    return PageOut(before_bytes=before_bytes, after_bytes=sum(map(pss_bytes, pids)))
+
+
+def pss_bytes(pid: int) -> int:
+    """The proportional set size of a process; 0 if it has ended or must not be seen."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as lines:  # noqa: PTH123 - as above
+        for line in lines:
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * _KIB
+    return 0
+
+
+def _reclaim(folder: str, byte_count: int) -> bool:
+    """Have the kernel reclaim from a cgroup; whether it can. EAGAIN says that it reclaimed less."""
+    try:
+        with open(f"{folder}/memory.reclaim", "w", encoding="ascii") as file:  # noqa: PTH123 - as above
+            file.write(str(byte_count))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _move_out(pid: int) -> None:
+    """Advise all mappings of a process. Raises ``OSError``."""
+    import ctypes  # noqa: PLC0415 - where there is swap only
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as lines:  # noqa: PTH123 - as above
+        ranges = list(mapped_ranges(lines))
+    descriptor = os.pidfd_open(pid)
+    try:
+        for start, end in ranges:
+            vector = (ctypes.c_size_t * 2)(start, end - start)
+            if libc.syscall(_PROCESS_MADVISE, descriptor, vector, 1, _MADV_PAGEOUT, 0) < 0:
+                error = ctypes.get_errno()
+                if error not in _UNMOVED:
+                    raise OSError(error, os.strerror(error))
+    finally:
+        os.close(descriptor)
+
+
+def mapped_ranges(lines: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """First address and end of each mapping that can be advised, from the lines of /proc/PID/maps."""
+    for line in lines:
+        if not line.rstrip().endswith(_OF_KERNEL):
+            start, _, end = line.partition(" ")[0].partition("-")
+            yield int(start, 16), int(end, 16)

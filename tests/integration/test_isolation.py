@@ -137,6 +137,28 @@ async def test_a_warm_process_imports_the_app_with_its_layers_on(tmp_path: Path)
             assert process != importer
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only as root a pod has a user of its own")
+@pytest.mark.parametrize("rights", [0o755, 0o700])
+async def test_the_user_of_a_pod_has_a_name_and_a_way_to_its_folder(rights: int) -> None:
+    """With umask 077 and a state folder below an open or a closed one, as initdb needs it."""
+    with tempfile.TemporaryDirectory() as above:
+        os.chmod(above, rights)  # noqa: PTH101 - asynchronous code does no I/O with paths
+        os.mkdir(state := os.path.join(above, "state"))  # noqa: PTH102, PTH118
+        mask = os.umask(0o077)
+        try:
+            with template_process(Path(state), isolation="default") as template:
+                async with controlled(template.state, isolation="default") as machine:
+                    await machine.start(manifest(command=f"id -un && touch mine && exec {command(HELLO)}"))
+                    await machine.ready()
+                    run, isolation = machine.kubelet.find("default", "p"), isolation_of("default", Path(state))
+                    assert isolation is not None
+                    owner = (template.state.pods / run.id / "mine").stat().st_uid
+                    assert owner == isolation.user_of(run.location.address)
+                    assert machine.log("p").splitlines()[0] == "pod"
+        finally:
+            os.umask(mask)
+
+
 async def test_without_isolation_the_attacker_succeeds(tmp_path: Path) -> None:
     """The test can fail."""
     if os.geteuid() != 0:

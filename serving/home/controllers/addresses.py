@@ -79,6 +79,8 @@ class HostsFile:
         content = text.encode()
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _READABLE)
         try:
+            # Pods have other users, whatever the umask.
+            os.fchmod(descriptor, _READABLE)
             # A reader finds the old content or the new one: nothing is empty in between.
             os.pwrite(descriptor, content, 0)
             os.ftruncate(descriptor, len(content))

@@ -52,6 +52,7 @@ _BIND_TCP = 1
 # Abstract unix sockets and signals.
 _SCOPES = 1 | 2
 _SCOPE_ABI, _NET_ABI, _REFER_ABI = 6, 4, 2
+_PASSWD, _USER_NAME = "/etc/passwd", "pod"
 _READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
 
 
@@ -91,7 +92,9 @@ def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = 
     if user and is_hidden:
         for path in plan["owned"]:
             layer("owner", functools.partial(_give, path, user))
-    is_hidden = is_hidden and (not hidden or layer("mounts", lambda: _hide(hidden, plan["shown"])))
+    is_hidden = is_hidden and (
+        not hidden or layer("mounts", lambda: _hide(hidden, plan["shown"], user=user, home=folder))
+    )
     if is_root:
         layer("proc", _guard_proc)
     os.chdir(folder)
@@ -148,10 +151,12 @@ def _has_own_users() -> bool:
         return int(file.read().split()[2]) < _IDS - 1
 
 
-def _hide(hidden: list[str], shown: list[str]) -> None:
-    """Cover folders by empty ones, in which only some paths are as before."""
+def _hide(hidden: list[str], shown: list[str], *, user: int, home: str) -> None:
+    """Cover folders by empty ones, in which only some paths are as before; name the pod's user."""
     kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in shown if os.path.exists(path)]
     covered = []
+    # The pod's user enters the folders that lead to its own.
+    umask = os.umask(0o022)
     for folder in hidden:
         # One in an outer one is there if a shown path has it.
         if os.path.isdir(folder):
@@ -163,10 +168,25 @@ def _hide(hidden: list[str], shown: list[str]) -> None:
                 path.startswith(f"{one}/") and len(one) > len(folder) for one in hidden
             ):
                 _show(path, held)
+    os.umask(umask)
     for _, held in kept:
         os.close(held)
+    if user and covered:
+        # It is no part of the isolation, and a machine may have no such file.
+        with contextlib.suppress(OSError):
+            _name_user(user, home, f"{covered[-1]}/passwd")
     for folder in covered:
         _mount("none", folder, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
+
+
+def _name_user(user: int, home: str, path: str) -> None:
+    """Show a passwd(5) with the pod's user in it: initdb, ssh and others refuse to run as a user without a name."""
+    with open(_PASSWD, "rb") as file:
+        others = file.read()
+    with open(path, "wb") as file:
+        os.fchmod(file.fileno(), 0o644)
+        file.write(f"{_USER_NAME}:x:{user}:{user}:pod:{home}:/bin/sh\n".encode() + others)
+    _mount(path, _PASSWD, flags=_MS_BIND)
 
 
 def _show(path: str, held: int) -> None:

@@ -1,4 +1,5 @@
 import asyncio
+import os
 from pathlib import Path
 
 from serving.cluster.kinds import ROUTE
@@ -38,7 +39,13 @@ def test_the_machines_own_entries_come_first() -> None:
 async def test_the_file_follows_routes_and_stays_the_same_file(tmp_path: Path) -> None:
     path, cluster = tmp_path / "hosts", MemoryCluster()
     hosts = HostsFile(cluster, path, lambda: SETTINGS)
-    hosts.write()
+    mask = os.umask(0o077)
+    try:
+        hosts.write()
+    finally:
+        os.umask(mask)
+    # Pods read it, which have other users.
+    assert path.stat().st_mode & 0o777 == 0o644
     number = path.stat().st_ino
     running = asyncio.create_task(hosts.run())
     await cluster.create(ROUTE, route())

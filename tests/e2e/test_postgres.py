@@ -1,0 +1,92 @@
+"""PostgreSQL as a service that is at zero until a client connects. It is Debian's, with its own client."""
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cli_stage import Stage, staged
+from tests.eventually import until
+
+PROGRAMS = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"))), Path("/nowhere"))
+PATIENCE_S = 120
+MANIFEST = """
+apiVersion: serving.knative.dev/v1
+kind: Service
+metadata: {name: database, annotations: {serving.dev/tcp: "PORT"}}
+spec:
+  template:
+    metadata:
+      annotations:
+        autoscaling.knative.dev/initial-scale: "0"
+        serving.dev/command: BIN/initdb -D data -A trust -U postgres -N && exec BIN/postgres -D data -p $PORT -k '' -F
+    spec: {containers: [{image: dev.local/database}]}
+"""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0, reason="PostgreSQL refuses root, and only as root pods have other users"),
+    pytest.mark.skipif(not PROGRAMS.exists() or not shutil.which("psql"), reason="needs Debian's postgresql"),
+]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """Two activators, so that each takes a part of the connections."""
+    with staged(tmp_path / "state", "--activators=2") as made:
+        yield made
+
+
+def asked(port: int, query: str) -> str:
+    """What psql says to a query over a connection of its own."""
+    found = subprocess.run(psql(port, "-c", query), check=False, timeout=PATIENCE_S, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    return found.stdout.strip()
+
+
+def listening(stage: Stage) -> int:
+    """How many activators have opened the port so far."""
+    logs = (stage.state / "logs").glob("activator*.log")
+    return sum(one.read_text().count("tcp.listening") for one in logs)
+
+
+def psql(port: int, *more: str) -> list[str]:
+    return ["psql", "-X", "-At", "-h", "127.0.0.1", "-p", str(port), "-U", "postgres", *more]
+
+
+def test_a_database_at_zero_takes_clients_and_keeps_them_over_a_reload(stage: Stage) -> None:
+    """Takes about 25 s: initdb, two activators and a reload."""
+    # No other program gets the port: it is bound here too.
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        kept.bind(("127.0.0.1", 0))
+        port = kept.getsockname()[1]
+        stage("apply", "-f", "-", "--wait", stdin=MANIFEST.replace("BIN", str(PROGRAMS)).replace("PORT", str(port), 1))
+        asyncio.run(until(lambda: listening(stage) == 2))
+        # As with HTTP, a service is ready a moment before each activator knows its revision.
+        asyncio.run(until(lambda: subprocess.run(psql(port, "-c", "select 1"), check=False).returncode == 0))
+        assert (
+            asked(port, "create table seen (n int); insert into seen select generate_series(1, 50000)")
+            == "CREATE TABLE\nINSERT 0 50000"
+        )
+        # Each is a connection of its own, to either activator.
+        assert {asked(port, "select sum(n) from seen") for _ in range(8)} == {"1250025000"}
+        with subprocess.Popen(psql(port), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as session:
+            assert session.stdin is not None
+            assert session.stdout is not None
+            session.stdin.write("select 'before';\n")
+            session.stdin.flush()
+            assert session.stdout.readline() == "before\n"
+            stage("up", "--reload")
+            asyncio.run(until(lambda: listening(stage) == 4))
+            assert asked(port, "select count(*) from seen") == "50000"
+            session.stdin.write("select 'after';\n")
+            session.stdin.close()
+            assert session.stdout.readline() == "after\n"
+            assert session.wait(PATIENCE_S) == 0

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from serving.model.revisionnumbers import PodCounts
+from serving.scaling.budget import BudgetTenant
 from serving.scaling.policies.usage import Usages
 from serving.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble, pod_of
 from serving.scaling.scaler.anticipation import Anticipation
@@ -75,6 +76,9 @@ class PodStates:
             self._by_name.pop(pod.name, None)
         else:
             self._by_name[pod.name] = state
+
+    def __len__(self) -> int:
+        return len(self._by_name)
 
     def counts(self) -> PodCounts:
         """The number of pods in each state."""
@@ -168,6 +172,14 @@ class RevisionEntry:
         """The ready pods among ``pods``, by name."""
         found = (pods.get((namespace, name)) for name in sorted(self.ready_names))
         yield from (facts for pod in found if pod is not None and (facts := pod_of(pod)) is not None)
+
+    def tenant(self) -> BudgetTenant | None:
+        """Its pods for budgets; None while its revision is unknown."""
+        if self.revision is None:
+            return None
+        existing, ending = len(self.pod_states), self.pod_states.counts().terminating
+        revision = self.revision
+        return BudgetTenant(key=revision.key, pod_bytes=revision.pod_bytes, existing=existing, ending=ending)
 
     def facts(self) -> ScalerView | None:
         """The inputs of a decision; None until they are complete."""

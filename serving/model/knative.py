@@ -99,6 +99,8 @@ LOADING_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/loading-max"
 """On a revision: for how long a pod that is not ready yet is kept, whatever the load."""
 LEARNT_TARGET_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/learnt-target"
 """The learnt target of requests in flight per pod, written by the autoscaler only."""
+SHORTAGE_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/shortage"
+"""On a revision: why a budget is too small for it, written by the autoscaler only; the condition WithinBudget."""
 ANTICIPATED_PODS_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/anticipated-pods"
 """Pods expected within the boot time of a node (``model/anticipation.py``), written by the autoscaler."""
 CLAIMED_TAGS_ANNOTATION = f"{OWN_GROUP}/claimed-tags"
@@ -157,7 +159,7 @@ SNAPSHOT_ANNOTATION = f"{OWN_GROUP}/snapshot"
 """The digest of a copy of that directory, used as working directory: an old revision keeps its files."""
 
 REVISION_STATE_ANNOTATIONS = BECAME_READY_ANNOTATIONS | {
-    *(ROUTES_ANNOTATION, ROUTING_STATE_MODIFIED_ANNOTATION, TRAFFIC_PATH_ANNOTATION),
+    *(ROUTES_ANNOTATION, ROUTING_STATE_MODIFIED_ANNOTATION, SHORTAGE_ANNOTATION, TRAFFIC_PATH_ANNOTATION),
     *(ANTICIPATED_PODS_ANNOTATION, LEARNT_ANNOTATION, LEARNT_TARGET_ANNOTATION, SAVINGS_ANNOTATION),
 }
 """Annotations that daemons write on a running revision. Templates and pods do not have them."""

@@ -44,6 +44,9 @@ _FLAGS = {"true": True, "false": False}
 
 _Amount = TypeVar("_Amount")
 
+MEMORY_ASSUMED_BYTES = 200 * 1024 * 1024
+"""Memory of a container that requests none, for sums over pods. Source: Kubernetes' scheduler."""
+
 _NANOS = 10**9
 _DECIMAL_UNITS = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")

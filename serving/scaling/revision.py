@@ -23,6 +23,7 @@ from serving.model.knative import (
     ROUTING_STATE_LABEL,
     SAVINGS_ANNOTATION,
     SERVICE_LABEL,
+    SHORTAGE_ANNOTATION,
     TRAFFIC_PATH_ANNOTATION,
     RevisionKey,
     ServingState,
@@ -30,7 +31,7 @@ from serving.model.knative import (
     TrafficPath,
 )
 from serving.model.objects import key_of
-from serving.model.quantity import Resources, resources_of
+from serving.model.quantity import MEMORY_ASSUMED_BYTES, Resources, resources_of
 from serving.scaling.resolve import resolve_annotations
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import CLASSIC_CLASS, KPA_CLASS, AutoscalerSettings
@@ -65,6 +66,16 @@ def serving_container(containers: Sequence[Mapping[str, Any]]) -> ServingContain
     )
 
 
+def memory_of(containers: Sequence[Mapping[str, Any]]) -> int:
+    """The memory that containers request together, in bytes; else their limit, else 200 MiB, as node scores assume."""
+    total = 0
+    for one in containers:
+        resources = one.get("resources") or {}
+        asked, limit = resources_of(resources.get("requests")), resources_of(resources.get("limits"))
+        total += asked.memory_bytes or limit.memory_bytes or MEMORY_ASSUMED_BYTES
+    return total
+
+
 class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
     """A revision of this installation to scale. ``was_ready``: its first pods were ready once."""
 
@@ -96,6 +107,12 @@ class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
 
     learnt_target: str = ""
     """Learnt target, as written last; "" for none."""
+
+    pod_bytes: int = 0
+    """Memory that one pod requests, as ``memory_of`` counts it."""
+
+    shortage: str = ""
+    """Why a budget is too small for it, as written last; "" if none is."""
 
     container: ServingContainer = ServingContainer()
     """The container that takes requests, and its limits; without name or limits where the revision has none."""
@@ -181,6 +198,8 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Scale
         learnt=annotations.get(LEARNT_ANNOTATION, ""),
         savings=annotations.get(SAVINGS_ANNOTATION, ""),
         learnt_target=annotations.get(LEARNT_TARGET_ANNOTATION, ""),
+        shortage=annotations.get(SHORTAGE_ANNOTATION, ""),
+        pod_bytes=memory_of(spec.get("containers") or ()),
         container=serving_container(spec.get("containers") or ()),
     )
 

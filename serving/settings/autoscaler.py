@@ -17,6 +17,7 @@ from serving.model.knative import (
     WINDOW_ANNOTATION,
     TargetMode,
 )
+from serving.settings.budgets import BUDGETS
 from serving.settings.classic import ClassicSettings
 from serving.settings.dormancy import DORMANT, NEVER
 from serving.settings.innertls import InnerTlsSettings
@@ -298,6 +299,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     ours, 1000; Knative ships no limit.
     """
 
+    budget: Annotated[str, Knob(key="budget", unit=BUDGETS, live=True)] = ""
+    """Most pods, or memory that pods request, of all revisions and of single namespaces: "20 pods, shop=8Gi". Default: ours, none."""
+
     progress_deadline_s: Annotated[
         float,
         Knob(
@@ -330,9 +334,7 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     what one process takes at one statistic a second."""
 
     decisions_kept: Annotated[int, Knob(key="decisions-kept", unit=COUNT, low=1, high=10_000)] = 50
-    """Decisions of each revision kept for explanations; repetitions take no place. Range: 1 to
-    10000. Default: ours, 50.
-    """
+    """Decisions of each revision kept for explanations; repetitions take no place. Range: 1 to 10000. Default: ours, 50."""
 
     decision_log_bytes_max: Annotated[int, Knob(key="decision-log-bytes", unit=BYTES, low=0, high=2**34)] = 64 * 2**20
     """Largest size of the decision log of one machine, in bytes, over all its files. 0 means no log.

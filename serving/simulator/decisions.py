@@ -13,10 +13,11 @@ from collections.abc import Callable
 import msgspec
 
 from serving.model.knative import ServingState, TrafficPath
-from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.adaptive.gaps import GapPrior
 from serving.scaling.adaptive.policy import RevisionPolicy, policy_of
+from serving.scaling.budget import Allowance, BudgetDemand
+from serving.scaling.kpa.merge import most
 from serving.scaling.kpa.zero import GatePhase, GateReason, GateState, InactiveReason
 from serving.scaling.scaler.deciders import Inside, KpaDecider
 from serving.scaling.scaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, conclude
@@ -29,6 +30,9 @@ from serving.simulator.steady import Periods, RevisionCounts, SteadyOutcomes
 
 PolicyOf = Callable[..., RevisionPolicy | None]
 """Makes the policy of a revision from its spec and the settings, with ``prior`` and ``explains``, as ``policy_of`` does."""
+
+TimedLimit = Callable[[BudgetDemand, float], Allowance | None]
+"""Asks budgets for the pods of one revision at a time; None: all that it wants."""
 
 # Least time between two decisions about a revision, as in the decision loop.
 _PAUSE_MIN_S = 0.05
@@ -75,6 +79,8 @@ class Decisions:
         self._is_path_fixed = not has_burst_switch or burst <= 0 or spec.total_value < burst
         # Each second may change what a goal says.
         skips = skips and spec.slo is None
+        # Budgets depend on others: with this limit no period may be skipped.
+        self.limit: TimedLimit | None = None
         self._skips = skips
         self._steady = SteadyOutcomes(spec, self._decider, self.policy) if skips and repeats else None
         self._serving_state = ServingState.RESERVE
@@ -346,9 +352,10 @@ class Decisions:
             )
             inputs = msgspec.structs.replace(inputs, advice=advice)
             if advice.proposals is not None:
-                wanted = [one.desired for one in advice.proposals if not isinstance(one.desired, NoData)]
-                self.latest_count = max(wanted, default=None)
-        self._gate, outcome = conclude(inputs, decided)
+                self.latest_count = most(advice.proposals)
+        asked = self.limit
+        limit = None if asked is None else lambda demand: asked(demand, now_s)
+        self._gate, outcome = conclude(inputs, decided, limit)
         if outcome.to_reserve:
             self._serving_state = ServingState.RESERVE
         if self._has_burst_switch and outcome.path is not self.path:

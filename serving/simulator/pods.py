@@ -5,6 +5,7 @@ Input: the scale, and the times at which pods become ready. Which free pod gets 
 that are not ready, then the idlest, then the youngest. Pod-seconds count from the creation to the end, draining included.
 """
 
+import heapq
 import math
 import random
 from collections import deque
@@ -74,12 +75,21 @@ class PodSet:
         self._number = 0
         self._free: FreePods = self._line_of(policy)
         self.free_count = 0
+        # Removed pods: how many still have requests, and when the others are gone.
+        self._finishing_count = 0
+        self._gone_s: list[float] = []
         self.ready: list[SimulatedPod] = []
 
     @property
     def scale(self) -> int:
         """Pods that are ready or starting."""
         return len(self._pods)
+
+    def ending_count(self, now_s: float) -> int:
+        """Removed pods that are still there."""
+        while self._gone_s and self._gone_s[0] <= now_s:
+            heapq.heappop(self._gone_s)
+        return self._finishing_count + len(self._gone_s)
 
     def create(self, count: int, now_s: float) -> Iterator[SimulatedPod]:
         """Create pods."""
@@ -138,6 +148,7 @@ class PodSet:
         """Remove one pod; it finishes its requests."""
         del self._pods[pod.address]
         pod.is_ending, pod.removed_s = True, now_s
+        self._finishing_count += 1
         if pod.is_in_line:
             self._remove_free(pod)
         if pod.ready_s is not None:
@@ -159,6 +170,9 @@ class PodSet:
         lag_s = 0.0 if pod.ready_s is None else self._times.drain_s
         end_s = max(now_s, pod.removed_s + lag_s)
         self._count(pod, end_s)
+        self._finishing_count -= 1
+        self.ending_count(now_s)
+        heapq.heappush(self._gone_s, end_s)
         if self._on_end is not None:
             self._on_end(pod, end_s)
 

@@ -11,7 +11,7 @@ import math
 import random
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import msgspec
@@ -26,7 +26,7 @@ from serving.scaling.spec import ScalingSpec
 from serving.settings.activator import ActivatorSettings
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.queueproxy import QueueProxySettings
-from serving.simulator.decisions import Decisions, PolicyOf
+from serving.simulator.decisions import Decisions, PolicyOf, TimedLimit
 from serving.simulator.nodes import NodeRoom
 from serving.simulator.pods import PodSet, PodTimes, SimulatedPod
 from serving.simulator.results import Durations, Moment, PodSeries, Quantiles, RevisionResult, RunLog, durations_of
@@ -75,7 +75,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A goal for latency to measure by; that of ``spec`` comes first."""
     knee: float = math.inf
     """Requests at once beyond which a pod is slower: times grow in proportion to them."""
-
+    limit_of: Callable[[PodSet], TimedLimit] | None = None
+    """Makes the limit of budgets from the pods of a revision."""
     log: RunLog | None = None
     """Gets each decision and latency; no period is skipped then."""
 
@@ -126,11 +127,12 @@ class RevisionRun:
             config.settings,
             config.spec,
             has_burst_switch=config.has_burst_switch,
-            skips=config.skips and config.log is None,
+            skips=config.skips and config.log is None and config.limit_of is None,
             repeats=nodes is None,
             prior=prior,
             policy_of=config.policy_of,
         )
+        self._decisions.limit = None if config.limit_of is None else config.limit_of(self.pods)
         self._queue: deque[tuple[float, float]] = deque()
         self._events: list[tuple[float, int, int, SimulatedPod]] = []
         self._sequence = 0
@@ -319,8 +321,6 @@ class RevisionRun:
             self._serve(pods.pick(), at_s, took_s, waited_s=wait_s)
         if not queue:
             self._known_waiting = 0
-
-    # Pods.
 
     def _poke(self, at_s: float) -> None:
         """Report requests that wait for a revision without ready pods: the first, twice as many, more than wanted."""

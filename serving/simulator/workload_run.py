@@ -5,23 +5,30 @@ gives the same result, to the last bit, for any number of processes.
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 
 import msgspec
 
 from serving.model.errors import InvalidValue
+from serving.model.quantity import MEMORY_ASSUMED_BYTES
 from serving.model.slo import Slo
 from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
+from serving.scaling.budget import Allowance, BudgetBook, BudgetDemand, BudgetTenant
 from serving.scaling.resolve import resolve
 from serving.settings.activator import ActivatorSettings
 from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
+from serving.settings.budgets import read_budgets
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.curve import DialPosition, SimulatedPolicy
+from serving.simulator.decisions import TimedLimit
 from serving.simulator.foresight import Foresight, run_with_foresight
 from serving.simulator.nodes import NodePlan, NodeRoom, SharedNodes, run_together
+from serving.simulator.pods import PodSet
 from serving.simulator.population import run_population
 from serving.simulator.results import DurationModel, NodesResult, Quantiles, RevisionResult, RunLog
 from serving.simulator.revision_run import RevisionRun, RunConfig
@@ -29,6 +36,8 @@ from serving.simulator.trace import FunctionTrace
 
 # Functions that a process takes at once: more make less traffic between processes, fewer share better.
 _CHUNK = 4
+NAMESPACE = "default"
+"""Namespace of all simulated revisions."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +65,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     nodes: NodePlan | None = None
     """Nodes of a node group below all functions; None: every pod has a place."""
 
+    pod_bytes: int = MEMORY_ASSUMED_BYTES
+    """Memory that each pod requests, for budgets."""
+
     slo: Slo | None = None
     knee: float = math.inf
     """As in ``RunConfig``."""
@@ -68,6 +80,7 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload
     config: RunConfig
     foresight: Foresight | None
+    book: BudgetBook | None
 
     @property
     def shares_prior(self) -> bool:
@@ -117,9 +130,12 @@ def run_workload(  # noqa: PLR0913 - what a run is
         knee=workload.knee,
         policy_of=policy.policy_of,
     )
-    job = _Job(workload=workload, config=config, foresight=policy.foresight)
+    is_budgeted = read_budgets(settings.budget).of(NAMESPACE) and policy.foresight is None
+    book = BudgetBook(read_budgets(settings.budget)) if is_budgeted else None
+    job = _Job(workload=workload, config=config, foresight=policy.foresight, book=book)
     progress = on_progress or _ignore
-    if workload.nodes is None and not workload.pods_max and job.shares_prior and len(workload.functions) > 1:
+    is_alone = workload.nodes is None and not workload.pods_max and book is None
+    if is_alone and job.shares_prior and len(workload.functions) > 1:
         return _run_with_shared_prior(job, jobs, progress)
     results: dict[int, RevisionResult] = {}
     runs = _results(job, jobs) if workload.nodes is None else enumerate(_run_on_nodes(job, workload.nodes, on_nodes))
@@ -155,7 +171,7 @@ def _run_with_shared_prior(job: _Job, jobs: int, on_progress: Callable[[], None]
 def _results(job: _Job, jobs: int) -> Iterator[tuple[int, RevisionResult]]:
     """The index of each function with its result, in the order of completion."""
     functions = job.workload.functions
-    if job.workload.pods_max:
+    if job.workload.pods_max or job.book is not None:
         yield from enumerate(_run_on_shared_nodes(job))
         return
     if jobs <= 1 or len(functions) <= 1:
@@ -175,7 +191,7 @@ def _run_forked(index: int) -> RevisionResult:
 
 def _run_on_shared_nodes(job: _Job) -> Iterator[RevisionResult]:
     """Simulate functions on shared nodes in one process, because they influence each other."""
-    nodes = SharedNodes(job.workload.pods_max)
+    nodes = SharedNodes(job.workload.pods_max or sys.maxsize)
     runs = _revisions_on(nodes, job)
     run_together(runs, nodes)
     yield from (run.finish() for run in runs)
@@ -211,10 +227,22 @@ def _run(job: _Job, index: int) -> RevisionResult:
 
 def _config_of(job: _Job, index: int) -> RunConfig:
     workload, name = job.workload, job.workload.functions[index].name
-    return msgspec.structs.replace(job.config, service=workload.service.of(name), start=workload.start.of(name))
+    limit_of = None if job.book is None else partial(_limit_of, job.book, name, pod_bytes=workload.pod_bytes)
+    return msgspec.structs.replace(
+        job.config, service=workload.service.of(name), start=workload.start.of(name), limit_of=limit_of
+    )
 
 
 def _revision(job: _Job, index: int, *, nodes: NodeRoom | None = None, prior: GapPrior | None = None) -> RevisionRun:
     workload, function, config = job.workload, job.workload.functions[index], _config_of(job, index)
     arrivals = function.arrivals(config.seed)
     return RevisionRun(function.name, arrivals, config, until_s=workload.length_s, nodes=nodes, prior=prior)
+
+
+def _limit_of(book: BudgetBook, name: str, pods: PodSet, *, pod_bytes: int) -> TimedLimit:
+    def limit(demand: BudgetDemand, now_s: float) -> Allowance | None:
+        ending = pods.ending_count(now_s)
+        tenant = BudgetTenant(key=(NAMESPACE, name), pod_bytes=pod_bytes, existing=pods.scale + ending, ending=ending)
+        return book.allow(tenant, demand, now_s)
+
+    return limit

@@ -16,9 +16,10 @@ _LABELS = {"serving.knative.dev/revision": NAME, "serving.knative.dev/routingSta
 class Store:
     """The objects of one revision of 10 requests at once in a pod."""
 
-    def __init__(self, cluster: MemoryCluster | None = None) -> None:
-        self.cluster = cluster or MemoryCluster()
+    def __init__(self, cluster: MemoryCluster | None = None, *, name: str = NAME) -> None:
+        self.cluster, self.name = cluster or MemoryCluster(), name
         self.uid = ""
+        self._labels = {**_LABELS, "serving.knative.dev/revision": name}
 
     async def fill(
         self, *, scale: int, serving_state: str = "Active", annotations: dict[str, str] | None = None
@@ -34,8 +35,8 @@ class Store:
                 "kind": "Revision",
                 "metadata": {
                     "namespace": "default",
-                    "name": NAME,
-                    "labels": _LABELS,
+                    "name": self.name,
+                    "labels": self._labels,
                     "annotations": {BECAME_READY_ANNOTATION: "then", **(annotations or {})},
                 },
                 "spec": {"containerConcurrency": 10, "containers": [{"image": "x"}], "servingState": serving_state},
@@ -49,25 +50,25 @@ class Store:
                 "kind": "Deployment",
                 "metadata": {
                     "namespace": "default",
-                    "name": f"{NAME}-deployment",
-                    "labels": _LABELS,
+                    "name": f"{self.name}-deployment",
+                    "labels": self._labels,
                     "ownerReferences": [
                         {
                             "apiVersion": "serving.knative.dev/v1",
                             "kind": "Revision",
-                            "name": NAME,
+                            "name": self.name,
                             "uid": self.uid,
                             "controller": True,
                         }
                     ],
                 },
-                "spec": {"replicas": scale, "selector": {"matchLabels": _LABELS}, "template": {}},
+                "spec": {"replicas": scale, "selector": {"matchLabels": self._labels}, "template": {}},
             },
         )
 
     async def add_pod(self, name: str, *, ready: bool = True) -> None:
         """A pod of the revision."""
-        metadata = {"namespace": "default", "name": name, "labels": _LABELS}
+        metadata = {"namespace": "default", "name": name, "labels": self._labels}
         await self.cluster.create(
             POD,
             {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [{"name": "c"}]}},
@@ -85,11 +86,11 @@ class Store:
 
     async def wake(self) -> None:
         """Wake the revision, as an activator."""
-        await self.cluster.patch(REVISION, "default", NAME, patch={"spec": {"servingState": "Active"}})
+        await self.cluster.patch(REVISION, "default", self.name, patch={"spec": {"servingState": "Active"}})
 
     async def revision(self) -> Object:
         """The present Revision."""
-        return await self.cluster.get(REVISION, "default", NAME)
+        return await self.cluster.get(REVISION, "default", self.name)
 
     async def serving_state(self) -> str:
         """The serving state of the revision."""
@@ -97,18 +98,17 @@ class Store:
 
     async def scale(self) -> int:
         """The scale of the Deployment."""
-        found = await self.cluster.get(DEPLOYMENT, "default", f"{NAME}-deployment")
+        found = await self.cluster.get(DEPLOYMENT, "default", f"{self.name}-deployment")
         return int(found["spec"]["replicas"])
 
     async def scaled(self, *wanted: int) -> int:
         """Wait until the Deployment asks for one of these counts of pods; the count."""
-        listing = await self.cluster.list(DEPLOYMENT, "default")
-        count = int(listing.items[0]["spec"]["replicas"])
+        listing, count = await self.cluster.list(DEPLOYMENT, "default"), await self.scale()
         if count in wanted:
             return count
         async with self.cluster.watch(DEPLOYMENT, "default", resource_version=listing.resource_version) as events:
             async for event in events:
                 count = int(event.object["spec"]["replicas"])
-                if count in wanted:
+                if count in wanted and event.object["metadata"]["name"] == f"{self.name}-deployment":
                     return count
         raise AssertionError("the watch ended")

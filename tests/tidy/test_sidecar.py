@@ -22,14 +22,14 @@ LATE = ("websockets", "serving.proxy.http2", "urllib", "email", "pathlib", "json
 MODULES_MAX = {
     "serving.queueproxy.main": 217,
     "serving.activator.main": 505,
-    # With the goals for latency, which any revision may have at any time.
-    "serving.autoscaler.main": 658,
+    # With goals for latency and budgets, which any revision may have at any time.
+    "serving.autoscaler.main": 659,
     "serving.controller.main": 470,
     "serving.nodegroup.main": 460,
     "serving.extender.main": 475,
     "serving.dashboard.main": 490,
-    # With the times of logs, which are noted from the first second on.
-    "serving.home.main": 786,
+    # With the times of logs, which are noted from the first second on, and the text of budgets among the settings.
+    "serving.home.main": 787,
     "serving.cli.main": 72,
 }
 

@@ -86,7 +86,7 @@ class Autoscaler:
 
     def reconfigure(self, settings: AutoscalerSettings) -> None:
         """Decide with these settings from now on."""
-        self._decisions.settings = settings
+        self._decisions.reconfigure(settings)
         self._watch.reconfigure(settings)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -180,6 +180,7 @@ class Autoscaler:
             # A cluster without the definition, or without the right to read it, still needs decisions.
             _log.warning("policies.unknown")
         self._is_synced = True
+        self._decisions.count_pods()
         for key, entry in list(self._watch.entries.items()):
             if self._watch.entries.get(key) is entry:
                 self._decisions.start(key, entry, is_restart=True)

@@ -6,7 +6,9 @@ few workers write, each for one revision and always the latest decision (``write
 """
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -35,17 +37,21 @@ from serving.model.knative import (
     LEARNT_ANNOTATION,
     LEARNT_TARGET_ANNOTATION,
     SAVINGS_ANNOTATION,
+    SHORTAGE_ANNOTATION,
     RevisionKey,
 )
 from serving.model.objects import is_older_version
 from serving.scaling.adaptive.advice import PreWarmBudget
 from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
 from serving.scaling.adaptive.policy import policy_of
+from serving.scaling.budget import Allowance, BudgetBook, BudgetDemand
 from serving.scaling.revision import group_of, turn_ratio
 from serving.scaling.scaler.anticipation import Publication
+from serving.scaling.scaler.budgeted import shortage_of
 from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome
 from serving.scaling.scaler.shadow import shadow_of
 from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.budgets import read_budgets
 
 _log = logging.getLogger("autoscaler")
 
@@ -53,6 +59,8 @@ _log = logging.getLogger("autoscaler")
 _PAUSE_MIN_S = 0.05
 # Revisions that are written at once. A scale takes two calls; 50 patches a second come from each 8 ms of a server.
 _WRITERS = 16
+# Time between two looks at the pods of revisions that other autoscalers decide on.
+_OTHERS_COUNTED_S = 1.0
 # A write that fails comes again with the next decision anyway.
 _PATIENCE = WorkQueueSettings(retry_max_s=2.0)
 
@@ -83,6 +91,8 @@ class DecisionLoop:
     ) -> None:
         self.counts = DecisionCounts()
         self.settings = settings
+        self._book = BudgetBook(read_budgets(settings.budget))
+        self._others_counted_s = -math.inf
         self._watch, self._policies, self._sharing = watch, policies, sharing
         self._client = client
         self._prior = GapPrior(SHIPPED_PRIOR)
@@ -110,6 +120,19 @@ class DecisionLoop:
         counts = msgspec.structs.asdict(self.counts) | msgspec.structs.asdict(self._client.counts)
         return counts | {"proofs": self._writer.proof_count, "proof_failures": self._writer.proof_failure_count}
 
+    def reconfigure(self, settings: AutoscalerSettings) -> None:
+        """Decide with these settings from now on."""
+        self.settings = settings
+        self._book.reconfigure(read_budgets(settings.budget))
+
+    def count_pods(self, *, of_others: bool = False) -> None:
+        """Count the pods of revisions before anything is decided about them, or of those that others decide on."""
+        for key, entry in self._watch.entries.items():
+            tenant, facts = entry.tenant(), entry.facts()
+            if tenant is None or facts is None or (of_others and self._sharing.is_ours(group_of(key, entry.revision))):
+                continue
+            self._book.count_in(tenant, present=facts.present_scale)
+
     def start(self, key: RevisionKey, entry: RevisionEntry, *, is_restart: bool) -> None:
         """Decide about a revision from now on, if its inputs are complete and this process owns it."""
         facts = entry.facts()
@@ -134,6 +157,7 @@ class DecisionLoop:
         if scaler.learner is not None:
             _load(key, scaler.learner.load, entry.revision.learnt)
         _load(key, scaler.target.load, entry.revision.learnt_target)
+        scaler.limit = partial(self._allow, key, entry)
         entry.scaler = scaler
         self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
 
@@ -142,6 +166,7 @@ class DecisionLoop:
         for queue in (self._soon, self._periodic, self._writes, self._saves):
             queue.forget(key)
         self._notes.pop(key, None)
+        self._book.forget(key)
         self._policies.triggers.forget(key)
 
     def decide_soon(self, key: RevisionKey, cause: DecisionCause) -> None:
@@ -209,11 +234,23 @@ class DecisionLoop:
         learnt_target = scaler.target.due_save(outcome.at_s)
         if learnt_target is not None:
             self._note(key, LEARNT_TARGET_ANNOTATION, learnt_target)
+        shortage = shortage_of(outcome.inputs.allowance)
+        if entry.revision is not None and shortage != entry.revision.shortage:
+            self._note(key, SHORTAGE_ANNOTATION, shortage or None)
         publication = self._publication(entry, outcome, at_wall_s=at_wall_s)
         if publication is not None:
             pods = publication.pods
             self._note(key, ANTICIPATED_PODS_ANNOTATION, None if pods is None else pods.text())
         return outcome
+
+    def _allow(self, key: RevisionKey, entry: RevisionEntry, demand: BudgetDemand) -> Allowance | None:
+        tenant, at_s = entry.tenant() if self._book.budgets.of(key[0]) else None, now_s()
+        if tenant is None:
+            return None
+        if self._sharing.shards is not None and at_s - self._others_counted_s >= _OTHERS_COUNTED_S:
+            self._others_counted_s = at_s
+            self.count_pods(of_others=True)
+        return self._book.allow(tenant, demand, at_s)
 
     def _publication(self, entry: RevisionEntry, outcome: ScalerOutcome, *, at_wall_s: float) -> Publication | None:
         """The publication due for anticipated pods. Without a boot time, an earlier one is removed."""

@@ -16,6 +16,7 @@ from serving.cli.decisions.simulatenodes import node_options, node_plan_of
 from serving.cli.decisions.simulatetrace import PolicyRunner
 from serving.model.errors import InvalidValue, Problem, SettingsError
 from serving.model.knative import SLO_ANNOTATION
+from serving.model.quantity import parse_bytes
 from serving.settings.annotations import GROUP, ScalingAnnotations, read_annotations
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.knob import Value, fields_of
@@ -283,6 +284,7 @@ def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workl
         pods_max=options["node_pods"],
         shares_prior=options["shared_prior"],
         nodes=_nodes(options),
+        pod_bytes=parse_bytes(options["pod_memory"]),
     )
 
 

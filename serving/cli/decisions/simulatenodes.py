@@ -48,7 +48,9 @@ _OPTIONS = (
     click.option(
         "--pod-cpu", default="500m", show_default=True, help="Cpu that each pod requests, where there are nodes."
     ),
-    click.option("--pod-memory", default="256Mi", show_default=True, help="Memory that each pod requests."),
+    click.option(
+        "--pod-memory", default="256Mi", show_default=True, help="Memory that each pod requests, for nodes and budgets."
+    ),
 )
 
 

@@ -59,6 +59,7 @@ from serving.model.objects import (
     owner_reference,
 )
 from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.budgets import read_budgets
 from serving.settings.controller import ControllerSettings
 
 _COUNTS = {"actualReplicas", "desiredReplicas"}
@@ -149,6 +150,11 @@ def reconcile_revision(
     if serving_state_of(revision) is ServingState.RETIRED and not context.routes:
         return WritePlan(writes=(deletion_of(kinds.REVISION, revision),))
     scale = start_scale(annotations_of(revision), scaling)
+    is_budgeted = read_budgets(scaling.budget).of(namespace_of(revision)) and not is_of_an_hpa(
+        annotations_of(revision), scaling
+    )
+    # Under a budget the autoscaler gives a new revision its pods.
+    first = msgspec.structs.replace(scale, start_count=0) if is_budgeted else scale
     refusal = context.refusal or _conflict(revision, context.public)
     status = desired_status(revision, context.children, scale, now=now, refusal=refusal)
     after = {**revision, "status": status}
@@ -161,7 +167,7 @@ def reconcile_revision(
     writes: tuple[Write, ...] = (
         # Endpoints that no longer receive requests are removed first.
         *(one for one in public if isinstance(one, Patch)),
-        *(() if context.refusal else _missing(revision, context, scale, sidecar=sidecar)),
+        *(() if context.refusal else _missing(revision, context, first, sidecar=sidecar)),
         *(() if context.refusal else hpa_writes(revision, context.hpa, scaling)),
         *(one for one in public if isinstance(one, Create)),
         *patch_of(kinds.REVISION, revision, changes),

@@ -14,7 +14,14 @@ import msgspec
 
 from serving.controller.values.conditions import Condition, ready_of, updated_conditions
 from serving.controller.values.naming import deployment_name
-from serving.model.knative import BECAME_READY_ANNOTATIONS, CONDITION_READY, QUEUE_PROXY, ConditionStatus, ServingState
+from serving.model.knative import (
+    BECAME_READY_ANNOTATIONS,
+    CONDITION_READY,
+    QUEUE_PROXY,
+    SHORTAGE_ANNOTATION,
+    ConditionStatus,
+    ServingState,
+)
 from serving.model.objects import (
     Object,
     annotations_of,
@@ -205,7 +212,8 @@ def desired_status(
         dependencies = _failed(Failure(layer=HealthLayer.RESOURCES, reason="CreationFailed", message=refusal))
     else:
         dependencies = _dependencies(revision, children, scale, now=now)
-    conditions = [*dependencies, ready_of(dependencies), _active(revision, children.deployment, scale)]
+    informative = (_active(revision, children.deployment, scale), *_within_budget(revision))
+    conditions = [*dependencies, ready_of(dependencies), *informative]
     before = nested(revision, "status") or {}
     # The same plan creates the Deployment: its size needs no second write.
     begins_with = scale.start_count if serving_state_of(revision) is ServingState.ACTIVE else 0
@@ -311,6 +319,14 @@ def _failed(failure: Failure) -> list[Condition]:
         else Condition(type=layer.value, status=ConditionStatus.UNKNOWN, reason=failure.reason)
         for layer in HealthLayer
     ]
+
+
+def _within_budget(revision: Object) -> Iterator[Condition]:
+    """The condition of a revision for which a budget is too small, as the autoscaler says."""
+    why = annotations_of(revision).get(SHORTAGE_ANNOTATION)
+    status, reason = ConditionStatus.FALSE, "BudgetTooSmall"
+    if why:
+        yield Condition(type="WithinBudget", status=status, reason=reason, message=why, informative=True)
 
 
 def _active(revision: Object, deployment: Object | None, scale: StartScale) -> Condition:

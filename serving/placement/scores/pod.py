@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from serving.model.quantity import Resources, pod_peak
+from serving.model.quantity import MEMORY_ASSUMED_BYTES, Resources, pod_peak
 
 # The assumed usage of a container without requests, so that such pods do not all land on one node (kubernetes issue 10242).
 NONZERO_CPU_M = 100
-NONZERO_MEMORY_BYTES = 200 * 1024 * 1024
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +73,7 @@ def pod_demand(pod: PodContainers) -> PodDemand:
     return PodDemand(
         nonzero_cpu_m=sum(_or(container.request.cpu_m, NONZERO_CPU_M) for container in pod.containers),
         nonzero_memory_bytes=sum(
-            _or(container.request.memory_bytes, NONZERO_MEMORY_BYTES) for container in pod.containers
+            _or(container.request.memory_bytes, MEMORY_ASSUMED_BYTES) for container in pod.containers
         ),
         request_cpu_m=request_cpu_m,
         request_memory_bytes=request_memory_bytes,

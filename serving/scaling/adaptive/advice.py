@@ -72,6 +72,10 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     room: Room | None = None
     """Pods for the expected load; None where the algorithm's own count stands."""
 
+    def proposed(self, algorithm: Proposal) -> tuple[Proposal, ...]:
+        """The proposals in place of the algorithm's; its own where nothing replaces it."""
+        return (algorithm,) if self.proposals is None else self.proposals
+
 
 NEUTRAL = Advice()
 """Advice that leaves Knative's behaviour unchanged."""

@@ -22,6 +22,8 @@ class ScaleBound(enum.StrEnum):
     MIN_SCALE = "min-scale"
     INITIAL_SCALE = "initial-scale"
     MAX_SCALE = "max-scale"
+    BUDGET = "budget"
+    """A budget over several revisions (``scaling/budget.py``)."""
 
 
 class Bounded(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +102,18 @@ class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The count within the bounds, and the bound that changed it."""
 
     proposals: tuple[Proposal, ...]
+
+
+def conclusion(merged: MergeDecision | NoData) -> tuple[object, ...]:
+    """What two decisions must share to be alike."""
+    if isinstance(merged, NoData):
+        return (merged,)
+    return (merged.desired_count, merged.decided_by, merged.silent, merged.bounds.limited_by)
+
+
+def most(proposals: Sequence[Proposal]) -> int | None:
+    """The largest count that is proposed; None without data."""
+    return max((one.desired for one in proposals if not isinstance(one.desired, NoData)), default=None)
 
 
 def merge(

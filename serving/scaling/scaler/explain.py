@@ -10,10 +10,12 @@ from serving.model.loadmetric import load_metric
 from serving.model.nodata import NoData
 from serving.scaling.adaptive.advice import KEEP_ALIVE, PRE_WARMING
 from serving.scaling.adaptive.regret import RegretReason
+from serving.scaling.budget import Allowance
 from serving.scaling.classic.classic import ClassicDecision, ClassicLimit, ClassicMode
 from serving.scaling.kpa.decide import ScaleDecision, ScaleLimit, ScalerMode
 from serving.scaling.kpa.merge import Bounded, MergeDecision, Proposal, ScaleBound
 from serving.scaling.kpa.zero import GateAction, GateReason
+from serving.scaling.scaler.budgeted import allowance_reason
 from serving.scaling.scaler.scaler import DecisionInputs, ScalerOutcome
 from serving.scaling.slo import SloOutcome, SloVerdict
 from serving.scaling.spec import ScalingSpec
@@ -43,6 +45,7 @@ _BOUNDS = {
     ScaleBound.MIN_SCALE: "raised to min-scale {bounds.count_min}",
     ScaleBound.INITIAL_SCALE: "raised to initial-scale {bounds.count_min}, which must be ready once",
     ScaleBound.MAX_SCALE: "limited by max-scale {bounds.count_max}",
+    ScaleBound.BUDGET: "the budget of {one.budget} allows {one.count} of {one.wanted}",
 }
 _GATE = {
     GateReason.NO_DECISION: "nothing is changed on no data",
@@ -232,7 +235,7 @@ def _others(outcome: ScalerOutcome) -> tuple[str, ...]:
     merged = outcome.merged
     if isinstance(merged, NoData):
         return ()
-    return (*_decided_by(outcome, merged), _bound(merged.bounds))
+    return (*_decided_by(outcome, merged), _bound(merged.bounds, outcome.inputs.allowance))
 
 
 def _decided_by(outcome: ScalerOutcome, merged: MergeDecision) -> tuple[str, ...]:
@@ -251,8 +254,11 @@ def _decided_by(outcome: ScalerOutcome, merged: MergeDecision) -> tuple[str, ...
     return (*deciding, *silent)
 
 
-def _bound(bounds: Bounded) -> str:
-    return "" if bounds.limited_by is None else _BOUNDS[bounds.limited_by].format(bounds=bounds)
+def _bound(bounds: Bounded, allowance: Allowance | None) -> str:
+    if bounds.limited_by is None:
+        return ""
+    text = _BOUNDS[bounds.limited_by].format(bounds=bounds, one=allowance)
+    return text if allowance is None else f"{text}: {allowance_reason(allowance)}"
 
 
 # The gate to zero, step by step.

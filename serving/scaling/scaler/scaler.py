@@ -19,13 +19,15 @@ from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.adaptive.advice import NEUTRAL, Advice
 from serving.scaling.adaptive.policy import RevisionPolicy
+from serving.scaling.budget import UNLIMITED, Allowance
 from serving.scaling.kpa.decide import KpaState
-from serving.scaling.kpa.merge import MergeDecision, Proposal, merge
+from serving.scaling.kpa.merge import MergeDecision, Proposal, conclusion, merge, most
 from serving.scaling.kpa.window import WindowContents
 from serving.scaling.kpa.zero import GateAction, GateDecision, GateInputs, GatePhase, GateState, step
 from serving.scaling.learnt.learner import RevisionTarget
 from serving.scaling.learnt.target import LearntTarget
 from serving.scaling.revision import ScaledRevision
+from serving.scaling.scaler.budgeted import Limit, demand_of, within
 from serving.scaling.scaler.deciders import ClassicDecider, Decided, Inside, decider_of, starting_gate
 from serving.scaling.scaler.further import FurtherDeciders, kept_while_loading
 from serving.scaling.scaler.path import wanted_path
@@ -71,15 +73,15 @@ class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
     quirks: KpaQuirks
     kpa: KpaState | None
     """The state after the previous decision; None for the classic algorithm, whose state is its points."""
-
     gate: GateState
     advice: Advice = NEUTRAL
     """Advice of the revision's policy; none under ``policy: knative``."""
-
     learnt: LearntTarget | None = None
     """The learnt target; when in force, ``spec`` contains it too. None without data."""
     slo: SloOutcome | None = None
     """The state of the goal for latency; ``spec`` contains its target. None without a goal."""
+    allowance: Allowance | None = None
+    """The pods that a budget over several revisions allows; None without one, or if it allows all."""
 
 
 class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +131,7 @@ class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
             and self.phase is other.phase
             and self.facts.present_scale == other.facts.present_scale
             and self.facts.ready_count == other.facts.ready_count
-            and _conclusion(self.merged) == _conclusion(other.merged)
+            and conclusion(self.merged) == conclusion(other.merged)
         )
 
 
@@ -152,6 +154,7 @@ class Scaler:
         """
         self.policy = policy
         self.shadow: PolicyShadow | None = None
+        self.limit: Limit | None = None
         self.target = RevisionTarget(revision, settings.adaptive)
         self._slo = RevisionSlo(now_s)
         self._settings = settings
@@ -259,7 +262,7 @@ class Scaler:
         decided = self._decider.decide(self._spec, inputs.inside, ready_count=facts.ready_count, now_s=now_s)
         self._latest_count = decided.desired_count
         if further:
-            self._latest_count = _most((decided.proposal, *further))
+            self._latest_count = most((decided.proposal, *further))
         if self.policy is not None:
             advice = self.policy.next_advice(
                 decided.proposal,
@@ -270,7 +273,7 @@ class Scaler:
             )
             inputs = msgspec.structs.replace(inputs, advice=advice)
             if advice.proposals is not None:
-                self._latest_count = _most((*advice.proposals, *further))
+                self._latest_count = most((*advice.proposals, *further))
         if self.shadow is not None and self.learner is not None:
             self.shadow.follow_decision(
                 inputs.beside,
@@ -280,7 +283,7 @@ class Scaler:
                 start_s=self.learner.start_s,
                 now_s=now_s,
             )
-        self._gate, outcome = conclude(inputs, decided)
+        self._gate, outcome = conclude(inputs, decided, self.limit)
         if outcome.apply_count and not facts.present_scale and self._counts_waiting:
             self._decider.reset_windows(self._spec)
             self._further.reset_windows(self._spec)
@@ -332,21 +335,28 @@ class Scaler:
         return target if self.policy is None else max(target, self.policy.pod_capacity)
 
 
-def conclude(inputs: DecisionInputs, decided: Decided) -> tuple[GateState, ScalerOutcome]:
-    """Turn the algorithm's proposal into a decision: other proposals, bounds and gate, and the next gate."""
+def conclude(inputs: DecisionInputs, decided: Decided, limit: Limit | None = None) -> tuple[GateState, ScalerOutcome]:
+    """Turn the algorithm's proposal into a decision: other proposals, bounds, budget and gate, and the next gate."""
     facts, spec, now_s = inputs.facts, inputs.spec, inputs.at_s
     # A revision that is woken while the write of scale 0 is under way would else go back into reserve.
     is_woken = facts.serving_state is ServingState.ACTIVE and (facts.present_scale == 0 or facts.is_woken)
     # The load of a request that finds no pod is reported some milliseconds before its revision is seen Active.
-    is_waiting = facts.present_scale == 0 and inputs.inside.present.concurrency > 0
-    woken = (_WOKEN,) if is_woken or is_waiting else ()
-    busy = (_BUSY,) if spec.load_metric.gauge and inputs.inside.present.concurrency > 0 else ()
+    is_busy = inputs.inside.present.concurrency > 0
+    woken = (_WOKEN,) if is_woken or (facts.present_scale == 0 and is_busy) else ()
+    busy = (_BUSY,) if spec.load_metric.gauge and is_busy else ()
     merged = merge(
-        (*_proposed(inputs.advice, decided), *inputs.beside, *woken, *busy),
+        (*inputs.advice.proposed(decided.proposal), *inputs.beside, *woken, *busy),
         present_scale=facts.present_scale,
         spec=spec,
         is_initialized=inputs.gate.is_initialized,
     )
+    if limit is not None:
+        demand = demand_of(
+            merged, decided, facts, inside=inputs.inside, spec=spec, is_initialized=inputs.gate.is_initialized
+        )
+        inputs = msgspec.structs.replace(inputs, allowance=limit(demand))
+    allowance = inputs.allowance or UNLIMITED
+    merged = within(merged, allowance)
     # Without a public Service they have been in the path for the grace period, always.
     proxy_since_s = facts.proxy_since_s if facts.has_public else now_s - spec.scale_to_zero_grace_s
     gate_facts = GateInputs(
@@ -355,10 +365,14 @@ def conclude(inputs: DecisionInputs, decided: Decided) -> tuple[GateState, Scale
         ready_count=facts.ready_count,
         proxy_since_s=proxy_since_s,
         proved_at_s=facts.proof_s,
-        active_min_s=inputs.advice.active_min_s,
+        active_min_s=inputs.advice.active_min_s if allowance.count else 0.0,
     )
     state, gate = step(inputs.gate, gate_facts, spec=spec, now_s=now_s, quirks=inputs.quirks)
+    # Requests that wait for a turn under a budget keep their revision awake.
+    may_rest = facts.serving_state is ServingState.ACTIVE and not (inputs.allowance and is_busy)
     apply_count = gate.wanted if gate.action is GateAction.APPLY and isinstance(gate.wanted, int) else None
+    if apply_count is not None and apply_count > max(allowance.count, facts.present_scale):
+        apply_count = None
     path = wanted_path(
         decided,
         present=facts.path,
@@ -370,10 +384,10 @@ def conclude(inputs: DecisionInputs, decided: Decided) -> tuple[GateState, Scale
         # The gate's story is for its own errors, and longer than all the rest.
         inputs=msgspec.structs.replace(inputs, gate=msgspec.structs.replace(inputs.gate, story=())),
         apply_count=apply_count,
-        to_reserve=apply_count == 0 and facts.serving_state is ServingState.ACTIVE,
+        to_reserve=apply_count == 0 and may_rest,
         to_prove=gate.action is GateAction.PROBE and proxy_since_s is not None,
         path=path if facts.has_public else facts.path,
-        recheck_in_s=_earlier(gate.recheck_in_s, inputs.advice.recheck_in_s),
+        recheck_in_s=_earliest(gate.recheck_in_s, inputs.advice.recheck_in_s, allowance.recheck_in_s),
         decided=decided,
         merged=merged,
         gate=gate,
@@ -382,19 +396,5 @@ def conclude(inputs: DecisionInputs, decided: Decided) -> tuple[GateState, Scale
     return state, outcome
 
 
-def _proposed(advice: Advice, decided: Decided) -> tuple[Proposal, ...]:
-    return (decided.proposal,) if advice.proposals is None else advice.proposals
-
-
-def _most(proposals: Sequence[Proposal]) -> int | None:
-    return max((one.desired for one in proposals if not isinstance(one.desired, NoData)), default=None)
-
-
-def _earlier(first_s: float | None, second_s: float | None) -> float | None:
-    return min((one for one in (first_s, second_s) if one is not None), default=None)
-
-
-def _conclusion(merged: MergeDecision | NoData) -> tuple[object, ...]:
-    if isinstance(merged, NoData):
-        return (merged,)
-    return (merged.desired_count, merged.decided_by, merged.silent, merged.bounds.limited_by)
+def _earliest(*times_s: float | None) -> float | None:
+    return min((one for one in times_s if one is not None), default=None)

@@ -13,7 +13,7 @@ from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
 from serving.cluster.port import Patch, Write
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import Unavailable
-from serving.model.knative import LEARNT_ANNOTATION, SAVINGS_ANNOTATION
+from serving.model.knative import LEARNT_ANNOTATION, SAVINGS_ANNOTATION, SHORTAGE_ANNOTATION
 from serving.model.objects import Object
 from serving.model.stat import Stat
 from serving.scaling.adaptive.policy import policy_of
@@ -160,6 +160,40 @@ def test_a_revision_that_is_woken_right_after_a_decision_does_not_wait_for_the_n
             return await stage.store.scaled(1), now_s() - begin_s
 
     assert run_virtually(run()) == (1, 0.0)
+
+
+def test_a_budget_holds_and_a_changed_one_acts_at_once() -> None:
+    async def run() -> list[int]:
+        settings = AutoscalerSettings(policy=KNATIVE_POLICY, budget="5 pods")
+        async with staged(scale=3, serving_state="Active", pods=["p", "q", "r"], settings=settings) as stage:
+            await stage.report(20, p=30.0, q=30.0, r=30.0)
+            found = [await stage.store.scale()]
+            for budget in ("default=2 pods", ""):
+                stage.autoscaler.reconfigure(AutoscalerSettings(policy=KNATIVE_POLICY, budget=budget))
+                await stage.report(20, p=30.0, q=30.0, r=30.0)
+                found.append(await stage.store.scale())
+            return found
+
+    assert run_virtually(run()) == [5, 2, 13]
+
+
+def test_a_budget_that_is_too_small_for_min_scale_is_written_and_removed() -> None:
+    async def run() -> list[str | None]:
+        settings = AutoscalerSettings(policy=KNATIVE_POLICY, budget="2 pods")
+        annotations = {"autoscaling.knative.dev/min-scale": "4"}
+        async with staged(
+            scale=2, serving_state="Active", pods=["p", "q"], settings=settings, annotations=annotations
+        ) as stage:
+            await stage.report(10, p=1.0, q=1.0)
+            found = [(await stage.store.revision())["metadata"]["annotations"].get(SHORTAGE_ANNOTATION)]
+            assert await stage.store.scale() == 2
+            stage.autoscaler.reconfigure(AutoscalerSettings(policy=KNATIVE_POLICY, budget="4 pods"))
+            await stage.report(10, p=1.0, q=1.0)
+            assert await stage.store.scale() == 4
+            return [*found, (await stage.store.revision())["metadata"]["annotations"].get(SHORTAGE_ANNOTATION)]
+
+    short = "the budget of 2 pods is too small: min-scale of all under it is more than it has"
+    assert run_virtually(run()) == [short, None]
 
 
 def test_silence_leads_to_reserve_and_then_to_zero() -> None:

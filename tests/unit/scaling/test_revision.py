@@ -102,6 +102,16 @@ def test_a_revision_that_goes_away_is_left_alone() -> None:
     assert revision_of(revision(deletionTimestamp="2026-11-21T00:00:00Z"), SETTINGS) is None
 
 
+def test_memory_is_requested_or_limited_or_assumed() -> None:
+    def asking(**resources: object) -> dict[str, object]:
+        return {"name": "c", "resources": resources}
+
+    containers = [asking(requests={"memory": "64Mi"}, limits={"memory": "1Gi"}), asking(limits={"memory": "128Mi"}), {}]
+    found = revision_of(revision({"containers": containers}), SETTINGS)
+    assert found is not None
+    assert found.pod_bytes == (64 + 128 + 200) * 2**20
+
+
 def deployment(replicas: int | None, **metadata: object) -> dict[str, Any]:
     owner = {"kind": "Revision", "name": "r", "uid": "u"}
     names = {"namespace": "default", "name": "r-deployment", "resourceVersion": "8", "labels": LABEL}

@@ -7,6 +7,7 @@ import random
 import msgspec
 import pytest
 
+from serving.settings.autoscaler import AutoscalerSettings
 from serving.simulator.curve import POLICIES, CurvePoint, DialPosition, at_equal_pod_seconds, points_around
 from serving.simulator.report import PolicyReport, mean_report, report_of
 from serving.simulator.trace import RecordedFunction
@@ -51,6 +52,22 @@ def test_a_longer_retention_costs_pod_seconds_and_saves_cold_requests() -> None:
     knative, fixed = ran(given, "knative"), ran(given, "fixed-300s")
     assert knative.cold_requests > fixed.cold_requests
     assert knative.pod_seconds < fixed.pod_seconds
+
+
+@pytest.mark.parametrize("policy", ["knative", "adaptive"])
+def test_functions_together_stay_within_a_budget_and_all_are_served(policy: str) -> None:
+    dice = random.Random(7)
+    functions = [function(f"f{index}", *sorted(dice.random() * 300.0 for _ in range(1500))) for index in range(4)]
+    given = msgspec.structs.replace(workload(*functions), concurrency=1)
+    budgeted = msgspec.structs.replace(given, settings=AutoscalerSettings(budget="9 pods"))
+    free, held = (run_workload(one, POLICIES[policy]) for one in (given, budgeted))
+    assert sum(max(one.pod_series) for one in free) > 12
+    assert max(map(sum, zip(*(one.pod_series for one in held), strict=True))) <= 9 + 1e-9
+    assert [one.refused for one in held] == [0] * 4
+    assert [one.pod_seconds for one in run_workload(budgeted, POLICIES[policy])] == [one.pod_seconds for one in held]
+    memory = msgspec.structs.replace(budgeted, settings=AutoscalerSettings(budget="1Gi"), pod_bytes=2**28)
+    series = [one.pod_series for one in run_workload(memory, POLICIES[policy])]
+    assert max(map(sum, zip(*series, strict=True))) <= 4 + 1e-9
 
 
 def test_medians_are_over_revisions_with_requests() -> None:

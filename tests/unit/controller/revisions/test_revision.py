@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from serving.cluster import kinds
 from serving.cluster.port import Create, Delete, Patch
 from serving.controller.revisions.revision import RevisionContext, desired_revision, reconcile_revision
@@ -37,10 +39,16 @@ def made(*, scaling: AutoscalerSettings = SCALING, **template: Any) -> Object:  
     return desired_revision(a_configuration(**template), settings=SETTINGS, scaling=scaling, now=NOW)
 
 
-def plan_for(revision: Object, *, children: RevisionChildren | None = None, **context: Any) -> WritePlan:  # noqa: ANN401 - as RevisionContext takes them
+def plan_for(
+    revision: Object,
+    *,
+    children: RevisionChildren | None = None,
+    scaling: AutoscalerSettings = SCALING,
+    **context: Any,  # noqa: ANN401 - as RevisionContext takes them
+) -> WritePlan:
     given = {"private_service": {}, **context}
     found = children or RevisionChildren(deployment=a_deployment(revision, ready=1))
-    return reconcile_revision(revision, RevisionContext(children=found, **given), scaling=SCALING, now=NOW)
+    return reconcile_revision(revision, RevisionContext(children=found, **given), scaling=scaling, now=NOW)
 
 
 def settled(revision: Object) -> Object:
@@ -124,6 +132,18 @@ def test_a_deployment_starts_with_the_initial_scale() -> None:
     write = plan_for(revision, children=RevisionChildren(deployment=None)).writes[0]
     assert isinstance(write, Create)
     assert write.body["spec"]["replicas"] == 4
+
+
+@pytest.mark.parametrize(
+    ("budget", "class_name", "replicas"),
+    [("5 pods", "kpa", 0), ("default=5 pods", "kpa", 0), ("elsewhere=5 pods", "kpa", 1), ("5 pods", "hpa", 1)],
+)
+def test_under_a_budget_a_deployment_starts_without_pods(budget: str, class_name: str, replicas: int) -> None:
+    scaling = AutoscalerSettings(budget=budget)
+    revision = stored(made(metadata={"annotations": {GROUP + "class": f"{class_name}.{GROUP.rstrip('/')}"}}))
+    plan = plan_for(revision, children=RevisionChildren(deployment=None), scaling=scaling)
+    (deployment,) = (one.body for one in plan.writes if isinstance(one, Create) and one.kind is kinds.DEPLOYMENT)
+    assert deployment["spec"]["replicas"] == replicas
 
 
 def test_a_deployment_that_is_made_again_in_reserve_starts_nothing() -> None:

@@ -16,8 +16,8 @@ from serving.controller.revisions.revision_status import (
     start_scale,
     was_ready,
 )
-from serving.model.knative import BECAME_READY_ANNOTATION
-from serving.model.objects import Object
+from serving.model.knative import BECAME_READY_ANNOTATION, SHORTAGE_ANNOTATION
+from serving.model.objects import Object, condition_of
 from serving.settings.autoscaler import AutoscalerSettings
 from tests.unit.controller.builders import NOW, a_deployment, a_pod, a_revision, condition_values, stored, with_ready
 
@@ -56,6 +56,15 @@ def test_a_revision_with_a_ready_pod_is_ready_and_active() -> None:
         condition_values(status, one)[0] for one in ("Ready", "ResourcesAvailable", "ContainerHealthy", "Active")
     ] == ["True"] * 4
     assert (status["actualReplicas"], status["desiredReplicas"]) == (1, 1)
+
+
+def test_a_budget_that_is_too_small_is_a_condition_that_readiness_does_not_depend_on() -> None:
+    assert condition_of(status_of(a_revision(), deploying(ready=1)), "WithinBudget") == {}
+    revision = a_revision()
+    revision["metadata"]["annotations"] = {SHORTAGE_ANNOTATION: "the budget of 5 pods is too small"}
+    status = status_of(revision, deploying(ready=1))
+    assert condition_values(status, "WithinBudget") == ("False", "BudgetTooSmall", "the budget of 5 pods is too small")
+    assert condition_values(status, "Ready")[0] == "True"
 
 
 def test_pods_that_come_up_are_waited_for() -> None:

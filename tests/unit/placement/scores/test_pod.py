@@ -2,10 +2,9 @@
 
 import pytest
 
-from serving.model.quantity import Resources
+from serving.model.quantity import MEMORY_ASSUMED_BYTES, Resources
 from serving.placement.scores.pod import (
     NONZERO_CPU_M,
-    NONZERO_MEMORY_BYTES,
     Container,
     PodContainers,
     PodDemand,
@@ -84,7 +83,7 @@ def test_best_effort_is_who_asks_for_nothing_and_costs_nothing(pod: PodContainer
 def test_a_total_adds_up_each_sum() -> None:
     one = pod_demand(PodContainers(containers=(asking(),)))
     assert total_demand([one, one]) == PodDemand(
-        nonzero_cpu_m=2 * NONZERO_CPU_M, nonzero_memory_bytes=2 * NONZERO_MEMORY_BYTES
+        nonzero_cpu_m=2 * NONZERO_CPU_M, nonzero_memory_bytes=2 * MEMORY_ASSUMED_BYTES
     )
 
 

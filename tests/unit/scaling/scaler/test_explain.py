@@ -1,6 +1,7 @@
 """One table: each kind of decision, and its sentence."""
 
 import enum
+import math
 import re
 from collections.abc import Callable, Mapping
 
@@ -11,12 +12,14 @@ from serving.model.knative import ServingState
 from serving.model.nodata import NoData
 from serving.model.slo import read_slo
 from serving.model.stat import Stat
+from serving.scaling.budget import Allowance, AllowanceReason
 from serving.scaling.classic.classic import ClassicDecision, ClassicLimit, ClassicMode
 from serving.scaling.kpa.decide import KpaState, ScaleLimit, decide
 from serving.scaling.kpa.delay import DelayWindow
 from serving.scaling.kpa.merge import Proposal, ScaleBound
 from serving.scaling.kpa.window import Observation
 from serving.scaling.kpa.zero import GatePhase, GateReason, GateState
+from serving.scaling.scaler.budgeted import Limit
 from serving.scaling.scaler.deciders import Decided, Inside
 from serving.scaling.scaler.explain import _BOUNDS, _CLASSIC_LIMITS, _GATE, _LIMITS, explain
 from serving.scaling.scaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, conclude
@@ -50,11 +53,12 @@ def sentence_of(
     decided: Decided | None = None,
     proved: bool = False,
     proxied_s: float | None = None,
+    limit: Limit | None = None,
     **spec: object,
 ) -> str:
     """The sentence about one decision on these averages, at 7 in flight a pod."""
     return explain(outcome_of(stable, panic, ready=ready, scale=scale, state=state, gate=gate, beside=beside,
-                              waiting=waiting, decided=decided, proved=proved, proxied_s=proxied_s, **spec))  # fmt: skip
+                              waiting=waiting, decided=decided, proved=proved, proxied_s=proxied_s, limit=limit, **spec))  # fmt: skip
 
 
 def outcome_of(
@@ -70,6 +74,7 @@ def outcome_of(
     decided: Decided | None,
     proved: bool,
     proxied_s: float | None = None,
+    limit: Limit | None = None,
     **spec: object,
 ) -> ScalerOutcome:
     numbers = spec_with(**({"target_value": 7.0, "total_value": 10.0} | spec))
@@ -99,7 +104,14 @@ def outcome_of(
         gate=gate,
     )
     given = decided or Decided(proposal=Proposal(decider="kpa", desired=desired, reason="x"), detail=detail)
-    return conclude(inputs, given)[1]
+    return conclude(inputs, given, limit)[1]
+
+
+def allowing(count: int, reason: AllowanceReason, *, price: float = 0.0) -> Limit:
+    """A budget of 10 pods, of which 14 are wanted."""
+    return lambda demand: Allowance(
+        count=count, wanted=demand.wanted, reason=reason, budget="10 pods", all_wanted=14, price=price
+    )
 
 
 def classic(mode: ClassicMode, limit: ClassicLimit | None = None, *, count: int = 3, reason: str = "x") -> Decided:
@@ -191,6 +203,20 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
     "panic": (
         lambda: sentence_of(10.0, 41.0, max_scale=8, panic_threshold_ratio=2.0),
         "3 → 6: panic; 6 s average 41.0 in flight over 3 ready pods, target 7 each",
+    ),
+    "a budget that is divided": (
+        lambda: sentence_of(40.0, limit=allowing(2, AllowanceReason.SHARE, price=2.857)),
+        (
+            "3 → 2: panic; 6 s average 40.0 in flight over 3 ready pods, target 7 each; the budget of 10 pods allows 2 of 6: "
+            "all under it want 14, and with one more pod the most loaded would have 2.9 times its target"
+        ),
+    ),
+    "a budget that min-scale takes": (
+        lambda: sentence_of(40.0, limit=allowing(3, AllowanceReason.FLOORS, price=math.inf)),
+        (
+            "stays 3: panic; 6 s average 40.0 in flight over 3 ready pods, target 7 each; the budget of 10 pods allows 3 of 6: "
+            "min-scale of all under it is more than it has"
+        ),
     ),
     "panic that the maximum limits": (
         lambda: sentence_of(10.0, 71.0, max_scale=8),

@@ -1,0 +1,91 @@
+"""Holds a decision within a budget over several revisions.
+
+Input: the merged count and what it was made of. Output: the demand for ``scaling/budget.py``, the count that its allowance leaves, and
+the sentence of both.
+"""
+
+import math
+from collections.abc import Callable
+
+import msgspec
+
+from serving.model.nodata import NoData
+from serving.scaling.adaptive.advice import KEEP_ALIVE, PRE_WARMING
+from serving.scaling.budget import Allowance, AllowanceReason, BudgetDemand
+from serving.scaling.kpa.decide import ScaleDecision
+from serving.scaling.kpa.merge import MergeDecision, ScaleBound, bounded, most
+from serving.scaling.scaler.deciders import Decided, Inside
+from serving.scaling.scaler.view import ScalerView
+from serving.scaling.spec import ScalingSpec
+
+Limit = Callable[[BudgetDemand], Allowance | None]
+"""Asks the budgets of a revision for the pods that it wants; None: it gets all of them."""
+
+_WHY = {
+    AllowanceReason.SHARE: "all under it want {one.all_wanted}",
+    AllowanceReason.ENDING: "pods of others are still ending",
+    AllowanceReason.TURN: "more revisions have requests than it has pods, and this one waits for its turn",
+    AllowanceReason.FLOORS: "min-scale of all under it is more than it has",
+    AllowanceReason.TOO_LARGE: "one pod alone is larger",
+}
+_SHORTAGES = (AllowanceReason.FLOORS, AllowanceReason.TOO_LARGE)
+# Their pods wait for requests that may come; they are worth the load that is left in the windows.
+_IDLE = (KEEP_ALIVE, PRE_WARMING)
+
+
+def demand_of(
+    merged: MergeDecision | NoData,
+    decided: Decided,
+    facts: ScalerView,
+    *,
+    inside: Inside,
+    spec: ScalingSpec,
+    is_initialized: bool,
+) -> BudgetDemand:
+    """The demand of a decision; without data, the present pods.
+
+    The load is that of the windows or in flight, whichever is more; other deciders, such as triggers, count with the pods they want.
+    """
+    detail, load, others = decided.detail, inside.amount(spec.load_metric), None
+    if isinstance(merged, NoData):
+        bounds = bounded(facts.present_scale, spec=spec, is_initialized=is_initialized)
+    else:
+        bounds = merged.bounds
+        algorithm = decided.proposal.decider if isinstance(detail, ScaleDecision) else ""
+        others = most(
+            [one for one in merged.proposals if one.decider not in (algorithm, *_IDLE) and not one.is_content]
+        )
+    recent = detail.observed_panic if isinstance(detail, ScaleDecision) else 0.0
+    if isinstance(detail, ScaleDecision):
+        load = max(load, recent, detail.observed_stable)
+    return BudgetDemand(
+        wanted=bounds.count,
+        floor=min(bounds.count_min, bounds.count),
+        load=max(load / spec.target_value, float(others or 0)),
+        has_load=recent > 0 or inside.present.concurrency > 0,
+        present=facts.present_scale,
+        ready=facts.ready_count,
+    )
+
+
+def within(merged: MergeDecision | NoData, allowance: Allowance) -> MergeDecision | NoData:
+    """The merged count, at most what is allowed."""
+    if isinstance(merged, NoData) or merged.desired_count <= allowance.count:
+        return merged
+    bounds = msgspec.structs.replace(merged.bounds, count=allowance.count, limited_by=ScaleBound.BUDGET)
+    return msgspec.structs.replace(merged, desired_count=allowance.count, bounds=bounds)
+
+
+def allowance_reason(one: Allowance) -> str:
+    """Why a budget allows no more: "all under it want 31, and with one more pod ..."."""
+    price = ""
+    if one.reason is AllowanceReason.SHARE and 0 < one.price < math.inf:
+        price = f", and with one more pod the most loaded would have {one.price:.2g} times its target"
+    return _WHY[one.reason].format(one=one) + price
+
+
+def shortage_of(one: Allowance | None) -> str:
+    """Why a budget can never give what is wanted; "" if it can."""
+    if one is None or one.reason not in _SHORTAGES:
+        return ""
+    return f"the budget of {one.budget} is too small: {_WHY[one.reason]}"

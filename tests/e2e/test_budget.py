@@ -1,0 +1,63 @@
+"""A budget under ``serving up``: three services and pods for two of them."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.cli_stage import SAMPLE, Stage, staged
+
+# Pods start, move between services and drain, one after the other.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+BUDGET = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: config-autoscaler, namespace: knative-serving}
+data: {budget: %s}
+"""
+PATIENCE_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(tmp_path_factory.mktemp("budget") / "state") as stage:
+        yield stage
+
+
+def pods(serving: Stage) -> list[str]:
+    return serving("get", "pods", "--output", "name").stdout.split()
+
+
+def until(serving: Stage, wanted: str, *command: str) -> str:
+    """Run a command until it prints a text; there are never more than two pods meanwhile."""
+    until_s = time.monotonic() + PATIENCE_S
+    while wanted not in (found := serving(*command).stdout):
+        assert time.monotonic() < until_s, found
+        assert len(pods(serving)) <= 2
+        time.sleep(0.2)
+    return found
+
+
+def test_services_share_two_pods(serving: Stage) -> None:
+    assert "20 pods, shop=8Gi" in serving("apply", "-f", "-", stdin=BUDGET % "two pods").output
+    serving("apply", "-f", "-", stdin=BUDGET % "2 pods")
+    for name in ("a", "b", "c"):
+        serving("deploy", name, "--command", SAMPLE)
+        assert len(pods(serving)) <= 2
+    # Each of them answers, in the place of one that is idle.
+    for name in ("a", "b", "c", "a"):
+        serving.until_status("Hello", name)
+        assert len(pods(serving)) <= 2
+    serving("deploy", "large", "--command", SAMPLE, "--min-scale", "3", "--no-wait")
+    sentence = until(serving, "the budget of 2 pods allows 2 of 3", "why", "large")
+    assert "min-scale of all under it is more than it has" in sentence
+    until(serving, "BudgetTooSmall", "get", "revision", "large-00001", "--output", "yaml")
+    serving("apply", "-f", "-", stdin=BUDGET % "5 pods")
+    until_s = time.monotonic() + PATIENCE_S
+    while (
+        len(pods(serving)) < 3
+        or "BudgetTooSmall" in serving("get", "revision", "large-00001", "--output", "yaml").stdout
+    ):
+        assert time.monotonic() < until_s
+        time.sleep(0.2)

@@ -1,0 +1,155 @@
+"""Divisions of budgets, whatever the claims are."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.scaling.budget import Allowance, BudgetBook, BudgetClaim, BudgetDemand, BudgetTenant, allocate
+from serving.settings.budgets import Budget, Budgets
+
+NAMESPACES = ("batch", "shop")
+SIZES = (1, 2, 5)
+# No pod is larger than a budget; one that is gets none, and lets others have theirs.
+AMOUNTS = st.one_of(st.none(), st.integers(max(SIZES), 40))
+
+
+@st.composite
+def claims(draw: st.DrawFn) -> list[BudgetClaim]:
+    """Up to eight revisions of two namespaces; those with requests want a pod at least."""
+    found = []
+    for number in range(draw(st.integers(1, 8))):
+        floor = draw(st.integers(0, 2))
+        has_load = draw(st.booleans())
+        found.append(
+            BudgetClaim(
+                tenant=BudgetTenant(
+                    key=(draw(st.sampled_from(NAMESPACES)), f"r{number}"), pod_bytes=draw(st.sampled_from(SIZES))
+                ),
+                demand=BudgetDemand(
+                    floor=floor,
+                    wanted=max(floor, int(has_load)) + draw(st.integers(0, 6)),
+                    load=draw(st.floats(0, 30)),
+                    has_load=has_load,
+                    present=draw(st.integers(0, 4)),
+                ),
+                since_s=draw(st.floats(0, 100)),
+            )
+        )
+    return found
+
+
+def budgets(everything: int | None, shop: int | None, *, is_memory: bool) -> Budgets:
+    amounts = {"": everything, "shop": shop}
+    return Budgets(
+        by_scope={
+            scope: Budget(amount=amount, is_memory=is_memory) for scope, amount in amounts.items() if amount is not None
+        }
+    )
+
+
+@given(claims(), AMOUNTS, AMOUNTS, st.booleans())
+def test_no_budget_is_exceeded_and_no_revision_gets_more_than_it_wants(
+    found: list[BudgetClaim], everything: int | None, shop: int | None, is_memory: bool
+) -> None:
+    limits = budgets(everything, shop, is_memory=is_memory)
+    division = allocate(found, limits, now_s=100.0)
+    for one in found:
+        assert 0 <= division.shares[one.tenant.key] <= one.demand.wanted
+    for scope, budget in limits.by_scope.items():
+        of = [one for one in found if not scope or one.tenant.key[0] == scope]
+        used = sum(division.shares[one.tenant.key] * budget.price_of(one.tenant.pod_bytes) for one in of)
+        assert used <= budget.amount
+
+
+@given(claims(), AMOUNTS, AMOUNTS, st.booleans())
+def test_a_budget_that_suffices_limits_no_revision(
+    found: list[BudgetClaim], everything: int | None, shop: int | None, is_memory: bool
+) -> None:
+    limits = budgets(everything, shop, is_memory=is_memory)
+    division = allocate(found, limits, now_s=100.0)
+    for one in found:
+        if not any(scope in division.prices for scope, _ in limits.of(one.tenant.key[0])):
+            assert division.shares[one.tenant.key] == one.demand.wanted
+
+
+@given(claims(), st.integers(max(SIZES), 40), st.integers(0, 40), st.booleans())
+def test_a_larger_budget_takes_no_pod_away(found: list[BudgetClaim], amount: int, more: int, is_memory: bool) -> None:
+    small, large = (
+        allocate(found, budgets(one, None, is_memory=is_memory), now_s=100.0) for one in (amount, amount + more)
+    )
+    for one in found:
+        assert small.shares[one.tenant.key] <= large.shares[one.tenant.key]
+
+
+@given(claims(), st.integers(1, 40), st.floats(0, 30))
+def test_more_load_never_gives_fewer_pods(found: list[BudgetClaim], amount: int, more: float) -> None:
+    limits = budgets(amount, None, is_memory=False)
+    first = found[0]
+    demand = msgspec.structs.replace(first.demand, load=first.demand.load + more)
+    busier = [msgspec.structs.replace(first, demand=demand), *found[1:]]
+    before, after = (allocate(one, limits, now_s=100.0).shares[first.tenant.key] for one in (found, busier))
+    assert after >= before
+
+
+@given(claims(), st.integers(1, 40))
+def test_min_scale_comes_first_and_then_a_pod_for_each_with_requests(found: list[BudgetClaim], amount: int) -> None:
+    division = allocate(found, budgets(amount, None, is_memory=False), now_s=100.0)
+    floors = sum(one.demand.floor for one in found)
+    first_pods = sum(one.demand.has_load and not one.demand.floor for one in found)
+    if floors <= amount:
+        assert all(division.shares[one.tenant.key] >= one.demand.floor for one in found)
+    else:
+        assert "" in division.floors
+    if floors + first_pods <= amount:
+        assert all(division.shares[one.tenant.key] for one in found if one.demand.has_load)
+
+
+@given(st.integers(1, 12), st.integers(1, 5))
+def test_no_revision_with_load_starves(revisions: int, amount: int) -> None:
+    """Each of more revisions than pods has one within as many turns as that takes."""
+    book = BudgetBook(budgets(amount, None, is_memory=False))
+    present = [0] * revisions
+    served: set[int] = set()
+    turns = -(-revisions // amount)
+    for second in range(0, turns * 66, 2):
+        for number in range(revisions):
+            tenant = BudgetTenant(key=("shop", f"r{number}"), pod_bytes=1, existing=present[number])
+            demand = BudgetDemand(
+                wanted=3, floor=0, load=3.0, has_load=True, present=present[number], ready=present[number]
+            )
+            allowance = book.allow(tenant, demand, float(second))
+            present[number] = demand.wanted if allowance is None else allowance.count
+            if present[number]:
+                served.add(number)
+            assert sum(present) <= amount
+    assert served == set(range(revisions))
+
+
+@given(
+    st.integers(1, 10),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), st.integers(0, 3), st.booleans()), max_size=60),
+)
+def test_pods_and_those_that_still_end_never_exceed_the_budget(
+    amount: int, steps: list[tuple[int, int, int, bool]]
+) -> None:
+    """Each step is a decision about one revision; removed pods end later, one at a time."""
+    book = BudgetBook(budgets(amount, None, is_memory=False))
+    present, ending = [0] * 5, [0] * 5
+    for at_s, (number, wanted, gone, has_load) in enumerate(steps):
+        ending = [max(0, one - gone) for one in ending]
+        tenant = BudgetTenant(
+            key=("shop", f"r{number}"), pod_bytes=1, existing=present[number] + ending[number], ending=ending[number]
+        )
+        demand = BudgetDemand(
+            wanted=wanted,
+            floor=0,
+            load=float(wanted),
+            has_load=has_load,
+            present=present[number],
+            ready=present[number],
+        )
+        allowance: Allowance | None = book.allow(tenant, demand, float(at_s))
+        count = wanted if allowance is None else allowance.count
+        ending[number] += max(0, present[number] - count)
+        present[number] = count
+        assert sum(present) + sum(ending) <= amount

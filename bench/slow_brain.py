@@ -1,10 +1,11 @@
 """The learnt target against the fixed default, on apps short of cpu, memory or neither.
 
-    python bench/slow_brain.py [--part RATIO] [--mode learnt|protect] [--quick] [cpu] [io] [memory]
+    python bench/slow_brain.py [--part RATIO] [--mode learnt|protect|default] [--quick] [cpu] [io] [memory]
 
 Each app runs twice, with ``autoscaling.serving.dev/target: learnt`` (or protect) and in shadow; both get the same closed loop of clients at the
 same time, which grows for a while. Then both are measured: requests a second, response times, pods, failed requests, and
-containers that were killed for their memory. The learner's period and the stable window are shorter than by default, for both,
+containers that were killed for their memory. ``--mode default`` protects by the setting, without the annotation, so that usage is
+measured each 15 s. The learner's period and the stable window are shorter than by default, for both,
 so that the three apps take three minutes; ``--part`` shortens all of it. The last lines have the ratios of learnt to fixed.
 """
 
@@ -97,7 +98,8 @@ def service(name: str, bound: str, *, mode: str) -> dict[str, Any]:
     """The manifest of one app. Both keep a pod, so that neither is measured with a start."""
     app = APPS[bound]
     annotations = {"serving.dev/command": f"{sys.executable} {APP}", "autoscaling.knative.dev/min-scale": "1"}
-    annotations["autoscaling.serving.dev/target"] = mode
+    if mode != "default":
+        annotations["autoscaling.serving.dev/target"] = mode
     environment = [{"name": key, "value": value} for key, value in {"BOUND": bound, **app.environment}.items()]
     return service_of(name, annotations=annotations, env=environment, resources={"limits": app.limits})
 
@@ -167,7 +169,8 @@ def _ratio(one: float, other: float) -> str:
 def main() -> None:
     """Measure the apps that are named, all of them without a name."""
     options = options_of(__doc__, names=tuple(APPS), part=1.0, mode="learnt", quick={"names": ("io",), "part": 0.2})
-    with running_system(environment=SETTINGS) as system:
+    protects = {"SERVING_AUTOSCALER_ADAPTIVE_LEARNT_TARGET": "protect"} if options.mode == "default" else {}
+    with running_system(environment=SETTINGS | protects) as system:
         for bound in options.names:
             for kind in ("fixed", "learnt"):
                 name = f"{bound}-{kind}"

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import resource
 import signal
 import sys
+import termios
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -23,6 +25,7 @@ from serving.home.state import StateFolder
 from serving.model.knative import CONDITION_DORMANT, DORMANT_ANNOTATION
 from serving.model.objects import Object
 from serving.queueproxy.io.processes import read_processes
+from serving.queueproxy.io.readiness import PUSH_AGAIN
 from tests.eventually import until
 from tests.integration.local_stage import HELLO, Machine, Template, controlled, manifest, template_process
 
@@ -170,6 +173,38 @@ async def test_a_new_template_and_a_new_control_go_on_with_a_pod_that_sleeps(tmp
             pod = await machine.until(is_dormant)
             assert pod["status"]["podIP"] == before["status"]["podIP"]
             assert (await machine.get(pod))[0] == 200
+
+
+async def test_the_template_outlives_a_control_that_ends_while_a_pod_reports(tmp_path: Path) -> None:
+    with template_process(tmp_path) as template:
+        async with controlled(StateFolder(tmp_path)) as machine:
+            await machine.start(manifest())
+            await machine.ready()
+            pid = template.pid
+            assert pid is not None
+            # Both wait for the same turn of the template, the report first: passing it on finds that control has gone.
+            os.kill(pid, signal.SIGSTOP)
+            os.kill(records(machine, "queue-proxy")["pid"], PUSH_AGAIN)
+            await until(lambda: has_unread_pipe(pid))
+        os.kill(pid, signal.SIGCONT)
+        async with controlled(StateFolder(tmp_path)) as machine:
+            await machine.ready()
+        assert template.pid == pid
+
+
+def has_unread_pipe(pid: int) -> bool:
+    """Whether a pipe of a process has bytes that were not read."""
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        if str(path.readlink()).startswith("pipe:"):
+            with contextlib.suppress(OSError):
+                descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+                try:
+                    waiting = fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4)
+                finally:
+                    os.close(descriptor)
+                if any(waiting):
+                    return True
+    return False
 
 
 @pytest.mark.usefixtures("many_descriptors")

@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import random
 import re
 import shutil
@@ -27,7 +28,7 @@ import msgspec
 from tests.conformance.http.servers import HOST, MAKERS, Stage, is_installed
 
 HERE = Path(__file__).parent
-ORIGINS = ("uvicorn", "h11", "hypercorn", "gunicorn", "aiohttp", "tornado", "node", "nginx", "haproxy", "apache")
+ORIGINS = ("uvicorn", "h11", "hypercorn", "gunicorn", "aiohttp", "tornado", "node", "go", "nginx", "haproxy", "apache")
 _PACKAGES = ("uvicorn", "h11", "hypercorn", "gunicorn", "aiohttp", "tornado")
 _AT_ONCE = 32
 _WAIT_S = 10.0
@@ -133,7 +134,9 @@ class Tap:
         """Read requests until the connection ends."""
         self._running.add(asyncio.current_task())
         try:
-            await self._serve(reader, writer)
+            # Python 3.11 reports a cancelled one as an error.
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._serve(reader, writer)
         finally:
             self._running.discard(asyncio.current_task())
             await _closed(writer)
@@ -266,7 +269,25 @@ def available(names: Sequence[str], python: str) -> list[str]:
     return [name for name in names if _is_available(name, python)]
 
 
+def go_toolchain() -> str | None:
+    """The program of Go, also the one that `make bench` has installed."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "serving-bench"
+    return shutil.which("go", path=f"{os.environ['PATH']}:{cache / 'go' / 'bin'}")
+
+
+def _go_origin(folder: Path, go: str) -> str:
+    """Build the origin of Go; takes a minute where nothing is cached."""
+    binary, cache = str(folder / "echo"), str(Path(go).parent.parent.parent / "build")
+    settings = {"GO111MODULE": "off", "GOTOOLCHAIN": "local", "HOME": str(folder)}
+    if os.access(cache, os.W_OK):
+        settings["GOCACHE"] = cache
+    subprocess.run([go, "build", "-o", binary, str(HERE / "echo.go")], check=True, env={**os.environ, **settings})
+    return binary
+
+
 def _is_available(name: str, python: str) -> bool:
+    if name == "go":
+        return go_toolchain() is not None
     if name in _PACKAGES:
         return not subprocess.run([python, "-c", f"import {name}"], check=False, capture_output=True).returncode
     return is_installed(name) and (name != "node" or shutil.which("node") is not None)
@@ -276,6 +297,9 @@ def origin_port(stage: Stage, name: str, python: str) -> int:
     """Start an origin. A proxy stands in front of uvicorn."""
     if name in MAKERS and name not in _PACKAGES:
         return MAKERS[name](stage, origin_port(stage, "uvicorn", sys.executable))
+    if name == "go" and (go := go_toolchain()) is not None:
+        binary = _go_origin(stage.folder, go)
+        return stage.start(lambda port: [binary, str(port)])
     return stage.start(lambda port: [python, str(HERE / "echo.py"), name, str(port)])
 
 
@@ -318,7 +342,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--origins", default=",".join(ORIGINS))
     parser.add_argument("--python", default=sys.executable)
     given = parser.parse_args(arguments)
-    names = available(given.origins.split(","), given.python)
+    wanted = given.origins.split(",")
+    if unknown := [name for name in wanted if name not in ORIGINS]:
+        parser.error(f"--origins {', '.join(unknown)}: known are {', '.join(ORIGINS)}")
+    names = available(wanted, given.python)
+    if missing := [name for name in wanted if name not in names]:
+        sys.stderr.write(f"not installed, and left out: {', '.join(missing)}\n")
     lines = asyncio.run(grow(count=given.count, seed=given.seed, origins=names, python=given.python))
     sys.stdout.writelines(f"{line}\n" for line in lines)
     return int(lines[-1] != "")

@@ -1,6 +1,7 @@
 """Runs suites of HTTP against our daemons and others, and prints tables in Markdown.
 
     python -m tests.conformance.http.run [--suite probe|h1spec|interop] [--servers serving,nginx] [--target URL]
+    python -m tests.conformance.http.run --suite garden [--count 100000] [--seed 1] [--origins uvicorn,go] [--python PYTHON]
 
 Without ``--servers`` all that are installed are compared, in one run. ``--target`` is a server that runs already, such as
 ``http://127.0.0.1:8080``; requests name its host. With ``interop`` it leads to ``python -m tests.conformance.grpc.server``.
@@ -17,10 +18,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.conformance.grpc.cases import run_cases as run_grpc_cases
+from tests.conformance.http.garden import main as run_garden
 from tests.conformance.http.probe import Outcome, read_cases, run_cases
 from tests.conformance.http.servers import GRPC_MAKERS, HOST, MAKERS, OURS, Server, is_installed, started
 
-SUITES = ("probe", "h1spec", "interop")
+SUITES = ("probe", "h1spec", "interop", "garden")
 _REASONS: dict[str, str] = json.loads((Path(__file__).parent / "data" / "reasons.json").read_text())
 _WAIT_S = 5.0
 
@@ -94,7 +96,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--suite", choices=SUITES, default="probe", help="which cases")
     parser.add_argument("--servers", default="", help=f"names, with commas between them: {', '.join(MAKERS)}")
     parser.add_argument("--target", default="", help="the URL of a server that runs already")
-    given = parser.parse_args(arguments)
+    given, rest = parser.parse_known_args(arguments)
+    if given.suite == "garden":
+        if given.target or given.servers:
+            parser.error(
+                "--suite garden compares origins behind our own proxies: it takes --origins in place of --servers and --target"
+            )
+        return run_garden(rest)
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     is_grpc = given.suite == "interop"
 
     def judge(servers: Sequence[Server], host: str) -> set[str]:

@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from tests.conformance.http.garden import ORIGINS, Forwarded, available, grow, judge, made
+from tests.conformance.http.garden import ORIGINS, Forwarded, available, go_toolchain, grow, judge, made
+from tests.conformance.http.run import main as run
 
 
 @pytest.mark.slow
@@ -20,6 +21,30 @@ async def test_origins_read_what_our_proxies_forward_as_it_was_meant() -> None:
     assert head.endswith("h11 refuses 0")
     rows = [line.split("|") for line in lines if line.startswith("| ") and "origin" not in line]
     assert {row[1].strip(): row[2].strip() for row in rows} == dict.fromkeys(origins, "0"), lines
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(go_toolchain() is None, reason="needs Go, which `make bench` installs")
+def test_go_is_an_origin_of_the_suite(capsys: pytest.CaptureFixture[str]) -> None:
+    """Takes about 4 s, and a minute where Go has compiled nothing before."""
+    assert run(["--suite", "garden", "--count", "20", "--seed", "5", "--origins", "go"]) == 0
+    assert "| go | 0 |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--target", "http://127.0.0.1:1"], "it takes --origins in place of --servers and --target"),
+        (["--origins", "go,cobol"], "--origins cobol: known are uvicorn, h11"),
+        (["--number", "3"], "unrecognized arguments: --number 3"),
+    ],
+)
+def test_wrong_options_of_the_suite_are_named(
+    options: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run(["--suite", "garden", *options])
+    assert error in capsys.readouterr().err
 
 
 def test_requests_are_the_same_from_the_same_seed() -> None:

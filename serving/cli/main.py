@@ -52,6 +52,7 @@ SECTIONS: dict[str, Section] = {
         "logs": ("serving.cli.services.logs:logs", "Print the logs of a service's pods."),
         "exec": ("serving.cli.services.exec:execute", "Run a command in a pod of a service."),
         "invoke": ("serving.cli.services.invoke:invoke", "Send a request to a service."),
+        "volume": ("serving.cli.services.volume:volume", "Folders that outlive pods."),
         "url": ("serving.cli.services.url:url", "Where a service answers."),
         "token": ("serving.cli.services.token:token", "Tokens of private services, and of users of the API."),
         "traffic": ("serving.cli.services.traffic:traffic", "Split traffic between revisions, tag them, roll back."),

@@ -87,6 +87,7 @@ CONFIG_MAP = _core("ConfigMap", "configmaps", "cm", durable=True)
 SECRET = _core("Secret", "secrets", durable=True)
 SERVICE_ACCOUNT = _core("ServiceAccount", "serviceaccounts", "sa", durable=True)
 RESOURCE_QUOTA = _core("ResourceQuota", "resourcequotas", "quota", durable=True, has_status=True)
+PERSISTENT_VOLUME_CLAIM = _core("PersistentVolumeClaim", "persistentvolumeclaims", "pvc", durable=True, has_status=True)
 LIMIT_RANGE = _core("LimitRange", "limitranges", "limits", durable=True)
 EVENT = _core("Event", "events", "ev")
 DEPLOYMENT = _kind("apps/v1", "Deployment", "deployments", "deploy", has_scale=True)
@@ -127,7 +128,6 @@ def _unused(group: str, name: str, plural: str, *, namespaced: bool = True) -> K
 
 UNUSED_KINDS = (
     _unused("", "Endpoints", "endpoints"),
-    _unused("", "PersistentVolumeClaim", "persistentvolumeclaims"),
     _unused("", "PersistentVolume", "persistentvolumes", namespaced=False),
     _unused("", "ReplicationController", "replicationcontrollers"),
     _unused("apps", "DaemonSet", "daemonsets"),
@@ -149,6 +149,7 @@ KINDS: tuple[Kind, ...] = (
     SERVICE_ACCOUNT,
     RESOURCE_QUOTA,
     LIMIT_RANGE,
+    PERSISTENT_VOLUME_CLAIM,
     EVENT,
     DEPLOYMENT,
     ENDPOINT_SLICE,

@@ -30,7 +30,7 @@ _MANIFEST = "backup.json"
 _JOURNAL = "journal.db"
 # Secrets first: without the key no token of an earlier client is valid.
 _KEPT = (*SECRET_FILES, "certificates", "snapshots", "decisions.jsonl")
-_IMAGES = "images"
+_IMAGES, _VOLUMES = "images", "volumes"
 _MANIFEST_BYTES_MAX = 64 * 2**10
 _PRIVATE_FOLDER = 0o700
 
@@ -48,6 +48,7 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     created_s: float
     has_images: bool = False
+    has_volumes: bool = False
 
 
 def journal_copy(path: Path) -> bytes:
@@ -64,7 +65,7 @@ def journal_copy(path: Path) -> bytes:
 
 def write_backup(file: Path, state: StateFolder, *, journal: bytes, manifest: BackupManifest) -> int:
     """Write an archive, complete or not at all; return its size in bytes. Raises ``OSError``."""
-    names = [*_KEPT, *((_IMAGES,) if manifest.has_images else ())]
+    names = [*_KEPT, *((_IMAGES,) if manifest.has_images else ()), *((_VOLUMES,) if manifest.has_volumes else ())]
     descriptor, made = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.absolute().parent)
     try:
         with os.fdopen(descriptor, "wb") as out:
@@ -135,7 +136,7 @@ def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
     made = Path(tempfile.mkdtemp(prefix=".restore-", dir=state.path))
     try:
         with tarfile.open(file, "r:gz") as archive:
-            archive.extractall(made, members=_members(archive, file), filter=_filtered)  # noqa: S202 - the filter is the check
+            archive.extractall(made, members=_members(archive, file), numeric_owner=True, filter=_filtered)  # noqa: S202 - the filter is the check
         _check_journal(made / _JOURNAL, file)
         # The journal last: without it the folder counts as empty, and the next try is not refused.
         for path in sorted(made.iterdir(), key=lambda one: one.name == _JOURNAL):
@@ -152,14 +153,14 @@ def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
 
 
 def _filtered(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
-    """Refuse members that lead out of the folder. An image's links are absolute, within its container."""
-    is_image = member.name.startswith(f"{_IMAGES}/")
-    return (tarfile.tar_filter if is_image else tarfile.data_filter)(member, folder)
+    """Refuse members that lead out of the folder. Links of images and volumes may be absolute, within their pods."""
+    is_inner = member.name.startswith((f"{_IMAGES}/", f"{_VOLUMES}/"))
+    return (tarfile.tar_filter if is_inner else tarfile.data_filter)(member, folder)
 
 
 def _members(archive: tarfile.TarFile, file: Path) -> Iterator[tarfile.TarInfo]:
     """The members that belong in a state folder. Raises ``BadBackup`` for any other."""
-    known = {_MANIFEST, _JOURNAL, _IMAGES, *_KEPT}
+    known = {_MANIFEST, _JOURNAL, _IMAGES, _VOLUMES, *_KEPT}
     for member in archive:
         if member.name.partition("/")[0] not in known:
             raise BadBackup(f"{file} has the member {member.name!r}, which is no part of a backup")

@@ -47,6 +47,7 @@ from serving.home.containers.nameserver import NameResponses, NameServer
 from serving.home.containers.network import cgroup_name_of
 from serving.home.containers.podsandbox import ContainerHost, container_host
 from serving.home.controllers.addresses import HostsFile, ServiceHosts, publish_activators
+from serving.home.controllers.claimkeeper import ClaimKeeper
 from serving.home.controllers.diskspace import collect_images, collect_snapshots
 from serving.home.controllers.garbage import collect_garbage
 from serving.home.controllers.manager import Manager, until_rebuilt
@@ -112,7 +113,7 @@ async def _body(stop: asyncio.Event) -> None:
     hosts = HostsFile(cluster, state.hosts, lambda: config.own.settings)
     hosts.write()
     scheduler = PodScheduler(cluster, _placing(virtual))
-    kubelet, manager = Kubelet(node), Manager(cluster, scheduler)
+    kubelet, manager, claims = Kubelet(node), Manager(cluster, scheduler), ClaimKeeper(cluster, state.volumes)
     api = _api(cluster, state, LocalPodStreams(kubelet, FilePodLogs(logs)), has_runtime=containers is not None)
     metrics, sockets = ControllerMetrics(), inherited_sockets()
     api.middlewares.insert(0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).note_response))
@@ -130,7 +131,7 @@ async def _body(stop: asyncio.Event) -> None:
             tasks.append(group.create_task(scheduler.run(), name="scheduler"))
             tasks += (
                 group.create_task(one.run(), name=name)
-                for one, name in ((manager, "manager"), (PodScaler(cluster), "pod scaler"))
+                for one, name in ((manager, "manager"), (PodScaler(cluster), "pod scaler"), (claims, "claims"))
             )
             tasks.append(group.create_task(collect_garbage(cluster), name="garbage"))
             tasks.append(group.create_task(collect_snapshots(cluster, state), name="snapshots"))

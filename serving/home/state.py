@@ -143,6 +143,7 @@ class StateFolder:
         self.processes = path / "processes"
         self.snapshots = path / "snapshots"
         self.images = path / "images"
+        self.volumes = path / "volumes"
         self.template = path / "template.sock"
         self.hosts = path / "hosts"
         self._lock_path = path / "lock"

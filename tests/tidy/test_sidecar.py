@@ -28,8 +28,8 @@ MODULES_MAX = {
     "serving.nodegroup.main": 460,
     "serving.extender.main": 475,
     "serving.dashboard.main": 490,
-    # With the times of logs, which are noted from the first second on, and the text of budgets among the settings.
-    "serving.home.main": 787,
+    # With the times of logs and the claims of pods, which are kept from the first second on, and the text of budgets among the settings.
+    "serving.home.main": 789,
     "serving.cli.main": 72,
 }
 

@@ -20,6 +20,7 @@ _ENV_FILE_MAX_BYTES = 256 * 1024
 # MAX_ARG_STRLEN of Linux: the longest "NAME=VALUE" that a program can be started with, and its end.
 _VARIABLE_MAX_BYTES = 128 * 1024 - 1
 _SECRET = re.compile(r"(?P<name>[^=:\s]+)=(?P<secret>[a-z0-9]([-a-z0-9.]*[a-z0-9])?):(?P<key>[-._a-zA-Z0-9]+)")
+_VOLUME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?:/[^:]+")
 _NOT_FOUND = 404
 
 _OPTIONS = (
@@ -35,6 +36,9 @@ _OPTIONS = (
     ),
     click.option(
         "--secret", "secrets", multiple=True, metavar="NAME=SECRET:KEY", help="Set a variable from a key of a Secret."
+    ),
+    click.option(
+        "--volume", "volumes", multiple=True, metavar="NAME:/PATH", help="Mount a volume of `serving volume` there."
     ),
     click.option("--cpu", metavar="CPU", help="Limit of cpu, as 500m or 2."),
     click.option("--memory", metavar="MEMORY", help="Limit of memory, as 256Mi."),
@@ -154,6 +158,41 @@ def secrets_of(texts: Iterable[str]) -> dict[str, Object]:
             raise InvalidValue(text=text, expected="NAME=SECRET:KEY after --secret, as in DB_PASSWORD=db:password")
         found[match["name"]] = {"name": match["secret"], "key": match["key"]}
     return found
+
+
+def volumes_of(texts: Iterable[str]) -> dict[str, str]:
+    """Paths by volume. Raises ``InvalidValue``."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, _, path = text.partition(":")
+        if not _VOLUME.fullmatch(text) or ".." in path.split("/"):
+            raise InvalidValue(text=text, expected="NAME:/PATH after --volume, as in db:/var/lib/db")
+        if name in found or path in found.values():
+            raise InvalidValue(text=text, expected="the only --volume of its name and of its path")
+        found[name] = path
+    return found
+
+
+def with_volumes(pod_spec: Object, volumes: Mapping[str, str]) -> Object:
+    """The spec with volumes in its first container; one of the same name or path is replaced."""
+    if not volumes:
+        return pod_spec
+    first, *others = pod_spec["containers"]
+    kept = [one for one in first.get("volumeMounts") or () if one["name"] not in volumes]
+    mounts = [*kept, *({"name": name, "mountPath": path} for name, path in volumes.items())]
+    left = [one for one in pod_spec.get("volumes") or () if one["name"] not in volumes]
+    claims = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in volumes]
+    return {**pod_spec, "volumes": [*left, *claims], "containers": [{**first, "volumeMounts": mounts}, *others]}
+
+
+def check_volumes(api: ApiClient, volumes: Iterable[str]) -> None:
+    """Exit if a volume does not exist."""
+    for name in volumes:
+        path = f"/api/v1/namespaces/{api.namespace}/persistentvolumeclaims/{name}"
+        if api.call("GET", path)[0] == _NOT_FOUND:
+            fail_usage(
+                f"--volume: there is no volume {name} in namespace {api.namespace}; `serving volume create {name}`"
+            )
 
 
 def check_secrets(api: ApiClient, secrets: Mapping[str, Object]) -> None:

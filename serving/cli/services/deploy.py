@@ -21,10 +21,12 @@ from serving.cli.client.output import Progress, print_aside
 from serving.cli.client.resources import path_of, wait_timeout_option
 from serving.cli.services.containeroptions import (
     check_secrets,
+    check_volumes,
     container_options,
     limits_of,
     pairs_of,
     taken_variables,
+    volumes_of,
 )
 from serving.cli.services.deployment import (
     Deployment,
@@ -172,6 +174,7 @@ def deploy(*, api: ApiClient, watch: bool, **given: Any) -> None:  # noqa: ANN40
     except (InvalidValue, SettingsError) as error:
         fail_usage(str(error))
     check_secrets(api, asked.secrets)
+    check_volumes(api, asked.volumes)
     asked = _with_virtualenv(api, asked)
     if watch:
         watch_folder(asked.folder, lambda: _deploy(api, asked, how))
@@ -210,6 +213,7 @@ def _deployment(given: dict[str, Any]) -> Deployment:
         environment=environment,
         secrets=secrets,
         limits=limits_of(given.pop("cpu"), given.pop("memory")),
+        volumes=volumes_of(given.pop("volumes")),
         annotations={
             **policy_annotation(given.pop("scaling_policy")),
             **pairs_of(given.pop("annotate"), "--annotate", "KEY"),

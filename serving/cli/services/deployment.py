@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from serving.cli.services.containeroptions import ports_of, variables_of, with_limits
+from serving.cli.services.containeroptions import ports_of, variables_of, with_limits, with_volumes
 from serving.home.pods.podplan import DEFAULT_PATH
 from serving.model.errors import InvalidValue
 from serving.model.knative import (
@@ -52,6 +52,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Mapping[str, Object] = {}
     """References to keys of Secrets by variable."""
     limits: Mapping[str, str] = {}
+    volumes: Mapping[str, str] = {}
+    """Mount paths by volume."""
     annotations: Mapping[str, str] = {}
     concurrency: int | None = None
     timeout: int | None = None
@@ -101,7 +103,7 @@ def manifest_of(asked: Deployment) -> Object:
         container["ports"] = ports
     if asked.limits:
         container["resources"] = with_limits(None, asked.limits)
-    spec: Object = {"containers": [container]}
+    spec = with_volumes({"containers": [container]}, asked.volumes)
     if asked.concurrency is not None:
         spec["containerConcurrency"] = asked.concurrency
     if asked.timeout is not None:
@@ -132,17 +134,19 @@ def _merged_template(before: Object, wanted: Object, asked: Deployment) -> Objec
     new = wanted["spec"]["containers"][0]
     environment = {one["name"]: one for one in (*_kept_variables(old), *new["env"])}
     image = new["image"] if asked.image or "image" not in old else old["image"]
+    new = {key: value for key, value in new.items() if key != "volumeMounts"}
     container = {**old, **new, "image": image, "env": list(environment.values())}
     if asked.limits:
         container["resources"] = with_limits(old.get("resources"), asked.limits)
     ports = ports_of(old.get("ports") or (), port=asked.fixed_port or asked.port, h2c=asked.h2c)
     if ports:
         container["ports"] = ports
+    own = {key: value for key, value in wanted["spec"].items() if key != "volumes"}
     # A revision's name is used once: the name in the previous template cannot be reused.
     metadata = {key: value for key, value in (before.get("metadata") or {}).items() if key != "name"}
     return {
         "metadata": {**metadata, "annotations": {**annotations, **annotations_of(wanted)}},
-        "spec": {**(before.get("spec") or {}), **wanted["spec"], "containers": [container]},
+        "spec": with_volumes({**(before.get("spec") or {}), **own, "containers": [container]}, asked.volumes),
     }
 
 

@@ -15,13 +15,16 @@ from serving.cli.client.output import Progress
 from serving.cli.client.resources import path_of, wait_timeout_option
 from serving.cli.services.containeroptions import (
     check_secrets,
+    check_volumes,
     container_options,
     limits_of,
     pairs_of,
     ports_of,
     taken_variables,
     variables_of,
+    volumes_of,
     with_limits,
+    with_volumes,
 )
 from serving.cli.services.deployment import policy_annotation
 from serving.cli.services.url import print_url
@@ -51,6 +54,8 @@ class ServiceUpdate(msgspec.Struct, frozen=True, kw_only=True):
     port: int | None = None
     h2c: bool | None = None
     limits: Mapping[str, str] = {}
+    volumes: Mapping[str, str] = {}
+    """Mount paths by volume."""
     annotations: Mapping[str, str] = {}
 
 
@@ -83,6 +88,7 @@ def updated(service: Object, wanted: ServiceUpdate) -> Object:
     ports = ports_of(container.get("ports") or (), port=wanted.port, h2c=wanted.h2c)
     if ports:
         container["ports"] = ports
+    template["spec"] = with_volumes(spec, wanted.volumes)
     return changed
 
 
@@ -117,6 +123,7 @@ def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str,
             environment=environment,
             secrets=secrets,
             limits=limits_of(asked.pop("cpu"), asked.pop("memory")),
+            volumes=volumes_of(asked.pop("volumes")),
             annotations={
                 **policy_annotation(asked.pop("scaling_policy")),
                 **pairs_of(asked.pop("annotate"), "--annotate", "KEY"),
@@ -128,6 +135,7 @@ def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str,
     if wanted == ServiceUpdate():
         fail_usage("name a change: see `serving update --help`")
     check_secrets(api, secrets)
+    check_volumes(api, wanted.volumes)
     with Progress(f"updating {name}"):
         service = _written(api, name, wanted)
         if wait:

@@ -18,8 +18,9 @@ _MIB = 2**20
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--images", is_flag=True, help="With the images of this machine; they can be imported again otherwise.")
+@click.option("--volumes", is_flag=True, help="With the files of volumes, as they are at this moment.")
 @state_option
-def backup(*, file: Path, images: bool, state_path: Path | None) -> None:
+def backup(*, file: Path, images: bool, volumes: bool, state_path: Path | None) -> None:
     """Save services, settings, secrets, app snapshots and decisions to FILE.
 
     The system may be running: the file has all writes acknowledged before the command began. It contains secrets, and only its
@@ -29,9 +30,12 @@ def backup(*, file: Path, images: bool, state_path: Path | None) -> None:
     if not state.journal.exists():
         fail(f"{state.path} has nothing to save: there is no {state.journal.name}; `serving up` makes one")
     content = journal_copy(state.journal) if state.holder() is None else _running_copy(ApiClient(state.path))
-    manifest = BackupManifest(format=FORMAT, version=__version__, created_s=time.time(), has_images=images)
+    manifest = BackupManifest(
+        format=FORMAT, version=__version__, created_s=time.time(), has_images=images, has_volumes=volumes
+    )
     size = write_backup(file, state, journal=content, manifest=manifest)
-    click.echo(f"{file}: {size / _MIB:.1f} MiB, {'with' if images else 'without'} images")
+    parts = [f"{'with' if is_in else 'without'} {name}" for name, is_in in (("images", images), ("volumes", volumes))]
+    click.echo(f"{file}: {size / _MIB:.1f} MiB, {', '.join(parts)}")
 
 
 def _running_copy(api: ApiClient) -> bytes:
@@ -53,3 +57,5 @@ def restore(*, file: Path, state_path: Path | None) -> None:
     click.echo(f"{state.path}: restored from a backup of {made} by serving {manifest.version}")
     if not manifest.has_images:
         click.echo("images are not in it: import those that your services name, or pods wait for them")
+    if not manifest.has_volumes:
+        click.echo("the files of volumes are not in it: volumes begin empty")

@@ -9,9 +9,18 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from serving.cluster.kinds import LIMIT_RANGE, NAMESPACE, POD, RESOURCE_QUOTA, SERVICE_ACCOUNT, Kind
+from serving.cluster.kinds import (
+    LIMIT_RANGE,
+    NAMESPACE,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    RESOURCE_QUOTA,
+    SERVICE_ACCOUNT,
+    Kind,
+)
 from serving.cluster.port import Selection, Subresource
 from serving.home.admission.quotas import Claim, claim_of, limit_breaches, quota_refusal, with_limit_defaults
+from serving.home.pods.claims import claim_problems
 from serving.home.schemas.records import Stored, decoded
 from serving.home.store.state import filter_of
 from serving.home.store.tables import KindTable
@@ -73,6 +82,8 @@ class NamespaceRules:
             return new
         if kind in {RESOURCE_QUOTA, LIMIT_RANGE}:
             _check_amounts(kind, new)
+        if kind == PERSISTENT_VOLUME_CLAIM:
+            _check_claim(new, old)
         namespace = namespace_of(new)
         # Without its namespace it cannot be created anyhow.
         if old is not None or not self._is_enforced or ("", namespace) not in self._tables(NAMESPACE).objects:
@@ -112,6 +123,19 @@ class NamespaceRules:
 
     def _objects(self, kind: Kind, namespace: str) -> list[Object]:
         return [decoded(one.encoded) for one in _stored(self._tables, kind, namespace)]
+
+
+def _check_claim(claim: Object, old: Object | None) -> None:
+    """Raise ``Invalid`` for a claim that this machine cannot bind, or whose spec changes but for its size."""
+    name, problems = name_of(claim), claim_problems(claim) if old is None else []
+    if problems:
+        lines = ", ".join(f"{one.where}: {one.what}" for one in problems)
+        raise Invalid(f'{PERSISTENT_VOLUME_CLAIM.name} "{name}" is invalid: {lines}', problems)
+    before, after = ({**(one.get("spec") or {}), "resources": {}} for one in (old or claim, claim))
+    if before != after:
+        raise Invalid(
+            f'{PERSISTENT_VOLUME_CLAIM.name} "{name}" is invalid: spec: is immutable except resources.requests'
+        )
 
 
 def _forbidden(kind: Kind, whole: Object, why: str) -> Forbidden:

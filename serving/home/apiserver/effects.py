@@ -28,7 +28,7 @@ _ONE_NODE = "pods run on this machine"
 _NO_SUCH_RULE = "this machine's scheduler reads nodeSelector, required nodeAffinity, taints and requests"
 _ONE_USER = "pods run as the user that started the server"
 _NO_IMAGES = "no image is pulled; the command is run"
-_NO_VOLUME = "only configMap, secret, projected and emptyDir volumes exist here"
+_NO_VOLUME = "only configMap, secret, projected, emptyDir and persistentVolumeClaim volumes exist here"
 
 _POD_FIELDS = {
     "affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution": _NO_SUCH_RULE,
@@ -55,7 +55,6 @@ _POD_FIELDS = {
     "volumes[*].ephemeral": _NO_VOLUME,
     "volumes[*].hostPath": _NO_VOLUME,
     "volumes[*].nfs": _NO_VOLUME,
-    "volumes[*].persistentVolumeClaim": _NO_VOLUME,
 }
 # Fields that containers honour, and processes do not.
 _OF_CONTAINERS = frozenset(

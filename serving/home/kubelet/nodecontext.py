@@ -65,6 +65,11 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     gone_logs: Callable[[], GoneLogLimits] = lambda: gone_log_limits(ControllerSettings())
     eviction_free_ratio: Callable[[], float] = lambda: ControllerSettings().eviction_free_ratio
 
+    @property
+    def volumes(self) -> Path:
+        """The folder of the claims' folders."""
+        return self.pods.parent / "volumes"
+
     def warm_revision_of(self, pod: Object) -> str:
         """The revision, NAMESPACE/NAME, whose warm process forks a pod; "" for another pod.
 

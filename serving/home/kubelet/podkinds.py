@@ -35,7 +35,7 @@ from serving.home.kubelet.container import ContainerSpec
 from serving.home.kubelet.podsetup import PodSetup
 from serving.home.kubelet.podwarnings import memory_limit_bytes
 from serving.home.pods.locations import QUEUE_PORTS, listening_ports
-from serving.home.pods.podfolder import disk_error, mount_points, root_folder
+from serving.home.pods.podfolder import disk_error, root_folder
 from serving.home.pods.podplan import (
     ContainerState,
     all_containers,
@@ -64,7 +64,7 @@ from serving.model.knative import (
     REVISION_UID_LABEL,
     SNAPSHOT_ANNOTATION,
 )
-from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, nested
+from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of
 from serving.queueproxy.podspec import Probe, probing_app
 from serving.traffic.backoff import backoff_s
 from serving.wire.tokens import pod_secret
@@ -171,7 +171,7 @@ class ProcessPod:
         return any(one.get("containerPort") == port for one in serving_ports(self.setup.manifest))
 
     def _mounts(self, container: Object) -> tuple[MountPoint, ...]:
-        return mount_points(self.setup.folder, container, nested(self.setup.manifest, "spec", "volumes") or ())
+        return self.setup.mount_points(container)
 
     def _process(self, container: Object, given: Mapping[str, str]) -> StartProcess:
         """The order that starts a container as a process."""

@@ -14,13 +14,14 @@ import msgspec
 
 from serving.aio.clock import now_s, wall_s
 from serving.aio.periodic import wait_for
-from serving.cluster.kinds import CONFIG_MAP, REVISION, SECRET
+from serving.cluster.kinds import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, REVISION, SECRET
 from serving.cluster.port import Cluster
 from serving.home.apiserver.accounttokens import LIFETIME_MIN_S, account_token
 from serving.home.kubelet.nodecontext import NodeContext
+from serving.home.pods.claims import claim_folders, make_claim_folder
 from serving.home.pods.locations import QUEUE_PORTS, PodLocation
 from serving.home.pods.machine import node_status, read_machine
-from serving.home.pods.podfolder import is_secret, keep_in_memory, mount
+from serving.home.pods.podfolder import is_secret, keep_in_memory, mount, mount_points
 from serving.home.pods.podplan import (
     AppPlan,
     all_containers,
@@ -38,6 +39,7 @@ from serving.home.pods.sources import (
     volume_files,
 )
 from serving.home.processes.isolation import Confinement, files_of, is_open
+from serving.home.processes.mounts import MountPoint
 from serving.model.errors import ClusterError, InvalidValue, NotFound
 from serving.model.knative import (
     FOLDER_ANNOTATION,
@@ -57,6 +59,9 @@ CALLER_URL = "SERVING_CALLER_URL"
 """Environment variable of an app: where its queue-proxy serves the token that names the app to other services."""
 
 
+_KINDS = {kind.name: kind for kind in (CONFIG_MAP, SECRET, PERSISTENT_VOLUME_CLAIM)}
+
+
 async def read_sources(
     cluster: Cluster, namespace: str, wanted: Collection[Reference], *, token: Callable[[Reference], str]
 ) -> Sources:
@@ -66,7 +71,7 @@ async def read_sources(
         if reference.kind == TOKEN:
             found[reference] = {"": token(reference).encode()}
             continue
-        kind = CONFIG_MAP if reference.kind == CONFIG_MAP.name else SECRET
+        kind = _KINDS[reference.kind]
         try:
             found[reference] = data_of(reference.kind, await cluster.get(kind, namespace, reference.name))
         except NotFound:
@@ -149,10 +154,19 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             container_environment(self._facts, container, sources=sources)
         if not spec.get("volumes"):
             return
+        claims = claim_folders(self.node.volumes, self.manifest)
+        for folder in claims.values():
+            make_claim_folder(folder)
         volumes = {volume["name"]: volume_files(self._facts, volume, sources) for volume in spec["volumes"]}
         mounts = [one for container in all_containers(self.manifest) for one in container.get("volumeMounts", ())]
         keep_in_memory(self.folder, [volume["name"] for volume in spec["volumes"] if is_secret(volume)])
-        mount(self.folder, volumes, mounts, user=self.user)
+        mount(self.folder, volumes, mounts, user=self.user, claims=claims)
+
+    def mount_points(self, container: Object) -> tuple[MountPoint, ...]:
+        """The mounts of a container at their own paths. Raises ``InvalidValue``."""
+        volumes = self.manifest["spec"].get("volumes") or ()
+        claims = claim_folders(self.node.volumes, self.manifest)
+        return mount_points(self.folder, container, volumes, claims=claims)
 
     def environment(self, container: Object) -> dict[str, str]:
         """The environment in the manifest of a container."""
@@ -218,12 +232,17 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             ours = (self.folder.resolve(), self.node.snapshots.resolve())
             return not real.is_relative_to(Path(isolation.state).resolve()) or any(map(real.is_relative_to, ours))
 
+        claims = claim_folders(self.node.volumes, self.manifest)
+        mounted = [one for one in container.get("volumeMounts") or () if one["name"] in claims]
+        # Each pod has a user of its own: it sees a claim's files as its own, both below its HOME and where it mounts them.
+        theirs = [str(claims[one["name"]]) for one in mounted] + [one["mountPath"] for one in mounted]
         named_files = files_of(plan.arguments, plan.environment, plan.folder)
         return isolation.confinement(
             address=self.location.address,
             shown=[one for one in (str(self.folder), plan.folder, *named_files) if is_allowed(one)],
             owned=[
-                one for one in used if one.startswith("/") and one != "/" and Path(one).is_dir() and is_allowed(one)
+                *(one for one in used if one.startswith("/") and one != "/" and Path(one).is_dir() and is_allowed(one)),
+                *theirs,
             ],
             ports=(port, *declared, *QUEUE_PORTS),
         )

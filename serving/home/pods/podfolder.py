@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from serving.home.pods.sources import VolumeFile
 from serving.home.processes.mounts import MountPoint, mount_memory, unmount
@@ -62,13 +63,25 @@ def warm_folder(pods: Path, revision: str) -> Path:
 
 
 def mount(
-    folder: Path, volumes: Mapping[str, Mapping[str, VolumeFile]], mounts: Iterable[Object], *, user: int = 0
+    folder: Path,
+    volumes: Mapping[str, Mapping[str, VolumeFile]],
+    mounts: Iterable[Object],
+    *,
+    user: int = 0,
+    claims: Mapping[str, Path] = MappingProxyType({}),
 ) -> None:
     """Write the files of volumes, by name, and link each mount to its volume. Raises ``InvalidValue``, ``OSError``.
 
-    The files belong to ``user``, if it is not 0.
+    The files belong to ``user``, if it is not 0. ``claims`` are the folders of volumes that outlive the pod.
     """
+    for name, target in claims.items():
+        make_folder(folder / _VOLUMES)
+        make_folder(root_folder(folder))
+        with contextlib.suppress(FileExistsError):
+            (folder / _VOLUMES / name).symlink_to(target)
     for name, files in volumes.items():
+        if name in claims:
+            continue
         make_folder(folder / _VOLUMES / name)
         # The pod's folder is closed to others; within it a container's own user reads, and writes where there are no files.
         (folder / _VOLUMES / name).chmod(_SHARED_FOLDER if files else _OPEN_FOLDER)
@@ -93,12 +106,21 @@ def _remove_others(volume: Path, files: Iterable[str]) -> None:
             path.unlink(missing_ok=True)
 
 
-def mount_points(folder: Path, container: Object, volumes: Iterable[Object]) -> tuple[MountPoint, ...]:
-    """The mounts of a container at their own paths. API sources are read-only, as in Kubernetes."""
-    writable = {one["name"] for one in volumes if "emptyDir" in one}
+def mount_points(
+    folder: Path, container: Object, volumes: Iterable[Object], *, claims: Mapping[str, Path] = MappingProxyType({})
+) -> tuple[MountPoint, ...]:
+    """The mounts of a container at their own paths. API sources are read-only, as in Kubernetes.
+
+    ``claims`` are the folders of volumes that outlive the pod: it cannot exchange them by a link.
+    """
+    writable = {
+        one["name"]
+        for one in volumes
+        if "emptyDir" in one or not (one.get("persistentVolumeClaim") or {"readOnly": True}).get("readOnly")
+    }
     return tuple(
         MountPoint(
-            source=str(_inside(folder / _VOLUMES / one["name"], one.get("subPath", ""))),
+            source=str(_inside(claims.get(one["name"], folder / _VOLUMES / one["name"]), one.get("subPath", ""))),
             target="/" + one["mountPath"].strip("/"),
             read_only=bool(one.get("readOnly")) or one["name"] not in writable,
         )

@@ -14,6 +14,7 @@ from fractions import Fraction
 
 import msgspec
 
+from serving.home.pods.claims import CLAIM, claims_of
 from serving.home.pods.podplan import expanded
 from serving.model.errors import InvalidValue
 from serving.model.objects import Object, nested
@@ -128,6 +129,7 @@ def references(pod: Object) -> frozenset[Reference]:
             found += [reference for reference, _, _ in _keyed(one.get("valueFrom") or {})]
         for one in container.get("envFrom", ()):
             found += [reference for reference, _ in _whole(one)]
+    found += [Reference(kind=CLAIM, name=name) for name in claims_of(pod["spec"]).values()]
     for volume in pod["spec"].get("volumes", ()):
         for part in _parts(volume):
             found += [reference for reference, _ in _whole(part)]
@@ -136,7 +138,9 @@ def references(pod: Object) -> frozenset[Reference]:
 
 
 def data_of(kind: str, whole: Object) -> dict[str, bytes]:
-    """The data of a ConfigMap or Secret. Invalid base64 is skipped, because the API would refuse it."""
+    """The data of a ConfigMap or Secret; nothing of a claim. Invalid base64 is skipped, because the API would refuse it."""
+    if kind == CLAIM:
+        return {}
     texts = {key: value.encode() for key, value in (whole.get("data") or {}).items() if kind == "ConfigMap"}
     encoded = whole.get("binaryData" if kind == "ConfigMap" else "data") or {}
     for key, value in encoded.items():
@@ -164,8 +168,10 @@ def container_environment(facts: PodFacts, container: Object, *, sources: Source
 
 
 def volume_files(facts: PodFacts, volume: Object, sources: Sources) -> dict[str, VolumeFile]:
-    """The files of a volume by name in it; none of an emptyDir. Raises ``InvalidValue``."""
+    """The files of a volume by name in it; none of an emptyDir or a claim. Raises ``InvalidValue``."""
     files: dict[str, VolumeFile] = {}
+    for name in claims_of({"volumes": [volume]}).values():
+        _data(sources, Reference(kind=CLAIM, name=name), is_optional=False)
     mode = _mode(volume, _FILE_MODE)
     for part in _parts(volume):
         for reference, is_optional in _whole(part):

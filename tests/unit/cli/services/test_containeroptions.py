@@ -11,7 +11,9 @@ from serving.cli.services.containeroptions import (
     secrets_of,
     taken_variables,
     variables_of,
+    volumes_of,
     with_limits,
+    with_volumes,
 )
 from serving.model.errors import InvalidValue, SettingsError
 
@@ -123,3 +125,25 @@ def test_what_is_not_given_of_a_port_stays() -> None:
     assert ports_of([{"containerPort": 80}], port=None, h2c=True) == [{"name": "h2c", "containerPort": 80}]
     assert ports_of((), port=None, h2c=True) == [{"name": "h2c", "containerPort": 8080}]
     assert ports_of((), port=None, h2c=None) == []
+
+
+@pytest.mark.parametrize("text", ["db", "db:", "db:data", ":/data", "DB:/data", "db:/../etc", "db:/a/..", "../x:/data"])
+def test_a_wrong_volume_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InvalidValue, match=r"db:/var/lib/db"):
+        volumes_of([text])
+
+
+def test_a_volume_has_one_path_and_a_path_one_volume() -> None:
+    assert volumes_of(["db:/data", "files:/files"]) == {"db": "/data", "files": "/files"}
+    for texts in (["db:/data", "db:/other"], ["db:/data", "files:/data"]):
+        with pytest.raises(InvalidValue, match="the only --volume"):
+            volumes_of(texts)
+
+
+def test_volumes_are_added_to_those_before() -> None:
+    before = with_volumes({"containers": [{"image": "a"}, {"image": "b"}]}, {"db": "/data"})
+    after = with_volumes(before, {"db": "/moved", "files": "/files"})
+    assert [one["name"] for one in after["volumes"]] == ["db", "files"]
+    mounts = [{"name": "db", "mountPath": "/moved"}, {"name": "files", "mountPath": "/files"}]
+    assert after["containers"] == [{"image": "a", "volumeMounts": mounts}, {"image": "b"}]
+    assert with_volumes(after, {}) is after

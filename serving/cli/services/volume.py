@@ -1,0 +1,90 @@
+"""``serving volume``: folders that outlive pods, as PersistentVolumeClaims."""
+
+import json
+
+import click
+
+from serving.cli.client.api import ApiClient, api_options, fail, fail_usage
+from serving.cli.client.objects import items_of
+from serving.cli.client.output import aligned
+from serving.cli.client.resources import path_of
+from serving.cli.services.deployment import check_name
+from serving.cluster.kinds import PERSISTENT_VOLUME_CLAIM, POD, REVISION
+from serving.home.pods.claims import users_of
+from serving.home.state import StateFolder
+from serving.model.errors import InvalidValue
+from serving.model.objects import Object, is_being_deleted, name_of, nested
+from serving.model.quantity import parse_bytes
+
+_output_option = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+
+
+@click.group()
+def volume() -> None:
+    """Volumes that outlive pods: created, listed and deleted. `serving deploy --volume NAME:/PATH` mounts one."""
+
+
+@volume.command()
+@click.argument("name")
+@click.option(
+    "--size", default="1Gi", show_default=True, help="The size asked for; nothing enforces it on one machine."
+)
+@_output_option
+@api_options
+def create(*, api: ApiClient, name: str, size: str, output: str) -> None:
+    """Create a volume."""
+    try:
+        check_name(name)
+        byte_count = parse_bytes(size)
+    except InvalidValue as error:
+        fail_usage(str(error))
+    if byte_count <= 0:
+        fail_usage(f"--size {size}: a volume has more than 0 bytes")
+    claim = {
+        "apiVersion": "v1",
+        "kind": PERSISTENT_VOLUME_CLAIM.name,
+        "metadata": {"name": name, "namespace": api.namespace},
+        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": size}}},
+    }
+    made = api.done("POST", path_of(PERSISTENT_VOLUME_CLAIM, api.namespace), claim)
+    click.echo(json.dumps(made, indent=2) if output == "json" else f"volume/{name} created")
+
+
+@volume.command("list")
+@_output_option
+@api_options
+def _list(*, api: ApiClient, output: str) -> None:
+    """List the volumes of the namespace, what uses them, and on one machine their folders."""
+    rows = [_described(api, claim) for claim in items_of(api, PERSISTENT_VOLUME_CLAIM)]
+    if output == "json":
+        click.echo(json.dumps(rows, indent=2))
+    elif not rows:
+        click.echo(f"no volumes in namespace {api.namespace}; `serving volume create NAME` creates one", err=True)
+    else:
+        table = [[row["name"], row["status"], row["size"], ", ".join(row["used_by"]), row["folder"]] for row in rows]
+        click.echo("\n".join(aligned([["NAME", "STATUS", "SIZE", "USED BY", "FOLDER"], *table])))
+
+
+@volume.command()
+@click.argument("name")
+@api_options
+def delete(*, api: ApiClient, name: str) -> None:
+    """Delete a volume with its data. One that a pod or a revision uses, also at zero, is not deleted."""
+    path = f"{path_of(PERSISTENT_VOLUME_CLAIM, api.namespace)}/{name}"
+    used_by = _described(api, api.done("GET", path))["used_by"]
+    if used_by:
+        fail(f"volume {name} is used by {', '.join(used_by)}: delete these first, with `serving delete SERVICE`")
+    api.done("DELETE", path)
+    click.echo(f"volume/{name} deleted, with its data")
+
+
+def _described(api: ApiClient, claim: Object) -> Object:
+    name = name_of(claim)
+    folder = "" if api.state_path is None else str(StateFolder(api.state_path).volumes / api.namespace / name)
+    return {
+        "name": name,
+        "status": "Terminating" if is_being_deleted(claim) else nested(claim, "status", "phase") or "Pending",
+        "size": str(nested(claim, "spec", "resources", "requests", "storage") or ""),
+        "used_by": users_of(name, items_of(api, POD), items_of(api, REVISION)),
+        "folder": folder,
+    }

@@ -1,0 +1,107 @@
+"""PersistentVolumeClaims of one machine: a folder each, ``volumes/NAMESPACE/NAME`` of the state folder.
+
+Pods mount the folders of claims in their own namespace only. Names that could leave the folder are refused, and so are links in
+the way.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from serving.model.errors import InvalidValue, Problem
+from serving.model.objects import Object, nested
+
+STORAGE_CLASS = "local"
+"""The one class of this machine; an empty name means it too."""
+
+CLAIM = "PersistentVolumeClaim"
+FINALIZER = "kubernetes.io/pvc-protection"
+"""Keeps a deleted claim until nothing uses it, as in Kubernetes."""
+
+_SOURCE = "persistentVolumeClaim"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_CLOSED, _OPEN = 0o700, 0o777
+
+
+def claims_of(pod_spec: Object) -> dict[str, str]:
+    """The claims of a pod's spec by the name of the volume."""
+    volumes = pod_spec.get("volumes") or ()
+    return {one["name"]: one[_SOURCE]["claimName"] for one in volumes if one.get(_SOURCE)}
+
+
+def users_of(name: str, pods: Iterable[Object], revisions: Iterable[Object]) -> list[str]:
+    """The pods and revisions of the claim's namespace that use it, as "revision/NAME". A revision at zero does, too."""
+    kinds = (("pod", pods), ("revision", revisions))
+    return [
+        f"{kind}/{one['metadata']['name']}"
+        for kind, found in kinds
+        for one in found
+        if name in claims_of(nested(one, "spec") or {}).values()
+    ]
+
+
+def claim_folder(volumes: Path, namespace: str, name: str) -> Path:
+    """The folder of a claim. Raises ``InvalidValue`` for a name that is none, or a link in the way."""
+    for text in (namespace, name):
+        if not _NAME.fullmatch(text) or ".." in text:
+            raise InvalidValue(text=text, expected=f"a name of a {CLAIM}: a-z, 0-9, '-' and '.'")
+    folder = volumes / namespace / name
+    for one in (volumes, folder.parent, folder):
+        if one.is_symlink():
+            raise InvalidValue(text=str(one), expected="a folder: it is a link")
+    return folder
+
+
+def make_claim_folder(folder: Path) -> None:
+    """Create the folder of a claim if it is missing: closed to others above, open to each pod within. Raises ``OSError``."""
+    folder.parent.parent.mkdir(mode=_CLOSED, exist_ok=True)
+    folder.parent.mkdir(mode=_CLOSED, exist_ok=True)
+    folder.mkdir(mode=_CLOSED, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchmod(descriptor, _OPEN)
+    finally:
+        os.close(descriptor)
+
+
+def claim_folders(volumes: Path, pod: Object) -> dict[str, Path]:
+    """The folders of a pod's claims by the name of the volume. Raises ``InvalidValue``, also for a subPath in one.
+
+    A pod could make a link there that leads out of the folder.
+    """
+    spec = pod["spec"]
+    claims = claims_of(spec)
+    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
+        for one in container.get("volumeMounts") or ():
+            if one["name"] in claims and (one.get("subPath") or one.get("subPathExpr")):
+                expected = f"possible with a {CLAIM} on one machine: mount it whole, and use the folder in it"
+                raise InvalidValue(text=f"subPath of {one['name']}", expected=expected)
+    return {volume: claim_folder(volumes, pod["metadata"]["namespace"], name) for volume, name in claims.items()}
+
+
+def claim_status(claim: Object) -> Object:
+    """The status of a claim whose folder is there."""
+    spec: Mapping[str, Object] = claim.get("spec") or {}
+    requests = nested(claim, "spec", "resources", "requests") or {}
+    return {"phase": "Bound", "accessModes": spec.get("accessModes") or [], "capacity": dict(requests)}
+
+
+def claim_problems(claim: Object) -> list[Problem]:
+    """The fields of a claim that this machine cannot bind."""
+    spec = claim.get("spec") or {}
+    found = []
+    if spec.get("storageClassName") not in (None, "", STORAGE_CLASS):
+        found.append(_unsupported("spec.storageClassName", spec["storageClassName"], STORAGE_CLASS))
+    if spec.get("volumeMode") not in (None, "Filesystem"):
+        found.append(_unsupported("spec.volumeMode", spec["volumeMode"], "Filesystem"))
+    found += [
+        _unsupported(f"spec.{key}", spec[key], "nothing")
+        for key in ("volumeName", "selector", "dataSource")
+        if spec.get(key)
+    ]
+    return found
+
+
+def _unsupported(where: str, value: object, expected: str) -> Problem:
+    return Problem(where=where, what=f"Unsupported value: {value!r}: this machine has {expected}", expected=expected)

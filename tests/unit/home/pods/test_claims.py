@@ -1,0 +1,93 @@
+import stat
+from pathlib import Path
+
+import pytest
+
+from serving.home.pods.claims import (
+    claim_folder,
+    claim_folders,
+    claim_problems,
+    claim_status,
+    claims_of,
+    make_claim_folder,
+    users_of,
+)
+from serving.model.errors import InvalidValue
+from serving.model.objects import Object
+
+SPEC: Object = {
+    "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "db"}}, {"name": "tmp", "emptyDir": {}}],
+    "containers": [{"volumeMounts": [{"name": "v", "mountPath": "/data"}, {"name": "tmp", "mountPath": "/cache"}]}],
+}
+
+
+def pod(spec: Object = SPEC, *, namespace: str = "shop") -> Object:
+    return {"metadata": {"name": "p", "namespace": namespace}, "spec": spec}
+
+
+def test_a_pod_gets_the_folders_of_its_own_namespace(tmp_path: Path) -> None:
+    assert claims_of(SPEC) == {"v": "db"}
+    assert claim_folders(tmp_path, pod()) == {"v": tmp_path / "shop" / "db"}
+    assert claim_folders(tmp_path, pod(namespace="other")) == {"v": tmp_path / "other" / "db"}
+
+
+@pytest.mark.parametrize("name", ["../other/db", "..", ".", "", "a/b", "/etc", "a..b", "DB", "a\n", "\0"])
+def test_no_name_leads_out_of_the_namespace(tmp_path: Path, name: str) -> None:
+    spec = {**SPEC, "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": name}}]}
+    with pytest.raises(InvalidValue, match="a name of a PersistentVolumeClaim"):
+        claim_folders(tmp_path, pod(spec))
+    with pytest.raises(InvalidValue):
+        claim_folder(tmp_path, name, "db")
+
+
+@pytest.mark.parametrize("link", ["", "shop", "shop/db"])
+def test_a_link_in_the_way_is_refused(tmp_path: Path, link: str) -> None:
+    volumes, other = tmp_path / "volumes", tmp_path / "other"
+    (other / "shop" / "db").mkdir(parents=True)
+    (volumes / link).parent.mkdir(parents=True, exist_ok=True)
+    (volumes / link).symlink_to(other)
+    with pytest.raises(InvalidValue, match="it is a link"):
+        claim_folder(volumes, "shop", "db")
+
+
+def test_a_link_of_a_pod_in_its_volume_cannot_be_mounted(tmp_path: Path) -> None:
+    mount = {"name": "v", "mountPath": "/data", "subPath": "a"}
+    with pytest.raises(InvalidValue, match="subPath of v"):
+        claim_folders(tmp_path, pod({**SPEC, "containers": [{"volumeMounts": [mount]}]}))
+    with pytest.raises(InvalidValue, match="subPath of v"):
+        claim_folders(tmp_path, pod({**SPEC, "initContainers": [{"volumeMounts": [mount]}]}))
+
+
+def test_the_folder_is_open_within_closed_ones(tmp_path: Path) -> None:
+    folder = claim_folder(tmp_path / "volumes", "shop", "db")
+    make_claim_folder(folder)
+    (folder / "file").touch()
+    make_claim_folder(folder)
+    modes = [stat.S_IMODE(one.stat().st_mode) for one in (folder.parents[1], folder.parent, folder)]
+    assert (modes, (folder / "file").exists()) == ([0o700, 0o700, 0o777], True)
+    (folder.parent / "link").symlink_to(folder)
+    with pytest.raises(OSError, match="link"):
+        make_claim_folder(folder.parent / "link")
+
+
+def test_a_revision_at_zero_uses_its_claim() -> None:
+    revision = {"metadata": {"name": "r"}, "spec": SPEC}
+    assert users_of("db", [pod()], [revision]) == ["pod/p", "revision/r"]
+    assert users_of("other", [pod()], [revision, {"metadata": {"name": "x"}}]) == []
+
+
+def test_a_claim_is_bound_with_what_it_asked_for() -> None:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    expected = {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}
+    assert claim_status({"spec": spec}) == expected
+    assert claim_problems({"spec": spec}) == claim_problems({"spec": {"storageClassName": "local"}}) == []
+
+
+def test_what_this_machine_does_not_have_is_named() -> None:
+    spec = {"storageClassName": "fast", "volumeMode": "Block", "volumeName": "pv-1", "selector": {"a": "b"}}
+    assert [one.where for one in claim_problems({"spec": spec})] == [
+        "spec.storageClassName",
+        "spec.volumeMode",
+        "spec.volumeName",
+        "spec.selector",
+    ]

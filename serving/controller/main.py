@@ -4,8 +4,9 @@ Settings come from defaults and ``SERVING_CONTROLLER_...``; those of the autosca
 that a revision starts with. With ``SERVING_ELECTION_ENABLED`` only the controller that holds the lease ``controller`` works; it
 starts with an empty cache in each term, and the lease fences its writes.
 
-With ``SERVING_CONTROLLER_SIDECAR_ENABLED`` the queue-proxy is a container of each pod. This needs ``SERVING_KEY_FILE``, from which
-the secrets of revisions are derived. ``SERVING_QUEUEPROXY_...`` and the ConfigMap config-queueproxy apply to all queue-proxies.
+With ``SERVING_CONTROLLER_SIDECAR_ENABLED`` the queue-proxy is a container of each pod. The secrets of revisions are derived from the
+key in ``SERVING_KEY_FILE``; without it the key is that of the Secret ``serving-key``, which the controller creates once, with the
+token of queries and, in a Secret named by ``SERVING_ACTIONS_TOKEN_SECRET``, the dashboard's. ``SERVING_QUEUEPROXY_...`` and the ConfigMap config-queueproxy apply to all queue-proxies.
 Without an image in the settings, ``SERVING_POD_NAME`` and ``SERVING_SYSTEM_NAMESPACE`` name the pod whose image is used.
 
 ``SERVING_LISTEN_FDS`` are bound sockets by name, ``{"controller-metrics": 3}``; without it the metrics page listens on the address
@@ -34,6 +35,7 @@ from serving.cluster.leases.lease import LeaseClient, LeaseName
 from serving.cluster.leases.rules import lease_times
 from serving.cluster.port import Cluster
 from serving.controller.io.controller import Controller, ControllerConfig
+from serving.controller.io.makekey import cluster_key, make_tokens
 from serving.controller.revisions.sidecar import Sidecar
 from serving.metrics.controller import ControllerMetrics
 from serving.metrics.export import exporting
@@ -47,6 +49,7 @@ from serving.wire.tokens import read_key, revision_secret, revision_token
 
 _LEASE = "controller"
 _KEY_FILE_VARIABLE = "SERVING_KEY_FILE"
+_ACTIONS_TOKEN_VARIABLE = "SERVING_ACTIONS_TOKEN_SECRET"  # noqa: S105 - the name of a variable
 _POD_NAME_VARIABLE = "SERVING_POD_NAME"
 # Of the Service ``autoscaler`` in config/daemons.
 _STATS_PORT = 6081
@@ -86,7 +89,7 @@ async def _sidecar(cluster: Cluster, settings: ControllerSettings, proxy: QueueP
     own = settings.sidecar
     if not own.enabled:
         return None
-    key = read_key(_needed(_KEY_FILE_VARIABLE, "the file of the cluster key"))
+    key = await _key(cluster)
     inner_tls = settings.inner_tls.resolved(os.environ)
     home = f"{system_namespace()}.svc.{settings.cluster_domain}"
     return Sidecar(
@@ -99,6 +102,14 @@ async def _sidecar(cluster: Cluster, settings: ControllerSettings, proxy: QueueP
         inner_tls=inner_tls,
         authority=authority_of(key, inner_tls),
     )
+
+
+async def _key(cluster: Cluster) -> bytes:
+    path, namespace = os.environ.get(_KEY_FILE_VARIABLE), system_namespace()
+    if path:
+        return read_key(path)
+    await make_tokens(cluster, namespace, actions=os.environ.get(_ACTIONS_TOKEN_VARIABLE, ""))
+    return await cluster_key(cluster, namespace)
 
 
 async def _own_image(cluster: Cluster) -> str:

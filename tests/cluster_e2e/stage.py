@@ -6,6 +6,7 @@ handed down, so that no port is lost between two starts of a daemon; an early re
 """
 
 import asyncio
+import base64
 import contextlib
 import http
 import json
@@ -23,12 +24,13 @@ from typing import Any
 
 from serving.activator.io.reports import StatsClient
 from serving.activator.queueing.wake import RevisionLoad
-from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, NAMESPACE, NODE, POD, SERVING_SERVICE, Kind
+from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, NAMESPACE, NODE, POD, SECRET, SERVING_SERVICE, Kind
 from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Cluster, EventType, WatchEvent
 from serving.model.errors import AlreadyExists, NotFound
 from serving.model.objects import Object, condition_of
 from serving.settings.activator import ActivatorSettings
+from serving.wire.tokens import KEY_SECRET
 from tests.cluster_e2e.gate import Gate, opened
 from tests.cluster_e2e.own_server import REFUSED, WRITES
 from tests.cluster_e2e.server import SPACE, Server, is_real, only_here, started
@@ -132,7 +134,8 @@ class Stage:
             **_SETTINGS,
             **self._settings,
             "KUBECONFIG": str(kubeconfig),
-            "SERVING_KEY_FILE": str(self.folder / "key"),
+            # The controller reads the key from its Secret.
+            "SERVING_KEY_FILE": "" if name == "controller" else str(self.folder / "key"),
             "SERVING_QUERY_TOKEN_FILE": str(self.folder / "query-token"),
             "SERVING_POD_NAME": label,
             "SERVING_KUBE_RECORD": str(self.folder / f"{label}.calls"),
@@ -269,6 +272,14 @@ class Stage:
             changed = {key: body[key] for key in ("ports", "endpoints")}
             await self.cluster.patch(ENDPOINT_SLICE, SYSTEM, f"{name}-e2e", patch=changed)
 
+    async def set_key(self) -> None:
+        """Set the cluster key of the daemons that have it as a file."""
+        data = {"key": base64.b64encode(KEY).decode()}
+        try:
+            await self.cluster.create(SECRET, {"metadata": {"name": KEY_SECRET, "namespace": SYSTEM}, "data": data})
+        except AlreadyExists:
+            await self.cluster.patch(SECRET, SYSTEM, KEY_SECRET, patch={"data": data})
+
     async def clear(self) -> None:
         """Delete all services, and wait until their dependents are gone."""
         self._loads.clear()
@@ -309,6 +320,7 @@ async def staged(
         stage = Stage(server, cluster, gate=gate, folder=folder, settings=settings or {})
         with contextlib.suppress(AlreadyExists):
             await cluster.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
+        await stage.set_key()
         await stage.set_activators(ACTIVATOR_ADDRESSES)
         running = asyncio.create_task(stage.run(runs_nothing=runs_nothing))
         try:

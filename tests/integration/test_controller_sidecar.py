@@ -1,20 +1,24 @@
 """The controller process makes queue-proxy containers: their image, and its required settings."""
 
 import asyncio
+import base64
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import DEPLOYMENT, POD, SERVING_SERVICE
+from serving.cluster.kinds import DEPLOYMENT, POD, SECRET, SERVING_SERVICE
 from serving.home.admission.admission import admit
 from serving.home.store.memory import MemoryCluster
 from serving.model.objects import Object
+from serving.wire.tokens import revision_token
 from tests.integration.api_server import Served, served
 from tests.tidy.sources import ROOT
 
 SYSTEM = "knative-serving"
+# The name of the Secret with the token of the dashboard.
+ACTIONS = "actions"
 
 
 async def started(api: Served, folder: Path, **variables: str) -> asyncio.subprocess.Process:
@@ -64,10 +68,27 @@ async def test_without_an_image_in_the_settings_it_is_the_controllers_own(tmp_pa
     assert values["SERVING_POD_STATS_URL"] == "ws://autoscaler.knative-serving.svc.cluster.local:6081/stats"
 
 
+async def test_without_a_key_file_it_creates_the_secrets_of_the_daemons(tmp_path: Path) -> None:
+    store = MemoryCluster(admit=admit)
+    own = {"metadata": {"name": "controller-1", "namespace": SYSTEM}}
+    await store.create(POD, {**own, "spec": {"containers": [{"name": "controller", "image": "registry.example/s:7"}]}})
+    async with served(store, tmp_path) as api:
+        controller = await started(api, tmp_path, SERVING_KEY_FILE="", SERVING_ACTIONS_TOKEN_SECRET=ACTIONS)
+        try:
+            made = await deployed(store)
+        finally:
+            controller.terminate()
+            await controller.communicate()
+    secrets = {one["metadata"]["name"]: one["data"] for one in (await store.list(SECRET, SYSTEM)).items}
+    assert secrets.keys() == {"serving-key", "serving-query-token", ACTIONS}
+    values = {one["name"]: one.get("value") for one in made["spec"]["template"]["spec"]["containers"][0]["env"]}
+    token = revision_token(base64.b64decode(secrets["serving-key"]["key"]), namespace="default", revision="hello-00001")
+    assert token in values.values(), "the queue-proxy's token is derived from that key"
+
+
 @pytest.mark.parametrize(
     ("variables", "reported"),
     [
-        ({"SERVING_KEY_FILE": ""}, "environment SERVING_KEY_FILE: is missing; expected the file of the cluster key"),
         ({"SERVING_POD_NAME": ""}, "environment SERVING_POD_NAME: is missing; expected this pod's name"),
         ({}, "there is no pod controller-1"),
     ],

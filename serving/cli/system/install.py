@@ -36,11 +36,10 @@ _MANAGER = "serving-install"
 _SETTINGS_MANAGER = "serving-install-settings"
 _APPLY = "application/apply-patch+yaml"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_CRD, _CONFIG_MAP, _JOB = "CustomResourceDefinition", "ConfigMap", "Job"
+_CRD, _CONFIG_MAP = "CustomResourceDefinition", "ConfigMap"
 _NO_COMPONENT = "none"
-_NOT_FOUND, _INVALID = 404, 422
+_NOT_FOUND = 404
 _ESTABLISHED_S = 60.0
-_GONE_S = 60.0
 _PAUSE_S = 0.2
 _COLORS = {"created": "green", "changed": "yellow", "unchanged": "white", "kept": "yellow", "deleted": "yellow"}
 
@@ -125,10 +124,6 @@ class Installation:
         path = path_of(one)
         status, before = self._api.call("GET", path)
         status_after, after = self._send(path, one)
-        if status_after == _INVALID and one["kind"] == _JOB:
-            # A job cannot be changed, and this one has not ended.
-            self._delete(path)
-            status_after, after = self._send(path, one)
         if status_after >= 400:
             fail(f"{_named(one)}: {message_of(after)}")
         return _result(before if status < 400 else None, after)
@@ -160,14 +155,6 @@ class Installation:
     def _send(self, path: str, one: Object, *, manager: str = _MANAGER) -> tuple[int, Any]:
         query = {"fieldManager": manager, "force": "true", "fieldValidation": "Strict"}
         return self._api.send(ApiCall(method="PATCH", path=path, query=query, body=one, media=_APPLY))
-
-    def _delete(self, path: str) -> None:
-        self._api.call("DELETE", path, {"propagationPolicy": "Background"})
-        until_s = time.monotonic() + _GONE_S
-        while self._api.call("GET", path)[0] != _NOT_FOUND:
-            if time.monotonic() > until_s:
-                fail(f"{path}: was deleted and is still there after {_GONE_S:g} s")
-            time.sleep(_PAUSE_S)
 
     def _wait_for_crds(self) -> None:
         until_s = time.monotonic() + _ESTABLISHED_S

@@ -11,7 +11,8 @@ from typing import Any
 from kubernetes.client import models
 
 _SCALARS: dict[str, tuple[type, ...]] = {"str": (str,), "datetime": (str,), "int": (int,), "float": (int, float)}
-_SCALARS |= {"bool": (bool,)}
+# Bytes are text in base64.
+_SCALARS |= {"bool": (bool,), "bytes": (str,)}
 _INT_OR_STRING = {"max_unavailable", "max_surge", "min_available", "port", "target_port"}
 _LIST = re.compile(r"[Ll]ist\[(.+)\]\Z")
 _DICT = re.compile(r"[Dd]ict[(\[]str, (.+)[)\]]\Z")

@@ -35,7 +35,7 @@ PROGRAMS = {
     "placement": ("serving.extender.main", "serving.metrics.otlp"),
     "daemons": (
         *(f"serving.{name}.main" for name in ("activator", "autoscaler", "controller", "dashboard", "nodegroup")),
-        *("serving.controller.io.makekey", "serving.metrics.otlp"),
+        "serving.metrics.otlp",
     ),
 }
 

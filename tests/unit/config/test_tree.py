@@ -112,8 +112,6 @@ def test_an_overlay_with_all_components_builds(tmp_path: Path) -> None:
             assert found[named(one)]["spec"]["type"] == "ClusterIP", "a Gateway is in front"
         elif one["kind"] == "Deployment" and one["metadata"]["name"] in {"activator", "controller", "dashboard"}:
             assert_environment_is_understood(found[named(one)])
-        elif one["kind"] == "Job":
-            assert pod_of(found[named(one)])["serviceAccountName"] == "makekey"
         else:
             assert found[named(one)] == one
     assert {"Gateway", "PodMonitor"} <= {kind for kind, _, _ in found}
@@ -186,12 +184,14 @@ def test_tls_is_one_port_and_one_secret_more(tmp_path: Path) -> None:
 
 
 @needs_kubectl
-def test_the_token_that_the_dashboard_mounts_is_made_by_the_job(tmp_path: Path) -> None:
+def test_the_token_that_the_dashboard_mounts_is_made_by_the_controller(tmp_path: Path) -> None:
     found = overlaid(tmp_path, f"{OVERLAY}components: [../config/components/dashboard-actions]")
     volumes = pod_of(found["Deployment", "knative-serving", "dashboard"])["volumes"]
     mounted, queries = sorted(volume["secret"]["secretName"] for volume in volumes if "secret" in volume)
     assert queries == QUERY_TOKEN_SECRET
-    assert environment_of(found["Job", "knative-serving", "makekey"])["SERVING_MAKEKEY_DASHBOARD_TOKEN"] == mounted
+    assert (
+        environment_of(found["Deployment", "knative-serving", "controller"])["SERVING_ACTIONS_TOKEN_SECRET"] == mounted
+    )
 
 
 @needs_kubectl
@@ -326,11 +326,14 @@ def assert_environment_is_understood(one: dict[str, Any]) -> None:
 
 
 def test_who_has_more_than_one_pod_keeps_one_through_a_drain() -> None:
-    several = {one["metadata"]["name"] for one in of_kind("Deployment") if one["spec"]["replicas"] > 1}
-    budgets = {one["metadata"]["name"]: one["spec"] for one in of_kind("PodDisruptionBudget")}
+    objects = objects_of(CONFIG, InstallOptions(components=tuple(COMPONENTS)))
+    deployments = [one for one in objects if one["kind"] == "Deployment"]
+    several = {one["metadata"]["name"] for one in deployments if one["spec"]["replicas"] > 1}
+    assert several == {one["metadata"]["name"] for one in deployments} - {"dashboard"}
+    budgets = {one["metadata"]["name"]: one["spec"] for one in objects if one["kind"] == "PodDisruptionBudget"}
     assert several == budgets.keys()
     assert {spec["maxUnavailable"] for spec in budgets.values()} <= {1}
-    for one in of_kind("Deployment"):
+    for one in deployments:
         if one["metadata"]["name"] in several:
             assert "podAntiAffinity" in pod_of(one)["affinity"]
 

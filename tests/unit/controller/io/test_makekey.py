@@ -1,10 +1,14 @@
 import base64
 from pathlib import Path
 
+import pytest
+
 from serving.cluster.kinds import SECRET
-from serving.controller.io.makekey import make_key, make_token
+from serving.controller.io.makekey import cluster_key, make_tokens
 from serving.dashboard.main import read_token
 from serving.home.store.memory import MemoryCluster
+from serving.metrics.queries import QUERY_TOKEN_SECRET
+from serving.model.errors import SettingsError
 from serving.wire.tokens import KEY_BYTES, KEY_SECRET
 
 SPACE = "knative-serving"
@@ -14,22 +18,35 @@ async def value_of(cluster: MemoryCluster, name: str, key: str) -> bytes:
     return base64.b64decode((await cluster.get(SECRET, SPACE, name))["data"][key])
 
 
-async def test_a_key_is_made_once() -> None:
+async def test_a_key_is_made_once_and_read_after_that() -> None:
     cluster = MemoryCluster()
-    assert await make_key(cluster, SPACE)
-    key = await value_of(cluster, KEY_SECRET, "key")
+    key = await cluster_key(cluster, SPACE)
     assert len(key) == KEY_BYTES
-    assert not await make_key(cluster, SPACE)
     assert await value_of(cluster, KEY_SECRET, "key") == key
+    assert await cluster_key(cluster, SPACE) == key
     await cluster.close()
 
 
-async def test_a_token_is_one_that_the_dashboard_takes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [{}, {"key": "c2hvcnQ="}, {"key": "no base64!"}])
+async def test_a_secret_without_a_key_is_refused_and_kept(data: dict[str, str]) -> None:
     cluster = MemoryCluster()
-    assert await make_token(cluster, SPACE, "token")
+    await cluster.create(SECRET, {"metadata": {"name": KEY_SECRET, "namespace": SPACE}, "data": data})
+    with pytest.raises(SettingsError, match=r"Secret knative-serving/serving-key: key has . bytes; expected 32 bytes"):
+        await cluster_key(cluster, SPACE)
+    assert ((await cluster.get(SECRET, SPACE, KEY_SECRET)).get("data") or {}) == data
+    await cluster.close()
+
+
+async def test_a_token_is_one_that_the_dashboard_takes_and_is_made_once(tmp_path: Path) -> None:
+    cluster = MemoryCluster()
+    await make_tokens(cluster, SPACE, actions="token")
     token = await value_of(cluster, "token", "token")
     (tmp_path / "token").write_bytes(token)
     assert read_token(str(tmp_path / "token")).encode() == token
-    assert not await make_token(cluster, SPACE, "token")
-    assert await value_of(cluster, "token", "token") == token
+    queries = await value_of(cluster, QUERY_TOKEN_SECRET, "token")
+    await make_tokens(cluster, SPACE, actions="token")
+    assert (await value_of(cluster, "token", "token"), await value_of(cluster, QUERY_TOKEN_SECRET, "token")) == (
+        token,
+        queries,
+    )
     await cluster.close()

@@ -20,9 +20,9 @@ from serving.activator.io.visits import (
     begin_session,
     begin_trace,
     client_of,
-    entertain,
     is_refused,
     named_revision,
+    respond_early,
     without_agent,
 )
 from serving.activator.queueing.clients import ClientLoad, Clients
@@ -144,7 +144,7 @@ class Ingress:
         if exchange.request_complete:
             self._arrive(exchange, visit, session)
             if known.site.policy is not OPEN_POLICY:
-                entertain(exchange, visit, known.site)
+                respond_early(exchange, visit, known.site)
         else:
             exchange.await_body(lambda: self._arrive_open(exchange, visit, session, site=known.site))
 
@@ -304,7 +304,7 @@ class Ingress:
         if exchange.request_complete:
             self._arrive(exchange, visit, session)
             if site.policy is not OPEN_POLICY:
-                entertain(exchange, visit, site)
+                respond_early(exchange, visit, site)
             return
 
         def leave_parking() -> None:
@@ -316,7 +316,7 @@ class Ingress:
         if exchange.is_waiting and self.router.is_parked(visit.key, exchange):
             exchange.on_whole = leave_parking
         if site.policy is not OPEN_POLICY:
-            entertain(exchange, visit, site)
+            respond_early(exchange, visit, site)
 
     def _arrive(
         self, exchange: Exchange, visit: Visit, session: int | None, *, client: ClientLoad | None = None

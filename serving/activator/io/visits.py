@@ -102,7 +102,7 @@ def begin_session(exchange: Exchange) -> tuple[int, bytes]:
     return new_session(os.urandom(16), is_secure=exchange.peer.scheme_of(exchange.head) == b"https")
 
 
-def entertain(exchange: Exchange, visit: Visit, site: Site) -> None:
+def respond_early(exchange: Exchange, visit: Visit, site: Site) -> None:
     """Send a page, or the beginning of a stream, while a request waits for its first pod."""
     if not (exchange.is_waiting and visit.is_cold):
         return

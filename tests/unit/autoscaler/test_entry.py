@@ -32,6 +32,13 @@ def entry_with_load(*, has_scaler: bool = True) -> RevisionEntry:
     return entry
 
 
+def test_an_unknown_revision_takes_no_part_in_budgets() -> None:
+    assert RevisionEntry(10).tenant() is None
+    tenant = entry_with_load().tenant()
+    assert tenant is not None
+    assert (tenant.key, tenant.existing, tenant.ending) == (entry_with_load().revision.key, 0, 0)  # type: ignore[union-attr]
+
+
 def report(entry: RevisionEntry, concurrency: float, at_s: float) -> None:
     assert entry.scaler is not None
     stat = Stat(pod="p", at_s=at_s, concurrency=concurrency, ended_count=concurrency, response_time_s=1.0)

@@ -235,7 +235,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         claims = claim_folders(self.node.volumes, self.manifest)
         mounted = [one for one in container.get("volumeMounts") or () if one["name"] in claims]
         # Each pod has a user of its own: it sees a claim's files as its own, both below its HOME and where it mounts them.
-        theirs = [str(claims[one["name"]]) for one in mounted] + [one["mountPath"] for one in mounted]
+        theirs = [str(claims[one["name"]]) for one in mounted] + ["/" + one["mountPath"].strip("/") for one in mounted]
         named_files = files_of(plan.arguments, plan.environment, plan.folder)
         return isolation.confinement(
             address=self.location.address,

@@ -9,7 +9,7 @@ kernel refuses, ``OSError`` is raised, and the volumes are only below ``$HOME``.
 import ctypes
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -129,17 +129,28 @@ class _Folder:
         self.mounts: dict[str, MountPoint] = {}
 
 
-def show_at_own_paths(mounts: Sequence[MountPoint], *, new_root: str, folder: str) -> None:
-    """Give this process a root with these mounts, built at the empty folder ``new_root``, and change to ``folder``."""
+def show_at_own_paths(mounts: Sequence[MountPoint], *, new_root: str, folder: str) -> frozenset[str]:
+    """Give this process a root with these mounts, built at the empty folder ``new_root``, and change to ``folder``.
+
+    Return the paths that have their mount: one below another mount has not. Raises ``OSError``.
+    """
     own_mounts()
+    tree = _tree(mounts)
     _mount("tmpfs", new_root, kind="tmpfs")
     # Else each folder that contains it would be bound with all that is in it by then.
     _mount("none", new_root, flags=_MS_UNBINDABLE)
-    _fill(Path("/"), _tree(mounts), Path(new_root), passed=new_root)
+    _fill(Path("/"), tree, Path(new_root), passed=new_root)
     os.chdir(new_root)
     _checked(_LIBC.pivot_root(b".", b"."), "pivot_root")
     _checked(_LIBC.umount2(b".", _MNT_DETACH), "umount2")
     os.chdir(folder)
+    return frozenset(one.target for one in _placed(tree))
+
+
+def _placed(folder: _Folder) -> Iterator[MountPoint]:
+    yield from folder.mounts.values()
+    for below in folder.folders.values():
+        yield from _placed(below)
 
 
 def _tree(mounts: Sequence[MountPoint]) -> _Folder:

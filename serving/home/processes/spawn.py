@@ -286,11 +286,15 @@ class Spawner:
             environment = {**environment, **ready}
         take_hostname(order.hostname)
         _enter_network(order)
-        _take_mounts(order)
+        mounted = _take_mounts(order)
         for number in _IGNORED:
             signal.signal(number, signal.SIG_DFL)
         if order.confinement is not None:
-            for text in confine(plan_of(order.confinement), order.folder):
+            plan = plan_of(order.confinement)
+            # What is not mounted at a path is the machine's, or a link by an app, and not the pod's own.
+            others = {one.target for one in order.mounts} - mounted
+            plan["owned"] = [one for one in plan["owned"] if one not in others]
+            for text in confine(plan, order.folder):
                 os.write(2, f"serving: not isolated by {text}\n".encode())
         # A new user namespace, or another user, takes that signal away.
         self._become_child()
@@ -318,8 +322,8 @@ def _close_descriptors(kept: Iterable[int]) -> None:
     os.closerange(first, _DESCRIPTORS_MAX)
 
 
-def _take_mounts(order: StartProcess) -> None:
-    """Change to the app's folder, with its mounts and its files for names if the kernel allows a mount namespace."""
+def _take_mounts(order: StartProcess) -> frozenset[str]:
+    """Change to the app's folder, with its mounts and its files for names; return the paths that have their mount."""
     files = ((order.hosts, HOSTS_PATH), (order.resolver, RESOLVER_PATH)) if can_mount() else ()
     hosts = tuple(MountPoint(source=source, target=target) for source, target in files if source)
     if not order.mounts:
@@ -327,12 +331,13 @@ def _take_mounts(order: StartProcess) -> None:
             with contextlib.suppress(OSError):
                 show_over(hosts)
         os.chdir(order.folder)
-        return
+        return frozenset()
     try:
-        show_at_own_paths((*order.mounts, *hosts), new_root=order.new_root, folder=order.folder)
+        return show_at_own_paths((*order.mounts, *hosts), new_root=order.new_root, folder=order.folder)
     except OSError as error:
         os.write(2, f"serving: volumes are only below $HOME, without a mount namespace: {error}\n".encode())
         os.chdir(order.folder)
+        return frozenset()
 
 
 def _in_network(order: StartProcess) -> dict[str, str]:

@@ -18,7 +18,7 @@ from serving.home.processes.mounts import MountPoint, show_at_own_paths
 asked = json.loads(sys.argv[1])
 mounts = msgspec.convert(asked["mounts"], type=list[MountPoint])
 try:
-    show_at_own_paths(mounts, new_root=asked["root"], folder=asked["folder"])
+    placed = show_at_own_paths(mounts, new_root=asked["root"], folder=asked["folder"])
 except OSError as error:
     print(error)
     sys.exit(77)
@@ -78,9 +78,8 @@ def test_a_file_can_be_mounted_and_what_is_below_a_mount_is_left_out(tmp_path: P
         MountPoint(source=source, target="/outer-mount"),
         MountPoint(source=source, target="/outer-mount/inner"),
     ]
-    assert (
-        run_inside(tmp_path, mounts, "print(open('/single').read(), os.listdir('/outer-mount'))") == "of volume ['key']"
-    )
+    code = "print(open('/single').read(), os.listdir('/outer-mount'), sorted(placed))"
+    assert run_inside(tmp_path, mounts, code) == "of volume ['key'] ['/outer-mount', '/single']"
 
 
 def test_a_read_only_mount_takes_no_write_and_another_does(tmp_path: Path) -> None:

@@ -46,10 +46,10 @@ async def seen(
     await asyncio.to_thread(opened)
 
 
-async def fail(stage: DashboardStage, name: str) -> None:
+async def fail(stage: DashboardStage, name: str, *, status: str = "False", reason: str = "ExitCode1") -> None:
     conditions = [
-        {"type": "ContainerHealthy", "status": "False", "reason": "ExitCode1", "message": f"exited with 1:\n{_LOG}"},
-        {"type": "Ready", "status": "False", "reason": "ExitCode1", "message": "exited with 1"},
+        {"type": "ContainerHealthy", "status": status, "reason": reason, "message": f"exited with 1:\n{_LOG}"},
+        {"type": "Ready", "status": status, "reason": reason, "message": "exited with 1"},
     ]
     patch = {"status": {"conditions": conditions}}
     await stage.cluster.patch(REVISION, "default", name, patch=patch, subresource="status")
@@ -80,6 +80,40 @@ async def test_a_failed_revision_shows_its_reason_and_log_on_the_first_screen() 
         for name in ("hello-00001", "hello-00002"):
             await fail(stage, name)
         await seen(stage, capture)
+
+
+async def test_a_revision_that_does_not_get_ready_shows_why_on_the_first_screen() -> None:
+    def capture(window: Browser) -> None:
+        window.until(_IS_SHOWN, "#problem")
+        text = window.run("return document.getElementById('problem').textContent")
+        assert text.strip().startswith("Not ready yet")
+        assert "No module named 'flask'" in text
+
+    async with staged() as stage:
+        for name in ("hello-00001", "hello-00002"):
+            await fail(stage, name, status="Unknown", reason="Deploying")
+        await seen(stage, capture)
+
+
+async def test_a_page_that_is_refused_its_events_connects_again() -> None:
+    """Takes 3 s, the pause of the page."""
+    first = """
+        const Real = EventSource;
+        let count = 0;
+        window.EventSource = class extends Real {
+            constructor(url) { super(count++ ? url : "nothing-here"); }
+        };
+    """
+
+    def opened() -> None:
+        with browser() as window:
+            window.run_before_load(first)
+            window.open(stage.url)
+            window.until("return document.getElementById('link').textContent === 'connection lost, trying again'")
+            window.until("return document.getElementById('link').textContent === 'live'")
+
+    async with staged() as stage:
+        await asyncio.to_thread(opened)
 
 
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (800, 1000), (1400, 900)])

@@ -6,9 +6,9 @@ import { Nodes } from "./nodes.js";
 import { Policy } from "./policy.js";
 
 const by = (id) => document.getElementById(id);
-const ROWS_MAX = 1800;
+const ROWS_MAX = 1800, RECONNECT_MS = 3000;
 const objects = { service: new Map(), revision: new Map() };
-let columns = [], rows = {}, pods = [], nodes = null, decisions = [], history = null, selected = "", source = null, seconds = 300, mayAct = false, isLoaded = false;
+let columns = [], rows = {}, pods = [], nodes = null, decisions = [], history = null, selected = "", source = null, again = 0, seconds = 300, mayAct = false, isLoaded = false;
 const charts = new Charts(by("charts"), by("spoken"));
 const actions = new Actions();
 const logs = new Logs();
@@ -21,7 +21,11 @@ function connect() {
   source?.close();
   source = new EventSource(`events?revision=${encodeURIComponent(selected)}`);
   source.addEventListener("open", () => link("live", "live"));
-  source.addEventListener("error", () => link("lost", "connection lost, trying again"));
+  source.addEventListener("error", () => {
+    link("lost", "connection lost, trying again");
+    // After a response other than 200, such as 503 while a server starts, a browser itself does not try again.
+    if (source.readyState === EventSource.CLOSED) { clearTimeout(again); again = setTimeout(connect, RECONNECT_MS); }
+  });
   source.addEventListener("all", (event) => {
     const all = JSON.parse(event.data);
     for (const kind of Object.values(objects)) kind.clear();
@@ -256,14 +260,15 @@ function showFacts(root, facts) {
     node.replaceChildren(make("dt", { textContent: name }), make("dd", { textContent: value, className: kind || "" })), "div");
 }
 
-// A failed revision says why before anything else; the message ends with the last lines of the app's log.
+// A revision that fails, or does not get ready, says why before anything else; the message ends with the last lines of the app's log.
 function showProblem(view) {
   const failed = view.conditions.find((one) => one.status === "False" && one.message && one.type !== "Active" && one.type !== "Ready")
-    || view.conditions.find((one) => one.status === "False" && one.message && one.type === "Ready");
+    || view.conditions.find((one) => one.status === "False" && one.message && one.type === "Ready")
+    || view.conditions.find((one) => one.status === "Unknown" && one.message && one.type === "ContainerHealthy");
   by("problem").hidden = !failed;
   if (!failed) return;
   const [title, message, hint] = by("problem").children;
-  write(title, failed.reason || failed.type);
+  write(title, failed.status === "Unknown" ? "Not ready yet" : failed.reason || failed.type);
   write(message, failed.message);
   write(hint, `The whole log: serving logs ${view.service || view.name}${view.namespace === "default" ? "" : ` -n ${view.namespace}`}`);
 }

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from serving.aio.clock import wall_s
-from serving.cluster.kinds import REVISION
+from serving.cluster.kinds import REVISION, SERVING_SERVICE
 from serving.scaling.adaptive.policy import policy_of
 from serving.settings.autoscaler import AutoscalerSettings
 from tests.integration.browser import Browser, browser
@@ -92,6 +92,24 @@ async def test_a_revision_that_does_not_get_ready_shows_why_on_the_first_screen(
     async with staged() as stage:
         for name in ("hello-00001", "hello-00002"):
             await fail(stage, name, status="Unknown", reason="Deploying")
+        await seen(stage, capture)
+
+
+async def test_services_that_fail_come_first() -> None:
+    def capture(window: Browser) -> None:
+        window.until("return document.querySelectorAll('#services h2 b').length === 3")
+        names = window.run("return [...document.querySelectorAll('#services h2 b')].map((one) => one.textContent)")
+        assert names == ["zeta", "hello", "alpha"]
+        assert "3 services · 1 not ready" in window.run("return document.getElementById('totals').textContent")
+
+    async with staged() as stage:
+        for name, status in (("alpha", "True"), ("zeta", "False")):
+            spec = {"template": {"spec": {"containers": [{"image": "x"}]}}}
+            metadata = {"namespace": "default", "name": name}
+            service = {"apiVersion": API, "kind": "Service", "metadata": metadata, "spec": spec}
+            await stage.cluster.create(SERVING_SERVICE, service)
+            patch = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
+            await stage.cluster.patch(SERVING_SERVICE, "default", name, patch=patch, subresource="status")
         await seen(stage, capture)
 
 

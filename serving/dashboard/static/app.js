@@ -155,6 +155,12 @@ function revisionState(view, row) {
   return ["Starting", "wait"];
 }
 
+// 0 for a service that fails, 1 for one that starts or is not known yet, 2 for others: the order of the list.
+function trouble({ view, revisions }) {
+  if (view.ready === "False") return 0;
+  return view.ready !== "True" || revisions.some(([key, one]) => revisionState(one, rows[key])[0] === "Starting") ? 1 : 2;
+}
+
 function show() {
   if (document.hidden) return;
   showServices();
@@ -165,7 +171,8 @@ function show() {
   const ready = Object.values(rows).reduce((sum, row) => sum + (row[5] || 0), 0);
   const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
   write(by("list-title"), `Services and revisions (${objects.service.size})`);
-  by("totals").textContent = [many(objects.service.size, "service"), many(objects.revision.size, "revision"), `${many(ready, "pod")} ready`].join(" · ");
+  const failing = [...objects.service.values()].filter((one) => one.ready === "False").length;
+  by("totals").textContent = [many(objects.service.size, "service"), ...(failing ? [`${failing} not ready`] : []), many(objects.revision.size, "revision"), `${many(ready, "pod")} ready`].join(" · ");
 }
 
 function showServices() {
@@ -177,7 +184,7 @@ function showServices() {
     groups.get(service).revisions.push([key, view]);
   }
   const items = [...groups].filter(([key, one]) => !wanted || key.includes(wanted) || one.revisions.some(([name]) => name.includes(wanted)))
-    .sort((a, b) => a[0].localeCompare(b[0]))
+    .sort((a, b) => trouble(a[1]) - trouble(b[1]) || a[0].localeCompare(b[0]))
     .map(([key, one]) => [key, { ...one, revisions: one.revisions.sort((a, b) => b[0].localeCompare(a[0])).map(([name, view]) => [name, view, rows[name]]), selected: one.revisions.some(([name]) => name === selected) && selected }]);
   keyed(by("services"), items, drawService, "section");
 }

@@ -39,6 +39,7 @@ def test_a_system_starts_in_the_background_says_where_it_is_and_ends(tmp_path: P
     try:
         assert "dashboard: http://" in typed(state, "up", "-d", *ports).stdout
         # A second one says who is there, and does not end the first.
+        assert state.stat().st_mode & 0o777 == 0o700
         assert "holds this state folder" in typed(state, "up", "-d", *ports, code=2).stderr
         taken = f"--public-port={StateFolder(state).read_ports()['public']}"
         said = typed(tmp_path / "other", "up", *ports, taken, code=2).stderr

@@ -52,7 +52,9 @@ _TLS_SOURCES = ("CERTIFICATE_FILES", "FOLDER", "SECRETS")
 
 def start_in_background(arguments: Sequence[str], logs: Path) -> int:
     """Run ``serving up`` in the background, print its output until it has started; returns its exit code or 0."""
-    logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Parents that are made on the way have the mode of the umask: the state folder is closed, too.
+    for folder in (logs.parent, logs):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = logs / _LOG
     mine, its = os.pipe()
     with log.open("ab") as output:

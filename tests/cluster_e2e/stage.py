@@ -272,14 +272,6 @@ class Stage:
             changed = {key: body[key] for key in ("ports", "endpoints")}
             await self.cluster.patch(ENDPOINT_SLICE, SYSTEM, f"{name}-e2e", patch=changed)
 
-    async def set_key(self) -> None:
-        """Set the cluster key of the daemons that have it as a file."""
-        data = {"key": base64.b64encode(KEY).decode()}
-        try:
-            await self.cluster.create(SECRET, {"metadata": {"name": KEY_SECRET, "namespace": SYSTEM}, "data": data})
-        except AlreadyExists:
-            await self.cluster.patch(SECRET, SYSTEM, KEY_SECRET, patch={"data": data})
-
     async def clear(self) -> None:
         """Delete all services, and wait until their dependents are gone."""
         self._loads.clear()
@@ -316,11 +308,11 @@ async def staged(
         opened(server.host, server.port) as gate,
         KubeCluster(server.kubeconfig) as cluster,
         _without_our_node(cluster, server.node),
+        key_set(cluster),
     ):
         stage = Stage(server, cluster, gate=gate, folder=folder, settings=settings or {})
         with contextlib.suppress(AlreadyExists):
             await cluster.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
-        await stage.set_key()
         await stage.set_activators(ACTIVATOR_ADDRESSES)
         running = asyncio.create_task(stage.run(runs_nothing=runs_nothing))
         try:
@@ -350,6 +342,28 @@ async def _without_our_node(cluster: Cluster, node: str) -> AsyncIterator[None]:
         if is_real():
             with contextlib.suppress(NotFound):
                 await cluster.delete(NODE, "", node)
+
+
+@contextlib.asynccontextmanager
+async def key_set(cluster: Cluster) -> AsyncIterator[None]:
+    """Set the cluster key of the daemons that have it as a file, and restore the server's own at the end."""
+    data: dict[str, str | None] = {"key": base64.b64encode(KEY).decode()}
+    before: dict[str, str | None] | None = None
+    try:
+        await cluster.create(SECRET, {"metadata": {"name": KEY_SECRET, "namespace": SYSTEM}, "data": data})
+    except AlreadyExists:
+        # A merge patch removes a field that is null.
+        found = (await cluster.get(SECRET, SYSTEM, KEY_SECRET)).get("data") or {}
+        before = {"key": found.get("key")}
+        await cluster.patch(SECRET, SYSTEM, KEY_SECRET, patch={"data": data})
+    try:
+        yield
+    finally:
+        with contextlib.suppress(NotFound):
+            if before is None:
+                await cluster.delete(SECRET, SYSTEM, KEY_SECRET)
+            else:
+                await cluster.patch(SECRET, SYSTEM, KEY_SECRET, patch={"data": before})
 
 
 async def _seen(cluster: Cluster, kind: Kind, name: str) -> AsyncIterator[tuple[EventType, Object]]:

@@ -1,5 +1,6 @@
 """The suite on a given kubeconfig, and the objects that it applies before the daemons start."""
 
+import base64
 import contextlib
 import json
 import ssl
@@ -11,13 +12,16 @@ import trustme
 from aiohttp import web
 
 from serving.cluster.kinds import NAMESPACE as NAMESPACES
+from serving.cluster.kinds import SECRET
 from serving.cluster.kube import KubeCluster
 from serving.home.apiserver.server import ApiOptions, application
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import Unavailable
+from serving.model.errors import NotFound, Unavailable
+from serving.wire.tokens import KEY_SECRET
 from tests.cluster_e2e import server as module
 from tests.cluster_e2e.gate import opened
 from tests.cluster_e2e.server import Server, needed_objects
+from tests.cluster_e2e.stage import KEY, SYSTEM, key_set
 from tests.cluster_e2e.test_rights import DAEMONS
 
 NAME = "api.example"
@@ -92,3 +96,27 @@ def test_pods_on_a_foreign_server_go_to_the_node_of_the_suite(
 ) -> None:
     monkeypatch.setenv("SERVING_TEST_KUBECONFIG", "a file" if is_named else "")
     assert module.only_here().get("nodeSelector", {}).get("kubernetes.io/hostname") == node
+
+
+@pytest.mark.parametrize("before", [{"key": "dGhlaXJz", "other": "a2VwdA=="}, {"other": "a2VwdA=="}])
+async def test_a_foreign_server_has_its_own_key_again_after_a_stage_that_fails(before: dict[str, str]) -> None:
+    cluster = MemoryCluster()
+    await cluster.create(SECRET, {"metadata": {"name": KEY_SECRET, "namespace": SYSTEM}, "data": before})
+
+    async def fail() -> None:
+        async with key_set(cluster):
+            during = (await cluster.get(SECRET, SYSTEM, KEY_SECRET))["data"]
+            assert during == {**before, "key": base64.b64encode(KEY).decode()}
+            raise RuntimeError("a test fails")
+
+    with pytest.raises(RuntimeError, match="a test fails"):
+        await fail()
+    assert (await cluster.get(SECRET, SYSTEM, KEY_SECRET))["data"] == before
+
+
+async def test_a_foreign_server_without_a_key_has_none_after_a_stage() -> None:
+    cluster = MemoryCluster()
+    async with key_set(cluster):
+        assert (await cluster.get(SECRET, SYSTEM, KEY_SECRET))["data"] == {"key": base64.b64encode(KEY).decode()}
+    with pytest.raises(NotFound):
+        await cluster.get(SECRET, SYSTEM, KEY_SECRET)

@@ -47,7 +47,7 @@ def filled(revision_count: int, pod_count: int) -> Board:
         revision = f"service-{number % revision_count:03}-00001"
         name, node = f"{revision}-{number}", f"node-{number % NODES}"
         pod = {"namespace": "default", "name": name, "revision": revision, "ready": True, "ending": False}
-        more = {"node": node, "phase": "Running", "reason": "", "restarts": 0, "created": ""}
+        more = {"node": node, "phase": "Running", "reason": "", "restarts": 0, "created": "", "dormant": False}
         board.put("pod", f"default/{name}", pod | more)
         board.nodes.put_pod(("default", name), asking(revision, name, node))
     for number in range(NODES):

@@ -28,12 +28,12 @@ FEATURES: dict[str, tuple[int, int]] = {
     "goals for latency": (700, 2),
     "versions of formats, repair, systemd, bug report": (820, 7),
     "exact latency, pods without volumes": (60, 1),
-    "budgets, gauges, model servers": (1_500, 8),
-    "filters of headers and logs, isolation that is reported": (900, 4),
-    "dormant memory, pods that announce themselves": (600, 3),
-    "deploy words, runbooks, logs of gone pods, volumes": (1_300, 8),
-    "overview, requests, history": (2_500, 14),
-    "TCP by SNI, rollout checks": (900, 5),
+    "budgets, gauges, model servers": (1_120, 5),
+    "filters of headers and logs, isolation that is reported": (560, 2),
+    "memory of dormant apps": (170, 1),
+    "deploy words, runbooks, logs of gone pods, volumes": (1_000, 5),
+    "services that fail first": (20, 0),
+    "components of an install, names for pods' users": (250, 2),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

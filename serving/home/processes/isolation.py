@@ -141,6 +141,11 @@ def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: s
     texts = [program or "", *arguments, environment.get("PYTHONPATH", "")]
     texts = [_VARIABLE.sub(lambda match: environment.get(match[1], match[0]), text) for text in texts]
     words = [word for text in texts for word in _WORD.findall(text)]
+    # A shell finds programs in PATH by their names, as in "exec gunicorn".
+    in_path = [
+        shutil.which(word, path=environment.get("PATH")) or "" for word in dict.fromkeys(words) if "/" not in word
+    ]
+    texts, words = [*texts, *in_path], [*words, *filter(None, in_path)]
     texts += [script for word in dict.fromkeys(words) if (script := _script(os.path.join(folder, word)))]  # noqa: PTH118 - may be absolute
     found: dict[str, None] = {}
     for named in (path for text in texts for path in _PATH.findall(text)):

@@ -134,7 +134,20 @@ def test_a_program_in_the_path_is_found(closed: Path) -> None:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     assert files_of(("serve",), {"PATH": str(program.parent)}) == [str(closed / "app")]
+    assert files_of(("sh", "-c", "exec serve --port 1"), {"PATH": f"{program.parent}:/usr/bin:/bin"}) == [
+        str(closed / "app")
+    ]
     assert files_of((), {}) == []
+
+
+def test_the_interpreter_of_a_program_that_a_shell_finds_is_found(closed: Path) -> None:
+    interpreter, folder = closed / "app" / "bin" / "python", closed / "other" / "bin"
+    interpreter.write_text("")
+    folder.mkdir(parents=True)
+    (folder / "serve").write_text(f"#!{interpreter}\n")
+    (folder / "serve").chmod(0o755)
+    found = files_of(("sh", "-c", "exec serve"), {"PATH": f"{folder}:/usr/bin:/bin"})
+    assert found == [str(closed / "other"), str(closed / "app")]
 
 
 def test_a_home_with_programs_is_no_installation(tmp_path: Path) -> None:

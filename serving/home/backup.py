@@ -153,9 +153,14 @@ def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
 
 
 def _filtered(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
-    """Refuse members that lead out of the folder. Links of images and volumes may be absolute, within their pods."""
-    is_inner = member.name.startswith((f"{_IMAGES}/", f"{_VOLUMES}/"))
-    return (tarfile.tar_filter if is_inner else tarfile.data_filter)(member, folder)
+    """Refuse members that lead out of the folder. Links of images and volumes may be absolute, within their pods.
+
+    Their modes are those of the original: users of an image write into folders that are open to all, such as a volume. On the
+    machine the state folder, which only its owner enters, keeps other users from them.
+    """
+    if not member.name.startswith((f"{_IMAGES}/", f"{_VOLUMES}/")):
+        return tarfile.data_filter(member, folder)
+    return tarfile.tar_filter(member, folder).replace(mode=member.mode, deep=False)
 
 
 def _members(archive: tarfile.TarFile, file: Path) -> Iterator[tarfile.TarInfo]:

@@ -1,5 +1,6 @@
 """Volumes that outlive pods, as a user meets them. One system serves all tests: its start takes seconds."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -8,6 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cli_stage import Stage, staged
+from tests.integration.image_stage import app_image, needs_containers
+
+# Users of an image may have any number; only root can give files to them.
+_OWNER = (1000, 1001) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
 
 APP = """
 import http.server, os
@@ -59,3 +64,55 @@ def test_data_outlives_pods_and_a_volume_in_use_is_kept(serving: Stage, tmp_path
     while folder.exists():
         assert time.monotonic() < until_s, "the folder of the deleted volume stays"
         time.sleep(0.05)
+
+
+def test_a_backup_with_volumes_fills_an_empty_folder(serving: Stage, tmp_path: Path) -> None:
+    """Starts a second system, which takes seconds."""
+    (tmp_path / "app.py").write_text(APP)
+    serving("apply", "-f", "-", stdin="{apiVersion: v1, kind: Namespace, metadata: {name: other}}")
+    for namespace in ("default", "other"):
+        serving("volume", "create", "kept", "-n", namespace)
+    serving("deploy", "keeper", str(tmp_path), "--command", f"{sys.executable} app.py", "--volume", "kept:/data")
+    assert serving("invoke", "keeper", "/one").stdout == "/one"
+    ours, theirs = (serving.state / "volumes" / namespace / "kept" for namespace in ("default", "other"))
+    (theirs / "log").write_text("theirs")
+    (theirs / "log").chmod(0o640)
+    os.chown(theirs / "log", *_OWNER)
+    written = owners(ours), owners(theirs)
+    file = tmp_path / "saved.tar.gz"
+    assert "with volumes" in serving("backup", str(file), "--volumes").output
+    # What is written after the backup is not in it.
+    assert serving("invoke", "keeper", "/late").stdout == "/one/late"
+    target = tmp_path / "restored"
+    assert "volumes begin empty" not in Stage(state=target, pid=0)("restore", str(file)).output
+    assert tuple(owners(target / "volumes" / namespace / "kept") for namespace in ("default", "other")) == written
+    with staged(target) as restored:
+        restored("wait", "keeper")
+        assert restored("invoke", "keeper", "/two").stdout == "/one/two"
+        assert (target / "volumes/other/kept/log").read_text() == "theirs"
+        assert str(target / "volumes/other/kept") in restored("volume", "list", "-n", "other").stdout
+    # Neither system writes into the folder of the other.
+    assert (ours / "log").read_text() == "/one/late"
+    serving("delete", "keeper", "--wait")
+
+
+def owners(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Mode, user and group of a folder and all that is in it."""
+    found = {str(path.relative_to(folder)): path.lstat() for path in (folder, *folder.rglob("*"))}
+    return {name: (one.st_mode, one.st_uid, one.st_gid) for name, one in found.items()}
+
+
+@needs_containers()
+def test_a_volume_of_a_container_outlives_it(serving: Stage, tmp_path: Path) -> None:
+    """Starts two containers, one after the other."""
+    app_image(tmp_path / "web.tar", Entrypoint=["/bin/sh", "-c", "id -u >> /data/log; exec httpd -f -p $PORT -h /data"])
+    serving("image", "import", str(tmp_path / "web.tar"))
+    serving("volume", "create", "web")
+    serving("deploy", "web", "--image", "test.local/web:1", "--volume", "web:/data")
+    assert serving("invoke", "web", "/log").stdout == "0\n"
+    serving("update", "web", "-e", "A=1")
+    serving.until_status("0\n0\n", "web", "/log")
+    log = serving.state / "volumes" / "default" / "web" / "log"
+    assert (log.read_text(), log.stat().st_uid) == ("0\n0\n", 0)
+    assert "volume web is used by" in serving("volume", "delete", "web", code=1).stderr
+    serving("delete", "web", "--wait")

@@ -199,3 +199,20 @@ async def test_a_failed_backup_leaves_nothing_and_keeps_the_last_one(
 
 def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
+
+
+async def test_files_of_images_and_volumes_keep_their_modes(tmp_path: Path) -> None:
+    state = await state_with_services(tmp_path / "state")
+    modes = {"images/tmp": 0o1777, "images/su": 0o4755, "volumes/default/db": 0o777, "volumes/default/db/log": 0o666}
+    for name, mode in modes.items():
+        path = state.path / name
+        path.mkdir(parents=True, exist_ok=True) if name.endswith(("tmp", "db")) else path.write_text("")
+        path.chmod(mode)
+    (state.path / "snapshots/ab/app.py").chmod(0o4777)
+    file = tmp_path / "saved.tar.gz"
+    with_all = msgspec.structs.replace(MADE, has_images=True, has_volumes=True)
+    write_backup(file, state, journal=journal_copy(state.journal), manifest=with_all)
+    other = StateFolder(tmp_path / "other")
+    restore_backup(file, other)
+    assert {name: stat.S_IMODE((other.path / name).stat().st_mode) for name in modes} == modes
+    assert stat.S_IMODE((other.path / "snapshots/ab/app.py").stat().st_mode) == 0o755

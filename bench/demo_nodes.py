@@ -206,7 +206,7 @@ def compare(options: argparse.Namespace) -> int:
         ("most pods pending at once", "pending_max"),
         ("slowest request (s)", "slowest_s"),
         ("node-seconds", "node_seconds"),
-        ("requests answered", "answered"),
+        ("requests answered", "succeeded"),
         ("requests failed", "failed"),
     ):
         print(f"{name:28}{getattr(without, text):10.1f}{getattr(with_it, text):10.1f}")

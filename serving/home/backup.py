@@ -31,6 +31,8 @@ _JOURNAL = "journal.db"
 # Secrets first: without the key no token of an earlier client is valid.
 _KEPT = (*SECRET_FILES, "certificates", "snapshots", "decisions.jsonl")
 _IMAGES, _VOLUMES = "images", "volumes"
+# Without setuid and setgid.
+_MODE = 0o1777
 _MANIFEST_BYTES_MAX = 64 * 2**10
 _PRIVATE_FOLDER = 0o700
 
@@ -155,12 +157,12 @@ def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
 def _filtered(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
     """Refuse members that lead out of the folder. Links of images and volumes may be absolute, within their pods.
 
-    Their modes are those of the original: users of an image write into folders that are open to all, such as a volume. On the
+    Their modes are those of the original, without setuid and setgid: users of an image write into folders that are open to all, such as a volume. On the
     machine the state folder, which only its owner enters, keeps other users from them.
     """
     if not member.name.startswith((f"{_IMAGES}/", f"{_VOLUMES}/")):
         return tarfile.data_filter(member, folder)
-    return tarfile.tar_filter(member, folder).replace(mode=member.mode, deep=False)
+    return tarfile.tar_filter(member, folder).replace(mode=(member.mode or 0) & _MODE, deep=False)
 
 
 def _members(archive: tarfile.TarFile, file: Path) -> Iterator[tarfile.TarInfo]:

@@ -169,11 +169,6 @@ NOT_RUNNING = {
 }
 # By name: the manifest, the field that is named, and the exit code: 0 where it runs without that field.
 LIMITED = {
-    "claim": (
-        service("claim", container=mounted("v", "/data"), spec=volume("v", persistentVolumeClaim={"claimName": "x"})),
-        "persistentVolumeClaim: accepted without effect",
-        0,
-    ),
     "host-path": (
         service("host-path", container=mounted("v", "/data"), spec=volume("v", hostPath={"path": "/"})),
         "HostPath volume support is disabled, but found HostPath volume v",

@@ -157,8 +157,8 @@ def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
 def _filtered(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
     """Refuse members that lead out of the folder. Links of images and volumes may be absolute, within their pods.
 
-    Their modes are those of the original, without setuid and setgid: users of an image write into folders that are open to all, such as a volume. On the
-    machine the state folder, which only its owner enters, keeps other users from them.
+    Images and volumes keep their modes, without setuid and setgid: users of an image write into folders that are open to all, such
+    as a volume. The state folder, which only its owner enters, keeps other users of the machine out.
     """
     if not member.name.startswith((f"{_IMAGES}/", f"{_VOLUMES}/")):
         return tarfile.data_filter(member, folder)

@@ -12,6 +12,8 @@ from collections.abc import Hashable, Iterable
 
 import msgspec
 
+from serving.model.errors import UNREADABLE
+
 BYTES_PER_TOKEN = 4
 """UTF-8 bytes of a token, as OpenAI's rule of thumb for English has it. Other languages and code have fewer."""
 
@@ -65,7 +67,7 @@ def tokens_of(target: bytes, body: bytes, *, length: int) -> int:
     else:
         try:
             found = _DECODER.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             return 0
         prompt = sum(_tokens_in(one) for one in (found.messages, found.prompt, found.input))
         limits = (found.max_completion_tokens, found.max_tokens, found.max_output_tokens)

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 import msgspec
 
 from serving.model.errors import InvalidValue
+from serving.model.objects import is_dns_label
 from serving.model.quantity import format_bytes, parse_bytes
 from serving.settings.knob import Unit
 
 _PODS = re.compile(r"([1-9][0-9]{0,6}) pods?", re.ASCII)
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _EXPECTED = '"20 pods" or an amount of memory such as "8Gi", each once; with the name of a namespace for its pods only: "20 pods, shop=8Gi"'
 # A number without a unit would be bytes, which are never meant.
 _MEMORY_MIN_BYTES = 1 << 20
@@ -62,7 +62,7 @@ def read_budgets(text: str) -> Budgets:
             amount = int(pods[1]) if pods else parse_bytes(written)
         except InvalidValue as error:
             raise InvalidValue(text=part, expected=_EXPECTED) from error
-        is_named = bool(is_scoped) == bool(_NAMESPACE.fullmatch(scope))
+        is_named = bool(is_scoped) == is_dns_label(scope)
         if scope in found or not is_named or (not pods and amount < _MEMORY_MIN_BYTES):
             raise InvalidValue(text=part, expected=_EXPECTED)
         found[scope] = Budget(amount=amount, is_memory=not pods)

@@ -9,7 +9,7 @@ import click
 
 from serving.cli.client.api import ApiClient, fail_usage
 from serving.model.errors import InvalidValue, Problem, SettingsError
-from serving.model.objects import Object
+from serving.model.objects import Object, is_dns_label
 from serving.model.quantity import parse_bytes, parse_millicores
 from serving.settings.autoscaler import POLICIES
 
@@ -20,7 +20,7 @@ _ENV_FILE_MAX_BYTES = 256 * 1024
 # MAX_ARG_STRLEN of Linux: the longest "NAME=VALUE" that a program can be started with, and its end.
 _VARIABLE_MAX_BYTES = 128 * 1024 - 1
 _SECRET = re.compile(r"(?P<name>[^=:\s]+)=(?P<secret>[a-z0-9]([-a-z0-9.]*[a-z0-9])?):(?P<key>[-._a-zA-Z0-9]+)")
-_VOLUME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?:/[^:]+")
+_MOUNT_PATH = re.compile(r"/[^:]+")
 _NOT_FOUND = 404
 
 _OPTIONS = (
@@ -165,7 +165,7 @@ def volumes_of(texts: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
         name, _, path = text.partition(":")
-        if not _VOLUME.fullmatch(text) or ".." in path.split("/"):
+        if not (is_dns_label(name) and _MOUNT_PATH.fullmatch(path)) or ".." in path.split("/"):
             raise InvalidValue(text=text, expected="NAME:/PATH after --volume, as in db:/var/lib/db")
         if name in found or path in found.values():
             raise InvalidValue(text=text, expected="the only --volume of its name and of its path")

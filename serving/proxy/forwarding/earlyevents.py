@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from serving.model.errors import UNREADABLE
 from serving.proxy.forwarding.client import Client, Pause, ResponseSink
 from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.http1.body import LAST_CHUNK, chunk
@@ -157,7 +158,7 @@ class _Refusal:
         """The event: the error of the app if it is OpenAI's, else its text with the status."""
         try:
             found: Any = msgspec.json.decode(self._body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             found = None
         if not (isinstance(found, dict) and isinstance(found.get("error"), dict)):
             text = self._body.decode(errors="replace").strip()

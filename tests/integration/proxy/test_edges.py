@@ -147,7 +147,7 @@ async def test_a_response_that_does_not_begin_in_time_is_a_504(daemon: Daemon, t
             response = await client.rest()
             assert response.startswith(b"HTTP/1.1 504 ")
             assert b"request timeout" in response
-            # Nobody works on for a client that has its answer.
+            # The upstream request ends with the client's response.
             await until(lambda: running.level() == 0 and all(task.done() for task in running.backend.tasks))
     assert all(ended)
 

@@ -34,6 +34,13 @@ FEATURES: dict[str, tuple[int, int]] = {
     "deploy words, runbooks, logs of gone pods, volumes": (1_000, 5),
     "services that fail first": (20, 0),
     "components of an install, names for pods' users": (250, 2),
+    "slow readers, evicted pods": (500, 2),
+    "memory short, waking ahead": (450, 3),
+    "announced queue-proxies, admission policies": (800, 4),
+    "converted builds, an extra for clusters": (400, 2),
+    "requests and history": (1_600, 9),
+    "overview, pictures of cold starts": (900, 5),
+    "several ports, SNI": (800, 4),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

@@ -1,15 +1,13 @@
 """``serving why``: each change of a service's or revision's scale, in one sentence with its numbers.
 
-Recent decisions come from the autoscaler; those that it has dropped, or lost in a restart, from the decision log in the state
-folder. If a cluster's autoscaler cannot be reached, the command uses Events.
+What is wrong now comes first. Recent decisions come from the autoscaler; those that it has dropped, or lost in a restart, from
+the decision log in the state folder. If a cluster's autoscaler cannot be reached, the command uses Events.
 """
 
 import contextlib
 import datetime as dt
 import re
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -17,93 +15,30 @@ import click
 import msgspec
 
 from serving.cli.client.api import ApiClient, api_options, fail, fail_usage
-from serving.cli.client.objects import condition, items_of, last_lines, revisions_of
+from serving.cli.client.objects import items_of
 from serving.cli.client.output import clock_text, print_aside
-from serving.cli.client.resources import path_of
-from serving.cli.client.stats import Stats, autoscaler_option, state_token
+from serving.cli.client.stats import Stats, autoscaler_option
+from serving.cli.decisions.whystate import dormant_lines, ejected_lines, pod_scaler_lines, unready_lines
 from serving.cli.nodes.nodegroups import node_story, print_why_of_nodes
 from serving.cli.services.get import watched
-from serving.cluster.kinds import EVENT, HORIZONTAL_POD_AUTOSCALER, POD, REVISION, SERVING_SERVICE
-from serving.home.state import StateFolder
+from serving.cluster.kinds import EVENT, POD, REVISION
 from serving.model.errors import InvalidValue, NewerFormat, ServingError
-from serving.model.knative import CONDITION_DORMANT, DORMANT_REASONS, REVISION_LABEL, SERVICE_LABEL
-from serving.model.objects import Object, condition_of, labels_of, name_of, nested
+from serving.model.knative import SERVICE_LABEL
+from serving.model.objects import Object, nested
 from serving.model.quantity import parse_duration_s
 from serving.model.versions import DECISIONS, NEWER_DECISIONS, refuse_newer
 from serving.scaling.scaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES, DecisionLine, LoggedDecision
 from serving.settings.autoscaler import POLICIES
-from serving.traffic.ejection import EjectionReport
-
-_LOG_LINES = 5
 
 _REASON = "Scaled"
-_PAGE = "-metrics"
-_TIMEOUT_S = 5.0
 
 _REVISIONS = "/apis/serving.knative.dev/v1/namespaces/{namespace}/revisions"
 _NOT_FOUND = 404
 _FORWARD = "kubectl port-forward -n knative-serving deployment/autoscaler 6081, and --autoscaler http://127.0.0.1:6081"
 # The names that a service gives to its unnamed revisions.
 _NUMBER = r"\d{5,}"
-
-
-def unready_lines(api: ApiClient, name: str) -> list[str]:
-    """Lines about the revision NAME, or about the newest revision of the service NAME; none if it is ready or unknown."""
-    return [line for revision in _revisions(api, name) for line in _lines(api, revision)]
-
-
-def pod_scaler_lines(api: ApiClient, is_ours: Callable[[str], bool]) -> Iterator[str]:
-    """The last decisions of HorizontalPodAutoscalers, for revisions scaled by them."""
-    status, found = api.call("GET", path_of(HORIZONTAL_POD_AUTOSCALER, api.namespace))
-    for one in found.get("items") or () if status < 400 else ():
-        if not is_ours(name_of(one)):
-            continue
-        said = [condition_of(one, kind).get("message") for kind in ("ScalingActive", "AbleToScale")]
-        what = next((text for text in said if text), "nothing is decided yet")
-        yield f"{name_of(one)} by its HorizontalPodAutoscaler (class hpa): {what}"
-
-
-def dormant_lines(pods: Iterable[Object], is_ours: Callable[[str], bool]) -> Iterator[str]:
-    """A line for each of these revisions with pods that may sleep: how many do, since when, and refusals."""
-    by_revision: dict[str, list[dict[str, str]]] = {}
-    for pod in pods:
-        revision, its = labels_of(pod).get(REVISION_LABEL, ""), condition(pod, CONDITION_DORMANT)
-        if its and is_ours(revision):
-            by_revision.setdefault(revision, []).append(its)
-    for revision, found in sorted(by_revision.items()):
-        asleep = [one for one in found if one.get("status") == "True"]
-        what = f"{len(asleep)} of {len(found)} pod{'s' * (len(found) != 1)} dormant"
-        if asleep:
-            first = min(one.get("lastTransitionTime", "") for one in asleep)
-            with contextlib.suppress(ValueError):
-                what += f", the longest since {clock_text(dt.datetime.fromisoformat(first).timestamp())}"
-        odd = {one.get("message", "") for one in found if one.get("reason") not in DORMANT_REASONS}
-        yield "; ".join([f"{revision}: {what}", *sorted(odd)])
-
-
-def _revisions(api: ApiClient, name: str) -> list[Object]:
-    status, _ = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
-    if status < 400:
-        # An older revision that failed was superseded: it explains nothing about the present.
-        return revisions_of(api, name)[:1]
-    status, revision = api.call("GET", path_of(REVISION, api.namespace, name))
-    return [revision] if status < 400 else []
-
-
-def _lines(api: ApiClient, revision: Object) -> Iterator[str]:
-    ready = condition(revision)
-    if not ready or ready.get("status") == "True" or nested(revision, "spec", "servingState") == "Retired":
-        return
-    name = name_of(revision)
-    message = ready.get("message", "").strip()
-    what = ": ".join(one for one in (ready.get("reason", ""), message) if one) or "its pods are starting"
-    first, *more = what.splitlines()
-    yield f"{name} is not ready: {first}"
-    yield from (f"  {line}" for line in more)
-    log = [line for line in last_lines(api, name, count=_LOG_LINES) if line.strip() and line.strip() not in what]
-    if log:
-        yield f"last lines of the log of {name}:"
-        yield from (f"  {line}" for line in log)
+# The countdown of a sentence. Decisions that differ in nothing else are one line.
+_COUNTDOWN = re.compile(r"\d+ s more")
 
 
 class ScaleEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,53 +78,6 @@ def _change_of(event: Object) -> ScaleEvent | None:
     )
 
 
-def ejected_lines(state_path: Path, namespace: str, is_ours: Callable[[str], bool]) -> list[str]:
-    """A line for each pod of these revisions that an activator has ejected or is trying again."""
-    return [
-        _line(activator, one)
-        for activator, reports in _reports(state_path, namespace)
-        for one in reports
-        if is_ours(one.revision)
-    ]
-
-
-def _reports(state_path: Path, namespace: str) -> Iterator[tuple[str, list[EjectionReport]]]:
-    try:
-        ports = StateFolder(state_path).read_ports()
-    except (OSError, ValueError):
-        return
-    for name, port in ports.items():
-        if name.startswith("activator") and name.endswith(_PAGE):
-            yield name.removesuffix(_PAGE), _reports_of(port, namespace, token=state_token(state_path))
-
-
-def _reports_of(port: int, namespace: str, *, token: str) -> list[EjectionReport]:
-    """Read one activator's ejections; empty if it does not respond (`serving doctor` reports that)."""
-    try:
-        url = f"http://127.0.0.1:{port}/ejections/{namespace}"
-        asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(asked, timeout=_TIMEOUT_S) as response:  # noqa: S310 - as above
-            return msgspec.json.decode(response.read(), type=list[EjectionReport])
-    except (OSError, urllib.error.URLError, msgspec.DecodeError):
-        return []
-
-
-def _line(activator: str, one: EjectionReport) -> str:
-    if one.is_silent:
-        what = f"answers nothing ({one.in_flight_count} requests inside, ejected {_times(one.failure_count)})"
-    else:
-        what = f"takes no connection ({_times(one.failure_count)})"
-    if one.until_wall_s is None:
-        then = "gets requests again, and has not answered one yet"
-    else:
-        then = f"gets no requests until {clock_text(one.until_wall_s)}"
-    return f"{clock_text(one.since_wall_s)} {one.revision} pod {one.pod} ({one.address}) {what}; {activator}: it {then}"
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times in a row"
-
-
 @click.command()
 @click.argument("name")
 @click.option("--since", default="1h", show_default=True, metavar="TIME", help="How far back, as 90s, 10m, 2h.")
@@ -219,30 +107,58 @@ def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, aut
     if api.state_path is not None and not autoscaler:
         said += _logged(api.state_path, ours, forgotten(one.line for one in said), since_s=since_s)
     said.sort(key=lambda one: one.line.entry.since_wall_s)
-    _print((one for one in said if one.line.entry.at_wall_s >= since_s), output)
-    now = [*(_saved(stats, api.namespace, ours) if said else ()), *unready_lines(api, name)]
-    now += pod_scaler_lines(api, ours.__contains__)
-    now += dormant_lines(items_of(api, POD), ours.__contains__)
+    causes = unready_lines(api, name)
     if api.state_path is not None:
-        now += ejected_lines(api.state_path, api.namespace, ours.__contains__)
+        causes += ejected_lines(api.state_path, api.namespace, ours.__contains__)
+    recent = [one for one in said if one.line.entry.at_wall_s >= since_s]
+    now = [*(_saved(stats, api.namespace, ours) if said else ()), *pod_scaler_lines(api, ours.__contains__)]
+    now += dormant_lines(items_of(api, POD), ours.__contains__)
     now += node_story(api, ours.__contains__, since_s=since_s)
     if output == "text":
-        click.echo("".join(f"{line}\n" for line in now), nl=False)
-    if not (said or now or follow):
+        _print_lines([*causes, *map(line_of, folded(one.line for one in recent)), *now])
+    else:
+        _print_lines(one.body.decode() for one in recent)
+    if not (causes or said or now or follow):
         fail(ours.nothing())
     if follow:
         # From the time of the first response, so that later decisions are not lost.
         events = stats.events(namespace=api.namespace, since=f"{asked_s}")
         decided = (_read(body) for event, body in events if event == "decision")
-        shown = ShownDecisions(one.line for one in said)
-        _print((one for one in decided if one.line.revision in ours and shown.is_new(one.line)), output)
+        is_text = output == "text"
+        shown = ShownDecisions((one.line for one in said), by_sentence=is_text)
+        new = (one for one in decided if one.line.revision in ours and shown.is_new(one.line))
+        _print_lines(line_of(one.line) if is_text else one.body.decode() for one in new)
 
 
 def line_of(one: DecisionLine) -> str:
     """Format one line: time, revision, sentence and repetitions."""
     entry = one.entry
-    again = f" ({entry.repeated_count} times more, until {clock_text(entry.at_wall_s)})" if entry.repeated_count else ""
+    times = "once" if entry.repeated_count == 1 else f"{entry.repeated_count} times"
+    again = f" ({times} more, until {clock_text(entry.at_wall_s)})" if entry.repeated_count else ""
     return f"{clock_text(entry.since_wall_s)} {one.revision} {one.sentence}{again}"
+
+
+def folded(lines: Iterable[DecisionLine]) -> list[DecisionLine]:
+    """Merge decisions in a row of one revision whose sentences are equal but for a countdown; the newest sentence stays."""
+    found: list[DecisionLine] = []
+    latest: dict[str, int] = {}
+    for one in lines:
+        place = latest.get(one.revision)
+        if place is None or not _is_like(found[place], one):
+            latest[one.revision] = len(found)
+            found.append(one)
+            continue
+        first, entry = found[place].entry, one.entry
+        count = first.repeated_count + 1 + entry.repeated_count
+        entry = msgspec.structs.replace(
+            entry, since_s=first.since_s, since_wall_s=first.since_wall_s, repeated_count=count
+        )
+        found[place] = msgspec.structs.replace(one, entry=entry)
+    return found
+
+
+def _is_like(one: DecisionLine, other: DecisionLine) -> bool:
+    return _COUNTDOWN.sub("", one.sentence) == _COUNTDOWN.sub("", other.sentence)
 
 
 def forgotten(remembered: Iterable[DecisionLine]) -> Callable[[LoggedDecision], bool]:
@@ -258,19 +174,26 @@ def forgotten(remembered: Iterable[DecisionLine]) -> Callable[[LoggedDecision], 
 
 
 class ShownDecisions:
-    """Filters repeated decisions, so that each is printed once."""
+    """Filters repeated decisions, so that each is printed once.
 
-    def __init__(self, lines: Iterable[DecisionLine]) -> None:
-        self._first = {(one.revision, one.entry.since_wall_s) for one in lines}
-        self._latest_s: dict[str, float] = {}
+    ``by_sentence`` also drops decisions that differ from the one before in a countdown only.
+    """
+
+    def __init__(self, lines: Iterable[DecisionLine], *, by_sentence: bool = False) -> None:
+        self._by_sentence = by_sentence
+        self._first: set[tuple[str, float]] = set()
+        self._latest: dict[str, DecisionLine] = {}
+        for one in lines:
+            self._first.add((one.revision, one.entry.since_wall_s))
+            self._latest[one.revision] = one
 
     def is_new(self, line: DecisionLine) -> bool:
         """Whether to print a decision; it then counts as printed. Repetitions keep the first time."""
-        revision, since_s = line.revision, line.entry.since_wall_s
-        if (revision, since_s) in self._first or self._latest_s.get(revision) == since_s:
+        latest, since_s = self._latest.get(line.revision), line.entry.since_wall_s
+        if (line.revision, since_s) in self._first or (latest is not None and latest.entry.since_wall_s == since_s):
             return False
-        self._latest_s[revision] = since_s
-        return True
+        self._latest[line.revision] = line
+        return not (self._by_sentence and latest is not None and _is_like(latest, line))
 
 
 def log_files(state_path: Path) -> list[Path]:
@@ -330,12 +253,9 @@ def _print_from_events(api: ApiClient, ours: _Ours, *, since_s: float, follow: b
         except ServingError as error:
             fail(str(error))
     said, unready = past_changes(api, ours.__contains__), unready_lines(api, ours.name)
-    unready += [*pod_scaler_lines(api, ours.__contains__), *dormant_lines(items_of(api, POD), ours.__contains__)]
-    for one in said:
-        if one.at_s >= since_s:
-            click.echo(_event_line(one))
-    click.echo("".join(f"{line}\n" for line in unready), nl=False)
-    if not said and not unready:
+    now = [*pod_scaler_lines(api, ours.__contains__), *dormant_lines(items_of(api, POD), ours.__contains__)]
+    _print_lines([*unready, *(_event_line(one) for one in said if one.at_s >= since_s), *now])
+    if not (said or unready or now):
         fail(ours.nothing())
 
 
@@ -393,6 +313,6 @@ def _explained(line: bytes) -> _Line:
     return _Line(said, msgspec.json.encode(said))
 
 
-def _print(found: Iterable[_Line], output: str) -> None:
-    for one in found:
-        click.echo(line_of(one.line) if output == "text" else one.body.decode())
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)

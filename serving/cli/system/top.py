@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from serving.cli.client.api import fail, state_option
@@ -31,7 +31,9 @@ _TONES = {"active": "green", "dormant": "cyan", "starting": "yellow", "failed": 
 # Least width for the reasons beside the numbers.
 _WIDE = 110
 _BELOW_MAX = 5
-_NAME_LEAST = 12
+# Least width of a name beside its numbers; with less room the numbers have a line of their own below it.
+_NAME_LEAST, _NAME_ROOMY = 12, 24
+_WHY_LEAST = 30
 # Least width for all numbers.
 _ROOMY = 96
 _NUMBERS = ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "4XX", "5XX", "P50", "P95", "P99")
@@ -49,19 +51,64 @@ def node_lines(nodes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return sorted(found, key=lambda one: (-(one["score"] or 0.0), one["name"]))
 
 
-def node_table(lines: Sequence[Mapping[str, Any]], *, is_roomy: bool) -> Table:
-    """One row a node: requested and used amounts, out of its capacity."""
-    table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
-    table.add_column("NODE", no_wrap=True, overflow="ellipsis", ratio=1)
-    table.add_column("STATE", no_wrap=True)
-    for name in ("PODS", "CPU ASKED", "CPU USED", *(("CORES",) if is_roomy else ())):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("MEM ASKED", "MEM USED", *(("GIB",) if is_roomy else ())):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("SCORE", justify="right", no_wrap=True)
-    for one in lines:
-        table.add_row(*_cells(one, is_roomy=is_roomy))
-    return table
+def shortened(text: str, width_max: int) -> str:
+    """A text of at most ``width_max`` columns: its middle is left out, as names differ at their start and end."""
+    if cell_len(text) <= width_max:
+        return text
+    room = max(0, width_max - 1)
+    tail = text[len(text) - (room // 2) :] if room > 1 else ""
+    while cell_len(tail) > room // 2:
+        tail = tail[1:]
+    return f"{set_cell_size(text, room - cell_len(tail)).rstrip()}…{tail}"
+
+
+def fitted(
+    heads: Sequence[str], rows: Sequence[Sequence[Text]], *, width: int, name_max: int | None = None
+) -> tuple[list[Text], bool]:
+    """The lines of a table of name, state and numbers, and whether each row is two lines, for lack of room.
+
+    Numbers are never shortened. Names are, in the middle, down to ``_NAME_LEAST`` columns.
+    """
+    cells = [_texts(heads), *map(_texts, rows)]
+    longest, *others = [max(cell_len(one.plain) for one in column) for column in zip(*cells, strict=True)]
+    longest = min(longest, name_max or longest)
+    # A wide gap is for names that have room enough.
+    gap, least = 2, _NAME_ROOMY
+    beside = width - sum(others) - gap * len(others)
+    if beside < min(longest, least):
+        gap, least = 1, _NAME_LEAST
+        beside = width - sum(others) - gap * len(others)
+    is_stacked = beside < min(longest, least)
+    name = min(longest, width - others[0] - gap if is_stacked else beside)
+    lines: list[Text] = []
+    for first, state, *numbers in cells:
+        head = [
+            _padded(Text(shortened(first.plain, name)), name, is_left=True),
+            _padded(state, others[0], is_left=True),
+        ]
+        tail = [_padded(one, size) for one, size in zip(numbers, others[1:], strict=True)]
+        parts = [head, tail] if is_stacked else [head + tail]
+        lines += [Text(" " * gap).join(part) for part in parts]
+    for line in lines[: 1 + is_stacked]:
+        line.stylize("dim")
+    return lines, is_stacked
+
+
+def _texts(cells: Sequence[str | Text]) -> list[Text]:
+    return [one if isinstance(one, Text) else Text(one) for one in cells]
+
+
+def _padded(text: Text, width: int, *, is_left: bool = False) -> Text:
+    space = " " * max(0, width - cell_len(text.plain))
+    return Text.assemble(text, space) if is_left else Text.assemble(space, text)
+
+
+def node_table(lines: Sequence[Mapping[str, Any]], *, width: int) -> tuple[list[Text], bool]:
+    """Nodes as ``fitted``: requested and used amounts, out of each one's capacity."""
+    is_roomy = width >= _ROOMY
+    heads = ["NODE", "STATE", "PODS", "CPU ASKED", "CPU USED", *(["CORES"] if is_roomy else [])]
+    heads += ["MEM ASKED", "MEM USED", *(["GIB"] if is_roomy else []), "SCORE"]
+    return fitted(heads, [_cells(one, is_roomy=is_roomy) for one in lines], width=width)
 
 
 def _cells(one: Mapping[str, Any], *, is_roomy: bool) -> list[Text]:
@@ -138,37 +185,41 @@ def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WI
 
     ``height`` is the number of lines; None is unlimited. Nodes come below revisions, which leave some room for them.
     """
-    is_wide = width >= _WIDE
     rows = _rows(state, namespace)
     ready, dormant = (sum(row.number(name) for row in rows) for name in ("ready", "dormant"))
     count = len(rows)
     pods = f"{ready:g} pod{'s' * (ready != 1)} ready" + (f", {dormant:g} dormant" if dormant else "")
     title = Text.assemble(("serving", "bold"), f"  {count} revision{'s' * (count != 1)}, {pods}")
     nodes = node_lines(state.get("nodes") or {})
+    lines, per_row, has_why = _revisions(rows, width=width)
+    node_table_lines, is_stacked = node_table(nodes, width=width)
+    per_node = 1 + is_stacked
     row_max, node_max = count, len(nodes)
     if height is not None:
         # A narrow screen shows the reasons below, in two lines each.
-        room = height - _FRAME - (0 if is_wide else 2 * _BELOW_MAX)
-        node_max = min(len(nodes), max(_NODES_LEAST, room - count))
-        row_max = max(1, room - node_max)
-    shown, nodes_shown = rows[:row_max], nodes[:node_max]
+        room = height - _FRAME - per_row - per_node + 2 - (0 if has_why else 2 * _BELOW_MAX)
+        node_max = min(len(nodes), max(_NODES_LEAST // per_node, (room - per_row * count) // per_node))
+        row_max = max(1, (room - per_node * node_max) // per_row)
     saved = _saved(state, namespace)
-    parts: list[Text | Table] = [
+    parts: list[Text] = [
         title,
         *([Text(saved, style="dim")] if saved else []),
         Text(),
-        _revisions(shown, width=width),
+        *lines[: per_row * (1 + row_max)],
     ]
-    if len(shown) < count:
-        parts.append(Text(f"and {count - len(shown)} more", style="dim"))
-    if not is_wide:
+    if row_max < count:
+        parts.append(Text(f"and {count - row_max} more", style="dim"))
+    if not has_why:
         parts += [
             Text(),
-            *(Text.assemble((f"{row.view['name']} ", "bold"), row.sentence()) for row in shown[:_BELOW_MAX]),
+            *(
+                Text.assemble((f"{row.view['name']} ", "bold"), row.sentence())
+                for row in rows[: min(row_max, _BELOW_MAX)]
+            ),
         ]
     if nodes:
-        parts += [Text(), node_table(nodes_shown, is_roomy=width >= _ROOMY)]
-        left = state["nodes"]["count"] - len(nodes_shown)
+        parts += [Text(), *node_table_lines[: per_node * (1 + node_max)]]
+        left = state["nodes"]["count"] - min(node_max, len(nodes))
         if left:
             parts.append(Text(f"and {left} more", style="dim"))
     return Group(*parts)
@@ -188,27 +239,25 @@ def _saved(state: Mapping[str, Any], namespace: str) -> str:
     return "\n".join(one[:1].upper() + one[1:] for one in lines if one)
 
 
-def _revisions(rows: list["_Row"], *, width: int) -> Table:
-    table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
-    # Numbers are never shortened; long names are. On a wide screen the reasons are shortened as well.
-    is_wide = width >= _WIDE
-    table.add_column(
-        "REVISION",
-        no_wrap=True,
-        overflow="ellipsis",
-        max_width=width // 4 if is_wide else None,
-        min_width=None if is_wide else _NAME_LEAST,
-        ratio=None if is_wide else 1,
-    )
-    table.add_column("STATE", no_wrap=True)
-    for name in _NUMBERS if width >= _ROOMY else _FEW_NUMBERS:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("MODE", no_wrap=True)
-    if is_wide:
-        table.add_column("WHY", ratio=1, overflow="ellipsis", no_wrap=True)
-    for row in rows:
-        table.add_row(*row.cells(has_all=width >= _ROOMY), *([row.sentence()] if is_wide else ()))
-    return table
+def _revisions(rows: list["_Row"], *, width: int) -> tuple[list[Text], int, bool]:
+    """The lines of the table, how many a row has, and whether the reasons are beside the numbers."""
+    lines, is_stacked = _table(rows, has_all=width >= _ROOMY, width=width)
+    if is_stacked and width >= _ROOMY:
+        lines, is_stacked = _table(rows, has_all=False, width=width)
+    room = width - cell_len(lines[0].plain) - 2
+    if is_stacked or width < _WIDE or room < _WHY_LEAST:
+        return lines, 1 + is_stacked, False
+    for line, why in zip(lines, (Text("WHY", style="dim"), *(row.sentence() for row in rows)), strict=True):
+        why.truncate(room, overflow="ellipsis")
+        line.append_text(Text("  ").append_text(why))
+    return lines, 1, True
+
+
+def _table(rows: list["_Row"], *, has_all: bool, width: int) -> tuple[list[Text], bool]:
+    heads = ("REVISION", "STATE", *(_NUMBERS if has_all else _FEW_NUMBERS), "MODE")
+    # A wide screen has the reasons beside the numbers.
+    name_max = width // 4 if width >= _WIDE else None
+    return fitted(heads, [row.cells(has_all=has_all) for row in rows], width=width, name_max=name_max)
 
 
 class _Row:

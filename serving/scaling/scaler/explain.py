@@ -48,7 +48,7 @@ _BOUNDS = {
     ScaleBound.BUDGET: "the budget of {one.budget} allows {one.count} of {one.wanted}",
 }
 _GATE = {
-    GateReason.NO_DECISION: "nothing is changed on no data",
+    GateReason.NO_DECISION: "nothing is changed",
     GateReason.PODS_WANTED: "",
     GateReason.ZERO_DISABLED: "1 stays, for scale to zero is disabled",
     GateReason.ACTIVATION_PENDING: "its first pods have {rest_s:.0f} s more to become ready",

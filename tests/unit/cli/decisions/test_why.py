@@ -1,14 +1,13 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from serving.autoscaler.decision_events import ExplainedDecision, explained
-from serving.cli.decisions.why import ShownDecisions, dormant_lines, forgotten, line_of, log_files
-from serving.model.knative import CONDITION_DORMANT
+from serving.cli.decisions.why import ShownDecisions, folded, forgotten, line_of, log_files
 from serving.scaling.scaler.decision_history import DecisionRecord, HistoryEntry
+from serving.scaling.scaler.decision_lines import DecisionLine, DecisionStamp
 from tests.unit.scaling.scaler.test_replay import a_day
 
 
@@ -51,22 +50,30 @@ def test_files_of_the_log_come_oldest_first(tmp_path: Path) -> None:
     assert [path.name for path in log_files(tmp_path)] == ["decisions.jsonl.3", "decisions.jsonl.1", "decisions.jsonl"]
 
 
-def sleeper(revision: str, **condition: str) -> dict[str, Any]:
-    return {
-        "metadata": {"labels": {"serving.knative.dev/revision": revision}},
-        "status": {"conditions": [{"type": CONDITION_DORMANT, **condition}]},
-    }
+def decided(sentence: str, since_s: float, *, again: int = 0, revision: str = "hello-00001") -> DecisionLine:
+    stamp = DecisionStamp(since_s=since_s, repeated_count=again, at_wall_s=since_s + again, since_wall_s=since_s)
+    return DecisionLine(namespace="default", revision=revision, entry=stamp, sentence=sentence)
 
 
-def test_a_revision_says_how_many_of_its_pods_sleep_and_what_is_refused() -> None:
-    pods = [
-        sleeper("a", status="True", reason="Idle", message="m", lastTransitionTime="2026-11-24T10:00:00Z"),
-        sleeper("a", status="False", reason="Refused", message="the quota cpu forbids it"),
-        sleeper("b", status="False", reason="Running", message="m"),
-        sleeper("c", status="True", reason="Idle", lastTransitionTime="?"),
-        {"metadata": {"labels": {"serving.knative.dev/revision": "a"}}},
-    ]
-    first, second = dormant_lines(pods, {"a", "b"}.__contains__)
-    assert re.fullmatch(r"a: 1 of 2 pods dormant, the longest since [\d: -]+; the quota cpu forbids it", first)
-    assert second == "b: 0 of 1 pod dormant"
-    assert list(dormant_lines(pods, {"c"}.__contains__)) == ["c: 1 of 1 pod dormant"]
+DAY = [
+    decided("stays 1: no data; its first pods have 630 s more to become ready", 1.0),
+    decided("stays 2: other", 2.0, revision="hello-00002"),
+    decided("stays 1: no data; its first pods have 62 s more to become ready", 3.0, again=2),
+    decided("1 → 2: panic", 9.0),
+    decided("stays 1: no data; its first pods have 61 s more to become ready", 11.0),
+]
+
+
+def test_lines_that_differ_in_a_countdown_are_one_with_the_newest_sentence() -> None:
+    first, other, *rest = folded(DAY)
+    assert (first.sentence, first.entry) == (
+        "stays 1: no data; its first pods have 62 s more to become ready",
+        DecisionStamp(since_s=1.0, repeated_count=3, at_wall_s=5.0, since_wall_s=1.0),
+    )
+    assert [other, *rest] == [DAY[1], *DAY[3:]]
+
+
+def test_a_followed_decision_that_only_counts_down_is_printed_as_json_alone() -> None:
+    for by_sentence, expected in ((True, [False, True, True]), (False, [True, True, True])):
+        shown = ShownDecisions(DAY[:2], by_sentence=by_sentence)
+        assert [shown.is_new(one) for one in DAY[2:]] == expected

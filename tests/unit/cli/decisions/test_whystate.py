@@ -1,16 +1,19 @@
-"""The output of ``serving why`` about ejected pods."""
+"""The output of ``serving why`` about ejected and dormant pods."""
 
 import http.server
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from serving.cli.client.output import clock_text
-from serving.cli.decisions.why import ejected_lines
+from serving.cli.decisions.whystate import dormant_lines, ejected_lines
+from serving.model.knative import CONDITION_DORMANT
 from serving.traffic.ejection import EjectionReport
 
 SINCE_S = 1_700_000_000.0
@@ -72,3 +75,24 @@ def test_a_pod_that_takes_no_connection_is_distinguished_from_one_that_hangs(sta
 
 def test_a_folder_without_a_system_has_none(tmp_path: Path) -> None:
     assert ejected_lines(tmp_path, "default", lambda _: True) == []
+
+
+def sleeper(revision: str, **condition: str) -> dict[str, Any]:
+    return {
+        "metadata": {"labels": {"serving.knative.dev/revision": revision}},
+        "status": {"conditions": [{"type": CONDITION_DORMANT, **condition}]},
+    }
+
+
+def test_a_revision_says_how_many_of_its_pods_sleep_and_what_is_refused() -> None:
+    pods = [
+        sleeper("a", status="True", reason="Idle", message="m", lastTransitionTime="2026-11-24T10:00:00Z"),
+        sleeper("a", status="False", reason="Refused", message="the quota cpu forbids it"),
+        sleeper("b", status="False", reason="Running", message="m"),
+        sleeper("c", status="True", reason="Idle", lastTransitionTime="?"),
+        {"metadata": {"labels": {"serving.knative.dev/revision": "a"}}},
+    ]
+    first, second = dormant_lines(pods, {"a", "b"}.__contains__)
+    assert re.fullmatch(r"a: 1 of 2 pods dormant, the longest since [\d: -]+; the quota cpu forbids it", first)
+    assert second == "b: 0 of 1 pod dormant"
+    assert list(dormant_lines(pods, {"c"}.__contains__)) == ["c: 1 of 1 pod dormant"]

@@ -1,11 +1,27 @@
+import re
 from typing import Any
 
+import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
-from serving.cli.system.top import record_of, screen_of
+from serving.cli.system.top import record_of, screen_of, shortened
 from serving.dashboard.board import COLUMNS
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
 from tests.unit.cli.system.test_top_topnodes import node
+
+LONG = "a-service-with-a-name-that-is-as-long-as-names-may-be-and-more-00001"
+FULL = {
+    "running": 123.4,
+    "held": 21,
+    "target": 700,
+    "ready": 10,
+    "desired": 12,
+    "dormant": 2,
+    "rps_2xx": 12345,
+    "rps_5xx": 99.9,
+}
+NUMBERS = ["10→12", "(2", "dormant)", "123.4", "▂", "21.0", "700", "12444.9", "99.9", "12345", "ms"]
 
 
 def revision(name: str, row: dict[str, float], **view: str) -> tuple[dict[str, Any], list[float | None]]:
@@ -139,7 +155,52 @@ def test_a_long_name_leaves_80_columns_to_the_numbers() -> None:
     row = next(line for line in lines if line.startswith("a-service"))
     assert head.split() == ["REVISION", "STATE", "PODS", "RUNNING", "HELD", "TARGET", "RPS", "5XX", "P95", "MODE"]
     assert row.split()[1:] == ["active", "1", "2.0", "▂", "0.0", "7", "50.0", "-", "250", "ms", "stable"]
-    assert row.split()[0].endswith("…")
+    # Names differ at their ends too: the number of the revision stays.
+    assert re.fullmatch(r"a-service.*….*00001", row.split()[0])
+
+
+@pytest.mark.parametrize("width", [40, 60, 72, 80, 100, 110, 130, 160])
+@pytest.mark.parametrize("name", [LONG, "サービス" * 9 + "-00001", "ok"])
+def test_numbers_are_whole_at_every_width(name: str, width: int) -> None:
+    lines = screen(
+        revision(name, FULL | {"p95_s": 12.345}), BUSY, width=width, nodes={"count": 1, "lines": [node(name)]}
+    )
+    assert max(map(cell_len, lines)) <= width
+    words = " ".join(lines).split()
+    place = words.index("10→12")
+    numbers = [one for one in words[place : place + 16] if one != "-"]
+    assert [one for one in numbers if one in NUMBERS] == NUMBERS
+    assert "1.8" in words[place:]
+    assert "stable" in words
+
+
+def test_a_name_without_room_has_a_line_above_its_numbers() -> None:
+    lines = screen(revision(LONG, FULL | {"dormant": 0}), width=60)
+    head = next(place for place, line in enumerate(lines) if line.startswith("REVISION"))
+    assert lines[head + 1].split() == ["PODS", "RUNNING", "HELD", "TARGET", "RPS", "5XX", "P95", "MODE"]
+    assert re.fullmatch(r"a-service-\S+…\S+-00001 active", lines[head + 2].strip())
+    assert [len(line.rstrip()) for line in lines[head + 1 : head + 4 : 2]] == [len(lines[head + 1].rstrip())] * 2
+
+
+def test_a_low_screen_of_two_lines_a_row_is_not_overrun() -> None:
+    many = [revision(f"{LONG}-{number:03}", {"ready": 1, "rps_2xx": 12345.6, "p95_s": 1}) for number in range(50)]
+    shown = screen(*many, nodes={"count": 1, "lines": [node(LONG)]}, width=52, height=40)
+    assert len(shown) <= 40
+    assert any(line.startswith("and 4") for line in shown)
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "expected"),
+    [
+        ("hello-00001", 11, "hello-00001"),
+        ("hello-00001", 9, "hell…0001"),
+        ("hello", 1, "…"),
+        ("hello", 2, "h…"),
+        ("日本語日本語", 7, "日本…語"),
+    ],
+)
+def test_a_name_is_shortened_in_the_middle(text: str, width: int, expected: str) -> None:
+    assert shortened(text, width) == expected
 
 
 def test_as_json_the_revisions_come_in_the_same_order_with_all_numbers() -> None:

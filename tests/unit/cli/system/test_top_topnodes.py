@@ -1,6 +1,6 @@
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 
 from serving.cli.system.top import node_lines, node_table
 
@@ -15,8 +15,9 @@ def node(name: str, score: float | None = None, **more: Any) -> dict[str, Any]: 
 
 def printed(*nodes: dict[str, Any], is_roomy: bool = True) -> list[list[str]]:
     console = Console(width=100 if is_roomy else 80, force_terminal=False)
+    lines, _ = node_table(node_lines({"lines": nodes}), width=console.width)
     with console.capture() as caught:
-        console.print(node_table(node_lines({"lines": nodes}), is_roomy=is_roomy))
+        console.print(Group(*lines))
     assert max(map(len, caught.get().splitlines())) <= console.width
     return [line.split() for line in caught.get().splitlines()]
 

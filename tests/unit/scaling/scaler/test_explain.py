@@ -194,7 +194,7 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
     ),
     "a gauge without data is named once": (
         lambda: sentence_of(NoData(missing="no pod reports the gauge g"), metric="gauge:g"),
-        "stays 3: no data (no pod reports the gauge g); nothing is changed on no data",
+        "stays 3: no data (no pod reports the gauge g); nothing is changed",
     ),
     "a gauge of a revision without pods": (
         lambda: sentence_of(0.0, ready=0, metric="gauge:g", gate=gate_of(GatePhase.INACTIVE)),
@@ -275,7 +275,7 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
     ),
     "no data": (
         lambda: sentence_of(UNHEARD),
-        "stays 3: no data (no stat in the stable window); nothing is changed on no data",
+        "stays 3: no data (no stat in the stable window); nothing is changed",
     ),
     "a trigger that wants more": (
         lambda: sentence_of(14.0, ready=2, beside=proposal(5, "usage 0.92 above 0.8")),

@@ -1,27 +1,24 @@
 """``serving convert``: Knative manifests from a compose file, or from KEDA's HTTP add-on."""
 
-import shlex
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 import yaml
 
-from serving.cli.client.api import fail_usage
-from serving.cli.client.output import print_aside
+from serving.cli.client.api import fail, fail_usage, state_option
+from serving.cli.client.output import Progress, print_aside
+from serving.cli.services.compose import Converted, from_compose, is_compose
 from serving.cluster.kinds import DOMAIN_MAPPING, SCALING_POLICY
+from serving.home.images.store import ImageStore, ImageUnavailable, build_image
+from serving.home.state import StateFolder, default_state_path
 from serving.model.errors import InvalidValue
 from serving.model.knative import AUTOSCALING_GROUP, SERVING_API_VERSION
 from serving.model.objects import Object, name_of, namespace_of, nested
 
-# Keys that are the default here, or that do not affect what runs.
-_SILENT = frozenset(
-    {"restart", "container_name", "networks", "init", "stdin_open", "tty", "expose", "depends_on", "labels"}
-)
-_KNOWN = frozenset({"image", "build", "command", "entrypoint", "environment", "ports", "working_dir", "deploy"})
 ROUTE_KINDS = frozenset({"HTTPScaledObject", "InterceptorRoute"})
 _POD_FIELDS = ("volumes", "serviceAccountName", "imagePullSecrets")
 _CONTAINER_FIELDS = frozenset(
@@ -32,101 +29,6 @@ _CONTAINER_FIELDS = frozenset(
 _CRON_FIELDS = ("timezone", "start", "end", "desiredReplicas")
 _PORT_NAMES = frozenset({"http1", "h2c"})
 _STDIN = "-"
-
-
-class Converted(msgspec.Struct, kw_only=True):
-    """The manifests, and a note for each part without an equivalent."""
-
-    manifests: list[Object] = []
-    notes: list[str] = []
-
-
-def is_compose(document: object) -> bool:
-    """Whether a document is a compose file: it has services and no kind."""
-    return isinstance(document, dict) and "kind" not in document and isinstance(document.get("services"), dict)
-
-
-def from_compose(document: Mapping[str, Any]) -> Converted:
-    """A Knative Service for each service. Raises ``InvalidValue`` if one is no mapping."""
-    found = Converted()
-    for name, service in document["services"].items():
-        if not isinstance(service, dict):
-            raise InvalidValue(text=f"services.{name}", expected="a mapping, as the Compose Specification has it")
-        found.manifests.append(_service(str(name).replace("_", "-").lower(), service, found.notes))
-    for section in ("volumes", "secrets", "configs"):
-        if document.get(section):
-            found.notes.append(f"{section}: not converted; mount ConfigMaps, Secrets or emptyDir volumes instead")
-    return found
-
-
-def _service(name: str, service: Mapping[str, Any], notes: list[str]) -> Object:
-    container: Object = {"image": service.get("image") or name}
-    if "build" in service:
-        notes.append(f"{name}: build is not converted; `serving deploy {name} FOLDER` deploys a folder")
-    for field, key in (("entrypoint", "command"), ("command", "args")):
-        if service.get(field):
-            container[key] = _words(service[field])
-    if service.get("working_dir"):
-        container["workingDir"] = service["working_dir"]
-    environment = _environment(service.get("environment") or {}, name, notes)
-    if environment:
-        container["env"] = environment
-    ports = [_port(one) for one in service.get("ports") or ()]
-    if ports:
-        container["ports"] = [{"containerPort": ports[0]}]
-        notes.extend(f"{name}: port {port} is left out: a service has one" for port in ports[1:])
-    elif not service.get("expose"):
-        notes.append(f"{name}: it publishes no port; a service must listen on $PORT for HTTP requests")
-    limits = _limits(nested(service, "deploy", "resources", "limits") or {})
-    if limits:
-        container["resources"] = {"limits": limits}
-    notes.extend(f"{name}: {field} is not converted" for field in sorted(set(service) - _KNOWN - _SILENT))
-    return {
-        "apiVersion": SERVING_API_VERSION,
-        "kind": "Service",
-        "metadata": {"name": name},
-        "spec": {"template": {"spec": {"containers": [container]}}},
-    }
-
-
-def _words(command: object) -> list[str]:
-    return [str(one) for one in command] if isinstance(command, list) else shlex.split(str(command))
-
-
-def _environment(given: Mapping[str, object] | Sequence[str], name: str, notes: list[str]) -> list[Object]:
-    pairs = (
-        given.items()
-        if isinstance(given, Mapping)
-        else ((key, value) for key, _, value in (one.partition("=") for one in given))
-    )
-    found: list[Object] = []
-    for key, value in pairs:
-        if key == "PORT":
-            notes.append(f"{name}: PORT is left out: each pod gets its own")
-        else:
-            text = str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
-            found.append({"name": key, "value": text})
-    return found
-
-
-def _port(port: object) -> int:
-    """The container's port of "8080:80/tcp", "127.0.0.1:8080:80", 80 or {target: 80}."""
-    text = str(port["target"]) if isinstance(port, dict) and "target" in port else str(port)
-    number = text.rpartition(":")[2].partition("/")[0]
-    if not number.isdecimal():
-        raise InvalidValue(text=text, expected="one port, as 80, 8080:80 or target: 80")
-    return int(number)
-
-
-def _limits(limits: Mapping[str, object]) -> dict[str, str]:
-    """Convert compose's limits to Kubernetes quantities: cpus "0.5", memory "512M", "1g" or "64kb", in powers of 1024."""
-    found = {}
-    if limits.get("cpus"):
-        found["cpu"] = str(limits["cpus"])
-    if limits.get("memory"):
-        text = str(limits["memory"]).lower().removesuffix("b")
-        found["memory"] = f"{text[:-1]}{text[-1].upper()}i" if text[-1:] in {"k", "m", "g"} else text
-    return found
 
 
 def from_keda(documents: Sequence[Object]) -> Converted:
@@ -290,15 +192,22 @@ def _metadata(name: str, deployment: Object) -> Object:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-def convert(*, files: tuple[str, ...]) -> None:
+@click.option(
+    "--build/--no-build",
+    "is_building",
+    default=True,
+    show_default=True,
+    help="Build the images that compose files ask for, with buildah, podman or docker, and keep them on this machine.",
+)
+@state_option
+def convert(*, files: tuple[str, ...], is_building: bool, state_path: Path | None) -> None:
     """Print Knative manifests for compose files, and for HTTPScaledObjects or InterceptorRoutes with their Deployments.
 
     Notes about parts without an equivalent go to standard error. `serving convert compose.yaml | serving apply -f -` applies
     them.
     """
-    documents = [document for file in files for document in _documents(file)]
     try:
-        found = _converted(documents)
+        found = _converted([(file, document) for file in files for document in _documents(file)])
     except InvalidValue as error:
         fail_usage(str(error))
     if not found.manifests:
@@ -307,18 +216,46 @@ def convert(*, files: tuple[str, ...]) -> None:
         )
     for note in found.notes:
         print_aside(f"note: {note}")
+    if is_building:
+        _build(found, ImageStore(StateFolder((state_path or default_state_path()).absolute()).images))
+    else:
+        for build, _ in found.builds:
+            print_aside(
+                f"note: {build.name}: build is not converted; `serving deploy {build.name} FOLDER` deploys a folder"
+            )
     click.echo(yaml.safe_dump_all(found.manifests, sort_keys=False, default_flow_style=False), nl=False)
 
 
-def _converted(documents: Sequence[Any]) -> Converted:
+def _build(found: Converted, store: ImageStore) -> None:
+    """Build the images, and name them in the manifests. An image stays until it is removed: manifests may be kept."""
+    for build, container in found.builds:
+        try:
+            with Progress(f"building {build.name}"):
+                container["image"] = build_image(build, store, is_kept=True)
+        except InvalidValue as error:
+            fail_usage(f"services.{build.name}.build: {error}")
+        except ImageUnavailable as error:
+            fail(f"{error}; with --no-build nothing is built")
+        except OSError as error:
+            fail(f"{error.filename or store.folder}: {error.strerror}")
+
+
+def _converted(documents: Sequence[tuple[str, Any]]) -> Converted:
     found = Converted()
-    parts = [from_compose(one) for one in documents if is_compose(one)]
-    if any(one.get("kind") in ROUTE_KINDS for one in documents):
-        parts.append(from_keda(documents))
-    for part in parts:
-        found.manifests += part.manifests
-        found.notes += part.notes
+    for file, document in documents:
+        if is_compose(document):
+            folder = Path() if file == _STDIN else Path(file).parent
+            part = from_compose(document, folder=folder.absolute(), environment=os.environ)
+            found.builds += part.builds
+            _add(found, part)
+    if any(one.get("kind") in ROUTE_KINDS for _, one in documents):
+        _add(found, from_keda([one for _, one in documents]))
     return found
+
+
+def _add(found: Converted, part: Converted) -> None:
+    found.manifests += part.manifests
+    found.notes += part.notes
 
 
 def _documents(file: str) -> list[dict[str, Any]]:

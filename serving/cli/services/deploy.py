@@ -43,7 +43,7 @@ from serving.cli.services.url import print_url
 from serving.cli.services.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.home.images.reference import parse_reference
-from serving.home.images.store import ImageStore, ImageUnavailable, build_image, containerfile_in
+from serving.home.images.store import ImageBuild, ImageStore, ImageUnavailable, build_image, containerfile_in
 from serving.home.pods.podplan import command_words
 from serving.home.pods.snapshot import fingerprint, is_application, take
 from serving.home.state import StateFolder
@@ -242,9 +242,10 @@ def _built(api: ApiClient, asked: Deployment) -> Deployment:
     store = ImageStore(StateFolder(api.state_path).images)
     try:
         with Progress(f"building {asked.folder}"):
-            return msgspec.structs.replace(asked, image=build_image(asked.folder, asked.name, store))
+            image = build_image(ImageBuild(name=asked.name, folder=asked.folder), store)
     except (ImageUnavailable, InvalidValue, OSError) as error:
         fail(str(error))
+    return msgspec.structs.replace(asked, image=image)
 
 
 def _deploy(api: ApiClient, asked: Deployment, how: _How) -> None:

@@ -31,6 +31,8 @@ _FILES = ("Containerfile", "Dockerfile")
 _BUILDERS = ("buildah", "podman", "docker")
 _ID_DIGITS = 12
 _ERROR_LINES = 5
+# Of a builder that is asked whether it works.
+_CHECK_MAX_S = 30.0
 
 
 class ImageUnavailable(ServingError):
@@ -234,39 +236,75 @@ def containerfile_in(folder: Path) -> Path | None:
     return next((folder / name for name in _FILES if (folder / name).is_file()), None)
 
 
-def build_image(folder: Path, name: str, store: ImageStore) -> str:
-    """Build and unpack an image; returns its name, unique by content. The builder's output is passed on.
+class ImageBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """A build of the image ``name``. ``file`` is that of ``folder`` if it is None; ``target`` is a stage, or "" for the last."""
+
+    name: str
+    folder: Path
+    file: Path | None = None
+    arguments: dict[str, str] = {}
+    target: str = ""
+
+
+def build_image(build: ImageBuild, store: ImageStore, *, is_kept: bool = False) -> str:
+    """Build and unpack an image; returns its name, unique by content.
 
     Raises:
-        ImageUnavailable: when no builder is installed, or it fails.
-        InvalidValue: when the image cannot be unpacked.
+        ImageUnavailable: when no builder works, or it fails.
+        InvalidValue: when there is no such folder or file, or the image cannot be unpacked.
         OSError: when the store cannot be written.
     """
-    file = containerfile_in(folder)
-    assert file is not None, "the caller has looked"
-    builder = next((one for one in _BUILDERS if shutil.which(one)), None)
-    if builder is None:
-        raise ImageUnavailable(name, f"{file.name} needs a builder: apt-get install buildah")
+    name, file = build.name, build.file or containerfile_in(build.folder)
+    parse_reference(f"dev.local/{name}")
+    if not build.folder.is_dir():
+        raise InvalidValue(text=str(build.folder), expected="a folder to build an image from")
+    if file is None or not file.is_file():
+        raise InvalidValue(text=str(file or build.folder), expected=" or ".join(_FILES) if file is None else "a file")
+    builder = _find_builder(name)
     local = f"localhost/serving-build/{name}:latest"
     store.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=store.folder, prefix=".build-") as scratch:
         path = str(Path(scratch) / "image.tar")
         verb = "bud" if builder == "buildah" else "build"
-        _run(name, [builder, verb, "-q", "-t", local, "-f", str(file), str(folder)])
+        options = [f"--build-arg={key}={value}" for key, value in build.arguments.items()]
+        options += [f"--target={build.target}"] if build.target else []
+        _run(name, [builder, verb, "-q", "-t", local, "-f", str(file), *options, str(build.folder)])
         if builder == "buildah":
             _run(name, [builder, "push", "-q", local, f"oci-archive:{path}"])
         else:
             _run(name, [builder, "image", "save", "-o", path, local])
-        image = store.add(Path(path), names=[local], is_kept=False)[0]
+        image = store.add(Path(path), names=[local], is_kept=is_kept)[0]
         named = f"dev.local/{name}:{image.id[:_ID_DIGITS]}"
         store.name(named, image)
     return named
 
 
-def _run(name: str, command: list[str]) -> None:
-    done = subprocess.run(  # noqa: S603 - the builder that was found
-        command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
-    )
+def _find_builder(name: str) -> str:
+    """The first builder that works here: docker is often a client without its daemon. Raises ``ImageUnavailable``."""
+    failures = []
+    for builder in filter(shutil.which, _BUILDERS):
+        try:
+            _run(name, [builder, "info"], within_s=_CHECK_MAX_S)
+        except ImageUnavailable as error:
+            failures.append(" ".join(error.why.split()))
+        else:
+            return builder
+    why = "; ".join(["building it needs buildah, podman or docker: apt-get install buildah", *failures])
+    raise ImageUnavailable(name, why)
+
+
+def _run(name: str, command: list[str], *, within_s: float | None = None) -> None:
+    try:
+        done = subprocess.run(  # noqa: S603 - the builder that was found
+            command,
+            check=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            timeout=within_s,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ImageUnavailable(name, f"{command[0]} did not respond within {within_s:g} s") from error
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()[-_ERROR_LINES:]
         raise ImageUnavailable(name, f"{command[0]} failed: " + "\n".join(lines or ["without a word"]))

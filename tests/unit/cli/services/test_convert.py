@@ -8,22 +8,6 @@ from serving.cli.main import main
 from serving.cluster.kinds import SCALING_POLICY
 from serving.home.admission.admission import admit
 
-COMPOSE = """
-services:
-  web:
-    image: example.com/web:1
-    build: .
-    command: python app.py --port 80
-    environment: [MODE=fast, EMPTY]
-    ports: ["8080:80", {target: 81}]
-    depends_on: [cache_db]
-    healthcheck: {test: [CMD, "true"]}
-    deploy: {resources: {limits: {cpus: "0.5", memory: 512M}}}
-  cache_db:
-    image: redis
-    environment: {DEBUG: true, PORT: 6379}
-"""
-
 KEDA = """
 apiVersion: apps/v1
 kind: Deployment
@@ -78,27 +62,6 @@ def converted(tmp_path: Path, text: str, *, code: int = 0) -> tuple[list[dict[st
     return list(yaml.safe_load_all(done.stdout)), done
 
 
-def test_each_service_of_a_compose_file_is_a_service(tmp_path: Path) -> None:
-    (web, cache), done = converted(tmp_path, COMPOSE)
-    container = web["spec"]["template"]["spec"]["containers"][0]  # type: ignore[index]
-    assert container == {
-        "image": "example.com/web:1",
-        "args": ["python", "app.py", "--port", "80"],
-        "env": [{"name": "MODE", "value": "fast"}, {"name": "EMPTY", "value": ""}],
-        "ports": [{"containerPort": 80}],
-        "resources": {"limits": {"cpu": "0.5", "memory": "512Mi"}},
-    }
-    assert cache["metadata"] == {"name": "cache-db"}
-    assert cache["spec"]["template"]["spec"]["containers"][0]["env"] == [{"name": "DEBUG", "value": "true"}]  # type: ignore[index]
-    for said in (
-        "web: build is not",
-        "web: port 81 is left out",
-        "web: healthcheck is not",
-        "cache-db: it publishes no",
-    ):
-        assert said in done.stderr
-
-
 @pytest.mark.parametrize(
     ("route", "scaling", "host"),
     [
@@ -138,8 +101,6 @@ def test_a_route_of_keda_with_its_deployment_is_a_service_and_its_hosts(
     [
         (OLD, "a Deployment in the same files"),
         ("a: 1", "nothing to convert"),
-        ("services: {web: 1}", "services.web"),
-        ("services: {web: {ports: [8000-8010]}}", "one port"),
         ("a: [\n", ":2: not YAML: expected the node content, but found '<stream end>'"),
     ],
 )

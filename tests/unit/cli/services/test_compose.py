@@ -1,0 +1,168 @@
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from serving.cli.main import main
+from serving.home.images.store import ImageStore
+from tests.integration.image_stage import oci_archive, tar_of
+
+COMPOSE = """
+services:
+  web:
+    image: example.com/web:1
+    build: .
+    command: python app.py --port 80
+    environment: [MODE=fast, EMPTY]
+    ports: ["8080:80", {target: 81}]
+    depends_on: [cache_db]
+    healthcheck: {test: [CMD, "true"]}
+    deploy: {resources: {limits: {cpus: "0.5", memory: 512M}}}
+  cache_db:
+    image: redis
+    environment: {DEBUG: true, PORT: 6379}
+  api:
+    image: api
+    expose: ["8080"]
+"""
+BUILDS = """
+services:
+  api:
+    image: example.com/api:1
+    build: {context: api, dockerfile: sub/File, args: {A: 1, B: true, FROM_HERE: , GONE: }, target: small, labels: [a=b]}
+  old_web:
+    build: ./web
+"""
+# What a builder's command line does: `info` says whether it works, `image save` writes the image.
+_WORKING = """#!/bin/sh
+echo "$*" >> {log}
+[ "$1" = image ] && exec {cp} {image} "$4"
+exit 0
+"""
+_BROKEN = "#!/bin/sh\necho 'ERROR: Cannot connect to the daemon' >&2\nexit 1\n"
+
+
+def converted(folder: Path, text: str, *options: str, code: int = 0, path: Path | None = None) -> tuple[Any, Result]:
+    folder.mkdir(exist_ok=True)
+    (folder / "compose.yaml").write_text(text)
+    arguments = ["convert", str(folder / "compose.yaml"), "--state", str(folder / "state"), *options]
+    environment = {"FROM_HERE": "yes", **({} if path is None else {"PATH": str(path)})}
+    done = CliRunner().invoke(main, arguments, env=environment)
+    assert done.exit_code == code, done.output
+    return list(yaml.safe_load_all(done.stdout)), done
+
+
+def container(manifest: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = manifest["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def programs(folder: Path, **scripts: str) -> Path:
+    """A folder with these programs, to be the only one in PATH."""
+    folder.mkdir()
+    for name, text in scripts.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def contexts(folder: Path) -> None:
+    """The build contexts of ``BUILDS``."""
+    for name in ("project/api/sub/File", "project/web/Dockerfile"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("FROM scratch\nCOPY File* Dockerfile* /\n")
+
+
+def test_each_service_of_a_compose_file_is_a_service(tmp_path: Path) -> None:
+    (web, cache, api), done = converted(tmp_path, COMPOSE, "--no-build")
+    assert container(web) == {
+        "image": "example.com/web:1",
+        "args": ["python", "app.py", "--port", "80"],
+        "env": [{"name": "MODE", "value": "fast"}, {"name": "EMPTY", "value": ""}],
+        "ports": [{"containerPort": 80}],
+        "resources": {"limits": {"cpu": "0.5", "memory": "512Mi"}},
+    }
+    assert cache["metadata"] == {"name": "cache-db"}
+    assert container(cache)["env"] == [{"name": "DEBUG", "value": "true"}]
+    assert container(api)["ports"] == [{"containerPort": 8080}]
+    for said in (
+        "web: build is not",
+        "web: port 81 is left out",
+        "web: healthcheck is not",
+        "cache-db: it publishes no",
+    ):
+        assert said in done.stderr
+
+
+def test_images_are_built_by_the_first_builder_that_works(tmp_path: Path) -> None:
+    contexts(tmp_path)
+    image, log = tmp_path / "image.tar", tmp_path / "log"
+    built = oci_archive(image, [tar_of([("a", b"1", 0o644)])])
+    working = _WORKING.format(log=log, image=image, cp=shutil.which("cp"))
+    path = programs(tmp_path / "bin", buildah=_BROKEN, podman=working, docker=_BROKEN)
+    (api, web), done = converted(tmp_path / "project", BUILDS, path=path)
+    assert [container(one)["image"] for one in (api, web)] == [
+        f"dev.local/{name}:{built[:12]}" for name in ("api", "old-web")
+    ]
+    stored = ImageStore(tmp_path / "project" / "state" / "images").find(container(api)["image"])
+    assert stored is not None
+    assert stored.is_kept
+    project = tmp_path / "project"
+    options = "--build-arg=A=1 --build-arg=B=true --build-arg=FROM_HERE=yes --target=small"
+    assert [line for line in log.read_text().splitlines() if line.startswith("build")] == [
+        f"build -q -t localhost/serving-build/api:latest -f {project}/api/sub/File {options} {project}/api",
+        f"build -q -t localhost/serving-build/old-web:latest -f {project}/web/Dockerfile {project}/web",
+    ]
+    assert "api: build.labels is not converted" in done.stderr
+    assert "web: build is not" not in done.stderr
+
+
+@pytest.mark.parametrize(("scripts", "said"), [({}, "buildah"), ({"docker": _BROKEN}, "Cannot connect to the daemon")])
+def test_without_a_builder_that_works_one_line_says_what_to_install(
+    tmp_path: Path, scripts: dict[str, str], said: str
+) -> None:
+    contexts(tmp_path)
+    _, done = converted(tmp_path / "project", BUILDS, code=1, path=programs(tmp_path / "bin", **scripts))
+    (line,) = [one for one in done.stderr.splitlines() if not one.startswith("note: ")]
+    assert "image api: building it needs buildah, podman or docker: apt-get install buildah" in line
+    assert said in line
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("services: {web: 1}", "services.web"),
+        ("services: {web: {ports: [8000-8010]}}", "one port"),
+        ("services: {web: {build: 1}}", "a folder, or a mapping with context"),
+        ("services: {web: {build: gone}}", "a folder to build an image from"),
+        ("services: {web: {build: .}}", "Containerfile or Dockerfile"),
+        ("services: {web: {build: {dockerfile: gone}}}", "gone"),
+        ("services: {web: {build: {args: 5}}}", "a mapping or a list of build arguments"),
+        ("services: {web: {build: {dockerfile_inline: FROM scratch}}}", "dockerfile_inline"),
+        ("services: {web: {build: 'https://example.com/a.git'}}", "clone it first"),
+        ("services: {'a b': {build: .}}", "an image's name"),
+    ],
+)
+def test_a_service_that_cannot_be_converted_is_named(tmp_path: Path, text: str, said: str) -> None:
+    _, done = converted(tmp_path, text, code=2)
+    assert said in done.stderr
+
+
+def _works(builder: str) -> bool:
+    found = shutil.which(builder)
+    return found is not None and subprocess.run([found, "info"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not any(map(_works, ("buildah", "podman", "docker"))), reason="no builder of images works here")
+def test_a_real_builder_builds_an_image(tmp_path: Path) -> None:
+    contexts(tmp_path)
+    (web,), _ = converted(tmp_path / "project", "services: {web: {build: web}}")
+    store = ImageStore(tmp_path / "project" / "state" / "images")
+    stored = store.find(container(web)["image"])
+    assert stored is not None
+    assert (store.root_of(stored) / "Dockerfile").read_text().startswith("FROM scratch")

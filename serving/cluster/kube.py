@@ -1,7 +1,7 @@
 """The port over HTTP: any server that speaks the Kubernetes API, a real one or ours (``cluster/api``).
 
-``kubernetes.aio`` provides configuration, TLS and credentials. Requests and responses are plain JSON through ``msgspec``,
-because that library's typed lists block the loop for 79 ms at 200 pods, its watch raises on the first 410, and strategic
+``sessions`` provides connections, TLS and credentials. Requests and responses are plain JSON through ``msgspec``, because the
+typed lists of ``kubernetes.aio`` block the loop for 79 ms at 200 pods, its watch raises on the first 410, and strategic
 patches of custom resources fail in it (37.0.2). Every call has a timeout and is made once; foreign errors are mapped here.
 """
 
@@ -19,7 +19,6 @@ import msgspec
 from serving.cluster.identity import new_identity, user_agent
 from serving.cluster.kinds import POD, Kind
 from serving.cluster.kubeclient import (
-    client_of,
     deletion_body,
     dry_run_query,
     error_of,
@@ -28,7 +27,6 @@ from serving.cluster.kubeclient import (
     object_path,
     query_of,
     recorder_from_environment,
-    settings_of,
     with_type,
 )
 from serving.cluster.port import (
@@ -45,13 +43,12 @@ from serving.cluster.port import (
     WatchEvent,
     Write,
 )
+from serving.cluster.sessions import ServerSession, session_of
 from serving.model.errors import Unavailable
 from serving.model.objects import Object
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-    from kubernetes.aio.client import ApiClient
 
 
 # An object may have 3 MiB on a real server; a line is one object and a few bytes.
@@ -94,7 +91,7 @@ class KubeCluster(Cluster):
         self._user_agent = user_agent
         self._kubeconfig = None if kubeconfig is None else os.fspath(kubeconfig)
         self._timeouts = timeouts or KubeTimeouts()
-        self._client: ApiClient | None = None
+        self._session: ServerSession | None = None
         self._opening = asyncio.Lock()
         self._recorder = recorder_from_environment()
 
@@ -108,9 +105,9 @@ class KubeCluster(Cluster):
 
     async def close(self) -> None:
         """Close all connections. A later call opens new ones."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()  # type: ignore[no-untyped-call] # the library's own
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
         """Read one object."""
@@ -248,26 +245,23 @@ class KubeCluster(Cluster):
         body: object = None,
         content_type: str = "application/json",
     ) -> aiohttp.ClientResponse:
-        client = self._client or await self._open()
+        session = self._session or await self._open()
         if self._recorder is not None:
             self._recorder.add(method, path, query)
         headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": self._user_agent}
-        await client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
-        url = f"{client.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
-        reply = await client.call_api(method, url, header_params=headers, body=body, _request_timeout=timeout)
-        response: aiohttp.ClientResponse = reply.response
-        return response
+        whole = path + (f"?{urlencode(query)}" if query else "")
+        return await session.send(method, whole, headers=headers, body=body, timeout=timeout)
 
     async def _doubt(self, status: int) -> None:
-        """Read the kubeconfig again after a 401: its token may have been renewed. In a pod the library does so each minute."""
-        if status == 401 and self._kubeconfig is not None and self._client is not None:
-            self._client.configuration.api_key = (await settings_of(self._kubeconfig)).api_key
+        """Read the credentials again after a 401: the token may have been renewed."""
+        if status == 401 and self._session is not None:
+            await self._session.renew()
 
-    async def _open(self) -> "ApiClient":
+    async def _open(self) -> ServerSession:
         async with self._opening:
-            if self._client is None:
-                self._client = await client_of(self._kubeconfig)
-            return self._client
+            if self._session is None:
+                self._session = await session_of(self._kubeconfig)
+            return self._session
 
 
 @contextlib.asynccontextmanager

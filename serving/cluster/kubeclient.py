@@ -1,21 +1,13 @@
-"""The client of ``kubernetes.aio`` for one kubeconfig, or for the pod that this process runs in.
+"""The words of the Kubernetes API: paths, queries, bodies of deletions, errors of responses, and the permission of a call."""
 
-The library takes 0.45 s and 40 MiB to import. The first call imports it, in a thread.
-"""
-
-import asyncio
-import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from typing import Any
+from urllib.parse import quote
 
-import aiohttp
 import msgspec
-from aiohttp.abc import AbstractStreamWriter
 
-from serving.cluster.fenced import last_check
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Delete, Evict
 from serving.model.errors import (
@@ -26,7 +18,6 @@ from serving.model.errors import (
     Gone,
     Invalid,
     NotFound,
-    NotLeading,
     Problem,
     TooManyRequests,
     Unavailable,
@@ -35,11 +26,6 @@ from serving.model.errors import (
 )
 from serving.model.objects import Object
 
-if TYPE_CHECKING:
-    from kubernetes.aio.client import ApiClient, Configuration
-
-# Watches and calls of a daemon at once: 15 kinds and bursts of /scale patches. The library's own bound is 100.
-_CONNECTIONS_MAX = 256
 _VARIABLE = "SERVING_KUBE_RECORD"
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _TEXT_LENGTH_MAX = 500
@@ -55,74 +41,6 @@ _BY_STATUS: dict[int, type[ClusterError]] = {
     429: TooManyRequests,
     501: Unsupported,
 }
-
-
-class CheckedRequest(aiohttp.ClientRequest):
-    """The request class of the session. Raises ``NotLeading`` where others raise ``aiohttp.ClientError``."""
-
-    async def send(self, conn: aiohttp.connector.Connection) -> aiohttp.ClientResponse:
-        """Start sending unless the lease is lost."""
-        last_check()
-        return await super().send(conn)
-
-    async def write_bytes(
-        self, writer: AbstractStreamWriter, conn: aiohttp.connector.Connection, content_length: int | None = None
-    ) -> None:
-        """Pass head and body to the transport unless the lease was lost meanwhile."""
-        try:
-            last_check()
-        except NotLeading as error:
-            # The caller that waits for the response gets this error and closes the connection.
-            if conn.protocol is not None:
-                conn.protocol.set_exception(error)
-            return
-        await super().write_bytes(writer, conn, content_length)
-
-
-async def settings_of(kubeconfig: str | None) -> "Configuration":
-    """Address and credentials. Raises ``Unavailable`` when the kubeconfig cannot be used."""
-    await asyncio.to_thread(_import_library)
-    import yaml  # noqa: PLC0415 - the library has imported it by now
-    from kubernetes.aio import client, config  # noqa: PLC0415 - 0.45 s, see the module docstring
-
-    settings = client.Configuration()
-    try:
-        if kubeconfig is None:
-            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call] # the library's own
-        else:
-            await config.load_kube_config(kubeconfig, client_configuration=settings, persist_config=False)  # type: ignore[no-untyped-call] # the library's own
-    except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        # The loader does not catch the errors of a malformed file.
-        raise Unavailable(f"no usable kubeconfig in {kubeconfig or 'this pod'}: {error}") from error
-    return settings
-
-
-async def client_of(kubeconfig: str | None) -> "ApiClient":
-    """A client that makes each call once. Raises ``Unavailable`` as above."""
-    settings = await settings_of(kubeconfig)
-    from kubernetes.aio import client  # noqa: PLC0415 - as above
-
-    # None and not False: the library takes False for the number 0, and a client of 0 attempts never stops to try again.
-    settings.retries = None
-    settings.connection_pool_maxsize = _CONNECTIONS_MAX
-    settings.client_session_kwargs = {"request_class": CheckedRequest}
-    if _is_loopback(settings.host):
-        # A proxy from the environment is for other hosts; it would get the token and could not reach loopback.
-        settings.client_session_kwargs["trust_env"] = False
-    return client.ApiClient(settings)
-
-
-def _import_library() -> None:
-    import kubernetes.aio.client  # noqa: PLC0415 - 0.45 s, see the module docstring
-    import kubernetes.aio.config  # noqa: F401, PLC0415 - as above
-
-
-def _is_loopback(host: str) -> bool:
-    name = urlsplit(host).hostname or ""
-    try:
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def object_path(kind: Kind, namespace: str, name: str = "", *, subresource: str | None = None) -> str:

@@ -5,6 +5,7 @@ and scores come from the scheduler extender's code and settings (``serving.place
 receives.
 """
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -189,9 +190,14 @@ class Nodes:
         # Number of pods by demand: pods are many, distinct demands are few.
         self._demands: Counter[PodDemand] = Counter()
         self._weights = read_weights(settings.score_weights) or PROVIDERS[settings.provider]
-        self._scorer = _scorer(settings)
+        self._settings = settings
         self._kept: dict[str, View] = {}
         self._kept_for: tuple[NodeTable, float] | None = None
+
+    @functools.cached_property
+    def _scorer(self) -> Scorer:
+        # On first use: scipy takes 10 MiB, and a single node is not scored.
+        return _scorer(self._settings)
 
     def put_node(self, name: str, found: Mapping[str, Any] | None) -> None:
         """Store the current Node; None deletes it."""

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from serving.cluster.kinds import KINDS, Kind
-from serving.cluster.kubeclient import client_of
+from serving.cluster.sessions import library_client
 from serving.home.schemas.crds import crd_folder
 
 Json = Any
@@ -556,7 +556,7 @@ def _set(whole: Json, path: list[str], value: Json) -> None:
 
 async def record(kubeconfig: str) -> None:
     """Send every manifest and write the responses."""
-    async with await client_of(kubeconfig) as client:
+    async with await library_client(kubeconfig) as client:
 
         async def send(path: str, body: Json, **query: str) -> tuple[int, Json]:
             call = await client.param_serialize(

@@ -25,6 +25,10 @@ from tests.integration.api_server import served
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 USUAL = KubeTimeouts()
 
+# A kubeconfig with this comment is YAML, as of any other cluster: `kubernetes.aio` reads it.
+_YAML = "# YAML\n"
+_BOTH_SESSIONS = pytest.mark.parametrize("comment", ["", _YAML], ids=["local", "library"])
+
 _UNAVAILABLE = {"kind": "Status", "status": "Failure", "message": "etcd is away", "reason": "x", "code": 503}
 
 
@@ -32,21 +36,27 @@ def config_map(name: str = "m") -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": "default"}, "data": {"a": "b"}}
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[KubeCluster]:
+@pytest.fixture(params=["", _YAML], ids=["local", "library"])
+async def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[KubeCluster]:
     store = MemoryCluster(admit=admit)
-    async with served(store, tmp_path) as api, KubeCluster(api.kubeconfig) as one:
-        yield one
+    async with served(store, tmp_path) as api:
+        with api.kubeconfig.open("a") as file:
+            file.write(request.param)
+        async with KubeCluster(api.kubeconfig) as one:
+            yield one
 
 
 @contextlib.asynccontextmanager
-async def responding(handler: Handler, folder: Path, timeouts: KubeTimeouts = USUAL) -> AsyncIterator[KubeCluster]:
+async def responding(
+    handler: Handler, folder: Path, timeouts: KubeTimeouts = USUAL, *, comment: str = ""
+) -> AsyncIterator[KubeCluster]:
     """The adapter before a server of the test's own."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
     path = folder / "kubeconfig"
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        path.write_text(kubeconfig(f"http://127.0.0.1:{listener.getsockname()[1]}", "t"), encoding="utf-8")
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        path.write_text(kubeconfig(url, "t") + comment, encoding="utf-8")
         async with running(app, listener, shutdown_s=0.1), KubeCluster(path, timeouts=timeouts) as one:
             yield one
 
@@ -214,9 +224,12 @@ async def test_a_watch_that_goes_wrong_says_how(tmp_path: Path, body: bytes, exp
             await anext(events)
 
 
+@_BOTH_SESSIONS
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "POST", "PATCH"])
-async def test_a_call_that_fails_is_made_once_and_keeps_the_message(tmp_path: Path, method: str, status: int) -> None:
+async def test_a_call_that_fails_is_made_once_and_keeps_the_message(
+    tmp_path: Path, comment: str, method: str, status: int
+) -> None:
     seen: list[str] = []
 
     async def fail(request: web.Request) -> web.StreamResponse:
@@ -230,20 +243,21 @@ async def test_a_call_that_fails_is_made_once_and_keeps_the_message(tmp_path: Pa
         "POST": lambda cluster: cluster.create(CONFIG_MAP, config_map()),
         "PATCH": lambda cluster: cluster.patch(CONFIG_MAP, "default", "m", patch={}),
     }
-    async with responding(fail, tmp_path) as cluster, asyncio.timeout(60):
+    async with responding(fail, tmp_path, comment=comment) as cluster, asyncio.timeout(60):
         with pytest.raises(Unavailable, match="etcd is away"):
             await calls[method](cluster)
     assert seen == [method]
 
 
-async def test_a_watch_that_is_refused_is_opened_once(tmp_path: Path) -> None:
+@_BOTH_SESSIONS
+async def test_a_watch_that_is_refused_is_opened_once(tmp_path: Path, comment: str) -> None:
     seen: list[str] = []
 
     async def fail(request: web.Request) -> web.StreamResponse:
         seen.append(request.method)
         return web.json_response(_UNAVAILABLE, status=503)
 
-    async with responding(fail, tmp_path) as cluster, asyncio.timeout(60):
+    async with responding(fail, tmp_path, comment=comment) as cluster, asyncio.timeout(60):
         with pytest.raises(Unavailable, match="etcd is away"):
             async with cluster.watch(CONFIG_MAP, resource_version="1"):
                 pass
@@ -268,7 +282,8 @@ async def test_a_wrong_token_is_forbidden(tmp_path: Path) -> None:
                 await cluster.list(POD)
 
 
-async def test_a_token_that_expired_is_read_again(tmp_path: Path) -> None:
+@_BOTH_SESSIONS
+async def test_a_token_that_expired_is_read_again(tmp_path: Path, comment: str) -> None:
     good = ["first"]
 
     async def check(request: web.Request) -> web.Response:
@@ -278,7 +293,7 @@ async def test_a_token_that_expired_is_read_again(tmp_path: Path) -> None:
         )
         return web.json_response(reply, status=200 if is_good else 401)
 
-    async with responding(check, tmp_path) as cluster:
+    async with responding(check, tmp_path, comment=comment) as cluster:
         path = tmp_path / "kubeconfig"
         path.write_text(path.read_text().replace('"t"', '"first"'))
         assert (await cluster.list(CONFIG_MAP)).items == []
@@ -296,13 +311,12 @@ async def test_a_token_that_expired_is_read_again(tmp_path: Path) -> None:
 
 
 async def test_a_proxy_of_the_environment_does_not_get_between_us(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: KubeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
-    async with served(MemoryCluster(), tmp_path) as api, KubeCluster(api.kubeconfig) as cluster:
-        assert (await cluster.list(POD)).items == []
+    assert (await cluster.list(POD)).items == []
 
 
 async def test_a_closed_cluster_opens_again(cluster: KubeCluster) -> None:
@@ -311,7 +325,8 @@ async def test_a_closed_cluster_opens_again(cluster: KubeCluster) -> None:
     assert (await cluster.list(POD)).items == []
 
 
-async def test_a_write_whose_lease_ends_on_its_way_to_the_wire_is_not_sent(tmp_path: Path) -> None:
+@_BOTH_SESSIONS
+async def test_a_write_whose_lease_ends_on_its_way_to_the_wire_is_not_sent(tmp_path: Path, comment: str) -> None:
     arrived: list[str] = []
     checks = iter([True, False, True, True, False])
 
@@ -323,7 +338,7 @@ async def test_a_write_whose_lease_ends_on_its_way_to_the_wire_is_not_sent(tmp_p
         if not next(checks):
             raise NotLeading("default/lease")
 
-    async with responding(handle, tmp_path) as cluster:
+    async with responding(handle, tmp_path, comment=comment) as cluster:
         fenced = FencedCluster(cluster, check)
         for _ in range(2):
             # With a connection in hand, and when the bytes go to the transport.

@@ -1,13 +1,10 @@
 """Connects to a Kubernetes API: by the standard library to ``serving up``, by the ``kubernetes`` package to any other.
 
-``serving up`` writes a kubeconfig in JSON with a loopback address and a token. Other kubeconfigs may need certificates,
-expiring tokens or credential plug-ins, which that package supports. Its import takes half a second and happens on demand.
+That package is imported on demand, which takes half a second.
 """
 
-import base64
 import contextlib
 import http.client
-import json
 import socket
 import ssl
 import urllib.parse
@@ -17,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from serving.cluster.localserver import LocalServer, local_server
 from serving.model.errors import Problem, SettingsError, Unavailable
 
 _T = TypeVar("_T")
@@ -24,7 +22,6 @@ Opening = Callable[[str, Mapping[str, str], ssl.SSLContext | None], _T]
 """Opens a websocket: its URL, the credentials and what TLS needs."""
 
 _PIECE_BYTES = 65536
-_OWN_SERVERS = ("https://127.0.0.1:", "http://127.0.0.1:")
 _KUBECONFIG_EXPECTED = "a kubeconfig, as `serving up` or a cluster's tool writes it"
 
 
@@ -46,39 +43,22 @@ def connect(path: Path, context: str | None = None) -> "ApiConnection":
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         problem = Problem(where=str(path), what=f"not readable: {reason}", expected=_KUBECONFIG_EXPECTED)
         raise SettingsError([problem]) from error
-    own = _read_own(text)
-    if own is not None and context in (None, own["current-context"]):
-        return LocalConnection(own)
+    server = local_server(text)
+    if server is not None and context in (None, server.context):
+        return LocalConnection(server)
     return ForeignConnection(path, context)
-
-
-def _read_own(text: str) -> dict[str, Any] | None:
-    """Read a kubeconfig of ``serving up``; None for any other."""
-    with contextlib.suppress(ValueError, LookupError, TypeError):
-        found: dict[str, Any] = json.loads(text)
-        user = found["users"][0]["user"]
-        # A user with certificates or a plug-in belongs to another cluster, even at an address of this machine.
-        if user.keys() == {"token"} and isinstance(user["token"], str) and isinstance(found["current-context"], str):
-            is_ours = found["clusters"][0]["cluster"]["server"].startswith(_OWN_SERVERS)
-            return found if is_ours and len(found["clusters"]) == 1 else None
-    return None
 
 
 class LocalConnection:
     """The API of ``serving up``, by ``http.client`` with a connection for each request."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        cluster = config["clusters"][0]["cluster"]
-        url = urllib.parse.urlsplit(cluster["server"])
+    def __init__(self, server: LocalServer) -> None:
+        url = urllib.parse.urlsplit(server.url)
         self._host, self._port = url.hostname or "", url.port or 80
         self._tls: ssl.SSLContext | None = None
         if url.scheme == "https":
-            authority = base64.b64decode(cluster.get("certificate-authority-data", "")).decode()
-            self._tls = ssl.create_default_context(cadata=authority or None)
-        self._token = str(config["users"][0]["user"]["token"])
-        context = config["contexts"][0].get("context") or {}
-        self.namespace: str = context.get("namespace") or "default"
-        self.server = f"{url.scheme}://{self._host}:{self._port}"
+            self._tls = ssl.create_default_context(cadata=server.authority or None)
+        self._token, self.namespace, self.server = server.token, server.namespace, server.url
 
     def send(self, request: ApiRequest) -> "ApiResponse":
         """Send, and wait for the head of the response. Raises ``Unavailable``."""

@@ -1,0 +1,73 @@
+"""Recognises the kubeconfig that ``serving up`` writes: JSON, one cluster at a loopback address, and a token.
+
+Other kubeconfigs may need certificates, expiring tokens or credential plug-ins, which the ``kubernetes`` package supports. Its
+import takes half a second and 20 MiB, which neither the daemons of one machine nor the CLI need for their own server.
+"""
+
+import base64
+
+import msgspec
+
+_LOOPBACK = ("https://127.0.0.1:", "http://127.0.0.1:")
+
+
+class LocalServer(msgspec.Struct, frozen=True, kw_only=True):
+    """The API server of ``serving up``."""
+
+    url: str
+    token: str
+    authority: str
+    """The certificate that signs the server's, in PEM; empty without TLS."""
+    context: str
+    namespace: str
+
+
+class _KubeconfigCluster(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"):
+    server: str
+    certificate_authority_data: str = ""
+
+
+class _NamedCluster(msgspec.Struct):
+    cluster: _KubeconfigCluster
+
+
+class _KubeconfigUser(msgspec.Struct, forbid_unknown_fields=True):
+    token: str
+
+
+class _NamedUser(msgspec.Struct):
+    user: _KubeconfigUser
+
+
+class _KubeconfigContext(msgspec.Struct):
+    namespace: str = "default"
+
+
+class _NamedContext(msgspec.Struct):
+    context: _KubeconfigContext
+
+
+class _Kubeconfig(msgspec.Struct, rename="kebab"):
+    clusters: tuple[_NamedCluster]
+    users: tuple[_NamedUser]
+    contexts: tuple[_NamedContext]
+    current_context: str
+
+
+def local_server(text: str | bytes) -> LocalServer | None:
+    """Read a kubeconfig of ``serving up``; None for that of any other cluster, and for any other text."""
+    try:
+        found = msgspec.json.decode(text, type=_Kubeconfig)
+        cluster, user, context = found.clusters[0].cluster, found.users[0].user, found.contexts[0].context
+        authority = base64.b64decode(cluster.certificate_authority_data, validate=True).decode("ascii")
+    except ValueError:
+        return None
+    if not cluster.server.startswith(_LOOPBACK):
+        return None
+    return LocalServer(
+        url=cluster.server.rstrip("/"),
+        token=user.token,
+        authority=authority,
+        context=found.current_context,
+        namespace=context.namespace or "default",
+    )

@@ -68,7 +68,11 @@ def journal_copy(path: Path) -> bytes:
 def write_backup(file: Path, state: StateFolder, *, journal: bytes, manifest: BackupManifest) -> int:
     """Write an archive, complete or not at all; return its size in bytes. Raises ``OSError``."""
     names = [*_KEPT, *((_IMAGES,) if manifest.has_images else ()), *((_VOLUMES,) if manifest.has_volumes else ())]
-    descriptor, made = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.absolute().parent)
+    try:
+        descriptor, made = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.absolute().parent)
+    except OSError as error:
+        # The caller knows the name of its file only.
+        raise type(error)(error.errno, error.strerror, str(file)) from error
     try:
         with os.fdopen(descriptor, "wb") as out:
             with tarfile.open(fileobj=out, mode="w:gz", compresslevel=6) as archive:

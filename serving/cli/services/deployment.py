@@ -70,10 +70,10 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the queue-proxy runs in the process of the app."""
 
 
-def check_name(name: str) -> None:
-    """Raises ``InvalidValue`` for a text that cannot be a service's name."""
+def check_name(name: str, *, of: str = "service") -> None:
+    """Raises ``InvalidValue`` for a text that cannot be the name of a service or volume."""
     if not _NAME.match(name):
-        expected = "a service's name: at most 63 of a-z, 0-9 and '-', beginning with a letter, not ending with '-'"
+        expected = f"a {of}'s name: at most 63 of a-z, 0-9 and '-', beginning with a letter, not ending with '-'"
         raise InvalidValue(text=name, expected=expected)
 
 

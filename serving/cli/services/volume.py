@@ -34,7 +34,7 @@ def volume() -> None:
 def create(*, api: ApiClient, name: str, size: str, output: str) -> None:
     """Create a volume."""
     try:
-        check_name(name)
+        check_name(name, of="volume")
         byte_count = parse_bytes(size)
     except InvalidValue as error:
         fail_usage(str(error))

@@ -170,6 +170,13 @@ async def test_half_an_archive_is_refused(tmp_path: Path) -> None:
         restore_backup(tmp_path / "half", StateFolder(tmp_path / "other"))
 
 
+async def test_a_folder_that_is_missing_is_reported_with_the_name_of_the_file(tmp_path: Path) -> None:
+    state, file = await state_with_services(tmp_path / "state"), tmp_path / "absent" / "saved.tar.gz"
+    with pytest.raises(FileNotFoundError) as caught:
+        write_backup(file, state, journal=b"", manifest=MADE)
+    assert caught.value.filename == str(file)
+
+
 def test_no_file_and_no_archive_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadBackup, match="there is no such file"):
         read_manifest(tmp_path / "absent")

@@ -132,7 +132,7 @@ class Activator:
             rules=rules or ControllerSettings().host_rules,
             clock=self.server.clock,
         )
-        self.tcp = TcpListeners(self.server, self.ingress)
+        self.tcp = TcpListeners(self.server, self.ingress, cluster, name=settings.name)
         self.view.on_route = self.tcp.set
         self.certificates = CertificateWatch(settings.tls, cluster, namespace=namespace)
         self.view.on_secrets = self.certificates.set_mapped

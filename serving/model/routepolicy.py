@@ -1,7 +1,7 @@
 """The activator's policy for a route, besides its traffic split.
 
 It says who may call it, which pod serves a session, which header selects a tag, what clients get while a pod
-starts, and the port for TCP.
+starts, and the ports for TCP.
 
 Input: the annotations of a Route, which a Service passes on to its own. Output: a ``RoutePolicy`` with a problem for each
 annotation that cannot be read. A private service stays private despite any error: an unreadable access annotation means private,
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import msgspec
 
 from serving.model.accessrules import CallerRule, JwtRule, caller_rule, jwt_rule
+from serving.model.errors import Problem
 from serving.model.knative import (
     ACCESS_ANNOTATION,
     ACCESS_TOKEN_VERSION_ANNOTATION,
@@ -36,8 +37,13 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VERSION = re.compile(r"[0-9A-Za-z._-]{1,63}")
 _RULE = re.compile(r"([^=\s]+)=([^,:]*):([a-z0-9]([a-z0-9-]*[a-z0-9])?)")
 _ANY_VALUE = "*"
+TCP_PORTS_MAX = 16
+"""The most ports of a service; each is a listener in each activator."""
+
 _PORT = re.compile(r"[0-9]{1,5}")
 _PORT_MAX = 65535
+_TCP = f"annotation {TCP_ANNOTATION}"
+_TCP_EXPECTED = 'a port from 1 to 65535, as in "5432", or several with commas, as in "5432,1883"'
 _HEADER_PREFIX = "header:"
 # More would make each new request head slow to route.
 _RULES_MAX = 16
@@ -64,6 +70,12 @@ class HeaderRule(msgspec.Struct, frozen=True, kw_only=True):
         return self.value in (_ANY_VALUE, value)
 
 
+class TcpPort(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """A port at which activators listen for a service."""
+
+    number: int
+
+
 class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The policy of a route. ``token_version`` is "" for the first token, ``callers`` None where they are not limited; ``problems`` are sentences for an Event."""
 
@@ -75,7 +87,7 @@ class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True):
     header_rules: tuple[HeaderRule, ...] = ()
     has_placeholder: bool = False
     has_start_events: bool = False
-    tcp_port: int = 0
+    tcp_ports: tuple[TcpPort, ...] = ()
     problems: tuple[str, ...] = ()
 
     @property
@@ -107,12 +119,12 @@ def route_policy(annotations: Mapping[str, str]) -> RoutePolicy:
         problems.append(_problem(ACCESS_TOKEN_VERSION_ANNOTATION, version, "1 to 63 letters, digits, '.', '_' or '-'"))
         # The token before must not stay valid.
         is_private, version = True, "invalid"
-    tcp_port = _tcp_port(annotations.get(TCP_ANNOTATION, ""), problems)
+    tcp_ports = _tcp_ports(annotations.get(TCP_ANNOTATION, ""), problems)
     callers = _callers(annotations.get(ALLOW_FROM_ANNOTATION), problems)
     jwt = _jwt(annotations.get(JWT_ANNOTATION), problems)
-    if tcp_port and (is_private or jwt is not None or (callers is not None and not callers.is_open)):
+    if tcp_ports and (is_private or jwt is not None or (callers is not None and not callers.is_open)):
         problems.append(f"annotation {TCP_ANNOTATION} has no effect: a TCP connection carries no token of its caller")
-        tcp_port = 0
+        tcp_ports = ()
     rules = header_rules_of(annotations.get(ROUTE_BY_HEADER_ANNOTATION, ""), problems)
     policy = RoutePolicy(
         is_private=is_private,
@@ -123,7 +135,7 @@ def route_policy(annotations: Mapping[str, str]) -> RoutePolicy:
         header_rules=rules,
         has_placeholder=_flag(annotations, PLACEHOLDER_PAGE_ANNOTATION, problems),
         has_start_events=_flag(annotations, START_EVENTS_ANNOTATION, problems),
-        tcp_port=tcp_port,
+        tcp_ports=tcp_ports,
         problems=tuple(problems),
     )
     return OPEN_POLICY if policy == OPEN_POLICY else policy
@@ -187,13 +199,27 @@ def _flag(annotations: Mapping[str, str], key: str, problems: list[str]) -> bool
     return text == "true"
 
 
-def _tcp_port(text: str, problems: list[str]) -> int:
-    if not text:
-        return 0
-    if _PORT.fullmatch(text) and 0 < int(text) <= _PORT_MAX:
-        return int(text)
-    problems.append(_problem(TCP_ANNOTATION, text, 'a port from 1 to 65535, as in "5432"'))
-    return 0
+def read_tcp_ports(text: str) -> tuple[TcpPort, ...] | Problem:
+    """The ports of the annotation in order, or what is wrong with it."""
+    numbers: list[int] = []
+    for part in text.split(",") if text else ():
+        word = part.strip()
+        if not _PORT.fullmatch(word) or not 0 < int(word) <= _PORT_MAX:
+            return Problem(where=_TCP, what=f'"{word}" in "{text}" is not right', expected=_TCP_EXPECTED)
+        if int(word) in numbers:
+            return Problem(where=_TCP, what=f'port {word} is twice in "{text}"', expected="each port once")
+        numbers.append(int(word))
+    if len(numbers) > TCP_PORTS_MAX:
+        return Problem(where=_TCP, what=f"{len(numbers)} ports are too many", expected=f"at most {TCP_PORTS_MAX}")
+    return tuple(TcpPort(number=number) for number in numbers)
+
+
+def _tcp_ports(text: str, problems: list[str]) -> tuple[TcpPort, ...]:
+    found = read_tcp_ports(text)
+    if isinstance(found, Problem):
+        problems.append(str(found))
+        return ()
+    return found
 
 
 def _problem(key: str, text: str, expected: str) -> str:

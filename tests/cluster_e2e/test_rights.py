@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import functools
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -15,6 +17,7 @@ from serving.cluster.kinds import (
     CLUSTER_DOMAIN_CLAIM,
     DOMAIN_MAPPING,
     ENDPOINT_SLICE,
+    EVENT,
     HORIZONTAL_POD_AUTOSCALER,
     POD,
     REVISION,
@@ -23,9 +26,12 @@ from serving.cluster.kinds import (
     SERVING_SERVICE,
 )
 from serving.model.errors import NotFound
-from serving.model.objects import Object, condition_of
+from serving.model.knative import TCP_ANNOTATION
+from serving.model.objects import Object, annotations_of, condition_of
+from serving.model.tcpevents import TCP_UNAVAILABLE
 from tests.cluster_e2e.server import SPACE, is_real
 from tests.cluster_e2e.stage import ACTIVATOR_ADDRESSES, Stage, service, staged
+from tests.eventually import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
@@ -47,7 +53,7 @@ SETTINGS = {
 # Used when two write one object at the same moment, or after a restart: no test can bring that about at will. Each has a
 # test beside its code, which does.
 ONLY_IN_A_RACE = {
-    "activator": {"get revisions.serving.knative.dev"},
+    "activator": {"get events", "get revisions.serving.knative.dev"},
     "autoscaler": {
         "get revisions.serving.knative.dev",
         "update events",
@@ -124,6 +130,7 @@ async def everything(stage: Stage) -> None:
     stage.load("all-00003", 0)
     await stage.until(REVISION, "all-00003", lambda one: one["spec"].get("servingState") == "Reserve")
     await _by_hpa(stage)
+    await _with_port(stage)
     # A pod that is still there would get the request, and its address leads nowhere.
     await stage.scaled("all-00003", 0)
     await stage.until_none(POD, label_selector="app=all-00003")
@@ -154,6 +161,22 @@ async def _by_hpa(stage: Stage) -> None:
     ours = {"metadata": {"annotations": {"autoscaling.knative.dev/class": "kpa.autoscaling.knative.dev"}}}
     await stage.cluster.patch(REVISION, SPACE, "hpa-00002", patch=ours)
     await stage.until_none(HORIZONTAL_POD_AUTOSCALER)
+
+
+async def _with_port(stage: Stage) -> None:
+    """Ports for TCP that another program has; one of them is asked for twice, and another in between."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        for taken, count in ((one, 1), (other, 1), (one, 2)):
+            port = str(taken.getsockname()[1])
+            patch = {"metadata": {"annotations": {TCP_ANNOTATION: port}}}
+            await stage.cluster.patch(SERVING_SERVICE, SPACE, "all", patch=patch)
+            await until(functools.partial(_is_reported, stage, port, count), within_s=120)
+
+
+async def _is_reported(stage: Stage, port: str, count: int) -> bool:
+    events = (await stage.cluster.list(EVENT, SPACE)).items
+    found = (event for event in events if annotations_of(event).get(TCP_ANNOTATION) == port)
+    return any(event["reason"] == TCP_UNAVAILABLE and event["count"] >= count for event in found)
 
 
 async def _claim(port: int) -> None:

@@ -11,11 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cli_stage import staged
+from tests.e2e.cli_stage import Stage, staged
 from tests.eventually import until
 
 BROKER = shutil.which("mosquitto", path="/usr/sbin:/usr/bin:/bin") or ""
 PATIENCE_S = 60
+
+
+def has_line(stage: Stage, line: str) -> str:
+    """The page of the service, if it has the line."""
+    page = stage("describe", "broker").output
+    return page if line in page.splitlines() else ""
 
 
 @pytest.mark.skipif(not BROKER or not shutil.which("mosquitto_pub"), reason="needs mosquitto and mosquitto-clients")
@@ -29,12 +35,15 @@ def test_a_broker_at_zero_takes_an_mqtt_client(tmp_path: Path) -> None:
         port = str(kept.getsockname()[1])
         wrong = stage("deploy", "broker", str(folder), "--command", f"{BROKER} -p $PORT", "--tcp", "mqtt", code=2)
         assert "a port from 1 to 65535" in wrong.output
-        stage(
-            *("deploy", "broker", str(folder), "--command", f"{BROKER} -p $PORT", "--tcp", port),
-            *("--initial-scale", "0"),
-        )
-        log = tmp_path / "state" / "logs" / "activator.log"
-        asyncio.run(until(lambda: "tcp.listening" in log.read_text()))
+        deployed = ("deploy", "broker", str(folder), "--command", f"{BROKER} -p $PORT", "--initial-scale", "0", "--tcp")
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            number = taken.getsockname()[1]
+            stage(*deployed, str(number))
+            page = asyncio.run(until(lambda: has_line(stage, f"TCP        {number} unavailable")))
+            assert f"another program listens at port {number} of 127.0.0.1" in page
+            assert "TcpUnavailable" in page
+        stage(*deployed, port)
+        asyncio.run(until(lambda: has_line(stage, f"TCP        {port} listening")))
         at = ("-h", "127.0.0.1", "-p", port, "-t", "greetings")
         subprocess.run(["mosquitto_pub", *at, "-m", "hello", "-r"], check=True, timeout=PATIENCE_S)
         seen = subprocess.run(

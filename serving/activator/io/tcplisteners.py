@@ -1,23 +1,36 @@
 """Listens at the TCP ports that services ask for.
 
 Input: routes as they change. A port belongs to the oldest route with a public host that asks for it. Effect: an open
-listener for each port; connections that are open stay when a port goes. A port that cannot be bound is reported and tried again.
+listener for each port; connections that are open stay when a port goes. A port that cannot be bound is tried again. The log and Events
+about the Service say which ports take connections, and why others do not.
 """
 
 import asyncio
+import errno
 import logging
+import os
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from serving.activator.routing.hostclaims import ServedRoute
+from serving.activator.routing.hostclaims import RouteOwner, ServedRoute
 from serving.activator.routing.sites import Listener
+from serving.aio.clock import stamp
+from serving.cluster.kinds import SERVING_SERVICE
+from serving.cluster.port import Cluster
 from serving.model.routepolicy import route_policy
 from serving.proxy.forwarding.exchange import Handler
 from serving.proxy.server.listener import HttpServer
 
+if TYPE_CHECKING:
+    from serving.cluster.events import EventRecorder
+
 _log = logging.getLogger(__name__)
 # Another program may give the port up.
 _RETRY_S = 5.0
+# Events expire, after an hour in most clusters.
+_REPEAT_S = 600.0
+_PRIVILEGED_END = 1024
 
 
 class TcpClaim(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -29,56 +42,69 @@ class TcpClaim(msgspec.Struct, frozen=True, kw_only=True, order=True):
     host: str
 
 
-def tcp_claim_of(facts: ServedRoute) -> TcpClaim | None:
-    """The claim of a route; None if it asks for no port or has no public host."""
+def tcp_claims_of(facts: ServedRoute) -> tuple[TcpClaim, ...]:
+    """The claims of a route; none if it asks for no port or has no public host."""
     policy = route_policy(facts.metadata.annotations or {})
     host = next((one for one in facts.hosts if one.is_public and not one.tag), None)
-    if not policy.tcp_port or host is None:
-        return None
-    return TcpClaim(since=host.since, route=facts.key, port=policy.tcp_port, host=host.host)
+    if host is None:
+        return ()
+    return tuple(
+        TcpClaim(since=host.since, route=facts.key, port=port.number, host=host.host) for port in policy.tcp_ports
+    )
 
 
 class TcpListeners:
-    """The listeners of an activator. ``handler`` takes connections as exchanges."""
+    """The listeners of an activator. ``handler`` takes connections as exchanges; ``name`` is the activator's."""
 
-    def __init__(self, server: HttpServer, handler: Handler) -> None:
+    def __init__(self, server: HttpServer, handler: Handler, cluster: Cluster, *, name: str) -> None:
         self._server = server
         self._handler = handler
-        self._claims: dict[str, TcpClaim] = {}
+        self._cluster = cluster
+        self._events: EventRecorder | None = None
+        self._name = name
+        self._claims: dict[str, tuple[TcpClaim, ...]] = {}
+        self._services: dict[str, RouteOwner] = {}
         self._open: dict[int, TcpClaim] = {}
-        self._reported: set[tuple[TcpClaim, str]] = set()
+        self._reported: dict[TcpClaim, tuple[str, float]] = {}
         self._changed = asyncio.Event()
 
     def set(self, route: str, facts: ServedRoute | None) -> None:
         """Update a route, or remove it with None."""
-        claim = None if facts is None else tcp_claim_of(facts)
-        before = self._claims.pop(route, None)
-        if claim is not None:
-            self._claims[route] = claim
-        if claim != before:
+        claims = () if facts is None else tcp_claims_of(facts)
+        before = self._claims.pop(route, ())
+        self._services.pop(route, None)
+        if facts is not None and claims:
+            self._claims[route], self._services[route] = claims, facts.service
+        if claims != before:
             self._changed.set()
 
     async def run(self, address: str, stop: asyncio.Event) -> None:
         """Follow the claims until ``stop`` is set; listen at ``address``."""
         stopped = asyncio.create_task(stop.wait())
         while not stop.is_set():
-            timeout_s = None if await self._settle(address) else _RETRY_S
+            problems = await self._settle(address)
+            for claim, problem in self._due_reports(problems, now_s=asyncio.get_running_loop().time()):
+                await self._report(claim, problem)
             changed = asyncio.create_task(self._changed.wait())
+            timeout_s = _RETRY_S if problems else None
             await asyncio.wait([stopped, changed], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             changed.cancel()
         stopped.cancel()
 
-    async def _settle(self, address: str) -> bool:
-        """Open and close listeners; return whether all ports that are asked for are open."""
+    async def _settle(self, address: str) -> dict[TcpClaim, str]:
+        """Open and close listeners; return what keeps each other claim from its port."""
         self._changed.clear()
+        problems: dict[TcpClaim, str] = {}
         if self._server.draining:
             # Another process listens by now, or none will soon.
-            return True
+            return problems
         wanted: dict[int, TcpClaim] = {}
-        for claim in sorted(self._claims.values()):
+        for claim in sorted(claim for claims in self._claims.values() for claim in claims):
             owner = wanted.setdefault(claim.port, claim)
             if owner is not claim:
-                self._report(claim, f"service {owner.route} has it")
+                problems[claim] = (
+                    f"port {claim.port} belongs to {owner.route}, which asked for it first; choose another"
+                )
         for port, claim in list(self._open.items()):
             if wanted.get(port) != claim:
                 self._server.close_listeners(port)
@@ -88,11 +114,10 @@ class TcpListeners:
                 try:
                     await self._listen(address, claim)
                 except OSError as error:
-                    self._report(claim, str(error))
+                    problems[claim] = _problem(error, address, port)
                 else:
                     self._open[port] = claim
-                    _log.info("tcp.listening", extra={"service": claim.route, "port": port})
-        return len(self._open) == len(wanted)
+        return problems
 
     async def _listen(self, address: str, claim: TcpClaim) -> None:
         from serving.proxy.server.tcp import TcpConnection  # noqa: PLC0415 - most systems have no such service
@@ -105,7 +130,47 @@ class TcpListeners:
             shares_port=True,
         )
 
-    def _report(self, claim: TcpClaim, why: str) -> None:
-        if (claim, why) not in self._reported:
-            self._reported.add((claim, why))
-            _log.warning("tcp.unavailable", extra={"service": claim.route, "port": claim.port, "error": why})
+    def _due_reports(self, problems: dict[TcpClaim, str], *, now_s: float) -> list[tuple[TcpClaim, str]]:
+        """Claims whose problem has changed, "" for none, and those with an old one."""
+        before, self._reported = self._reported, {}
+        due: list[tuple[TcpClaim, str]] = []
+        for claim in () if self._server.draining else [*self._open.values(), *problems]:
+            problem = problems.get(claim, "")
+            known, since_s = before.get(claim, (None, now_s))
+            is_due = known != problem or bool(problem and now_s - since_s >= _REPEAT_S)
+            self._reported[claim] = (problem, now_s if is_due else since_s)
+            if is_due:
+                due.append((claim, problem))
+        return due
+
+    async def _report(self, claim: TcpClaim, problem: str) -> None:
+        from serving.cluster.events import EventRecorder  # noqa: PLC0415 - most systems have no such service
+        from serving.model.event import About  # noqa: PLC0415 - as above
+        from serving.model.tcpevents import tcp_event  # noqa: PLC0415 - as above
+
+        said = {"service": claim.route, "port": claim.port}
+        if problem:
+            _log.warning("tcp.unavailable", extra={**said, "error": problem})
+        else:
+            _log.info("tcp.listening", extra=said)
+        of = self._services.get(claim.route)
+        if of is None:
+            return
+        if self._events is None:
+            self._events = EventRecorder(self._cluster)
+        about = About(
+            api_version=SERVING_SERVICE.api_version,
+            kind=of.kind,
+            namespace=claim.route.partition("/")[0],
+            name=of.name,
+            uid=of.uid,
+        )
+        await self._events.record(tcp_event(about, claim.port, problem=problem, now=stamp(), instance=self._name))
+
+
+def _problem(error: OSError, address: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"another program listens at port {port} of {address}; stop it, or choose another port"
+    if error.errno in (errno.EACCES, errno.EPERM) and port < _PRIVILEGED_END:
+        return f"the activator may not listen at port {port}; choose one from {_PRIVILEGED_END}, or grant it NET_BIND_SERVICE"
+    return f"cannot listen at port {port} of {address}: {os.strerror(error.errno) if error.errno else error}"

@@ -33,10 +33,21 @@ class HostClaim(msgspec.Struct, frozen=True, kw_only=True, order=True):
     site: Site
 
 
+class RouteOwner(msgspec.Struct, frozen=True, kw_only=True):
+    """A reference to the owner of a route."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
 class _RouteMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     name: str
     namespace: str = "default"
+    uid: str = ""
     creation_timestamp: str = ""
+    owner_references: list[RouteOwner] | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
 
@@ -78,6 +89,13 @@ class ServedRoute(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         """Namespace and name with a slash, unique among routes."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def service(self) -> RouteOwner:
+        """The Service that controls the route; the route itself where there is none."""
+        own = RouteOwner(kind="Route", name=self.metadata.name, uid=self.metadata.uid)
+        owners = self.metadata.owner_references or ()
+        return next((one for one in owners if one.controller and one.kind == "Service"), own)
 
     @property
     def unready_reason(self) -> str:

@@ -146,7 +146,7 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
     "--placeholder-page", type=click.Choice(["true", "false"]), help="A page for browsers while a pod starts."
 )
 @click.option("--start-events", type=click.Choice(["true", "false"]), help="Comments for streams while a pod starts.")
-@click.option("--tcp", metavar="PORT", help="Take TCP connections at this port, whatever they speak.")
+@click.option("--tcp", metavar="PORTS", help="Take TCP connections at these ports, whatever they speak, as in 5432.")
 @click.option(
     "--replace", is_flag=True, help="Drop variables and scaling of the revision before that are not given again."
 )

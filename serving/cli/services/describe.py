@@ -26,7 +26,9 @@ from serving.cli.services.url import address_of
 from serving.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE, Kind
 from serving.model.errors import InvalidValue
 from serving.model.knative import CONDITION_ISOLATED
-from serving.model.objects import Object, name_of, namespace_of, nested
+from serving.model.objects import Object, annotations_of, name_of, namespace_of, nested
+from serving.model.routepolicy import route_policy
+from serving.model.tcpevents import tcp_states
 
 _LOG_LINES = 15
 _EVENTS_SHOWN_MAX = 12
@@ -88,6 +90,8 @@ def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator
         yield f"URL        {address.url}"
         if address.connect_host != address.host:
             yield f"           {address.curl}"
+    events = _events(api, [service, *revisions, *pods])
+    yield from _tcp(service, events)
     yield from _traffic(service)
     yield from _conditions(service)
     if revisions:
@@ -102,7 +106,6 @@ def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator
     yield from _titled("Pods", aligned([titles, *rows], indent="  ") if rows else ["  none: it is at zero"])
     gaps = filter(None, (condition(one, CONDITION_ISOLATED).get("message") for one in pods))
     yield from (line for gap in dict.fromkeys(gaps) for line in wrapped(f"Isolation: {gap}", indent="  "))
-    events = _events(api, [service, *revisions, *pods])
     yield from _event_lines(events, now_s=now_s, said=ready.get("message", ""))
     if log:
         yield from _titled(f"Last lines of the log of {newest}", [f"  {line}" for line in log])
@@ -144,6 +147,16 @@ def _brief(message: str) -> str:
     """Shorten to the first and last line: the failure, and the error of its traceback."""
     first, *others = message.splitlines()
     return f"{first} ... {others[-1].strip()}" if others else first
+
+
+def _tcp(service: Object, events: list[Object]) -> Iterator[str]:
+    """The ports for TCP, each with its problem."""
+    states = tcp_states(events)
+    for index, port in enumerate(route_policy(annotations_of(service)).tcp_ports):
+        problem = states.get(port.number, "")
+        word = paint("unavailable", "red") if problem else "listening" if port.number in states else "not listening yet"
+        yield f"{'TCP' if not index else '':<11}{port.number} {word}"
+        yield from wrapped(problem, indent=" " * 11) if problem else ()
 
 
 def _traffic(service: Object) -> Iterator[str]:

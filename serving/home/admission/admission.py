@@ -38,8 +38,15 @@ from serving.home.schemas.schema import Schema, breaches, completed, unknown_fie
 from serving.home.schemas.validations import ABSENT, rule_problems
 from serving.home.store.requester import acting_manager, acting_user
 from serving.model.errors import Invalid, Problem
-from serving.model.knative import CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION, QUEUE_PROXY_ANNOTATION, QueueProxyPlace
+from serving.model.knative import (
+    CREATOR_ANNOTATION,
+    LAST_MODIFIER_ANNOTATION,
+    QUEUE_PROXY_ANNOTATION,
+    TCP_ANNOTATION,
+    QueueProxyPlace,
+)
 from serving.model.objects import Object, annotations_of, name_of, namespace_of, nested, with_kubernetes_scheme
+from serving.model.routepolicy import read_tcp_ports
 from serving.scaling.policies.scalingpolicy import ScalingPolicySpec, check_scaling_policy
 from serving.scaling.policies.triggertypes import REGISTRY
 from serving.settings.annotations import read_annotations, read_rollout_duration
@@ -301,6 +308,9 @@ def _annotation_problems(kind: Kind, body: Object, scaling: AutoscalerSettings) 
         rollout = read_rollout_duration({key: text for key, text in own.items() if isinstance(text, str)})
         if isinstance(rollout, Problem):
             yield rollout
+        ports = read_tcp_ports(str(own.get(TCP_ANNOTATION) or ""))
+        if isinstance(ports, Problem):
+            yield msgspec.structs.replace(ports, what=f"{ports.what}; expected {ports.expected}")
 
 
 def _annotations(kind: Kind, body: Object) -> dict[str, str]:

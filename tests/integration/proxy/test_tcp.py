@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import MappingProxyType
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import ROUTE
+from serving.activator.io import tcplisteners
+from serving.cluster.kinds import EVENT, ROUTE
 from serving.model.knative import TCP_ANNOTATION
+from serving.model.tcpevents import tcp_states
 from serving.proxy.forwarding.relay import relay_head
 from serving.settings.http import HttpSettings
 from serving.wire.tokens import pod_secret
@@ -201,20 +204,66 @@ async def test_a_port_follows_the_annotation_and_open_connections_stay(connect: 
         assert await client.body(5) == b"still"
 
 
-async def test_a_port_that_is_taken_is_reported_and_another_service_is_served(
-    connect: Connect, caplog: pytest.LogCaptureFixture
+async def test_each_port_of_a_service_takes_connections(connect: Connect) -> None:
+    with port_of_its_own() as first, port_of_its_own() as second:
+        async with staged() as stage, forwarding(echo, more={"secret": SECRET}, drain_grace_s=0.0) as pod:
+            await stage.revision("hello-00001", slots=0, state="Reserve")
+            await stage.route(WHOLE, annotations={TCP_ANNOTATION: f"{first},{second}"})
+            await stage.pod("hello-1", server=_Listed(pod.requests[1]))
+            clients = [await connect(port) for port in (first, second)]
+            for client in clients:
+                assert await client.body(6) == b"hello\n"
+            assert stage.level == 2
+
+
+async def states_of(stage: Stage) -> dict[int, str]:
+    return tcp_states((await stage.cluster.list(EVENT)).items)
+
+
+async def is_problem(stage: Stage, port: int, beginning: str) -> bool:
+    """Whether Events name this problem of a port; "" is none."""
+    problem = (await states_of(stage)).get(port)
+    return problem is not None and (problem.startswith(beginning) if beginning else not problem)
+
+
+async def test_a_port_that_is_taken_is_reported_until_it_is_free(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        async with running() as (stage, _, port):
-            await stage.route(WHOLE, name="other", annotations={TCP_ANNOTATION: str(taken.getsockname()[1])})
-            await until(lambda: any(record.message == "tcp.unavailable" for record in caplog.records))
+    monkeypatch.setattr(tcplisteners, "_RETRY_S", 0.05)
+    async with running() as (stage, _, port):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            other = taken.getsockname()[1]
+            await stage.route(WHOLE, name="other", annotations={TCP_ANNOTATION: str(other)})
+            await until(functools.partial(is_problem, stage, other, "another program listens at port"))
+            # Others are served meanwhile.
             assert await (await connect(port)).body(6) == b"hello\n"
+        await until(functools.partial(is_problem, stage, other, ""))
+        assert (await states_of(stage))[port] == ""
 
 
-async def test_the_older_of_two_services_has_a_port(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_problem_that_stays_is_reported_again_before_its_event_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcplisteners, "_RETRY_S", 0.01)
+    monkeypatch.setattr(tcplisteners, "_REPEAT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        async with staged() as stage:
+            await stage.route(WHOLE, annotations={TCP_ANNOTATION: str(taken.getsockname()[1])})
+
+            async def is_counted() -> bool:
+                return any(event["count"] > 2 for event in (await stage.cluster.list(EVENT)).items)
+
+            await until(is_counted)
+
+
+async def test_the_older_of_two_services_has_a_port(connect: Connect) -> None:
     async with running() as (stage, _, port):
         await stage.route(WHOLE, name="zzz", annotations={TCP_ANNOTATION: str(port)})
-        await until(lambda: any(record.message == "tcp.unavailable" for record in caplog.records))
+
+        async def is_reported() -> bool:
+            events = (await stage.cluster.list(EVENT)).items
+            said = [one["message"] for one in events if one["involvedObject"]["name"] == "zzz"]
+            return said == [f"port {port} belongs to default/hello, which asked for it first; choose another"]
+
+        await until(is_reported)
         assert await (await connect(port)).body(6) == b"hello\n"
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.model.errors import Problem
 from serving.model.knative import (
     ACCESS_ANNOTATION,
     ACCESS_TOKEN_VERSION_ANNOTATION,
@@ -20,7 +21,16 @@ from serving.model.knative import (
     TCP_ANNOTATION,
 )
 from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout, write_rollout
-from serving.model.routepolicy import OPEN_POLICY, HeaderRule, SessionAffinity, route_digest, route_policy
+from serving.model.routepolicy import (
+    OPEN_POLICY,
+    TCP_PORTS_MAX,
+    HeaderRule,
+    SessionAffinity,
+    TcpPort,
+    read_tcp_ports,
+    route_digest,
+    route_policy,
+)
 from serving.settings.controller import ControllerSettings
 
 _ALL = (
@@ -141,15 +151,47 @@ def test_limited_callers_guard_the_pods(text: str, is_guarded: bool) -> None:
 
 
 def test_a_port_for_tcp_is_one_of_a_public_service() -> None:
-    assert route_policy({TCP_ANNOTATION: "5432"}).tcp_port == 5432
+    assert route_policy({TCP_ANNOTATION: "5432"}).tcp_ports == (TcpPort(number=5432),)
     for guard in (
         {ACCESS_ANNOTATION: "private"},
         {ALLOW_FROM_ANNOTATION: "namespace/a"},
         {JWT_ANNOTATION: "issuer=https://x, audience=a"},
     ):
         guarded = route_policy({TCP_ANNOTATION: "5432", **guard})
-        assert guarded.tcp_port == 0
+        assert guarded.tcp_ports == ()
         assert "carries no token" in guarded.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("", []), ("5432", [5432]), ("5432,1883", [5432, 1883]), (" 1 , 65535 ", [1, 65535])]
+)
+def test_ports_stand_with_commas(text: str, numbers: list[int]) -> None:
+    assert read_tcp_ports(text) == tuple(TcpPort(number=number) for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "expected"),
+    [
+        ("mqtt", '"mqtt" in "mqtt" is not right', "a port from 1 to 65535"),
+        ("5432,0", '"0" in "5432,0" is not right', "a port from 1 to 65535"),
+        ("65536", '"65536" in "65536" is not right', "a port from 1 to 65535"),
+        ("5432,", '"" in "5432," is not right', "a port from 1 to 65535"),
+        ("\u0665", '"\u0665" in "\u0665" is not right', "a port from 1 to 65535"),
+        ("1,2,01", 'port 01 is twice in "1,2,01"', "each port once"),
+        (",".join(str(number) for number in range(1, TCP_PORTS_MAX + 2)), "17 ports are too many", "at most 16"),
+    ],
+)
+def test_a_wrong_port_is_named_with_what_is_expected(text: str, what: str, expected: str) -> None:
+    found = read_tcp_ports(text)
+    assert isinstance(found, Problem)
+    assert (found.where, found.what) == (f"annotation {TCP_ANNOTATION}", what)
+    assert found.expected.startswith(expected)
+
+
+@given(st.text(alphabet="0123456789, /x", max_size=30))
+def test_any_ports_are_read_without_an_error(text: str) -> None:
+    found = read_tcp_ports(text)
+    assert isinstance(found, Problem) or all(0 < port.number < 65536 for port in found)
 
 
 def test_a_rule_for_tokens_guards_the_pods() -> None:

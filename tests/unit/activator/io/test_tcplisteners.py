@@ -1,10 +1,10 @@
-"""The claim of a route on a TCP port."""
+"""The claims of a route on TCP ports, and the object that Events about them name."""
 
 from typing import Any
 
 import pytest
 
-from serving.activator.io.tcplisteners import TcpClaim, tcp_claim_of
+from serving.activator.io.tcplisteners import TcpClaim, tcp_claims_of
 from serving.activator.routing.hostclaims import ServedRoute, route_of
 from serving.model.knative import ACCESS_ANNOTATION, TCP_ANNOTATION, VISIBILITY_LABEL
 from serving.settings.controller import ControllerSettings
@@ -28,9 +28,11 @@ def route(annotations: dict[str, str], **metadata: Any) -> ServedRoute:  # noqa:
     return found
 
 
-def test_a_route_claims_its_port_for_its_own_public_host() -> None:
-    claim = tcp_claim_of(route({TCP_ANNOTATION: "5432"}))
-    assert claim == TcpClaim(since=SINCE, route="default/db", port=5432, host="db.default.localhost")
+def test_a_route_claims_its_ports_for_its_own_public_host() -> None:
+    claims = tcp_claims_of(route({TCP_ANNOTATION: "5432,1883"}))
+    assert claims == tuple(
+        TcpClaim(since=SINCE, route="default/db", port=port, host="db.default.localhost") for port in (5432, 1883)
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,15 @@ def test_a_route_claims_its_port_for_its_own_public_host() -> None:
     ids=["not asked for", "unreadable", "private", "cluster-local"],
 )
 def test_other_routes_claim_none(served: ServedRoute) -> None:
-    assert tcp_claim_of(served) is None
+    assert tcp_claims_of(served) == ()
+
+
+def test_events_are_about_the_service_of_a_route_or_about_the_route() -> None:
+    owners = [{"kind": "Other", "name": "x"}, {"kind": "Service", "name": "db", "uid": "s", "controller": True}]
+    owned = route({TCP_ANNOTATION: "5432"}, uid="r", ownerReferences=owners).service
+    assert (owned.kind, owned.name, owned.uid) == ("Service", "db", "s")
+    alone = route({TCP_ANNOTATION: "5432"}, uid="r").service
+    assert (alone.kind, alone.name, alone.uid) == ("Route", "db", "r")
 
 
 def test_the_older_claim_comes_first() -> None:

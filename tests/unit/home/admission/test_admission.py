@@ -208,6 +208,17 @@ def test_a_wrong_rollout_duration_is_refused(name: str, text: str) -> None:
     assert admit(SERVING_SERVICE, body)
 
 
+def test_wrong_ports_for_tcp_are_refused() -> None:
+    body = service()
+    body["metadata"]["annotations"] = {"serving.dev/tcp": "5432,mqtt"}
+    with pytest.raises(
+        Invalid, match=r'annotation serving.dev/tcp: "mqtt" in "5432,mqtt" is not right; expected a port from 1'
+    ):
+        admit(SERVING_SERVICE, body)
+    body["metadata"]["annotations"] = {"serving.dev/tcp": "5432,1883"}
+    assert admit(SERVING_SERVICE, body)
+
+
 def test_an_annotation_that_does_not_exist_is_reported() -> None:
     assert "no such annotation" in annotation_warnings(SERVING_SERVICE, annotated(min_scales="1"))[0]
 

@@ -39,6 +39,7 @@ from serving.activator.io.certificates import CertificateWatch
 from serving.activator.io.cluster_view import ClusterView
 from serving.activator.io.ingress import Ingress
 from serving.activator.io.innerways import InnerWays
+from serving.activator.io.namedports import NamedPorts
 from serving.activator.io.peers import PeerProcesses
 from serving.activator.io.reports import StatsClient, ejection_reports, report_loads
 from serving.activator.io.tcplisteners import TcpListeners
@@ -63,7 +64,6 @@ from serving.model.errors import InvalidValue, Problem, SettingsError
 from serving.model.routehosts import HostRules
 from serving.proxy.forwarding.accesslog import stdout_log
 from serving.proxy.forwarding.exchange import Exchange, Handler
-from serving.proxy.forwarding.redirect import HttpsRedirect
 from serving.proxy.http1.requesthead import RequestHead
 from serving.proxy.server.listener import HttpServer
 from serving.proxy.tls.keeper import silence_unreadable_names
@@ -133,7 +133,8 @@ class Activator:
             clock=self.server.clock,
         )
         self.tcp = TcpListeners(self.server, self.ingress, cluster, name=settings.name)
-        self.view.on_route = self.tcp.set
+        self.named = NamedPorts(self.server, self.ingress, make=inner.front_of(Listener.INNER))
+        self.view.on_route = self.named.with_named(self.tcp.set)
         self.certificates = CertificateWatch(settings.tls, cluster, namespace=namespace)
         self.view.on_secrets = self.certificates.set_mapped
         kept = self.certificates.certificates
@@ -190,15 +191,13 @@ class Activator:
                 kept.append(group.create_task(self.peers.run(ended), name="peers"))
             await self._listen(sockets or {})
             kept.append(group.create_task(self.tcp.run(self.addresses[Listener.PUBLIC][0], ended), name="tcp"))
+            kept.append(group.create_task(self.named.run(sockets or {}, ended), name="named ports"))
             watching = self.certificates.run(ended, looked=lambda: self._listen_for_tls(sockets or {}))
             kept.append(group.create_task(watching, name="certificates"))
             stats = group.create_task(self.client.link.run(), name="stats connection")
-            reports = group.create_task(
-                report_loads(
-                    self.ingress, self.client, period_s=settings.report_period_s, clock=self.server.clock, stop=ended
-                ),
-                name="stats reports",
-            )
+            period_s, clock = settings.report_period_s, self.server.clock
+            reporting = report_loads(self.ingress, self.client, period_s=period_s, clock=clock, stop=ended)
+            reports = group.create_task(reporting, name="stats reports")
             await _first(self._handover.wait(), stop)
             if stop.is_set():
                 await self._drain()
@@ -255,6 +254,8 @@ class Activator:
         """The handler of public requests without TLS."""
         if self.settings.http_protocol != REDIRECTED:
             return self.ingress
+        from serving.proxy.forwarding.redirect import HttpsRedirect  # noqa: PLC0415 - most systems do not redirect
+
         port = self.settings.tls.public_port or (self.tls_address or ("", _HTTPS_PORT))[1]
         return HttpsRedirect(self.ingress, stays=self._stays_plain, port=port)
 

@@ -200,7 +200,9 @@ def _beside_containers(
     if containers.networks is None:
         return [images]
     gateway, hosts = containers.networks.gateway, ServiceHosts(cluster, rules)
-    server = NameServer(gateway.inner, NameResponses(inner=gateway.inner, public=gateway.public), hosts)
+    server = NameServer(
+        gateway.inner, NameResponses(inner=gateway.inner, public=gateway.public), hosts, named=hosts.named
+    )
     return [
         images,
         group.create_task(server.run(), name="names"),

@@ -10,6 +10,7 @@ Follows knative/serving 98e5ef90, pkg/reconciler/route/domains, which does not d
 
 import json
 import re
+import zlib
 from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
@@ -22,6 +23,10 @@ _CLUSTER_LOCAL = "cluster-local"
 _NEVER = "~"
 # After all others: a tag that the route still serves and no longer asks for takes no host from any claim.
 _LEFT_OVER = "~~"
+# Networks of named addresses: 10.140 to 10.255, above those of pods and gateways.
+_NAMED_FIRST, _NAMED_COUNT = 140, 116
+# The last numbers 1 to 254.
+_HOSTS = 254
 _PLACE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
 
 
@@ -113,3 +118,17 @@ def kept_claims(route: Object) -> dict[str, str]:
 
 def _filled(template: str, values: Mapping[str, str]) -> str:
     return _PLACE.sub(lambda match: values[match.group(1)], template)
+
+
+def named_network(gateway: str) -> str:
+    """The first three numbers of the addresses of namespaces behind a gateway: "10.147.9" for 10.138.7.9."""
+    first, _, third, fourth = gateway.split(".")
+    return f"{first}.{_NAMED_FIRST + int(third) % _NAMED_COUNT}.{fourth}"
+
+
+def named_address(gateway: str, namespace: str) -> str:
+    """The address at which pods of one machine reach services of a namespace by their short names.
+
+    Two namespaces may have the same one: a short name that both have is then no service's.
+    """
+    return f"{named_network(gateway)}.{1 + zlib.crc32(namespace.encode()) % _HOSTS}"

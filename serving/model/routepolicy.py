@@ -22,6 +22,7 @@ from serving.model.knative import (
     ALLOW_FROM_ANNOTATION,
     CLAIMED_TAGS_ANNOTATION,
     JWT_ANNOTATION,
+    NAMED_PORT_ANNOTATION,
     PLACEHOLDER_PAGE_ANNOTATION,
     ROUTE_BY_HEADER_ANNOTATION,
     SESSION_AFFINITY_ANNOTATION,
@@ -76,7 +77,7 @@ class TcpPort(msgspec.Struct, frozen=True, kw_only=True, order=True):
     number: int
 
 
-class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True):
+class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The policy of a route. ``token_version`` is "" for the first token, ``callers`` None where they are not limited; ``problems`` are sentences for an Event."""
 
     is_private: bool = False
@@ -88,6 +89,7 @@ class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True):
     has_placeholder: bool = False
     has_start_events: bool = False
     tcp_ports: tuple[TcpPort, ...] = ()
+    named_port: int = 0
     problems: tuple[str, ...] = ()
 
     @property
@@ -136,6 +138,7 @@ def route_policy(annotations: Mapping[str, str]) -> RoutePolicy:
         has_placeholder=_flag(annotations, PLACEHOLDER_PAGE_ANNOTATION, problems),
         has_start_events=_flag(annotations, START_EVENTS_ANNOTATION, problems),
         tcp_ports=tcp_ports,
+        named_port=_named_port(annotations.get(NAMED_PORT_ANNOTATION, ""), problems),
         problems=tuple(problems),
     )
     return OPEN_POLICY if policy == OPEN_POLICY else policy
@@ -220,6 +223,13 @@ def _tcp_ports(text: str, problems: list[str]) -> tuple[TcpPort, ...]:
         problems.append(str(found))
         return ()
     return found
+
+
+def _named_port(text: str, problems: list[str]) -> int:
+    if text and (not _PORT.fullmatch(text) or not 0 < int(text) <= _PORT_MAX):
+        problems.append(_problem(NAMED_PORT_ANNOTATION, text, f'a port from 1 to {_PORT_MAX}, as in "8080"'))
+        return 0
+    return int(text or 0)
 
 
 def _problem(key: str, text: str, expected: str) -> str:

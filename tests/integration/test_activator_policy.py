@@ -1,16 +1,21 @@
 """Private services, sessions, routing by header and the page for browsers, over real sockets."""
 
 import asyncio
+import socket
 from collections import Counter
+
+import msgspec
 
 from serving.cluster.kinds import ROUTE
 from serving.model.knative import (
     ACCESS_ANNOTATION,
     ACCESS_TOKEN_VERSION_ANNOTATION,
+    NAMED_PORT_ANNOTATION,
     PLACEHOLDER_PAGE_ANNOTATION,
     ROUTE_BY_HEADER_ANNOTATION,
     SESSION_AFFINITY_ANNOTATION,
 )
+from serving.model.routehosts import named_address
 from serving.wire.tokens import access_token
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, Stage, send_request, staged
@@ -160,3 +165,42 @@ async def test_a_browser_gets_the_response_itself_when_a_pod_comes_in_time() -> 
         # On a slow machine the page may be first; then the browser asks again.
         assert (await browser).status in (200, 503)
         assert stage.level == 0
+
+
+async def test_a_short_host_is_that_of_the_namespace_whose_address_it_came_to() -> None:
+    with socket.socket() as kept:
+        kept.bind(("127.0.0.1", 0))
+        port, stop = kept.getsockname()[1], asyncio.Event()
+    async with staged() as stage:
+        await served(stage, {NAMED_PORT_ANNOTATION: str(port), ACCESS_ANNOTATION: "private"}, "pod")
+        named = stage.activator.named
+        running = asyncio.create_task(named.follow("127.0.0.1", (), stop))
+        ours, others = ((named_address("127.0.0.1", one), port) for one in ("default", "other"))
+        await until(lambda: _listens(ours))
+        token = [f"Authorization: Bearer {_TOKEN}"]
+        for host in (f"hello:{port}", "Hello", "hello.default", "hello.default.svc.cluster.local"):
+            assert (await send_request(ours, host=host, headers=token)).body == "pod", host
+        assert f"Host: hello:{port}" in stage.pods[0].heads[0]
+        # It is as private as by its whole name, and no name of other listeners.
+        assert (await send_request(ours, host="hello")).status == 401
+        assert (await send_request(ours, host="hello-00001", headers=token)).status == 404
+        assert (await send_request(ours, host="", headers=token)).status == 400
+        assert (await send_request(stage.inner, host="hello", headers=token)).status == 404
+        # Two namespaces that share an address have one listener, and a name of both is nobody's.
+        facts = msgspec.structs.replace(next(iter(named.claims.values())), namespace=_sharing("default"))
+        named.claims["other/hello"] = facts
+        assert (await send_request(ours, host="hello", headers=token)).status == 404
+        assert not _listens(others)
+        stop.set()
+        await running
+
+
+def _listens(where: tuple[str, int]) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(where) == 0
+
+
+def _sharing(namespace: str) -> str:
+    """Another namespace with the same address."""
+    address = named_address("127.0.0.1", namespace)
+    return next(one for one in map(str, range(100_000)) if named_address("127.0.0.1", one) == address)

@@ -235,7 +235,8 @@ class Ingress:
         """Interpret a new head; None if the request already has its response."""
         head = exchange.head
         named = named_revision(head) if head.reserved else None
-        site = self.routes.find(_LISTENERS[exchange.listener], head.host.decode("latin-1"), named=named)
+        host = exchange.peer.full_host(head.host.decode("latin-1"))
+        site = self.routes.find(_LISTENERS[exchange.listener], host, named=named)
         marks = marks_of(head)
         _, agent, _ = marks
         is_probe = is_probe_agent(agent)

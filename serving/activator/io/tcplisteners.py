@@ -107,7 +107,7 @@ class TcpListeners:
                 )
         for port, claim in list(self._open.items()):
             if wanted.get(port) != claim:
-                self._server.close_listeners(port)
+                self._server.close_listeners((address, port))
                 del self._open[port]
         for port, claim in wanted.items():
             if port not in self._open:

@@ -13,7 +13,7 @@ import msgspec
 
 from serving.home.images.store import ImageBuild
 from serving.model.errors import InvalidValue
-from serving.model.knative import SERVING_API_VERSION
+from serving.model.knative import NAMED_PORT_ANNOTATION, SERVING_API_VERSION
 from serving.model.objects import Object, nested
 
 # Keys that are the default here, or that do not affect what runs.
@@ -49,6 +49,8 @@ def from_compose(document: Mapping[str, Any], *, folder: Path, environment: Mapp
     for name, service in document["services"].items():
         if not isinstance(service, dict):
             raise InvalidValue(text=f"services.{name}", expected="a mapping, as the Compose Specification has it")
+        if _name(name) != name:
+            found.notes.append(f"{name}: it is called {_name(name)} here, by other services too")
         manifest, container = _service(_name(name), service, found.notes)
         found.manifests.append(manifest)
         if service.get("build"):
@@ -85,10 +87,11 @@ def _service(name: str, service: Mapping[str, Any], notes: list[str]) -> tuple[O
     if limits:
         container["resources"] = {"limits": limits}
     notes.extend(f"{name}: {field} is not converted" for field in sorted(set(service) - _KNOWN - _SILENT))
+    annotations = {"annotations": {NAMED_PORT_ANNOTATION: str(ports[0])}} if ports else {}
     manifest = {
         "apiVersion": SERVING_API_VERSION,
         "kind": "Service",
-        "metadata": {"name": name},
+        "metadata": {"name": name, **annotations},
         "spec": {"template": {"spec": {"containers": [container]}}},
     }
     return manifest, container

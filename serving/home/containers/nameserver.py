@@ -8,13 +8,14 @@ import contextlib
 import ipaddress
 import logging
 import struct
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import cast
 
 import msgspec
 
 from serving.model.errors import InvalidValue
+from serving.model.routehosts import named_address
 
 _HEADER = struct.Struct("!HHHHHH")
 _KIND_AND_CLASS = struct.Struct("!HH")
@@ -59,23 +60,27 @@ class NameResponses(msgspec.Struct, frozen=True, kw_only=True):
     inner: str
     public: str
 
-    def respond(self, query: bytes, hosts: Container[str]) -> bytes | None:
-        """The response to a query; None if another server must answer. ``hosts`` are the public ones.
+    def respond(self, query: bytes, hosts: Container[str], named: Container[str] = ()) -> bytes | None:
+        """The response to a query; None if another server must answer.
+
+        ``hosts`` are the public ones, and ``named`` the inner ones of services that are called by their short names.
 
         Raises:
             InvalidValue: when the datagram is no query.
         """
         name, kind, end = question_of(query)
-        address = self._address(name, hosts)
+        address = self._address(name, hosts, named)
         if address is None:
             return None
         if not address:
             return _response(query, end, code=_NO_NAME)
         return _response(query, end, address=address if kind == _A else "")
 
-    def _address(self, name: str, hosts: Container[str]) -> str | None:
+    def _address(self, name: str, hosts: Container[str], named: Container[str]) -> str | None:
         """Resolve one of our names: its address, "" for NXDOMAIN, None to forward the query."""
         if name == _CLUSTER or name.endswith(f".{_CLUSTER}"):
+            if name in named:
+                return named_address(self.inner, name.split(".")[1])
             is_service = name.endswith(f".svc.{_CLUSTER}") and len(name.split(".")) == _SERVICE_LABELS
             return self.inner if is_service else ""
         if name in hosts or name.endswith(".localhost"):
@@ -105,7 +110,7 @@ def servers_of(resolv_conf: str) -> list[str]:
 
 
 class NameServer:
-    """Serves DNS at ``address``. ``hosts`` returns the public hosts of services at each query."""
+    """Serves DNS at ``address``. ``hosts`` has the public hosts of services, and ``named`` returns the named ones."""
 
     def __init__(
         self,
@@ -113,9 +118,11 @@ class NameServer:
         responses: NameResponses,
         hosts: Container[str],
         *,
+        named: Callable[[], Container[str]] = tuple,
         resolv_conf: Path = Path("/etc/resolv.conf"),
     ) -> None:
         self._address, self._responses, self._hosts, self._resolv_conf = address, responses, hosts, resolv_conf
+        self._named = named
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, *, port: int = _PORT) -> None:
@@ -158,7 +165,7 @@ class NameServer:
 
     async def _respond(self, query: bytes, *, over_tcp: bool) -> bytes:
         """The response to a query. Raises ``InvalidValue``."""
-        own = self._responses.respond(query, self._hosts)
+        own = self._responses.respond(query, self._hosts, self._named())
         if own is not None:
             return own
         for server in self._servers():

@@ -24,6 +24,7 @@ from serving.aio.cooperative import finished_in_thread
 from serving.home.containers.cgroups import find_cgroups
 from serving.home.pods.locations import PodLocation, PodLocations, host_part
 from serving.home.pods.podfolder import sweep_folders
+from serving.model.routehosts import named_network
 
 _INNER_NETWORK, _PUBLIC_NETWORK = "10.138", "10.139"
 _HTTP_PORT = 80
@@ -88,6 +89,8 @@ class PodNetworks:
         """Add the gateway's addresses to this machine. Raises ``OSError``."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _ip("".join(f"address replace {one}/32 dev lo\n" for one in (self.gateway.inner, self.gateway.public)))
+        # Each address of it is this machine's, for services that pods call by their short names.
+        _ip(f"route replace local {named_network(self.gateway.inner)}.0/24 dev lo\n")
 
     def make_ahead(self, address: str) -> None:
         """Create the namespace of a future pod by its address. Blocks for some milliseconds. Raises ``OSError``."""
@@ -160,6 +163,8 @@ class PodNetworks:
         self.sweep(())
         with contextlib.suppress(OSError):
             _ip("".join(f"address del {one}/32 dev lo\n" for one in (self.gateway.inner, self.gateway.public)))
+        with contextlib.suppress(OSError):
+            _ip(f"route del local {named_network(self.gateway.inner)}.0/24 dev lo\n")
 
 
 def _ahead(address: str) -> str:

@@ -17,8 +17,9 @@ from serving.cluster.port import Cluster
 from serving.cluster.reflector import Reflector
 from serving.controller.revisions.public import ACTIVATOR_SERVICE
 from serving.model.errors import AlreadyExists
-from serving.model.objects import Object, name_of, namespace_of, nested
-from serving.model.routehosts import HostRules, claimed_hosts, hosts_of, tags_of
+from serving.model.objects import Object, annotations_of, name_of, namespace_of, nested
+from serving.model.routehosts import HostRules, claimed_hosts, hosts_of, inner_host, tags_of
+from serving.model.routepolicy import route_policy
 from serving.settings.controller import ControllerSettings
 
 _log = logging.getLogger("control")
@@ -101,21 +102,32 @@ class ServiceHosts:
         self._routes, self._mappings = Reflector(cluster, ROUTE), Reflector(cluster, DOMAIN_MAPPING)
         self._claims = Reflector(cluster, CLUSTER_DOMAIN_CLAIM)
         self.reflectors = (self._routes, self._mappings, self._claims)
-        self._known: tuple[HostRules, frozenset[str]] | None = None
+        self._known: tuple[HostRules, tuple[frozenset[str], frozenset[str]]] | None = None
         for one in self.reflectors:
             one.on_change(lambda _: self._forget())
 
     def _forget(self) -> None:
         self._known = None
 
+    def named(self) -> frozenset[str]:
+        """The inner hosts of services that ask for a port beside their short names."""
+        return self._hosts()[1]
+
     def __contains__(self, host: object) -> bool:
+        return host in self._hosts()[0]
+
+    def _hosts(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The public hosts, and the inner ones of services with a named port."""
         rules = self._rules()
         if self._known is None or self._known[0] != rules:
-            hosts = {one.host for route in self._routes.cache.values() for one in claimed_hosts(route, rules)}
+            routes = self._routes.cache.values()
+            hosts = {one.host for route in routes for one in claimed_hosts(route, rules)}
             owners = {name_of(one): nested(one, "spec", "namespace") for one in self._claims.cache.values()}
             mapped = (one for one in self._mappings.cache.values() if owners.get(name_of(one)) == namespace_of(one))
-            self._known = rules, frozenset(hosts | {name_of(one) for one in mapped})
-        return host in self._known[1]
+            named = (one for one in routes if route_policy(annotations_of(one)).named_port)
+            inner = frozenset(inner_host(name_of(one), namespace_of(one), rules) for one in named)
+            self._known = rules, (frozenset(hosts | {name_of(one) for one in mapped}), inner)
+        return self._known[1]
 
 
 async def publish_activators(cluster: Cluster, namespace: str, *, inner_port: int) -> None:

@@ -6,6 +6,7 @@ Forwarded (RFC 7239) is built of them unless a trusted peer sent one. Follows kn
 forwarded) with the trust of docs/architecture.md.
 """
 
+from collections.abc import Callable
 from http import HTTPStatus
 
 from serving.proxy.http1.lines import header_lines
@@ -27,7 +28,18 @@ _ALPHANUMERIC = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 class ClientPeer:
     """The remote client: its address, and header lines that repeat on its connection."""
 
-    __slots__ = ("_host", "_lines", "_scheme", "address", "identity", "is_trusted", "known", "load", "replaces")
+    __slots__ = (
+        "_host",
+        "_lines",
+        "_scheme",
+        "address",
+        "full_host",
+        "identity",
+        "is_trusted",
+        "known",
+        "load",
+        "replaces",
+    )
 
     def __init__(
         self,
@@ -50,6 +62,8 @@ class ClientPeer:
         """The handler's cache for requests of this connection."""
         self.load: object = None
         """The handler's load record of this address."""
+        self.full_host: Callable[[str], str] = str
+        """Completes a short host, where the listener has clients that send them."""
         self._host: bytes | None = None
         self._lines = b""
 

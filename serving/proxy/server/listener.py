@@ -181,9 +181,9 @@ class HttpServer:
         for connection in list(self._connections):
             connection.wind_down()
 
-    def close_listeners(self, port: int | None = None) -> None:
-        """Close all listeners, or the one at a port; their connections stay."""
-        for server in [one for one in self._listeners if port in (None, one.sockets[0].getsockname()[1])]:
+    def close_listeners(self, where: tuple[str, int] | None = None) -> None:
+        """Close all listeners, or the one at an address; their connections stay."""
+        for server in [one for one in self._listeners if where in (None, one.sockets[0].getsockname()[:2])]:
             server.close()
             self._listeners.remove(server)
 

@@ -5,7 +5,15 @@ from typing import Any
 import msgspec
 
 from serving.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
-from serving.model.routehosts import Hosts, claimed_hosts, hosts_of, inner_host, is_cluster_local
+from serving.model.routehosts import (
+    Hosts,
+    claimed_hosts,
+    hosts_of,
+    inner_host,
+    is_cluster_local,
+    named_address,
+    named_network,
+)
 from serving.settings.controller import ControllerSettings
 from tests.unit.controller.builders import CREATED, a_route
 
@@ -72,3 +80,11 @@ def test_a_served_tag_that_is_no_label_claims_nothing() -> None:
 def test_a_public_domain_below_the_clusters_makes_no_public_host() -> None:
     rules = msgspec.structs.replace(RULES, domain="svc.cluster.local")
     assert [one.is_public for one in claimed_hosts(a_route(), rules)] == [False]
+
+
+def test_namespaces_have_addresses_in_the_network_of_their_gateway() -> None:
+    assert named_network("10.138.7.9") == "10.147.9"
+    assert named_network("10.138.255.9") == "10.163.9"
+    found = {named_address("10.138.7.9", f"team-{number}") for number in range(2_000)}
+    # Each of them is a host of the network, and none is its broadcast address.
+    assert found == {f"10.147.9.{last}" for last in range(1, 255)}

@@ -14,6 +14,7 @@ from serving.model.knative import (
     ACCESS_TOKEN_VERSION_ANNOTATION,
     ALLOW_FROM_ANNOTATION,
     JWT_ANNOTATION,
+    NAMED_PORT_ANNOTATION,
     PLACEHOLDER_PAGE_ANNOTATION,
     ROLLOUT_ANNOTATION,
     ROUTE_BY_HEADER_ANNOTATION,
@@ -148,6 +149,15 @@ def test_limited_callers_guard_the_pods(text: str, is_guarded: bool) -> None:
     policy = route_policy({ALLOW_FROM_ANNOTATION: text})
     assert policy.callers is not None
     assert (policy.is_guarded, policy.needs_activator) == (is_guarded, is_guarded)
+
+
+def test_a_named_port_is_a_number() -> None:
+    assert route_policy({NAMED_PORT_ANNOTATION: "8080"}).named_port == 8080
+    wrong = route_policy({NAMED_PORT_ANNOTATION: "http"})
+    assert wrong.named_port == 0
+    assert wrong.problems == (
+        f'annotation {NAMED_PORT_ANNOTATION} is "http", expected a port from 1 to 65535, as in "8080"',
+    )
 
 
 def test_a_port_for_tcp_is_one_of_a_public_service() -> None:

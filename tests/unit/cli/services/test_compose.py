@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from serving.cli.main import main
 from serving.home.images.store import ImageStore
+from serving.model.knative import NAMED_PORT_ANNOTATION
 from tests.integration.image_stage import oci_archive, tar_of
 
 COMPOSE = """
@@ -86,6 +87,7 @@ def test_each_service_of_a_compose_file_is_a_service(tmp_path: Path) -> None:
         "ports": [{"containerPort": 80}],
         "resources": {"limits": {"cpu": "0.5", "memory": "512Mi"}},
     }
+    assert web["metadata"] == {"name": "web", "annotations": {NAMED_PORT_ANNOTATION: "80"}}
     assert cache["metadata"] == {"name": "cache-db"}
     assert container(cache)["env"] == [{"name": "DEBUG", "value": "true"}]
     assert container(api)["ports"] == [{"containerPort": 8080}]
@@ -94,6 +96,7 @@ def test_each_service_of_a_compose_file_is_a_service(tmp_path: Path) -> None:
         "web: port 81 is left out",
         "web: healthcheck is not",
         "cache-db: it publishes no",
+        "cache_db: it is called cache-db here",
     ):
         assert said in done.stderr
 

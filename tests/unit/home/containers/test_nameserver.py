@@ -4,6 +4,7 @@ import pytest
 
 from serving.home.containers.nameserver import NameResponses, failure, question_of, servers_of
 from serving.model.errors import InvalidValue
+from serving.model.routehosts import named_address
 
 ANSWERS = NameResponses(inner="10.138.1.2", public="10.139.1.2")
 A, AAAA = 1, 28
@@ -38,6 +39,13 @@ def outcome(response: bytes | None) -> tuple[int, str]:
 )
 def test_names_of_services_lead_to_the_gateway(name: str, kind: int, expected: tuple[int, str]) -> None:
     assert outcome(ANSWERS.respond(query(name, kind), {"shop.example.com"})) == expected
+
+
+def test_a_named_service_leads_to_the_address_of_its_namespace() -> None:
+    named = {"api.default.svc.cluster.local"}
+    expected = (0, named_address("10.138.1.2", "default"))
+    assert outcome(ANSWERS.respond(query("api.default.svc.cluster.local"), (), named)) == expected
+    assert outcome(ANSWERS.respond(query("web.default.svc.cluster.local"), (), named)) == (0, "10.138.1.2")
 
 
 def test_other_names_are_asked_elsewhere() -> None:

@@ -3,8 +3,9 @@ import os
 from pathlib import Path
 
 from serving.cluster.kinds import ROUTE
-from serving.home.controllers.addresses import HostsFile, hosts_text, names_of
+from serving.home.controllers.addresses import HostsFile, ServiceHosts, hosts_text, names_of
 from serving.home.store.memory import MemoryCluster
+from serving.model.knative import NAMED_PORT_ANNOTATION
 from serving.model.objects import Object
 from serving.settings.controller import ControllerSettings
 from tests.eventually import until
@@ -55,4 +56,20 @@ async def test_the_file_follows_routes_and_stays_the_same_file(tmp_path: Path) -
     running.cancel()
     # A mount in a pod shows this file, whatever has its name later.
     assert path.stat().st_ino == number
+    await cluster.close()
+
+
+async def test_services_with_a_named_port_are_known_by_their_inner_hosts() -> None:
+    cluster = MemoryCluster()
+    hosts = ServiceHosts(cluster, lambda: SETTINGS.host_rules)
+    running = [asyncio.create_task(one.run()) for one in hosts.reflectors]
+    await cluster.create(ROUTE, route())
+    named = route("api")
+    named["metadata"]["annotations"] = {NAMED_PORT_ANNOTATION: "8080"}
+    await cluster.create(ROUTE, named)
+    await until(lambda: hosts.named() == {"api.default.svc.cluster.local"})
+    await cluster.delete(ROUTE, "default", "api")
+    await until(lambda: not hosts.named())
+    for task in running:
+        task.cancel()
     await cluster.close()

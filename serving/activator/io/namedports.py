@@ -1,0 +1,134 @@
+"""Listens for pods that call services of their namespace by short names, as in ``http://api:8080/``.
+
+Input: routes as they change. Effect: an open listener at each port that a route asks for, at an address for each namespace. Only one
+machine has them, where pods have networks of their own: the address says in which namespace the client's resolver has completed
+the name.
+"""
+
+import asyncio
+import functools
+import logging
+import socket
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+
+from serving.activator.routing.hostclaims import ServedRoute
+from serving.activator.routing.sites import Listener
+from serving.model.routehosts import named_address
+from serving.model.routepolicy import route_policy
+from serving.proxy.forwarding.exchange import Handler, Wiring
+from serving.proxy.http1.rendering import ClientPeer
+from serving.proxy.server.listener import HttpServer
+
+_log = logging.getLogger(__name__)
+# Another program may give the port up.
+_RETRY_S = 5.0
+# Names of the inherited sockets at the gateway of pods.
+_INNER_OF_PODS = "inner-pods-"
+
+
+class NamedPort(msgspec.Struct, frozen=True, kw_only=True):
+    """A service that pods of its namespace call by its short name at a port."""
+
+    name: str
+    namespace: str
+    port: int
+
+
+class _NamedWiring(Wiring, frozen=True, kw_only=True):
+    """The wiring of a listener whose clients send short hosts."""
+
+    full_host: Callable[[str], str]
+
+    def peer_at(self, address: str, *, is_tls: bool, identity: str = "") -> ClientPeer:
+        """A peer whose hosts are completed."""
+        peer = super().peer_at(address, is_tls=is_tls, identity=identity)
+        peer.full_host = self.full_host
+        return peer
+
+
+class NamedPorts:
+    """The listeners of an activator, which stay when their services go. ``make`` makes a connection."""
+
+    def __init__(
+        self, server: HttpServer, handler: Handler, *, make: Callable[[HttpServer, Wiring], asyncio.Protocol]
+    ) -> None:
+        self._server, self._handler, self._make = server, handler, make
+        self.claims: dict[str, NamedPort] = {}
+        self._open: set[tuple[str, int]] = set()
+        self._changed = asyncio.Event()
+
+    def set(self, route: str, facts: ServedRoute | None) -> None:
+        """Update a route, or remove it with None."""
+        port = 0 if facts is None else route_policy(facts.metadata.annotations or {}).named_port
+        self.claims.pop(route, None)
+        if facts is not None and port:
+            self.claims[route] = NamedPort(name=facts.metadata.name, namespace=facts.metadata.namespace, port=port)
+            self._changed.set()
+
+    def with_named(self, other: Callable[[str, ServedRoute | None], None]) -> Callable[[str, ServedRoute | None], None]:
+        """A function that updates a route here and elsewhere."""
+
+        def both(route: str, facts: ServedRoute | None) -> None:
+            other(route, facts)
+            self.set(route, facts)
+
+        return both
+
+    async def run(self, sockets: Mapping[str, socket.socket], stop: asyncio.Event) -> None:
+        """Follow the routes until ``stop`` is set. ``sockets`` has those at the gateway of pods, whose ports all services have."""
+        gateways = [one.getsockname() for name, one in sockets.items() if name.startswith(_INNER_OF_PODS)]
+        if gateways:
+            await self.follow(gateways[0][0], {port for _, port in gateways}, stop)
+
+    async def follow(self, gateway: str, ports: Collection[int], stop: asyncio.Event) -> None:
+        """The same, behind the gateway with this address."""
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(self._follow(gateway, ports), name="named ports")
+            await stop.wait()
+            following.cancel()
+
+    async def _follow(self, gateway: str, ports: Collection[int]) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            for one in list(self.claims.values()):
+                address = named_address(gateway, one.namespace)
+                for port in {one.port, *ports}:
+                    if (address, port) not in self._open and not self._server.draining:
+                        await self._listen(gateway, address, port)
+            if not self._open.issuperset(self._wanted(gateway)):
+                asyncio.get_running_loop().call_later(_RETRY_S, self._changed.set)
+
+    def _wanted(self, gateway: str) -> Collection[tuple[str, int]]:
+        return {(named_address(gateway, one.namespace), one.port) for one in self.claims.values()}
+
+    async def _listen(self, gateway: str, address: str, port: int) -> None:
+        full = functools.partial(self.full_host, gateway, address)
+
+        def make(server: HttpServer, wiring: Wiring) -> asyncio.Protocol:
+            return self._make(server, _NamedWiring(**msgspec.structs.asdict(wiring), full_host=full))
+
+        try:
+            await self._server.listen(
+                (address, port),
+                self._handler,
+                listener=Listener.INNER.value,
+                make=make,
+                shares_port=True,
+            )
+        except OSError as error:
+            _log.warning("named.unavailable", extra={"address": f"{address}:{port}", "error": str(error)})
+        else:
+            self._open.add((address, port))
+
+    def full_host(self, gateway: str, address: str, host: str) -> str:
+        """Complete "api:8080" by the namespace that has an address, if one service there has the name; else return it."""
+        name = host.partition(":")[0].lower()
+        found = [
+            one.namespace
+            for one in self.claims.values()
+            if one.name == name and named_address(gateway, one.namespace) == address
+        ]
+        return f"{name}.{found[0]}" if len(found) == 1 else host

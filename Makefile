@@ -106,9 +106,10 @@ format: $(VENV)/.ready  ## Let ruff format and mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-config: $(VENV)/.ready  ## Write from the code: config/config-*.yaml, docs/settings.md, docs/metrics.md, tables in docs/kubernetes-reference.md
+config: $(VENV)/.ready  ## Write from the code: config/config-*.yaml, config/admission/annotations.yaml, docs/settings.md, docs/metrics.md, tables in docs/kubernetes-reference.md
 	$(BIN)/serving config defaults --write config
 	$(BIN)/serving config defaults --page > docs/settings.md
+	$(BIN)/serving config defaults --policies > config/admission/annotations.yaml
 	$(BIN)/serving config metrics > docs/metrics.md
 	$(BIN)/python -m tests.unit.config.differences
 

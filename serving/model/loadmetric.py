@@ -119,6 +119,13 @@ ANY_GAUGE = _gauge_metric("gauge", "of the gauge", "any")
 """Stands for all metrics ``gauge:NAME``, where each cannot have a name of its own."""
 
 
+METRIC_FORM = f"({'|'.join(LOAD_METRICS)}|{GAUGE_PREFIX}{_GAUGE.pattern})"
+"""The form of a metric's name."""
+
+LOAD_FORM = rf"\s*{METRIC_FORM}\s*(=[^,]*)?(,\s*{METRIC_FORM}\s*(=[^,]*)?)*"
+"""The form of metrics with targets."""
+
+
 def is_load_metric(name: str) -> bool:
     """Whether there is a load metric of that name."""
     return name in LOAD_METRICS or (name.startswith(GAUGE_PREFIX) and bool(_GAUGE.fullmatch(_gauge_in(name))))

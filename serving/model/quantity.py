@@ -34,6 +34,12 @@ _QUANTITY = re.compile(
     r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d{1,3})|(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei))?", re.ASCII
 )
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+_COUNT = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+DURATION_FORM = rf"[+-]?(0|({_DURATION_PART.pattern})+)"
+"""The form of a duration, as a regular expression that RE2 reads too. The next ones are the same for other texts."""
+NUMBER_FORM = _DECIMAL.pattern
+COUNT_FORM = _COUNT.pattern
+QUANTITY_FORM = _QUANTITY.pattern
 _SCALE: dict[str | None, Fraction] = {
     None: Fraction(1),
     **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate(("m", "u", "n"), start=1)},
@@ -94,7 +100,7 @@ def format_number(number: float) -> str:
 
 def parse_count(text: str) -> int:
     """A whole number, as in "100" or "-1"."""
-    if not re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII):
+    if not _COUNT.fullmatch(text):
         raise InvalidValue(text=text, expected='a whole number such as "100"')
     return int(text)
 

@@ -27,8 +27,9 @@ BINS_BELOW = 16
 WAIT = "wait"
 # The first bin ends at this part of the limit.
 _LEAST_PART = 16
-_FORM = re.compile(r"p([0-9]{2}(?:\.[0-9]{1,2})?)(-wait)?\s*<\s*([0-9].*)", re.ASCII)
-_SHARE_MIN = 0.5
+_FORM = re.compile(r"p([5-9][0-9](?:\.[0-9]{1,2})?)(-wait)?\s*<\s*([0-9].*)", re.ASCII)
+SLO_FORM = _FORM.pattern
+"""The form of a goal; its time has a range beside."""
 _LIMIT_MIN_S, _LIMIT_MAX_S = 0.001, 600.0
 _PERCENT = 100.0
 # What sums of shares may be off by.
@@ -65,7 +66,7 @@ def read_slo(text: str) -> Slo:
     except InvalidValue as error:
         raise InvalidValue(text=text, expected=_EXPECTED) from error
     share = round(float(found[1]) / _PERCENT, 4)
-    if share < _SHARE_MIN or not _LIMIT_MIN_S <= limit_s <= _LIMIT_MAX_S:
+    if not _LIMIT_MIN_S <= limit_s <= _LIMIT_MAX_S:
         raise InvalidValue(text=text, expected=_EXPECTED)
     return Slo(share=share, limit_s=limit_s, is_wait=bool(found[2]))
 

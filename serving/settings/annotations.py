@@ -25,9 +25,17 @@ from serving.model.knative import (
     TARGET_ANNOTATION,
     TargetMode,
 )
-from serving.model.loadmetric import CONCURRENCY, LoadWish, expected_metrics, is_load_metric, load_metric, read_load
-from serving.model.quantity import parse_millicores
-from serving.model.slo import read_slo
+from serving.model.loadmetric import (
+    CONCURRENCY,
+    LOAD_FORM,
+    LoadWish,
+    expected_metrics,
+    is_load_metric,
+    load_metric,
+    read_load,
+)
+from serving.model.quantity import QUANTITY_FORM, parse_millicores
+from serving.model.slo import SLO_FORM, read_slo
 from serving.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, KPA_CLASS, TARGET_MIN, AutoscalerSettings
 from serving.settings.dormancy import CALLS
 from serving.settings.knob import (
@@ -64,7 +72,14 @@ def _read_cpu(text: str) -> str:
     return text
 
 
-_CPU = Unit(name="cpu quantity", plain="cpu quantity", read=_read_cpu, read_plain=_read_cpu, write=str)
+_CPU = Unit(
+    name="cpu quantity",
+    plain="cpu quantity",
+    read=_read_cpu,
+    read_plain=_read_cpu,
+    write=str,
+    form=QUANTITY_FORM,
+)
 _METRICS = Unit(
     name="[metrics with targets](choosing.md)",
     plain="metrics with targets",
@@ -72,6 +87,7 @@ _METRICS = Unit(
     read_plain=_read_load,
     write=str,
     explains=True,
+    form=LOAD_FORM,
 )
 
 
@@ -87,6 +103,7 @@ _SLO = Unit(
     read_plain=_read_slo,
     write=str,
     explains=True,
+    form=SLO_FORM,
 )
 
 
@@ -200,12 +217,13 @@ class ReadAnnotations(msgspec.Struct, frozen=True, kw_only=True):
 def read_annotations(annotations: Mapping[str, str], settings: AutoscalerSettings) -> ReadAnnotations:
     """Read a revision's annotations against the settings that are in force."""
     # Read at each write of a service and everything below it: nearly always the same few. Those of others are left out.
-    ours = tuple(one for one in annotations.items() if one[0].startswith(GROUP) or one[0] in _known())
+    ours = tuple(one for one in annotations.items() if one[0].startswith(GROUP) or one[0] in known_annotations())
     return _read(ours, settings)
 
 
 @functools.cache
-def _known() -> frozenset[str]:
+def known_annotations() -> frozenset[str]:
+    """The names of all scaling annotations, in both spellings."""
     return frozenset(name for field in annotation_fields() for name in spellings(field.knob.key))
 
 
@@ -298,6 +316,11 @@ def _class_clashes(scaling: ScalingAnnotations, settings: AutoscalerSettings) ->
             where = METRIC_ANNOTATION if scaling.load is None else LOAD_ANNOTATION
             expected = f"{LOAD_ANNOTATION}: {wish.metric}=NUMBER, how much of it one pod takes"
             yield _problem(where, f"{wish.metric} has no target", expected)
+
+
+def rollout_duration_knob() -> Knob:
+    """The annotation of Services and Routes for the time of a rollout."""
+    return _ROLLOUT_DURATION
 
 
 def read_rollout_duration(annotations: Mapping[str, str]) -> float | Problem | None:

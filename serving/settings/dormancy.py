@@ -21,6 +21,9 @@ _AFTER_MAX_S = 86400.0
 _EXPECTED = '"never", "only", "after=10s" or "only,after=10s", with a time from 100ms to 24h'
 _CALLS = 'two calls, as in "POST /sleep?level=1, POST /wake_up"'
 _METHODS = frozenset({"GET", "POST", "PUT"})
+_WORD = rf"\s*({_ONLY}|{_AFTER}[^,]+)\s*"
+_DORMANT_FORM = rf"{NEVER}|{_WORD}(,{_WORD})?"
+_CALL = rf"\s*({'|'.join(sorted(_METHODS))}) /[!-+\--~]*\s*"
 # Visible ASCII.
 _TARGET_CODES = range(0x21, 0x7F)
 
@@ -109,7 +112,14 @@ DORMANT = Unit(
     read_plain=_checked_mode,
     write=str,
     explains=True,
+    form=_DORMANT_FORM,
 )
 CALLS = Unit(
-    name="two calls", plain="two calls", read=_checked_calls, read_plain=_checked_calls, write=str, explains=True
+    name="two calls",
+    plain="two calls",
+    read=_checked_calls,
+    read_plain=_checked_calls,
+    write=str,
+    explains=True,
+    form=rf"{_CALL},{_CALL}",
 )

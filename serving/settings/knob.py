@@ -19,6 +19,9 @@ from serving.model.errors import InvalidValue
 from serving.model.knative import AUTOSCALING_GROUP
 
 Value = bool | int | float | str
+# CEL raises an error for a number or a sum of durations beyond its types: these texts are far below.
+_EXACT_NUMBER = "[0-9.+-]{1,15}"
+_EXACT_DURATION = "[+-]?(0|([0-9.]{1,5}h|[0-9.]{1,7}m|[0-9.]{1,9}(s|ms|us|ns)){1,3})"
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +30,9 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     ``read`` and ``write`` are for ConfigMaps, ``read_plain`` for environment variables and flags; both readers raise
     ``InvalidValue``. ``plain`` names the plain unit in messages and docs. ``explains``: the readers' errors describe valid values
     better than the unit's name.
+
+    The last three are for a cluster's admission policies: ``form`` is a regular expression of all texts that ``read`` takes, and
+    perhaps of others; ``cel`` turns a text that matches ``exact`` into a value that CEL compares.
     """
 
     name: str
@@ -35,6 +41,9 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     read_plain: Callable[[str], Value]
     write: Callable[[typing.Any], str]
     explains: bool = False
+    form: str = ""
+    exact: str = ""
+    cel: str = ""
 
 
 def _write_flag(value: bool) -> str:  # noqa: FBT001 - the value that is written
@@ -47,6 +56,9 @@ DURATION = Unit(
     read=quantity.parse_duration_s,
     read_plain=quantity.parse_number,
     write=quantity.format_duration_s,
+    form=quantity.DURATION_FORM,
+    exact=_EXACT_DURATION,
+    cel="duration({})",
 )
 PERCENT = Unit(
     name="percentage",
@@ -54,6 +66,9 @@ PERCENT = Unit(
     read=quantity.parse_percent,
     read_plain=quantity.parse_number,
     write=quantity.format_percent,
+    form=quantity.NUMBER_FORM,
+    exact=_EXACT_NUMBER,
+    cel="double({})",
 )
 PERCENT_OR_FRACTION = msgspec.structs.replace(
     PERCENT, name="percentage, or a fraction up to 1", read=quantity.parse_percent_or_fraction
@@ -64,9 +79,19 @@ NUMBER = Unit(
     read=quantity.parse_number,
     read_plain=quantity.parse_number,
     write=quantity.format_number,
+    form=quantity.NUMBER_FORM,
+    exact=_EXACT_NUMBER,
+    cel="double({})",
 )
 COUNT = Unit(
-    name="whole number", plain="whole number", read=quantity.parse_count, read_plain=quantity.parse_count, write=str
+    name="whole number",
+    plain="whole number",
+    read=quantity.parse_count,
+    read_plain=quantity.parse_count,
+    write=str,
+    form=quantity.COUNT_FORM,
+    exact=quantity.COUNT_FORM,
+    cel="int({})",
 )
 BYTES = Unit(
     name="memory quantity",

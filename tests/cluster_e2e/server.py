@@ -28,7 +28,8 @@ HOST_NAME = "kubernetes.io/hostname"
 _NODE = "serving-e2e"
 _VARIABLE = "SERVING_TEST_KUBECONFIG"
 _NEEDED = {"Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding"}
-_NEEDED |= {"Role", "RoleBinding", "ConfigMap"}
+_NEEDED |= {"Role", "RoleBinding", "ConfigMap", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+_NEEDED |= {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
 _TOKEN_S = 3600
 
 

@@ -1,15 +1,19 @@
 """``config/`` and the overlays of the docs on a real server, as a GitOps tool applies them with kubectl."""
 
+import json
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from serving.cli.client.tree import tree_folder
 from tests.cluster_e2e.server import is_real
+from tests.unit.config.policies import CASES, service
 from tests.unit.config.test_tree import documented_overlays, overlaid
 
 pytestmark = [
@@ -59,3 +63,59 @@ def test_an_overlay_of_the_docs_is_accepted(overlay: str, tmp_path: Path) -> Non
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == len(objects)
+
+
+def refusal(body: dict[str, Any]) -> str:
+    """The text with which the server refuses a new object; "" if it takes it."""
+    done = kubectl("create", "--dry-run=server", "-n", "default", "-f", "-", text=yaml.safe_dump(body))
+    _, is_denied, text = done.stderr.partition("denied request: ")
+    return text.strip() if is_denied else done.stderr
+
+
+def test_policies_refuse_at_the_door_with_our_own_words() -> None:
+    """It takes 12 s: a kubectl for each case. Policies are in force some time after they were written."""
+    done = kubectl("apply", "--server-side", "--force-conflicts", "--field-manager=gitops", "-k", str(tree_folder()))
+    assert done.returncode == 0, done.stderr
+    until_s = time.monotonic() + 60
+    while not refusal(CASES["a privileged container"][0]) and time.monotonic() < until_s:
+        time.sleep(0.2)
+    found = {name: refusal(body) for name, (body, _) in CASES.items()}
+    assert {name: text[: len(CASES[name][1])] for name, text in found.items() if text} == {
+        name: expected for name, (_, expected) in CASES.items() if expected
+    }
+    status = json.loads(kubectl("get", "validatingadmissionpolicies", "-o", "json").stdout)
+    ours = [one for one in status["items"] if one["metadata"]["name"].startswith("serving-")]
+    assert [one["status"]["typeChecking"] for one in ours] == [{}] * 4
+
+
+def test_creator_and_modifier_are_written_and_kept() -> None:
+    if "mutatingadmissionpolicies" not in kubectl("api-resources", "-o", "name").stdout:
+        pytest.skip("this server has no MutatingAdmissionPolicy")
+    assert kubectl("apply", "--server-side", "--force-conflicts", "-k", str(tree_folder())).returncode == 0
+    creator, modifier = "serving.knative.dev/creator", "serving.knative.dev/lastModifier"
+    forged = {**service(own={creator: "forged"}), "metadata": {"name": "admitted", "annotations": {creator: "forged"}}}
+    resource = ("service.serving.knative.dev", "admitted", "-n", "default")
+    as_bob = ("--as", "bob", "--as-group", "system:masters")
+
+    def stamps() -> tuple[str, str]:
+        annotations = json.loads(kubectl("get", *resource, "-o", "json").stdout)["metadata"].get("annotations", {})
+        return annotations.get(creator, ""), annotations.get(modifier, "")
+
+    try:
+        until_s = time.monotonic() + 60
+        me = "forged"
+        while me == "forged" and time.monotonic() < until_s:
+            kubectl("delete", "--ignore-not-found", *resource)
+            assert kubectl("create", "-n", "default", "-f", "-", text=yaml.safe_dump(forged)).returncode == 0
+            me, _ = stamps()
+        assert stamps() == (me, me)
+        changed = kubectl("annotate", *resource, f"{creator}=x", "--overwrite")
+        assert f"metadata.annotations[{creator}]: Invalid value: annotation value is immutable" in changed.stderr
+        spec = '{"spec":{"template":{"spec":{"timeoutSeconds":60}}}}'
+        assert kubectl("patch", *resource, *as_bob, "--type=merge", "-p", spec).returncode == 0
+        assert stamps() == (me, "bob")
+        plain = {**service(timeoutSeconds=60), "metadata": {"name": "admitted"}}
+        replaced = kubectl("replace", "-n", "default", "-f", "-", text=yaml.safe_dump(plain))
+        assert (replaced.returncode, stamps()[0]) == (0, me), replaced.stderr
+    finally:
+        kubectl("delete", "--ignore-not-found", *resource)

@@ -20,7 +20,10 @@ _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 class BareCluster(ThreadingHTTPServer):
-    """``objects`` by path; ``calls`` are methods and paths of all writes; ``owners`` of data: keys by path and manager."""
+    """``objects`` by path; ``calls`` are methods and paths of all writes; ``owners`` of data: keys by path and manager.
+
+    ``not_served`` is a part of the paths of a kind that this server does not have.
+    """
 
     daemon_threads = True
 
@@ -29,6 +32,7 @@ class BareCluster(ThreadingHTTPServer):
         self.owners: dict[str, dict[str, set[str]]] = {}
         self.calls: list[tuple[str, str]] = []
         self.has_definitions = True
+        self.not_served = ""
         self.on_get: Callable[[str], None] = lambda _: None
         self._version = 0
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -81,6 +85,8 @@ class BareCluster(ThreadingHTTPServer):
 
     def apply(self, path: str, one: Object, *, manager: str) -> tuple[int, Object]:
         """Respond to a server-side apply with force."""
+        if self.not_served and self.not_served in path:
+            return 404, _status("the server could not find the requested resource", 404)
         owners = self.owners.setdefault(path, {})
         owned_before = owners.get(manager, set())
         owners[manager] = set(one.get("data") or {})

@@ -152,6 +152,17 @@ async def test_our_own_api_is_no_cluster(tmp_path: Path) -> None:
     await store.close()
 
 
+def test_a_server_without_mutating_policies_gets_the_rest(cluster: BareCluster, tmp_path: Path) -> None:
+    cluster.not_served = "/mutatingadmissionpolic"
+    done = install(cluster, tmp_path)
+    assert done.exit_code == 0, done.output
+    assert sorted(set(results(done))) == ["created", "served"]
+    assert "mutatingadmissionpolicy/serving-user-info not served" in done.stdout
+    assert "validatingadmissionpolicy/serving-user-info created" in done.stdout
+    cluster.not_served = "/validatingadmissionpolic"
+    assert install(cluster, tmp_path).exit_code != 0
+
+
 def test_uninstalled_nothing_is_left(cluster: BareCluster, tmp_path: Path) -> None:
     fill(cluster)
     done = install(cluster, tmp_path, "--uninstall")

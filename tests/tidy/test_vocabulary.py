@@ -51,6 +51,7 @@ def known_names() -> frozenset[str]:
     """Labels, annotations in both spellings, and versions of the API."""
     words = {value for value in vars(knative).values() if isinstance(value, str) and "/" in value}
     settings = {name for field in annotation_fields() for name in spellings(field.knob.key)}
+    settings.update(spellings(knative.ROLLOUT_DURATION_ANNOTATION))
     return frozenset(words | settings | {kind.api_version for kind in KINDS})
 
 

@@ -33,20 +33,31 @@ _ORDER = (
     "Role",
     "RoleBinding",
     "ConfigMap",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
     "NetworkPolicy",
     "Job",
     "Service",
     "PodDisruptionBudget",
     "Deployment",
 )
-_WITHOUT_NAMESPACE = {"Namespace", _CRD, "ClusterRole", "ClusterRoleBinding"}
+_POLICIES = {f"{verb}AdmissionPolicy{noun}" for verb in ("Mutating", "Validating") for noun in ("", "Binding")}
+_WITHOUT_NAMESPACE = {"Namespace", _CRD, "ClusterRole", "ClusterRoleBinding", *_POLICIES}
+OPTIONAL_KINDS = frozenset(kind for kind in _POLICIES if kind.startswith("Mutating"))
+"""Kinds that not every supported server has; an installation does without them."""
 # Kinds of components and of earlier versions, which an upgrade prunes.
 _EARLIER_KINDS = {
     "Job": "batch/v1",
     "Gateway": "gateway.networking.k8s.io/v1",
     "PodMonitor": "monitoring.coreos.com/v1",
 }
-_PLURALS = {"NetworkPolicy": "networkpolicies"}
+_PLURALS = {
+    "NetworkPolicy": "networkpolicies",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
+}
 
 
 class InstallOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +155,8 @@ def _adapted(one: Object, *, namespace: str, images: dict[str, str]) -> Object:
         made["metadata"]["namespace"] = namespace
     for subject in made.get("subjects", ()):
         subject["namespace"] = namespace
+    if params := made.get("spec", {}).get("paramRef"):
+        params["namespace"] = namespace
     for container in _containers(made):
         container["image"] = images.get(container["image"], container["image"])
     return made

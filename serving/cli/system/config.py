@@ -32,6 +32,7 @@ from serving.settings.daemons import DAEMONS
 from serving.settings.knob import ConfigMap, SettingsRecord
 from serving.settings.load import Daemon, Loaded, in_reading_order, load, unknown_config_maps
 from serving.settings.parse import read_config_maps
+from serving.settings.policies import render_policies
 from serving.settings.render import config_map_names, render_config_map, render_page
 
 _MAP, _KEY = "config-nodegroup", "nodegroups_config.yaml"
@@ -245,9 +246,13 @@ def check(files: tuple[Path, ...]) -> None:
 @config.command()
 @click.argument("name", required=False, type=click.Choice(config_map_names(DAEMONS)))
 @click.option("--page", is_flag=True, help="The documentation page instead.")
+@click.option("--policies", is_flag=True, help="The admission policies of annotations instead.")
 @click.option("--write", type=click.Path(file_okay=False, path_type=Path), help="A file each into this folder instead.")
-def defaults(name: str | None, write: Path | None, *, page: bool) -> None:
+def defaults(name: str | None, write: Path | None, *, page: bool, policies: bool) -> None:
     """Print the ConfigMaps with every key at its default and explained."""
+    if policies:
+        click.echo(render_policies(), nl=False)
+        return
     if page:
         click.echo(render_page(DAEMONS), nl=False)
         return

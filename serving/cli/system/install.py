@@ -15,6 +15,7 @@ from serving.cli.client.components import component_names
 from serving.cli.client.output import Progress, paint, print_aside
 from serving.cli.client.tree import (
     KNATIVE_CRDS,
+    OPTIONAL_KINDS,
     OUR_LABEL,
     InstallOptions,
     is_ours,
@@ -42,6 +43,8 @@ _NOT_FOUND = 404
 _ESTABLISHED_S = 60.0
 _PAUSE_S = 0.2
 _COLORS = {"created": "green", "changed": "yellow", "unchanged": "white", "kept": "yellow", "deleted": "yellow"}
+# This server has no such kind, and the installation does without the object.
+_COLORS["not served"] = "yellow"
 
 
 class Installation:
@@ -124,6 +127,8 @@ class Installation:
         path = path_of(one)
         status, before = self._api.call("GET", path)
         status_after, after = self._send(path, one)
+        if status_after == _NOT_FOUND and one["kind"] in OPTIONAL_KINDS:
+            return "not served"
         if status_after >= 400:
             fail(f"{_named(one)}: {message_of(after)}")
         return _result(before if status < 400 else None, after)

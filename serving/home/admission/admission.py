@@ -307,7 +307,7 @@ def _annotation_problems(kind: Kind, body: Object, scaling: AutoscalerSettings) 
         own = (body.get("metadata") or {}).get("annotations") or {}
         rollout = read_rollout_duration({key: text for key, text in own.items() if isinstance(text, str)})
         if isinstance(rollout, Problem):
-            yield rollout
+            yield msgspec.structs.replace(rollout, what=f"{rollout.what}; expected {rollout.expected}")
         ports = read_tcp_ports(str(own.get(TCP_ANNOTATION) or ""))
         if isinstance(ports, Problem):
             yield msgspec.structs.replace(ports, what=f"{ports.what}; expected {ports.expected}")

@@ -1,0 +1,206 @@
+"""Evaluates the admission policies of ``config/admission`` as a kube-apiserver does, with the CEL library of our own API server.
+
+``CASES`` are objects with the start of what a server says of them; our own admission refuses the same ones with the same texts.
+"""
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from serving.cli.client.tree import tree_folder
+from serving.home.schemas.validations import _extension
+from serving.model.objects import Object
+
+# What Kubernetes adds to CEL and the library does not have.
+_FUNCTIONS = {"trim": str.strip, "join": lambda values, separator: separator.join(values)}
+_AUTOSCALING = "autoscaling.knative.dev"
+_OWN = "autoscaling.serving.dev"
+
+
+class _Variables(dict[str, Any]):
+    """Variables are evaluated in their order; a policy names those above only."""
+
+
+@functools.cache
+def policies(file: str) -> tuple[Object, ...]:
+    """The validating policies of a file."""
+    text = (tree_folder() / "admission" / f"{file}.yaml").read_text(encoding="utf-8")
+    return tuple(one for one in yaml.safe_load_all(text) if one["kind"] == "ValidatingAdmissionPolicy")
+
+
+def refusals(
+    file: str, new: Object, old: Object | None = None, *, params: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """The texts with which the policies of a file refuse an object."""
+    plural = f"{new['kind'].lower()}s"
+    for policy in policies(file):
+        (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+        operation = "CREATE" if old is None else "UPDATE"
+        if plural in rule["resources"] and operation in rule["operations"]:
+            yield from _refusals(policy["spec"], new, old, dict(params or {}))
+
+
+def _refusals(spec: Object, new: Object, old: Object | None, data: dict[str, str]) -> Iterator[str]:
+    values: dict[str, Any] = {
+        "object": new,
+        "oldObject": old,
+        "request": {"kind": {"kind": new["kind"]}},
+        "params": {"data": data} if data else {},
+        "variables": _Variables(),
+    }
+    if not all(evaluated(one["expression"], values) for one in spec["matchConditions"]):
+        return
+    for one in spec["variables"]:
+        values["variables"][one["name"]] = evaluated(one["expression"], values)
+    for one in spec["validations"]:
+        if not evaluated(one["expression"], values):
+            yield str(evaluated(one["messageExpression"], values))
+
+
+def evaluated(expression: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
+    """The value of an expression."""
+    return _program(expression).execute(_extension().Context(dict(values), _FUNCTIONS))
+
+
+@functools.cache
+def _program(expression: str) -> Any:  # noqa: ANN401 - a foreign type
+    return _extension().compile(expression)
+
+
+def service(
+    annotations: Mapping[str, str] | None = None, own: Mapping[str, str] | None = None, **pod: object
+) -> Object:
+    """A Service with annotations of its template and its own."""
+    return {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Service",
+        "metadata": {"name": "admitted", "generation": 1, "annotations": dict(own or {})},
+        "spec": {
+            "template": {
+                "metadata": {"annotations": dict(annotations or {})},
+                "spec": {"containers": [{"image": "x"}]} | pod,
+            }
+        },
+    }
+
+
+def _scaled(**annotations: str) -> Object:
+    return service({f"{_AUTOSCALING}/{name.replace('_', '-')}": text for name, text in annotations.items()})
+
+
+CASES: dict[str, tuple[Object, str]] = {
+    "nothing": (service(), ""),
+    "valid annotations": (_scaled(window="1m", min_scale="1", max_scale="3", target="0.5", metric="rps"), ""),
+    "camel case": (service({f"{_AUTOSCALING}/minScale": "2"}), ""),
+    "a window below its range": (_scaled(window="5s"), "annotation autoscaling.knative.dev/window: '5s' is not right"),
+    "a window of part of a second": (_scaled(window="6.5s"), "annotation autoscaling.knative.dev/window: '6.5s'"),
+    "a window that is no duration": (
+        _scaled(window="6"),
+        "annotation autoscaling.knative.dev/window: '6' is not right",
+    ),
+    "a negative count": (_scaled(min_scale="-1"), "annotation autoscaling.knative.dev/min-scale: '-1' is not right"),
+    "a count that is none": (_scaled(max_scale="many"), "annotation autoscaling.knative.dev/max-scale: 'many'"),
+    "a number outside": (_scaled(target="0"), "annotation autoscaling.knative.dev/target: '0' is not right"),
+    "unlimited": (_scaled(target_burst_capacity="-1"), ""),
+    "a percentage outside": (
+        _scaled(target_utilization_percentage="101"),
+        "annotation autoscaling.knative.dev/target-ut",
+    ),
+    "no such choice": (service({f"{_OWN}/policy": "best"}), "annotation autoscaling.serving.dev/policy: 'best'"),
+    "two spellings": (
+        service({f"{_AUTOSCALING}/min-scale": "1", f"{_AUTOSCALING}/minScale": "2"}),
+        "annotation autoscaling.knative.dev/min-scale: autoscaling.knative.dev/min-scale: '1' and",
+    ),
+    "two problems": (
+        _scaled(window="1s", target="0"),
+        "[annotation autoscaling.knative.dev/window: '1s' is not right;",
+    ),
+    "least above most": (
+        _scaled(min_scale="5", max_scale="3"),
+        "annotation autoscaling.knative.dev/min-scale: 5 is above",
+    ),
+    "activation outside": (
+        _scaled(activation_scale="9", max_scale="3"),
+        "annotation autoscaling.knative.dev/activation-scale: 9 is outside min-scale and max-scale; expected from 2 to 3",
+    ),
+    "initial zero": (
+        _scaled(initial_scale="0"),
+        "annotation autoscaling.knative.dev/initial-scale: 0 while allow-zero",
+    ),
+    "a class of Knative's that is none": (
+        service({f"{_AUTOSCALING}/class": "x.knative.dev"}),
+        "annotation autoscaling.knative.dev/class: 'x.knative.dev' is not an autoscaler of Knative",
+    ),
+    "a class of others": (service({f"{_AUTOSCALING}/class": "x.example.com"}), ""),
+    "no such metric": (_scaled(metric="heat"), "annotation autoscaling.knative.dev/metric: 'heat' is not right"),
+    "any metric of an hpa": (
+        service({f"{_AUTOSCALING}/class": "hpa.autoscaling.knative.dev", f"{_AUTOSCALING}/metric": "heat"}),
+        "",
+    ),
+    "a gauge without a target": (
+        _scaled(metric="gauge:jobs"),
+        "annotation autoscaling.knative.dev/metric: gauge:jobs has no",
+    ),
+    "metrics that are none": (
+        service({f"{_OWN}/metric": "heat=5"}),
+        "annotation autoscaling.serving.dev/metric: 'heat=5'",
+    ),
+    "metrics beside a metric": (
+        service({f"{_OWN}/metric": "rps=5", f"{_AUTOSCALING}/metric": "rps"}),
+        "annotation autoscaling.serving.dev/metric: autoscaling.knative.dev/metric stands beside it",
+    ),
+    "a goal": (service({f"{_OWN}/slo": "p95 < 300ms"}), ""),
+    "no goal": (service({f"{_OWN}/slo": "p40<1s"}), "annotation autoscaling.serving.dev/slo: 'p40<1s' is not right"),
+    "a goal beside a learnt target": (
+        service({f"{_OWN}/slo": "p95<300ms", f"{_OWN}/target": "use"}),
+        "annotation autoscaling.serving.dev/slo: autoscaling.serving.dev/target: use stands beside it",
+    ),
+    "a goal of another class": (
+        service({f"{_OWN}/slo": "p95<300ms", f"{_AUTOSCALING}/class": "hpa.autoscaling.knative.dev"}),
+        "annotation autoscaling.serving.dev/slo: only the class kpa",
+    ),
+    "dormant": (service({"serving.dev/dormant": "only,after=10s"}), ""),
+    "not dormant": (service({"serving.dev/dormant": "soon"}), "annotation serving.dev/dormant: 'soon' is not right"),
+    "calls": (service({"serving.dev/dormant-call": "POST /sleep?level=1, POST /wake_up"}), ""),
+    "one call": (
+        service({"serving.dev/dormant-call": "POST /sleep"}),
+        "annotation serving.dev/dormant-call: 'POST /sleep'",
+    ),
+    "no cpu": (service({"serving.dev/start-cpu": "fast"}), "annotation serving.dev/start-cpu: 'fast' is not right"),
+    "a place of the queue-proxy": (
+        service({"serving.dev/queue-proxy": "inside"}),
+        "annotation serving.dev/queue-proxy: 'inside' is not valid; expected beside or in-process",
+    ),
+    "a rollout": (service(own={"serving.knative.dev/rolloutDuration": "380s"}), ""),
+    "a rollout without a unit": (
+        service(own={"serving.knative.dev/rollout-duration": "10"}),
+        "annotation serving.knative.dev/rollout-duration: '10' is not right; expected a duration of at least 0s",
+    ),
+    "a privileged container": (
+        service(
+            containers=[{"image": "x", "ports": [{}]}, {"image": "other", "securityContext": {"privileged": True}}]
+        ),
+        "spec.template.spec.containers[1].securityContext.privileged: must not set the field(s)",
+    ),
+    "an init container with rights": (
+        service(initContainers=[{"image": "other", "securityContext": {"procMount": "Unmasked"}}]),
+        "spec.template.spec.initContainers[0].securityContext.procMount: must not set the field(s)",
+    ),
+    "added capabilities": (
+        service(containers=[{"image": "x", "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]),
+        "spec.template.spec.containers[0].securityContext.capabilities.add: must not set the field(s)",
+    ),
+    "a low port": (
+        service(containers=[{"image": "x", "securityContext": {"capabilities": {"add": ["NET_BIND_SERVICE"]}}}]),
+        "",
+    ),
+    "a folder of the node": (
+        service(
+            containers=[{"image": "x", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
+            volumes=[{"name": "v", "hostPath": {"path": "/"}}],
+        ),
+        "spec.template.spec.volumes[0].hostPath: HostPath volume support is disabled, but found HostPath volume v",
+    ),
+}

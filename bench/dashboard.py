@@ -1,4 +1,4 @@
-"""What a tick of the dashboard costs the server and the page's main thread.
+"""What a tick of the dashboard costs the server and the page's main thread: of a revision, and of the overview.
 
     python bench/dashboard.py [--revisions N] [--pods N] [--ticks N] [--quick]
 
@@ -26,6 +26,14 @@ from tests.integration.browser import Browser, browser
 NODES = 50
 PERIOD_S = 2.0
 DICE = random.Random(1)
+VIEWS = (
+    (
+        "revision",
+        "#default/service-000-00001",
+        "return document.querySelectorAll('.u-wrap canvas').length >= 2",
+    ),
+    ("overview", "", "return document.querySelectorAll('#rows tr').length > 0"),
+)
 WATCH = """
 window.tasks = [];
 new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((one) => one.duration)))
@@ -120,7 +128,8 @@ async def measure(revision_count: int, pod_count: int, tick_count: int) -> None:
     ticking = asyncio.create_task(tick())
     if shutil.which("chromedriver"):
         with browser() as window:
-            await asyncio.to_thread(capture, window, url, tick_count)
+            for name, at, drawn in VIEWS:
+                await asyncio.to_thread(capture, window, f"{url}/{at}", tick_count, name=name, drawn=drawn)
     else:
         await asyncio.sleep(tick_count * PERIOD_S)
     ticking.cancel()
@@ -129,11 +138,13 @@ async def measure(revision_count: int, pod_count: int, tick_count: int) -> None:
     print(f"{revision_count} revisions, {pod_count} pods: tick {statistics.median(ticks_ms):.1f} ms, rows {size} bytes")
 
 
-def capture(window: Browser, url: str, tick_count: int) -> None:
+def capture(window: Browser, url: str, tick_count: int, *, name: str, drawn: str) -> None:
     """Open the page, let it live, and print how busy its main thread was."""
+    # A page that differs in its fragment alone is not loaded again.
+    window.open("about:blank")
     window.open(url)
     window.run(WATCH)
-    window.until("return document.querySelectorAll('.u-wrap canvas').length >= 2")
+    window.until(drawn)
     paint_ms = window.run("return performance.getEntriesByName('first-contentful-paint')[0].startTime")
     time.sleep(PERIOD_S)
     window.run("window.tasks.length = 0")
@@ -143,7 +154,7 @@ def capture(window: Browser, url: str, tick_count: int) -> None:
     tasks_ms = sorted(window.run("return window.tasks"))
     longest = f"longest {tasks_ms[-1]:.0f} ms, {len(tasks_ms)} above 50 ms" if tasks_ms else "none above 50 ms"
     print(
-        f"first paint {paint_ms:.0f} ms; main thread {busy_ms / tick_count:.0f} ms an update, tasks in {tick_count}: {longest}"
+        f"{name}: first paint {paint_ms:.0f} ms; main thread {busy_ms / tick_count:.0f} ms an update, tasks in {tick_count}: {longest}"
     )
 
 

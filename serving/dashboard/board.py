@@ -24,12 +24,17 @@ COLUMNS = (
 """The columns of a row: requests in flight, pod counts, responses a second by class, latencies in seconds."""
 
 _BUNCH = 128
+_RATES = slice(COLUMNS.index("rps_2xx"), COLUMNS.index("rps_5xx") + 1)
 
 _DECISIONS_MAX = 200
 # Deletions kept for pages that have not received them. A page that is further behind receives everything again.
 _GONE_MAX = 10_000
 # A sample older than this, in seconds, is drawn as unknown: decisions arrive every 2 s.
 _SAMPLE_VALID_S = 10.0
+
+STEP_S = 20
+STEPS = 45
+"""The steps of a sparkline: the last 15 minutes."""
 
 _Key = tuple[str, str]
 """Kind ("service", "revision", "pod") and "namespace/name"."""
@@ -69,6 +74,49 @@ class RevisionHistory:
             del column[: max(0, len(column) - self._rows_max)]
 
 
+class Sparklines:
+    """Sums of requests and of server errors a second, a step each 20 s. A revision without a row is forgotten."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._ticks = array("f", [0.0] * STEPS)
+        self._sums: dict[str, tuple[array[float], array[float]]] = {}
+
+    def add(self, at_s: float, rates: Mapping[str, Sequence[float | None]]) -> None:
+        """Add one tick: responses a second by class, from 2xx to 5xx, of each revision."""
+        self._move(int(at_s // STEP_S))
+        self._ticks[-1] += 1
+        for key in self._sums.keys() - rates.keys():
+            del self._sums[key]
+        for key, classes in rates.items():
+            total, errors = sum(one or 0.0 for one in classes), classes[-1] or 0.0
+            if not total and key not in self._sums:
+                continue
+            sums = self._sums.setdefault(key, (array("f", [0.0] * STEPS), array("f", [0.0] * STEPS)))
+            sums[0][-1] += total
+            sums[1][-1] += errors
+
+    def read(self) -> dict[str, Any]:
+        """The step of the last sums, the ticks in each step, and the sums of revisions that had requests."""
+        sums = {
+            key: [[round(one, 2) for one in column] for column in columns]
+            for key, columns in self._sums.items()
+            if any(columns[0])
+        }
+        return {"step_s": STEP_S, "step": self._step, "ticks": list(self._ticks), "sums": sums}
+
+    def _move(self, step: int) -> None:
+        """Begin the step of a time; steps without a tick are empty. A clock that goes back stays in the present step."""
+        count = min(STEPS, step - self._step)
+        if count <= 0:
+            return
+        self._step = step
+        empty = array("f", [0.0] * count)
+        for column in (self._ticks, *(one for columns in self._sums.values() for one in columns)):
+            del column[:count]
+            column.extend(empty)
+
+
 class Board:
     """The state of one cluster. ``rows_max`` bounds the history of each revision."""
 
@@ -76,6 +124,7 @@ class Board:
         self.nodes = Nodes(placement or PlacementSettings())
         self.version = 0
         self.history = RevisionHistory(rows_max)
+        self.sparklines = Sparklines()
         self._views: dict[_Key, tuple[int, View]] = {}
         self._gone: deque[tuple[int, _Key]] = deque(maxlen=_GONE_MAX)
         self._pods: dict[str, dict[str, View]] = {}
@@ -83,6 +132,7 @@ class Board:
         self._samples: dict[str, Mapping[str, Any]] = {}
         self._requests: Mapping[str, RequestRates] | None = None
         self._decisions: dict[str, deque[Mapping[str, Any]]] = {}
+        self._changed_s: dict[str, float] = {}
         self._rows: dict[str, list[float | None]] = {}
 
     def put(self, kind: str, key: str, view: View | None) -> None:
@@ -117,6 +167,8 @@ class Board:
             "is_change": outcome["apply_count"] is not None,
             "wanted": wanted if isinstance(wanted, int) else None,
         }
+        if seen["is_change"]:
+            self._changed_s[key] = max(seen["at_s"], self._changed_s.get(key, 0.0))
         decisions = self._decisions.setdefault(key, deque(maxlen=_DECISIONS_MAX))
         # A stream that reconnects repeats recent decisions.
         if all(one["at_s"] != seen["at_s"] for one in decisions):
@@ -132,6 +184,7 @@ class Board:
         before = self._rows
         self._rows = {key: self._row(key, at_s) for kind, key in self._views if kind == "revision"}
         self.history.add(at_s, self._rows)
+        self.sparklines.add(at_s, {key: row[_RATES] for key, row in self._rows.items()})
         return {key: row for key, row in self._rows.items() if row != before.get(key)}
 
     @property
@@ -172,6 +225,10 @@ class Board:
         """The last decisions about a revision, oldest first."""
         return list(self._decisions.get(revision, ()))
 
+    def changed_s(self) -> dict[str, float]:
+        """The time of the last change of each revision's scale, in seconds since the epoch."""
+        return self._changed_s
+
     def last_decisions(self) -> dict[str, Mapping[str, Any]]:
         """The last decision about each revision."""
         return {key: decisions[-1] for key, decisions in self._decisions.items()}
@@ -192,6 +249,7 @@ class Board:
         if kind == "revision":
             self._samples.pop(key, None)
             self._decisions.pop(key, None)
+            self._changed_s.pop(key, None)
 
     def _row(self, key: str, at_s: float) -> list[float | None]:
         pods = self._pods.get(key, {}).values()

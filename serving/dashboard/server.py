@@ -1,7 +1,7 @@
 """HTTP server of the page: static files, the history of a revision, and server-sent events.
 
 ``/`` serves the page; ``/events?revision=NAMESPACE/NAME`` sends everything once and then each change, with the pods of that
-revision; ``/history?revision=`` returns its last hour; ``/policy?revision=`` the rates by which its pods are kept, and the
+revision, or without one with the sparklines of all; ``/history?revision=`` returns its last hour; ``/policy?revision=`` the rates by which its pods are kept, and the
 savings; ``POST /logs`` follows the logs of a service (``logs``); ``/state`` returns everything once as JSON, for the terminal;
 ``/healthz``.
 
@@ -195,7 +195,10 @@ class Pages:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         page = _OpenPage(request.query.get("revision", ""), self._board.version)
-        page.send("all", self._all(page.revision))
+        overview = (
+            {} if page.revision else {"sparklines": self._board.sparklines.read(), "changed_s": self._board.changed_s()}
+        )
+        page.send("all", {**self._all(page.revision), **overview})
         self._pages.add(page)
         try:
             while not page.is_lost:

@@ -37,7 +37,7 @@ def test_a_service_woken_from_zero_is_seen_to_wake(tmp_path: Path) -> None:
         stage("deploy", "hello", str(stage.state), "--command", SAMPLE, "--initial-scale", "0", "--concurrency", "10")
         window.capture(dark=False, width=1280, height=860)
         window.run_before_load(_SLOW_HISTORY)
-        window.open(stage("dashboard").stdout.strip())
+        window.open(f"{stage('dashboard').stdout.strip()}#default/hello-00001")
         window.until("return document.querySelector('#facts dd')?.textContent === 'At zero'")
         window.until("return Boolean(window.release)")
         act_by_token(stage, window)

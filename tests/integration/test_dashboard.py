@@ -175,7 +175,7 @@ async def test_a_woken_revision_is_seen_to_wake() -> None:
 
 def _open(window: Browser, url: str) -> None:
     window.capture(dark=False, width=1200, height=900)
-    window.open(url)
+    window.open(f"{url}#default/{NAME}")
     window.until("return document.getElementById('name').textContent === arguments[0]", NAME)
     assert window.run("return document.querySelector('#facts dd').textContent") == "At zero"
 

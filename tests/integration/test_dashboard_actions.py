@@ -107,7 +107,7 @@ async def test_the_page_acts_with_the_token_and_shows_what_the_api_says() -> Non
 
 def _act(window: Browser, url: str) -> None:
     window.capture(dark=True, width=390, height=844)
-    window.open(url)
+    window.open(f"{url}#default/hello-00002")
     window.until("return !document.getElementById('act').hidden")
     window.run("document.getElementById('act').open = true; document.getElementById('min').value = 12")
     said = "return document.getElementById('done').textContent.includes(arguments[0])"
@@ -151,7 +151,7 @@ def _tab_to(window: Browser, wanted: str) -> None:
 
 def _act_by_keyboard(window: Browser, url: str) -> None:
     window.capture(dark=False, width=1200, height=900)
-    window.open(url)
+    window.open(f"{url}#default/hello-00002")
     window.until("return !document.getElementById('act').hidden")
     _tab_to(window, "act-title")
     window.press("Enter")

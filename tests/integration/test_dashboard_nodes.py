@@ -114,7 +114,7 @@ async def test_the_page_shows_nodes_and_opens_reasons_by_keyboard(tmp_path: Path
 
 def capture(window: Browser, url: str) -> None:
     window.capture(dark=False, width=1200, height=900)
-    window.open(url)
+    window.open(f"{url}#{KEY}")
     window.until("return document.querySelectorAll('#nodes li').length === 3")
     # Objects, their use and the next pod come one after the other.
     west = window.until(
@@ -168,7 +168,7 @@ async def test_the_page_shows_groups_and_why_a_node_goes(tmp_path: Path) -> None
 
 def check_groups(window: Browser, url: str, folder: Path) -> None:
     window.capture(dark=False, width=1400, height=900)
-    window.open(url)
+    window.open(f"{url}#{KEY}")
     line = window.until("return document.querySelector('#groups li')?.textContent")
     assert "3 nodes, 1 to go, 1 on the way, from 1 to 4" in line
     assert "85.5 % of CPU and 20 % of memory requested by 5 pods and 2 to come" in line

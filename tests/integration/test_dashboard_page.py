@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from serving.aio.clock import wall_s
-from serving.cluster.kinds import REVISION, SERVING_SERVICE
+from serving.cluster.kinds import REVISION
 from serving.scaling.adaptive.policy import policy_of
 from serving.settings.autoscaler import AutoscalerSettings
 from tests.integration.browser import Browser, browser
@@ -32,14 +32,19 @@ SENTENCE = (
 
 
 async def seen(
-    stage: DashboardStage, capture: Callable[[Browser], None], *, width: int = 1400, height: int = 900
+    stage: DashboardStage,
+    capture: Callable[[Browser], None],
+    *,
+    width: int = 1400,
+    height: int = 900,
+    at: str = "#default/hello-00002",
 ) -> None:
-    """Open the page in a window of a size, and check it."""
+    """Open the page of a revision in a window of a size, and check it."""
 
     def opened() -> None:
         with browser() as window:
             window.capture(dark=False, width=width, height=height)
-            window.open(stage.url)
+            window.open(f"{stage.url}/{at}")
             capture(window)
             assert window.violations() == []
 
@@ -92,24 +97,6 @@ async def test_a_revision_that_does_not_get_ready_shows_why_on_the_first_screen(
     async with staged() as stage:
         for name in ("hello-00001", "hello-00002"):
             await fail(stage, name, status="Unknown", reason="Deploying")
-        await seen(stage, capture)
-
-
-async def test_services_that_fail_come_first() -> None:
-    def capture(window: Browser) -> None:
-        window.until("return document.querySelectorAll('#services h2 b').length === 3")
-        names = window.run("return [...document.querySelectorAll('#services h2 b')].map((one) => one.textContent)")
-        assert names == ["zeta", "hello", "alpha"]
-        assert "3 services · 1 not ready" in window.run("return document.getElementById('totals').textContent")
-
-    async with staged() as stage:
-        for name, status in (("alpha", "True"), ("zeta", "False")):
-            spec = {"template": {"spec": {"containers": [{"image": "x"}]}}}
-            metadata = {"namespace": "default", "name": name}
-            service = {"apiVersion": API, "kind": "Service", "metadata": metadata, "spec": spec}
-            await stage.cluster.create(SERVING_SERVICE, service)
-            patch = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
-            await stage.cluster.patch(SERVING_SERVICE, "default", name, patch=patch, subresource="status")
         await seen(stage, capture)
 
 
@@ -167,7 +154,7 @@ async def test_revisions_without_traffic_fold_away() -> None:
             await stage.cluster.create(REVISION, body)
         traffic = {"traffic": [{"revisionName": "hello-00007", "percent": 100, "latestRevision": True}]}
         await stage.patch_status(traffic)
-        await seen(stage, capture)
+        await seen(stage, capture, at="#default/hello-00007")
 
 
 async def test_the_traffic_form_keeps_the_target_that_follows_the_latest_revision() -> None:

@@ -3,6 +3,7 @@ import { Actions } from "./actions.js";
 import { Charts, clock, make, number } from "./charts.js";
 import { Logs } from "./logs.js";
 import { Nodes } from "./nodes.js";
+import { Overview, grouped, problemOf, share } from "./overview.js";
 import { Policy } from "./policy.js";
 
 const by = (id) => document.getElementById(id);
@@ -14,6 +15,7 @@ const actions = new Actions();
 const logs = new Logs();
 const nodeList = new Nodes(by("nodes-part"), keyed);
 const policy = new Policy(by("policy-part"));
+const overview = new Overview(by("overview"), keyed, show);
 
 // What comes in.
 
@@ -32,8 +34,8 @@ function connect() {
     ({ columns, rows, pods, nodes, may_act: mayAct } = all);
     isLoaded = true;
     take(all.objects);
-    if (!objects.revision.has(selected) && first()) choose(first(), true);
-    else load();
+    overview.begin(all);
+    if (!leaveDeleted() && selected) load();
     show();
   });
   source.addEventListener("tick", (event) => {
@@ -43,11 +45,13 @@ function connect() {
     pods = tick.pods;
     nodes = tick.nodes ?? nodes;
     append(tick.at_s);
-    if (!selected || !objects.revision.has(selected)) choose(first(), true);
+    overview.add(tick.at_s, rows);
+    leaveDeleted();
     show();
   });
   source.addEventListener("decision", (event) => {
     const decision = JSON.parse(event.data);
+    overview.decided(decision);
     if (decision.key !== selected || decisions.some((one) => one.at_s === decision.at_s)) return;
     decisions.push(decision);
     showDecisions();
@@ -93,23 +97,39 @@ function append(at) {
 // What is chosen.
 
 const loadOf = (key) => (rows[key]?.[0] || 0) + (rows[key]?.[1] || 0);
-function first() {
-  return [...objects.revision.keys()].sort((a, b) => loadOf(b) - loadOf(a) || readyOf(b) - readyOf(a) || trafficOf(b) - trafficOf(a) || b.localeCompare(a))[0] || "";
-}
-function trafficOf(key) {
-  const view = objects.revision.get(key), service = objects.service.get(`${view.namespace}/${view.service}`);
-  return service ? share(service, view.name) : 0;
-}
-const readyOf = (key) => rows[key]?.[5] || 0;
 
-function choose(key, quietly) {
+// "" is the overview.
+function choose(key) {
   if (key === selected) return;
+  const before = selected;
   selected = key;
   history = null;
   decisions = [];
   pods = [];
-  if (quietly) window.history.replaceState(null, "", `#${key}`);
+  show();
+  if (key) { by("detail").focus(); scrollTo(0, 0); } else focusRow(before);
   connect();
+}
+
+// A page of a revision that was deleted shows its service's newest one, else the overview. Whether it did.
+function leaveDeleted() {
+  // A dashboard that has just started does not know the revisions yet.
+  if (!selected || objects.revision.has(selected) || !objects.revision.size) return false;
+  const service = selected.replace(/-[^-]+$/, ""), next = grouped(objects).get(service)?.revisions[0]?.[0] || "";
+  window.history.replaceState(null, "", `${location.pathname}${location.search}${next && `#${next}`}`);
+  choose(next);
+  return true;
+}
+
+// Back from a revision the focus is where it was.
+function focusRow(revision) {
+  const link = [...by("rows").querySelectorAll("th a")].find((one) => one.hash === `#${revision}`);
+  (link || by("overview-title")).focus();
+}
+
+// The revision in the address.
+function asked() {
+  try { return decodeURIComponent(location.hash.slice(1)); } catch { return ""; }
 }
 
 // On a narrow screen the list folds away, so that the charts of the chosen revision are on the first screen.
@@ -118,9 +138,9 @@ function foldList() { by("list").open = !narrow.matches; }
 narrow.addEventListener("change", foldList);
 
 addEventListener("hashchange", () => {
-  const key = decodeURIComponent(location.hash.slice(1));
+  const key = asked();
   if (narrow.matches) by("list").open = false;
-  if (objects.revision.has(key)) choose(key);
+  if (!key || objects.revision.has(key)) choose(key);
 });
 
 // What is shown.
@@ -155,14 +175,14 @@ function revisionState(view, row) {
   return ["Starting", "wait"];
 }
 
-// 0 for a service that fails, 1 for one that starts or is not known yet, 2 for others: the order of the list.
-function trouble({ view, revisions }) {
-  if (view.ready === "False") return 0;
-  return view.ready !== "True" || revisions.some(([key, one]) => revisionState(one, rows[key])[0] === "Starting") ? 1 : 2;
-}
-
 function show() {
   if (document.hidden) return;
+  const failing = overview.show(objects, rows, !selected);
+  const count = objects.service.size + objects.revision.size;
+  by("overview").hidden = Boolean(selected) || !count;
+  by("empty").hidden = Boolean(count) || !isLoaded;
+  document.querySelector("nav").hidden = !selected || !count;
+  document.body.dataset.view = selected ? "revision" : "overview";
   showServices();
   showDetail();
   showPods();
@@ -170,23 +190,17 @@ function show() {
   policy.show(objects.revision.has(selected) ? selected : "", loadOf(selected) > 0);
   const ready = Object.values(rows).reduce((sum, row) => sum + (row[5] || 0), 0);
   const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
-  write(by("list-title"), `Services and revisions (${objects.service.size})`);
-  const failing = [...objects.service.values()].filter((one) => one.ready === "False").length;
-  by("totals").textContent = [many(objects.service.size, "service"), ...(failing ? [`${failing} not ready`] : []), many(objects.revision.size, "revision"), `${many(ready, "pod")} ready`].join(" · ");
+  by("failing").hidden = !failing;
+  write(by("failing"), `${failing} failing`);
+  write(by("totals"), [many(objects.service.size, "service"), many(objects.revision.size, "revision"), `${many(ready, "pod")} ready`].join(" · "));
+  const title = `${failing ? `(${failing} failing) ` : ""}${selected ? `${selected.split("/")[1]} - ` : ""}serving`;
+  if (document.title !== title) document.title = title;
 }
 
 function showServices() {
-  const wanted = by("filter").value.trim().toLowerCase();
-  const groups = new Map([...objects.service].map(([key, view]) => [key, { view, revisions: [] }]));
-  for (const [key, view] of objects.revision) {
-    const service = `${view.namespace}/${view.service}`;
-    if (!groups.has(service)) groups.set(service, { view: { name: view.service || view.name, namespace: view.namespace, url: "", ready: "Unknown", traffic: [] }, revisions: [] });
-    groups.get(service).revisions.push([key, view]);
-  }
-  const items = [...groups].filter(([key, one]) => !wanted || key.includes(wanted) || one.revisions.some(([name]) => name.includes(wanted)))
-    .sort((a, b) => trouble(a[1]) - trouble(b[1]) || a[0].localeCompare(b[0]))
-    .map(([key, one]) => [key, { ...one, revisions: one.revisions.sort((a, b) => b[0].localeCompare(a[0])).map(([name, view]) => [name, view, rows[name]]), selected: one.revisions.some(([name]) => name === selected) && selected }]);
-  keyed(by("services"), items, drawService, "section");
+  const own = [...grouped(objects)].filter(([, one]) => one.revisions.some(([key]) => key === selected));
+  write(by("list-title"), `Revisions (${own[0]?.[1].revisions.length ?? 0})`);
+  keyed(by("services"), own.map(([key, one]) => [key, { ...one, revisions: one.revisions.map(([name, view]) => [name, view, rows[name]]), selected }]), drawService, "section");
 }
 
 function drawService(node, { view, revisions }) {
@@ -211,8 +225,6 @@ function drawService(node, { view, revisions }) {
 }
 
 const isTagged = (service, name) => service.traffic.some((one) => one.revision === name && one.tag);
-
-const share = (service, name) => service.traffic.filter((one) => one.revision === name).reduce((sum, one) => sum + one.percent, 0);
 
 function drawRevision(node, { key, one, row, share: percent, isChosen }) {
   const [text, tone] = revisionState(one, row);
@@ -239,7 +251,6 @@ function write(node, text) {
 function showDetail() {
   const view = objects.revision.get(selected);
   by("detail").hidden = !view;
-  by("empty").hidden = Boolean(view) || !isLoaded;
   if (!view) return;
   by("name").textContent = view.name;
   const row = rows[selected] || [];
@@ -269,9 +280,7 @@ function showFacts(root, facts) {
 
 // A revision that fails, or does not get ready, says why before anything else; the message ends with the last lines of the app's log.
 function showProblem(view) {
-  const failed = view.conditions.find((one) => one.status === "False" && one.message && one.type !== "Active" && one.type !== "Ready")
-    || view.conditions.find((one) => one.status === "False" && one.message && one.type === "Ready")
-    || view.conditions.find((one) => one.status === "Unknown" && one.message && one.type === "ContainerHealthy");
+  const failed = problemOf(view);
   by("problem").hidden = !failed;
   if (!failed) return;
   const [title, message, hint] = by("problem").children;
@@ -322,7 +331,6 @@ by("theme").addEventListener("click", () => {
   charts.restyle();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { nameTheme(); charts.restyle(); });
-by("filter").addEventListener("input", showServices);
 by("range").addEventListener("change", (event) => {
   seconds = Number(event.target.value);
   if (history) charts.draw(history, decisions, seconds);
@@ -331,5 +339,5 @@ document.addEventListener("visibilitychange", () => { if (!document.hidden) { sh
 
 nameTheme();
 foldList();
-selected = decodeURIComponent(location.hash.slice(1));
+selected = asked();
 connect();

@@ -1,0 +1,256 @@
+// The overview: one row a service, those in trouble first. What is chosen stands in the address, so that a view can be shared.
+import { make, number } from "./charts.js";
+
+export const STATES = {
+  failing: ["Failing", "bad"], errors: ["Errors", "bad"], waking: ["Waking", "wait"], serving: ["Serving", "good"], dormant: ["Dormant", "sleep"], zero: ["At zero", "off"],
+};
+const ORDER = Object.keys(STATES);
+const ROWS_FIRST = 100, ERRORS_FROM = 0.01, RECENT_STEPS = 2;
+const NUMBERS = 3;
+const SPARK = { width: 110, height: 16 };
+const by = (id) => document.getElementById(id);
+
+// The revisions of each service; one without a service stands for itself.
+export function grouped(objects) {
+  const groups = new Map([...objects.service].map(([key, view]) => [key, { view, revisions: [] }]));
+  for (const [key, view] of objects.revision) {
+    const service = `${view.namespace}/${view.service || view.name}`;
+    if (!groups.has(service)) groups.set(service, { view: { name: view.service || view.name, namespace: view.namespace, url: "", ready: view.ready, conditions: view.conditions, traffic: [], created: view.created }, revisions: [] });
+    groups.get(service).revisions.push([key, view]);
+  }
+  for (const one of groups.values()) one.revisions.sort((a, b) => b[1].created.localeCompare(a[1].created) || b[0].localeCompare(a[0]));
+  return groups;
+}
+
+// The condition that says why a revision does not serve; none while its pods just start.
+export function problemOf(view) {
+  const found = (status, is) => view.conditions.find((one) => one.status === status && one.message && is(one.type));
+  return found("False", (type) => type !== "Active" && type !== "Ready") || found("False", (type) => type === "Ready") || found("Unknown", (type) => type === "ContainerHealthy");
+}
+
+export const share = (service, name) => service.traffic.filter((one) => one.revision === name).reduce((sum, one) => sum + one.percent, 0);
+
+export class Overview {
+  constructor(root, keyed, onChange) {
+    this.root = root;
+    this.keyed = keyed;
+    this.columns = [];
+    this.isAll = false;
+    this.sparklines = null;
+    this.changes = {};
+    this.wanted = read();
+    by("filter").value = this.wanted.text;
+    const changed = () => {
+      this.wanted = { text: by("filter").value, namespace: by("namespace").value, state: by("states").querySelector(":checked")?.value || "" };
+      write(this.wanted);
+      onChange();
+    };
+    for (const id of ["filter", "namespace", "states"]) by(id).addEventListener("input", changed);
+    by("all-rows").addEventListener("click", () => { this.isAll = true; onChange(); });
+    root.addEventListener("keydown", (event) => this.#move(event));
+    addEventListener("popstate", () => {
+      this.wanted = read();
+      by("filter").value = this.wanted.text;
+      onChange();
+    });
+  }
+
+  // What the page gets when it connects.
+  begin({ columns, sparklines, changed_s: changes }) {
+    this.columns = columns;
+    if (sparklines) Object.assign(this, { sparklines, changes });
+  }
+
+  // One more tick, added up as the server does it.
+  add(at, rows) {
+    const all = this.sparklines;
+    if (!all) return;
+    const step = Math.floor(at / all.step_s), move = Math.min(all.ticks.length, step - all.step);
+    if (move > 0) {
+      all.step = step;
+      for (const column of [all.ticks, ...Object.values(all.sums).flat()]) column.splice(0, move), column.push(...Array(move).fill(0));
+    }
+    all.ticks[all.ticks.length - 1] += 1;
+    const [first, last] = [this.columns.indexOf("rps_2xx"), this.columns.indexOf("rps_5xx")];
+    for (const [key, row] of Object.entries(rows)) {
+      const total = sum(row.slice(first, last + 1));
+      if (!total && !all.sums[key]) continue;
+      const sums = all.sums[key] ??= [all.ticks.map(() => 0), all.ticks.map(() => 0)];
+      sums[0][sums[0].length - 1] += total;
+      sums[1][sums[1].length - 1] += row[last] || 0;
+    }
+  }
+
+  decided(decision) {
+    if (decision.is_change) this.changes[decision.key] = Math.max(this.changes[decision.key] || 0, decision.at_s);
+  }
+
+  show(objects, rows, isShown) {
+    const lines = [...grouped(objects)].map(([key, one]) => this.#line(key, one, rows)).sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || compare(a.key, b.key));
+    const failing = lines.filter((one) => one.state === "failing").length;
+    if (!isShown) return failing;
+    const { text, namespace, state } = this.wanted, part = text.trim().toLowerCase();
+    const matching = lines.filter((one) => (!namespace || one.namespace === namespace) && (!part || `${one.key} ${one.host} ${one.names}`.toLowerCase().includes(part)));
+    this.#choices(lines, matching);
+    const found = matching.filter((one) => !state || one.state === state);
+    const shown = this.isAll ? found : found.slice(0, ROWS_FIRST);
+    this.keyed(by("rows"), shown.map(({ names, ...one }) => [one.key, one]), draw);
+    by("all-rows").hidden = shown.length === found.length;
+    set(by("all-rows"), `Show all ${found.length}`);
+    by("none").hidden = found.length > 0;
+    set(by("found"), found.length === lines.length ? "" : `${found.length} of ${lines.length} shown`);
+    return failing;
+  }
+
+  #line(key, { view, revisions }, rows) {
+    const at = (revision, name) => rows[revision]?.[this.columns.indexOf(name)] ?? null;
+    const total = (name) => sum(revisions.map(([one]) => at(one, name)));
+    const newest = revisions[0];
+    const live = revisions.filter(([, one]) => share(view, one.name) > 0);
+    const [ready, starting, dormant, held] = ["ready", "starting", "dormant", "held"].map(total);
+    const desired = sum(revisions.map(([one]) => at(one, "desired") ?? at(one, "ready")));
+    const recent = this.#recent(revisions);
+    const failed = [newest, ...live].find((one) => one && (one[1].ready === "False" || view.ready !== "True") && problemOf(one[1]));
+    let state = "zero", why = "";
+    if (failed || view.ready === "False") {
+      state = "failing";
+      why = failed ? problemOf(failed[1]).message : (view.conditions.find((one) => one.type === "Ready") || {}).message || "not ready";
+    } else if (recent.errors / recent.requests >= ERRORS_FROM) [state, why] = ["errors", `${percent(recent.errors / recent.requests)} of the last responses were 5xx`];
+    else if (!ready && (held || starting || desired)) [state, why] = ["waking", [held ? `${number(held)} request${held === 1 ? " waits" : "s wait"}` : "", starting ? `${number(starting)} pod${starting === 1 ? " starts" : "s start"}` : ""].filter(Boolean).join(", ")];
+    else if (ready && dormant === ready) state = "dormant";
+    else if (ready) state = "serving";
+    else if (view.ready !== "True" && revisions.length) [state, why] = ["waking", (view.conditions.find((one) => one.type === "Ready") || {}).message || "not ready yet"];
+    const latencies = revisions.map(([one]) => at(one, "p95_s")).filter((one) => one != null);
+    const main = failed || live[0] || newest;
+    const changed = Math.max(...revisions.flatMap(([one, its]) => [this.changes[one] || 0, Date.parse(its.created) / 1000 || 0]), Date.parse(view.created) / 1000 || 0);
+    const rates = ["rps_2xx", "rps_3xx", "rps_4xx", "rps_5xx"];
+    return {
+      key, state, why: brief(why), name: view.name, namespace: view.namespace, url: view.url, host: view.url.replace(/^https?:\/\//, ""), revision: main?.[0] || "", names: revisions.map(([one]) => one).join(" "),
+      rps: revisions.some(([one]) => at(one, "rps_2xx") != null) ? number(sum(rates.map(total))) : "–", p95: latencies.length ? duration(Math.max(...latencies)) : "–",
+      errors: recent.requests ? percent(recent.errors / recent.requests) : "–", pods: desired === ready ? number(ready) : `${number(ready)} → ${number(desired)}`,
+      spark: this.#spark(revisions), age: changed ? age(Date.now() / 1000 - changed) : "–",
+    };
+  }
+
+  // Requests and errors of the last steps together.
+  #recent(revisions) {
+    const of = (place) => sum(revisions.flatMap(([one]) => this.sparklines?.sums[one]?.[place].slice(-RECENT_STEPS) || []));
+    return { requests: of(0), errors: of(1) };
+  }
+
+  #spark(revisions) {
+    const columns = revisions.map(([one]) => this.sparklines?.sums[one]?.[0]).filter(Boolean);
+    if (!columns.length) return "";
+    const values = this.sparklines.ticks.map((ticks, place) => ticks ? sum(columns.map((one) => one[place])) / ticks : 0);
+    const most = Math.max(...values);
+    if (!most) return "";
+    const x = (place) => (SPARK.width * place / (values.length - 1)).toFixed(0), y = (value) => (SPARK.height - 1 - (SPARK.height - 2) * value / most).toFixed(1);
+    return values.map((value, place) => `${x(place)},${y(value)}`).join(" ");
+  }
+
+  // The choices with counts; a namespace or state that is asked for stays, though nothing has it now.
+  #choices(lines, matching) {
+    const names = [...new Set([...lines.map((one) => one.namespace), this.wanted.namespace])].filter(Boolean).sort();
+    this.keyed(by("namespace"), [["", "All namespaces"], ...names.map((one) => [one, one])], (node, text) => Object.assign(node, { value: node.dataset.key, textContent: text }), "option");
+    by("namespace").value = this.wanted.namespace;
+    by("namespace").parentNode.hidden = names.length < 2;
+    const count = (state) => matching.filter((one) => one.state === state).length;
+    this.keyed(by("states-list"), [["", ["All", "", matching.length]], ...ORDER.map((one) => [one, [...STATES[one], count(one)]])], (node, [text, tone, its]) => {
+      if (!node.firstChild) node.append(make("input", { type: "radio", name: "state", value: node.dataset.key }), make("span"), make("b"));
+      node.className = its ? tone : "";
+      set(node.children[1], text);
+      set(node.children[2], String(its));
+    }, "label");
+    const chosen = by("states").querySelector(`input[value="${this.wanted.state}"]`);
+    if (chosen && !chosen.checked) chosen.checked = true;
+  }
+
+  // Arrows go from row to row, "/" to the filter.
+  #move(event) {
+    const isText = event.target.matches("input[type=search], select");
+    if (event.key === "/" && !isText) { event.preventDefault(); by("filter").focus(); return; }
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step || event.target.matches("select, input[type=radio]")) return;
+    const links = [...by("rows").querySelectorAll("th a")], place = links.indexOf(event.target.closest("tr")?.querySelector("th a"));
+    if (place < 0 && step < 0) return;
+    event.preventDefault();
+    const next = place + step;
+    if (next < 0) by("filter").focus();
+    else links[Math.min(links.length - 1, next)]?.focus();
+  }
+}
+
+// The first and the last line: of a traceback the last one says what happened.
+function brief(text) {
+  const lines = text.split("\n").map((one) => one.trim()).filter(Boolean);
+  const first = (lines[0] || "").replace(/ *Traceback \(most recent call last\):$/, "");
+  return lines.length > 1 ? `${first} ${lines.at(-1)}`.trim() : lines[0] || "";
+}
+
+const sum = (values) => values.reduce((total, one) => total + (one || 0), 0);
+const compare = (a, b) => a < b ? -1 : a > b ? 1 : 0;
+const percent = (ratio) => ratio === 0 ? "0 %" : ratio < 0.01 ? "< 1 %" : `${(100 * ratio).toFixed(0)} %`;
+const duration = (seconds) => seconds < 10 ? `${number(seconds * 1000)} ms` : `${number(seconds)} s`;
+function set(node, text) { if (node.textContent !== text) node.textContent = text; }
+
+export function age(seconds) {
+  if (seconds < 60) return `${Math.max(0, Math.floor(seconds / 10)) * 10} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  return seconds < 172800 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 86400)} d`;
+}
+
+function read() {
+  const found = new URLSearchParams(location.search), state = found.get("state") || "";
+  return { text: found.get("q") || "", namespace: found.get("namespace") || "", state: ORDER.includes(state) ? state : "" };
+}
+
+function write({ text, namespace, state }) {
+  const found = new URLSearchParams();
+  for (const [name, value] of [["q", text], ["namespace", namespace], ["state", state]]) if (value) found.set(name, value);
+  history.replaceState(null, "", `${location.pathname}${found.size ? `?${found}` : ""}${location.hash}`);
+}
+
+function draw(node, one) {
+  if (!node.firstChild) build(node);
+  const { state, link, where, why, host, rps, p95, errors, pods, spark, line, age } = node.parts;
+  const [text, tone] = STATES[one.state];
+  state.className = `state ${tone}`;
+  set(state, text);
+  set(link, one.name);
+  if (one.revision) link.setAttribute("href", `#${one.revision}`);
+  else link.removeAttribute("href");
+  set(where, one.namespace);
+  link.title = one.name;
+  set(why, one.why);
+  why.title = one.why;
+  why.dataset.state = one.state;
+  set(host, one.host);
+  host.href = one.url;
+  host.title = one.url;
+  for (const [cell, value] of [[rps, one.rps], [p95, one.p95], [errors, one.errors], [pods, one.pods], [age, one.age]]) set(cell, value);
+  errors.classList.toggle("bad", one.state === "errors");
+  // A reason takes the room of numbers that there are none of.
+  const isQuiet = Boolean(one.why) && one.p95 === "–" && one.errors === "–";
+  why.colSpan = isQuiet ? 1 + NUMBERS : 1;
+  for (const cell of [rps, p95, errors]) cell.hidden = isQuiet;
+  spark.toggleAttribute("hidden", !one.spark);
+  line.setAttribute("points", one.spark);
+}
+
+// Roles are set, because a narrow screen shows rows as blocks, which are no rows to a reader otherwise.
+function build(node) {
+  const cell = (className, ...children) => { const found = make("td", { className }, ...children); found.setAttribute("role", "cell"); return found; };
+  const link = make("a"), where = make("small"), head = make("th", { className: "who", scope: "row" }, link, " ", where);
+  const [state, host, why] = [make("span"), make("a", { rel: "noreferrer" }), cell("because")];
+  const spark = document.createElementNS("http://www.w3.org/2000/svg", "svg"), line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
+  spark.setAttribute("viewBox", `0 0 ${SPARK.width} ${SPARK.height}`);
+  spark.setAttribute("preserveAspectRatio", "none");
+  spark.setAttribute("aria-hidden", "true");
+  spark.append(line);
+  head.setAttribute("role", "rowheader");
+  node.setAttribute("role", "row");
+  const [rps, p95, errors, pods, age] = ["num rps", "num p95", "num errors", "num pods", "num age"].map((name) => cell(name));
+  for (const [one, label] of [[rps, "/s"], [p95, "p95"], [errors, "5xx"], [pods, "pods"]]) one.dataset.label = label;
+  node.parts = { state, link, where, why, host, rps, p95, errors, pods, spark, line, age };
+  node.append(cell("what", state), head, cell("host", host), why, rps, p95, errors, pods, cell("spark", spark), age);
+}

@@ -188,6 +188,11 @@ def runs_in_queue_proxy(probe: object) -> bool:
     )
 
 
+def tcp_ports_of(containers: Iterable[Object]) -> list[int]:
+    """The ports for TCP in a pod's containers: those after the first of the container that serves."""
+    return [int(port["containerPort"]) for one in containers for port in (one.get("ports") or ())[1:]]
+
+
 def with_kubernetes_scheme(probe: Object) -> Object:
     """A readiness probe of the serving container for a pod: Knative accepts "http", Kubernetes only "HTTP"."""
     if not (runs_in_queue_proxy(probe) and nested(probe, "httpGet", "scheme")):

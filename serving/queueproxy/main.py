@@ -4,6 +4,7 @@ Environment (all of one pod; its parent derives the secrets, see ``serving.wire.
 
 - ``SERVING_POD_NAMESPACE``, ``SERVING_POD_REVISION``, ``SERVING_POD_NAME``: who it is. Needed.
 - ``SERVING_POD_APP``: where its app listens, "127.0.0.1:8080". Needed.
+- ``SERVING_POD_TCP_PORTS``: its further ports, for TCP, by containerPort, as JSON: ``{"5432": 23411}``.
 - ``SERVING_POD_LISTEN``, ``SERVING_POD_ADMIN_LISTEN``: where it listens itself; "0.0.0.0:8012" and "0.0.0.0:8022".
 - ``SERVING_POD_PROTOCOL``: the name of the app's port, "http1" or "h2c" (HTTP/2 with prior knowledge); "http1".
 - ``SERVING_POD_SERVICE``, ``SERVING_POD_CONFIGURATION``, ``SERVING_POD_IP``: for the request log.

@@ -63,7 +63,8 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of one pod's queue-proxy.
 
     ``listen`` and ``admin`` are the addresses for requests and for orders; a descriptor in ``listen_fds`` under "requests" or
-    "admin" goes before them. ``app`` is where the app listens. Without ``stats_url`` no statistics are reported; its token is
+    "admin" goes before them. ``app`` is where the app listens, and ``tcp_ports`` are further
+    ports of it, by containerPort. Without ``stats_url`` no statistics are reported; its token is
     ``stats_token``, or the content of ``stats_token_file``, read for each connection. A request must carry ``secret`` to be
     trusted; without a secret no request is. ``is_guarded``: only requests of activators are accepted. ``caller_key`` is the key
     with which the app requests its caller token; without one the request must come from its own network. ``ready_fd`` is a pipe
@@ -84,6 +85,7 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     revision: str
     pod: str
     app: Address
+    tcp_ports: dict[int, int] = {}
     listen: Address = ("0.0.0.0", 8012)  # noqa: S104 - a pod's own address is not known to a sidecar; its ports are
     admin: Address = ("0.0.0.0", 8022)  # noqa: S104 - as above
     listen_fds: dict[str, int] = {}
@@ -258,6 +260,11 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], object], str]] = {
     "revision": ("SERVING_POD_REVISION", _read_name, _A_NAME),
     "pod": ("SERVING_POD_NAME", _read_name, _A_NAME),
     "app": ("SERVING_POD_APP", _read_address, _AN_ADDRESS),
+    "tcp_ports": (
+        "SERVING_POD_TCP_PORTS",
+        lambda text: msgspec.json.decode(text, type=dict[int, int]),
+        'ports for TCP by containerPort, as in {"5432": 23411}',
+    ),
     "listen": ("SERVING_POD_LISTEN", _read_address, _AN_ADDRESS),
     "admin": ("SERVING_POD_ADMIN_LISTEN", _read_address, _AN_ADDRESS),
     "readiness": ("SERVING_POD_READINESS", read_probe, "a readinessProbe of core/v1 as JSON"),

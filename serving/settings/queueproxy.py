@@ -207,6 +207,11 @@ def variables_of(spec: Mapping[str, object]) -> dict[str, str]:
     }
 
 
+def tcp_variables(ports: Mapping[int, int]) -> dict[str, str]:
+    """The app's ports for TCP by containerPort, as an environment variable of its queue-proxy; none without such ports."""
+    return {"SERVING_POD_TCP_PORTS": msgspec.json.encode(ports).decode()} if ports else {}
+
+
 def load_variables(annotations: Mapping[str, str], *, app_port: int) -> dict[str, str]:
     """What a revision is scaled by, as environment variables of its queue-proxies: gauges with their page, tokens, a goal, and time to load.
 

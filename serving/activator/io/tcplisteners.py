@@ -126,7 +126,7 @@ class TcpListeners:
             (address, claim.port),
             self._handler,
             listener=Listener.PUBLIC.value,
-            make=lambda server, wiring: TcpConnection(server, wiring, claim.host.encode()),
+            make=lambda server, wiring: TcpConnection(server, wiring, host=claim.host.encode(), port=claim.port),
             shares_port=True,
         )
 

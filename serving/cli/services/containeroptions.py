@@ -236,10 +236,11 @@ def with_limits(resources: Mapping[str, Any] | None, limits: Mapping[str, str]) 
     return {**before, "limits": {**before.get("limits", {}), **limits}}
 
 
-def ports_of(before: Sequence[Object], *, port: int | None, h2c: bool | None) -> list[Object]:
-    """The ports of a container; what is None stays as before."""
-    if port is None and h2c is None:
+def ports_of(before: Sequence[Object], *, port: int | None, h2c: bool | None, tcp: Sequence[int] = ()) -> list[Object]:
+    """The ports of a container; what is None or empty stays as before."""
+    if port is None and h2c is None and not tcp:
         return list(before)
     old = before[0] if before else {}
     number = {"containerPort": port or old.get("containerPort") or _PORT}
-    return [{"name": "h2c", **number} if (old.get("name") == "h2c" if h2c is None else h2c) else number]
+    first = {"name": "h2c", **number} if (old.get("name") == "h2c" if h2c is None else h2c) else number
+    return [first, *([{"name": f"tcp-{one}", "containerPort": one} for one in tcp] or before[1:])]

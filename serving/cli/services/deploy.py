@@ -148,6 +148,13 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--start-events", type=click.Choice(["true", "false"]), help="Comments for streams while a pod starts.")
 @click.option("--tcp", metavar="PORTS", help="Take TCP connections at these ports, whatever they speak, as in 5432.")
 @click.option(
+    "--tcp-port",
+    "tcp_ports",
+    type=click.IntRange(1, 65535),
+    multiple=True,
+    help="Take TCP connections at this port too, for a port of its own: the app listens on $PORT_5432 for 5432.",
+)
+@click.option(
     "--replace", is_flag=True, help="Drop variables and scaling of the revision before that are not given again."
 )
 @click.option(
@@ -205,6 +212,10 @@ def _deployment(given: dict[str, Any]) -> Deployment:
     scaling = {key: value for key in _SCALING if (value := given.pop(key, None)) is not None}
     policy = {key: value for option, key in _POLICY.items() if (value := given.pop(option, None)) is not None}
     environment, secrets = taken_variables(given)
+    if given["tcp_ports"]:
+        # The annotation names all ports at which activators listen.
+        named = [one.strip() for one in policy.get(TCP_ANNOTATION, "").split(",") if one]
+        policy[TCP_ANNOTATION] = ",".join([*named, *(str(one) for one in given["tcp_ports"] if str(one) not in named)])
     problems = route_policy(policy).problems
     if problems:
         fail_usage("; ".join(problems))

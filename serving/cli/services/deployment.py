@@ -61,6 +61,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     fixed_port: int | None = None
     """The app's port if it ignores PORT; each pod then has a network of its own."""
     h2c: bool | None = None
+    tcp_ports: tuple[int, ...] = ()
+    """Ports of the app for TCP, besides its first."""
     scaling: Mapping[str, str] = {}
     policy: Mapping[str, str] = {}
     """Annotations of the service itself, which its Route gets (``serving.model.routepolicy``)."""
@@ -98,7 +100,7 @@ def manifest_of(asked: Deployment) -> Object:
         **asked.annotations,
     }
     container: Object = {"image": asked.image or asked.name, "env": variables_of(asked.environment, asked.secrets)}
-    ports = ports_of((), port=asked.fixed_port or asked.port, h2c=asked.h2c)
+    ports = ports_of((), port=asked.fixed_port or asked.port, h2c=asked.h2c, tcp=asked.tcp_ports)
     if ports:
         container["ports"] = ports
     if asked.limits:
@@ -138,7 +140,7 @@ def _merged_template(before: Object, wanted: Object, asked: Deployment) -> Objec
     container = {**old, **new, "image": image, "env": list(environment.values())}
     if asked.limits:
         container["resources"] = with_limits(old.get("resources"), asked.limits)
-    ports = ports_of(old.get("ports") or (), port=asked.fixed_port or asked.port, h2c=asked.h2c)
+    ports = ports_of(old.get("ports") or (), port=asked.fixed_port or asked.port, h2c=asked.h2c, tcp=asked.tcp_ports)
     if ports:
         container["ports"] = ports
     own = {key: value for key, value in wanted["spec"].items() if key != "volumes"}

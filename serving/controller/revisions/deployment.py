@@ -201,7 +201,7 @@ def _container(container: Object, revision: Object, *, serves: bool) -> Object:
     }
     if serves:
         port = _port(container)
-        made["ports"] = [port]
+        made["ports"] = [port, *(container.get("ports") or ())[1:]]
         # A server refuses a probe without a port.
         for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
             if container.get(probe):

@@ -26,13 +26,20 @@ from serving.model.objects import (
     namespace_of,
     nested,
     runs_in_queue_proxy,
+    tcp_ports_of,
     uid_of,
 )
 from serving.scaling.resolve import resolve_annotations
 from serving.scaling.spec import dormant_variables
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.innertls import DISABLED, InnerTlsSettings
-from serving.settings.queueproxy import QueueProxySettings, changed_variables, load_variables, variables_of
+from serving.settings.queueproxy import (
+    QueueProxySettings,
+    changed_variables,
+    load_variables,
+    tcp_variables,
+    variables_of,
+)
 from serving.settings.sidecar import SidecarSettings
 
 # The queue-proxy's ports for requests and for administration.
@@ -111,7 +118,9 @@ def _beside(container: Object, *, secret: str) -> Object:
     if not container.get("ports"):
         return made
     port: int = container["ports"][0]["containerPort"]
-    made["env"] = [*container.get("env", ()), {"name": "PORT", "value": str(port)}]
+    further = tcp_ports_of([container])
+    ports = {"PORT": port, **{f"PORT_{number}": number for number in further}}
+    made["env"] = [*container.get("env", ()), *({"name": name, "value": str(one)} for name, one in ports.items())]
     for name in _PROBES:
         if name in container:
             made[name] = _at_own_port(container[name], port)
@@ -165,6 +174,7 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         **variables_of(revision["spec"]),
         **_dormancy(revision),
         **load_variables(annotations_of(revision), app_port=port["containerPort"]),
+        **tcp_variables({number: number for number in tcp_ports_of([serving])}),
         "SERVING_QUEUEPROXY_DRAIN_GRACE_S": str(_drain_s(revision, sidecar)),
     }
     probe = serving.get("readinessProbe")

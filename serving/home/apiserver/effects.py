@@ -14,10 +14,11 @@ from serving.cluster.events import EventRecorder
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import CONFIG_MAP, CONFIGURATION, DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
 from serving.cluster.port import Cluster
-from serving.model.errors import SettingsError
+from serving.model.errors import Problem, SettingsError
 from serving.model.event import EventText, about, digest, new_event
-from serving.model.knative import COMMAND_ANNOTATION
+from serving.model.knative import COMMAND_ANNOTATION, TCP_ANNOTATION
 from serving.model.objects import Object, name_of, namespace_of, nested
+from serving.model.routepolicy import read_tcp_ports
 from serving.settings.daemons import DAEMONS
 from serving.settings.live import config_map_of
 from serving.settings.load import load
@@ -110,7 +111,7 @@ def effectless(kind: Kind, body: Object, *, runs_images: bool = False) -> list[s
     fields = _POD_FIELDS
     if runs_images:
         fields = {one: _IN_CONTAINERS.get(one, why) for one, why in fields.items() if one not in _OF_CONTAINERS}
-    return [*_fields(_POD_SPECS[kind], body, fields), *_annotations(body)]
+    return [*_fields(_POD_SPECS[kind], body, fields), *_annotations(body), *_unreached_ports(kind, body)]
 
 
 def unrunnable(kind: Kind, body: Object) -> list[str]:
@@ -141,6 +142,20 @@ def _annotations(body: Object) -> Iterator[str]:
             for name in annotations if isinstance(annotations, dict) else ():
                 if name.startswith(_FOREIGN):
                     yield f"{path}[{name}]: accepted without effect: it is for another platform"
+
+
+def _unreached_ports(kind: Kind, body: Object) -> Iterator[str]:
+    """Ports of containers for TCP at which no activator takes connections."""
+    if kind != SERVING_SERVICE:
+        return
+    asked = [text for _, text in located(body, "metadata.annotations") if isinstance(text, dict)]
+    text = asked[0].get(TCP_ANNOTATION) if asked else ""
+    found = read_tcp_ports(text if isinstance(text, str) else "")
+    named = set() if isinstance(found, Problem) else {one.number for one in found}
+    for path, port in located(body, "spec.template.spec.containers[*].ports[*]"):
+        number = port.get("containerPort") if isinstance(port, dict) else None
+        if not path.endswith("[0]") and isinstance(number, int) and number not in named:
+            yield f"{path}: accepted without effect: no connection reaches it; name {number} in the annotation {TCP_ANNOTATION}"
 
 
 def _is_set(value: Any) -> bool:  # noqa: ANN401 - JSON

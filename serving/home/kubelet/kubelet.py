@@ -36,7 +36,7 @@ from serving.home.pods.usage import UsageReporter
 from serving.home.processes.orders import HeldPod
 from serving.model.errors import ClusterError, Conflict, NotFound
 from serving.model.knative import REVISION_LABEL
-from serving.model.objects import Key
+from serving.model.objects import Key, tcp_ports_of
 from serving.model.versions import NEWER_PODS, POD_RECORDS, refuse_newer
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -200,8 +200,10 @@ class Kubelet:
 
     def _location_for(self, pod: PodRun) -> PodLocation:
         taken_over = self._taken_over.pop(pod.id, None)
-        if taken_over is not None:
-            return taken_over
+        count = len(tcp_ports_of(pod.manifest["spec"]["containers"]))
+        return self._locations.with_tcp_ports(taken_over or self._free_location(pod), count)
+
+    def _free_location(self, pod: PodRun) -> PodLocation:
         is_boxed = self._node.containers is not None and (runs_images(pod.manifest) or has_own_network(pod.manifest))
         if is_boxed and self._node.virtual is None:
             return self._ahead.take()

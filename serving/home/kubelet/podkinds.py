@@ -92,6 +92,7 @@ class ProcessPod:
         self.network, self.resolver, self.hosts = "", "", str(setup.node.hosts or "")
         self.port = setup.location.port
         """The port of the app."""
+        self.tcp_ports = setup.tcp_ports
         self.cgroups = PodCgroups(setup.node.cgroups, setup.pod_id)
 
     @property
@@ -111,7 +112,7 @@ class ProcessPod:
             InvalidValue: when there is nothing to run, or its user or a limit cannot be used.
             OSError: when a container's folder cannot be written.
         """
-        return self._process(container, self.setup.environment(container))
+        return self._process(container, self.setup.environment(container, self.tcp_ports))
 
     def start_proxy(self) -> StartProcess:
         """The start order of the queue-proxy, in the network of the pod."""
@@ -121,7 +122,9 @@ class ProcessPod:
         return StartProcess(
             pod=setup.pod_id,
             name=QUEUE_PROXY,
-            environment=setup.proxy_environment(app=f"127.0.0.1:{self.port}", oom_folders=folders),
+            environment=setup.proxy_environment(
+                app=f"127.0.0.1:{self.port}", tcp_ports=self.tcp_ports, oom_folders=folders
+            ),
             log=setup.log_of(QUEUE_PROXY),
             network=self.network,
         )
@@ -161,7 +164,7 @@ class ProcessPod:
         listening = await asyncio.to_thread(lambda: {one for pid in pids for one in listening_ports(pid)})
         if port not in listening and self._declares(port):
             # A declared port is a wish here: the app listens on the one that it was given.
-            port = self.port
+            port = self.tcp_ports.get(port, self.port)
         if port not in listening:
             found = ", ".join(map(str, sorted(listening))) or "no port"
             raise ConnectionRefusedError(f"the pod listens on {found}, not on {port}")
@@ -283,12 +286,9 @@ class NetworkedPod(ProcessPod):
 
     def __init__(self, setup: PodSetup, sandbox: PodSandbox) -> None:
         super().__init__(setup)
-        self.network, self.resolver, self.hosts, self.port = (
-            sandbox.network,
-            sandbox.resolver,
-            sandbox.hosts,
-            sandbox.port,
-        )
+        self.network, self.resolver = sandbox.network, sandbox.resolver
+        self.hosts, self.port = sandbox.hosts, sandbox.port
+        self.tcp_ports = {one: one if self.network else own for one, own in self.tcp_ports.items()}
 
     def start(self, container: Object) -> StartProcess:
         """As in the base class; a queue-proxy in the app would listen in the wrong network."""

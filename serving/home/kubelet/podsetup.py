@@ -26,6 +26,7 @@ from serving.home.pods.podplan import (
     AppPlan,
     all_containers,
     proxy_environment,
+    serves,
 )
 from serving.home.pods.snapshot import has_links
 from serving.home.pods.sources import (
@@ -45,13 +46,14 @@ from serving.model.knative import (
     FOLDER_ANNOTATION,
     REVISION_LABEL,
 )
-from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of
+from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, tcp_ports_of
 from serving.scaling.resolve import resolve_annotations
 from serving.scaling.spec import ScalingSpec, dormant_variables
 from serving.wire.tokens import caller_key, pod_secret, pod_token
 
 _log = logging.getLogger(__name__)
 
+_NO_PORTS: Mapping[int, int] = {}
 # Kubernetes' kubelet looks each minute; reading one object of this process costs microseconds.
 _PERIOD_S = 5.0
 
@@ -168,9 +170,17 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         claims = claim_folders(self.node.volumes, self.manifest)
         return mount_points(self.folder, container, volumes, claims=claims)
 
-    def environment(self, container: Object) -> dict[str, str]:
-        """The environment in the manifest of a container."""
+    @property
+    def tcp_ports(self) -> dict[int, int]:
+        """The assigned ports for TCP by containerPort."""
+        numbers = tcp_ports_of(self.manifest["spec"]["containers"])
+        return dict(zip(numbers, self.location.tcp_ports, strict=False))
+
+    def environment(self, container: Object, tcp_ports: Mapping[int, int] = _NO_PORTS) -> dict[str, str]:
+        """The environment in the manifest of a container, and where it listens for TCP if it serves."""
         made = container_environment(self._facts, container, sources=self.sources)
+        if serves(self.manifest, container):
+            made |= {f"PORT_{number}": str(port) for number, port in tcp_ports.items()}
         if self.has_proxy:
             made.setdefault(
                 CALLER_URL, f"http://{self.location.address}:{QUEUE_PORTS[1]}/caller-token?key={self.caller_key}"
@@ -182,13 +192,20 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         """The key with which the app requests its caller token: all processes of the machine share its loopback."""
         return caller_key(self.node.key, namespace=namespace_of(self.manifest), pod=name_of(self.manifest))
 
-    def proxy_environment(self, *, app: str, oom_folders: Sequence[str] = ()) -> dict[str, str]:
+    def proxy_environment(
+        self, *, app: str, tcp_ports: Mapping[int, int] = _NO_PORTS, oom_folders: Sequence[str] = ()
+    ) -> dict[str, str]:
         """The environment of the queue-proxy of the app at an address, with its secrets."""
         namespace, name, key = namespace_of(self.manifest), name_of(self.manifest), self.node.key
         of = labels_of(self.manifest)[REVISION_LABEL]
         return {
             **proxy_environment(
-                self.manifest, self.revision, app=app, address=self.location.address, given=self.node.proxy()
+                self.manifest,
+                self.revision,
+                app=app,
+                address=self.location.address,
+                tcp_ports=tcp_ports,
+                given=self.node.proxy(),
             ),
             "SERVING_POD_STATS_URL": self.node.stats_url,
             "SERVING_POD_STATS_TOKEN": pod_token(key, namespace=namespace, revision=of, pod=name),
@@ -244,7 +261,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
                 *(one for one in used if one.startswith("/") and one != "/" and Path(one).is_dir() and is_allowed(one)),
                 *theirs,
             ],
-            ports=(port, *declared, *QUEUE_PORTS),
+            ports=(port, *self.location.tcp_ports, *declared, *QUEUE_PORTS),
         )
 
     @property

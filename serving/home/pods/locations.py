@@ -31,10 +31,11 @@ _SESSION = 3
 
 
 class PodLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """``address`` is the pod's own, "127.64.3.7"; ``port`` is the app's, on 127.0.0.1."""
+    """``address`` is the pod's own, "127.64.3.7"; ``port`` is the app's, on 127.0.0.1, and so are ``tcp_ports``."""
 
     address: str
     port: int
+    tcp_ports: tuple[int, ...] = ()
 
 
 class PodLocations:
@@ -50,14 +51,20 @@ class PodLocations:
         """Reserve a free location; its address begins with ``network``. Raises ``OSError`` if there is none."""
         return self.occupy(PodLocation(address=self._free_address(network), port=self._free_port()))
 
+    def with_tcp_ports(self, place: PodLocation, count: int) -> PodLocation:
+        """Reserve further ports, so that a location has ``count`` for TCP. Raises ``OSError`` if there are none."""
+        while len(place.tcp_ports) < count:
+            place = self.occupy(msgspec.structs.replace(place, tcp_ports=(*place.tcp_ports, self._free_port())))
+        return place
+
     def occupy(self, place: PodLocation) -> PodLocation:
         """Mark a location as used."""
-        self._taken |= {host_part(place.address), place.port}
+        self._taken |= {host_part(place.address), place.port, *place.tcp_ports}
         return place
 
     def leave(self, place: PodLocation) -> None:
         """Release a location."""
-        self._taken -= {host_part(place.address), place.port}
+        self._taken -= {host_part(place.address), place.port, *place.tcp_ports}
 
     def _free_address(self, network: str) -> str:
         for _ in range(_TRIES):

@@ -28,9 +28,16 @@ from serving.model.knative import (
     QueueProxyPlace,
 )
 from serving.model.objects import Object, annotations_of
-from serving.settings.queueproxy import QueueProxySettings, changed_variables, load_variables, variables_of
+from serving.settings.queueproxy import (
+    QueueProxySettings,
+    changed_variables,
+    load_variables,
+    tcp_variables,
+    variables_of,
+)
 
 _DEFAULTS = QueueProxySettings()
+_NO_PORTS: Mapping[int, int] = {}
 DRAIN_LAG_S = 1.0
 """How long an idle pod drains, in seconds: on one machine all senders see its end within milliseconds."""
 
@@ -217,11 +224,17 @@ def expanded(word: str, given: Mapping[str, str]) -> str:
 
 
 def proxy_environment(
-    pod: Object, revision: Object, *, app: str, address: str, given: QueueProxySettings = _DEFAULTS
+    pod: Object,
+    revision: Object,
+    *,
+    app: str,
+    address: str,
+    tcp_ports: Mapping[int, int] = _NO_PORTS,
+    given: QueueProxySettings = _DEFAULTS,
 ) -> dict[str, str]:
     """The environment of a pod's queue-proxy, without its secrets and the address for statistics.
 
-    ``app`` is "address:port"; ``given`` are the settings that a revision does not override.
+    ``app`` is "address:port", ``tcp_ports`` are its ports for TCP by containerPort; ``given`` are the settings that a revision does not override.
     """
     settings = {
         **variables_of(revision.get("spec", {})),
@@ -243,6 +256,7 @@ def proxy_environment(
         "SERVING_POD_REVISION": metadata["labels"][REVISION_LABEL],
         "SERVING_POD_NAME": metadata["name"],
         "SERVING_POD_APP": app,
+        **tcp_variables(tcp_ports),
         **({GUARDED_VARIABLE: "true"} if GUARDED_ANNOTATION in annotations_of(pod) else {}),
         "SERVING_POD_LISTEN": f"{address}:8012",
         "SERVING_POD_ADMIN_LISTEN": f"{address}:8022",

@@ -13,6 +13,8 @@ from serving.proxy.http1.upstream import Address, Home, RequestCarrier, Response
 
 _PROTOCOL = b"serving-tcp"
 _NAME = b"k-tcp-relay"
+# Of a port.
+_DIGITS_MAX = 5
 _SWITCHED = ResponseHead(
     status=101,
     status_wire=b"HTTP/1.1 101 Switching Protocols\r\n",
@@ -24,15 +26,18 @@ _SWITCHED = ResponseHead(
 )
 
 
-def relay_head(host: bytes) -> RequestHead:
-    """The head that an activator sends to the pod of ``host``; GET, because it may be sent to another pod."""
-    wire = b"%b: 1\r\n" % _NAME
+def relay_head(host: bytes, port: int) -> RequestHead:
+    """The head that an activator sends to a pod for a connection to ``port`` of ``host``; GET, because it may be sent to another pod."""
+    wire = b"%b: %d\r\n" % (_NAME, port)
     return RequestHead(method=b"GET", target=b"/", host=host, lines=[], wire=wire, keep_alive=False, upgrade=_PROTOCOL)
 
 
-def is_relay(head: RequestHead) -> bool:
-    """Whether a head that a queue-proxy has believed asks for a relay."""
-    return head.upgrade == _PROTOCOL and head.get(_NAME) is not None
+def relay_port(head: RequestHead) -> int | None:
+    """The port in a trusted request for a relay; None for another request."""
+    text = head.get(_NAME) if head.upgrade == _PROTOCOL else None
+    if text is None:
+        return None
+    return int(text) if text.isdigit() and len(text) <= _DIGITS_MAX else 0
 
 
 class RelayUpstream(Upstream):

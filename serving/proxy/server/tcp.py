@@ -16,13 +16,14 @@ _SWITCHED = b"HTTP/1.1 101 "
 
 
 class TcpConnection(Connection):
-    """One TCP connection of a client, for the service of ``host``."""
+    """One TCP connection of a client to a port, for the service of ``host``."""
 
-    __slots__ = ("_host", "_is_relayed")
+    __slots__ = ("_host", "_is_relayed", "_port")
 
-    def __init__(self, registry: Registry, wiring: Wiring, host: bytes) -> None:
+    def __init__(self, registry: Registry, wiring: Wiring, *, host: bytes, port: int) -> None:
         super().__init__(registry, wiring)
         self._host = host
+        self._port = port
         self._is_relayed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -31,7 +32,7 @@ class TcpConnection(Connection):
         if self._closing:
             return
         now_s = self._clock()
-        exchange = Exchange(self, relay_head(self._host), self._wiring, peer=self._peer, now_s=now_s)
+        exchange = Exchange(self, relay_head(self._host, self._port), self._wiring, peer=self._peer, now_s=now_s)
         self._exchange = exchange
         exchange.begin()
         if self._exchange is exchange:

@@ -221,7 +221,7 @@ class PodHandler(PodRequests[Exchange]):
     def __init__(self, spec: PodSpec, *, clock: Callable[[], float]) -> None:
         super().__init__(spec, clock=clock)
         self.tokens = _tokens_from(clock()) if spec.counts_tokens else None
-        self._app = spec.app
+        self._app, self._tcp_ports = spec.app, spec.tcp_ports
         self._http = spec.settings.http
         self._relays: Pool | None = None
         self._extra = header_lines(REQUEST_REPORT) if spec.gauges else b""
@@ -330,14 +330,15 @@ class PodHandler(PodRequests[Exchange]):
 
     def _relay(self, exchange: Exchange) -> bool:
         """Relay a TCP connection; False if the request is none."""
-        from serving.proxy.forwarding.relay import RelayPool, is_relay  # noqa: PLC0415 - most pods take no TCP
+        from serving.proxy.forwarding.relay import RelayPool, relay_port  # noqa: PLC0415 - most pods take no TCP
 
-        if not is_relay(exchange.head):
+        port = relay_port(exchange.head)
+        if port is None:
             return False
         if self._relays is None:
             self._relays = RelayPool(self._http, clock=self._clock)
             self._relays.connector = AppConnector()
-        exchange.forward(self._app, pool=self._relays)
+        exchange.forward((self._app[0], self._tcp_ports.get(port, self._app[1])), pool=self._relays)
         return True
 
     def _is_out_of_memory(self, exchange: Exchange) -> bool:

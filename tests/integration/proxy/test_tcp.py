@@ -19,7 +19,7 @@ from serving.settings.http import HttpSettings
 from serving.wire.tokens import pod_secret
 from tests.eventually import until
 from tests.integration.activator_stage import HOST, KEY, PodServer, Stage, staged
-from tests.integration.proxy.peers import Link, Script
+from tests.integration.proxy.peers import Link, Script, backed
 from tests.integration.proxy.pods import Pod, forwarding
 
 WHOLE = {"revisionName": "hello-00001", "percent": 100}
@@ -216,6 +216,22 @@ async def test_each_port_of_a_service_takes_connections(connect: Connect) -> Non
             assert stage.level == 2
 
 
+async def test_a_port_of_its_own_of_an_app_takes_connections_to_it(connect: Connect) -> None:
+    async def second_app(link: Link) -> None:
+        link.send(b"other\n")
+        link.close()
+
+    async with backed(second_app) as other:
+        with port_of_its_own() as first, port_of_its_own() as second:
+            more = {"secret": SECRET, "tcp_ports": {second: other.address[1]}}
+            async with staged() as stage, forwarding(echo, more=more, drain_grace_s=0.0) as pod:
+                await stage.revision("hello-00001", slots=0, state="Reserve")
+                await stage.route(WHOLE, annotations={TCP_ANNOTATION: f"{first},{second}"})
+                await stage.pod("hello-1", server=_Listed(pod.requests[1]))
+                assert await (await connect(second)).rest() == b"other\n"
+                assert await (await connect(first)).body(6) == b"hello\n"
+
+
 async def states_of(stage: Stage) -> dict[int, str]:
     return tcp_states((await stage.cluster.list(EVENT)).items)
 
@@ -273,7 +289,7 @@ async def test_a_client_of_http_cannot_ask_for_raw_bytes_to_an_app() -> None:
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(head), head))
 
     async with running(app) as (stage, pod, _):
-        asked = relay_head(HOST.encode()).wire + b"Connection: Upgrade\r\nUpgrade: serving-tcp\r\n\r\n"
+        asked = relay_head(HOST.encode(), 1).wire + b"Connection: Upgrade\r\nUpgrade: serving-tcp\r\n\r\n"
         for address in (stage.public, pod.requests):
             client = await Link.to(address)
             client.send(b"GET / HTTP/1.1\r\nHost: %b\r\n%b" % (HOST.encode(), asked))

@@ -16,6 +16,7 @@ from serving.cli.services.containeroptions import (
     with_volumes,
 )
 from serving.model.errors import InvalidValue, SettingsError
+from serving.model.objects import Object
 
 
 def given(
@@ -125,6 +126,16 @@ def test_what_is_not_given_of_a_port_stays() -> None:
     assert ports_of([{"containerPort": 80}], port=None, h2c=True) == [{"name": "h2c", "containerPort": 80}]
     assert ports_of((), port=None, h2c=True) == [{"name": "h2c", "containerPort": 8080}]
     assert ports_of((), port=None, h2c=None) == []
+
+
+def test_ports_for_tcp_stand_after_the_first_and_stay() -> None:
+    both: list[Object] = [{"containerPort": 8080}, {"name": "tcp-5432", "containerPort": 5432}]
+    assert ports_of((), port=None, h2c=None, tcp=(5432,)) == both
+    assert ports_of(both, port=80, h2c=None) == [{"containerPort": 80}, both[1]]
+    assert ports_of(both, port=None, h2c=None, tcp=(1883,)) == [
+        both[0],
+        {"name": "tcp-1883", "containerPort": 1883},
+    ]
 
 
 @pytest.mark.parametrize("text", ["db", "db:", "db:data", ":/data", "DB:/data", "db:/../etc", "db:/a/..", "../x:/data"])

@@ -134,6 +134,16 @@ def test_only_the_app_gets_the_port_to_listen_on() -> None:
     assert ports == [["9000"], []]
 
 
+def test_further_ports_are_for_tcp() -> None:
+    ports = [{"containerPort": 9000}, {"name": "tcp-5432", "containerPort": 5432, "protocol": "TCP"}]
+    pod = pod_of(spec={"containers": [{"image": "a", "ports": ports}]})
+    assert spec_from_environment(environment_of(pod)).tcp_ports == {5432: 5432}
+    app = pod["containers"][1]
+    assert [one["name"] for one in app["ports"]] == ["user-port", "tcp-5432"]
+    found = {one["name"]: one.get("value") for one in app["env"]}
+    assert (found["PORT"], found["PORT_5432"]) == ("9000", "5432")
+
+
 def test_probes_without_a_port_are_for_the_containers_own() -> None:
     own = {"image": "a", "livenessProbe": {"httpGet": {"path": "/l"}}, "startupProbe": {"tcpSocket": {"port": 5}}}
     app = pod_of(spec={"containers": [own]})["containers"][1]

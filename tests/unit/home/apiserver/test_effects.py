@@ -37,6 +37,14 @@ def test_a_field_without_effect_is_reported_by_its_path(pod: dict[str, Any], pat
     assert reported.startswith(f"{path}: accepted without effect: ")
 
 
+def test_a_port_for_tcp_that_no_connection_reaches_is_reported() -> None:
+    ports = [{"containerPort": 8080}, {"containerPort": 5432}, {"containerPort": 1883}]
+    pod = {"containers": [{"ports": ports}]}
+    (reported,) = effectless(SERVING_SERVICE, service(pod, annotations={"serving.dev/tcp": "5432"}))
+    assert reported.startswith("spec.template.spec.containers[0].ports[2]: accepted without effect: ")
+    assert "name 1883 in the annotation serving.dev/tcp" in reported
+
+
 @pytest.mark.parametrize("field", ["runtimeClassName", "dnsPolicy"])
 def test_containers_are_not_called_processes(field: str) -> None:
     (reported,) = effectless(SERVING_SERVICE, service({field: "x"}), runs_images=True)

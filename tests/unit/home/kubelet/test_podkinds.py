@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from serving.home.kubelet.container import ContainerSpec
@@ -48,6 +49,18 @@ def test_a_process_gets_the_port_of_its_pod_and_is_probed_there(tmp_path: Path) 
     assert (found.start.environment["PORT"], found.address) == ("4000", ("127.0.0.1", 4000))
     assert kind.start_proxy().environment["SERVING_POD_APP"] == "127.0.0.1:4000"
     assert (kind.watched_memory(), kind.is_proxy_first, found.start.preload) == ({"app": 2**20}, False, "")
+
+
+def test_further_ports_of_a_process_are_assigned_too(tmp_path: Path) -> None:
+    place = PodLocation(address="127.64.0.3", port=4000, tcp_ports=(4001,))
+    setup = msgspec.structs.replace(setup_of(tmp_path, {}), location=place)
+    ports = [{"containerPort": 8080}, {"name": "tcp-5432", "containerPort": 5432}]
+    container = {**CONTAINER, "ports": ports}
+    setup.manifest["spec"]["containers"] = [container]
+    kind = ProcessPod(setup)
+    environment = kind.start(container).environment
+    assert (environment["PORT"], environment["PORT_5432"]) == ("4000", "4001")
+    assert kind.start_proxy().environment["SERVING_POD_TCP_PORTS"] == '{"5432":4001}'
 
 
 def test_a_preloaded_app_is_a_fork_of_its_revision_and_starts_after_its_queue_proxy(tmp_path: Path) -> None:

@@ -28,6 +28,15 @@ def test_a_place_that_was_left_can_be_had_again() -> None:
     assert not one._taken
 
 
+def test_ports_for_tcp_are_reserved_with_the_place() -> None:
+    one = places()
+    place = one.with_tcp_ports(one.take(), 2)
+    assert len({place.port, *place.tcp_ports}) == 3
+    assert one.with_tcp_ports(place, 2) == place
+    one.leave(place)
+    assert not one._taken
+
+
 def test_pods_of_two_nodes_have_different_last_numbers() -> None:
     free = host_part(places().take("127.65").address)
     other = places()

@@ -99,6 +99,11 @@ def test_a_queue_proxy_gets_its_identity_and_the_limits_of_its_revision() -> Non
     }
 
 
+def test_a_queue_proxy_gets_the_ports_for_tcp() -> None:
+    found = proxy_environment(pod({"command": ["x"]}), {}, app="127.0.0.1:1", address="a", tcp_ports={5432: 23411})
+    assert json.loads(found["SERVING_POD_TCP_PORTS"]) == {"5432": 23411}
+
+
 def test_the_container_that_serves_has_the_queue_proxy_in_its_process_if_so_annotated() -> None:
     inside = {"serving.dev/queue-proxy": "in-process"}
     serving, other = {"name": "a", "ports": [{"containerPort": 8080}]}, {"name": "b"}

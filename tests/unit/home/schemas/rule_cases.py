@@ -14,6 +14,7 @@ Json = dict[str, Any]
 Case = tuple[str, Kind, Json, Json | None]
 
 _PORT = {"containerPort": 8080}
+_TCP_PORT = {"containerPort": 5432, "name": "tcp-5432"}
 _K_REVISION = {"name": "K_REVISION", "value": "x"}
 _UP = {"usagePercent": 70}
 
@@ -130,6 +131,16 @@ _POD_CASES: list[Case] = [
     ("has-containers: no list", REVISION, {"metadata": {"name": "a"}, "spec": {}}, None),
     ("has-image: none at all", REVISION, revision(containers=[{"name": "a"}]), None),
     *_containers_cases("one-port", breaking=[{"ports": [_PORT, _PORT]}], holding=[{"ports": []}, {"ports": [_PORT]}]),
+    *_containers_cases(
+        "tcp-ports",
+        breaking=[
+            {"ports": [_TCP_PORT]},
+            {"ports": [_PORT, _TCP_PORT, _PORT]},
+            {"ports": [_PORT, {**_TCP_PORT, "name": "tcp-a-long-name-x"}]},
+            {"ports": [_PORT, {**_TCP_PORT, "name": "tcp-"}]},
+        ],
+        holding=[{"ports": [_PORT, _TCP_PORT, {"containerPort": 1883, "name": "tcp-mqtt"}]}],
+    ),
     *_containers_cases(
         "port-is-usable",
         breaking=[

@@ -2,7 +2,11 @@
 
 import time
 
-from serving.proxy.forwarding.relay import RelayPool, RelayUpstream, is_relay, relay_head
+import msgspec
+import pytest
+
+from serving.proxy.forwarding.relay import RelayPool, RelayUpstream, relay_head, relay_port
+from serving.proxy.http1.lines import HeaderLine
 from serving.settings.http import HttpSettings
 from tests.unit.proxy.wires import Wire
 
@@ -30,5 +34,13 @@ def test_an_app_that_speaks_first_is_heard_later() -> None:
 
 def test_a_head_of_a_client_is_no_relay() -> None:
     # Its marker is written on the wire only; the queue-proxy reads it from the lines of a head that it believes.
-    assert not is_relay(relay_head(b"h"))
-    assert relay_head(b"h").wire == b"k-tcp-relay: 1\r\n"
+    head = relay_head(b"h", 5432)
+    assert relay_port(head) is None
+    assert head.wire == b"k-tcp-relay: 5432\r\n"
+
+
+@pytest.mark.parametrize(("text", "port"), [(b"5432", 5432), (b"x", 0), (b"123456", 0)])
+def test_a_head_names_the_port_that_the_client_connected_to(text: bytes, port: int) -> None:
+    line = HeaderLine(name=b"k-tcp-relay", value=text, wire=b"", plain=False, matters=True)
+    head = msgspec.structs.replace(relay_head(b"h", 1), lines=[line])
+    assert relay_port(head) == port

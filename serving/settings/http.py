@@ -74,6 +74,17 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ``rate_grace_s``. Bytes read faster allow a pause of up to twice that. gRPC calls and tunnels are exempt. 0 means none:
     then only ``write_wait_max_s`` holds. Range: 0 to 1Gi. Default: ASP.NET's Kestrel, 240."""
 
+    response_buffer_bytes_max: Annotated[
+        int, Knob(key="response-buffer-bytes-max", unit=BYTES, low=0, high=1024**3)
+    ] = 1024**2
+    """Bytes of a response read ahead of a slow client. Once all of the response is read, the slot of its pod is free, and the client
+    reads on at its own pace above ``read_rate_min``. gRPC calls and tunnels are not read ahead. 0 means none. Range: 0 to 1Gi.
+    Default: ours, 1Mi; nginx has 64 KiB of memory and 1 GiB of disk."""
+
+    response_buffers_bytes_max: Annotated[int, Knob(key="response-buffers-bytes-max", unit=BYTES, low=0)] = 64 * 1024**2
+    """Bytes of all responses of a daemon read ahead of slow clients; beyond it a response is read only as its client
+    reads. 0 means none. Range: from 0. Default: ours, 64Mi in an activator and 16Mi in a queue-proxy; nginx has no such bound."""
+
     rate_grace_s: Annotated[float, Knob(key="rate-grace", unit=DURATION, above=0, high=3600)] = 10.0
     """Time before ``body_rate_min`` and ``read_rate_min`` are judged, in seconds: a client may be silent for so long at
     first. Range: above 0 to 1h. Default: ours, 10s, two lost packets on a bad line; Kestrel has 5s, Apache 20s."""

@@ -168,8 +168,9 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     dormant_page_out_s: Annotated[float, Knob(key="dormant-page-out", unit=DURATION, low=0.1, high=86400)] = 60.0
     """Time from the freeze of an app until its memory moves to swap or zram, in seconds. Without swap it stays. Range: 100ms to 24h. Default: ours, 60s."""
 
-    http: HttpSettings = HttpSettings(upstream_connect_max_s=20.0)
-    """Limits of the HTTP engine. The app is its only upstream, so it tries for longer than an activator: as Knative, 20s."""
+    http: HttpSettings = HttpSettings(upstream_connect_max_s=20.0, response_buffers_bytes_max=16 * 1024**2)
+    """Limits of the HTTP engine. The app is its only upstream, so it tries for longer than an activator: as Knative, 20s. It has less
+    memory for responses."""
 
     inner_tls: InnerTlsSettings = InnerTlsSettings()
     """TLS with activators and autoscalers."""

@@ -99,6 +99,7 @@ class Attempted(Protocol):
     request_trailers: bytes
     is_timed: bool
     is_continued: bool
+    is_unread: bool
     response_bytes: int
     response_headers: bytes
     response_wire: bytes
@@ -112,6 +113,9 @@ class Attempted(Protocol):
 
     def cut(self) -> None:
         """End the response early."""
+
+    def client_full(self, *, full: bool) -> None:
+        """Buffer or pause the response."""
 
     def give_back(self, error: OSError | str) -> None:
         """Return the request after an attempt that failed before its response."""
@@ -261,6 +265,8 @@ class Attempt:
             sink.send_piece(payload)
         elif payload:
             self._client.write(chunk(payload) if self._is_chunked else payload)
+        if exchange.is_unread:
+            exchange.client_full(full=True)
 
     def on_last(self, payload: bytes, trailers: bytes) -> None:
         """Forward the last piece of the response's body, which may be empty, and the trailers."""

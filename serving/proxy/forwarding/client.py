@@ -53,6 +53,9 @@ class Client(Protocol):
     def resume(self, why: Pause) -> None:
         """Remove a reason to pause reading."""
 
+    def has_room(self) -> bool:
+        """Count the bytes that wait for the client; return whether more may be written."""
+
     def open_tunnel(self) -> bytes:
         """Turn the connection into a tunnel; returns bytes already read."""
 

@@ -124,6 +124,10 @@ class EarlyEvents:
         """Remove a reason to pause reading."""
         self._client.resume(why)
 
+    def has_room(self) -> bool:
+        """Count the bytes that wait for the client; return whether more may be written."""
+        return self._client.has_room()
+
     def open_tunnel(self) -> bytes:
         """Never called: a request for an upgrade gets no events."""
         raise AssertionError

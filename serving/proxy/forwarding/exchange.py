@@ -25,12 +25,12 @@ import msgspec
 from serving.proxy.forwarding.attempt import NO_BODY, Attempt, RequestBuffer
 from serving.proxy.forwarding.bodywait import BodyWait
 from serving.proxy.forwarding.client import Client, Pause, Tunnel
-from serving.proxy.forwarding.pace import MinimumRate
+from serving.proxy.forwarding.pace import MinimumRate, ResponseBuffers
 from serving.proxy.forwarding.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
 from serving.proxy.forwarding.policy import NO_TIMEOUTS, member_of
 from serving.proxy.http1.pool import Pool
 from serving.proxy.http1.rendering import ClientPeer, render_request, render_response
-from serving.proxy.http1.requesthead import RequestHead
+from serving.proxy.http1.requesthead import RequestHead, is_grpc_call
 from serving.proxy.http1.upstream import Address
 
 # Looked up once: an attribute of an enum costs 60 ns.
@@ -67,7 +67,7 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
 
     ``pool`` has connections to upstreams, ``stream_pool`` connections over HTTP/2. ``tunnel_limits`` are the longest silence and
     life of a tunnel, in seconds. ``body_wait`` has requests that wait for their bodies; ``body_pace`` and ``read_pace`` are minimum
-    rates of clients. ``trusts`` returns whether X-Forwarded-* of an address are trusted; ``replaces_claims`` drops others' ways.
+    rates of clients. ``buffers`` counts unread responses. ``trusts`` returns whether X-Forwarded-* of an address are trusted; ``replaces_claims`` drops others' ways.
     """
 
     handler: Handler
@@ -80,6 +80,7 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     body_pace: MinimumRate
     read_pace: MinimumRate
     body_wait: BodyWait = msgspec.field(default_factory=lambda: BodyWait(0, is_on=False))
+    buffers: ResponseBuffers = msgspec.field(default_factory=ResponseBuffers)
     trusts: Callable[[str], bool] = member_of("")
     replaces_claims: bool = False
     on_end: "Callable[[Exchange], None] | None" = None
@@ -104,36 +105,20 @@ class Exchange:
 
     __slots__ = (
         *(
+            "_attempt",
+            "_wiring",
             "awaits_body",
-            "is_continued",
-            "on_body",
-            "on_whole",
-            "response_bytes",
-            "response_headers",
-            "response_wire",
             "begun",
             "body",
+            "client",
             "closing",
             "context",
             "head",
-            "is_timed",
-            "is_unread",
-            "now_s",
-            "outcome",
+            "is_continued",
         ),
-        *(
-            "peer",
-            "phase",
-            "request_complete",
-            "request_trailers",
-            "sent_s",
-            "started_s",
-            "status",
-            "timeouts",
-            "tunnel",
-            "wait_until_s",
-        ),
-        *("written_s", "_attempt", "client", "_wiring"),
+        *("is_held", "is_timed", "is_unread", "now_s", "on_body", "on_whole", "outcome", "peer", "phase"),
+        *("request_complete", "request_trailers", "response_bytes", "response_headers", "response_wire", "sent_s"),
+        *("started_s", "status", "timeouts", "tunnel", "wait_until_s", "written_s"),
     )
 
     def __init__(self, client: Client, head: RequestHead, wiring: Wiring, *, peer: ClientPeer, now_s: float) -> None:
@@ -173,8 +158,8 @@ class Exchange:
         """Whether it waits for its body before it takes a slot."""
         self.is_continued = False
         """Whether the proxy itself has sent 100 Continue."""
-        self.is_unread = False
-        """Whether bytes of the response wait for the client to read."""
+        self.is_unread = self.is_held = False
+        """Whether bytes of the response wait for the client to read, and whether the rest waits in the upstream for it."""
         self.written_s = now_s
         """When a piece of the response was written last; at first the time of its head."""
         self.now_s = wiring.clock
@@ -339,10 +324,13 @@ class Exchange:
         self.end(ExchangeOutcome.CLIENT_GONE, keep=False)
 
     def client_full(self, *, full: bool) -> None:
-        """Pause or resume the response: the client's buffer is full, or no longer."""
+        """Buffer, pause or resume the response: the transport is full, maybe with more than before, or no longer."""
         self.is_unread = full
-        if self._attempt is not None:
-            self._attempt.hold(full=full)
+        held = full and (self.tunnel is not None or is_grpc_call(self.head) or not self.client.has_room())
+        if held is not self.is_held:
+            self.is_held = held
+            if self._attempt is not None:
+                self._attempt.hold(full=held)
 
     def check(self, now_s: float) -> float:
         """Enforce expired time limits; return when the next one expires."""

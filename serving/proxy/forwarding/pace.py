@@ -1,4 +1,4 @@
-"""Minimum rates of clients: of a request's body, and of a response that is read.
+"""Slow clients: minimum rates of bodies and of readers, and responses that are read ahead of them.
 
 Each direction has one deadline, a leaky bucket: it begins ``grace_s`` ahead, and each byte moves it on by the time that it takes
 at the minimum rate, at most to ``silence_max_s`` from now. A client that was fast may therefore pause for that long, and one that
@@ -7,6 +7,10 @@ drips bytes is cut off after the grace. Kestrel (MinRequestBodyDataRate) and Apa
 A client has read what its kernel has acknowledged: bytes in the transport's buffer or in the socket's send queue count as unread.
 The transport's buffer alone is not enough: the kernel takes megabytes at once, and then nothing until a slow client has read a
 third of them.
+
+A response that its client reads slowly is read on until ``response_bytes_max`` of it wait for the client, as nginx's proxy_buffers
+do: once all of it waits, the pod's slot is free. All responses of a daemon share ``bytes_max``; beyond either bound the upstream
+waits for the client.
 """
 
 import asyncio
@@ -148,6 +152,44 @@ class ReaderPace:
 
     def _count_unread(self) -> int:
         return self._transport.get_write_buffer_size() + _send_queue_bytes(self._transport)
+
+
+class ResponseBuffers:
+    """The unread bytes of all clients of one daemon."""
+
+    __slots__ = ("_bytes_max", "_response_bytes_max", "byte_count")
+
+    def __init__(self, *, response_bytes_max: int = 0, bytes_max: int = 0) -> None:
+        self._response_bytes_max = response_bytes_max
+        self._bytes_max = bytes_max
+        self.byte_count = 0
+        """Unread bytes of all buffers."""
+
+    @classmethod
+    def of(cls, settings: HttpSettings) -> "ResponseBuffers":
+        """The buffers of a daemon with these settings."""
+        return cls(response_bytes_max=settings.response_buffer_bytes_max, bytes_max=settings.response_buffers_bytes_max)
+
+    def count(self, change: int, byte_count: int) -> bool:
+        """Count ``change`` more bytes of a response; return whether it may have more than the ``byte_count`` it has now."""
+        self.byte_count += change
+        return byte_count < self._response_bytes_max and self.byte_count < self._bytes_max
+
+
+class ResponseBuffer:
+    """The unread bytes of one client."""
+
+    __slots__ = ("_all", "byte_count")
+
+    def __init__(self, buffers: ResponseBuffers) -> None:
+        self._all = buffers
+        self.byte_count = 0
+        """Bytes that were counted last."""
+
+    def set(self, byte_count: int) -> bool:
+        """Count what waits for the client now; return whether there is room for more."""
+        change, self.byte_count = byte_count - self.byte_count, byte_count
+        return self._all.count(change, byte_count)
 
 
 def _send_queue_bytes(transport: asyncio.Transport) -> int:

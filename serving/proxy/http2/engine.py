@@ -77,6 +77,8 @@ _WINDOWS_PER_FRAME = 10
 _WINDOWS_AT_FIRST = 100
 # A payload up to this size is copied behind its head at once: that costs less than another piece of the write.
 _JOINED_BYTES_MAX = 4096
+# Waiting bytes are written in batches of 64 KiB, head and payload of four frames: a full transport leaves the rest in the streams.
+_BATCH_PIECES = 8
 _INCREMENT_BYTES = INCREMENT.size
 _FRAME_AFTER_END = "a frame on a closed stream"
 _pack = FRAME_HEAD.pack
@@ -91,6 +93,9 @@ class EngineOwner(Protocol):
 
     def open_stream(self, stream_id: int, section: FieldSection, *, ended: bool) -> None:
         """Add the client's new stream to the engine, or refuse it."""
+
+    def write_now(self) -> None:
+        """Write all pending frames."""
 
     def emptied(self) -> None:
         """Handle the end of the last stream."""
@@ -235,6 +240,8 @@ class Http2Engine:
 
     def _remove(self, stream: EngineStream, state: StreamState) -> None:
         stream.is_done = True
+        if stream.pending is not None:
+            stream.removed()
         if stream.window_bytes != WINDOW_BYTES:
             self._growth_left += stream.window_bytes - WINDOW_BYTES
         if stream.has_ended:
@@ -394,6 +401,8 @@ class Http2Engine:
             sent_bytes += size
             if is_last:
                 self._end(stream)
+            if len(self.out) >= _BATCH_PIECES:
+                self._owner.write_now()
         if pending or self.is_full:
             if not stream.is_queued and (stream.send_left > 0 or not pending):
                 stream.is_queued = True

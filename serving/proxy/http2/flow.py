@@ -132,6 +132,9 @@ class EngineStream:
         """Handle RST_STREAM: the engine has removed the stream."""
         raise NotImplementedError
 
+    def removed(self) -> None:
+        """Handle the removal of a stream that still had bytes to send."""
+
     def sent(self, byte_count: int) -> None:
         """Handle progress: this many waiting bytes were sent."""
         raise NotImplementedError

@@ -55,6 +55,9 @@ class _StatusRequest:
         """Never called: a server opens no streams."""
         raise AssertionError(stream_id, section, ended)
 
+    def write_now(self) -> None:
+        """Do nothing: the request has no body."""
+
     def emptied(self) -> None:
         """Do nothing: the connection ends with the probe."""
 

@@ -6,6 +6,7 @@ An upstream's response is sent as frames at once; the proxy's own response arriv
 from typing import Protocol
 
 from serving.proxy.forwarding.exchange import Exchange, Wiring
+from serving.proxy.forwarding.pace import ResponseBuffer
 from serving.proxy.forwarding.registry import Registry
 from serving.proxy.http1.rendering import ClientPeer
 from serving.proxy.http1.requesthead import GRPC_TYPE, RequestRefusal, is_grpc_call
@@ -84,12 +85,25 @@ class StreamCarrier(Protocol):
 class RespondingStream(EngineStream):
     """The sending half of a stream."""
 
-    __slots__ = ("_exchange", "_has_begun", "_is_late", "_is_paused", "_read_due_s", "_refusal", "_session", "_taken_s")
+    __slots__ = (
+        "_ahead",
+        "_exchange",
+        "_has_begun",
+        "_is_late",
+        "_is_paused",
+        "_may_dawdle",
+        "_read_due_s",
+        "_refusal",
+        "_session",
+        "_taken_s",
+    )
 
     def __init__(self, session: StreamCarrier, stream_id: int, *, ended: bool) -> None:
         super().__init__(stream_id, send_left=session.engine.peer_window, peer_ended=ended)
         self._session = session
         self._exchange: Exchange | None = None
+        # The unread bytes; None before there are more than a few.
+        self._ahead: ResponseBuffer | None = None
         # When the client was last seen to take something of the response.
         self._taken_s = session.wiring.clock()
         # Until when the client must have read, while bytes wait for it.
@@ -100,6 +114,8 @@ class RespondingStream(EngineStream):
         # A refusal in HTTP's terms for a client of gRPC, until it is here in whole.
         self._refusal: GrpcRefusal | None = None
         self._is_paused = False
+        # Whether the rest of a response that has ended is under no minimum rate.
+        self._may_dawdle = True
 
     def begin_response(self, head: ResponseHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
         """Send the head of an upstream's response, with further lines, and the received part of its body."""
@@ -189,11 +205,25 @@ class RespondingStream(EngineStream):
         """Resume after the client has read."""
         self._note_taken()
         session = self._session
+        if self._ahead is not None:
+            self._ahead.set(0 if self.pending is None else len(self.pending))
         # All streams of a connection share its line.
         byte_count *= len(session.engine.streams)
         self._read_due_s = session.wiring.read_pace.extend(self._read_due_s, byte_count, self._taken_s)
         self._is_late = self.pending is not None
         self._note_full()
+
+    def has_room(self) -> bool:
+        """Count the bytes that wait for the client; return whether more may be written."""
+        if self._ahead is None:
+            self._ahead = ResponseBuffer(self._session.wiring.buffers)
+        return self._ahead.set(0 if self.pending is None else len(self.pending))
+
+    def removed(self) -> None:
+        """Discard the unread bytes."""
+        self.pending = None
+        if self._ahead is not None:
+            self._ahead.set(0)
 
     def _note_taken(self) -> None:
         session = self._session

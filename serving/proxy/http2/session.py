@@ -275,6 +275,7 @@ class Session(FrameSender):
         self.engine.streams.clear()
         for stream in streams:
             stream.is_done = True
+            stream.removed()
             stream.take_reset(ErrorCode.CANCEL)
 
     def _wait_until(self, due_s: float) -> None:

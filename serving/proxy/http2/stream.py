@@ -78,6 +78,8 @@ class Stream(RespondingStream):
         if exchange is None:
             # All that is left is what the client does not take.
             due_s = self._taken_s + settings.write_wait_max_s
+            if self.pending is not None and not self._may_dawdle and not self._session.engine.is_full:
+                due_s = min(due_s, self._read_due_s)
             if due_s <= now_s:
                 self._reset(ErrorCode.CANCEL)
                 return math.inf
@@ -169,6 +171,7 @@ class Stream(RespondingStream):
             # The client still sends; it is to stop.
             self._reset(ErrorCode.NO_ERROR)
         else:
+            self._may_dawdle = exchange is None or is_grpc_call(exchange.head)
             self._await_client()
 
     def abort(self) -> None:

@@ -10,14 +10,14 @@ import asyncio
 import math
 from typing import ClassVar, cast
 
-from serving.proxy.forwarding.client import Pause, ResponseSink, reset
+from serving.proxy.forwarding.client import Pause, ResponseSink
 from serving.proxy.forwarding.exchange import Exchange, Wiring
-from serving.proxy.forwarding.pace import BodyPace, ReaderPace
+from serving.proxy.forwarding.pace import BodyPace
 from serving.proxy.forwarding.registry import BODY_TOO_LARGE, BODY_TOO_SLOW, Registry
 from serving.proxy.http1.body import BadBody, ChunkedBody, LengthBody
 from serving.proxy.http1.rendering import IDENTITY, ClientPeer, render_response
 from serving.proxy.http1.requesthead import HeadMemory, RefusalCode, RequestHead, RequestRefusal, refused_start
-from serving.proxy.server.preface import PREFACE, hand_over
+from serving.proxy.server.writing import PREFACE, ResponseProtocol, hand_over
 
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 # Long enough for a client anywhere on earth to read a response and close (five round trips of 200 ms).
@@ -26,40 +26,32 @@ _LINGER_S = 1.0
 _FLUSH_S = 60.0
 
 
-class Connection(asyncio.Protocol):
+class Connection(ResponseProtocol):
     """One HTTP/1.1 connection of a client."""
 
     sink: ClassVar[ResponseSink | None] = None
 
     __slots__ = (
-        *("_address", "_blank_skipped", "_body_bytes", "_buffer", "_clock", "_closing", "_consuming", "_due_s"),
-        *("_body_pace", "_exchange", "_full", "_head_begun", "_heads", "_lingering", "_paused", "_peer"),
-        *("_read_pace", "_reader", "_registry", "_transport", "_wiring"),
+        *("_address", "_blank_skipped", "_body_bytes", "_body_pace", "_buffer", "_consuming", "_due_s"),
+        *("_head_begun", "_heads", "_lingering", "_paused", "_peer", "_reader"),
     )
 
     def __init__(self, registry: Registry, wiring: Wiring) -> None:
-        self._registry = registry
-        self._wiring = wiring
-        self._clock = wiring.clock
-        self._transport: asyncio.Transport
+        super().__init__(registry, wiring)
         self._address = ""
         self._peer = ClientPeer("")
         self._heads = HeadMemory(keeps_underscores=registry.settings.keep_underscore_headers)
         self._buffer = b""
-        self._exchange: Exchange | None = None
         self._reader: LengthBody | ChunkedBody | None = None
         self._body_bytes = 0
         self._body_pace: BodyPace | None = None
-        self._read_pace: ReaderPace | None = None
         # While there is no exchange: until when the next head must begin, or be complete.
         self._due_s = math.inf
         self._head_begun = True
         self._blank_skipped = False
         self._paused = Pause(0)
-        self._full = False
         self._consuming = False
         self._lingering = False
-        self._closing = False
 
     def __repr__(self) -> str:
         state = "closing" if self._closing or self._lingering else repr(self._exchange) if self._exchange else "idle"
@@ -113,34 +105,19 @@ class Connection(asyncio.Protocol):
         self._registry.closed(self, self._address)
         if self._exchange is not None:
             self._exchange.client_gone()
-
-    def pause_writing(self) -> None:
-        """Pause the response: the client reads too slowly."""
-        self._set_full(full=True)
+        if self._slow_reader is not None:
+            self._slow_reader.end()
 
     def resume_writing(self) -> None:
-        """Resume the response."""
-        self._set_full(full=False)
-        if self._exchange is None and not self._lingering and not self._closing:
-            self._consume(self._buffer)
-
-    def _set_full(self, *, full: bool) -> None:
-        self._full, exchange = full, self._exchange
-        if exchange is not None:
-            pace = self._read_pace = self._read_pace or ReaderPace(self._wiring.read_pace, self._transport)
-            self._registry.wake_by(pace.change(self._clock(), written_bytes=exchange.response_bytes, full=full))
-            exchange.client_full(full=full)
+        """Resume the response, or take the next request: the client has nearly all of the last response."""
+        super().resume_writing()
+        if self._exchange is None:
+            idle_s = self._registry.settings.client_idle_max_s
+            self._wait_until(self._clock() + (_FLUSH_S if self._closing else _LINGER_S if self._lingering else idle_s))
+            if not self._lingering and not self._closing:
+                self._consume(self._buffer)
 
     # Called by its exchange.
-
-    def write(self, data: bytes) -> None:
-        """Send bytes to the client."""
-        self._transport.write(data)
-
-    def write_eof(self) -> None:
-        """Close the sending direction."""
-        if not self._transport.is_closing():
-            self._transport.write_eof()
 
     def pause(self, why: Pause) -> None:
         """Add a reason to pause reading."""
@@ -172,7 +149,9 @@ class Connection(asyncio.Protocol):
         """Wait for the next request, or close."""
         if not keep and self._exchange is not None and self._exchange.tunnel is not None:
             self._registry.count_tunnel(-1)
-        self._exchange = self._reader = self._body_pace = self._read_pace = None
+        self._exchange = self._reader = self._body_pace = None
+        if not self._full:
+            self._slow_reader = None
         if self._closing:
             return
         if not keep or self._registry.finishing:
@@ -185,16 +164,6 @@ class Connection(asyncio.Protocol):
         self._wait_until(self._clock() + self._registry.settings.client_idle_max_s)
         if self._buffer and not self._consuming:
             self._consume(self._buffer)
-
-    def truncate(self) -> None:
-        """Make ``exchange_done`` close the connection after pending writes; over TLS without close_notify."""
-        if (truncate := getattr(self._transport, "truncate", None)) is not None:
-            truncate()
-
-    def abort(self) -> None:
-        """Reset the connection: a regular close could look like the end of the body."""
-        self._closing = True
-        reset(self._transport)
 
     # Called by the server.
 
@@ -218,25 +187,29 @@ class Connection(asyncio.Protocol):
             self._close()
             return True
         self.abort()
-        return False
+        return self._full
 
     def check(self, now_s: float) -> float:
         """Enforce expired time limits; return when the next one expires."""
-        exchange = self._exchange
-        if exchange is None:
-            if self._due_s <= now_s:
-                self._time_is_up()
-            return self._due_s
-        due_s = exchange.check(now_s)
-        if due_s <= now_s or exchange.tunnel is not None:
-            return due_s
-        if self._read_pace is not None:
-            due_s = min(due_s, self._read_pace.check(now_s, written_bytes=exchange.response_bytes))
-            if due_s <= now_s:
+        exchange, slow_reader, due_s = self._exchange, self._slow_reader, self._due_s
+        if exchange is not None:
+            due_s = exchange.check(now_s)
+            if due_s <= now_s or exchange.tunnel is not None:
+                return due_s
+        if slow_reader is not None and self._full:
+            read_due_s = slow_reader.check(now_s)
+            # The rest of an ended response has no other limit.
+            due_s = read_due_s if exchange is None else min(due_s, read_due_s)
+            if read_due_s <= now_s:
                 # Nothing that is written now would reach the client.
-                exchange.client_gone()
+                if exchange is not None:
+                    exchange.client_gone()
                 self._transport.abort()
                 return due_s
+        if exchange is None:
+            if due_s <= now_s:
+                self._time_is_up()
+            return due_s
         if self._body_pace is not None and not self._paused:
             due_s = min(due_s, self._body_pace.due_s(exchange))
             if due_s <= now_s:

@@ -17,7 +17,7 @@ from typing import Any
 from serving.proxy.forwarding.accesslog import AccessLog, ExchangeLog
 from serving.proxy.forwarding.bodywait import BodyWait
 from serving.proxy.forwarding.exchange import Exchange, Handler, Wiring
-from serving.proxy.forwarding.pace import body_pace, read_pace
+from serving.proxy.forwarding.pace import ResponseBuffers, body_pace, read_pace
 from serving.proxy.forwarding.policy import member_of
 from serving.proxy.forwarding.registry import Member, Refusals
 from serving.proxy.http1.pool import Pool
@@ -109,6 +109,7 @@ class HttpServer:
         self._sweep: asyncio.TimerHandle | None = None
         self.sweep_s = math.inf
         self.refusals = Refusals()
+        self.buffers = ResponseBuffers.of(settings)
         self._tunnel_count = 0
         self._empty = asyncio.Event()
         self._empty.set()
@@ -306,6 +307,7 @@ class HttpServer:
             body_pace=body_pace(settings),
             read_pace=read_pace(settings),
             body_wait=BodyWait(settings.body_held_bytes_max, is_on=settings.slot_after_body),
+            buffers=self.buffers,
             on_end=self._note if self.access_log is not None or self.request_log is not None else None,
             trusts=member_of(settings.trusted_proxies),
             replaces_claims=settings.forwarded_for == REPLACE,

@@ -23,7 +23,7 @@ from serving.proxy.forwarding.exchange import Wiring
 from serving.proxy.forwarding.registry import Registry
 from serving.proxy.http1.rendering import render_response
 from serving.proxy.server.connection import Connection
-from serving.proxy.server.preface import start_session
+from serving.proxy.server.writing import start_session
 from serving.proxy.tls.records import Records
 from serving.proxy.tls.transport import TlsTransport
 

@@ -207,6 +207,45 @@ async def test_a_client_that_does_not_read_stops_the_upstream_and_then_gets_all(
         assert len(proxy.backend.links) == 1
 
 
+async def floods(link: Link) -> None:
+    """Sends 64 MiB."""
+    await link.head()
+    link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % FLOOD)
+    piece = bytes(65536)
+    for _ in range(FLOOD // len(piece)):
+        link.send(piece)
+        await link.writer.drain()
+    await link.rest()
+
+
+async def test_what_clients_do_not_read_is_bounded_for_all_of_them() -> None:
+    bounds = HttpSettings(response_buffer_bytes_max=1 << 20, response_buffers_bytes_max=2 << 20)
+    async with proxied(floods, bounds) as proxy:
+        clients = [await proxy.client() for _ in range(4)]
+        for client in clients:
+            client.pause()
+            client.send(get())
+        await until(lambda: len(proxy.handler.begun) == 4 and all(one.is_held for one in proxy.handler.begun))
+        # Each may exceed a bound by one piece, as it is read from a socket.
+        assert 2 << 20 <= proxy.server.buffers.byte_count <= 4 << 20
+        for client in clients:
+            client.writer.transport.abort()
+        await until(lambda: proxy.server.buffers.byte_count == 0)
+
+
+async def test_a_buffered_response_whose_client_does_not_read_is_dropped() -> None:
+    strict = HttpSettings(
+        response_buffer_bytes_max=2 * FLOOD, response_buffers_bytes_max=2 * FLOOD, rate_grace_s=0.5, read_rate_min=1000
+    )
+    async with proxied(floods, strict) as proxy:
+        for headers in (b"", b"Connection: close\r\n"):
+            client = await proxy.client()
+            client.pause()
+            client.send(get(headers=headers))
+        await until(lambda: [one.outcome for one in proxy.handler.finished] == ["answered"] * 2)
+        await until(lambda: (proxy.server.connection_count, proxy.server.buffers.byte_count) == (0, 0))
+
+
 async def test_an_upstream_that_does_not_read_stops_the_client() -> None:
     go = asyncio.Event()
 

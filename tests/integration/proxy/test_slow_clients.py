@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.eventually import until
 from tests.integration.proxy.daemons import DAEMONS, HOST, Daemon
 from tests.integration.proxy.h2frames import END_HEADERS, ENDED, OPENING, Http2, Kind, fields, frame, settings
 from tests.integration.proxy.peers import Link
@@ -18,6 +19,12 @@ FLOOD_BYTES = 128 * len(PIECE)
 POST = (":method", "POST"), (":scheme", "http"), (":path", "/slow"), (":authority", HOST.decode())
 # Slower than any of these by much, and the grace so short that a test need not wait for it.
 STRICT = {"rate_grace_s": 0.5, "body_rate_min": 1000, "read_rate_min": 1000}
+# A buffer for all of a flood, and a grace that no test waits for.
+WHOLE = {
+    "rate_grace_s": 600.0,
+    "response_buffer_bytes_max": 2 * FLOOD_BYTES,
+    "response_buffers_bytes_max": 2 * FLOOD_BYTES,
+}
 HALVES = {
     "no body": b"Content-Length: 9\r\n\r\n",
     "half a body": b"Content-Length: 9\r\n\r\nabc",
@@ -214,6 +221,37 @@ async def test_a_client_that_does_not_read_is_cut_off(daemon: Daemon) -> None:
         attacker.resume()
         with contextlib.suppress(ConnectionResetError):
             assert len(await attacker.rest()) < FLOOD_BYTES
+
+
+async def test_a_response_in_the_buffer_holds_no_slot(daemon: Daemon) -> None:
+    async with daemon(floods, slots=1, **WHOLE) as running:
+        reader = await running.client()
+        reader.pause()
+        reader.send(b"DELETE /flood HTTP/1.1\r\n%b\r\n" % TO)
+        await until(lambda: running.backend.links)
+        client = await running.client()
+        client.send(GET)
+        assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+        reader.resume()
+        assert len((await reader.message())[1]) == FLOOD_BYTES
+        reader.send(GET)
+        assert (await reader.message())[1] == b"ok"
+
+
+async def test_a_response_in_the_buffer_of_a_stream_holds_no_slot(daemon: Daemon) -> None:
+    async with daemon(floods, slots=1, **WHOLE) as running:
+        reader = Http2(await running.client(), opening=OPENING + settings((4, 0)))
+        reader.send(frame(Kind.HEADERS, fields((":method", "DELETE"), *POST[1:]), flags=ENDED, stream_id=1))
+        await until(lambda: running.backend.links)
+        client = await running.client()
+        client.send(GET)
+        assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+        reader.send(settings((4, 2 * FLOOD_BYTES)), frame(Kind.WINDOW_UPDATE, (2 * FLOOD_BYTES).to_bytes(4)))
+        byte_count, flags = 0, 0
+        while not flags & ENDED:
+            found = await reader.until(Kind.DATA)
+            byte_count, flags = byte_count + len(found.payload), found.flags
+        assert byte_count == FLOOD_BYTES
 
 
 async def test_a_client_that_reads_gets_all(daemon: Daemon) -> None:

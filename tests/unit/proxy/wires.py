@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 
 from serving.proxy.forwarding.exchange import Exchange, Wiring
-from serving.proxy.forwarding.pace import body_pace, read_pace
+from serving.proxy.forwarding.pace import ResponseBuffers, body_pace, read_pace
 from serving.proxy.forwarding.registry import Member, Refusals
 from serving.proxy.http1.pool import Pool
 from serving.proxy.http1.upstream import Upstream
@@ -25,6 +25,10 @@ class Wire(asyncio.Transport):
         self.is_ended = False
         self.is_closed = False
         self.is_reading_paused = False
+        self.unread_bytes = 0
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread_bytes
 
     def setsockopt(self, level: int, option: int, value: bytes) -> None:
         """Record the socket options that the connection sets before a reset."""
@@ -65,6 +69,7 @@ class Bench:
         self.refusals = Refusals()
         self.tunnel_count = 0
         self.pool = Pool(self.settings, clock=lambda: self.now_s)
+        self.buffers = ResponseBuffers.of(self.settings)
         wiring = Wiring(
             handler=self,
             pool=self.pool,
@@ -75,6 +80,7 @@ class Bench:
             tunnel_limits=(1000.0, 1000.0),
             body_pace=body_pace(self.settings),
             read_pace=read_pace(self.settings),
+            buffers=self.buffers,
         )
         self.client = Wire()
         self.upstreams: list[Upstream] = []

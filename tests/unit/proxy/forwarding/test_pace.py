@@ -6,7 +6,15 @@ import socket
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.proxy.forwarding.pace import BodyPace, MinimumRate, ReaderPace, body_pace, read_pace
+from serving.proxy.forwarding.pace import (
+    BodyPace,
+    MinimumRate,
+    ReaderPace,
+    ResponseBuffer,
+    ResponseBuffers,
+    body_pace,
+    read_pace,
+)
 from serving.proxy.http1.requesthead import HeadMemory
 from serving.settings.http import HttpSettings
 from tests.eventually import until
@@ -139,3 +147,30 @@ def test_a_transport_without_a_socket_is_judged_by_its_buffer() -> None:
     assert pace.check(10.0, written_bytes=5100) == 12.0
     assert pace.change(11.0, written_bytes=5100, full=False) == float("inf")
     assert pace.check(1000.0, written_bytes=5100) == float("inf")
+
+
+def test_a_response_has_room_below_its_bound() -> None:
+    buffer = ResponseBuffer(ResponseBuffers(response_bytes_max=100, bytes_max=1000))
+    assert (buffer.set(99), buffer.set(100), buffer.set(0)) == (True, False, True)
+
+
+def test_all_responses_share_a_bound() -> None:
+    buffers = ResponseBuffers(response_bytes_max=100, bytes_max=150)
+    first, second = ResponseBuffer(buffers), ResponseBuffer(buffers)
+    assert (first.set(90), second.set(50), second.set(60)) == (True, True, False)
+    first.set(0)
+    assert (second.set(60), buffers.byte_count) == (True, 60)
+
+
+def test_without_bounds_there_is_no_room() -> None:
+    assert not ResponseBuffer(ResponseBuffers()).set(0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 200)), max_size=50))
+def test_the_total_is_what_the_buffers_have(steps: list[tuple[int, int]]) -> None:
+    buffers = ResponseBuffers(response_bytes_max=100, bytes_max=250)
+    each = [ResponseBuffer(buffers) for _ in range(4)]
+    for which, byte_count in steps:
+        has_room = each[which].set(byte_count)
+        assert buffers.byte_count == sum(one.byte_count for one in each)
+        assert has_room == (byte_count < 100 and buffers.byte_count < 250)

@@ -79,6 +79,9 @@ class Recorder:
         self.engine.streams[stream_id] = NotedStream(self, stream_id, ended=ended)
         self.note("open", stream_id, [*section.fields], ended)
 
+    def write_now(self) -> None:
+        self.note("write")
+
     def emptied(self) -> None:
         self.note("emptied")
 

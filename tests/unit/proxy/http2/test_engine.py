@@ -304,3 +304,20 @@ def test_how_streams_ended_is_remembered_for_a_while() -> None:
     assert one.violation is None
     one.feed(request(1999))
     assert one.violation is ErrorCode.STREAM_CLOSED
+
+
+def test_waiting_bytes_are_written_in_batches_and_stay_when_the_transport_is_full() -> None:
+    class Full(Recorder):
+        def write_now(self) -> None:
+            self.engine.is_full = True
+
+    one = Full()
+    one.feed(OPENING, OPEN)
+    one.engine.send_data(one.stream(1), bytes(1_000_000))
+    stream = one.stream(1)
+    one.feed(
+        frame(Kind.WINDOW_UPDATE, (2**30).to_bytes(4)), frame(Kind.WINDOW_UPDATE, (2**30).to_bytes(4), stream_id=1)
+    )
+    one.engine.is_full = False
+    one.engine.flush()
+    assert len(stream.pending or b"") >= 800_000

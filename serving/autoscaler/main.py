@@ -287,9 +287,8 @@ def main() -> int:
                 log = _decision_log(settings, state)
                 add = None if log is None else stack.enter_context(log).add
                 daemon = AutoscalerDaemon(settings, cluster, key=key, log=add, election=election, me=me)
-                if not state:
-                    # On one machine nothing enforces requests, and the condition is the kubelet's.
-                    daemon.autoscaler.resize_pods()
+                # On one machine nothing enforces requests, and the condition is the kubelet's.
+                daemon.autoscaler.save_resources(is_one_machine=bool(state))
                 watch.on_change(lambda: daemon.autoscaler.reconfigure(config.settings))
                 async with exporting(settings.otlp, daemon.metrics.page, service="autoscaler"):
                     await daemon.run(stop, listener=inherited_sockets().get("stats"))

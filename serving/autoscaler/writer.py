@@ -7,6 +7,7 @@ Only then is its scale set. A revision that gets pods without a request, for exa
 module uses no cluster and no clock.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -193,15 +194,17 @@ def cost_changes(
 ) -> list[tuple[str, str | None]]:
     """Changed deletion costs by pod; None removes the annotation.
 
-    To remove two of a, b and c with 3, 0 and 1 requests inside, b and c get -1, unless they have it. Equally idle pods are
-    ordered by name, so that a repeated decision picks the same ones.
+    To remove two of a, b and c with 3, 0 and 1 requests inside, b and c get -1, unless they have it. Of idle pods, dormant ones go
+    first, the one last used longest ago before others; the rest is ordered by name, so that a repeated decision picks the same ones.
     """
 
-    def load(pod: ScaledPod) -> float:
+    def rank(pod: ScaledPod) -> tuple[float, float, str]:
         report = reports.get(pod.name)
-        return report.concurrency if report else 0.0
+        if report is None:
+            return 0.0, math.inf, pod.name
+        return report.concurrency, report.at_s - report.idle_s if report.is_dormant else math.inf, pod.name
 
-    ranked = sorted(pods, key=lambda pod: (load(pod), pod.name))
+    ranked = sorted(pods, key=rank)
     victims, others = ranked[:victim_count], ranked[victim_count:]
     marked = [(pod.name, VICTIM_COST) for pod in victims if pod.deletion_cost != VICTIM_COST]
     return [*marked, *((pod.name, None) for pod in others if pod.deletion_cost == VICTIM_COST)]

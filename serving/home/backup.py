@@ -23,9 +23,6 @@ from serving.model.errors import JournalDamaged, ServingError
 FORMAT = 1
 """Increase it when an older program would restore an archive wrongly."""
 
-BACKUP_PATH = "/backup/journal"
-"""Where the API returns a copy of its journal."""
-
 _MANIFEST = "backup.json"
 _JOURNAL = "journal.db"
 # Secrets first: without the key no token of an earlier client is valid.

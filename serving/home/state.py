@@ -21,6 +21,9 @@ from serving.model.errors import Problem, SettingsError
 SECRET_FILES = ("key", "token", "dashboard-token", "query-token")
 """Names of the files in a state folder that hold a secret, beside its certificates."""
 
+BACKUP_PATH = "/backup/journal"
+"""Where the API returns a copy of the journal."""
+
 _VALID = dt.timedelta(days=3650)
 # A clock that was wrong when the folder was made.
 _EARLIER = dt.timedelta(days=1)

@@ -39,8 +39,8 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     An activator also pokes between its reports, with the load that is new at that moment; its next report excludes that load.
     Both add up to the present load. The ``window_`` pair is added to the mean of the second instead; None: the same.
 
-    ``is_dormant`` says that the pod's app sleeps: its next report comes when it has woken, and until then it has no load. ``unfrozen`` is
-    why its processes run all the same; "" if they are frozen. ``is_loading`` asks to keep a pod whose app was never ready yet.
+    ``is_dormant`` says that the pod's app sleeps: its next report comes when it has woken, and until then it has no load. Its last request
+    ended ``idle_s`` seconds before the report. ``unfrozen`` is why its processes run all the same; "" if they are frozen. ``is_loading`` asks to keep a pod whose app was never ready yet.
     """
 
     pod: str = ""
@@ -56,5 +56,6 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     gauges: Gauges = msgspec.field(default_factory=dict)
     latency_bins: Bins = ()
     is_dormant: bool = False
+    idle_s: Amount = 0.0
     is_loading: bool = False
     unfrozen: Annotated[str, msgspec.Meta(max_length=UNFROZEN_MAX)] = ""

@@ -44,6 +44,7 @@ class BudgetDemand(msgspec.Struct, frozen=True, kw_only=True):
     """What a revision would have without a budget: ``wanted`` pods, beside its ``present`` scale and ``ready`` pods.
 
     ``floor`` is min-scale or the initial scale, ``load`` in pods that are full to their target, and ``has_load`` whether it has requests.
+    ``in_use`` are the pods for requests in flight now.
     """
 
     wanted: int
@@ -52,6 +53,7 @@ class BudgetDemand(msgspec.Struct, frozen=True, kw_only=True):
     floor: int = 0
     load: float = 0.0
     has_load: bool = False
+    in_use: int = 0
 
 
 class BudgetTenant(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,12 +97,14 @@ class AllowanceReason(enum.StrEnum):
     TURN = "turn"
     FLOORS = "floors"
     TOO_LARGE = "too large"
+    MEMORY = "memory"
+    """The memory of the machine is short (``scaling/memoryshort.py``)."""
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True):
     """Fewer pods than wanted; or none at once, for a revision that wants none while others wait.
 
-    ``budget`` is its text, and ``all_wanted`` the pods that all under it want.
+    ``budget`` is its text, or what is short, and ``all_wanted`` the pods that all under it want.
     """
 
     count: int

@@ -19,7 +19,7 @@ from serving.model.knative import (
 )
 from serving.settings.budgets import BUDGETS
 from serving.settings.classic import ClassicSettings
-from serving.settings.dormancy import DORMANT, NEVER
+from serving.settings.dormancy import DORMANT, NEVER, MemorySettings
 from serving.settings.innertls import InnerTlsSettings
 from serving.settings.knob import (
     BYTES,
@@ -181,13 +181,11 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     dormant: Annotated[str, Knob(key="dormant", unit=DORMANT, annotation=DORMANT_ANNOTATION)] = NEVER
-    """When an idle pod goes dormant, for revisions under ``policy: adaptive``: "after=10s" freezes its app after so long without a
-    request, and the next request thaws it; "only" does the same and keeps the last pod instead of going to zero; "never" keeps
-    apps running. after=100ms gives an app cpu only while it has requests. A revision's own annotation counts under every policy ([dormant.md](dormant.md)). Default: ours, never."""
+    """When an idle pod goes dormant, for revisions under ``policy: adaptive``: "after=10s" freezes its app after so long without a request, until
+    the next; "only" does the same and keeps the last pod; "never" keeps apps running. A revision's own annotation counts under every policy ([dormant.md](dormant.md)). Default: ours, never."""
 
     dormant_cost: Annotated[float, Knob(key="dormant-cost", unit=NUMBER, low=0, high=1)] = 0.2
-    """Price of a second of a dormant pod, of which a second of a running pod costs 1. By it the adaptive policy keeps dormant pods for longer.
-    Range: 0 to 1. Default: ours, 0.2: memory without cpu."""
+    """Price of a second of a dormant pod, of which a second of a running pod costs 1. By it the adaptive policy keeps dormant pods for longer. Range: 0 to 1. Default: ours, 0.2: memory without cpu."""
 
     node_boot_s: Annotated[float, Knob(key="node-boot-time", unit=DURATION, low=0, high=3600)] = 0.0
     """Time from asking a cloud for a node until it takes pods, in seconds. The autoscaler publishes how many pods each revision
@@ -354,6 +352,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
 
     otlp: OtlpSettings = OtlpSettings()
     """Receiver of the page's numbers."""
+
+    memory: MemorySettings = MemorySettings()
+    """When the memory of one machine is short."""
 
     classic: ClassicSettings = ClassicSettings()
     """The algorithm of June 2018."""

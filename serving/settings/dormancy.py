@@ -1,14 +1,16 @@
-"""Reads when pods go dormant, such as "after=10s", and the calls of apps that can sleep themselves.
+"""Reads when pods go dormant, such as "after=10s", the calls of apps that can sleep themselves, and when memory is short.
 
 ``read_dormant`` and ``read_calls`` turn text into records. The records go to the policy, which prices dormant pods, and to
 the queue-proxy, which freezes its app.
 """
 
+from typing import Annotated
+
 import msgspec
 
 from serving.model.errors import InvalidValue
 from serving.model.quantity import format_duration_s, parse_duration_s
-from serving.settings.knob import Unit
+from serving.settings.knob import PERCENT, TEXT, Knob, SettingsRecord, Unit
 
 NEVER = "never"
 _ONLY = "only"
@@ -64,6 +66,21 @@ def written(mode: DormantMode) -> str:
     if mode.after_s is None:
         return NEVER
     return f"{_ONLY + ',' if mode.is_only else ''}{_AFTER}{format_duration_s(mode.after_s)}"
+
+
+class MemorySettings(SettingsRecord, frozen=True, kw_only=True):
+    """When the memory of one machine is short, so that dormant pods go."""
+
+    available_min_ratio: Annotated[float, Knob(key="available-min", unit=PERCENT, low=0, high=1, live=True)] = 0.05
+    """Part of the memory of one machine that has to be available (MemAvailable, or below the limit of a cgroup); below it dormant pods
+    go, the one last used longest ago first. 0 never removes one for it. Range: 0 to 100 %. Default: ours, 5 %."""
+
+    stalled_max_ratio: Annotated[float, Knob(key="stalled-max", unit=PERCENT, low=0, high=1, live=True)] = 0.1
+    """Part of the last 10 s in which processes may have waited for memory (PSI, "some" of /proc/pressure/memory); above it dormant pods
+    go too. 0 never removes one for it. Range: 0 to 100 %. Default: ours, 10 %."""
+
+    proc_folder: Annotated[str, Knob(key="proc-folder", unit=TEXT, live=True)] = "/proc"
+    """Folder with meminfo and pressure/memory of the machine, where that is not /proc, as in a container. Default: ours, /proc."""
 
 
 class HttpCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ module connects them and takes the stats.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 
 from serving.aio.cooperative import turn
 from serving.autoscaler.decision_events import DecisionEvent
@@ -73,6 +73,7 @@ class Autoscaler:
         self.counts = self._decisions.counts
         self._cluster = cluster
         self._sizes: PodSizes | None = None
+        self._beside: list[tuple[str, Callable[[], Coroutine[object, object, None]]]] = []
         self._is_synced = False
 
     @property
@@ -80,9 +81,20 @@ class Autoscaler:
         """Whether every watch has delivered its first list; no decision is made before."""
         return self._is_synced
 
-    def resize_pods(self) -> None:
-        """Resize dormant and starting pods in place from now on, as a cluster can."""
-        self._sizes = PodSizes(self._cluster, pod=self._watch.pod, used=self._policies.usages.used)
+    def save_resources(self, *, is_one_machine: bool) -> None:
+        """Resize dormant and starting pods in place from now on; on one machine remove dormant ones while its memory is short."""
+        if not is_one_machine:
+            self._sizes = PodSizes(self._cluster, pod=self._watch.pod, used=self._policies.usages.used)
+            return
+        from serving.autoscaler.io.memorywatch import MemoryWatch  # noqa: PLC0415 - on one machine only
+
+        watch = MemoryWatch(
+            self._watch.entries,
+            settings=lambda: self._decisions.settings.memory,
+            on_change=lambda key: self._decisions.decide_soon(key, DecisionCause.CHANGE),
+        )
+        self._decisions.hold = watch.shortage.allow
+        self._beside.append(("autoscaler memory", watch.run))
 
     def reconfigure(self, settings: AutoscalerSettings) -> None:
         """Decide with these settings from now on."""
@@ -97,6 +109,7 @@ class Autoscaler:
                 group.create_task(self._begin(), name="autoscaler begin"),
                 group.create_task(self._policies.run(), name="autoscaler policies"),
             ]
+            tasks += [group.create_task(job(), name=name) for name, job in self._beside]
             await stop.wait()
             for task in tasks:
                 task.cancel()

@@ -92,6 +92,8 @@ class DecisionLoop:
         self.counts = DecisionCounts()
         self.settings = settings
         self._book = BudgetBook(read_budgets(settings.budget))
+        # The pods that the memory of the machine leaves a revision; None: all that it wants.
+        self.hold: Callable[[RevisionKey, BudgetDemand], Allowance | None] = lambda _key, _demand: None
         self._others_counted_s = -math.inf
         self._watch, self._policies, self._sharing = watch, policies, sharing
         self._client = client
@@ -244,13 +246,18 @@ class DecisionLoop:
         return outcome
 
     def _allow(self, key: RevisionKey, entry: RevisionEntry, demand: BudgetDemand) -> Allowance | None:
-        tenant, at_s = entry.tenant() if self._book.budgets.of(key[0]) else None, now_s()
+        """The pods that the memory of the machine and budgets leave; of two the fewer."""
+        short, at_s = self.hold(key, demand), now_s()
+        if short is not None:
+            demand = msgspec.structs.replace(demand, wanted=short.count, floor=min(demand.floor, short.count))
+        tenant = entry.tenant() if self._book.budgets.of(key[0]) else None
         if tenant is None:
-            return None
+            return short
         if self._sharing.shards is not None and at_s - self._others_counted_s >= _OTHERS_COUNTED_S:
             self._others_counted_s = at_s
             self.count_pods(of_others=True)
-        return self._book.allow(tenant, demand, at_s)
+        budgeted = self._book.allow(tenant, demand, at_s)
+        return short if budgeted is None or (short is not None and short.count <= budgeted.count) else budgeted
 
     def _publication(self, entry: RevisionEntry, outcome: ScalerOutcome, *, at_wall_s: float) -> Publication | None:
         """The publication due for anticipated pods. Without a boot time, an earlier one is removed."""

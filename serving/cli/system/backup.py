@@ -8,8 +8,8 @@ import click
 
 from serving import __version__
 from serving.cli.client.api import ApiCall, ApiClient, fail, state_option
-from serving.home.backup import BACKUP_PATH, FORMAT, BackupManifest, journal_copy, restore_backup, write_backup
-from serving.home.state import StateFolder, default_state_path
+from serving.home.backup import FORMAT, BackupManifest, journal_copy, restore_backup, write_backup
+from serving.home.state import BACKUP_PATH, StateFolder, default_state_path
 from serving.model.errors import Unavailable
 
 _MIB = 2**20

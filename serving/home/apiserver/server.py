@@ -52,7 +52,7 @@ from serving.home.apiserver.roles import (
 )
 from serving.home.apiserver.watching import stream_watch, watch_options
 from serving.home.apiserver.writing import evict
-from serving.home.backup import BACKUP_PATH
+from serving.home.state import BACKUP_PATH
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import Forbidden, NotFound, Unsupported
 from serving.model.objects import Object, name_of, nested

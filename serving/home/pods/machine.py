@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from serving.aio.machinememory import CGROUPS, amounts_of, cgroup_folders, held_bytes, memory_bound
 from serving.cluster.kinds import NODE_METRICS
 from serving.model.objects import Object
 
@@ -46,36 +47,34 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         if self.cpu_cgroup is None:
             cpu_s = _busy_s((proc / "stat").read_text(), self.cores)
         else:
-            cpu_s = _fields(self.cpu_cgroup / "cpu.stat")["usage_usec"] / 1e6
+            cpu_s = amounts_of(self.cpu_cgroup / "cpu.stat")["usage_usec"] / 1e6
         if self.memory_cgroup is None:
-            amounts = _fields(proc / "meminfo")
+            amounts = amounts_of(proc / "meminfo")
             held = (amounts["MemTotal"] - amounts["MemAvailable"]) * 1024
         else:
-            # The kernel reclaims inactive file pages when memory is needed: they count as free, as for a kubelet.
-            cached = _fields(self.memory_cgroup / "memory.stat").get("inactive_file", 0)
-            held = max(0, int((self.memory_cgroup / "memory.current").read_text()) - cached)
+            held = held_bytes(self.memory_cgroup)
         return MachineReading(cpu_s=cpu_s, memory_bytes=held)
 
 
 def read_machine(
-    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"), *, cores: Collection[int] | None = None
+    proc: Path = Path("/proc"), cgroups: Path = CGROUPS, *, cores: Collection[int] | None = None
 ) -> Machine:
     """Read this machine. ``cores`` are the numbers in its affinity. Raises ``OSError`` if this is not Linux."""
     cores = frozenset(os.sched_getaffinity(0) if cores is None else cores)
     cpu_m = 1000 * sum(line[:3] == "cpu" and line[3].isdecimal() for line in (proc / "stat").read_text().splitlines())
-    memory_bytes = _fields(proc / "meminfo")["MemTotal"] * 1024
-    folders = _cgroup_folders(proc, cgroups)
+    memory_bytes = amounts_of(proc / "meminfo")["MemTotal"] * 1024
+    folders = cgroup_folders(proc, cgroups)
     cpu_bound_m, cpu_cgroup = min(((_cpu_max_m(one), one) for one in folders), default=(_NO_BOUND, None))
-    memory_bound, memory_cgroup = min(((_memory_max(one), one) for one in folders), default=(_NO_BOUND, None))
+    bound, memory_cgroup = min(((memory_bound(one), one) for one in folders), default=(_NO_BOUND, None))
     allocatable_cpu_m, allocatable_bytes = 1000 * len(cores), memory_bytes
     return Machine(
         cpu_m=cpu_m,
         memory_bytes=memory_bytes,
         allocatable_cpu_m=int(min(cpu_bound_m, allocatable_cpu_m)),
-        allocatable_memory_bytes=int(min(memory_bound, allocatable_bytes)),
+        allocatable_memory_bytes=int(min(bound, allocatable_bytes)),
         cores=cores,
         cpu_cgroup=cpu_cgroup if cpu_bound_m < allocatable_cpu_m else None,
-        memory_cgroup=memory_cgroup if memory_bound < allocatable_bytes else None,
+        memory_cgroup=memory_cgroup if bound < allocatable_bytes else None,
     )
 
 
@@ -115,37 +114,9 @@ def _busy_s(stat: str, cores: Collection[int]) -> float:
     return ticks / _TICKS_PER_S
 
 
-def _fields(path: Path) -> dict[str, int]:
-    """Lines of a name and a whole number, as in /proc/meminfo and in a cgroup's files."""
-    lines = (line.split() for line in path.read_text().splitlines())
-    return {line[0].rstrip(":"): int(line[1]) for line in lines if len(line) > 1}
-
-
-def _cgroup_folders(proc: Path, cgroups: Path) -> list[Path]:
-    """This process's cgroup and its ancestors, each a bound. Empty with version 1."""
-    try:
-        lines = (proc / "self" / "cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    ours = next((line[3:].strip("/") for line in lines if line.startswith("0::")), None)
-    if ours is None or not (cgroups / "cgroup.controllers").exists():
-        return []
-    folder = cgroups / ours
-    # In a container the path may exist on the host only: then the root is its own cgroup.
-    return [one for one in (folder, *folder.parents) if one.is_relative_to(cgroups) and one.is_dir()]
-
-
 def _cpu_max_m(folder: Path) -> float:
     try:
         quota, period = (folder / "cpu.max").read_text().split()
     except (OSError, ValueError):
         return _NO_BOUND
     return _NO_BOUND if quota == "max" else 1000 * int(quota) / int(period)
-
-
-def _memory_max(folder: Path) -> float:
-    try:
-        text = (folder / "memory.max").read_text().strip()
-    except OSError:
-        return _NO_BOUND
-    return _NO_BOUND if text == "max" else int(text)

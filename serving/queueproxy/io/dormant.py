@@ -68,8 +68,9 @@ class Dormancy:
         self._timer: asyncio.TimerHandle | None = None
         self._work: asyncio.Task[None] | None = None
         self._waiting: list[Callable[[], None]] = []
-        self._awake = asyncio.Event()
-        self._awake.set()
+        self.awake = asyncio.Event()
+        """Set while the app runs."""
+        self.awake.set()
         self.freeze_count = self.thaw_count = self.refused_count = 0
 
     def __repr__(self) -> str:
@@ -79,6 +80,11 @@ class Dormancy:
     def is_dormant(self) -> bool:
         """Whether the app sleeps."""
         return self._state.phase is Phase.DORMANT
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last request or order ended."""
+        return max(0.0, self._clock() - self._state.idle_since_s)
 
     def page(self) -> list[str]:
         """The lines of the page of metrics."""
@@ -115,10 +121,6 @@ class Dormancy:
             self._thaw()
         elif phase is Phase.RUNNING:
             self.freeze_if_due()
-
-    async def until_awake(self) -> None:
-        """Wait until the app runs."""
-        await self._awake.wait()
 
     @contextlib.contextmanager
     def probing(self) -> Iterator[None]:
@@ -161,7 +163,7 @@ class Dormancy:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        await self._awake.wait()
+        await self.awake.wait()
 
     def _timer_due(self) -> None:
         self._timer = None
@@ -169,7 +171,7 @@ class Dormancy:
 
     def _freeze(self, now_s: float) -> None:
         self._state = after_event(self._state, AppEvent.IDLE, now_s)
-        self._awake.clear()
+        self.awake.clear()
         self._on_sleep()
         self._work = asyncio.get_running_loop().create_task(self._freezing(), name="freeze")
 
@@ -226,7 +228,7 @@ class Dormancy:
 
     def _thawed(self) -> None:
         self._state = after_event(self._state, AppEvent.THAWED, self._clock())
-        self._awake.set()
+        self.awake.set()
         self.thaw_count += 1
         waiting, self._waiting = self._waiting, []
         for go in waiting:

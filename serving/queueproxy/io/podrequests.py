@@ -121,7 +121,7 @@ class PodRequests(Generic[_Request]):
         if self.dormancy is None:
             yield
             return
-        await self.dormancy.until_awake()
+        await self.dormancy.awake.wait()
         with self.dormancy.probing():
             yield
 

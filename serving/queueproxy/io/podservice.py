@@ -190,7 +190,7 @@ class PodService:
         """Repeat the report of a pod that sleeps after a reconnect."""
         dormancy = self._pod.dormancy
         if self._link is not None and dormancy is not None and dormancy.is_dormant:
-            self._link.send(dormant_frame(dormancy.freezer.unfrozen))
+            self._link.send(dormant_frame(dormancy.idle_s, dormancy.freezer.unfrozen))
 
     def _page(self) -> bytes:
         """The page of all counts for Prometheus, written without its library to keep the sidecar small."""

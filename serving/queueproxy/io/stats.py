@@ -68,8 +68,8 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
         dormancy = handler.dormancy
         stat = stat_of(handler.report(), pod=spec.pod, at_s=wall_s(), report_period_s=period_s)
         if dormancy is not None and dormancy.is_dormant and not (stat.concurrency or stat.request_count):
-            link.send(dormant_frame(dormancy.freezer.unfrozen))
-            await dormancy.until_awake()
+            link.send(dormant_frame(dormancy.idle_s, dormancy.freezer.unfrozen))
+            await dormancy.awake.wait()
             return
         responses = handler.request_metrics.take_responses()
         link.send(
@@ -97,9 +97,10 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
     await link.flush(_FLUSH_S)
 
 
-def dormant_frame(unfrozen: str) -> bytes:
-    """The statistic of a pod that sleeps; why its processes run all the same."""
-    return encode_pod_stat(PodStat(at_s=wall_s(), concurrency=0.0, is_dormant=True, unfrozen=unfrozen[:UNFROZEN_MAX]))
+def dormant_frame(idle_s: float, unfrozen: str) -> bytes:
+    """The statistic of a pod that sleeps: since its last request, and why its processes run all the same."""
+    unfrozen = unfrozen[:UNFROZEN_MAX]
+    return encode_pod_stat(PodStat(at_s=wall_s(), concurrency=0.0, is_dormant=True, idle_s=idle_s, unfrozen=unfrozen))
 
 
 def stats_token(spec: PodSpec) -> str:

@@ -24,6 +24,8 @@ class ScaleBound(enum.StrEnum):
     MAX_SCALE = "max-scale"
     BUDGET = "budget"
     """A budget over several revisions (``scaling/budget.py``)."""
+    MEMORY = "memory"
+    """The memory of the machine (``scaling/memoryshort.py``)."""
 
 
 class Bounded(msgspec.Struct, frozen=True, kw_only=True):

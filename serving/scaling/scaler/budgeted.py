@@ -1,6 +1,6 @@
-"""Holds a decision within a budget over several revisions.
+"""Holds a decision within a budget over several revisions, and within the memory of the machine.
 
-Input: the merged count and what it was made of. Output: the demand for ``scaling/budget.py``, the count that its allowance leaves, and
+Input: the merged count and what it was made of. Output: the demand for ``scaling/budget.py`` and ``memoryshort.py``, the count that its allowance leaves, and
 the sentence of both.
 """
 
@@ -27,7 +27,10 @@ _WHY = {
     AllowanceReason.TURN: "more revisions have requests than it has pods, and this one waits for its turn",
     AllowanceReason.FLOORS: "min-scale of all under it is more than it has",
     AllowanceReason.TOO_LARGE: "one pod alone is larger",
+    AllowanceReason.MEMORY: "{one.budget}",
 }
+# Longest wait before the last pod goes for the memory of the machine, in seconds, from the time that activators became the endpoints.
+_SHORT_GRACE_S = 1.0
 _SHORTAGES = (AllowanceReason.FLOORS, AllowanceReason.TOO_LARGE)
 # Their pods wait for requests that may come; they are worth the load that is left in the windows.
 _IDLE = (KEEP_ALIVE, PRE_WARMING)
@@ -42,7 +45,7 @@ def demand_of(
     spec: ScalingSpec,
     is_initialized: bool,
 ) -> BudgetDemand:
-    """The demand of a decision; without data, the present pods.
+    """The demand of a decision; without data, the present pods. A revision that is being woken has a pod in use.
 
     The load is that of the windows or in flight, whichever is more; other deciders, such as triggers, count with the pods they want.
     """
@@ -55,6 +58,7 @@ def demand_of(
         others = most(
             [one for one in merged.proposals if one.decider not in (algorithm, *_IDLE) and not one.is_content]
         )
+    is_busy, in_use = inside.present.concurrency > 0, math.ceil(load / spec.target_value)
     recent = detail.observed_panic if isinstance(detail, ScaleDecision) else 0.0
     if isinstance(detail, ScaleDecision):
         load = max(load, recent, detail.observed_stable)
@@ -62,7 +66,8 @@ def demand_of(
         wanted=bounds.count,
         floor=min(bounds.count_min, bounds.count),
         load=max(load / spec.target_value, float(others or 0)),
-        has_load=recent > 0 or inside.present.concurrency > 0,
+        has_load=recent > 0 or is_busy,
+        in_use=max(in_use, int(is_busy or facts.is_starting)),
         present=facts.present_scale,
         ready=facts.ready_count,
     )
@@ -72,8 +77,21 @@ def within(merged: MergeDecision | NoData, allowance: Allowance) -> MergeDecisio
     """The merged count, at most what is allowed."""
     if isinstance(merged, NoData) or merged.desired_count <= allowance.count:
         return merged
-    bounds = msgspec.structs.replace(merged.bounds, count=allowance.count, limited_by=ScaleBound.BUDGET)
+    bound = ScaleBound.MEMORY if allowance.reason is AllowanceReason.MEMORY else ScaleBound.BUDGET
+    bounds = msgspec.structs.replace(merged.bounds, count=allowance.count, limited_by=bound)
     return msgspec.structs.replace(merged, desired_count=allowance.count, bounds=bounds)
+
+
+def gated(spec: ScalingSpec, allowance: Allowance) -> ScalingSpec:
+    """The numbers for the gate to zero. For the memory of the machine the last pod of any revision goes, as soon as the hand-off is proved."""
+    if allowance.reason is not AllowanceReason.MEMORY or allowance.count:
+        return spec
+    return msgspec.structs.replace(
+        spec,
+        enable_scale_to_zero=True,
+        scale_to_zero_grace_s=min(spec.scale_to_zero_grace_s, _SHORT_GRACE_S),
+        scale_to_zero_pod_retention_s=0.0,
+    )
 
 
 def allowance_reason(one: Allowance) -> str:

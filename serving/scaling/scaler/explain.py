@@ -10,12 +10,12 @@ from serving.model.loadmetric import load_metric
 from serving.model.nodata import NoData
 from serving.scaling.adaptive.advice import KEEP_ALIVE, PRE_WARMING
 from serving.scaling.adaptive.regret import RegretReason
-from serving.scaling.budget import Allowance
+from serving.scaling.budget import UNLIMITED, Allowance, AllowanceReason
 from serving.scaling.classic.classic import ClassicDecision, ClassicLimit, ClassicMode
 from serving.scaling.kpa.decide import ScaleDecision, ScaleLimit, ScalerMode
 from serving.scaling.kpa.merge import Bounded, MergeDecision, Proposal, ScaleBound
 from serving.scaling.kpa.zero import GateAction, GateReason
-from serving.scaling.scaler.budgeted import allowance_reason
+from serving.scaling.scaler.budgeted import allowance_reason, gated
 from serving.scaling.scaler.scaler import DecisionInputs, ScalerOutcome
 from serving.scaling.slo import SloOutcome, SloVerdict
 from serving.scaling.spec import ScalingSpec
@@ -46,6 +46,7 @@ _BOUNDS = {
     ScaleBound.INITIAL_SCALE: "raised to initial-scale {bounds.count_min}, which must be ready once",
     ScaleBound.MAX_SCALE: "limited by max-scale {bounds.count_max}",
     ScaleBound.BUDGET: "the budget of {one.budget} allows {one.count} of {one.wanted}",
+    ScaleBound.MEMORY: "the machine's memory is short: {one.budget}",
 }
 _GATE = {
     GateReason.NO_DECISION: "nothing is changed",
@@ -235,7 +236,7 @@ def _others(outcome: ScalerOutcome) -> tuple[str, ...]:
     merged = outcome.merged
     if isinstance(merged, NoData):
         return ()
-    return (*_decided_by(outcome, merged), _bound(merged.bounds, outcome.inputs.allowance))
+    return (*_decided_by(outcome, merged), _memory(outcome), _bound(merged.bounds, outcome.inputs.allowance))
 
 
 def _decided_by(outcome: ScalerOutcome, merged: MergeDecision) -> tuple[str, ...]:
@@ -254,8 +255,16 @@ def _decided_by(outcome: ScalerOutcome, merged: MergeDecision) -> tuple[str, ...
     return (*deciding, *silent)
 
 
+def _memory(outcome: ScalerOutcome) -> str:
+    """Why a dormant pod goes, also from a revision that wants no pod."""
+    one = outcome.inputs.allowance
+    if one is None or one.reason is not AllowanceReason.MEMORY:
+        return ""
+    return _BOUNDS[ScaleBound.MEMORY].format(one=one)
+
+
 def _bound(bounds: Bounded, allowance: Allowance | None) -> str:
-    if bounds.limited_by is None:
+    if bounds.limited_by in (None, ScaleBound.MEMORY):
         return ""
     text = _BOUNDS[bounds.limited_by].format(bounds=bounds, one=allowance)
     return text if allowance is None else f"{text}: {allowance_reason(allowance)}"
@@ -265,7 +274,8 @@ def _bound(bounds: Bounded, allowance: Allowance | None) -> str:
 
 
 def _gate(outcome: ScalerOutcome) -> tuple[str, ...]:
-    spec, rest_s = outcome.inputs.spec, outcome.gate.recheck_in_s or 0.0
+    spec = gated(outcome.inputs.spec, outcome.inputs.allowance or UNLIMITED)
+    rest_s = outcome.gate.recheck_in_s or 0.0
     said = _GATE[outcome.gate.reason].format(spec=spec, rest_s=rest_s)
     return (said, "into reserve first") if outcome.to_reserve else (said,)
 

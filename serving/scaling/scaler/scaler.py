@@ -27,7 +27,7 @@ from serving.scaling.kpa.zero import GateAction, GateDecision, GateInputs, GateP
 from serving.scaling.learnt.learner import RevisionTarget
 from serving.scaling.learnt.target import LearntTarget
 from serving.scaling.revision import ScaledRevision
-from serving.scaling.scaler.budgeted import Limit, demand_of, within
+from serving.scaling.scaler.budgeted import Limit, demand_of, gated, within
 from serving.scaling.scaler.deciders import ClassicDecider, Decided, Inside, decider_of, starting_gate
 from serving.scaling.scaler.further import FurtherDeciders, kept_while_loading
 from serving.scaling.scaler.path import wanted_path
@@ -338,11 +338,9 @@ class Scaler:
 def conclude(inputs: DecisionInputs, decided: Decided, limit: Limit | None = None) -> tuple[GateState, ScalerOutcome]:
     """Turn the algorithm's proposal into a decision: other proposals, bounds, budget and gate, and the next gate."""
     facts, spec, now_s = inputs.facts, inputs.spec, inputs.at_s
-    # A revision that is woken while the write of scale 0 is under way would else go back into reserve.
-    is_woken = facts.serving_state is ServingState.ACTIVE and (facts.present_scale == 0 or facts.is_woken)
     # The load of a request that finds no pod is reported some milliseconds before its revision is seen Active.
     is_busy = inputs.inside.present.concurrency > 0
-    woken = (_WOKEN,) if is_woken or (facts.present_scale == 0 and is_busy) else ()
+    woken = (_WOKEN,) if facts.is_starting or (facts.present_scale == 0 and is_busy) else ()
     busy = (_BUSY,) if spec.load_metric.gauge and is_busy else ()
     merged = merge(
         (*inputs.advice.proposed(decided.proposal), *inputs.beside, *woken, *busy),
@@ -356,7 +354,7 @@ def conclude(inputs: DecisionInputs, decided: Decided, limit: Limit | None = Non
         )
         inputs = msgspec.structs.replace(inputs, allowance=limit(demand))
     allowance = inputs.allowance or UNLIMITED
-    merged = within(merged, allowance)
+    merged, spec = within(merged, allowance), gated(spec, allowance)
     # Without a public Service they have been in the path for the grace period, always.
     proxy_since_s = facts.proxy_since_s if facts.has_public else now_s - spec.scale_to_zero_grace_s
     gate_facts = GateInputs(

@@ -30,6 +30,11 @@ class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an activator has taken it out of reserve since the last decision, maybe before its scale was 0."""
 
     @property
+    def is_starting(self) -> bool:
+        """Whether it was woken, also while the write of scale 0 is under way: it would else go back into reserve."""
+        return self.serving_state is ServingState.ACTIVE and (self.present_scale == 0 or self.is_woken)
+
+    @property
     def proof_s(self) -> float | None:
         """The time of the last valid proof: a probe with the activators in the path and no pods in it."""
         if not self.has_public or self.proved_at_s is None:

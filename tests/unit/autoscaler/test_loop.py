@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 
 from serving.aio.clock import now_s
+from serving.autoscaler.decision_events import DecisionEvent
 from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
 from serving.cluster.port import Patch, Write
@@ -17,8 +18,10 @@ from serving.model.knative import LEARNT_ANNOTATION, SAVINGS_ANNOTATION, SHORTAG
 from serving.model.objects import Object
 from serving.model.stat import Stat
 from serving.scaling.adaptive.policy import policy_of
+from serving.scaling.scaler.explain import explain
 from serving.scaling.scaler.scaler import StatSource
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AdaptiveSettings, AutoscalerSettings
+from serving.settings.dormancy import MemorySettings
 from tests.eventually import until
 from tests.integration.autoscaler_stage import NAME, Store
 from tests.unit.scaling.kpa_builders import spec_with
@@ -62,7 +65,13 @@ class Stage:
         self.store = Store(self.cluster)
         self.is_proved = True
         self.proof_count = 0
-        self.autoscaler = Autoscaler(self.cluster, settings=settings, prove=self.prove)
+        self.sentences: list[str] = []
+        self.autoscaler = Autoscaler(self.cluster, settings=settings, prove=self.prove, on_decision=self.decided)
+        if settings.memory.proc_folder != MemorySettings().proc_folder:
+            self.autoscaler.save_resources(is_one_machine=True)
+
+    def decided(self, event: DecisionEvent) -> None:
+        self.sentences.append(explain(event.outcome))
 
     async def prove(self) -> bool:
         self.proof_count += 1

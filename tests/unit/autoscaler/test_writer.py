@@ -238,5 +238,16 @@ def test_a_pod_that_reports_nothing_counts_as_idle() -> None:
     assert cost_changes([pod("c"), pod("silent")], REPORTS, victim_count=1) == [("silent", "-1")]
 
 
+def test_of_idle_pods_the_dormant_go_first_the_one_last_used_longest_ago_before_others() -> None:
+    reports = {
+        "a": Stat(pod="a", at_s=50.0),
+        "b": Stat(pod="b", at_s=90.0, is_dormant=True, idle_s=10.0),
+        # It reported again after a reconnect.
+        "c": Stat(pod="c", at_s=99.0, is_dormant=True, idle_s=30.0),
+    }
+    assert cost_changes([pod(name) for name in "abc"], reports, victim_count=1) == [("c", "-1")]
+    assert cost_changes([pod(name) for name in "abc"], reports, victim_count=2) == [("c", "-1"), ("b", "-1")]
+
+
 def test_equally_idle_pods_go_by_name() -> None:
     assert cost_changes([pod("z"), pod("y"), pod("x")], {}, victim_count=2) == [("x", "-1"), ("y", "-1")]

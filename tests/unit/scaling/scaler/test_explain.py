@@ -114,6 +114,12 @@ def allowing(count: int, reason: AllowanceReason, *, price: float = 0.0) -> Limi
     )
 
 
+def short_of_memory(count: int) -> Limit:
+    return lambda demand: Allowance(
+        count=count, wanted=demand.wanted, reason=AllowanceReason.MEMORY, budget="1 MiB of 9 are available"
+    )
+
+
 def classic(mode: ClassicMode, limit: ClassicLimit | None = None, *, count: int = 3, reason: str = "x") -> Decided:
     detail = ClassicDecision(
         desired_count=count,
@@ -216,6 +222,20 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
         (
             "stays 3: panic; 6 s average 40.0 in flight over 3 ready pods, target 7 each; the budget of 10 pods allows 3 of 6: "
             "min-scale of all under it is more than it has"
+        ),
+    ),
+    "a dormant pod that goes for the memory of the machine": (
+        lambda: sentence_of(20.0, limit=short_of_memory(2)),
+        (
+            "3 → 2: stable; 60 s average 20.0 in flight over 3 ready pods, target 7 each; "
+            "the machine's memory is short: 1 MiB of 9 are available"
+        ),
+    ),
+    "the last pod of a revision that wants none": (
+        lambda: sentence_of(0.0, enable_scale_to_zero=False, limit=short_of_memory(0), gate=LONG_AGO),
+        (
+            "stays 3, heading for 0: stable; 60 s average 0.0 in flight over 3 ready pods, target 7 each; max-scale-down-rate 2 keeps 1; "
+            "the machine's memory is short: 1 MiB of 9 are available; idle, so it is marked inactive and the activator takes over"
         ),
     ),
     "panic that the maximum limits": (

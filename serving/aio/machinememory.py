@@ -1,0 +1,45 @@
+"""Reads amounts of /proc, and the cgroups (version 2) that limit the memory of this process."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+NO_BOUND = math.inf
+"""The limit of a cgroup without one: "max" in its file."""
+
+
+def amounts_of(path: Path) -> dict[str, int]:
+    """Lines of a name and a whole number, as in /proc/meminfo and in a cgroup's files."""
+    lines = (line.split() for line in path.read_text().splitlines())
+    return {line[0].rstrip(":"): int(line[1]) for line in lines if len(line) > 1}
+
+
+def cgroup_folders(proc: Path, cgroups: Path) -> Sequence[Path]:
+    """This process's cgroup and its ancestors, each a bound. Empty with version 1."""
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    ours = next((line[3:].strip("/") for line in lines if line.startswith("0::")), None)
+    if ours is None or not (cgroups / "cgroup.controllers").exists():
+        return []
+    folder = cgroups / ours
+    # In a container the path may exist on the host only: then the root is its own cgroup.
+    return [one for one in (folder, *folder.parents) if one.is_relative_to(cgroups) and one.is_dir()]
+
+
+def memory_bound(folder: Path) -> float:
+    """The limit of a cgroup, in bytes; infinite without one."""
+    try:
+        text = (folder / "memory.max").read_text().strip()
+    except OSError:
+        return NO_BOUND
+    return NO_BOUND if text == "max" else int(text)
+
+
+def held_bytes(folder: Path) -> int:
+    """The memory that a cgroup holds. Inactive file pages count as free, as for a kubelet: the kernel reclaims them when needed."""
+    cached = amounts_of(folder / "memory.stat").get("inactive_file", 0)
+    return max(0, int((folder / "memory.current").read_text()) - cached)

@@ -1,0 +1,101 @@
+"""Memory short on one machine: dormant pods go, the idlest first, and no request fails.
+
+The autoscaler reads a meminfo of this test in place of /proc's. Waits are for pods: to start, to sleep, and to go.
+"""
+
+import asyncio
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.dormant import until_dormant
+from bench.parts.system import System, running_system
+from tests.e2e.test_dormant_faults import asked
+from tests.eventually import until
+from tests.integration.local_stage import HELLO
+
+# Of a machine of 1000 MiB; short below 5 %. A pod counts as 200 MiB, so that each time one goes.
+FREE_MIB, SHORT_MIB = 900, 40
+DORMANT = ("first", "second", "third")
+BUSY = "busy"
+# Two reports of a pod, each of which may be two seconds late on a busy machine.
+REPORTS_S = 6.0
+SHORT = "the machine's memory is short: 40 MiB of 1000 are available, less than memory.available-min 5 %; {name}-00001-"
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+
+
+def write_memory(folder: Path, available_mib: int) -> None:
+    """Write what is available, as the kernel does: at once."""
+    made = folder / "meminfo.new"
+    made.write_text(f"MemTotal: {1000 * 1024} kB\nMemAvailable: {available_mib * 1024} kB\n")
+    made.replace(folder / "meminfo")
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    write_memory(tmp_path, FREE_MIB)
+    return tmp_path
+
+
+@pytest.fixture
+def system(proc: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """Three services whose pods sleep after half a second and stay for different reasons, and a running one."""
+    with running_system(environment={"SERVING_AUTOSCALER_MEMORY_PROC_FOLDER": str(proc)}) as made:
+        folder, command = str(tmp_path_factory.mktemp("app")), ("--command", f"{sys.executable} {HELLO}")
+        stays = ("--annotate", "autoscaling.knative.dev/scale-to-zero-pod-retention-period=1h")
+        only = ("--annotate", "serving.dev/dormant=only,after=500ms")
+        sleeps = ("--annotate", "serving.dev/dormant=after=500ms")
+        made.serving("deploy", "first", folder, *command, *only)
+        made.serving("deploy", "second", folder, *command, *sleeps, "--annotate", "autoscaling.knative.dev/min-scale=1")
+        made.serving("deploy", "third", folder, *command, *sleeps, *stays)
+        made.serving("deploy", BUSY, folder, *command, *stays)
+        yield made
+
+
+def pod_count(system: System) -> int:
+    return sum(len(system.pods(name)) for name in DORMANT)
+
+
+def last_sentence(system: System, name: str) -> str:
+    return str(json.loads(system.serving("why", name, "-o", "json").splitlines()[-1])["sentence"])
+
+
+def chosen_s(system: System, name: str) -> float:
+    """When the pod of a service was chosen, by the first decision that says so."""
+    lines = [json.loads(line) for line in system.serving("why", name, "-o", "json").splitlines()]
+    said = [one["told"]["since_wall_s"] for one in lines if SHORT.format(name=name) in one["sentence"]]
+    assert said, lines
+    return float(said[0])
+
+
+async def test_the_idlest_dormant_pods_go_first_and_their_requests_are_answered(system: System, proc: Path) -> None:
+    # Until its connection to the autoscaler stands, a pod cannot report that it sleeps.
+    await until(lambda: all("no data" not in last_sentence(system, name) for name in DORMANT), within_s=120)
+    for name in (BUSY, *DORMANT):
+        assert await asked(system, name, 1) == {"HTTP/1.1 200 OK": 1}
+        if name in DORMANT:
+            await asyncio.to_thread(until_dormant, system, name, 1)
+            await asyncio.sleep(REPORTS_S)
+    write_memory(proc, SHORT_MIB)
+    await until(lambda: pod_count(system) == 0, within_s=120)
+    assert len(system.pods(BUSY)) == 1
+    times_s = [chosen_s(system, name) for name in DORMANT]
+    assert times_s == sorted(times_s)
+    # One is enough for what is missing, and the next one has to wait for its memory.
+    assert min(later_s - earlier_s for earlier_s, later_s in itertools.pairwise(times_s)) > 1.0
+    said = SHORT.format(name="first")
+    why = system.serving("why", "first").splitlines()
+    assert any("1 → 0: " in line and said in line and ", dormant, was last used " in line for line in why), why
+    events = system.send_request("/api/v1/namespaces/default/events")["items"]
+    assert any(said in one["message"] and one["involvedObject"]["name"] == "first-00001" for one in events), events
+    # Requests find no pod, and new pods sleep and go again between them.
+    for _ in range(5):
+        for name in (*DORMANT, BUSY):
+            assert await asked(system, name, 20) == {"HTTP/1.1 200 OK": 20}
+    await until(lambda: pod_count(system) == 0, within_s=120)
+    assert "Traceback" not in (system.state / "logs" / "autoscaler.log").read_text()

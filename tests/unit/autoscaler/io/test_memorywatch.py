@@ -1,0 +1,54 @@
+"""Readings of the memory, from files as the kernel writes them."""
+
+from pathlib import Path
+
+import pytest
+
+from serving.autoscaler.io.memorywatch import read_memory
+from serving.scaling.memoryshort import MemoryReading
+from tests.unit.home.pods.test_machine import GIB, Files
+
+PRESSURE = "some avg10=12.50 avg60=3.00 avg300=1.00 total=99\nfull avg10=1.00 avg60=0.00 avg300=0.00 total=9\n"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def test_a_machine_without_cgroups_and_without_psi(files: Files) -> None:
+    found = read_memory(files.proc, files.cgroups)
+    assert found == MemoryReading(total_bytes=4 * GIB, available_bytes=3 * GIB, stalled_ratio=0.0)
+
+
+def test_the_bound_with_the_smallest_part_left_counts(files: Files) -> None:
+    files.bound("pods/ours", memory_max="max")
+    files.bound("pods", memory_max=f"{2 * GIB}", memory_current=f"{2 * GIB}")
+    files.bound("pods", memory_stat=f"anon 1\ninactive_file {GIB // 2}\n")
+    files.write(files.proc / "pressure" / "memory", PRESSURE)
+    found = read_memory(files.proc, files.cgroups)
+    assert found == MemoryReading(total_bytes=2 * GIB, available_bytes=GIB // 2, stalled_ratio=0.125)
+
+
+def test_a_cgroup_over_its_limit_has_nothing_left(files: Files) -> None:
+    files.bound("pods", memory_max=f"{GIB}", memory_current=f"{2 * GIB}", memory_stat="anon 1\n")
+    files.bound("pods/ours", memory_max="max")
+    assert read_memory(files.proc, files.cgroups).available_bytes == 0
+
+
+@pytest.mark.parametrize("text", ["", "MemTotal: 5 kB\n", "MemTotal: five kB\n"])
+def test_a_file_that_no_kernel_writes_is_refused(files: Files, text: str) -> None:
+    files.write(files.proc / "meminfo", text)
+    with pytest.raises(ValueError, match=r"MemTotal|MemAvailable|five"):
+        read_memory(files.proc, files.cgroups)
+
+
+def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="meminfo"):
+        read_memory(tmp_path)
+
+
+def test_this_machine_can_be_read() -> None:
+    found = read_memory(Path("/proc"))
+    assert 0 < found.available_bytes < found.total_bytes
+    assert 0 <= found.stalled_ratio <= 1

@@ -20,8 +20,9 @@ from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.slices import ServedPod, SliceIndex
 from serving.model.knative import RevisionKey
 
-_PAUSE_FIRST_S = 0.02
-_PAUSE_GROWTH = 1.5
+_PAUSE_MIN_S = 0.01
+# A pod is found ready late by at most this part of the time that it took.
+_PAUSE_SHARE = 0.1
 _PAUSE_MAX_S = 0.1
 # After this time a pod is slow to start, and the kubelet's period is close enough.
 _HURRY_S = 10.0
@@ -41,13 +42,12 @@ class PodProbe(msgspec.Struct, frozen=True, kw_only=True):
 class _UnreadyPod:
     """A pod that is listed as not ready."""
 
-    __slots__ = ("due_s", "failure_count", "is_confirmed", "is_probed", "pod", "since_s")
+    __slots__ = ("due_s", "is_confirmed", "is_probed", "pod", "since_s")
 
     def __init__(self, pod: ServedPod, now_s: float) -> None:
         self.pod = pod
         self.since_s = now_s
         self.due_s = now_s
-        self.failure_count = 0
         self.is_confirmed = False
         self.is_probed = False
 
@@ -108,7 +108,6 @@ class UnreadyPods:
             return False
         has_changed = one.is_confirmed is not is_ready
         one.is_probed, one.is_confirmed = False, is_ready
-        one.failure_count = 0 if is_ready else one.failure_count + 1
         one.due_s = now_s + (_PAUSE_SLOW_S if is_ready else _pause_s(one, now_s))
         return has_changed
 
@@ -126,10 +125,14 @@ def _due_order(one: _UnreadyPod) -> tuple[float, str]:
 
 
 def _pause_s(one: _UnreadyPod, now_s: float) -> float:
-    """20, 30, 45, 68, 100, 100 ... ms for 10 s, then 1 s."""
-    if now_s - one.since_s > _HURRY_S:
+    """A tenth of the time since the pod was listed, from 10 to 100 ms; 1 s after 10 s.
+
+    A pod that is ready after 300 ms is found within 30 ms, after 22 probes.
+    """
+    passed_s = now_s - one.since_s
+    if passed_s > _HURRY_S:
         return _PAUSE_SLOW_S
-    return min(_PAUSE_FIRST_S * _PAUSE_GROWTH ** min(one.failure_count - 1, 8), _PAUSE_MAX_S)
+    return min(max(passed_s * _PAUSE_SHARE, _PAUSE_MIN_S), _PAUSE_MAX_S)
 
 
 class RevisionDirectory:

@@ -54,7 +54,12 @@ def test_pauses_grow_and_after_ten_seconds_are_a_second() -> None:
         pauses.append(due_s - now_s)
         assert made.due(KEY, now_s + 0.001, is_waiting=True) == []
         now_s = due_s
-    assert pauses[:6] == pytest.approx([0.02, 0.03, 0.045, 0.0675, 0.1, 0.1])
+    assert pauses[:10] == pytest.approx([0.01] * 10)
+    found_s = [sum(pauses[:count]) for count in range(1, len(pauses))]
+    before_s = [at_s for at_s in found_s if at_s < 1.0]
+    assert (sum(at_s < 0.3 for at_s in found_s), len(before_s)) == (21, 34)
+    assert pauses[30] == pytest.approx(0.1 * found_s[29])
+    assert max(one for one in pauses if one < 1.0) == pytest.approx(0.1)
     assert pauses[-1] == pytest.approx(1.0)
 
 

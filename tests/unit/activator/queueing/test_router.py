@@ -384,7 +384,7 @@ def test_an_unready_pod_is_probed_while_a_request_waits_and_gets_it_when_it_answ
     assert made.tick(0.0).probes == [probe("p")]
     assert shown(made, made.probed(probe("p"), 0.1, is_ready=False).dispatches) == []
     assert made.tick(0.1).probes == []
-    assert made.next_due_s() == pytest.approx(0.12)
+    assert made.next_due_s() == pytest.approx(0.11)
     assert made.tick(0.13).probes == [probe("p")]
     assert shown(made, made.probed(probe("p"), 0.2, is_ready=True).dispatches) == ["a@p"]
     assert made.directory.pods_of(KEY) == {"p": pod("p")}

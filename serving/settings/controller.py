@@ -180,7 +180,8 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
         ),
     ] = "Disabled"
     """Security context of containers without their own: no privilege escalation, no capabilities, the seccomp profile of the
-    runtime (AllowRootBounded), and no root either (Enabled). Default: Knative, Disabled."""
+    runtime (AllowRootBounded), and no root either (Enabled), which the restricted standard of Kubernetes needs. Default: Knative,
+    Disabled, because most images run as root and would not start."""
 
     retain_since_create_time_s: Annotated[
         float,

@@ -5,16 +5,22 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from serving.cli.client.tree import tree_folder
+from serving.controller.revisions.defaults import spec_with_defaults
+from serving.model.objects import Object
+from serving.settings.controller import ControllerSettings
 from tests.cluster_e2e.server import is_real
 from tests.unit.config.policies import CASES, service
 from tests.unit.config.test_tree import documented_overlays, overlaid
+from tests.unit.controller.revisions.test_sidecar import pod_of
 
 pytestmark = [
     pytest.mark.skipif(not is_real(), reason="SERVING_TEST_KUBECONFIG names no server"),
@@ -119,3 +125,52 @@ def test_creator_and_modifier_are_written_and_kept() -> None:
         assert (replaced.returncode, stamps()[0]) == (0, me), replaced.stderr
     finally:
         kubectl("delete", "--ignore-not-found", *resource)
+
+
+@pytest.fixture(scope="module")
+def restricted() -> Iterator[str]:
+    """A namespace that enforces the restricted standard, with its account."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    space = {"generateName": "restricted-e2e-", "labels": labels}
+    body = yaml.safe_dump({"apiVersion": "v1", "kind": "Namespace", "metadata": space})
+    done = kubectl("create", "-f", "-", "-o", "name", text=body)
+    assert done.returncode == 0, done.stderr
+    name = done.stdout.strip().removeprefix("namespace/")
+    until_s = time.monotonic() + 60
+    while kubectl("get", "serviceaccount", "default", "-n", name).returncode and time.monotonic() < until_s:
+        time.sleep(0.2)
+    yield name
+    kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.mark.parametrize(
+    ("level", "pod", "missing"),
+    [
+        ("Enabled", {}, []),
+        ("Enabled", {"initContainers": [{"image": "first"}]}, []),
+        ("Enabled", {"containers": [{"image": "x", "ports": [{"containerPort": 80}]}]}, []),
+        ("Enabled", {"securityContext": {"runAsUser": 0}}, ["runAsUser=0"]),
+        ("AllowRootBounded", {}, ["runAsNonRoot != true"]),
+        (
+            "Disabled",
+            {},
+            [
+                "allowPrivilegeEscalation != false",
+                "unrestricted capabilities",
+                "runAsNonRoot != true",
+                "seccompProfile",
+            ],
+        ),
+    ],
+)
+def test_pods_fit_the_restricted_standard_with_secure_defaults(
+    restricted: str, level: str, pod: Object, missing: list[str]
+) -> None:
+    """The pods that the controller writes, by each level of ``secure-pod-defaults``."""
+    settings = msgspec.structs.replace(ControllerSettings(), secure_pod_defaults=level)
+    spec = spec_with_defaults({"containers": [{"image": "x", "ports": [{"containerPort": 8080}]}], **pod}, settings)
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": pod_of(spec=spec)}
+    done = kubectl("create", "--dry-run=server", "-n", restricted, "-f", "-", text=yaml.safe_dump(body))
+    assert (done.returncode != 0) == bool(missing), done.stderr
+    assert [text for text in missing if text not in done.stderr] == []
+    assert "queue-proxy" not in done.stderr

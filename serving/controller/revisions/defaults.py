@@ -34,7 +34,10 @@ def spec_with_defaults(spec: Object, settings: ControllerSettings) -> Object:
         ],
     }
     if spec.get("initContainers"):
-        filled["initContainers"] = _init_containers(spec, settings)
+        filled["initContainers"] = [
+            _secured(one, spec.get("securityContext") or {}, level=settings.secure_pod_defaults)
+            for one in _init_containers(spec, settings)
+        ]
     # A response-start limit that is not below the total timeout has no effect.
     if 0 < settings.revision_response_start_timeout_s < timeout_s:
         filled.setdefault("responseStartTimeoutSeconds", settings.revision_response_start_timeout_s)

@@ -106,6 +106,14 @@ def test_secure_defaults_fill_what_a_container_leaves_open() -> None:
     assert low["capabilities"] == {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]}
 
 
+def test_secure_defaults_fill_init_containers_too() -> None:
+    settings = msgspec.structs.replace(SETTINGS, secure_pod_defaults="Enabled")
+    spec = {**ONE, "initContainers": [{"image": "i"}, {"image": "j", "securityContext": {"runAsNonRoot": False}}]}
+    first, second = spec_with_defaults(spec, settings)["initContainers"]
+    assert first["securityContext"] == secured("Enabled")
+    assert second["securityContext"] == {**secured("Enabled"), "runAsNonRoot": False}
+
+
 def test_secure_defaults_keep_what_is_stated() -> None:
     stated = {
         "allowPrivilegeEscalation": True,

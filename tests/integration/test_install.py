@@ -317,7 +317,7 @@ def test_a_wait_that_takes_too_long_names_the_pods_that_are_in_the_way(
     for one in OBJECTS:
         if one["kind"] == "Deployment":
             cluster.put(path_of(one), rolled_out(one, available_count=0))
-    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "serving:0.1.0"'}
+    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "serving:0.2.0"'}
     status = {"containerStatuses": [{"name": "controller", "state": {"waiting": waiting}}]}
     path = "/api/v1/namespaces/knative-serving/pods/controller-x"
     cluster.put(path, {"kind": "Pod", "metadata": {"name": "controller-x"}, "status": status})
@@ -327,7 +327,7 @@ def test_a_wait_that_takes_too_long_names_the_pods_that_are_in_the_way(
     said = " ".join(capsys.readouterr().err.split())
     assert "not available after 0 s" in said
     assert "controller has 0 of 2 pods available" in said
-    assert 'controller-x: ImagePullBackOff: Back-off pulling image "serving:0.1.0"' in said
+    assert 'controller-x: ImagePullBackOff: Back-off pulling image "serving:0.2.0"' in said
 
 
 def test_uninstall_waits_until_all_is_gone(cluster: BareCluster, tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ class Board:
         self._pods: dict[str, dict[str, View]] = {}
         self._revision_of_pod: dict[str, str] = {}
         self._samples: dict[str, Mapping[str, Any]] = {}
+        self._fresh: dict[str, Mapping[str, Any]] = {}
         self._requests: Mapping[str, RequestRates] | None = None
         self._decisions: dict[str, deque[Mapping[str, Any]]] = {}
         self._changed_s: dict[str, float] = {}
@@ -182,7 +183,8 @@ class Board:
     def tick(self, at_s: float) -> dict[str, list[float | None]]:
         """Build a row for each revision; returns the rows that changed."""
         before = self._rows
-        self._rows = {key: self._row(key, at_s) for kind, key in self._views if kind == "revision"}
+        self._fresh = {key: one for key, one in self._samples.items() if at_s - one["at_wall_s"] <= _SAMPLE_VALID_S}
+        self._rows = {key: self._row(key) for kind, key in self._views if kind == "revision"}
         self.history.add(at_s, self._rows)
         self.sparklines.add(at_s, {key: row[_RATES] for key, row in self._rows.items()})
         return {key: row for key, row in self._rows.items() if row != before.get(key)}
@@ -229,9 +231,19 @@ class Board:
         """The time of the last change of each revision's scale, in seconds since the epoch."""
         return self._changed_s
 
-    def last_decisions(self) -> dict[str, Mapping[str, Any]]:
-        """The last decision about each revision."""
-        return {key: decisions[-1] for key, decisions in self._decisions.items()}
+    def present(self, revision: str) -> View | None:
+        """The decision about a revision of which its last row is made; without one the last known one."""
+        sample = self._fresh.get(revision)
+        if sample is None or not sample.get("sentence"):
+            decisions = self._decisions.get(revision)
+            return dict(decisions[-1]) if decisions else None
+        said = {"at_s": sample["at_wall_s"], "sentence": sample["sentence"], "wanted": _wanted(sample)}
+        return {"key": revision, "is_change": False, **said}
+
+    def last_decisions(self) -> dict[str, View]:
+        """The latest decision about each revision, as ``present``."""
+        found = {key: self.present(key) for key in self._decisions.keys() | self._fresh.keys()}
+        return {key: one for key, one in found.items() if one is not None}
 
     def _put_pod(self, key: str, view: View | None) -> None:
         revision = None if view is None else f"{view['namespace']}/{view['revision']}"
@@ -251,18 +263,18 @@ class Board:
             self._decisions.pop(key, None)
             self._changed_s.pop(key, None)
 
-    def _row(self, key: str, at_s: float) -> list[float | None]:
+    def _row(self, key: str) -> list[float | None]:
         pods = self._pods.get(key, {}).values()
         ready_count = sum(pod["ready"] and not pod["ending"] for pod in pods)
         starting_count = sum(not pod["ready"] and not pod["ending"] for pod in pods)
         dormant_count = sum(pod["ready"] and pod["dormant"] and not pod["ending"] for pod in pods)
-        sample = self._samples.get(key)
-        if sample is None or at_s - sample["at_wall_s"] > _SAMPLE_VALID_S:
+        sample = self._fresh.get(key)
+        if sample is None:
             load: list[float | None] = [None] * 4
             desired = is_panic = None
         else:
             load = [sample[name] for name in ("running", "held", "target", "observed_stable")]
-            desired, is_panic = sample["desired_count"], float(sample["is_panic"])
+            desired, is_panic = _wanted(sample), float(sample["is_panic"])
         seen = RequestRates() if self._requests is None else self._requests.get(key, RequestRates())
         if self._requests is not None:
             # The activators count exactly how many requests wait; the autoscaler's number counts some of them twice.
@@ -270,3 +282,9 @@ class Board:
         counts = (float(ready_count), float(starting_count), is_panic, float(dormant_count))
         row = [*load, desired, *counts, *seen.rates, *seen.quantiles_s]
         return [None if value is None else round(value, 4) for value in row]
+
+
+def _wanted(sample: Mapping[str, Any]) -> int | None:
+    """The pods that the sentence speaks of; an autoscaler of an earlier version has only those before the gate to zero."""
+    wanted: int | None = sample.get("wanted_count", sample["desired_count"])
+    return wanted

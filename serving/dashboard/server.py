@@ -119,6 +119,7 @@ class Pages:
                 "rows": rows,
                 "objects": changes[page.version],
                 "pods": self._board.pods(page.revision),
+                "decision": self._board.present(page.revision),
             }
             nodes = self._board.nodes.shown(page.revision, at_s)
             if nodes != page.nodes:

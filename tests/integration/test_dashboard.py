@@ -98,6 +98,37 @@ async def test_a_page_gets_everything_then_what_changes_and_why() -> None:
         assert json.loads(state)["decisions"][KEY]["key"] == KEY
 
 
+async def test_tiles_mode_and_sentence_are_of_one_decision_in_each_tick() -> None:
+    """Takes 10 s, five ticks of the page."""
+    async with shown() as page, page.stage.as_activator() as activator, asyncio.timeout(120):
+        seen: list[tuple[str, bool]] = []
+        columns: list[str] = []
+        rows: dict[str, list[float | None]] = {}
+        async for event, body in events(page):
+            if event == "all":
+                columns, rows = body["columns"], body["rows"]
+                await activator.send(load(100.0))
+            if event != "tick":
+                continue
+            rows |= body["rows"]
+            row = dict(zip(columns, rows[KEY], strict=True))
+            if row["desired"] is None:
+                continue
+            head, _, why = body["decision"]["sentence"].partition(": ")
+            # "0 → 15", "stays 15", "stays 1, heading for 0".
+            assert body["decision"]["wanted"] == row["desired"] == int(head.split()[-1])
+            if not why.startswith("no data"):
+                assert bool(row["is_panic"]) == why.startswith("panic")
+            seen.append((head, bool(row["is_panic"])))
+            if len(seen) >= 5 and ("stays 15", True) in seen:
+                break
+        # What `serving top` shows is of the present too.
+        _, state = await page.get("/state")
+        found = json.loads(state)
+        row = dict(zip(columns, found["rows"][KEY], strict=True))
+        assert found["decisions"][KEY]["wanted"] == row["desired"]
+
+
 async def test_only_its_own_hosts_are_answered_and_the_page_may_load_its_own_files_only() -> None:
     async with shown(host_names="dash.example, other") as page:
         port = page.url.rpartition(":")[2]

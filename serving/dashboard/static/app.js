@@ -9,7 +9,7 @@ import { Policy } from "./policy.js";
 const by = (id) => document.getElementById(id);
 const ROWS_MAX = 1800, RECONNECT_MS = 3000;
 const objects = { service: new Map(), revision: new Map() };
-let columns = [], rows = {}, pods = [], nodes = null, decisions = [], history = null, selected = "", source = null, again = 0, seconds = 300, mayAct = false, isLoaded = false;
+let columns = [], rows = {}, pods = [], nodes = null, decisions = [], present = null, history = null, selected = "", source = null, again = 0, seconds = 300, mayAct = false, isLoaded = false;
 const charts = new Charts(by("charts"), by("spoken"));
 const actions = new Actions();
 const logs = new Logs();
@@ -44,6 +44,7 @@ function connect() {
     Object.assign(rows, tick.rows);
     pods = tick.pods;
     nodes = tick.nodes ?? nodes;
+    present = tick.decision;
     append(tick.at_s);
     overview.add(tick.at_s, rows);
     leaveDeleted();
@@ -260,6 +261,7 @@ function showDetail() {
   showFacts(by("facts"), [["State", text, tone], ["Pods ready", number(at.ready)], ["Desired", number(at.desired)], ["Starting", number(at.starting)],
     ["Running", number(at.running)], ["Held", number(at.held)], ["Pod target", at.ready ? number(at.target / at.ready) : "–"],
     ["Mode", at.is_panic == null ? "–" : at.is_panic ? "panic" : "stable", at.is_panic ? "bad" : ""]]);
+  showWhy();
   showFacts(by("scaling"), [["requests a pod", view.concurrency || "no limit"], ...Object.entries(view.scaling)]);
   by("scaling-part").hidden = false;
   showProblem(view);
@@ -291,12 +293,24 @@ function showProblem(view) {
 
 function showDecisions() {
   const newest = decisions.slice(-60).reverse();
-  by("why").replaceChildren(...(newest.length ? [`${clock(newest[0].at_s)} `, ...headed(newest[0].sentence)] : ["No decision yet."]));
+  showWhy();
   keyed(by("decisions"), newest.map((one) => [String(one.at_s), one]), (node, one) => {
     node.className = one.is_change ? "change" : "";
     cells(node, clock(one.at_s), one.sentence);
     node.firstChild.className = "time";
     node.lastChild.replaceChildren(...headed(one.sentence));
+  });
+}
+
+// The sentence of the decision that the tiles and the mode are of; before the first tick the last one that is known.
+function showWhy() {
+  const now = present?.key === selected ? present : decisions.at(-1);
+  const [head, rest] = now ? headed(now.sentence) : [make("b"), "No decision yet."];
+  // The nodes stay, so that what is marked does.
+  if (by("why").childNodes.length !== 3) by("why").replaceChildren(" ", make("b"), " ");
+  [now ? `${clock(now.at_s)} ` : "", head.textContent, rest].forEach((text, place) => {
+    const node = by("why").childNodes[place];
+    if (node.textContent !== text) node.textContent = text;
   });
 }
 

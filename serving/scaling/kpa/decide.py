@@ -184,8 +184,8 @@ def _steps(
     base_count = max(1, ready_count)
     count_max = math.ceil(spec.max_scale_up_rate * base_count)
     count_min = math.floor(base_count / spec.max_scale_down_rate) if spec.reachable else 0
-    desired_stable_count = _count_for(observed.stable, spec.target_value)
-    desired_panic_count = _count_for(observed.panic, spec.target_value)
+    desired_stable_count = count_for(observed.stable, spec.target_value)
+    desired_panic_count = count_for(observed.panic, spec.target_value)
     stable_count, limit = _limited(desired_stable_count, spec, count_min=count_min, count_max=count_max)
     panic_count, panic_limit = _limited(desired_panic_count, spec, count_min=count_min, count_max=count_max)
 
@@ -259,7 +259,7 @@ def _record(
     )
 
 
-def _count_for(observed: float, target: float) -> int:
+def count_for(observed: float, target: float) -> int:
     """Pods for a load: 95 at 70 a pod are 1.36, so 2. A negative load, which reports can sum up to, needs none."""
     pods = observed / target
     if pods <= 0:

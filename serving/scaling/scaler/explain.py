@@ -12,7 +12,7 @@ from serving.scaling.adaptive.advice import KEEP_ALIVE, PRE_WARMING
 from serving.scaling.adaptive.regret import RegretReason
 from serving.scaling.budget import UNLIMITED, Allowance, AllowanceReason
 from serving.scaling.classic.classic import ClassicDecision, ClassicLimit, ClassicMode
-from serving.scaling.kpa.decide import ScaleDecision, ScaleLimit, ScalerMode
+from serving.scaling.kpa.decide import ScaleDecision, ScaleLimit, ScalerMode, count_for
 from serving.scaling.kpa.merge import Bounded, MergeDecision, Proposal, ScaleBound
 from serving.scaling.kpa.zero import GateAction, GateReason
 from serving.scaling.scaler.budgeted import allowance_reason, gated
@@ -129,14 +129,18 @@ def _unreported(outcome: ScalerOutcome) -> tuple[str, ...]:
 def _load(inputs: DecisionInputs, detail: ScaleDecision) -> str:
     spec, unit = inputs.spec, inputs.spec.load_metric.unit
     if inputs.inside.is_waiting:
-        what = f"{_amount(inputs.inside.amount(spec.load_metric))} {unit} and no pod to serve them"
+        observed = inputs.inside.amount(spec.load_metric)
+        what = f"{_amount(observed)} {unit} and no pod to serve them"
     else:
         is_panic = detail.mode is ScalerMode.PANIC and detail.observed_panic >= detail.observed_stable
         observed, window_s = (
             (detail.observed_panic, spec.panic_window_s) if is_panic else (detail.observed_stable, spec.stable_window_s)
         )
         what = f"{window_s:g} s average {_amount(observed)} {unit} over {_pods(detail.ready_count)}"
-    return f"{what}, target {spec.target_value:g} each"
+    said = f"{what}, target {spec.target_value:g} each"
+    # Rounded numbers may make another count than the exact ones: 49.04 over 7 are 8 pods, and 49.0 are 7.
+    count = count_for(float(_amount(observed)), spec.target_value)
+    return said if detail.limited_by or count == detail.desired_count else f"{said}, so {detail.desired_count}"
 
 
 def _limit(spec: ScalingSpec, detail: ScaleDecision) -> str:

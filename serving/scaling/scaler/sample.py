@@ -1,6 +1,7 @@
 """A decision as a few numbers, for charts; repeated decisions included.
 
-Input: a decision and the latest reports of pods. Output: a flat record. ``running`` is the load in flight in pods, ``held`` the
+Input: a decision and the latest reports of pods. Output: a flat record, with its sentence, so that numbers and reason that stand
+beside each other are of one decision. ``running`` is the load in flight in pods, ``held`` the
 load waiting in activators: all reported load minus ``running``.
 """
 
@@ -12,6 +13,7 @@ from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.classic.classic import ClassicDecision, ClassicMode
 from serving.scaling.kpa.decide import ScaleDecision, ScalerMode
+from serving.scaling.scaler.explain import explain
 from serving.scaling.scaler.scaler import ScalerOutcome
 
 # Pods that a sample names; a page that shows more shows none well.
@@ -41,7 +43,13 @@ class DecisionSample(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the learnt target is in force."""
 
     desired_count: int | None
-    """The wanted pods; None without data."""
+    """The pods that the deciders want, before the gate to zero; None without data."""
+
+    wanted_count: int
+    """The pods that the decision leads to, as in the sentence: those of the gate, or the present ones without data."""
+
+    sentence: str
+    """The decision explained."""
 
     present_scale: int
     ready_count: int
@@ -68,7 +76,7 @@ def sample_of(
         stable, panic = detail.observed_stable_concurrency, detail.observed_panic_concurrency
         target, is_panic = detail.target_concurrency, detail.mode is ClassicMode.PANIC
     running = sum(stat.concurrency for stat in pods.values())
-    merged, learnt = outcome.merged, outcome.inputs.learnt
+    merged, learnt, wanted = outcome.merged, outcome.inputs.learnt, outcome.gate.wanted
     return DecisionSample(
         namespace=key[0],
         revision=key[1],
@@ -82,6 +90,8 @@ def sample_of(
         learnt_target_bound=None if learnt is None else learnt.bound,
         is_learnt_target_used=learnt is not None and learnt.is_used,
         desired_count=None if isinstance(merged, NoData) else merged.desired_count,
+        wanted_count=outcome.facts.present_scale if isinstance(wanted, NoData) else wanted,
+        sentence=explain(outcome),
         present_scale=outcome.facts.present_scale,
         ready_count=outcome.facts.ready_count,
         is_panic=is_panic,

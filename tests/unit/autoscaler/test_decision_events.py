@@ -114,6 +114,7 @@ def test_who_follows_gets_decisions_and_samples() -> None:
             "desired_count": count,
             "pods": {f"pod-{number}": pytest.approx(5.0 / count) for number in range(count)},
         }
+        assert (sample["wanted_count"], str(sample["sentence"]).split(":")[0]) == (count, f"stays {count}")
         assert sample["target"] == published.world.scaler._target() * count
 
 
@@ -124,6 +125,7 @@ def test_a_sample_without_data_has_none() -> None:
     published.decide()
     sample = dict(events_of(ear.heard))["sample"]
     assert (sample["desired_count"], sample["observed_stable"]) == (None, None)
+    assert str(sample["sentence"]).startswith(f"stays {sample['wanted_count']}: no data (")
 
 
 def test_the_book_narrows_down_and_lets_people_follow_from_a_time_on() -> None:

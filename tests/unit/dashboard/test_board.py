@@ -66,6 +66,27 @@ def test_a_row_is_made_of_pods_the_last_sample_and_what_was_counted() -> None:
     assert made.history.read(KEY)["ready"] == [2.0, 2.0]
 
 
+def test_number_mode_and_sentence_are_of_one_decision() -> None:
+    made = board()
+    made.decision(decision(1.0))
+    # The deciders want 0, and the gate keeps 1 for now.
+    made.sample(sample(8.0, desired_count=0, wanted_count=1, sentence="stays 1: stable; 1 stays", is_panic=False))
+    row = dict(zip(COLUMNS, made.tick(9.0)[KEY], strict=True))
+    said = {"key": KEY, "at_s": 8.0, "sentence": "stays 1: stable; 1 stays", "is_change": False, "wanted": 1}
+    assert (row["desired"], row["is_panic"]) == (1, 0.0)
+    # A later sample belongs to the next row.
+    made.sample(sample(10.0, wanted_count=0, sentence="1 → 0: stable"))
+    assert made.present(KEY) == said
+    assert made.last_decisions() == {KEY: said}
+    # An autoscaler that is away says nothing of the present; the last decision stays, with its time.
+    made.tick(60.0)
+    assert made.present(KEY) == made.decisions(KEY)[-1]
+    # Nor does one of an earlier version.
+    made.sample(sample(60.0))
+    made.tick(60.0)
+    assert made.present(KEY) == made.decisions(KEY)[-1]
+
+
 def test_an_old_report_is_not_drawn_on() -> None:
     made = board()
     made.sample(sample(at_s=0.0))
@@ -136,6 +157,7 @@ def test_decisions_are_kept_once_and_go_with_their_revision() -> None:
     assert (seen["is_change"], seen["wanted"]) == (False, None)
     assert [one["at_s"] for one in made.decisions(KEY)] == [1.0, 2.0]
     assert made.last_decisions() == {KEY: seen}
+    assert made.present("default/other") is None
     made.put("revision", KEY, None)
     assert made.decisions(KEY) == []
 

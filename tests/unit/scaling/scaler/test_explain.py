@@ -293,6 +293,10 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
             "until 60 s of load are known, the scale found at the start keeps 2"
         ),
     ),
+    "a load that rounds to another count": (
+        lambda: sentence_of(49.04, ready=7),
+        "7 → 8: stable; 60 s average 49.0 in flight over 7 ready pods, target 7 each, so 8",
+    ),
     "no data": (
         lambda: sentence_of(UNHEARD),
         "stays 3: no data (no stat in the stable window); nothing is changed",

@@ -44,7 +44,7 @@ TCP_PORTS_MAX = 16
 _PORT = re.compile(r"[0-9]{1,5}")
 _PORT_MAX = 65535
 _TCP = f"annotation {TCP_ANNOTATION}"
-_TCP_EXPECTED = 'a port from 1 to 65535, as in "5432", or several with commas, as in "5432,1883"'
+_TCP_EXPECTED = 'a port from 1 to 65535, as in "5432", or several with commas, as in "5432,8883/tls"'
 _HEADER_PREFIX = "header:"
 # More would make each new request head slow to route.
 _RULES_MAX = 16
@@ -72,9 +72,10 @@ class HeaderRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TcpPort(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """A port at which activators listen for a service."""
+    """A port at which activators listen for a service. ``is_tls``: other services may share it, each by its server name."""
 
     number: int
+    is_tls: bool = False
 
 
 class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -204,17 +205,22 @@ def _flag(annotations: Mapping[str, str], key: str, problems: list[str]) -> bool
 
 def read_tcp_ports(text: str) -> tuple[TcpPort, ...] | Problem:
     """The ports of the annotation in order, or what is wrong with it."""
-    numbers: list[int] = []
+    found: dict[int, TcpPort] = {}
     for part in text.split(",") if text else ():
-        word = part.strip()
-        if not _PORT.fullmatch(word) or not 0 < int(word) <= _PORT_MAX:
-            return Problem(where=_TCP, what=f'"{word}" in "{text}" is not right', expected=_TCP_EXPECTED)
-        if int(word) in numbers:
+        word, slash, kind = part.strip().partition("/")
+        if (
+            not _PORT.fullmatch(word)
+            or not 0 < int(word) <= _PORT_MAX
+            or kind not in ("", "tls")
+            or bool(kind) != bool(slash)
+        ):
+            return Problem(where=_TCP, what=f'"{part.strip()}" in "{text}" is not right', expected=_TCP_EXPECTED)
+        if int(word) in found:
             return Problem(where=_TCP, what=f'port {word} is twice in "{text}"', expected="each port once")
-        numbers.append(int(word))
-    if len(numbers) > TCP_PORTS_MAX:
-        return Problem(where=_TCP, what=f"{len(numbers)} ports are too many", expected=f"at most {TCP_PORTS_MAX}")
-    return tuple(TcpPort(number=number) for number in numbers)
+        found[int(word)] = TcpPort(number=int(word), is_tls=bool(kind))
+    if len(found) > TCP_PORTS_MAX:
+        return Problem(where=_TCP, what=f"{len(found)} ports are too many", expected=f"at most {TCP_PORTS_MAX}")
+    return tuple(found.values())
 
 
 def _tcp_ports(text: str, problems: list[str]) -> tuple[TcpPort, ...]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from tests.e2e.cli_stage import Stage, staged
 from tests.eventually import until
@@ -22,9 +23,14 @@ BROKER = shutil.which("mosquitto", path="/usr/sbin:/usr/bin:/bin") or ""
 PATIENCE_S = 60
 
 
-def has_line(stage: Stage, line: str) -> str:
+def can_mount() -> bool:
+    found = shutil.which("unshare")
+    return bool(found) and subprocess.run([str(found), "-rm", "true"], check=False, capture_output=True).returncode == 0
+
+
+def has_line(stage: Stage, line: str, *, name: str = "broker") -> str:
     """The page of the service, if it has the line."""
-    page = stage("describe", "broker").output
+    page = stage("describe", name).output
     return page if line in page.splitlines() else ""
 
 
@@ -66,3 +72,46 @@ def test_a_broker_at_zero_takes_an_mqtt_client(tmp_path: Path) -> None:
             text=True,
         )
         assert seen.stdout == "hello\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not BROKER or not shutil.which("mosquitto_pub"), reason="needs mosquitto and mosquitto-clients")
+@pytest.mark.skipif(not can_mount(), reason="needs a mount namespace, in which the names of services have an address")
+def test_two_brokers_share_a_port_with_tls(tmp_path: Path) -> None:
+    """Takes about 5 s: two brokers start from zero, each for a client that names it."""
+    (tmp_path / "hosts").write_text("".join(f"127.0.0.1 {name}.default.localhost\n" for name in ("one", "two")))
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+    with kept_port() as port, staged(tmp_path / "state", "--isolation=none") as stage:
+        for name in ("one", "two"):
+            folder = tmp_path / name
+            folder.mkdir()
+            leaf = authority.issue_cert(f"{name}.default.localhost")
+            leaf.cert_chain_pems[0].write_to_path(str(folder / "cert.pem"))
+            leaf.private_key_pem.write_to_path(str(folder / "key.pem"))
+            settings = (
+                "log_type none\\nallow_anonymous true\\nlistener %s 127.0.0.1\\ncertfile cert.pem\\nkeyfile key.pem\\n"
+            )
+            command = f"printf '{settings}' $PORT > broker.conf; exec {BROKER} -c broker.conf"
+            stage("deploy", name, str(folder), "--command", command, "--initial-scale", "0", "--tcp", f"{port}/tls")
+            asyncio.run(until(lambda: has_line(stage, f"TCP        {port} listening", name=name)))  # noqa: B023
+        for name in ("one", "two"):
+            message = ("-t", "greetings", "-m", f"from {name}", "-r")
+            mqtt(tmp_path, "mosquitto_pub", f"{name}.default.localhost", port, *message)
+        for name in ("two", "one"):
+            seen = mqtt(tmp_path, "mosquitto_sub", f"{name}.default.localhost", port, "-t", "greetings", "-C", "1")
+            assert seen == f"from {name}\n"
+
+
+def mqtt(folder: Path, program: str, host: str, port: str, *arguments: str) -> str:
+    """Run a client over TLS, for which the names of services are those of this machine."""
+    script = f'mount --bind {folder}/hosts /etc/hosts && exec "$@"'
+    command = [program, "-h", host, "-p", port, "--cafile", str(folder / "authority.pem"), *arguments]
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script, "sh", *command],
+        check=True,
+        timeout=PATIENCE_S,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout

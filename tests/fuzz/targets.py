@@ -34,6 +34,7 @@ from serving.model.errors import ClusterError, InvalidValue, JournalDamaged, New
 from serving.model.objects import Object
 from serving.proxy.http1.lines import BadHeaderLine
 from serving.proxy.http1.requesthead import RequestRefusal, read_request_head
+from serving.proxy.server.clienthello import BadClientHello, read_server_name
 from serving.scaling.scaler.replay import read_record
 from serving.wire.frames import (
     ActivatorStats,
@@ -46,6 +47,7 @@ from serving.wire.frames import (
     encode_pod_stat,
 )
 from tests.integration.image_stage import folder_of, oci_archive, tar_of
+from tests.property.test_clienthello import real
 from tests.unit.proxy.wires import Bench
 
 CORPUS = Path(__file__).with_name("corpus")
@@ -273,7 +275,13 @@ def _seed_layers() -> Iterator[bytes]:
     yield gzip.compress(plain)
 
 
+def _client_hello(data: bytes) -> None:
+    with contextlib.suppress(BadClientHello):
+        read_server_name(data)
+
+
 TARGETS: dict[str, Target] = {
+    "client-hello": Target(_client_hello, (real("db.example.com"), real(None))),
     "http1-head": Target(_request_head, (_HEAD, _CHUNKED)),
     "http1-connection": Target(_connection, (_HEAD * 2, _CHUNKED + _HEAD)),
     "stat-frames": Target(_stats, _seed_stats()),

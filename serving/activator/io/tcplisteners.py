@@ -1,6 +1,7 @@
 """Listens at the TCP ports that services ask for.
 
-Input: routes as they change. A port belongs to the oldest route with a public host that asks for it. Effect: an open
+Input: routes as they change. A port belongs to the oldest route with a public host that asks for it; one for TLS is shared by all
+that ask for it so, and the server name of a connection chooses among them. Effect: an open
 listener for each port; connections that are open stay when a port goes. A port that cannot be bound is tried again. The log and Events
 about the Service say which ports take connections, and why others do not.
 """
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from serving.activator.io.ingress import Ingress
 from serving.activator.routing.hostclaims import RouteOwner, ServedRoute
 from serving.activator.routing.sites import Listener
 from serving.aio.clock import stamp
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.port import Cluster
 from serving.model.routepolicy import route_policy
-from serving.proxy.forwarding.exchange import Handler
+from serving.proxy.forwarding.exchange import Wiring
 from serving.proxy.server.listener import HttpServer
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class TcpClaim(msgspec.Struct, frozen=True, kw_only=True, order=True):
     route: str
     port: int
     host: str
+    is_tls: bool = False
 
 
 def tcp_claims_of(facts: ServedRoute) -> tuple[TcpClaim, ...]:
@@ -49,22 +52,25 @@ def tcp_claims_of(facts: ServedRoute) -> tuple[TcpClaim, ...]:
     if host is None:
         return ()
     return tuple(
-        TcpClaim(since=host.since, route=facts.key, port=port.number, host=host.host) for port in policy.tcp_ports
+        TcpClaim(since=host.since, route=facts.key, port=port.number, host=host.host, is_tls=port.is_tls)
+        for port in policy.tcp_ports
     )
 
 
 class TcpListeners:
-    """The listeners of an activator. ``handler`` takes connections as exchanges; ``name`` is the activator's."""
+    """The listeners of an activator. ``ingress`` takes connections as exchanges; ``name`` is the activator's."""
 
-    def __init__(self, server: HttpServer, handler: Handler, cluster: Cluster, *, name: str) -> None:
+    def __init__(self, server: HttpServer, ingress: Ingress, cluster: Cluster, *, name: str) -> None:
         self._server = server
-        self._handler = handler
+        self._ingress = ingress
         self._cluster = cluster
         self._events: EventRecorder | None = None
         self._name = name
         self._claims: dict[str, tuple[TcpClaim, ...]] = {}
         self._services: dict[str, RouteOwner] = {}
-        self._open: dict[int, TcpClaim] = {}
+        # By port: the claim that has it, None where several share it.
+        self._open: dict[int, TcpClaim | None] = {}
+        self._sharing: dict[int, set[str]] = {}
         self._reported: dict[TcpClaim, tuple[str, float]] = {}
         self._changed = asyncio.Event()
 
@@ -98,43 +104,56 @@ class TcpListeners:
         if self._server.draining:
             # Another process listens by now, or none will soon.
             return problems
-        wanted: dict[int, TcpClaim] = {}
-        for claim in sorted(claim for claims in self._claims.values() for claim in claims):
-            owner = wanted.setdefault(claim.port, claim)
-            if owner is not claim:
-                problems[claim] = (
-                    f"port {claim.port} belongs to {owner.route}, which asked for it first; choose another"
-                )
-        for port, claim in list(self._open.items()):
-            if wanted.get(port) != claim:
+        owners: dict[int, TcpClaim] = {}
+        sharing: dict[int, set[str]] = {}
+        for claim in self._all():
+            owner = owners.setdefault(claim.port, claim)
+            if owner.is_tls and claim.is_tls:
+                sharing.setdefault(claim.port, set()).add(claim.route)
+            elif owner is not claim:
+                problems[claim] = _taken_by(owner)
+        self._sharing = sharing
+        wanted = {port: None if owner.is_tls else owner for port, owner in owners.items()}
+        for port in list(self._open):
+            if port not in wanted or wanted[port] != self._open[port]:
                 self._server.close_listeners((address, port))
                 del self._open[port]
-        for port, claim in wanted.items():
-            if port not in self._open:
-                try:
-                    await self._listen(address, claim)
-                except OSError as error:
-                    problems[claim] = _problem(error, address, port)
-                else:
-                    self._open[port] = claim
+        for port in wanted.keys() - self._open.keys():
+            try:
+                await self._listen(address, owners[port])
+            except OSError as error:
+                why = _problem(error, address, port)
+                problems |= {claim: why for claim in self._all() if claim.port == port and claim not in problems}
+            else:
+                self._open[port] = wanted[port]
         return problems
 
+    def _all(self) -> list[TcpClaim]:
+        return sorted(claim for claims in self._claims.values() for claim in claims)
+
     async def _listen(self, address: str, claim: TcpClaim) -> None:
-        from serving.proxy.server.tcp import TcpConnection  # noqa: PLC0415 - most systems have no such service
+        from serving.proxy.server.tcp import SharedConnection, TcpConnection  # noqa: PLC0415 - most systems have no such service
+
+        port = claim.port
+
+        def make(server: HttpServer, wiring: Wiring) -> asyncio.Protocol:
+            if claim.is_tls:
+                return SharedConnection(server, wiring, port=port, is_served=lambda host: self._is_served(port, host))
+            return TcpConnection(server, wiring, host=claim.host.encode(), port=port)
 
         await self._server.listen(
-            (address, claim.port),
-            self._handler,
-            listener=Listener.PUBLIC.value,
-            make=lambda server, wiring: TcpConnection(server, wiring, host=claim.host.encode(), port=claim.port),
-            shares_port=True,
+            (address, port), self._ingress, listener=Listener.PUBLIC.value, make=make, shares_port=True
         )
+
+    def _is_served(self, port: int, host: str) -> bool:
+        site = self._ingress.routes.find(Listener.PUBLIC, host)
+        return site is not None and site.route in self._sharing.get(port, ())
 
     def _due_reports(self, problems: dict[TcpClaim, str], *, now_s: float) -> list[tuple[TcpClaim, str]]:
         """Claims whose problem has changed, "" for none, and those with an old one."""
         before, self._reported = self._reported, {}
         due: list[tuple[TcpClaim, str]] = []
-        for claim in () if self._server.draining else [*self._open.values(), *problems]:
+        for claim in () if self._server.draining else self._all():
             problem = problems.get(claim, "")
             known, since_s = before.get(claim, (None, now_s))
             is_due = known != problem or bool(problem and now_s - since_s >= _REPEAT_S)
@@ -166,6 +185,11 @@ class TcpListeners:
             uid=of.uid,
         )
         await self._events.record(tcp_event(about, claim.port, problem=problem, now=stamp(), instance=self._name))
+
+
+def _taken_by(owner: TcpClaim) -> str:
+    share = f", or share it as {owner.port}/tls" if owner.is_tls else ""
+    return f"port {owner.port} belongs to {owner.route}, which asked for it first; choose another{share}"
 
 
 def _problem(error: OSError, address: str, port: int) -> str:

@@ -43,6 +43,7 @@ class RefusalCode(enum.StrEnum):
     HOST = enum.auto()
     METHOD = enum.auto()
     REQUEST_LINE = enum.auto()
+    SERVER_NAME = enum.auto()
     SLOW_BODY = enum.auto()
     SLOW_HEAD = enum.auto()
     TARGET = enum.auto()

@@ -36,11 +36,11 @@ def port_of_its_own() -> Any:  # noqa: ANN401 - an iterator of int
         yield kept.getsockname()[1]
 
 
-class _Listed(PodServer):
+class Listed(PodServer):
     """The place of a pod in the store."""
 
-    def __init__(self, port: int) -> None:
-        super().__init__("hello-1")
+    def __init__(self, name: str, port: int) -> None:
+        super().__init__(name)
         self._listed_port = port
 
     @property
@@ -75,7 +75,7 @@ async def running(
     with port_of_its_own() as port:
         async with staged(**settings) as stage, forwarding(script, more={"secret": SECRET}, drain_grace_s=0.0) as pod:
             await served(stage, port, slots=slots)
-            await stage.pod("hello-1", server=_Listed(pod.requests[1]))
+            await stage.pod("hello-1", server=Listed("hello-1", pod.requests[1]))
             await until(lambda: stage.activator.ingress.router.directory.pods_of(("default", "hello-00001")))
             yield stage, pod, port
 
@@ -114,7 +114,7 @@ async def test_a_connection_is_held_at_zero_until_a_pod_is_there(connect: Connec
             client.send(b"early")
             await stage.active()
             assert stage.level == 1
-            await stage.pod("hello-1", server=_Listed(pod.requests[1]))
+            await stage.pod("hello-1", server=Listed("hello-1", pod.requests[1]))
             assert await client.body(11) == b"hello\nearly"
             client.send(b"late")
             assert await client.body(4) == b"late"
@@ -209,7 +209,7 @@ async def test_each_port_of_a_service_takes_connections(connect: Connect) -> Non
         async with staged() as stage, forwarding(echo, more={"secret": SECRET}, drain_grace_s=0.0) as pod:
             await stage.revision("hello-00001", slots=0, state="Reserve")
             await stage.route(WHOLE, annotations={TCP_ANNOTATION: f"{first},{second}"})
-            await stage.pod("hello-1", server=_Listed(pod.requests[1]))
+            await stage.pod("hello-1", server=Listed("hello-1", pod.requests[1]))
             clients = [await connect(port) for port in (first, second)]
             for client in clients:
                 assert await client.body(6) == b"hello\n"
@@ -227,7 +227,7 @@ async def test_a_port_of_its_own_of_an_app_takes_connections_to_it(connect: Conn
             async with staged() as stage, forwarding(echo, more=more, drain_grace_s=0.0) as pod:
                 await stage.revision("hello-00001", slots=0, state="Reserve")
                 await stage.route(WHOLE, annotations={TCP_ANNOTATION: f"{first},{second}"})
-                await stage.pod("hello-1", server=_Listed(pod.requests[1]))
+                await stage.pod("hello-1", server=Listed("hello-1", pod.requests[1]))
                 assert await (await connect(second)).rest() == b"other\n"
                 assert await (await connect(first)).body(6) == b"hello\n"
 

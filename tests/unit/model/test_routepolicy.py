@@ -185,6 +185,8 @@ def test_ports_stand_with_commas(text: str, numbers: list[int]) -> None:
         ("mqtt", '"mqtt" in "mqtt" is not right', "a port from 1 to 65535"),
         ("5432,0", '"0" in "5432,0" is not right', "a port from 1 to 65535"),
         ("65536", '"65536" in "65536" is not right', "a port from 1 to 65535"),
+        ("5432/ssl", '"5432/ssl" in "5432/ssl" is not right', "a port from 1 to 65535"),
+        ("5432/", '"5432/" in "5432/" is not right', "a port from 1 to 65535"),
         ("5432,", '"" in "5432," is not right', "a port from 1 to 65535"),
         ("\u0665", '"\u0665" in "\u0665" is not right', "a port from 1 to 65535"),
         ("1,2,01", 'port 01 is twice in "1,2,01"', "each port once"),
@@ -198,7 +200,11 @@ def test_a_wrong_port_is_named_with_what_is_expected(text: str, what: str, expec
     assert found.expected.startswith(expected)
 
 
-@given(st.text(alphabet="0123456789, /x", max_size=30))
+def test_a_port_may_be_shared_with_tls() -> None:
+    assert read_tcp_ports("5432/tls, 1883") == (TcpPort(number=5432, is_tls=True), TcpPort(number=1883))
+
+
+@given(st.text(alphabet="0123456789, /tls", max_size=30))
 def test_any_ports_are_read_without_an_error(text: str) -> None:
     found = read_tcp_ports(text)
     assert isinstance(found, Problem) or all(0 < port.number < 65536 for port in found)

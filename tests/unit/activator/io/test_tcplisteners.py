@@ -49,6 +49,11 @@ def test_other_routes_claim_none(served: ServedRoute) -> None:
     assert tcp_claims_of(served) == ()
 
 
+def test_a_claim_says_whether_it_shares_the_port() -> None:
+    plain, shared = tcp_claims_of(route({TCP_ANNOTATION: "5432,8883/tls"}))
+    assert (plain.is_tls, shared.is_tls) == (False, True)
+
+
 def test_events_are_about_the_service_of_a_route_or_about_the_route() -> None:
     owners = [{"kind": "Other", "name": "x"}, {"kind": "Service", "name": "db", "uid": "s", "controller": True}]
     owned = route({TCP_ANNOTATION: "5432"}, uid="r", ownerReferences=owners).service

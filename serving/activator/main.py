@@ -383,7 +383,8 @@ def main() -> int:
             tracing = span_outbox(otlp, service="activator", instance=settings.name)
             # The controller asks for a Route's digest, which tells nothing to others.
             digests = {"/routes/{namespace}/{name}": activator.route_digest}
-            texts = {"/ejections/{namespace}": activator.ejections}
+            recorded = activator.ingress.recorder.reports
+            texts = {"/ejections/{namespace}": activator.ejections, "/requests/{namespace}/{name}": recorded}
             pages = serve_page(page, where, gate=gate, texts=texts, open_texts=digests)
             async with contextlib.AsyncExitStack() as serving_page, sending, tracing as send:
                 await serving_page.enter_async_context(pages)

@@ -117,7 +117,7 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
         from serving.queueproxy.io.requestlog import RequestLog  # noqa: PLC0415 - most pods log no requests
 
         request_log = RequestLog(spec)
-    server = HttpServer(spec.settings.http, access_log=log, request_log=request_log)
+    server = HttpServer(spec.settings.http, access_log=log, request_log=request_log, name=b"queue-proxy")
     if spec.is_http2:
         from serving.proxy.http2.pool import Http2Pool  # noqa: PLC0415 - most apps need none of it
 

@@ -171,6 +171,15 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     tell_cold_start: Annotated[bool, Knob(key="tell-cold-start", unit=FLAG, live=True)] = True
     """Whether responses to requests that waited for a pod to start carry X-Serving-Cold-Start. Default: ours, true."""
 
+    recorded_requests_max: Annotated[
+        int, Knob(key="recorded-requests-max", unit=COUNT, low=0, high=1_000_000, live=True)
+    ] = 8_000
+    """Requests of all revisions that are kept in memory for `serving requests` and the dashboard: failed ones, the slowest, and a
+    sample; of one revision at most 140. Each takes 1 to 2 KiB. 0 keeps none. Range: 0 to 1000000. Default: ours, 8000."""
+
+    record_queries: Annotated[bool, Knob(key="record-queries", unit=FLAG, live=True)] = False
+    """Whether paths of recorded requests are kept with their query, which may contain secrets. Default: ours, false."""
+
     tell_timing: Annotated[bool, Knob(key="tell-timing", unit=FLAG, live=True)] = True
     """Whether answers carry Server-Timing with the milliseconds that their request waited for a pod ("queue") and then for
     the first byte of the pod's answer ("upstream"). Default: ours, true; browsers show it."""

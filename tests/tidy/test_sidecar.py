@@ -21,7 +21,8 @@ LATE = ("websockets", "serving.proxy.http2", "urllib", "email", "pathlib", "json
 # does not.
 MODULES_MAX = {
     "serving.queueproxy.main": 217,
-    "serving.activator.main": 507,
+    # With the records of requests, which the first request may need.
+    "serving.activator.main": 510,
     # With goals for latency and budgets, which any revision may have at any time.
     "serving.autoscaler.main": 661,
     "serving.controller.main": 470,

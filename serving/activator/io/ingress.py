@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from serving.activator.io.forwarding import PodCredentials, RevisionTimeouts, Ticker
 from serving.activator.io.knownhead import KnownHead, known_head, marks_of
 from serving.activator.io.prober import PodProber
+from serving.activator.io.recorder import RequestRecorder
 from serving.activator.io.visits import (
     TokenGate,
     Visit,
@@ -26,17 +27,14 @@ from serving.activator.io.visits import (
     without_agent,
 )
 from serving.activator.queueing.clients import ClientLoad, Clients
+from serving.activator.queueing.failures import ACTIVATOR, APP, QUEUE_PROXY
 from serving.activator.queueing.outcome import Dispatch, Rejection, RevisionWake, RoutingOutcome
 from serving.activator.queueing.readiness import PodProbe
 from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.slices import PodEndpoints
 from serving.activator.routing.probes import ProbeQuestion, is_probe_agent, probe_response
 from serving.activator.routing.routes import Routes
-from serving.activator.routing.sites import (
-    Listener,
-    Site,
-    choose,
-)
+from serving.activator.routing.sites import Listener, Site, choose
 from serving.aio.clock import wall_s
 from serving.metrics.activator import ActivatorMetrics
 from serving.metrics.tracing import Tracer
@@ -106,11 +104,13 @@ class Ingress:
             self._probed,
         )
         self.ticker = Ticker(router, apply=self.apply, clock=clock)
+        self.recorder = RequestRecorder(settings, router, clock=clock, service_of=self._configuration_of)
 
     def reconfigure(self, settings: ActivatorSettings) -> None:
         """Apply new settings where they may change at run time; existing queues keep their bounds."""
         self._settings = settings
         self.router.settings = settings
+        self.recorder.reconfigure(settings)
 
     # Called by serving.proxy.
 
@@ -156,16 +156,17 @@ class Ingress:
             visit = exchange.context
             assert isinstance(visit, Visit)
             text = f"revision {visit.key[1]}: no connection to any of {visit.tries} pods: {error}"
+            visit.noted().fail(QUEUE_PROXY, text)
             exchange.respond(502, text.encode(), _TEXT + exchange.response_headers)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
         """Handle a pod that died before its response: send the request to another pod, or requeue it."""
-        del reason
         self.counts["pod-lost"] += 1
         self.metrics.lost.inc()
         visit = exchange.context
         assert isinstance(visit, Visit)
         visit.losses += 1
+        visit.noted().fail(APP, f"{reason}: the app or its pod ended")
         return visit.losses <= _LOSSES_MAX and self._requeue(exchange)
 
     def overdue(self, exchange: Exchange) -> None:
@@ -181,7 +182,9 @@ class Ingress:
             assert isinstance(visit, Visit)
             visit.client.request_count -= 1
             at_s = self._clock()
-            visit.rows.ended(exchange.status, at_s - exchange.started_s, at_s=at_s, traceparent=visit.traceparent)
+            took_s = at_s - exchange.started_s
+            visit.rows.ended(exchange.status, took_s, at_s=at_s, traceparent=visit.traceparent)
+            self.recorder.end(exchange, visit, duration_s=took_s, at_s=at_s)
             if visit.trace is not None and self.tracer is not None:
                 self.tracer.end(visit.trace, exchange, key=visit.key, try_count=visit.tries, at_s=at_s)
             if exchange.awaits_body:
@@ -206,7 +209,7 @@ class Ingress:
 
     def eject_silent(self) -> None:
         """Eject silent pods, and send their repeatable requests to others."""
-        for silent in self.router.eject_silent(self._clock(), has_begun=_has_begun):
+        for silent in self.router.eject_silent(self._clock(), has_begun=lambda one: bool(one.status)):
             moved_count = 0
             for exchange in silent.requests:
                 visit = exchange.context
@@ -354,14 +357,17 @@ class Ingress:
         visit = exchange.context
         assert isinstance(visit, Visit)
         if dispatch.waited_s:
+            visit.noted().waited_s += dispatch.waited_s
             visit.rows.waited(dispatch.waited_s, traceparent=visit.traceparent)
             if visit.trace is not None:
                 visit.trace.grant(self._clock())
         if visit.is_cold:
             visit.is_cold = False
+            visit.noted().is_cold = True
             at_s = self._clock()
             waited_s = at_s - exchange.started_s
             visit.rows.started_cold(waited_s, visit.cold_turn, at_s=at_s, traceparent=visit.traceparent)
+            visit.noted().start_s = max(0.0, visit.rows.cold_until_s - exchange.started_s)
             if visit.trace is not None:
                 visit.trace.cold_until_s = visit.rows.cold_until_s
             if self._settings.tell_cold_start:
@@ -381,6 +387,7 @@ class Ingress:
         visit = exchange.context
         assert isinstance(visit, Visit)
         visit.rows.refused(rejection.reason)
+        visit.noted().fail(ACTIVATOR, rejection.text)
         if visit.trace is not None:
             visit.trace.refused = rejection.reason
         exchange.respond(503, f"{rejection.text}\n".encode(), _RETRY + exchange.response_headers)
@@ -392,7 +399,3 @@ class Ingress:
 
 def _is_open(exchange: Exchange) -> bool:
     return not exchange.request_complete or exchange.is_unread
-
-
-def _has_begun(exchange: Exchange) -> bool:
-    return bool(exchange.status)

@@ -13,6 +13,7 @@ from serving.activator.io.placeholder import (
     wants_placeholder,
 )
 from serving.activator.queueing.clients import ClientLoad, Clients
+from serving.activator.queueing.failures import RequestFacts
 from serving.activator.routing.probes import is_probe_agent
 from serving.activator.routing.sites import (
     CALLER,
@@ -38,7 +39,10 @@ if TYPE_CHECKING:
 class Visit:
     """The activator's notes on a request, besides its head."""
 
-    __slots__ = ("client", "cold_turn", "is_cold", "is_grpc", "key", "losses", "rows", "trace", "traceparent", "tries")
+    __slots__ = (
+        *("client", "cold_turn", "facts", "is_cold", "is_grpc", "key"),
+        *("losses", "rows", "trace", "traceparent", "tries"),
+    )
 
     def __init__(self, key: RevisionKey, rows: RevisionRows, known: KnownHead, *, client: ClientLoad) -> None:
         self.key = key
@@ -51,6 +55,13 @@ class Visit:
         self.tries = 1
         self.losses = 0
         self.is_cold = False
+        self.facts: RequestFacts | None = None
+
+    def noted(self) -> RequestFacts:
+        """The facts about a request that waited or failed; other requests are spared them."""
+        if self.facts is None:
+            self.facts = RequestFacts()
+        return self.facts
 
 
 def named_revision(head: RequestHead) -> tuple[list[bytes], list[bytes]]:

@@ -29,7 +29,7 @@ from serving.proxy.forwarding.pace import MinimumRate, ResponseBuffers
 from serving.proxy.forwarding.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
 from serving.proxy.forwarding.policy import NO_TIMEOUTS, member_of
 from serving.proxy.http1.pool import Pool
-from serving.proxy.http1.rendering import ClientPeer, render_request, render_response
+from serving.proxy.http1.rendering import ClientPeer, render_proxy_status, render_request, render_response
 from serving.proxy.http1.requesthead import RequestHead, is_grpc_call
 from serving.proxy.http1.upstream import Address
 
@@ -37,6 +37,7 @@ from serving.proxy.http1.upstream import Address
 _WAITING, _SENT, _DONE = ExchangePhase.WAITING, ExchangePhase.SENT, ExchangePhase.DONE
 _ON_GIVE_BACK, _ON_END = TRANSITIONS[ExchangeEvent.GIVE_BACK], TRANSITIONS[ExchangeEvent.END]
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
+_SERVER_ERROR = 500
 
 
 class Handler(Protocol):
@@ -67,7 +68,8 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
 
     ``pool`` has connections to upstreams, ``stream_pool`` connections over HTTP/2. ``tunnel_limits`` are the longest silence and
     life of a tunnel, in seconds. ``body_wait`` has requests that wait for their bodies; ``body_pace`` and ``read_pace`` are minimum
-    rates of clients. ``buffers`` counts unread responses. ``trusts`` returns whether X-Forwarded-* of an address are trusted; ``replaces_claims`` drops others' ways.
+    rates of clients. ``buffers`` counts unread responses. ``trusts`` returns whether X-Forwarded-* of an address are trusted;
+    ``replaces_claims`` drops others' ways. With a ``name``, the proxy's own errors have a reason in Proxy-Status (RFC 9209).
     """
 
     handler: Handler
@@ -83,6 +85,7 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     buffers: ResponseBuffers = msgspec.field(default_factory=ResponseBuffers)
     trusts: Callable[[str], bool] = member_of("")
     replaces_claims: bool = False
+    name: bytes = b""
     on_end: "Callable[[Exchange], None] | None" = None
 
     def tunnel_due_s(self, started_s: float, used_s: float) -> float:
@@ -104,21 +107,10 @@ class Exchange:
     """One request and its response."""
 
     __slots__ = (
-        *(
-            "_attempt",
-            "_wiring",
-            "awaits_body",
-            "begun",
-            "body",
-            "client",
-            "closing",
-            "context",
-            "head",
-            "is_continued",
-        ),
-        *("is_held", "is_timed", "is_unread", "now_s", "on_body", "on_whole", "outcome", "peer", "phase"),
-        *("request_complete", "request_trailers", "response_bytes", "response_headers", "response_wire", "sent_s"),
-        *("started_s", "status", "timeouts", "tunnel", "wait_until_s", "written_s"),
+        *("_attempt", "_wiring", "awaits_body", "begun", "body", "client", "closing", "context", "head"),
+        *("is_continued", "is_held", "is_timed", "is_unread", "now_s", "on_body", "on_whole", "outcome", "peer"),
+        *("phase", "request_complete", "request_trailers", "response_bytes", "response_headers", "response_wire"),
+        *("sent_s", "started_s", "status", "timeouts", "tunnel", "wait_until_s", "written_s"),
     )
 
     def __init__(self, client: Client, head: RequestHead, wiring: Wiring, *, peer: ClientPeer, now_s: float) -> None:
@@ -254,6 +246,8 @@ class Exchange:
         _leave(self._attempt)
         keep = self.head.keep_alive and self.request_complete and not (close or self.closing)
         self.status = status
+        if status >= _SERVER_ERROR and self._wiring.name:
+            headers += render_proxy_status(self._wiring.name, body)
         bodiless = self.head.method == b"HEAD"
         self.response_bytes = 0 if bodiless else len(body)
         self.client.write(render_response(status, body=body, headers=headers, close=not keep, bodiless=bodiless))

@@ -16,6 +16,10 @@ from serving.proxy.http1.responsehead import Framing, ResponseHead
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _CHUNKED = Framing.CHUNKED
 _CLOSE = b"Connection: close\r\n"
+# A shorter wait in a pod is that of the event loop.
+_NO_WAIT_S = 0.001
+# Reasons are one sentence.
+_DETAILS_MAX = 200
 # A shorter time in the queue counts as none.
 _NO_QUEUE_S = 0.0005
 
@@ -172,6 +176,18 @@ def render_timing(*, queue_s: float, upstream_s: float) -> bytes:
         # The common case, and a number less to write.
         return b"Server-Timing: queue;dur=0, upstream;dur=%.3f\r\n" % (1000 * upstream_s)
     return b"Server-Timing: queue;dur=%.3f, upstream;dur=%.3f\r\n" % (1000 * queue_s, 1000 * upstream_s)
+
+
+def render_pod_wait(wait_s: float) -> bytes:
+    """Encode Server-Timing with the time that a request waited in its pod; nothing if it did not wait."""
+    return b"" if wait_s < _NO_WAIT_S else b"Server-Timing: pod-wait;dur=%.3f\r\n" % (1000 * wait_s)
+
+
+def render_proxy_status(name: bytes, reason: bytes) -> bytes:
+    """Encode Proxy-Status (RFC 9209) for an error of the proxy ``name`` itself, with its reason as details."""
+    text = reason[:_DETAILS_MAX].decode("ascii", "replace").replace("\ufffd", "?").strip()
+    safe = "".join(one if one.isprintable() else " " for one in text).replace("\\", "\\\\").replace('"', '\\"')
+    return b'Proxy-Status: %b; details="%b"\r\n' % (name, safe.encode("ascii"))
 
 
 def _forwarded(way: bytes, host: bytes, scheme: bytes) -> bytes:

@@ -84,7 +84,7 @@ class Acceptor:
 
 
 class HttpServer:
-    """The server side of a proxy, with its pool of upstream connections."""
+    """The server side of a proxy, with its pool of upstream connections. ``name`` is its name in Proxy-Status; "" sends none."""
 
     def __init__(
         self,
@@ -94,8 +94,10 @@ class HttpServer:
         clock: Callable[[], float] = time.monotonic,
         access_log: AccessLog | None = None,
         request_log: ExchangeLog[Any] | None = None,
+        name: bytes = b"",
     ) -> None:
         self.settings = settings
+        self._name = name
         self.access_log = access_log
         self.request_log = request_log
         self.draining = False
@@ -311,5 +313,6 @@ class HttpServer:
             on_end=self._note if self.access_log is not None or self.request_log is not None else None,
             trusts=member_of(settings.trusted_proxies),
             replaces_claims=settings.forwarded_for == REPLACE,
+            name=self._name,
             tunnel_limits=(settings.tunnel_idle_max_s or math.inf, settings.tunnel_age_max_s or math.inf),
         )

@@ -9,8 +9,7 @@ import contextlib
 import functools
 import itertools
 import math
-import os
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from serving.model.identities import ACTIVATOR
@@ -22,6 +21,7 @@ from serving.proxy.forwarding.phase import ExchangeOutcome
 from serving.proxy.forwarding.policy import Timeouts
 from serving.proxy.http1.lines import header_lines
 from serving.proxy.http1.pool import AppConnector, Pool
+from serving.proxy.http1.rendering import render_pod_wait
 from serving.proxy.http1.requesthead import RequestHead, is_grpc_call
 from serving.queueproxy.gauges import REQUEST_REPORT, AppGauges
 from serving.queueproxy.metrics import RequestMetrics
@@ -53,7 +53,6 @@ _QUEUE = b"queue"
 _FIRST_ERROR = 500
 # An activator holds nothing for longer than ten days.
 _HELD_DIGITS_MAX = 9
-_OOM_FILES = ("memory.events", "memory.oom_control")
 _Request = TypeVar("_Request", bound=Hashable)
 
 _RETRY_LINES = header_lines(*RETRY)
@@ -310,6 +309,7 @@ class PodHandler(PodRequests[Exchange]):
         has_response = exchange.outcome is ExchangeOutcome.ANSWERED
         for granted in self._leave(exchange, now_s, proxied=origin[0], has_response=has_response):
             self._end_wait(granted.waited_s + _origin(granted.request_id)[2])
+            granted.request_id.response_headers += render_pod_wait(granted.waited_s)
             self._run(granted.request_id)
         if self.dormancy is not None and not self._meter.level:
             self.dormancy.went_idle()
@@ -318,7 +318,11 @@ class PodHandler(PodRequests[Exchange]):
         if self.dormancy is None:
             self._forward(exchange)
         else:
-            self.dormancy.run(functools.partial(self._forward, exchange))
+            self.dormancy.run(functools.partial(self._forward_awake, exchange, self._clock()))
+
+    def _forward_awake(self, exchange: Exchange, since_s: float) -> None:
+        exchange.response_headers += render_pod_wait(self._clock() - since_s)
+        self._forward(exchange)
 
     def _forward(self, exchange: Exchange) -> None:
         origin = _origin(exchange)
@@ -345,20 +349,13 @@ class PodHandler(PodRequests[Exchange]):
         """Whether the app was killed for its memory while it handled the request."""
         if not self._oom_folders:
             return False
+        from serving.queueproxy.io.processes import oom_kill_count  # noqa: PLC0415 - where there are cgroups only
+
         kill_count = oom_kill_count(self._oom_folders)
         if kill_count > self._oom_kill_count:
             self._oom_at_s = self._clock()
         self._oom_kill_count = kill_count
         return exchange.started_s <= self._oom_at_s
-
-
-def oom_kill_count(folders: Iterable[str]) -> int:
-    """OOM kills in cgroups and in those below, where runc moves a container. Blocks."""
-    count = 0
-    for path in (f"{above}/{file}" for folder in folders for above, _, _ in os.walk(folder) for file in _OOM_FILES):
-        with contextlib.suppress(OSError), open(path, encoding="ascii") as lines:  # noqa: PTH123 - pathlib costs a start 3 ms
-            count += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
-    return count
 
 
 def _meter_of(goal: str) -> "SloMeter":

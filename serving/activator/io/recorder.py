@@ -1,0 +1,92 @@
+"""Records ended requests: turns the notes of the ingress into records, and serves those of a service as JSON."""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from serving.activator.io.visits import Visit
+from serving.activator.queueing.failures import RequestEnd, RequestFacts, failure_of, pod_wait_s
+from serving.activator.queueing.router import RequestRouter
+from serving.aio.clock import wall_s
+from serving.metrics.activator import trace_id_of
+from serving.model.knative import RevisionKey
+from serving.proxy.forwarding.exchange import Exchange
+from serving.proxy.forwarding.phase import ExchangeOutcome
+from serving.settings.activator import ActivatorSettings
+from serving.traffic.requesthistory import RequestHistory, RequestRecord, printable
+
+# Methods of HTTP have at most 17 characters.
+_METHOD_MAX = 20
+_SERVER_ERROR = 500
+
+
+class RequestRecorder:
+    """Decides which ended requests are recorded, and records them."""
+
+    def __init__(
+        self,
+        settings: ActivatorSettings,
+        router: RequestRouter[Exchange],
+        *,
+        clock: Callable[[], float],
+        service_of: Callable[[RevisionKey], str],
+    ) -> None:
+        self.history = RequestHistory(settings.recorded_requests_max)
+        self.has_queries = settings.record_queries
+        self._router = router
+        self._clock = clock
+        self._service_of = service_of
+
+    def reconfigure(self, settings: ActivatorSettings) -> None:
+        """Apply new settings; records of before stay until they are replaced."""
+        self.history.records_max, self.has_queries = settings.recorded_requests_max, settings.record_queries
+
+    def end(self, exchange: Exchange, visit: Visit, *, duration_s: float, at_s: float) -> None:
+        """Record a request that ended at ``at_s``, if it failed, is slow, or is due for the sample."""
+        is_failed = exchange.status >= _SERVER_ERROR or exchange.outcome is not ExchangeOutcome.ANSWERED
+        if (is_failed or self.history.is_due(visit.key, duration_s, at_s)) and self.history.records_max:
+            self.history.record(visit.key[0], self._record(exchange, visit, duration_s=duration_s, at_s=at_s), at_s)
+
+    def reports(self, parts: Mapping[str, str]) -> str:
+        """The recorded requests of a namespace and a service or revision, named in ``parts``, as JSON."""
+        return msgspec.json.encode(self.history.reports(parts["namespace"], parts["name"], self._clock())).decode()
+
+    def _record(self, exchange: Exchange, visit: Visit, *, duration_s: float, at_s: float) -> RequestRecord:
+        facts, head, limits = visit.facts or RequestFacts(), exchange.head, exchange.timeouts
+        address, throttler = exchange.upstream_text, self._router.throttlers.get(visit.key)
+        known = throttler and throttler.pods.get(address)
+        due_s = limits.due_s(exchange.started_s, written_s=exchange.written_s, has_begun=bool(exchange.status))
+        assert exchange.outcome is not None
+        end = RequestEnd(
+            outcome=exchange.outcome,
+            status=exchange.status,
+            response_lines=exchange.response_wire,
+            is_sent=bool(address),
+            is_unread=exchange.is_unread,
+            is_overdue=due_s <= at_s,
+            timeout_text=limits.text.decode("utf-8", "replace").strip(),
+        )
+        failed_by, why = failure_of(end, facts)
+        is_cold = facts.is_cold or visit.is_cold
+        # A request that no pod got has waited all the time.
+        waited_s = min(facts.waited_s, duration_s) if address else duration_s
+        start_s = min(waited_s, facts.start_s if address else duration_s * is_cold)
+        queued_s = min(pod_wait_s(exchange.response_wire), max(0.0, duration_s - waited_s))
+        return RequestRecord(
+            service=self._service_of(visit.key),
+            revision=visit.key[1],
+            at_wall_s=round(wall_s(), 3),
+            method=printable(head.method, _METHOD_MAX),
+            path=printable(head.target if self.has_queries else head.target.partition(b"?")[0]),
+            status=exchange.status,
+            failed_by=failed_by,
+            why=printable(why.encode()),
+            is_cold=is_cold,
+            waited_s=waited_s - start_s,
+            start_s=start_s,
+            queued_s=queued_s,
+            app_s=max(0.0, duration_s - waited_s - queued_s),
+            duration_s=duration_s,
+            pod=known.name if known else address,
+            trace_id=trace_id_of(visit.traceparent) or "",
+        )

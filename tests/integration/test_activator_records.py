@@ -1,0 +1,171 @@
+"""The activator records failed, slow and sampled requests: who failed them, why, and where their time went."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from serving.proxy.http1.rendering import render_pod_wait, render_proxy_status
+from serving.traffic.requesthistory import RequestRecord, RequestReport
+from tests.eventually import until
+from tests.integration.activator_stage import Stage, send_request, staged
+
+NO_SLOT = b"HTTP/1.1 503 Service Unavailable\r\n%bContent-Length: 0\r\n\r\n" % render_proxy_status(
+    b"queue-proxy", b"waited too long for a free slot"
+)
+
+
+def report_of(stage: Stage) -> RequestReport:
+    text = stage.activator.ingress.recorder.reports({"namespace": "default", "name": "hello-00001"})
+    (found,) = msgspec.json.decode(text, type=list[RequestReport])
+    return found
+
+
+async def last_failed(stage: Stage) -> RequestRecord:
+    await until(lambda: stage.activator.ingress.recorder.history.count and report_of(stage).failed)
+    return report_of(stage).failed[-1]
+
+
+async def test_an_error_of_the_app_is_recorded_with_its_pod_and_trace() -> None:
+    async with staged() as stage:
+        await stage.service()
+        pod = await stage.pod_seen("p")
+        pod.response = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"
+        trace = "0af7651916cd43dd8448eb211c80319c"
+        await send_request(
+            stage.public, "/pay?card=1234", method="POST", headers=[f"traceparent: 00-{trace}-00f067aa0ba902b7-01"]
+        )
+        one = await last_failed(stage)
+        report = report_of(stage)
+    assert (one.method, one.path, one.status, one.failed_by, one.why) == (
+        "POST",
+        "/pay",
+        500,
+        "app",
+        "the app responded 500",
+    )
+    assert (one.pod, one.trace_id, one.is_cold, one.revision) == ("p", trace, False, "hello-00001")
+    assert one.waited_s + one.start_s + one.queued_s + one.app_s == pytest.approx(one.duration_s)
+    assert [(cause.failed_by, cause.status, cause.count) for cause in report.errors] == [("app", 500, 1)]
+    assert report.sampled == report.slow == report.failed
+
+
+async def test_queries_are_recorded_where_a_setting_allows_it() -> None:
+    async with staged(record_queries=True) as stage:
+        await stage.service()
+        await stage.pod_seen("p")
+        await send_request(stage.public, "/find?q=1")
+        await until(lambda: stage.activator.ingress.recorder.history.count)
+        assert report_of(stage).sampled[0].path == "/find?q=1"
+
+
+async def test_a_long_path_is_cut() -> None:
+    async with staged() as stage:
+        await stage.service()
+        await stage.pod_seen("p")
+        await send_request(stage.public, f"/{'x' * 5000}")
+        path = report_of(stage).sampled[0].path
+    assert path == f"/{'x' * 196}..."
+
+
+async def test_a_refusal_of_the_queue_proxy_is_not_the_apps() -> None:
+    async with staged() as stage:
+        await stage.service()
+        pod = await stage.pod_seen("p")
+        pod.response = NO_SLOT
+        await send_request(stage.public)
+        one = await last_failed(stage)
+    assert (one.failed_by, one.why) == ("queue-proxy", "waited too long for a free slot (from the queue-proxy)")
+
+
+async def test_the_wait_in_the_pod_is_no_time_in_the_app() -> None:
+    async with staged() as stage:
+        await stage.service()
+        pod = await stage.pod_seen("p")
+        # An impossible wait is cut to what the request took.
+        pod.response = b"HTTP/1.1 200 OK\r\n%bContent-Length: 0\r\n\r\n" % render_pod_wait(5000)
+        await send_request(stage.public)
+        await until(lambda: stage.activator.ingress.recorder.history.count)
+        one = report_of(stage).sampled[0]
+    assert one.queued_s == pytest.approx(one.duration_s - one.waited_s)
+    assert one.app_s == 0
+
+
+async def test_a_client_that_leaves_is_recorded_as_such() -> None:
+    async with staged() as stage:
+        await stage.service()
+        pod = await stage.pod_seen("p")
+        pod.gate.clear()
+        leaving = asyncio.create_task(send_request(stage.public, "/slow"))
+        await until(lambda: pod.running_count)
+        leaving.cancel()
+        one = await last_failed(stage)
+    assert (one.failed_by, one.status, one.path) == ("client", 0, "/slow")
+    assert one.why == "the client left before the app responded"
+
+
+async def test_a_timeout_says_whether_a_pod_had_the_request() -> None:
+    async with staged() as stage:
+        await stage.service(timeoutSeconds=1)
+        assert (await send_request(stage.public)).status == 504
+        waiting = await last_failed(stage)
+        pod = await stage.pod_seen("p")
+        pod.gate.clear()
+        assert (await send_request(stage.public)).status == 504
+        await until(lambda: len(report_of(stage).failed) == 2)
+        running = report_of(stage).failed[-1]
+    assert (waiting.failed_by, waiting.pod, waiting.is_cold) == ("activator", "", True)
+    assert waiting.start_s == pytest.approx(waiting.duration_s)
+    assert (running.failed_by, running.pod, running.is_cold) == ("app", "p", False)
+    assert running.app_s > 0.5
+
+
+async def test_a_cold_request_says_how_long_its_pod_took_to_start() -> None:
+    async with staged() as stage:
+        await stage.service(state="Reserve")
+        cold = asyncio.create_task(send_request(stage.public))
+        await until(lambda: stage.level == 1)
+        later = asyncio.create_task(send_request(stage.public, "/later"))
+        await until(lambda: stage.level == 2)
+        await stage.pod("p")
+        await asyncio.gather(cold, later)
+        await until(lambda: len(report_of(stage).slow) == 2)
+        found = report_of(stage).slow
+    assert {one.path: one.is_cold for one in found} == {"/": True, "/later": True}
+    for one in found:
+        assert one.start_s > 0
+        assert one.waited_s + one.start_s + one.queued_s + one.app_s == pytest.approx(one.duration_s)
+
+
+async def test_a_full_queue_is_the_activators() -> None:
+    async with staged(queue_depth_max=1) as stage:
+        await stage.service()
+        waiting = asyncio.create_task(send_request(stage.public))
+        await until(lambda: stage.level == 1)
+        assert (await send_request(stage.public)).status == 503
+        one = await last_failed(stage)
+        await stage.pod("p")
+        await waiting
+    assert one.failed_by == "activator"
+    assert "queue" in one.why
+
+
+async def test_a_pod_that_dies_twice_over_a_request_is_recorded() -> None:
+    async with staged() as stage:
+        await stage.service()
+        for name in ("p", "q"):
+            pod = await stage.pod_seen(name)
+            pod.dies_at_once = True
+        assert (await send_request(stage.public)).status == 502
+        one = await last_failed(stage)
+    assert one.failed_by == "app"
+    assert one.why.endswith("the app or its pod ended")
+
+
+async def test_nothing_is_recorded_where_a_setting_forbids_it() -> None:
+    async with staged(recorded_requests_max=0) as stage:
+        await stage.service()
+        await stage.pod_seen("p")
+        await send_request(stage.public)
+        await until(lambda: not stage.level)
+        assert stage.activator.ingress.recorder.history.count == 0

@@ -80,7 +80,8 @@ def printable(raw: bytes, length_max: int = TEXT_MAX) -> str:
     """A text from outside on one line: control and other invisible characters escaped, cut to ``length_max`` with "..."."""
     # Before the escapes, which lengthen it: a path may have a megabyte.
     text = raw[: length_max + 1].decode("utf-8", "backslashreplace")
-    text = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    if not text.isprintable():
+        text = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
     return text if len(text) <= length_max and len(raw) <= length_max else f"{text[: length_max - 3]}..."
 
 

@@ -378,14 +378,13 @@ def main() -> int:
                 sockets.get(f"activator-{settings.index}-metrics" if settings.index else "activator-metrics")
                 or settings.metrics_address
             )
-            page, otlp, gate = activator.ingress.metrics.page, settings.otlp, QueryGate.of_environment()
+            page, otlp, recorder = activator.ingress.metrics.page, settings.otlp, activator.ingress.recorder
             sending = exporting(otlp, page, service="activator", instance=settings.name)
             tracing = span_outbox(otlp, service="activator", instance=settings.name)
             # The controller asks for a Route's digest, which tells nothing to others.
             digests = {"/routes/{namespace}/{name}": activator.route_digest}
-            recorded = activator.ingress.recorder.reports
-            texts = {"/ejections/{namespace}": activator.ejections, "/requests/{namespace}/{name}": recorded}
-            pages = serve_page(page, where, gate=gate, texts=texts, open_texts=digests)
+            texts = {"/ejections/{namespace}": activator.ejections, "/requests/{namespace}/{name}": recorder.reports}
+            pages = serve_page(page, where, gate=QueryGate.of_environment(), texts=texts, open_texts=digests)
             async with contextlib.AsyncExitStack() as serving_page, sending, tracing as send:
                 await serving_page.enter_async_context(pages)
                 if send is not None:

@@ -362,8 +362,7 @@ class Ingress:
             if visit.trace is not None:
                 visit.trace.grant(self._clock())
         if visit.is_cold:
-            visit.is_cold = False
-            visit.noted().is_cold = True
+            visit.is_cold, visit.noted().is_cold = False, True
             at_s = self._clock()
             waited_s = at_s - exchange.started_s
             visit.rows.started_cold(waited_s, visit.cold_turn, at_s=at_s, traceparent=visit.traceparent)

@@ -8,6 +8,9 @@ import base64
 
 import msgspec
 
+CLUSTER_EXTRA = "the extra for clusters: pip install 'serving[cluster]'"
+"""What to install where the ``kubernetes`` package is missing."""
+
 _LOOPBACK = ("https://127.0.0.1:", "http://127.0.0.1:")
 
 

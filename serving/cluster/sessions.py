@@ -1,6 +1,7 @@
 """Connections to an API server: by ``aiohttp`` alone to that of ``serving up``, by ``kubernetes.aio`` to any other.
 
-That library takes 0.45 s and 20 MiB to import. The first connection to another server imports it, in a thread.
+That library takes 0.45 s and 20 MiB to import. The first connection to another server imports it, in a thread. It is the extra
+``cluster``, because one machine does not need it.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import msgspec
 from aiohttp.abc import AbstractStreamWriter
 
 from serving.cluster.fenced import last_check
-from serving.cluster.localserver import LocalServer, local_server
+from serving.cluster.localserver import CLUSTER_EXTRA, LocalServer, local_server
 from serving.model.errors import NotLeading, Unavailable
 
 if TYPE_CHECKING:
@@ -200,8 +201,11 @@ async def _settings_of(kubeconfig: str | None) -> "Configuration":
 
 
 def _import_library() -> None:
-    import kubernetes.aio.client  # noqa: PLC0415 - as above
-    import kubernetes.aio.config  # noqa: F401, PLC0415 - as above
+    try:
+        import kubernetes.aio.client  # noqa: PLC0415 - as above
+        import kubernetes.aio.config  # noqa: F401, PLC0415 - as above
+    except ImportError as error:
+        raise Unavailable(f"an API server other than that of serving up needs {CLUSTER_EXTRA}") from error
 
 
 def _is_loopback(host: str) -> bool:

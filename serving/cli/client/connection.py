@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from serving.cluster.localserver import LocalServer, local_server
+from serving.cluster.localserver import CLUSTER_EXTRA, LocalServer, local_server
 from serving.model.errors import Problem, SettingsError, Unavailable
 
 _T = TypeVar("_T")
@@ -117,8 +117,17 @@ class ForeignConnection:
     def __init__(self, path: Path, context: str | None) -> None:
         # Half a second, and our own API does not need it.
         import yaml  # noqa: PLC0415 - as said
-        from kubernetes import config  # noqa: PLC0415 - as above
-        from kubernetes.config.config_exception import ConfigException  # noqa: PLC0415 - as above
+
+        try:
+            from kubernetes import config  # noqa: PLC0415 - as above
+            from kubernetes.config.config_exception import ConfigException  # noqa: PLC0415 - as above
+        except ImportError as error:
+            problem = Problem(
+                where=str(path),
+                what="a kubeconfig of a cluster, which the package kubernetes reads",
+                expected=CLUSTER_EXTRA,
+            )
+            raise SettingsError([problem]) from error
 
         expected = "one of its contexts, whole: server, certificates and user"
         try:

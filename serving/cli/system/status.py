@@ -29,6 +29,8 @@ from serving.model.objects import is_true
 _NOT_RUNNING = 1
 
 _PATH = "/version"
+# The extra with the package kubernetes.
+_CLUSTER = "cluster"
 # Time for pods to finish their requests.
 _TIMEOUT_S = 120.0
 _POLL_S = 0.05
@@ -126,10 +128,11 @@ def _commit() -> str:
 
 
 def _packages() -> Iterator[tuple[str, str]]:
-    """Name and version of each required package that is installed."""
+    """Names and versions of installed requirements, with those of the extra for clusters."""
     for requirement in importlib.metadata.requires("serving") or ():
         name = re.split(r"[^A-Za-z0-9._-]", requirement)[0]
-        if "extra ==" not in requirement:
+        _, is_extra, extra = requirement.partition("extra == ")
+        if not is_extra or extra.strip("'\"") == _CLUSTER:
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 yield name, importlib.metadata.version(name)
 

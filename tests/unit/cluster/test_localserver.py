@@ -1,10 +1,15 @@
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from serving.cli.client.connection import connect
 from serving.cluster.localserver import LocalServer, local_server
+from serving.cluster.sessions import session_of
 from serving.home.state import kubeconfig
+from serving.model.errors import SettingsError, Unavailable
 
 _TOKEN = "t"  # noqa: S105 - of a test
 _URL = "https://127.0.0.1:6080"
@@ -53,3 +58,16 @@ def test_an_empty_namespace_is_the_default_one() -> None:
 )
 def test_any_other_kubeconfig_is_left_to_the_library(text: str | bytes) -> None:
     assert local_server(text) is None
+
+
+async def test_another_server_needs_the_extra_for_clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [one for one in sys.modules if one.partition(".")[0] == "kubernetes"]:
+        monkeypatch.delitem(sys.modules, name)
+    # What an import of a package that is not installed finds.
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    path = tmp_path / "kubeconfig"
+    path.write_text("apiVersion: v1\nkind: Config\n")
+    with pytest.raises(Unavailable, match=r"pip install 'serving\[cluster\]'"):
+        await session_of(str(path))
+    with pytest.raises(SettingsError, match=r"pip install 'serving\[cluster\]'"):
+        connect(path)

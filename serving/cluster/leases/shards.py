@@ -187,14 +187,16 @@ class Shards:
                 await self._drop(shard)
         wanted = self._plan()
         calls: list[Awaitable[None]] = []
+        if wanted.let_go is not None and self._clock() >= self._let_go_at_s:
+            self._let_go_at_s = self._clock() + self.options.times.retry_period_s
+            # Not renewed in the same turn: of two writes to a lease the server refuses one, maybe the release.
+            del steps[wanted.let_go]
+            calls.append(self._let_go(wanted.let_go))
         for shard, step in steps.items():
             if step.action is LeaseAction.RENEW:
                 calls.append(self._at(shard).renew())
             elif step.action is LeaseAction.ACQUIRE and shard in wanted.take:
                 calls.append(self._acquire(shard))
-        if wanted.let_go is not None and self._clock() >= self._let_go_at_s:
-            self._let_go_at_s = self._clock() + self.options.times.retry_period_s
-            calls.append(self._let_go(wanted.let_go))
         await asyncio.gather(*calls)
         later = [self._at(shard).decide() for shard in range(self.options.count)]
         # A step that is possible but not wanted, or that failed, is decided again at the next turn, or at that time.

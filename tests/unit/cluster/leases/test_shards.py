@@ -161,6 +161,23 @@ def test_one_who_comes_later_gets_a_share_one_shard_after_the_other() -> None:
     run_virtually(run())
 
 
+def test_a_shard_is_not_renewed_in_the_turn_that_releases_it(caplog: pytest.LogCaptureFixture) -> None:
+    """In one of about twenty runs the second release falls on a renewal: both would write the same version of the lease."""
+
+    async def run() -> None:
+        one = Member("a", MemoryCluster())
+        async with at_work(one):
+            await pass_s(10)
+            one.others = ["b"]
+            one.shards.wake()
+            await pass_s(3)
+            assert held_once(one) == [2]
+
+    for _ in range(60):
+        run_virtually(run())
+    assert [record.message for record in caplog.records if record.message == "lease.unreleased"] == []
+
+
 def test_what_one_held_who_died_is_taken_when_its_leases_have_run_out() -> None:
     async def run() -> None:
         store = MemoryCluster()

@@ -171,6 +171,14 @@ async def _with_port(stage: Stage) -> None:
             patch = {"metadata": {"annotations": {TCP_ANNOTATION: port}}}
             await stage.cluster.patch(SERVING_SERVICE, SPACE, "all", patch=patch)
             await until(functools.partial(_is_reported, stage, port, count), within_s=120)
+            await stage.until(SERVICE, "all", functools.partial(_names_port, port))
+            await stage.until(ENDPOINT_SLICE, "all-public", functools.partial(_names_port, port))
+
+
+def _names_port(number: str, one: Object) -> bool:
+    """Whether a Service or slice has one port besides that for HTTP."""
+    ports = one["spec"]["ports"] if "spec" in one else one["ports"]
+    return [(port["name"], str(port["port"])) for port in ports][1:] == [(f"tcp-{number}", number)]
 
 
 async def _is_reported(stage: Stage, port: str, count: int) -> bool:

@@ -9,7 +9,8 @@ decides what is possible, in this order:
 3. there are ready pods: the pods;
 4. otherwise the present endpoints stay, pods with ``ready: false``, so that a slice is never empty.
 
-Addresses and port change in one merge patch, so pods are never paired with the activators' port. There is one slice for each
+Addresses and port change in one merge patch, so pods are never paired with the activators' port. A route's ports for TCP
+(``serving.dev/tcp``) are ports of its own Service, which leads to activators: they listen there. There is one slice for each
 address family of the activators, with at most 1,000 endpoints, the limit of a slice; further pods receive requests through
 activators only.
 """
@@ -45,6 +46,7 @@ from serving.model.objects import (
     owner_reference,
     uid_of,
 )
+from serving.model.routepolicy import route_policy
 
 ACTIVATOR_SERVICE = "activator-service"
 """The Service, in the system's namespace, that leads to the activators' inner listener."""
@@ -200,7 +202,8 @@ def public_writes(owner: Object, public: PublicService, *, name: str = "") -> tu
     if public.service is None:
         writes.append(Create(kind=kinds.SERVICE, body=_service(owner, name)))
     else:
-        writes += patch_of(kinds.SERVICE, public.service, _metadata_changes(owner, public.service))
+        changes = {**_metadata_changes(owner, public.service), **_port_changes(owner, public.service)}
+        writes += patch_of(kinds.SERVICE, public.service, changes)
     own = {str(one.get("addressType")): one for one in public.slices if is_controlled_by(one, owner)}
     for family in sorted({*(public.activators or public.pods), *own}):
         writes += _slice_writes(owner, own.get(family), name=name, family=family, public=public)
@@ -211,7 +214,7 @@ def _slice_writes(
     owner: Object, before: Object | None, *, name: str, family: str, public: PublicService
 ) -> tuple[Write, ...]:
     backend = _backend(before, family=family, public=public)
-    content = {"ports": [_port(owner, backend.port)], "endpoints": list(backend.endpoints)}
+    content = {"ports": [_port(owner, backend.port), *_tcp_ports(owner, name)], "endpoints": list(backend.endpoints)}
     if before is None:
         return (Create(kind=kinds.ENDPOINT_SLICE, body={**_slice(owner, name, family), **content}),)
     # Servers store an empty list as null.
@@ -246,7 +249,7 @@ def _service(owner: Object, name: str) -> Object:
             "labels": labels,
             **({"annotations": annotations} if annotations else {}),
         },
-        "spec": {"ports": [_port(owner, PUBLIC_PORT)]},
+        "spec": {"ports": [_port(owner, PUBLIC_PORT), *_tcp_ports(owner, name)]},
     }
 
 
@@ -275,6 +278,14 @@ def _metadata_changes(owner: Object, service: Object) -> Object:
     return {"metadata": changes} if changes else {}
 
 
+def _port_changes(owner: Object, service: Object) -> Object:
+    """The ports of a Service if a port for TCP came or went."""
+    wanted = _tcp_ports(owner, name_of(service))
+    known = [port for port in nested(service, "spec", "ports") or () if port.get("name") != _PORT_NAME]
+    is_same = [(one.get("name"), one.get("port")) for one in known] == [(one["name"], one["port"]) for one in wanted]
+    return {} if is_same else {"spec": {"ports": [_port(owner, PUBLIC_PORT), *wanted]}}
+
+
 def _slice(owner: Object, name: str, family: str) -> Object:
     return {
         "apiVersion": "discovery.k8s.io/v1",
@@ -296,6 +307,14 @@ def _port(owner: Object, number: int) -> Object:
     port: Object = {"name": _PORT_NAME, "port": number, "protocol": "TCP"}
     # Gateways must use HTTP/2 with prior knowledge for gRPC calls to arrive as such.
     return {**port, "appProtocol": _H2C} if _uses_http2(owner) else port
+
+
+def _tcp_ports(owner: Object, name: str) -> list[Object]:
+    """The ports for TCP of a Service: those of its route, and none for a tag."""
+    if owner.get("kind") != "Route" or name != name_of(owner):
+        return []
+    numbers = (port.number for port in route_policy(annotations_of(owner)).tcp_ports)
+    return [{"name": f"tcp-{number}", "port": number, "protocol": "TCP"} for number in numbers]
 
 
 def _uses_http2(owner: Object) -> bool:

@@ -18,7 +18,7 @@ from serving.controller.revisions.public import (
     slice_names,
     traffic_path_of,
 )
-from serving.model.knative import TRAFFIC_PATH_ANNOTATION, TrafficPath
+from serving.model.knative import TCP_ANNOTATION, TRAFFIC_PATH_ANNOTATION, TrafficPath
 from serving.model.objects import Object, annotations_of, owner_reference
 from tests.unit.controller.builders import a_pod, a_revision, a_route, stored
 
@@ -77,6 +77,25 @@ def test_it_gets_a_service_without_selector_and_a_slice_with_the_activators(owne
     assert endpoints["metadata"]["name"] in slice_names(name)
     for one in (service, endpoints):
         assert one["metadata"]["ownerReferences"] == [owner_reference(owner)]
+
+
+def test_ports_for_tcp_are_ports_of_the_service_of_their_route_and_lead_to_activators() -> None:
+    plain = a_route()
+    owner = a_route(annotations={TCP_ANNOTATION: "5432,8883/tls"})
+    further = [("tcp-5432", 5432), ("tcp-8883", 8883)]
+    assert [(one["name"], one["port"]) for one in service_of(owner)["spec"]["ports"]] == [("http", 80), *further]
+    assert [(one["name"], one["port"]) for one in slice_of(owner)["ports"]] == [("http", 8081), *further]
+    assert public_writes(owner, public(service_of(owner), slice_of(owner))) == ()
+    # They come and go with the annotation, and the addresses come along.
+    for before, after in ((plain, owner), (owner, plain)):
+        service, endpoints = public_writes(after, public(service_of(before), slice_of(before)))
+        assert isinstance(service, Patch)
+        assert isinstance(endpoints, Patch)
+        assert service.patch["spec"]["ports"] == service_of(after)["spec"]["ports"]
+        assert endpoints.patch["ports"] == slice_of(after)["ports"]
+        assert "endpoints" in endpoints.patch
+    tag = made(public_writes(owner, public(None), name="new-hello"), kinds.SERVICE)
+    assert [one["name"] for one in tag["spec"]["ports"]] == ["http"]
 
 
 def test_an_activator_does_not_take_itself_for_a_pod() -> None:

@@ -98,6 +98,19 @@ async def test_pods_are_forked_from_a_warm_process_and_share_nothing_that_is_a_p
     assert "imported" not in machine.log("q")
 
 
+async def test_pods_with_volumes_are_not_forked_and_say_why(machine: Machine, tmp_path: Path) -> None:
+    """Starts two pods, one after the other, as the second would be forked."""
+    for name in ("p", "q"):
+        pod = preloaded(tmp_path, name)
+        pod["spec"]["volumes"] = [{"name": "data", "emptyDir": {}}]
+        pod["spec"]["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": "/mnt/preloaded"}]
+        await machine.start(pod)
+        own, importer = (await response_of(machine, name))[:2]
+        assert own == importer
+    said = "its volumes are mounted before it starts: /mnt/preloaded; pods start without it"
+    assert await event_with(machine, "PreloadRefused") == said
+
+
 async def test_a_forked_pod_is_restarted_and_deleted_as_any_other(machine: Machine, tmp_path: Path) -> None:
     await machine.start(preloaded(tmp_path, "p"))
     await machine.ready()

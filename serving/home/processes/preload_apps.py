@@ -36,6 +36,7 @@ _SHELL = ("/bin/sh", "-c")
 _EXEC = "exec "
 # Options of the interpreter without a value.
 _HARMLESS = frozenset({"-u", "-B"})
+_WITHOUT = "pods start without it"
 _EXPECTED = "a command that Python runs: python SCRIPT, python -m MODULE, or a script of Python such as uvicorn"
 
 # How often the processes are looked through for some to drop.
@@ -175,7 +176,12 @@ class PreloadedApps:
 
     def start(self, order: StartProcess, record: ProcessRecord, now_s: float) -> ProcessRecord | None:
         """Fork a pod's process, and return its record; None if the pod needs an ordinary start."""
-        if not order.preload or order.launch or order.is_exec or order.mounts:
+        if not order.preload or order.launch or order.is_exec:
+            return None
+        if order.mounts:
+            # The mounts of a fork are those of the warm process.
+            paths = ", ".join(one.target for one in order.mounts)
+            self._warn(order, "PreloadRefused", f"its volumes are mounted before it starts: {paths}; {_WITHOUT}")
             return None
         app = self._apps.get(order.preload)
         if app is None:
@@ -208,7 +214,7 @@ class PreloadedApps:
         except (OSError, ValueError, InvalidValue) as error:
             self._drop(order.preload)
             why = str(error) or type(error).__name__
-            self._warn(order, "PreloadFailed", f"the warm process did not fork: {why}; pods start without it")
+            self._warn(order, "PreloadFailed", f"the warm process did not fork: {why}; {_WITHOUT}")
             return None
         try:
             join_cgroups(order.cgroups, started.pid)
@@ -310,7 +316,7 @@ class PreloadedApps:
         if app.control is not None:
             self._unfollow(app.control)
         app.end()
-        self._warn(app.order, "PreloadRefused", f"{why}; pods start without it")
+        self._warn(app.order, "PreloadRefused", f"{why}; {_WITHOUT}")
 
     def _drop(self, key: str) -> None:
         app = self._apps.pop(key)

@@ -1,10 +1,15 @@
 """Many services on a real control plane, beside as many bare Deployments.
 
     python bench/real_cluster.py [--services N] [--settle-s S] [--rest-s S] [--quick]
+    python bench/real_cluster.py --cold [--samples N] [--image IMAGE] [--containerd-log FILE] [--label TEXT]
 
 ``SERVING_TEST_KUBECONFIG`` names the API server, with its controller-manager and a scheduler; without it there is our own.
 The suite of ``tests/cluster_e2e`` is the node, and reports pods as ready. Printed are the times until all are ready and their ratio, the
 controller's CPU time and memory, and what the daemons send to the API server while nothing changes. The objects stay.
+
+``--cold`` measures cold starts on a node with the system installed, in turns with bare pods of the same image, and prints each step.
+``SERVING_TEST_NODE_KUBECONFIG`` names the cluster; run it where pods are reached. The image answers with ``up=NNms``, its own time since
+its start; ``allow-zero-initial-scale`` of config-autoscaler is true. Compare kubelets with and without the feature PLEGOnDemandRelist by two runs; ``--label`` says which one it was.
 """
 
 import argparse
@@ -16,6 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.parts.node_starts import measure
 from bench.parts.processes import cpu_s, resident_mib
 from bench.parts.program import options_of
 from serving.cluster.kinds import DEPLOYMENT, SERVING_SERVICE, Kind
@@ -24,6 +30,7 @@ from tests.cluster_e2e import gate, stage
 from tests.cluster_e2e.server import SPACE, only_here
 from tests.cluster_e2e.stage import Stage, is_ready, service, staged
 
+_NODE_VARIABLE = "SERVING_TEST_NODE_KUBECONFIG"
 _AT_ONCE = 20
 _PATIENCE_S = 3600.0
 
@@ -110,6 +117,12 @@ class Counted:
 
 async def main(options: argparse.Namespace) -> None:
     """Measure and print."""
+    if options.cold:
+        log, label = options.containerd_log, options.label
+        kubeconfig = os.environ.get(_NODE_VARIABLE, "")
+        assert kubeconfig, f"{_NODE_VARIABLE} names no cluster"
+        await measure(kubeconfig, samples=options.samples, image=options.image, log=log, label=label)
+        return
     count = options.services
     counted = Counted(gate._pump)  # noqa: SLF001 - the measure is put around it
     gate._pump = counted  # noqa: SLF001 - as above
@@ -141,5 +154,6 @@ async def main(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    quick = {"services": 2, "settle_s": 1.0, "rest_s": 1.0}
-    asyncio.run(main(options_of(__doc__, services=1000, settle_s=30.0, rest_s=60.0, quick=quick)))
+    quick = {"services": 2, "settle_s": 1.0, "rest_s": 1.0, "samples": 1}
+    cold = {"cold": False, "samples": 24, "image": "localhost/app:v1", "containerd_log": "", "label": ""}
+    asyncio.run(main(options_of(__doc__, services=1000, settle_s=30.0, rest_s=60.0, quick=quick, **cold)))

@@ -364,13 +364,9 @@ def main() -> int:
             followed(cluster, system_namespace(os.environ), [config, scaling, hosts]) as watch,
         ):
             settings = config.settings
+            rules, namespace = hosts.settings.host_rules, system_namespace(os.environ)
             activator = Activator(
-                settings,
-                cluster,
-                key=key,
-                scaling=scaling.settings,
-                rules=hosts.settings.host_rules,
-                namespace=system_namespace(os.environ),
+                settings, cluster, key=key, scaling=scaling.settings, rules=rules, namespace=namespace
             )
             watch.on_change(lambda: activator.reconfigure(config.settings, scaling.settings, hosts.settings.host_rules))
             sockets = inherited_sockets()
@@ -378,17 +374,21 @@ def main() -> int:
                 sockets.get(f"activator-{settings.index}-metrics" if settings.index else "activator-metrics")
                 or settings.metrics_address
             )
-            page, otlp, recorder = activator.ingress.metrics.page, settings.otlp, activator.ingress.recorder
+            ingress, otlp, page = activator.ingress, settings.otlp, activator.ingress.metrics.page
             sending = exporting(otlp, page, service="activator", instance=settings.name)
             tracing = span_outbox(otlp, service="activator", instance=settings.name)
             # The controller asks for a Route's digest, which tells nothing to others.
             digests = {"/routes/{namespace}/{name}": activator.route_digest}
-            texts = {"/ejections/{namespace}": activator.ejections, "/requests/{namespace}/{name}": recorder.reports}
+            texts = {
+                "/ejections/{namespace}": activator.ejections,
+                "/requests/{namespace}/{name}": ingress.recorder.reports,
+            }
+            texts["/coldstarts/{namespace}"] = ingress.metrics.cold_starts
             pages = serve_page(page, where, gate=QueryGate.of_environment(), texts=texts, open_texts=digests)
             async with contextlib.AsyncExitStack() as serving_page, sending, tracing as send:
                 await serving_page.enter_async_context(pages)
                 if send is not None:
-                    activator.ingress.tracer = Tracer(settings.trace_ratio, send=send)
+                    ingress.tracer = Tracer(settings.trace_ratio, send=send)
                 activator.on_handover = serving_page.aclose
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, activator.hand_over)
                 await activator.run(stop, sockets=sockets)

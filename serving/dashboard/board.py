@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from serving.dashboard.coldstarts import ColdRequest, ColdStarts, StartFacts, summary
 from serving.dashboard.nodes import Nodes
 from serving.dashboard.requests import RequestRates
 from serving.dashboard.views import View
@@ -125,6 +126,8 @@ class Board:
         self.version = 0
         self.history = RevisionHistory(rows_max)
         self.sparklines = Sparklines()
+        self.cold = ColdStarts()
+        self._facts: dict[str, StartFacts] = {}
         self._views: dict[_Key, tuple[int, View]] = {}
         self._gone: deque[tuple[int, _Key]] = deque(maxlen=_GONE_MAX)
         self._pods: dict[str, dict[str, View]] = {}
@@ -169,6 +172,7 @@ class Board:
             "wanted": wanted if isinstance(wanted, int) else None,
         }
         if seen["is_change"]:
+            self.cold.take_change(key, seen["at_s"])
             self._changed_s[key] = max(seen["at_s"], self._changed_s.get(key, 0.0))
         decisions = self._decisions.setdefault(key, deque(maxlen=_DECISIONS_MAX))
         # A stream that reconnects repeats recent decisions.
@@ -240,6 +244,23 @@ class Board:
         said = {"at_s": sample["at_wall_s"], "sentence": sample["sentence"], "wanted": _wanted(sample)}
         return {"key": revision, "is_change": False, **said}
 
+    def put_facts(self, revision: str, facts: StartFacts) -> None:
+        """Store what is known of how a revision's pods start."""
+        self._facts[revision] = facts
+
+    def revisions_of(self, name: str) -> list[str]:
+        """The revisions of the service "namespace/name", the newest first, or the revision of that name; none if unknown."""
+        if ("revision", name) in self._views:
+            return [name]
+        views = [(key, view) for (kind, key), (_, view) in self._views.items() if kind == "revision"]
+        return sorted((key for key, view in views if f"{view['namespace']}/{view['service']}" == name), reverse=True)
+
+    def cold_starts(self, revision: str, requests: Sequence[ColdRequest]) -> View:
+        """The last cold starts of a revision in steps, their median, and what would shorten them."""
+        starts = self.cold.starts(revision, [one for one in requests if one.revision == revision.partition("/")[2]])
+        facts = self._facts.get(revision, StartFacts(service=revision.partition("/")[2]))
+        return {"revision": revision, "starts": starts, "median": summary(starts, facts)}
+
     def last_decisions(self) -> dict[str, View]:
         """The latest decision about each revision, as ``present``."""
         found = {key: self.present(key) for key in self._decisions.keys() | self._fresh.keys()}
@@ -262,6 +283,8 @@ class Board:
             self._samples.pop(key, None)
             self._decisions.pop(key, None)
             self._changed_s.pop(key, None)
+            self._facts.pop(key, None)
+            self.cold.forget(key)
 
     def _row(self, key: str) -> list[float | None]:
         pods = self._pods.get(key, {}).values()

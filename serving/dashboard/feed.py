@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
+import msgspec
+from yarl import URL
 
 from serving.aio.clock import now_s, wall_s
 from serving.aio.periodic import every
@@ -16,9 +18,10 @@ from serving.cluster.kinds import NODE, NODE_GROUP, NODE_METRICS, POD, REVISION,
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
 from serving.dashboard.board import Board
+from serving.dashboard.coldstarts import ColdRequest
 from serving.dashboard.deciders import Deciders, read_pages
 from serving.dashboard.requests import Requests
-from serving.dashboard.views import View, lean_pod, pod_view, revision_view, service_view
+from serving.dashboard.views import View, lean_pod, pod_view, revision_view, service_view, start_facts
 from serving.model.errors import ClusterError
 from serving.model.objects import Key, Object
 from serving.settings.dashboard import DashboardSettings
@@ -40,11 +43,15 @@ def _put_service(board: Board, key: Key, found: Object | None) -> None:
 
 def _put_revision(board: Board, key: Key, found: Object | None) -> None:
     board.put("revision", "/".join(key), None if found is None else revision_view(found))
+    if found is not None:
+        board.put_facts("/".join(key), start_facts(found))
     board.nodes.put_revision("/".join(key), found)
 
 
 def _put_pod(board: Board, key: Key, found: Object | None) -> None:
     board.put("pod", "/".join(key), None if found is None else pod_view(found))
+    if found is not None:
+        board.cold.take_pod(found, wall_s())
     # Pods of other owners count too: their requests take room on nodes.
     board.nodes.put_pod(key, found)
 
@@ -85,6 +92,7 @@ class Feed:
         self._headers = headers
         self._requests = Requests()
         self._deciders: Deciders | None = None
+        self._session: aiohttp.ClientSession | None = None
         self._reflectors = [self._reflector(cluster, kind) for kind in _FOLLOWED]
 
     @property
@@ -96,6 +104,19 @@ class Feed:
         """The policies' savings from the autoscalers; ``names`` filter them."""
         return [] if self._deciders is None else await self._deciders.policies(names)
 
+    async def cold_requests(self, namespace: str) -> list[ColdRequest]:
+        """The last cold starts in a namespace from all activators that answer."""
+        urls = [URL(one.strip()) for one in self._settings.activator_metrics_url.split(",") if one.strip()]
+        asked = ",".join(str(one.with_path(f"/coldstarts/{namespace}")) for one in urls)
+        if self._session is None:
+            return []
+        try:
+            pages = await read_pages(self._session, asked, headers=self._headers())
+            return [one for page in pages.values() for one in msgspec.json.decode(page, type=list[ColdRequest])]
+        except (OSError, msgspec.DecodeError) as error:
+            _log.debug("coldstarts.unread", extra={"error": str(error)})
+            return []
+
     async def run(self, stop: asyncio.Event) -> None:
         """Follow everything until ``stop`` is set."""
         limits = aiohttp.ClientTimeout(total=None, connect=5)
@@ -103,6 +124,7 @@ class Feed:
             aiohttp.ClientSession(timeout=limits, read_bufsize=_LINE_BYTES_MAX) as session,
             asyncio.TaskGroup() as group,
         ):
+            self._session = session
             tasks = [group.create_task(one.run(), name=f"dashboard {one.kind.plural}") for one in self._reflectors]
             since_s = wall_s() - _PAST_S
             deciders = self._deciders = Deciders(

@@ -86,6 +86,7 @@ class Dashboard:
             on_decision=self._pages.decide,
             headers=dict if queries is None else queries.headers,
         )
+        self._pages.cold_requests = self._feed.cold_requests
         self.address: tuple[str, int] = ("", 0)
         self.is_serving = asyncio.Event()
 

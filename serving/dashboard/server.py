@@ -1,7 +1,8 @@
 """HTTP server of the page: static files, the history of a revision, and server-sent events.
 
 ``/`` serves the page; ``/events?revision=NAMESPACE/NAME`` sends everything once and then each change, with the pods of that
-revision, or without one with the sparklines of all; ``/history?revision=`` returns its last hour; ``/policy?revision=`` the rates by which its pods are kept, and the
+revision, or without one with the sparklines of all; ``/coldstarts?name=`` returns the last cold starts of a service or
+revision in steps; ``/history?revision=`` returns its last hour; ``/policy?revision=`` the rates by which its pods are kept, and the
 savings; ``POST /logs`` follows the logs of a service (``logs``); ``/state`` returns everything once as JSON, for the terminal;
 ``/healthz``.
 
@@ -21,6 +22,7 @@ from aiohttp import web
 from serving.aio.clock import wall_s
 from serving.dashboard.actions import DashboardActions
 from serving.dashboard.board import COLUMNS, Board
+from serving.dashboard.coldstarts import ColdRequest
 from serving.dashboard.logs import LogPages
 from serving.dashboard.views import View
 from serving.metrics.queries import REFUSED_HEADERS, QueryGate, is_same
@@ -85,6 +87,8 @@ class Pages:
         self._actions = actions if actions is not None and actions.is_open else None
         self._is_well = is_well
         self._policies = policies
+        self.cold_requests: Callable[[str], Awaitable[list[ColdRequest]]] | None = None
+        """Returns the last cold starts in a namespace; None knows of none."""
         self._hosts = _LOCAL | {name.strip().lower() for name in settings.host_names.split(",") if name.strip()}
         self._pages_max = settings.connections_max
         self._pages: set[_OpenPage] = set()
@@ -99,6 +103,7 @@ class Pages:
         app.router.add_get("/events", self._events)
         app.router.add_get("/history", self._history)
         app.router.add_get("/policy", self._policy)
+        app.router.add_get("/coldstarts", self._cold_starts)
         app.router.add_get("/state", self._state)
         app.router.add_get("/healthz", self._health)
         if self._actions is not None:
@@ -181,6 +186,16 @@ class Pages:
         namespace, _, name = request.query.get("revision", "").partition("/")
         found = await self._policies({"namespace": namespace, "revision": name, "curve": ""}) if name else []
         return web.Response(body=_encode(found[0] if found else None), content_type="application/json")
+
+    async def _cold_starts(self, request: web.Request) -> web.StreamResponse:
+        name = request.query.get("name", "")
+        revisions = self._board.revisions_of(name)
+        if not revisions:
+            raise web.HTTPNotFound(text=f"{name!r} is neither a service nor a revision, as NAMESPACE/NAME\n")
+        namespace = name.partition("/")[0]
+        requests = [] if self.cold_requests is None else await self.cold_requests(namespace)
+        body = [self._board.cold_starts(one, requests) for one in revisions]
+        return web.Response(body=_encode(body), content_type="application/json")
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
         body = {

@@ -4,20 +4,25 @@ Input: API objects. Output: plain dicts for JSON; None for objects that the page
 command and no annotation except scaling ones passes this module.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from serving.dashboard.coldstarts import StartFacts
 from serving.model.errors import InvalidValue
 from serving.model.knative import (
     AUTOSCALING_GROUP,
+    COMMAND_ANNOTATION,
     CONDITION_DORMANT,
+    DORMANT_ANNOTATION,
     LEARNT_TARGET_ANNOTATION,
     QUEUE_PROXY,
     REVISION_LABEL,
     SERVICE_LABEL,
     TARGET_ANNOTATION,
+    TEMPLATE_ANNOTATION,
     TargetMode,
 )
 from serving.model.quantity import parse_bytes, parse_millicores
@@ -25,6 +30,8 @@ from serving.model.quantity import parse_bytes, parse_millicores
 View = dict[str, Any]
 
 _LEAN_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
+# A program that runs Python apps, at the start of a command or of its part.
+_PYTHON = re.compile(r"(^|[\s/])(python[\d.]*|uvicorn|gunicorn|hypercorn|waitress-serve|flask)(\s|$)")
 _SCALING = f"{AUTOSCALING_GROUP}/"
 
 
@@ -73,6 +80,18 @@ def revision_view(found: Mapping[str, Any]) -> View:
         "ready": _status_of(status, "Ready"),
         "active": _status_of(status, "Active"),
     }
+
+
+def start_facts(found: Mapping[str, Any]) -> StartFacts:
+    """What is known of how a Revision's pods start; of its command, whether it is Python's."""
+    metadata = found["metadata"]
+    annotations = metadata.get("annotations") or {}
+    return StartFacts(
+        service=(metadata.get("labels") or {}).get(SERVICE_LABEL) or metadata["name"],
+        is_preloaded=annotations.get(TEMPLATE_ANNOTATION) == "preload",
+        is_python=_PYTHON.search(annotations.get(COMMAND_ANNOTATION, "")) is not None,
+        has_dormant=DORMANT_ANNOTATION in annotations,
+    )
 
 
 def _learnt_target(annotations: Mapping[str, str]) -> dict[str, str]:
@@ -144,7 +163,7 @@ def lean_pod(found: Mapping[str, Any]) -> View:
             "containerStatuses": [
                 {
                     "restartCount": one.get("restartCount", 0),
-                    "state": {"waiting": (one.get("state") or {}).get("waiting")},
+                    "state": {name: (one.get("state") or {}).get(name) for name in ("waiting", "running")},
                 }
                 for one in status.get("containerStatuses") or ()
             ],

@@ -6,14 +6,17 @@ if it waited. Rows of deleted revisions are dropped when the page is rendered, o
 
 import time
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
 
+import msgspec
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import Metric as Family
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
+from serving.aio.clock import now_s, wall_s
 from serving.metrics.names import ACTIVATOR_METRICS, BUCKETS_S, REVISION_LABELS, named
 from serving.metrics.page import MetricsPage, family_of
 from serving.traffic.latencies import FINE_DURATIONS, bucket_of
@@ -32,6 +35,8 @@ Inside = tuple[tuple[str, str], int, int]
 # Up to Knative 1.18; its only sample is what the histogram counts too.
 _OLD_COUNT = "activator_request_count"
 _GONE_MAX = 100
+# Cold starts kept of each revision, which the dashboard reads.
+_COLD_STARTS_MAX = 20
 _CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 _DURATION = "http_server_request_duration_seconds"
 
@@ -100,7 +105,10 @@ def trace_id_of(traceparent: bytes) -> str | None:
 class RevisionRows:
     """The rows of one revision, each created on first use."""
 
-    __slots__ = ("_by_class", "_cold", "_labels", "_metrics", "_queue", "cold_turn", "cold_until_s", "is_gone")
+    __slots__ = (
+        *("_by_class", "_cold", "_labels", "_metrics", "_queue"),
+        *("cold_starts", "cold_turn", "cold_until_s", "is_gone"),
+    )
 
     def __init__(self, metrics: "ActivatorMetrics", labels: tuple[str, str, str]) -> None:
         self._metrics = metrics
@@ -112,6 +120,8 @@ class RevisionRows:
         """Number of ended cold starts, by which requests of one cold start recognize it."""
         self.cold_until_s = 0.0
         """When the last cold start ended."""
+        self.cold_starts: deque[tuple[float, float]] = deque(maxlen=_COLD_STARTS_MAX)
+        """The end and the length of the last cold starts, in seconds."""
         self.is_gone = False
         """Whether the rows were dropped; requests that are still inside must not bring them back."""
 
@@ -145,6 +155,7 @@ class RevisionRows:
             return
         self.cold_turn += 1
         self.cold_until_s = at_s
+        self.cold_starts.append((at_s, waited_s))
         if self._cold is None:
             self._cold = self._metrics.cold.labels(*self._labels)
         self._cold.observe(waited_s, _exemplar(traceparent))
@@ -196,6 +207,17 @@ class ActivatorMetrics:
         """The rows of a revision."""
         found = self._rows.get(key)
         return found[1] if found is not None else self._made(key)
+
+    def cold_starts(self, parts: Mapping[str, str]) -> str:
+        """The last cold starts of the revisions of a namespace, named in ``parts``, as JSON, with times since the epoch."""
+        offset_s = wall_s() - now_s()
+        found = [
+            {"revision": key[1], "asked_s": ended_s - waited_s + offset_s, "waited_s": waited_s}
+            for key, (_, rows) in self._rows.items()
+            if key[0] == parts["namespace"]
+            for ended_s, waited_s in rows.cold_starts
+        ]
+        return msgspec.json.encode(found).decode()
 
     def _made(self, key: tuple[str, str]) -> RevisionRows:
         if len(self._rows) >= self._rows_max:

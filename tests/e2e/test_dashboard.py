@@ -1,10 +1,12 @@
 """The dashboard of a running system in a browser: a service wakes from zero, with its requests and the reason."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from serving.dashboard.coldstarts import STEPS
 from tests.e2e.cli_stage import SAMPLE, Stage, staged
 from tests.integration.browser import Browser, browser
 
@@ -51,6 +53,17 @@ def test_a_service_woken_from_zero_is_seen_to_wake(tmp_path: Path) -> None:
         # Whichever the autoscaler heard of first.
         reasons = ("in flight over 0 ready pods", "woken by the activator")
         assert any(one in window.run(marked) for one in reasons)
+        # The wake as a picture, on the page and in the terminal.
+        window.until("return document.querySelectorAll('#cold-bars .cold i').length >= 4")
+        lines = stage("why", "hello", "--cold").stdout.splitlines()
+        assert lines[0].startswith("hello-00001: median of 1 cold start, ")
+        steps = [line[2:21].strip() for line in lines if line.startswith("  ")]
+        assert {"pod is created", "app starts"} <= set(steps) <= set(STEPS)
+        (found,) = json.loads(stage("why", "hello-00001", "--cold", "-o", "json").stdout)
+        (start,) = found["starts"]
+        assert sum(start["steps"].values()) == pytest.approx(start["took_s"], abs=0.01)
+        assert "`serving scale hello --min 1`" in found["median"]["advice"]
+        assert "neither a service nor a revision" in stage("why", "nobody", "--cold", code=1).stderr
         for _ in range(20):
             stage("invoke", "hello")
         responses = window.until(_ROW, "Answers a second", 1)

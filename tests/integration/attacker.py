@@ -117,7 +117,7 @@ def attempts_at_system(ports: dict[str, int]) -> dict[str, Callable[[], object]]
     """What an app may try at the ports of a system."""
     queries = {
         "stats": ("/metrics", "/decisions", "/decisions?follow", "/policies"),
-        "activator-metrics": ("/metrics", "/ejections/default", "/requests/default/hello"),
+        "activator-metrics": ("/metrics", "/ejections/default", "/requests/default/hello", "/coldstarts/default"),
         "control-metrics": ("/metrics",),
         "dashboard": ("/", "/state", "/events", "/history", "/policy", "/?token=guess"),
     }

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -18,6 +19,7 @@ from serving.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.cli.client.objects import items_of
 from serving.cli.client.output import clock_text, print_aside
 from serving.cli.client.stats import Stats, autoscaler_option
+from serving.cli.decisions.whycold import print_cold_starts
 from serving.cli.decisions.whystate import dormant_lines, ejected_lines, pod_scaler_lines, unready_lines
 from serving.cli.nodes.nodegroups import node_story, print_why_of_nodes
 from serving.cli.services.get import watched
@@ -83,17 +85,27 @@ def _change_of(event: Object) -> ScaleEvent | None:
 @click.option("--since", default="1h", show_default=True, metavar="TIME", help="How far back, as 90s, 10m, 2h.")
 @click.option("-f", "--follow", is_flag=True, help="Follow new decisions.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--cold", is_flag=True, help="Show the last cold starts by their steps instead.")
+@click.option(
+    "--dashboard", metavar="URL", help="The link of a dashboard, for --cold; by default from the state folder."
+)
 @autoscaler_option
 @api_options
-def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, autoscaler: str | None) -> None:
+def why(
+    *,
+    api: ApiClient,
+    name: str,
+    since: str,
+    follow: bool,
+    output: str,
+    autoscaler: str | None,
+    **asked: Any,  # noqa: ANN401 - the options for cold starts
+) -> None:
     """Explain the number of pods of the service or revision NAME; nodegroup/NAME and node/NAME show the history of nodes."""
-    try:
-        age_s = parse_duration_s(since)
-    except InvalidValue as error:
-        fail_usage(f"--since: {error}")
-    if age_s <= 0:
-        fail_usage(f"--since: {since!r} is not a time before now, as 90s, 10m or 2h")
-    since_s = time.time() - age_s
+    since_s = _since_s(since)
+    if asked["cold"]:
+        print_cold_starts(api, name, dashboard=asked["dashboard"], output=output)
+        return
     if print_why_of_nodes(api, name, since_s=since_s):
         return
     ours = _Ours(api, name)
@@ -128,6 +140,17 @@ def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, aut
         shown = ShownDecisions((one.line for one in said), by_sentence=is_text)
         new = (one for one in decided if one.line.revision in ours and shown.is_new(one.line))
         _print_lines(line_of(one.line) if is_text else one.body.decode() for one in new)
+
+
+def _since_s(text: str) -> float:
+    """The time of ``--since``, in seconds since the epoch. Ends the command if it is not one."""
+    try:
+        age_s = parse_duration_s(text)
+    except InvalidValue as error:
+        fail_usage(f"--since: {error}")
+    if age_s <= 0:
+        fail_usage(f"--since: {text!r} is not a time before now, as 90s, 10m or 2h")
+    return time.time() - age_s
 
 
 def line_of(one: DecisionLine) -> str:

@@ -1,6 +1,7 @@
 // What the page knows, and its tables. Everything that comes from outside is set as text, never as markup.
 import { Actions } from "./actions.js";
 import { Charts, clock, make, number } from "./charts.js";
+import { ColdStarts } from "./coldstarts.js";
 import { Logs } from "./logs.js";
 import { Nodes } from "./nodes.js";
 import { Overview, grouped, problemOf, share } from "./overview.js";
@@ -15,6 +16,7 @@ const actions = new Actions();
 const logs = new Logs();
 const nodeList = new Nodes(by("nodes-part"), keyed);
 const policy = new Policy(by("policy-part"));
+const coldStarts = new ColdStarts(by("cold-part"));
 const overview = new Overview(by("overview"), keyed, show);
 
 // What comes in.
@@ -188,6 +190,7 @@ function show() {
   showDetail();
   showPods();
   nodeList.show(nodes);
+  coldStarts.show(objects.revision.has(selected) ? selected : "");
   policy.show(objects.revision.has(selected) ? selected : "", loadOf(selected) > 0);
   const ready = Object.values(rows).reduce((sum, row) => sum + (row[5] || 0), 0);
   const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;

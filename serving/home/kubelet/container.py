@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from serving.aio.clock import now_s
+from serving.aio.clock import micro_stamp, now_s, wall_s
 from serving.aio.periodic import wait_for
 from serving.home.kubelet.podsleep import AppSleep
 from serving.home.kubelet.stdio import Stdio
@@ -156,7 +156,7 @@ class ContainerKeeper:
         """Keep the container running until ``stop`` is set. The caller ends the last process."""
         start, pauses = self._spec.start, RestartPauses(_RESTARTS)
         while True:
-            began_s = now_s()
+            began_s, is_own = now_s(), self.process is None
             if self.process is None:
                 if self._stop.is_set():
                     # The pod was deleted before this task began: a process started now would never be ended.
@@ -176,7 +176,8 @@ class ContainerKeeper:
                 )
                 # The command may be installed in the meantime: it is tried again soon.
             else:
-                await self._run_one(self.process)
+                # The start of a process that was taken over is not known.
+                await self._run_one(self.process, micro_stamp(wall_s()) if is_own else "")
             if self._stop.is_set() or self.state.is_over:
                 return
             pause_s = pauses.after(now_s() - began_s)
@@ -185,8 +186,8 @@ class ContainerKeeper:
             if await wait_for(self._stop, until_s=now_s() + pause_s):
                 return
 
-    async def _run_one(self, process: TemplateProcess) -> None:
-        self._report(msgspec.structs.replace(self.state, is_running=True))
+    async def _run_one(self, process: TemplateProcess, started_at: str) -> None:
+        self._report(msgspec.structs.replace(self.state, is_running=True, started_at=started_at))
         async with asyncio.TaskGroup() as group:
             probing = [group.create_task(self._probe()), group.create_task(self._listen_again())]
             exit_code = await process.ended

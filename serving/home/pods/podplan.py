@@ -80,6 +80,8 @@ class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     is_running: bool = False
+    started_at: str = ""
+    """The start of the process, in microseconds; "" for one that an earlier control process started."""
     is_over: bool = False
     restart_count: int = 0
     exit_code: int | None = None

@@ -154,7 +154,7 @@ def _container_status(container: Object, life: ContainerState, *, image_id: str,
     }
     state: Object = {"waiting": {"reason": life.waiting_reason, "message": life.waiting_message}}
     if life.is_running:
-        state = {"running": {}}
+        state = {"running": {"startedAt": life.started_at} if life.started_at else {}}
     elif life.is_over:
         state = {"terminated": ended}
     status = {

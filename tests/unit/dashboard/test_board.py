@@ -2,6 +2,7 @@ import math
 from typing import Any
 
 from serving.dashboard.board import COLUMNS, Board, RevisionHistory
+from serving.dashboard.coldstarts import ColdRequest, StartFacts
 from serving.dashboard.requests import RequestRates
 
 KEY = "default/hello-00001"
@@ -187,3 +188,23 @@ def test_a_revision_that_is_gone_has_no_past() -> None:
     history.add(0.0, {"default/a": ROW})
     history.add(2.0, {})
     assert history.read("default/a") == {"at_s": [], **{name: [] for name in COLUMNS}}
+
+
+def test_cold_starts_are_those_of_the_revision_with_what_is_known_of_its_pods() -> None:
+    made = Board(100)
+    for name in ("hello-00001", "hello-00002"):
+        made.put("revision", f"default/{name}", {"namespace": "default", "name": name, "service": "hello"})
+    made.put_facts(KEY, StartFacts(service="hello", is_python=True))
+    made.decision(decision(1.01))
+    requests = [ColdRequest(revision=name, asked_s=1.0, waited_s=0.1) for name in ("hello-00001", "other-00001")]
+    found = made.cold_starts(KEY, requests)
+    assert found["revision"] == KEY
+    assert [one["took_s"] for one in found["starts"]] == [0.1]
+    assert set(found["starts"][0]["steps"]) == {"autoscaler decides", "request is sent"}
+    assert "`serving scale hello --min 1`" in found["median"]["advice"]
+    assert made.cold_starts("default/hello-00002", requests)["starts"] == []
+    assert made.revisions_of("default/hello") == ["default/hello-00002", KEY]
+    assert made.revisions_of(KEY) == [KEY]
+    assert made.revisions_of("shop/hello") == []
+    made.put("revision", KEY, None)
+    assert set(made.cold_starts(KEY, requests)["starts"][0]["steps"]) == {"request is sent"}

@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from serving.dashboard.views import lean_pod, node_view, pod_view, revision_view, service_view
+from serving.dashboard.coldstarts import StartFacts
+from serving.dashboard.views import lean_pod, node_view, pod_view, revision_view, service_view, start_facts
 from serving.model.knative import CONDITION_DORMANT
 from serving.placement.book import demand_of
 
@@ -106,3 +107,30 @@ def test_a_revision_shows_the_target_that_was_learnt(saved: str | None, target: 
     annotations = {"autoscaling.serving.dev/learnt-target": saved, "autoscaling.serving.dev/target": target}
     found = {"metadata": {"name": "r", "annotations": {name: text for name, text in annotations.items() if text}}}
     assert revision_view(found)["scaling"].get("learnt target") == shown
+
+
+@pytest.mark.parametrize(
+    ("command", "is_python"),
+    [
+        ("python3 app.py", True),
+        ("/venv/bin/python3.12 -m app", True),
+        ("sh -c 'X=1 exec uvicorn app:app'", True),
+        ("./pythonista", False),
+        ("node app.js", False),
+        ("", False),
+    ],
+)
+def test_how_pods_start_is_read_from_the_template(command: str, is_python: bool) -> None:
+    annotations = {"serving.dev/command": command, "serving.dev/template": "preload", "serving.dev/dormant": "60s"}
+    labels = {"serving.knative.dev/service": "hello"}
+    found = start_facts({"metadata": {**META, "name": "hello-00001", "labels": labels, "annotations": annotations}})
+    assert found == StartFacts(service="hello", is_preloaded=True, is_python=is_python, has_dormant=True)
+    assert start_facts({"metadata": META}) == StartFacts(service="hello")
+
+
+def test_a_lean_pod_keeps_when_its_containers_began() -> None:
+    running = {"startedAt": "2026-11-24T10:00:00Z"}
+    statuses = [{"name": "a", "state": {"running": running}}, {"name": "b", "state": {"waiting": {"reason": "x"}}}]
+    found = lean_pod({"metadata": META, "status": {"containerStatuses": statuses}})
+    states = [one["state"] for one in found["status"]["containerStatuses"]]
+    assert states == [{"waiting": None, "running": running}, {"waiting": {"reason": "x"}, "running": None}]

@@ -1,5 +1,8 @@
+import msgspec
+import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from serving.aio.clock import now_s, wall_s
 from serving.metrics.activator import ActivatorMetrics
 
 KEY = ("default", "hello-00001")
@@ -104,3 +107,18 @@ def test_the_old_count_is_there_where_wanted() -> None:
     made.of(KEY).ended(200, 0.1, at_s=1.0, traceparent=b"")
     page = made.page.text("")
     assert 'activator_request_count_total{configuration_name="hello",namespace_name="default"' in page
+
+
+async def test_the_last_cold_starts_of_a_namespace_have_times_since_the_epoch() -> None:
+    made = metrics(KEY, ("shop", "x-00001"))
+    rows = made.of(KEY)
+    at_s = now_s()
+    for number in range(30):
+        rows.started_cold(0.25, rows.cold_turn, at_s=at_s + number)
+    made.of(("shop", "x-00001")).started_cold(0.5, 0, at_s=at_s)
+    found = msgspec.json.decode(made.cold_starts({"namespace": "default"}))
+    assert len(found) == 20
+    assert {(one["revision"], one["waited_s"]) for one in found} == {("hello-00001", 0.25)}
+    # The clocks were read a moment apart.
+    assert found[-1]["asked_s"] - wall_s() == pytest.approx(at_s - now_s() + 29 - 0.25, abs=1.0)
+    assert made.cold_starts({"namespace": "other"}) == "[]"

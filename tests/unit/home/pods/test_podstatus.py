@@ -118,3 +118,12 @@ def test_a_pod_that_is_isolated_less_says_by_what_and_keeps_the_time() -> None:
     assert (made["status"], made["reason"], made["message"]) == ("False", "LayersMissing", "not isolated by x")
     again = with_isolation(found, {**POD, "status": found}, gap="not isolated by x", stamp="later")
     assert again["conditions"][-1]["lastTransitionTime"] == "now"
+
+
+def test_a_container_says_when_it_began_unless_an_earlier_control_process_started_it() -> None:
+    for started_at, running in (
+        ("2026-11-24T10:00:00.250000Z", {"startedAt": "2026-11-24T10:00:00.250000Z"}),
+        ("", {}),
+    ):
+        found = status({"c": ContainerState(is_running=True, started_at=started_at)})
+        assert found["containerStatuses"][0]["state"] == {"running": running}

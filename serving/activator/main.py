@@ -113,14 +113,9 @@ class Activator:
         self.peers = PeerProcesses(settings, router, clock=self.server.clock) if settings.count > 1 else None
         router.slots = self.peers.broker if self.peers is not None else None
         self.ingress = Ingress(
-            settings,
-            router,
-            Routes(),
-            key=key,
-            draw=draw,
-            clock=self.server.clock,
-            on_wake=self._wake,
+            settings, router, Routes(), key=key, draw=draw, clock=self.server.clock, on_wake=self._wake
         )
+        self.server.on_held = self.ingress.on_held
         inner.reach(self.ingress.endpoints, self.ingress.prober)
         metrics, link = self.ingress.metrics, self.client.link
         metrics.lost_frames = lambda: link.dropped_count

@@ -10,7 +10,7 @@ knative/serving 98e5ef90 (pkg/queue/breaker.go) lets new requests pass those tha
 
 import enum
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -65,7 +65,7 @@ class TimedOut(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
     waited_s: float
 
 
-class _QueuePlace(msgspec.Struct, frozen=True, kw_only=True):
+class QueuePlace(msgspec.Struct, frozen=True, kw_only=True):
     """A place in the queue: its start time, and the weight of the request."""
 
     since_s: float
@@ -84,6 +84,8 @@ class Breaker(Generic[RequestId]):
 
     The caller names requests by ids that are unique among those inside. ``release`` and ``cancel`` of an id that is not
     inside do nothing, so that a ``finally`` clause may always call them.
+
+    ``diverts`` is asked before a waiting request gets a slot: True if the caller holds it from now on, outside.
     """
 
     __slots__ = (
@@ -92,6 +94,7 @@ class Breaker(Generic[RequestId]):
         "_capacity",
         "_depth_bytes_max",
         "_depth_max",
+        "_diverts",
         "_finished",
         "_refused",
         "_running",
@@ -102,16 +105,23 @@ class Breaker(Generic[RequestId]):
     )
 
     def __init__(
-        self, *, capacity: int | None, depth_max: int, wait_max_s: float, depth_bytes_max: int | None = None
+        self,
+        *,
+        capacity: int | None,
+        depth_max: int,
+        wait_max_s: float,
+        depth_bytes_max: int | None = None,
+        diverts: Callable[[RequestId, QueuePlace], bool] | None = None,
     ) -> None:
         assert capacity is None or capacity >= 0, capacity
         self._capacity = capacity
         self._depth_max = depth_max
         self._depth_bytes_max = depth_bytes_max
         self._wait_max_s = wait_max_s
+        self._diverts = diverts
         self._running: set[RequestId] = set()
         # Not a dict: a dict walks over all its removed first keys to find the next.
-        self._waiting: OrderedDict[RequestId, _QueuePlace] = OrderedDict()
+        self._waiting: OrderedDict[RequestId, QueuePlace] = OrderedDict()
         self._waiting_bytes = 0
         self._arrived = 0
         self._finished = 0
@@ -161,7 +171,7 @@ class Breaker(Generic[RequestId]):
             self._refused += 1
             return self._refusal(limit)
         assert weight_bytes >= 0, weight_bytes
-        self._waiting[request_id] = _QueuePlace(since_s=now_s, weight_bytes=weight_bytes)
+        self._waiting[request_id] = QueuePlace(since_s=now_s, weight_bytes=weight_bytes)
         self._waiting_bytes += weight_bytes
         return Queued(position=len(self._waiting), deadline_s=now_s + self._wait_max_s)
 
@@ -222,17 +232,30 @@ class Breaker(Generic[RequestId]):
         oldest = next(iter(self._waiting.values()))
         return oldest.since_s + self._wait_max_s
 
+    def divert(self) -> None:
+        """Remove the oldest waiting requests as long as the caller diverts them."""
+        diverts = self._diverts
+        while self._waiting and diverts is not None:
+            request_id, place = next(iter(self._waiting.items()))
+            if not diverts(request_id, place):
+                return
+            self._leave_queue()
+            self._cancelled += 1
+
     def _grant(self, now_s: float) -> Sequence[Granted[RequestId]]:
         if not self._waiting:
             return ()
         granted: list[Granted[RequestId]] = []
         while self._waiting and (self._capacity is None or len(self._running) < self._capacity):
+            self.divert()
+            if not self._waiting:
+                break
             request_id, place = self._leave_queue()
             self._running.add(request_id)
             granted.append(Granted(request_id=request_id, waited_s=now_s - place.since_s))
         return granted
 
-    def _leave_queue(self) -> tuple[RequestId, _QueuePlace]:
+    def _leave_queue(self) -> tuple[RequestId, QueuePlace]:
         request_id, place = self._waiting.popitem(last=False)
         self._waiting_bytes -= place.weight_bytes
         return request_id, place

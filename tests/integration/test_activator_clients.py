@@ -9,11 +9,13 @@ import pytest
 from serving.settings.http import HttpSettings
 from tests.eventually import until
 from tests.integration.activator_stage import HOST, Stage, send_request, staged
-from tests.integration.proxy.daemons import DAEMONS
-from tests.integration.proxy.h2frames import END_HEADERS, OPENING, Http2, Kind, fields, frame
+from tests.integration.proxy.daemons import DAEMONS, Running
+from tests.integration.proxy.h2frames import END_HEADERS, ENDED, OPENING, Http2, Kind, fields, frame, settings
 from tests.integration.proxy.peers import Link
 
 TO = b"Host: %b\r\n" % HOST.encode()
+GET = b"GET / HTTP/1.1\r\n%b\r\n" % TO
+PIECE = bytes(65536)
 # So long that only the share leaves a slot to others.
 PATIENT = {"rate_grace_s": 3600.0, "body_wait_max_s": 3600.0}
 CALL = (
@@ -58,6 +60,61 @@ async def test_half_open_calls_of_one_client_leave_a_slot_to_others() -> None:
         client = await running.client()
         client.send(b"GET / HTTP/1.1\r\n%b\r\n" % TO)
         assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+
+
+async def floods(link: Link) -> None:
+    """An app whose response to DELETE has 32 MiB, more than kernels and buffers take."""
+    while True:
+        if (await link.head()).startswith(b"GET "):
+            link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            continue
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (512 * len(PIECE)))
+        for _ in range(512):
+            link.send(PIECE)
+            await link.writer.drain()
+
+
+async def ignore(running: Running, count: int, *, headers: bytes = b"") -> list[Link]:
+    """Clients that ask for a flood, and read nothing."""
+    links = [await running.client() for _ in range(count)]
+    for link in links:
+        link.pause()
+        link.send(b"DELETE / HTTP/1.1\r\n%b%b\r\n" % (TO, headers))
+    return links
+
+
+async def test_a_client_of_another_address_is_served_beside_readers_that_read_nothing() -> None:
+    async with DAEMONS["activator"](floods, slots=4, **PATIENT) as running:
+        # All slots go to the first burst, and the rest waits before the client.
+        await ignore(running, 12)
+        await until(lambda: running.level() == 12)
+        client = await running.client_of("127.0.0.2")
+        for _ in range(20):
+            client.send(GET)
+            assert (await client.message())[1] == b"ok"
+        # One made room for the client, and the others keep their share.
+        assert running.level() == 11
+
+
+async def test_streams_with_closed_windows_leave_a_slot_to_another_address() -> None:
+    async with DAEMONS["activator"](floods, slots=4, **PATIENT) as running:
+        attacker = Http2(await running.client(), opening=OPENING + settings((4, 0)))
+        flood = (":method", "DELETE"), (":scheme", "http"), (":path", "/"), (":authority", HOST)
+        for stream_id in range(1, 41, 2):
+            attacker.send(frame(Kind.HEADERS, fields(*flood), flags=ENDED, stream_id=stream_id))
+        await until(lambda: running.level() == 20)
+        client = await running.client_of("127.0.0.2")
+        client.send(GET)
+        assert (await client.message())[1] == b"ok"
+
+
+async def test_readers_that_read_nothing_count_by_the_address_that_a_trusted_proxy_names() -> None:
+    async with DAEMONS["activator"](floods, slots=4, trusted_proxies="127.0.0.0/8", **PATIENT) as running:
+        await ignore(running, 12, headers=b"X-Forwarded-For: 1.1.1.1\r\n")
+        await until(lambda: running.level() == 12)
+        client = await running.client()
+        client.send(b"GET / HTTP/1.1\r\n%bX-Forwarded-For: 2.2.2.2\r\n\r\n" % TO)
+        assert (await client.message())[1] == b"ok"
 
 
 @contextlib.asynccontextmanager

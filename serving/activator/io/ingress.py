@@ -16,11 +16,13 @@ from serving.activator.io.knownhead import KnownHead, known_head, marks_of
 from serving.activator.io.prober import PodProber
 from serving.activator.io.recorder import RequestRecorder
 from serving.activator.io.visits import (
+    VIEW,
     TokenGate,
     Visit,
     begin_session,
     begin_trace,
     client_of,
+    held_notes,
     is_refused,
     named_revision,
     respond_early,
@@ -85,7 +87,7 @@ class Ingress:
         self._on_wake = on_wake
         self._tokens = TokenGate()
         self._clients = Clients(member_of(settings.http.trusted_proxies))
-        router.is_open = _is_open
+        router.view = VIEW
         self.metrics = ActivatorMetrics(
             configuration_of=self._configuration_of,
             keys=lambda: router.directory.keys | router.throttlers.keys(),
@@ -105,6 +107,7 @@ class Ingress:
         )
         self.ticker = Ticker(router, apply=self.apply, clock=clock)
         self.recorder = RequestRecorder(settings, router, clock=clock, service_of=self._configuration_of)
+        self.on_held = held_notes(router, self.ticker, clock)
 
     def reconfigure(self, settings: ActivatorSettings) -> None:
         """Apply new settings where they may change at run time; existing queues keep their bounds."""
@@ -205,6 +208,9 @@ class Ingress:
             self._on_wake(outcome.wakes)
         if outcome.probes:
             self.prober.start(outcome.probes)
+        for exchange in outcome.cuts:
+            self.counts["cut-unread"] += 1
+            exchange.cut()
         self.ticker.schedule()
 
     def eject_silent(self) -> None:
@@ -250,11 +256,8 @@ class Ingress:
         if access is None:
             if self._settings.deny_by_default and exchange.listener == Listener.INNER:
                 self.counts["refused-access"] += 1
-                exchange.respond(
-                    403,
-                    b"service %b has no allow-from, and callers are denied by default\n" % site.route.encode(),
-                    _TEXT,
-                )
+                text = b"service %b has no allow-from, and callers are denied by default\n" % site.route.encode()
+                exchange.respond(403, text, _TEXT)
                 return None
         elif is_refused(exchange, access, self._key, now_s=wall_s()):
             self.counts["refused-access"] += 1
@@ -394,7 +397,3 @@ class Ingress:
     def _configuration_of(self, key: RevisionKey) -> str:
         revision = self.router.directory.revision(key)
         return "" if revision is None else revision.configuration
-
-
-def _is_open(exchange: Exchange) -> bool:
-    return not exchange.request_complete or exchange.is_unread

@@ -1,41 +1,71 @@
-"""Bounds the slots of one address for requests that are still being sent.
+"""Bounds the slots of one address for requests that are still being sent, or whose responses it does not read.
 
-A request is open until its body has ended and its client reads the response. Open requests of one address take at most a share of
-a revision's slots; more of them are parked: they count as load, and take neither a slot nor a place in the queue. A slow sender
-therefore leaves slots to others, while an address that sends complete requests is not bounded. With 14 slots and a share of 3/4,
-one address holds 10. As a revision scales for parked requests too, a single client with many streams is served by more pods.
+A request is open until its body has ended. Open requests of one address take at most a share of a revision's slots; more of them
+are parked: they count as load, and take neither a slot nor a place in the queue. A slow sender therefore leaves slots to others,
+while an address that sends complete requests is not bounded. With 14 slots and a share of 3/4, one address holds 10. As a revision
+scales for parked requests too, a single client with many streams is served by more pods.
+
+A client is slow while a response waits for it beyond what the proxy buffers, and for some time after it was cut off there. All
+requests of a slow client are bounded by the share. While others wait, those above its share whose clients read nothing are cut off.
 """
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Generic, TypeVar
 
 import msgspec
 
 from serving.settings.activator import ActivatorSettings
-from serving.traffic.breaker import Queued, QueueLimit, Rejected
+from serving.traffic.breaker import Breaker, Queued, QueueLimit, QueuePlace, Rejected
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 
 
-class Parked(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of a parked request."""
+# So long is an address slow that has read nothing until it was cut off or left: longer than the next such requests take to show.
+_REMEMBERED_S = 30.0
+# A client that reads on is slow for so long, so that one that stops and goes is not counted from scratch each time.
+_FORGIVEN_S = 1.0
 
+
+class RequestView(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
+    """How requests are seen: whether one is open, its client, and the bytes of its response that were read.
+
+    ``read_bytes_of`` is None where a client need not read: gRPC calls and tunnels.
+    """
+
+    is_open: Callable[[RequestId], bool] = lambda _: True
+    client_of: Callable[[RequestId], Hashable] = lambda _: None
+    read_bytes_of: Callable[[RequestId], int | None] = lambda _: None
+
+
+class _ReadProgress(msgspec.Struct, kw_only=True):
+    """The bytes of a response that its client has read, unchanged since a time."""
+
+    read_bytes: int | None
     since_s: float
-    weight_bytes: int
+
+
+class _SlowClient(msgspec.Struct, Generic[RequestId], kw_only=True):
+    """A client with unread responses, or until a time."""
+
+    unread: dict[RequestId, _ReadProgress]
+    until_s: float
 
 
 class OpenRequests(Generic[RequestId]):
-    """The open requests of one revision, by client. ``is_open`` returns whether a request is still open."""
+    """The open requests of one revision, by client, and those of clients that read nothing."""
 
-    __slots__ = ("_is_open", "_parked", "_settings", "_taken", "client_of", "parked_bytes", "parked_count")
+    __slots__ = ("_parked", "_settings", "_taken", "_view", "client_of", "parked_bytes", "parked_count", "slow")
 
-    def __init__(self, settings: ActivatorSettings, *, is_open: Callable[[RequestId], bool]) -> None:
+    def __init__(self, settings: ActivatorSettings, *, view: RequestView[RequestId]) -> None:
         self._settings = settings
-        self._is_open = is_open
-        # Requests that were open on arrival, and hold a slot or a place in the queue.
+        self._view = view
+        self.slow: dict[Hashable, _SlowClient[RequestId]] = {}
+        """Clients that read their responses slowly. All that they run is counted."""
+        # Requests that were open on arrival or are a slow client's, and hold a slot or a place in the queue.
         self._taken: dict[Hashable, set[RequestId]] = {}
-        self._parked: dict[Hashable, OrderedDict[RequestId, Parked]] = {}
+        self._parked: dict[Hashable, OrderedDict[RequestId, QueuePlace]] = {}
         self.client_of: dict[RequestId, Hashable] = {}
         """The client of each counted request."""
         self.parked_count = 0
@@ -47,14 +77,73 @@ class OpenRequests(Generic[RequestId]):
         return f"OpenRequests({len(self.client_of)} of {len(self._taken.keys() | self._parked.keys())} clients)"
 
     def allows(self, client: Hashable, capacity: int | None) -> bool:
-        """Whether one more open request of a client may take one of ``capacity`` slots."""
-        share = self._settings.open_share_max
-        if not share or capacity is None:
+        """Whether one more open request of a client, or any of a slow one, may take one of ``capacity`` slots."""
+        limit = self._limit(capacity)
+        if limit is None:
             return True
         taken = self._taken.get(client, set())
-        for request in [one for one in taken if not self._is_open(one)]:
-            self.leave(request)
-        return len(taken) < max(1, int(capacity * share))
+        if client not in self.slow:
+            for request in [one for one in taken if not self._view.is_open(one)]:
+                self.leave(request)
+        return len(taken) < limit
+
+    def slow_client_of(self, request: RequestId) -> Hashable:
+        """The client of a request, if it is slow; None for any other."""
+        client = self._view.client_of(request)
+        return client if client in self.slow else None
+
+    def diverts(self, request: RequestId, place: QueuePlace, capacity: int | None) -> bool:
+        """Park a queued request of a slow client that may take no more slots; return whether it is parked."""
+        if not self.slow or request in self.client_of or (client := self.slow_client_of(request)) is None:
+            return False
+        if self.allows(client, capacity):
+            self.take(request, client)
+            return False
+        self._set_aside(request, client, place)
+        return True
+
+    def note_unread(
+        self, request: RequestId, now_s: float, *, running: Iterable[RequestId], capacity: int | None
+    ) -> None:
+        """Bound the client of an unread response. ``running`` are all running requests."""
+        client = self._view.client_of(request)
+        if self._limit(capacity) is None or client is None:
+            return
+        slow = self.slow.get(client)
+        if slow is None:
+            slow = self.slow[client] = _SlowClient(unread={}, until_s=now_s)
+            for one in running:
+                if self._view.client_of(one) == client:
+                    self.take(one, client)
+        slow.unread[request] = _ReadProgress(read_bytes=self._view.read_bytes_of(request), since_s=now_s)
+
+    def note_read(self, request: RequestId, now_s: float) -> None:
+        """Record that the client of a request reads on."""
+        slow = self.slow.get(self.client_of.get(request))
+        if slow is not None and slow.unread.pop(request, None) is not None:
+            slow.until_s = max(slow.until_s, now_s + _FORGIVEN_S)
+
+    def forgive(self, now_s: float) -> None:
+        """Forget clients that have no unread response, after their time."""
+        for client in [one for one, slow in self.slow.items() if not slow.unread and slow.until_s <= now_s]:
+            del self.slow[client]
+
+    def late_readers(self, capacity: int | None, now_s: float) -> list[RequestId]:
+        """Requests above the shares of their clients, which have read nothing for too long; the oldest first."""
+        limit, wait_max_s, late = self._limit(capacity), self._settings.unread_wait_max_s, list[RequestId]()
+        for client, slow in self.slow.items():
+            excess = len(self._taken.get(client, ())) - (limit or math.inf)
+            if excess <= 0 or not wait_max_s:
+                continue
+            for progress, request in [(progress, request) for request, progress in slow.unread.items()]:
+                read_bytes = self._view.read_bytes_of(request)
+                if read_bytes != progress.read_bytes:
+                    progress.read_bytes, progress.since_s = read_bytes, now_s
+            stale = [
+                one for one, it in slow.unread.items() if it.read_bytes is not None and it.since_s <= now_s - wait_max_s
+            ]
+            late += sorted(stale, key=lambda one, unread=slow.unread: unread[one].since_s)[: int(excess)]  # type: ignore[misc]
+        return late
 
     def take(self, request: RequestId, client: Hashable) -> None:
         """Count an open request that takes a slot or a place in the queue."""
@@ -62,7 +151,7 @@ class OpenRequests(Generic[RequestId]):
         self._taken.setdefault(client, set()).add(request)
 
     def park(
-        self, request: RequestId, client: Hashable, place: Parked, *, queued: tuple[int, int]
+        self, request: RequestId, client: Hashable, place: QueuePlace, *, queued: tuple[int, int]
     ) -> Queued | Rejected:
         """Park a request until others of its client end, within the bounds of the queue.
 
@@ -79,13 +168,17 @@ class OpenRequests(Generic[RequestId]):
                 depth_bytes=depth_bytes,
                 depth_bytes_max=bytes_max,
             )
-        self.client_of[request] = client
-        self._parked.setdefault(client, OrderedDict())[request] = place
-        self.parked_count += 1
-        self.parked_bytes += place.weight_bytes
+        self._set_aside(request, client, place)
         return Queued(position=depth + 1, deadline_s=place.since_s + self._settings.queue_wait_max_s)
 
-    def leave(self, request: RequestId) -> Parked | None:
+    def end(self, request: RequestId, now_s: float, *, has_response: bool) -> QueuePlace | None:
+        """Remove a request that ended, as ``leave``; an unread response without its end makes its client slow for a time."""
+        slow = self.slow.get(self.client_of.get(request))
+        if slow is not None and slow.unread.pop(request, None) is not None and not has_response:
+            slow.until_s = now_s + _REMEMBERED_S
+        return self.leave(request)
+
+    def leave(self, request: RequestId) -> QueuePlace | None:
         """Remove a request that ended or is not open any more; returns its place if it was parked."""
         client = self.client_of.pop(request, None)
         taken, parked = self._taken.get(client, set()), self._parked.get(client, OrderedDict())
@@ -100,7 +193,7 @@ class OpenRequests(Generic[RequestId]):
             self._parked.pop(client, None)
         return place
 
-    def next_allowed(self, capacity: int | None) -> tuple[RequestId, Parked] | None:
+    def next_allowed(self, capacity: int | None) -> tuple[RequestId, QueuePlace] | None:
         """Take the oldest parked request of a client that may take one more slot; None if no client may."""
         for client in self._parked:
             if self.allows(client, capacity):
@@ -121,7 +214,49 @@ class OpenRequests(Generic[RequestId]):
             request for parked in self._parked.values() for request, place in parked.items() if place.since_s <= since_s
         ]
 
+    def _limit(self, capacity: int | None) -> int | None:
+        """The slots of one address; None without a bound."""
+        share = self._settings.open_share_max
+        return None if not share or capacity is None else max(1, int(capacity * share))
+
+    def _set_aside(self, request: RequestId, client: Hashable, place: QueuePlace) -> None:
+        self.client_of[request] = client
+        self._parked.setdefault(client, OrderedDict())[request] = place
+        self.parked_count += 1
+        self.parked_bytes += place.weight_bytes
+
     def next_due_s(self) -> float | None:
         """When the oldest parked request has waited too long; None if none is parked."""
         since_s = [next(iter(parked.values())).since_s for parked in self._parked.values()]
         return min(since_s) + self._settings.queue_wait_max_s if since_s else None
+
+
+class SlowReaders(Generic[RequestId]):
+    """The slow readers among the running requests of one revision."""
+
+    __slots__ = ("_breaker", "_requests", "_running")
+
+    def __init__(
+        self, requests: OpenRequests[RequestId], breaker: Breaker[RequestId], *, running: Collection[RequestId]
+    ) -> None:
+        self._requests = requests
+        self._breaker = breaker
+        self._running = running
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether readers are to be checked soon: some are slow, and others wait."""
+        return bool(self._requests.slow and self._breaker.waiting_count)
+
+    def note(self, request: RequestId, now_s: float, *, is_unread: bool) -> None:
+        """Record that a response waits for its client beyond the proxy's buffer, or no longer."""
+        if not is_unread:
+            self._requests.note_read(request, now_s)
+        elif request in self._running:
+            self._requests.note_unread(request, now_s, running=self._running, capacity=self._breaker.capacity)
+
+    def late(self, now_s: float) -> list[RequestId]:
+        """Requests to cut off: others wait, and their clients read nothing and have more than their share."""
+        if self._requests.slow:
+            self._breaker.divert()
+        return self._requests.late_readers(self._breaker.capacity, now_s) if self.is_watched else []

@@ -69,6 +69,7 @@ class RoutingOutcome(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=Tr
     rejections: Sequence[Rejection[RequestId]] = ()
     wakes: Sequence[RevisionWake] = ()
     probes: Sequence[PodProbe] = ()
+    cuts: Sequence[RequestId] = ()
 
 
 def rejected_at_once(request: RequestId, revision: ServedRevision) -> Rejection[RequestId] | None:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from serving.activator.queueing.openrequests import RequestView
 from serving.activator.queueing.outcome import (
     Dispatch,
     Rejection,
@@ -34,6 +35,8 @@ from serving.traffic.breaker import Queued
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 RequestId_contra = TypeVar("RequestId_contra", bound=Hashable, contravariant=True)
+# How often readers are checked while others wait for their slots.
+_READERS_PERIOD_S = 0.25
 
 
 class SlotBook(Protocol[RequestId_contra]):
@@ -119,8 +122,8 @@ class RequestRouter(Generic[RequestId]):
         """The revisions that have, or recently had, requests."""
         self.slots: SlotBook[RequestId] | None = None
         """Set before the first request if processes share pods."""
-        self.is_open: Callable[[RequestId], bool] = lambda _: True
-        """Whether the client of an open request still sends it, or reads its response too slowly."""
+        self.view = RequestView[RequestId]()
+        """How requests are seen."""
         self._random = random
 
     def __repr__(self) -> str:
@@ -179,7 +182,7 @@ class RequestRouter(Generic[RequestId]):
         throttler = self.throttlers.get(key)
         if throttler is None:
             throttler = RevisionThrottler[RequestId](
-                key, self.settings, random=self._random, now_s=now_s, is_open=self.is_open
+                key, self.settings, random=self._random, now_s=now_s, view=self.view
             )
             self.throttlers[key] = throttler
             self._set_pods([key], now_s)
@@ -243,6 +246,7 @@ class RequestRouter(Generic[RequestId]):
             rejections=[rejection for one in outcomes for rejection in one.rejections],
             wakes=[wake for one in outcomes for wake in one.wakes],
             probes=[probe for one in outcomes for probe in one.probes],
+            cuts=tuple(cut for one in outcomes for cut in one.cuts),
         )
 
     def next_due_s(self) -> float | None:
@@ -331,9 +335,11 @@ class RequestRouter(Generic[RequestId]):
         unready = self.directory.unready
         probes = unready.due(key, now_s, is_waiting=is_waiting)
         probe_due_s = unready.next_due_s(key, is_waiting=is_waiting)
-        dues_s = (unknown_until_s, wake_due_s, throttler.next_due_s(), probe_due_s)
+        cuts = throttler.readers.late(now_s)
+        readers_due_s = now_s + _READERS_PERIOD_S if throttler.readers.is_watched else None
+        dues_s = (unknown_until_s, wake_due_s, throttler.next_due_s(), probe_due_s, readers_due_s)
         due_s = min((due_s for due_s in dues_s if due_s is not None), default=math.inf)
         # Each report checks all revisions anyway; later due times would only pile up.
         if due_s <= now_s + 2 * settings.report_period_s:
             self.schedule.schedule_at(key, due_s)
-        return RoutingOutcome(dispatches=dispatches, rejections=rejections, wakes=wakes, probes=probes)
+        return RoutingOutcome(dispatches=dispatches, rejections=rejections, wakes=wakes, probes=probes, cuts=cuts)

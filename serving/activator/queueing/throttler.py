@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from serving.activator.queueing.openrequests import OpenRequests, Parked
+from serving.activator.queueing.openrequests import OpenRequests, RequestView, SlowReaders
 from serving.activator.queueing.outcome import (
     Dispatch,
     Rejection,
@@ -29,7 +29,7 @@ from serving.activator.queueing.wake import RevisionLoad, WakeInput, WakeState, 
 from serving.model.knative import RevisionKey
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.balance import Balancer
-from serving.traffic.breaker import Admitted, Breaker, Queued, Rejected
+from serving.traffic.breaker import Admitted, Breaker, Queued, QueuePlace, Rejected
 from serving.traffic.ejection import EjectedPods
 from serving.traffic.meter import Meter
 from serving.traffic.policy import BalancingPolicy, SessionRing, policy_for
@@ -40,8 +40,7 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 class RevisionThrottler(Generic[RequestId]):
     """The requests of one revision in one activator. All of them wait until the first ``set_pods``.
 
-    ``random`` returns numbers in [0, 1), ``is_open`` whether a client is still sending a request. Calls with an unknown request
-    do nothing.
+    ``random`` returns numbers in [0, 1), ``view`` shows requests. Calls with an unknown request do nothing.
     """
 
     __slots__ = (
@@ -61,6 +60,7 @@ class RevisionThrottler(Generic[RequestId]):
         "open_requests",
         "pods",
         "quiet_level",
+        "readers",
         "since_s",
         "slots_per_pod",
         "wake_state",
@@ -73,7 +73,7 @@ class RevisionThrottler(Generic[RequestId]):
         *,
         random: Callable[[], float],
         now_s: float,
-        is_open: Callable[[RequestId], bool] = lambda _: True,
+        view: RequestView[RequestId] | None = None,
     ) -> None:
         self.key = key
         self.since_s = now_s
@@ -97,10 +97,12 @@ class RevisionThrottler(Generic[RequestId]):
             depth_max=settings.queue_depth_max,
             depth_bytes_max=settings.queue_bytes_limit,
             wait_max_s=settings.queue_wait_max_s,
+            diverts=lambda request, place: self.open_requests.diverts(request, place, self._breaker.capacity),
         )
         self._meter = Meter(now_s=now_s)
-        self.open_requests = OpenRequests[RequestId](settings, is_open=is_open)
-        """Open requests, and requests parked behind others of their client."""
+        # Open requests, and requests parked behind others of their client.
+        self.open_requests = OpenRequests[RequestId](settings, view=view or RequestView())
+        self.readers = SlowReaders(self.open_requests, self._breaker, running=self.address_of)
         # This process's slots of each pod, where processes share them.
         self._slots: dict[str, int] | None = None
         # The ring of listed pods; built for the first request with a session.
@@ -155,8 +157,10 @@ class RevisionThrottler(Generic[RequestId]):
             self.has_rejected = rejection.reason is RejectionReason.FAILED
             return rejection
         admission: Admitted | Queued | Rejected
+        if client is None and self.open_requests.slow:
+            client = self.open_requests.slow_client_of(request)
         if client is not None and not self.open_requests.allows(client, self._breaker.capacity):
-            place = Parked(since_s=now_s, weight_bytes=weight_bytes)
+            place = QueuePlace(since_s=now_s, weight_bytes=weight_bytes)
             admission = self.open_requests.park(request, client, place, queued=self._breaker.queued)
         else:
             admission = self._breaker.admit(request, now_s, weight_bytes=weight_bytes)
@@ -174,7 +178,8 @@ class RevisionThrottler(Generic[RequestId]):
         self._session_of.pop(request, None)
         address = self.address_of.pop(request, None)
         started: Sequence[Dispatch[RequestId]] = ()
-        if self.open_requests.client_of and self.open_requests.leave(request) is not None:
+        counted = self.open_requests
+        if counted.client_of and counted.end(request, now_s, has_response=has_response) is not None:
             self._meter.leave(now_s, proxied=False)
             return ()
         if address is None:
@@ -238,6 +243,7 @@ class RevisionThrottler(Generic[RequestId]):
 
     def readmit(self, now_s: float) -> Sequence[Dispatch[RequestId]]:
         """Use ejected pods again after their pause; return the requests that begin."""
+        self.open_requests.forgive(now_s)
         return self._settle(now_s, has_changed=True) if self.ejected.readmit(now_s) else self._unpark(now_s)
 
     def eject_silent(

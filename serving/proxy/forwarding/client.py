@@ -56,6 +56,9 @@ class Client(Protocol):
     def has_room(self) -> bool:
         """Count the bytes that wait for the client; return whether more may be written."""
 
+    def unread_bytes(self) -> int:
+        """Return the written bytes that the client has not read."""
+
     def open_tunnel(self) -> bytes:
         """Turn the connection into a tunnel; returns bytes already read."""
 

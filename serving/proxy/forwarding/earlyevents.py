@@ -128,6 +128,10 @@ class EarlyEvents:
         """Count the bytes that wait for the client; return whether more may be written."""
         return self._client.has_room()
 
+    def unread_bytes(self) -> int:
+        """Return the written bytes that the client has not read."""
+        return self._client.unread_bytes()
+
     def open_tunnel(self) -> bytes:
         """Never called: a request for an upgrade gets no events."""
         raise AssertionError

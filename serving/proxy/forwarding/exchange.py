@@ -87,6 +87,7 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     replaces_claims: bool = False
     name: bytes = b""
     on_end: "Callable[[Exchange], None] | None" = None
+    on_held: "Callable[[Exchange], None] | None" = None
 
     def tunnel_due_s(self, started_s: float, used_s: float) -> float:
         """When a tunnel reaches its idle limit or its age limit.
@@ -325,6 +326,8 @@ class Exchange:
             self.is_held = held
             if self._attempt is not None:
                 self._attempt.hold(full=held)
+            if self._wiring.on_held is not None:
+                self._wiring.on_held(self)
 
     def check(self, now_s: float) -> float:
         """Enforce expired time limits; return when the next one expires."""

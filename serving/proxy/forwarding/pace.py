@@ -130,7 +130,7 @@ class ReaderPace:
         """
         if full:
             self._due_s = max(self._due_s, self._pace.begin(now_s))
-            self._unread_bytes, self._written_bytes = self._count_unread(), written_bytes
+            self._unread_bytes, self._written_bytes = self.count_unread(), written_bytes
         else:
             self._move(now_s, written_bytes)
         self.is_full = full
@@ -145,12 +145,13 @@ class ReaderPace:
         return self._due_s
 
     def _move(self, now_s: float, written_bytes: int) -> None:
-        unread_bytes = self._count_unread()
+        unread_bytes = self.count_unread()
         read_bytes = self._unread_bytes - unread_bytes + written_bytes - self._written_bytes
         self._unread_bytes, self._written_bytes = unread_bytes, written_bytes
         self._due_s = self._pace.extend(self._due_s, read_bytes, now_s)
 
-    def _count_unread(self) -> int:
+    def count_unread(self) -> int:
+        """Return the bytes that the transport and the kernel hold for the client."""
         return self._transport.get_write_buffer_size() + _send_queue_bytes(self._transport)
 
 

@@ -219,6 +219,10 @@ class RespondingStream(EngineStream):
             self._ahead = ResponseBuffer(self._session.wiring.buffers)
         return self._ahead.set(0 if self.pending is None else len(self.pending))
 
+    def unread_bytes(self) -> int:
+        """Return the written bytes that the client's windows or its connection do not take."""
+        return 0 if self.pending is None else len(self.pending)
+
     def removed(self) -> None:
         """Discard the unread bytes."""
         self.pending = None

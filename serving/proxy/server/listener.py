@@ -100,6 +100,8 @@ class HttpServer:
         self._name = name
         self.access_log = access_log
         self.request_log = request_log
+        self.on_held: Callable[[Exchange], None] | None = None
+        """Called when a response begins to wait for its client to read, and when it goes on; set before ``listen``."""
         self.draining = False
         self.finishing = False
         self.clock = clock
@@ -310,6 +312,7 @@ class HttpServer:
             read_pace=read_pace(settings),
             body_wait=BodyWait(settings.body_held_bytes_max, is_on=settings.slot_after_body),
             buffers=self.buffers,
+            on_held=self.on_held,
             on_end=self._note if self.access_log is not None or self.request_log is not None else None,
             trusts=member_of(settings.trusted_proxies),
             replaces_claims=settings.forwarded_for == REPLACE,

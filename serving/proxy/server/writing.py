@@ -42,6 +42,10 @@ class SlowReader:
         """Count what waits for the client; return whether there is room for more."""
         return self._buffer.set(self._transport.get_write_buffer_size())
 
+    def unread_bytes(self) -> int:
+        """Return the written bytes that the client has not read."""
+        return self._pace.count_unread()
+
     def end(self) -> None:
         """Discard the count."""
         self._buffer.set(0)
@@ -96,6 +100,10 @@ class ResponseProtocol(asyncio.Protocol):
     def has_room(self) -> bool:
         """Count the bytes that wait for the client; return whether more may be written."""
         return self._slow_reader is not None and self._slow_reader.has_room()
+
+    def unread_bytes(self) -> int:
+        """Return the written bytes that the client has not read."""
+        return 0 if self._slow_reader is None else self._slow_reader.unread_bytes()
 
     def truncate(self) -> None:
         """Make ``exchange_done`` close the connection after pending writes; over TLS without close_notify."""

@@ -42,7 +42,11 @@ class Running:
 
     async def client(self) -> Link:
         """A connection to it."""
-        link = await Link.to(self.address)
+        return await self.client_of(None)
+
+    async def client_of(self, own: str | None) -> Link:
+        """A connection to it from an address of this machine."""
+        link = await Link.to(self.address, own=own)
         self._links.append(link)
         return link
 

@@ -36,8 +36,13 @@ class Link:
         self.writer = writer
 
     @classmethod
-    async def to(cls, address: tuple[str, int]) -> "Link":
-        return cls(*await asyncio.open_connection(*address, ssl=WAY.client, server_hostname=WAY.client and "h"))
+    async def to(cls, address: tuple[str, int], *, own: str | None = None) -> "Link":
+        local = None if own is None else (own, 0)
+        return cls(
+            *await asyncio.open_connection(
+                *address, ssl=WAY.client, server_hostname=WAY.client and "h", local_addr=local
+            )
+        )
 
     def send(self, data: bytes) -> None:
         self.writer.write(data)

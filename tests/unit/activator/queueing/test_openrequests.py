@@ -1,9 +1,12 @@
 """Open requests: one address leaves slots to others, and nothing is lost or forgotten."""
 
+import string
+
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.activator.queueing.openrequests import OpenRequests
+from serving.activator.queueing.openrequests import OpenRequests, RequestView
 from serving.activator.queueing.outcome import Dispatch, Rejection, RejectionReason
 from serving.activator.queueing.throttler import RevisionThrottler
 from serving.settings.activator import ActivatorSettings
@@ -20,7 +23,14 @@ class Stage(Held):
 
     def __init__(self, settings: ActivatorSettings = SETTINGS, *, slots: int = 4, pods: str = "p") -> None:
         self.whole: set[str] = set()
-        super().__init__(KEY, settings, random=lambda: 0.0, now_s=0.0, is_open=lambda one: one not in self.whole)
+        self.sender: dict[str, str] = {}
+        self.read: dict[str, int | None] = {}
+        view = RequestView[str](
+            is_open=lambda one: one not in self.whole,
+            client_of=self.sender.get,
+            read_bytes_of=lambda one: self.read.get(one, 0),
+        )
+        super().__init__(KEY, settings, random=lambda: 0.0, now_s=0.0, view=view)
         if pods:
             self.listed(*pods, slots=slots)
 
@@ -136,18 +146,158 @@ def test_without_a_share_or_without_slots_there_is_no_bound() -> None:
     assert len(Stage(slots=0).open(*"abcdefgh")) == 8
 
 
+class Slow(Stage):
+    """A throttler of two addresses: a letter for each request, in lower case of one, in upper case of the other."""
+
+    def __init__(self, *, slots: int = 4, settings: ActivatorSettings = SETTINGS) -> None:
+        super().__init__(settings, slots=slots)
+        self.sender |= {one: "upper" if one.isupper() else "lower" for one in string.ascii_letters}
+        self.whole |= set(string.ascii_letters)
+
+    def unread(self, *requests: str, now_s: float = 0.0) -> None:
+        for request in requests:
+            self.readers.note(request, now_s, is_unread=True)
+            validate(self)
+
+    def read_on(self, request: str, now_s: float) -> None:
+        self.readers.note(request, now_s, is_unread=False)
+
+
+def test_an_address_that_reads_nothing_leaves_slots_to_others() -> None:
+    made = Slow()
+    assert made.come("a", "b") == ["a@p", "b@p"]
+    made.unread("a")
+    assert made.come("c", "d") == ["c@p"]
+    assert made.parked == ["d"]
+    assert made.come("A") == ["A@p"]
+
+
+def test_queued_requests_of_an_address_that_reads_nothing_are_passed() -> None:
+    made = Slow()
+    made.come(*"abcdefgh")
+    made.come("A")
+    made.unread("a", "b", "c", "d")
+    assert made.go("d") == ["A@p"]
+    assert (made.parked, made.waiting_count, made.level) == (list("efgh"), 0, 8)
+
+
+def test_a_queued_request_within_the_share_of_its_address_is_not_passed() -> None:
+    made = Slow()
+    made.come("A", "B", "a", "b", "c")
+    made.unread("a")
+    assert made.go("A") == ["c@p"]
+    assert made.parked == []
+
+
+def test_an_address_without_unread_responses_is_not_bounded() -> None:
+    made = Slow()
+    made.come("A")
+    made.unread("A")
+    assert made.come("a", "b", "c") == ["a@p", "b@p", "c@p"]
+
+
+def test_beyond_its_share_those_that_read_nothing_are_cut_off_while_others_wait() -> None:
+    made = Slow()
+    made.come(*"abcdefgh")
+    made.unread(*"abcd", now_s=1.0)
+    assert made.readers.late(9.0) == []
+    made.come("A", now_s=9.0)
+    assert made.readers.late(9.0) == ["a"]
+    assert made.go("a", 9.0) == ["A@p"]
+    assert made.readers.late(9.0) == []
+
+
+def test_a_client_that_reads_is_not_cut_off() -> None:
+    made = Slow()
+    made.come(*"abcd")
+    made.come("A")
+    made.unread(*"abcd", now_s=1.0)
+    made.read |= dict.fromkeys("abcd", 5)
+    assert made.readers.late(1.5) == []
+    assert made.readers.late(2.4) == []
+    made.read |= dict.fromkeys("bcd", 6)
+    assert made.readers.late(2.5) == ["a"]
+
+
+def test_a_client_that_need_not_read_is_counted_and_not_cut_off() -> None:
+    made = Slow()
+    made.come(*"abcdA")
+    made.read |= dict.fromkeys("abcd")
+    made.unread(*"abcd", now_s=1.0)
+    assert made.readers.late(99.0) == []
+    assert made.go("a") == ["A@p"]
+
+
+def test_without_a_wait_none_is_cut_off() -> None:
+    made = Slow(settings=msgspec.structs.replace(SETTINGS, unread_wait_max_s=0.0))
+    made.come(*"abcdA")
+    made.unread(*"abcd")
+    assert made.readers.late(99.0) == []
+
+
+def test_an_address_that_was_cut_off_is_bounded_for_a_time() -> None:
+    made = Slow()
+    made.come("a", "b", "c", "d", "e")
+    made.unread("a")
+    assert shown(made, made.finish("a", 10.0, has_response=False)) == []
+    assert made.parked == ["e"]
+    made.open_requests.forgive(39.9)
+    assert shown(made, made.readmit(39.9)) == []
+    assert shown(made, made.readmit(40.0)) == ["e@p"]
+
+
+def test_an_address_that_reads_on_is_soon_free() -> None:
+    made = Slow()
+    made.come("a", "b", "c")
+    made.unread("a")
+    made.come("d")
+    made.read_on("a", 5.0)
+    assert shown(made, made.readmit(5.9)) == []
+    assert shown(made, made.readmit(6.0)) == ["d@p"]
+
+
+def test_a_response_that_ends_unread_leaves_its_address_free() -> None:
+    made = Slow()
+    made.come("a", "b", "c")
+    made.unread("a")
+    made.come("d")
+    made.go("a", 5.0)
+    assert shown(made, made.readmit(5.0)) == []
+    assert made.come("e", "f", now_s=5.0) == ["e@p"]
+
+
+def test_what_does_not_run_and_who_is_unknown_is_not_counted() -> None:
+    made = Slow(slots=1)
+    made.come("a", "b")
+    made.unread("b", "z")
+    made.sender.pop("a")
+    made.unread("a")
+    made.read_on("a", 1.0)
+    assert not made.open_requests.slow
+
+
+def test_without_a_bound_unread_responses_are_not_counted() -> None:
+    made = Slow(slots=0)
+    made.come("a")
+    made.unread("a")
+    assert (made.open_requests.slow, made.readers.late(9.0)) == ({}, [])
+
+
 def test_it_shows_its_requests() -> None:
-    made: OpenRequests[str] = OpenRequests(SETTINGS, is_open=lambda _: True)
+    made: OpenRequests[str] = OpenRequests(SETTINGS, view=RequestView())
     made.take("r", "a")
     assert (repr(made), made.next_allowed(4)) == ("OpenRequests(1 of 1 clients)", None)
     assert made.leave("unknown") is None
 
 
-@given(st.lists(st.tuples(st.sampled_from("ofwp"), st.integers(0, 15)), max_size=80), st.integers(1, 5))
+@given(st.lists(st.tuples(st.sampled_from("owfur"), st.integers(0, 15)), max_size=80), st.integers(1, 5))
 def test_one_address_never_takes_all_slots_and_none_is_lost(steps: list[tuple[str, int]], slots: int) -> None:
     made: RevisionThrottler[int]
     whole: set[int] = set()
-    made = RevisionThrottler(KEY, SETTINGS, random=lambda: 0.0, now_s=0.0, is_open=lambda one: one not in whole)
+    view = RequestView[int](
+        is_open=lambda one: one not in whole, client_of=lambda one: one % 2, read_bytes_of=lambda _: 0
+    )
+    made = RevisionThrottler(KEY, SETTINGS, random=lambda: 0.0, now_s=0.0, view=view)
     inside: set[int] = set()
     made.set_pods(pods_at("p", "q"), 0.0, container_concurrency=slots)
     for now_s, (step, number) in enumerate(steps):
@@ -160,6 +310,8 @@ def test_one_address_never_takes_all_slots_and_none_is_lost(steps: list[tuple[st
             made.finish(number, float(now_s) / 100)
         elif step == "w":
             whole.add(number)
+        elif step in "ur":
+            made.readers.note(number, float(now_s) / 100, is_unread=step == "u")
         validate(made)
         assert made.level == len(inside)
         for client in (0, 1):

@@ -5,7 +5,7 @@ PYTHON ?= python3
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Chromium for tests of the dashboard, Prometheus for metrics, crun and runc for containers, busybox for their
 # images, skopeo and a registry to pull from, clients.
-DEBIAN_PACKAGES := chromium chromium-driver prometheus crun runc iproute2 busybox-static skopeo docker-registry binutils curl mosquitto mosquitto-clients $(if $(shell command -v kubectl),,kubernetes-client)
+DEBIAN_PACKAGES := chromium chromium-driver prometheus crun runc iproute2 busybox-static skopeo docker-registry binutils curl mosquitto mosquitto-clients faketime $(if $(shell command -v kubectl),,kubernetes-client)
 
 # boto3 asks for a python-dateutil below 3, kubernetes for one from 3 on; both work with it, so these come without what they ask for.
 AWS_PACKAGES := boto3 botocore jmespath s3transfer moto responses xmltodict Werkzeug Flask flask-cors blinker itsdangerous Jinja2 MarkupSafe

@@ -25,7 +25,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 class PodStat(Stat, frozen=True, kw_only=True, omit_defaults=True):
     """The frame of one pod: a ``Stat`` of one period.
 
-    ``at_s`` is the pod's own wall-clock, by which the autoscaler detects late frames. On receipt the autoscaler overwrites
+    ``at_s`` is a clock of the pod, by which the autoscaler detects late frames; a steady one. On receipt the autoscaler overwrites
     ``pod`` and ``at_s``.
     """
 

@@ -136,7 +136,8 @@ class PodSender(Sender):
             raise InvalidValue(text=f"a frame of {len(frame)} bytes", expected=f"at most {_POD_FRAME_BYTES_MAX}")
         reported = decode_pod_stat(frame)
         self._lateness, late = is_late(self._lateness, sent_s=reported.at_s, received_s=at_s)
-        if late:
+        # A pod says once that it sleeps, and that stays true until it reports again.
+        if late and not reported.is_dormant:
             self._counts.late_frames += 1
             return
         stat = msgspec.structs.replace(

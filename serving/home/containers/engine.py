@@ -72,7 +72,7 @@ def find_engine(wanted: str = "") -> ContainerEngine:
 
 def _probe(runtime: str, *, is_rootless: bool) -> str:
     """Run a container that ends at once; return the failure, or ""."""
-    with tempfile.TemporaryDirectory(prefix="serving-probe-") as name:
+    with tempfile.TemporaryDirectory(prefix="serving-probe-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         lower = folder / "lower"
         lower.mkdir()

@@ -35,8 +35,13 @@ class VirtualNodes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def due_names(machines: LocalMachines, *, boot_s: float, now_s: float) -> dict[str, float]:
-    """Seconds until each machine is Ready, 0 once it is: with 8 s to boot, 5 after 3 s."""
-    return {name: max(0.0, at_s + boot_s - now_s) for name, at_s in machines.asked_at_s.items()}
+    """Seconds until each machine is Ready, 0 once it is: with 8 s to boot, 5 after 3 s.
+
+    One that was asked for in the future is Ready: the clock was set back meanwhile.
+    """
+    return {
+        name: max(0.0, at_s + boot_s - now_s) if at_s <= now_s else 0.0 for name, at_s in machines.asked_at_s.items()
+    }
 
 
 def network_of(node_name: str) -> str:

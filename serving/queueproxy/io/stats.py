@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from serving.aio.clock import now_s, wall_s
+from serving.aio.clock import now_s, steady_s
 from serving.aio.mutualtls import PeerTls
 from serving.aio.periodic import every
 from serving.model.stat import UNFROZEN_MAX
@@ -66,7 +66,7 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
             # An app that was ready once does not load: whatever it lacks, keeping it would not help.
             loading_until_s = -math.inf
         dormancy = handler.dormancy
-        stat = stat_of(handler.report(), pod=spec.pod, at_s=wall_s(), report_period_s=period_s)
+        stat = stat_of(handler.report(), pod=spec.pod, at_s=steady_s(), report_period_s=period_s)
         if dormancy is not None and dormancy.is_dormant and not (stat.concurrency or stat.request_count):
             link.send(dormant_frame(dormancy.idle_s, dormancy.freezer.unfrozen))
             await dormancy.awake.wait()
@@ -100,7 +100,7 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
 def dormant_frame(idle_s: float, unfrozen: str) -> bytes:
     """The statistic of a pod that sleeps: since its last request, and why its processes run all the same."""
     unfrozen = unfrozen[:UNFROZEN_MAX]
-    return encode_pod_stat(PodStat(at_s=wall_s(), concurrency=0.0, is_dormant=True, idle_s=idle_s, unfrozen=unfrozen))
+    return encode_pod_stat(PodStat(at_s=steady_s(), concurrency=0.0, is_dormant=True, idle_s=idle_s, unfrozen=unfrozen))
 
 
 def stats_token(spec: PodSpec) -> str:

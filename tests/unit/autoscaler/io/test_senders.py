@@ -17,6 +17,7 @@ from serving.autoscaler.io.senders import (
 from serving.model.knative import RevisionKey
 from serving.model.stat import Stat
 from serving.scaling.scaler.scaler import StatSource
+from serving.wire.frames import PodStat, encode_pod_stat
 
 Recorded = list[tuple[RevisionKey, Stat, StatSource]]
 REVISION = {"namespace": "default", "revision": "r"}
@@ -55,6 +56,14 @@ def test_a_clock_that_was_set_back_is_believed_after_a_while() -> None:
 
 def test_a_clock_that_was_set_forward_is_believed_at_once() -> None:
     assert late((0.0, 0.0), (3601.0, 1.0), (3602.0, 2.0)) == [False, False, False]
+
+
+async def test_a_pod_that_says_once_that_it_sleeps_is_heard_however_late() -> None:
+    found: Recorded = []
+    sender = PodSender(ServerCounts(), lambda *one: found.append(one), revision=("default", "r"), pod="p")
+    for at_s, is_dormant in ((1000.0, False), (0.0, False), (0.0, True)):
+        sender.take(encode_pod_stat(PodStat(at_s=at_s, concurrency=0.0, is_dormant=is_dormant)))
+    assert [stat.is_dormant for _, stat, _ in found] == [False, True]
 
 
 def test_counts_are_named_as_metrics() -> None:

@@ -19,6 +19,11 @@ def test_a_machine_is_a_node_when_its_boot_time_is_over() -> None:
     assert due_names(machines, boot_s=8.0, now_s=8.0) == {"a": 0.0, "b": 5.0}
 
 
+def test_a_clock_that_was_set_back_delays_no_node() -> None:
+    machines = LocalMachines(asked_at_s={"a": 3600.0}, min_size=1, max_size=2, next_number=2)
+    assert due_names(machines, boot_s=8.0, now_s=5.0) == {"a": 0.0}
+
+
 def test_each_node_has_addresses_of_its_own() -> None:
     assert (network_of("node-1"), network_of("node-2"), network_of("local")) == ("127.66", "127.67", "127.64")
     assert network_of("node-190") == "127.65"

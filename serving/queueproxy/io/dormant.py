@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from serving.queueproxy.dormancy import Activity, AppEvent, DormancyState, Phase, after_event, held_awake, sleep_due_s
@@ -23,6 +23,8 @@ WAKE_HOLD_S = 30.0
 # A report wakes the template, the control process and those who watch pods: on a small machine the app would wait for them. Shorter than
 # the least time until it sleeps again.
 _REPORT_LAG_S = 0.05
+# A pod that sleeps sooner is not probed: it is ready, or it would not sleep.
+_PROBE_LAG_S = 0.5
 
 
 class IdlePod(Protocol):
@@ -122,9 +124,13 @@ class Dormancy:
         elif phase is Phase.RUNNING:
             self.freeze_if_due()
 
-    @contextlib.contextmanager
-    def probing(self) -> Iterator[None]:
-        """Keep the app running for a probe that has begun."""
+    @contextlib.asynccontextmanager
+    async def probing(self) -> AsyncIterator[None]:
+        """Wait until the app has run for a moment, and keep it running for a probe."""
+        while not self.awake.is_set():
+            await self.awake.wait()
+            # The app first takes the request that woke it.
+            await asyncio.sleep(_PROBE_LAG_S)
         self._probe_count += 1
         try:
             yield

@@ -137,12 +137,12 @@ class SignalFreezer:
 
     def thaw(self) -> None:
         """Continue the processes, children first: a shell then finds its jobs running."""
-        self._exits.end()
         for descriptor in reversed(self._stopped.values()):
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, signal.SIGCONT)
             os.close(descriptor)
         self._stopped.clear()
+        self._exits.end()
         remove_mark(self._marker)
 
     async def wake(self) -> None:
@@ -210,11 +210,11 @@ class CgroupFreezer:
             await asyncio.sleep(_PASS_PAUSE_S)
 
     def thaw(self) -> None:
-        """Thaw all processes."""
-        self._exits.end()
+        """Thaw all processes, before anything else: the app runs while the rest is done."""
         for folder in self._frozen:
             with contextlib.suppress(FileNotFoundError):
                 self._set(folder, is_frozen=False)
+        self._exits.end()
 
     async def wake(self) -> None:
         """Not used: ``thaw`` is instant."""
@@ -271,8 +271,12 @@ class CgroupFreezer:
 
     @staticmethod
     def _write(folder: str, name: str, text: str) -> None:
-        with open(f"{folder}/{name}", "w", encoding="ascii") as file:  # noqa: PTH123 - as above
-            file.write(text)
+        # Not a file object, which makes five more system calls on the way of the request.
+        descriptor = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
 
 
 class FirstFreezer:

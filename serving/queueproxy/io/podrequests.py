@@ -117,11 +117,7 @@ class PodRequests(Generic[_Request]):
     @contextlib.asynccontextmanager
     async def probing(self) -> AsyncIterator[None]:
         """Wait until the app runs, and keep it awake for a probe."""
-        if self.dormancy is None:
-            yield
-            return
-        await self.dormancy.awake.wait()
-        with self.dormancy.probing():
+        async with contextlib.nullcontext() if self.dormancy is None else self.dormancy.probing():
             yield
 
     def skip_idle(self) -> None:

@@ -50,6 +50,7 @@ SECTIONS: dict[str, Section] = {
         "get": ("serving.cli.services.get:get", "Show services, revisions, pods, ..."),
         "describe": ("serving.cli.services.describe:describe", "All about one service: state, traffic, pods, events."),
         "logs": ("serving.cli.services.logs:logs", "Print the logs of a service's pods."),
+        "requests": ("serving.cli.services.requests:requests", "Failed and slow requests of a service, and why."),
         "exec": ("serving.cli.services.exec:execute", "Run a command in a pod of a service."),
         "invoke": ("serving.cli.services.invoke:invoke", "Send a request to a service."),
         "volume": ("serving.cli.services.volume:volume", "Folders that outlive pods."),

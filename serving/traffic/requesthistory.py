@@ -6,6 +6,7 @@ all records: the revision that was quiet longest is dropped first. Texts come fr
 
 import re
 from collections import deque
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -83,6 +84,42 @@ def printable(raw: bytes, length_max: int = TEXT_MAX) -> str:
     if not text.isprintable():
         text = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
     return text if len(text) <= length_max and len(raw) <= length_max else f"{text[: length_max - 3]}..."
+
+
+def merged(reports: Iterable[RequestReport]) -> list[RequestReport]:
+    """Merge the reports of several activators into one a revision, in the order of names."""
+    found: dict[str, list[RequestReport]] = {}
+    for one in reports:
+        found.setdefault(one.revision, []).append(one)
+    return [_merged(found[revision]) for revision in sorted(found)]
+
+
+def _merged(reports: Sequence[RequestReport]) -> RequestReport:
+    causes: dict[tuple[str, int, str], ErrorCause] = {}
+    for one in (cause for report in reports for cause in report.errors):
+        key = _cause_of(one.failed_by, one.status, one.why)
+        before = causes.get(key, one)
+        last = max(before, one, key=lambda cause: cause.last_wall_s)
+        causes[key] = msgspec.structs.replace(
+            last,
+            count=one.count if before is one else before.count + one.count,
+            first_wall_s=min(before.first_wall_s, one.first_wall_s),
+        )
+    failed = [record for report in reports for record in report.failed]
+    slow = [record for report in reports for record in report.slow]
+    sampled = [record for report in reports for record in report.sampled]
+    return RequestReport(
+        service=reports[0].service,
+        revision=reports[0].revision,
+        failed=sorted(failed, key=lambda one: one.at_wall_s)[-FAILED_MAX:],
+        slow=sorted(slow, key=lambda one: -one.duration_s)[:SLOW_MAX],
+        sampled=sorted(sampled, key=lambda one: one.at_wall_s)[-SAMPLED_MAX:],
+        errors=sorted(causes.values(), key=lambda one: -one.count),
+    )
+
+
+def _cause_of(failed_by: str, status: int, why: str) -> tuple[str, int, str]:
+    return failed_by, status, _NUMBERS.sub("N", why)
 
 
 class RequestHistory:
@@ -176,7 +213,7 @@ class _RevisionRecords:
         self._failed_count += 1
         if self._failed_count <= _FAILED_PER_S_MAX:
             self._failed.append(record)
-        key = (record.failed_by, record.status, _NUMBERS.sub("N", record.why))
+        key = _cause_of(record.failed_by, record.status, record.why)
         at_s = record.at_wall_s
         # The cause seen last is at the end, and the one not seen for longest is dropped.
         cause = self._causes.pop(key, None) or ErrorCause(

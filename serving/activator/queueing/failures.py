@@ -58,7 +58,8 @@ def pod_wait_s(response_lines: bytes) -> float:
 
 def failure_of(end: RequestEnd, facts: RequestFacts) -> tuple[str, str]:
     """Return who failed a request, and why; two empty texts if it did not fail."""
-    if end.outcome == _GONE:
+    # A client that leaves an error was failed before.
+    if end.outcome == _GONE and end.status < _SERVER_ERROR:
         return CLIENT, _leaving(end, facts)
     if end.outcome == _CUT:
         return _cut(end)

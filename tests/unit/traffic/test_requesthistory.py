@@ -11,6 +11,7 @@ from serving.traffic.requesthistory import (
     RequestHistory,
     RequestRecord,
     RequestReport,
+    merged,
     printable,
 )
 
@@ -129,6 +130,22 @@ def test_reports_are_of_one_namespace_and_one_name() -> None:
     assert [one.revision for one in history.reports("shop", "cart", 0.0)] == ["cart-00001", "cart-00002"]
     assert [one.revision for one in history.reports("shop", "cart-00002", 0.0)] == ["cart-00002"]
     assert history.reports("shop", "nobody", 0.0) == []
+
+
+def test_reports_of_several_activators_become_one_a_revision() -> None:
+    first, second = RequestHistory(1000), RequestHistory(1000)
+    first.record("shop", record(1.0, duration_s=2.0, why="port 1"), 1.0)
+    second.record("shop", record(0.0, duration_s=3.0, why="port 2"), 0.0)
+    second.record("shop", record(2.0, duration_s=1.0, why="other"), 2.0)
+    second.record("shop", record(2.0, revision="cart-00000"), 2.0)
+    found = merged([*first.reports("shop", "cart", 2.0), *second.reports("shop", "cart", 2.0)])
+    assert [one.revision for one in found] == ["cart-00000", "cart-00001"]
+    assert [one.at_wall_s for one in found[1].failed] == [one.at_wall_s for one in found[1].sampled] == [0.0, 1.0, 2.0]
+    assert [one.duration_s for one in found[1].slow] == [3.0, 2.0, 1.0]
+    cause, other = found[1].errors
+    assert (cause.count, cause.why, cause.first_wall_s, cause.last_wall_s) == (2, "port 1", 0.0, 1.0)
+    assert other.why == "other"
+    assert merged([]) == []
 
 
 @pytest.mark.parametrize(

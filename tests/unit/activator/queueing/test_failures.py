@@ -40,6 +40,7 @@ NO_APP = render_proxy_status(b"queue-proxy", b'the app said "no"')
         ),
         ({"status": 502, "response_lines": NO_APP}, "app", 'the app said "no" (from the queue-proxy)'),
         ({"outcome": GONE, "status": 0}, "client", "left before the app responded"),
+        ({"outcome": GONE, "status": 500}, "app", "the app responded 500"),
         ({"outcome": GONE}, "client", "before its response was complete"),
         ({"outcome": GONE, "status": 0, "is_sent": False}, "client", "while the request waited for a pod"),
         ({"outcome": GONE, "is_unread": True}, "client", "or did not read its response"),

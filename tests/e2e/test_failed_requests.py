@@ -1,0 +1,117 @@
+"""``serving requests`` on a running system: a cold request, errors of the app, a client that leaves, and a timeout."""
+
+import http.client
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+
+from serving.home.state import StateFolder
+from serving.traffic.requesthistory import RequestRecord, RequestReport
+from tests.e2e.cli_stage import Stage, staged
+
+pytestmark = pytest.mark.timeout(300)
+
+APP = """
+import os, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path.startswith("/slow"):
+            time.sleep(600)
+        self.send_response({"/broken": 500, "/later": 501}.get(self.path.partition("?")[0], 200))
+        self.end_headers()
+ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"""
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("failed")
+    (folder / "app.py").write_text(APP)
+    command = ["--command", f"{sys.executable} app.py", "--concurrency", "10"]
+    with staged(folder / "state") as stage:
+        stage("deploy", "pay", str(folder), *command, "--initial-scale", "0")
+        # It always has a pod, so that no cold start takes its short time.
+        stage("deploy", "late", str(folder), *command, "--min-scale", "1", "--timeout", "1")
+        stage("invoke", "pay")
+        yield stage
+
+
+def sent(stage: Stage, path: str, *, service: str = "pay", timeout_s: float = 60.0) -> int:
+    """The status of one GET at the public port; 0 if the client has left before."""
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", StateFolder(stage.state).read_ports()["public"], timeout=timeout_s
+    )
+    try:
+        connection.request("GET", path, headers={"Host": f"{service}.default.localhost"})
+        response = connection.getresponse()
+        response.read()
+    except TimeoutError:
+        return 0
+    else:
+        return response.status
+    finally:
+        connection.close()
+
+
+def recorded(stage: Stage, is_it: Callable[[RequestRecord], bool], *, name: str = "pay") -> RequestRecord:
+    """Wait for a record: an activator makes it when the response has ended, or the client was seen to have left."""
+    until_s = time.monotonic() + 60
+    while time.monotonic() < until_s:
+        reports = msgspec.json.decode(stage("requests", name, "-o", "json").stdout, type=list[RequestReport])
+        for one in (record for report in reports for record in (*report.failed, *report.sampled) if is_it(record)):
+            return one
+        time.sleep(0.05)
+    raise AssertionError(stage("requests", name).output)
+
+
+def test_a_cold_request_says_how_long_its_pod_took(serving: Stage) -> None:
+    one = recorded(serving, lambda one: one.is_cold)
+    assert (one.status, one.failed_by, one.revision, one.service) == (200, "", "pay-00001", "pay")
+    assert 0 < one.start_s < one.duration_s
+
+
+def test_errors_of_the_app_are_counted_by_cause_and_have_a_link_to_logs(serving: Stage) -> None:
+    assert [sent(serving, f"/broken?card={number}") for number in range(3)] == [500] * 3
+    one = recorded(serving, lambda one: one.status == 500)
+    assert (one.path, one.failed_by, one.why) == ("/broken", "app", "the app responded 500")
+    text = serving("requests", "pay", "--failed").stdout
+    assert next(line.split()[0] for line in text.splitlines() if line.endswith("the app responded 500")) == "3"
+    command = next(line for line in text.splitlines() if line.startswith("logs of the last failed one: serving "))
+    serving(*command.split()[7:])
+
+
+def test_a_client_that_leaves_and_a_timeout_are_told_apart(serving: Stage) -> None:
+    assert sent(serving, "/slow/client", timeout_s=0.5) == 0
+    left = recorded(serving, lambda one: one.path == "/slow/client")
+    assert (left.failed_by, left.status) == ("client", 0)
+    assert sent(serving, "/slow/app", service="late") == 504
+    late = recorded(serving, lambda one: one.status == 504, name="late")
+    assert (late.failed_by, late.status, late.is_cold) == ("app", 504, False)
+    assert late.app_s > 0.5
+    assert late.pod
+
+
+def test_further_requests_are_followed(serving: Stage) -> None:
+    with serving.process("requests", "pay", "--failed", "-f", "-o", "json") as process:
+        assert process.stdout is not None
+        # Requests that end before the command's first query belong to its beginning: send until one is printed.
+        lines: list[str] = []
+        reader = threading.Thread(target=lambda: lines.append(process.stdout.readline()))  # type: ignore[union-attr]
+        reader.start()
+        until_s = time.monotonic() + 60
+        while not lines and time.monotonic() < until_s:
+            sent(serving, "/later")
+            time.sleep(0.2)
+        reader.join(60)
+    assert json.loads(lines[0])["path"] == "/later"
+
+
+def test_an_unknown_name_is_one_line(serving: Stage) -> None:
+    done = serving("requests", "nobody", code=1)
+    assert "no such service or revision" in done.stderr

@@ -86,7 +86,7 @@ def test_errors_of_the_app_are_counted_by_cause_and_have_a_link_to_logs(serving:
     serving(*command.split()[7:])
 
 
-def test_a_client_that_leaves_and_a_timeout_are_told_apart(serving: Stage) -> None:
+def test_a_client_that_leaves_is_no_timeout(serving: Stage) -> None:
     assert sent(serving, "/slow/client", timeout_s=0.5) == 0
     left = recorded(serving, lambda one: one.path == "/slow/client")
     assert (left.failed_by, left.status) == ("client", 0)

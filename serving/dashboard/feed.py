@@ -6,7 +6,7 @@ Each source reconnects on its own: while the autoscaler restarts, the page keeps
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
@@ -25,8 +25,10 @@ from serving.dashboard.views import View, lean_pod, pod_view, revision_view, ser
 from serving.model.errors import ClusterError
 from serving.model.objects import Key, Object
 from serving.settings.dashboard import DashboardSettings
+from serving.traffic.requesthistory import RequestReport, merged
 
 _log = logging.getLogger("dashboard")
+_T = TypeVar("_T")
 
 PERIOD_S = 2.0
 _PAST_S = 3600.0
@@ -106,15 +108,24 @@ class Feed:
 
     async def cold_requests(self, namespace: str) -> list[ColdRequest]:
         """The last cold starts in a namespace from all activators that answer."""
+        return await self._read_records(f"/coldstarts/{namespace}", list[ColdRequest])
+
+    async def recorded(self, namespace: str, revision: str) -> RequestReport | None:
+        """The recorded requests of a revision from all activators that answer; None if they have none."""
+        reports = await self._read_records(f"/requests/{namespace}/{revision}", list[RequestReport])
+        return next(iter(merged(reports)), None)
+
+    async def _read_records(self, path: str, kind: type[list[_T]]) -> list[_T]:
+        """Read lists in JSON from all activators that answer."""
         urls = [URL(one.strip()) for one in self._settings.activator_metrics_url.split(",") if one.strip()]
-        asked = ",".join(str(one.with_path(f"/coldstarts/{namespace}")) for one in urls)
         if self._session is None:
             return []
+        asked = ",".join(str(one.with_path(path)) for one in urls)
         try:
             pages = await read_pages(self._session, asked, headers=self._headers())
-            return [one for page in pages.values() for one in msgspec.json.decode(page, type=list[ColdRequest])]
+            return [one for page in pages.values() for one in msgspec.json.decode(page, type=kind)]
         except (OSError, msgspec.DecodeError) as error:
-            _log.debug("coldstarts.unread", extra={"error": str(error)})
+            _log.debug("records.unread", extra={"path": path, "error": str(error)})
             return []
 
     async def run(self, stop: asyncio.Event) -> None:

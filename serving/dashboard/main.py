@@ -87,6 +87,7 @@ class Dashboard:
             headers=dict if queries is None else queries.headers,
         )
         self._pages.cold_requests = self._feed.cold_requests
+        self._pages.recorded = self._feed.recorded
         self.address: tuple[str, int] = ("", 0)
         self.is_serving = asyncio.Event()
 

@@ -2,8 +2,9 @@
 
 ``/`` serves the page; ``/events?revision=NAMESPACE/NAME`` sends everything once and then each change, with the pods of that
 revision, or without one with the sparklines of all; ``/coldstarts?name=`` returns the last cold starts of a service or
-revision in steps; ``/history?revision=`` returns its last hour; ``/policy?revision=`` the rates by which its pods are kept, and the
-savings; ``POST /logs`` follows the logs of a service (``logs``); ``/state`` returns everything once as JSON, for the terminal;
+revision in steps; ``/requests?revision=`` the requests that activators recorded; ``/history?revision=`` returns its last hour;
+``/policy?revision=`` the rates by which its pods are kept, and the savings; ``POST /logs`` follows the logs of a service (``logs``);
+``/state`` returns everything once as JSON, for the terminal;
 ``/healthz``.
 
 Views need the query token (``serving.metrics.queries``): as a bearer token, or as the cookie that ``/?token=`` sets and that opens views
@@ -27,6 +28,7 @@ from serving.dashboard.logs import LogPages
 from serving.dashboard.views import View
 from serving.metrics.queries import REFUSED_HEADERS, QueryGate, is_same
 from serving.settings.dashboard import DashboardSettings
+from serving.traffic.requesthistory import RequestReport
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -89,6 +91,8 @@ class Pages:
         self._policies = policies
         self.cold_requests: Callable[[str], Awaitable[list[ColdRequest]]] | None = None
         """Returns the last cold starts in a namespace; None knows of none."""
+        self.recorded: Callable[[str, str], Awaitable[RequestReport | None]] | None = None
+        """Reads the recorded requests of a namespace and revision; None shows none."""
         self._hosts = _LOCAL | {name.strip().lower() for name in settings.host_names.split(",") if name.strip()}
         self._pages_max = settings.connections_max
         self._pages: set[_OpenPage] = set()
@@ -104,6 +108,7 @@ class Pages:
         app.router.add_get("/history", self._history)
         app.router.add_get("/policy", self._policy)
         app.router.add_get("/coldstarts", self._cold_starts)
+        app.router.add_get("/requests", self._requests)
         app.router.add_get("/state", self._state)
         app.router.add_get("/healthz", self._health)
         if self._actions is not None:
@@ -196,6 +201,13 @@ class Pages:
         requests = [] if self.cold_requests is None else await self.cold_requests(namespace)
         body = [self._board.cold_starts(one, requests) for one in revisions]
         return web.Response(body=_encode(body), content_type="application/json")
+
+    async def _requests(self, request: web.Request) -> web.StreamResponse:
+        revision = request.query.get("revision", "")
+        namespace, _, name = revision.partition("/")
+        ask = self.recorded if revision in self._board.rows else None
+        found = None if ask is None else await ask(namespace, name)
+        return web.Response(body=_encode(found), content_type="application/json")
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
         body = {

@@ -6,6 +6,7 @@ import { Logs } from "./logs.js";
 import { Nodes } from "./nodes.js";
 import { Overview, grouped, problemOf, share } from "./overview.js";
 import { Policy } from "./policy.js";
+import { Requests } from "./requests.js";
 
 const by = (id) => document.getElementById(id);
 const ROWS_MAX = 1800, RECONNECT_MS = 3000;
@@ -17,6 +18,7 @@ const logs = new Logs();
 const nodeList = new Nodes(by("nodes-part"), keyed);
 const policy = new Policy(by("policy-part"));
 const coldStarts = new ColdStarts(by("cold-part"));
+const requests = new Requests(by("requests-part"), keyed);
 const overview = new Overview(by("overview"), keyed, show);
 
 // What comes in.
@@ -191,6 +193,7 @@ function show() {
   showPods();
   nodeList.show(nodes);
   coldStarts.show(objects.revision.has(selected) ? selected : "");
+  requests.show(objects.revision.has(selected) ? selected : "");
   policy.show(objects.revision.has(selected) ? selected : "", loadOf(selected) > 0);
   const ready = Object.values(rows).reduce((sum, row) => sum + (row[5] || 0), 0);
   const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;

@@ -1,0 +1,120 @@
+"""The page of a revision shows failed, slow and sampled requests."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+
+from serving.dashboard.main import Dashboard
+from serving.home.admission.admission import admit
+from serving.home.store.memory import MemoryCluster
+from serving.settings.dashboard import DashboardSettings
+from serving.traffic.requesthistory import RequestHistory, RequestRecord
+from tests.eventually import until
+from tests.integration.browser import Browser
+from tests.integration.dashboard_stage import DashboardStage, served
+from tests.integration.test_dashboard_page import seen
+
+FAILED = RequestRecord(
+    service="hello",
+    revision="hello-00002",
+    at_wall_s=1_700_000_000.0,
+    method="GET",
+    path="/<img src=x onerror=alert(1)>",
+    status=500,
+    failed_by="app",
+    why="the app responded 500",
+    app_s=0.25,
+    duration_s=0.25,
+    pod="hello-00002-deployment-abcde",
+    trace_id="0af7651916cd43dd8448eb211c80319c",
+)
+COLD = msgspec.structs.replace(
+    FAILED, path="/cold", status=200, failed_by="", why="", is_cold=True, start_s=1.5, app_s=0.01, duration_s=1.51
+)
+
+
+@asynccontextmanager
+async def recorded(status: int = 200) -> AsyncIterator[tuple[DashboardStage, list[str]]]:
+    """A dashboard with two activators of the same two requests, and the paths of its queries."""
+    stage, stop, paths = DashboardStage(MemoryCluster(admit=admit)), asyncio.Event(), []
+    await stage.fill()
+    history = RequestHistory(100)
+    for one in (FAILED, COLD):
+        history.record("default", one, 0.0)
+
+    async def activator(request: web.Request) -> web.Response:
+        paths.append(request.path)
+        if not request.path.startswith("/requests/"):
+            return web.Response(text="")
+        namespace, name = request.path.split("/")[2:]
+        body = msgspec.json.encode(history.reports(namespace, name, 0.0))
+        return web.Response(body=body, status=status)
+
+    async with served(activator) as address, served(activator) as other, asyncio.TaskGroup() as group:
+        settings = DashboardSettings(
+            address="127.0.0.1:0",
+            autoscaler_url=f"http://{address}/nothing",
+            activator_metrics_url=f"http://{address}/metrics, http://{other}/metrics",
+        )
+        dashboard = Dashboard(settings, stage.cluster)
+        group.create_task(dashboard.run(stop))
+        await dashboard.is_serving.wait()
+        stage.url = "http://{}:{}".format(*dashboard.address)
+        try:
+            # Rows come with the first tick; before it the revision is unknown.
+            while await asked(stage, "default/hello-00002") is None and status == 200:  # noqa: ASYNC110 - asked as a page would
+                await asyncio.sleep(0.05)
+            yield stage, paths
+        finally:
+            stop.set()
+
+
+async def asked(stage: DashboardStage, revision: str) -> dict[str, object] | None:
+    async with aiohttp.ClientSession() as session, session.get(f"{stage.url}/requests?revision={revision}") as response:
+        assert response.status == 200
+        found: dict[str, object] | None = await response.json()
+        return found
+
+
+async def test_reports_of_all_activators_are_merged() -> None:
+    async with recorded() as (stage, _):
+        found = await asked(stage, "default/hello-00002")
+    assert found is not None
+    (cause,) = msgspec.convert(found["errors"], list[dict[str, object]])
+    assert (cause["count"], cause["why"]) == (2, "the app responded 500")
+
+
+@pytest.mark.parametrize("revision", ["", "default/nobody", "default/../../metrics", "x"])
+async def test_an_unknown_revision_is_not_asked_for(revision: str) -> None:
+    async with recorded() as (stage, paths):
+        paths.clear()
+        assert await asked(stage, revision) is None
+        assert [path for path in paths if path.startswith("/requests/default/..") or "nobody" in path] == []
+
+
+async def test_an_activator_that_is_older_has_no_requests() -> None:
+    async with recorded(404) as (stage, paths):
+        await until(lambda: "/metrics" in paths)
+        assert await asked(stage, "default/hello-00002") is None
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+async def test_the_page_lists_failed_and_slow_requests_as_text(width: int) -> None:
+    def check(window: Browser) -> None:
+        rows = 'document.querySelectorAll("#requests-rows tr")'
+        window.until(f"return {rows}.length === 2")
+        text = window.run('return document.querySelector("#requests-rows").textContent')
+        assert "GET /<img src=x onerror=alert(1)>" in text
+        assert "app: the app responded 500" in text
+        assert "--pod hello-00002-deployment-abcde" in text
+        assert window.run('return document.querySelector("#requests-errors td").textContent') == "2"
+        window.run('document.querySelector("#requests-list input[value=slow]").click()')
+        window.until(f'return {rows}[0].textContent.includes("1510 ms cold: start 1500, app 10")')
+
+    async with recorded() as (stage, _):
+        await seen(stage, check, width=width)

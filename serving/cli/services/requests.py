@@ -52,7 +52,7 @@ def requests(
     *, api: ApiClient, name: str, list_name: str | None, follow: bool, output: str, urls: tuple[str, ...]
 ) -> None:
     """Show requests of the service or revision NAME: failed ones, the slowest or a sample, and errors by cause."""
-    sources = _Activators(api, urls)
+    sources = _RequestSources(api, urls)
     reports = merged(sources.read(name))
     if not reports and not follow:
         _explain_nothing(api, name)
@@ -72,7 +72,7 @@ def requests(
         seen = {*found} | {one for one in seen if one.at_wall_s > time.time() - SLOW_AGE_MAX_S}
 
 
-class _Activators:
+class _RequestSources:
     """The activators: those of a state folder, or those that the user names. The first query must succeed."""
 
     def __init__(self, api: ApiClient, urls: Sequence[str]) -> None:

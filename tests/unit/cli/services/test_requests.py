@@ -31,7 +31,15 @@ ONE = RequestRecord(
     trace_id="0af7",
 )
 FINE = msgspec.structs.replace(
-    ONE, status=200, failed_by="", why="", is_cold=False, duration_s=0.0001, start_s=0, app_s=0
+    ONE,
+    at_wall_s=ONE.at_wall_s + 1,
+    status=200,
+    failed_by="",
+    why="",
+    is_cold=False,
+    duration_s=0.0001,
+    start_s=0,
+    app_s=0,
 )
 CAUSE = ErrorCause(failed_by="app", status=0, why="gone", count=7, first_wall_s=1.0, last_wall_s=2.0)
 REPORT = RequestReport(

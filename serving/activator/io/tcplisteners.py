@@ -88,17 +88,17 @@ class TcpListeners:
         """Follow the claims until ``stop`` is set; listen at ``address``."""
         stopped = asyncio.create_task(stop.wait())
         while not stop.is_set():
-            problems = await self._settle(address)
-            for claim, problem in self._due_reports(problems, now_s=asyncio.get_running_loop().time()):
+            outcome = await self._settle(address)
+            for claim, problem in self._due_reports(outcome, now_s=asyncio.get_running_loop().time()):
                 await self._report(claim, problem)
             changed = asyncio.create_task(self._changed.wait())
-            timeout_s = _RETRY_S if problems else None
+            timeout_s = _RETRY_S if any(outcome.values()) else None
             await asyncio.wait([stopped, changed], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             changed.cancel()
         stopped.cancel()
 
     async def _settle(self, address: str) -> dict[TcpClaim, str]:
-        """Open and close listeners; return what keeps each other claim from its port."""
+        """Open and close listeners; return what keeps each claim from its port, "" where it has it."""
         self._changed.clear()
         problems: dict[TcpClaim, str] = {}
         if self._server.draining:
@@ -106,7 +106,9 @@ class TcpListeners:
             return problems
         owners: dict[int, TcpClaim] = {}
         sharing: dict[int, set[str]] = {}
-        for claim in self._all():
+        # Others may come while a listener is opened.
+        claims = self._all()
+        for claim in claims:
             owner = owners.setdefault(claim.port, claim)
             if owner.is_tls and claim.is_tls:
                 sharing.setdefault(claim.port, set()).add(claim.route)
@@ -123,10 +125,10 @@ class TcpListeners:
                 await self._listen(address, owners[port])
             except OSError as error:
                 why = _problem(error, address, port)
-                problems |= {claim: why for claim in self._all() if claim.port == port and claim not in problems}
+                problems |= {claim: why for claim in claims if claim.port == port and claim not in problems}
             else:
                 self._open[port] = wanted[port]
-        return problems
+        return {claim: problems.get(claim, "") for claim in claims}
 
     def _all(self) -> list[TcpClaim]:
         return sorted(claim for claims in self._claims.values() for claim in claims)
@@ -149,12 +151,11 @@ class TcpListeners:
         site = self._ingress.routes.find(Listener.PUBLIC, host)
         return site is not None and site.route in self._sharing.get(port, ())
 
-    def _due_reports(self, problems: dict[TcpClaim, str], *, now_s: float) -> list[tuple[TcpClaim, str]]:
+    def _due_reports(self, outcome: dict[TcpClaim, str], *, now_s: float) -> list[tuple[TcpClaim, str]]:
         """Claims whose problem has changed, "" for none, and those with an old one."""
         before, self._reported = self._reported, {}
         due: list[tuple[TcpClaim, str]] = []
-        for claim in () if self._server.draining else self._all():
-            problem = problems.get(claim, "")
+        for claim, problem in outcome.items():
             known, since_s = before.get(claim, (None, now_s))
             is_due = known != problem or bool(problem and now_s - since_s >= _REPEAT_S)
             self._reported[claim] = (problem, now_s if is_due else since_s)

@@ -27,7 +27,7 @@ def test_an_app_is_refused_at_the_ports_of_the_system(tmp_path: Path) -> None:
         request.add_header("Host", "evil.default.localhost")
         with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310 - our own address
             found = json.load(response)
-        assert len(found) == 4 + 13
+        assert len(found) == 4 + 15
         assert {name: refusal for name, refusal in found.items() if "status 4" not in refusal} == {}
     finally:
         typed(state, "down")

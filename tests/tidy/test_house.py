@@ -34,13 +34,14 @@ FEATURES: dict[str, tuple[int, int]] = {
     "deploy words, runbooks, logs of gone pods, volumes": (1_000, 5),
     "services that fail first": (20, 0),
     "components of an install, names for pods' users": (250, 2),
-    "slow readers, evicted pods": (500, 2),
-    "memory short, waking ahead": (450, 3),
-    "announced queue-proxies, admission policies": (800, 4),
-    "converted builds, an extra for clusters": (400, 2),
-    "requests and history": (1_600, 9),
-    "overview, pictures of cold starts": (900, 5),
-    "several ports, SNI": (800, 4),
+    "slow readers": (410, 0),
+    "memory short, clock jumps": (370, 3),
+    "admission policies": (440, 1),
+    "converted builds, names of compose services": (380, 2),
+    "recorded requests": (690, 4),
+    "overview, steps of cold starts": (570, 3),
+    "several ports, SNI": (490, 2),
+    "sessions of the own API server": (190, 2),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

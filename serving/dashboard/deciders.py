@@ -35,14 +35,17 @@ _NO_LIMIT = aiohttp.ClientTimeout(total=None, connect=5)
 
 
 async def read_pages(
-    session: aiohttp.ClientSession, urls: str, *, headers: Mapping[str, str] = MappingProxyType({})
+    session: aiohttp.ClientSession, urls: str, *, path: str = "", headers: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
-    """The metrics pages of ``urls`` (separated by commas) by address; {} for "". ``headers`` are those of each query.
+    """The metrics pages of ``urls`` (separated by commas), or their pages at ``path``, by address; {} for "".
+
+    ``headers`` are those of each query.
 
     Raises:
         OSError: no name resolves, or no activator answers.
     """
     asked = [URL(one.strip()) for one in urls.split(",") if one.strip()]
+    asked = [one.with_path(path) for one in asked] if path else asked
     found = await asyncio.gather(*(addresses_of(url) for url in asked), return_exceptions=True)
     errors = [one for one in found if isinstance(one, BaseException)]
     places = [

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
-from yarl import URL
 
 from serving.aio.clock import now_s, wall_s
 from serving.aio.periodic import every
@@ -117,12 +116,11 @@ class Feed:
 
     async def _read_records(self, path: str, kind: type[list[_T]]) -> list[_T]:
         """Read lists in JSON from all activators that answer."""
-        urls = [URL(one.strip()) for one in self._settings.activator_metrics_url.split(",") if one.strip()]
         if self._session is None:
             return []
-        asked = ",".join(str(one.with_path(path)) for one in urls)
+        urls = self._settings.activator_metrics_url
         try:
-            pages = await read_pages(self._session, asked, headers=self._headers())
+            pages = await read_pages(self._session, urls, path=path, headers=self._headers())
             return [one for page in pages.values() for one in msgspec.json.decode(page, type=kind)]
         except (OSError, msgspec.DecodeError) as error:
             _log.debug("records.unread", extra={"path": path, "error": str(error)})

@@ -26,6 +26,8 @@ from serving.scaling.adaptive.policy_story import PolicyStory
 
 _TIMEOUT_S = 30.0
 _TIMEOUT_ELSEWHERE_S = 3.0
+# In the names of ports.
+_PAGE = "-metrics"
 _SAME = "is it that of the same system?"
 
 autoscaler_option = click.option(
@@ -119,6 +121,24 @@ def cluster_token(api: ApiClient) -> str:
             f"the query token in the Secret {system_namespace()}/{QUERY_TOKEN_SECRET} cannot be read: {message_of(found)}"
         )
     return base64.b64decode(found["data"]["token"]).decode()
+
+
+def activator_pages(state_path: Path) -> dict[str, str]:
+    """The addresses of the activators' pages of a running ``serving up``, by activator; none if it does not run."""
+    try:
+        ports = StateFolder(state_path).read_ports()
+    except (OSError, ValueError):
+        return {}
+    names = (name for name in ports if name.startswith("activator") and name.endswith(_PAGE))
+    return {name.removesuffix(_PAGE): f"http://127.0.0.1:{ports[name]}" for name in names}
+
+
+def read_page(url: str, token: str, *, timeout_s: float) -> bytes:
+    """Read a page by its query token. Raises ``OSError``, such as ``HTTPError``."""
+    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - the user's URL
+    with urllib.request.urlopen(asked, timeout=timeout_s) as response:  # noqa: S310 - as above
+        body: bytes = response.read()
+    return body
 
 
 def url_of(port: str, state_path: Path | None) -> str:

@@ -3,7 +3,6 @@
 import json
 import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ import click
 
 from serving.cli.client.api import ApiClient, fail
 from serving.cli.client.output import clock_text
-from serving.cli.client.stats import dashboard_link
+from serving.cli.client.stats import dashboard_link, read_page
 
 _TIMEOUT_S = 30.0
 _BAR_WIDTH = 40
@@ -68,9 +67,7 @@ def _read(link: str, name: str) -> list[dict[str, Any]]:
     token = urllib.parse.parse_qs(page.query).get("token", [""])[0]
     url = f"{page.scheme}://{page.netloc}{page.path.rstrip('/')}/coldstarts?{urllib.parse.urlencode({'name': name})}"
     try:
-        asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - the user's URL
-        with urllib.request.urlopen(asked, timeout=_TIMEOUT_S) as response:  # noqa: S310 - as above
-            found: list[dict[str, Any]] = json.load(response)
+        found: list[dict[str, Any]] = json.loads(read_page(url, token, timeout_s=_TIMEOUT_S))
     except urllib.error.HTTPError as error:
         text = error.read().decode(errors="replace").strip()
         fail(f"the dashboard at {page.netloc} answers {error.code}: {text}")

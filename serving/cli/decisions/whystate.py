@@ -2,8 +2,6 @@
 
 import contextlib
 import datetime as dt
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -13,15 +11,13 @@ from serving.cli.client.api import ApiClient
 from serving.cli.client.objects import condition, last_lines, revisions_of
 from serving.cli.client.output import clock_text
 from serving.cli.client.resources import path_of
-from serving.cli.client.stats import state_token
+from serving.cli.client.stats import activator_pages, read_page, state_token
 from serving.cluster.kinds import HORIZONTAL_POD_AUTOSCALER, REVISION, SERVING_SERVICE
-from serving.home.state import StateFolder
 from serving.model.knative import CONDITION_DORMANT, DORMANT_REASONS, REVISION_LABEL
 from serving.model.objects import Object, condition_of, labels_of, name_of, nested
 from serving.traffic.ejection import EjectionReport
 
 _LOG_LINES = 5
-_PAGE = "-metrics"
 _TIMEOUT_S = 5.0
 
 
@@ -95,24 +91,15 @@ def ejected_lines(state_path: Path, namespace: str, is_ours: Callable[[str], boo
 
 
 def _reports(state_path: Path, namespace: str) -> Iterator[tuple[str, list[EjectionReport]]]:
-    try:
-        ports = StateFolder(state_path).read_ports()
-    except (OSError, ValueError):
-        return
-    for name, port in ports.items():
-        if name.startswith("activator") and name.endswith(_PAGE):
-            yield name.removesuffix(_PAGE), _reports_of(port, namespace, token=state_token(state_path))
-
-
-def _reports_of(port: int, namespace: str, *, token: str) -> list[EjectionReport]:
-    """Read one activator's ejections; empty if it does not respond (`serving doctor` reports that)."""
-    try:
-        url = f"http://127.0.0.1:{port}/ejections/{namespace}"
-        asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(asked, timeout=_TIMEOUT_S) as response:  # noqa: S310 - as above
-            return msgspec.json.decode(response.read(), type=list[EjectionReport])
-    except (OSError, urllib.error.URLError, msgspec.DecodeError):
-        return []
+    token = state_token(state_path)
+    for name, url in activator_pages(state_path).items():
+        try:
+            body = read_page(f"{url}/ejections/{namespace}", token, timeout_s=_TIMEOUT_S)
+            reports = msgspec.json.decode(body, type=list[EjectionReport])
+        except (OSError, msgspec.DecodeError):
+            # `serving doctor` reports one that does not respond.
+            continue
+        yield name, reports
 
 
 def _line(activator: str, one: EjectionReport) -> str:

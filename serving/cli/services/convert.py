@@ -245,9 +245,7 @@ def _converted(documents: Sequence[tuple[str, Any]]) -> Converted:
     for file, document in documents:
         if is_compose(document):
             folder = Path() if file == _STDIN else Path(file).parent
-            part = from_compose(document, folder=folder.absolute(), environment=os.environ)
-            found.builds += part.builds
-            _add(found, part)
+            _add(found, from_compose(document, folder=folder.absolute(), environment=os.environ))
     if any(one.get("kind") in ROUTE_KINDS for _, one in documents):
         _add(found, from_keda([one for _, one in documents]))
     return found
@@ -256,6 +254,7 @@ def _converted(documents: Sequence[tuple[str, Any]]) -> Converted:
 def _add(found: Converted, part: Converted) -> None:
     found.manifests += part.manifests
     found.notes += part.notes
+    found.builds += part.builds
 
 
 def _documents(file: str) -> list[dict[str, Any]]:

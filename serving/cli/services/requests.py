@@ -5,7 +5,6 @@ import http.client
 import time
 import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
 
 import click
@@ -15,12 +14,10 @@ from serving.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.cli.client.completion import complete_service
 from serving.cli.client.output import aligned, clock_text, paint, print_aside
 from serving.cli.client.resources import path_of
-from serving.cli.client.stats import cluster_token, state_token
+from serving.cli.client.stats import activator_pages, cluster_token, read_page, state_token
 from serving.cluster.kinds import REVISION, SERVING_SERVICE
-from serving.home.state import StateFolder
 from serving.traffic.requesthistory import SLOW_AGE_MAX_S, ErrorCause, RequestRecord, RequestReport, merged
 
-_PAGE = "-metrics"
 _TIMEOUT_S = 5.0
 _PERIOD_S = 1.0
 _SHOWN = 20
@@ -84,12 +81,15 @@ class _RequestSources:
 
     def read(self, name: str, *, is_again: bool = False) -> Iterator[RequestReport]:
         """The reports of all activators; ``is_again``: one that does not respond is skipped, as it may be restarting."""
-        urls = self._urls or self._of_state()
+        urls = self._urls
+        if not urls and self._api.state_path is not None:
+            urls = list(activator_pages(self._api.state_path).values())
         problems = []
         for url in urls:
             path = "/".join(urllib.parse.quote(one, safe="") for one in (self._api.namespace, name))
             try:
-                yield from self._ask(f"{url}/requests/{path}")
+                body = read_page(f"{url}/requests/{path}", self._token, timeout_s=_TIMEOUT_S)
+                yield from msgspec.json.decode(body, type=list[RequestReport])
             except urllib.error.HTTPError as error:
                 error.close()
                 if error.code == http.HTTPStatus.UNAUTHORIZED:
@@ -101,20 +101,6 @@ class _RequestSources:
             fail(problems[0] if problems else "no activator is running; start the system with `serving up`")
         for problem in () if is_again else problems:
             print_aside(problem)
-
-    def _of_state(self) -> list[str]:
-        assert self._api.state_path is not None
-        try:
-            ports = StateFolder(self._api.state_path).read_ports()
-        except (OSError, ValueError):
-            return []
-        names = (name for name in ports if name.startswith("activator") and name.endswith(_PAGE))
-        return [f"http://127.0.0.1:{ports[name]}" for name in names]
-
-    def _ask(self, url: str) -> list[RequestReport]:
-        asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {self._token}"})  # noqa: S310 - the user's
-        with urllib.request.urlopen(asked, timeout=_TIMEOUT_S) as response:  # noqa: S310 - as above
-            return msgspec.json.decode(response.read(), type=list[RequestReport])
 
 
 def _explain_nothing(api: ApiClient, name: str) -> None:

@@ -1,6 +1,6 @@
 // What the page knows, and its tables. Everything that comes from outside is set as text, never as markup.
 import { Actions } from "./actions.js";
-import { Charts, clock, make, number } from "./charts.js";
+import { Charts, cells, clock, make, number } from "./charts.js";
 import { ColdStarts } from "./coldstarts.js";
 import { Logs } from "./logs.js";
 import { Nodes } from "./nodes.js";
@@ -169,8 +169,6 @@ function keyed(root, items, update, tag = "tr") {
     else root.insertBefore(node, place);
   }
 }
-
-const cells = (node, ...contents) => node.replaceChildren(...contents.map((one) => make("td", {}, one)));
 
 function revisionState(view, row) {
   if (view.ready === "False") return ["Failed", "bad"];

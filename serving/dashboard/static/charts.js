@@ -25,6 +25,9 @@ export function make(tag, properties = {}, ...children) {
   return found;
 }
 
+// The cells of a table's row.
+export const cells = (node, ...contents) => node.replaceChildren(...contents.map((one) => make("td", {}, one)));
+
 // Whole powers of ten, so that one cold start of seconds leaves answers of milliseconds readable.
 function decades(plot, low, high) {
   const from = Math.floor(Math.log10(Math.max(low ?? 1, 0.1))), to = Math.ceil(Math.log10(Math.max(high ?? 10, 1)));

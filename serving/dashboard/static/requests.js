@@ -1,5 +1,5 @@
 // Requests of a revision: errors by cause, and one of three lists. All texts come from outside and are set as text.
-import { clock, make } from "./charts.js";
+import { cells, clock, make } from "./charts.js";
 
 const PERIOD_MS = 5000, SHOWN_MAX = 50;
 const TONES = { client: "wait", "": "good" };
@@ -86,5 +86,3 @@ function local(at) {
   const two = (value) => String(value).padStart(2, "0");
   return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}T${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
 }
-
-const cells = (node, ...contents) => node.replaceChildren(...contents.map((one) => make("td", {}, one)));

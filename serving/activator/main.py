@@ -377,8 +377,8 @@ def main() -> int:
             texts = {
                 "/ejections/{namespace}": activator.ejections,
                 "/requests/{namespace}/{name}": ingress.recorder.reports,
+                "/coldstarts/{namespace}": ingress.metrics.cold_starts,
             }
-            texts["/coldstarts/{namespace}"] = ingress.metrics.cold_starts
             pages = serve_page(page, where, gate=QueryGate.of_environment(), texts=texts, open_texts=digests)
             async with contextlib.AsyncExitStack() as serving_page, sending, tracing as send:
                 await serving_page.enter_async_context(pages)

@@ -208,16 +208,12 @@ def read_tcp_ports(text: str) -> tuple[TcpPort, ...] | Problem:
     found: dict[int, TcpPort] = {}
     for part in text.split(",") if text else ():
         word, slash, kind = part.strip().partition("/")
-        if (
-            not _PORT.fullmatch(word)
-            or not 0 < int(word) <= _PORT_MAX
-            or kind not in ("", "tls")
-            or bool(kind) != bool(slash)
-        ):
+        number = _port(word)
+        if not number or kind not in ("", "tls") or bool(kind) != bool(slash):
             return Problem(where=_TCP, what=f'"{part.strip()}" in "{text}" is not right', expected=_TCP_EXPECTED)
-        if int(word) in found:
+        if number in found:
             return Problem(where=_TCP, what=f'port {word} is twice in "{text}"', expected="each port once")
-        found[int(word)] = TcpPort(number=int(word), is_tls=bool(kind))
+        found[number] = TcpPort(number=number, is_tls=bool(kind))
     if len(found) > TCP_PORTS_MAX:
         return Problem(where=_TCP, what=f"{len(found)} ports are too many", expected=f"at most {TCP_PORTS_MAX}")
     return tuple(found.values())
@@ -232,10 +228,15 @@ def _tcp_ports(text: str, problems: list[str]) -> tuple[TcpPort, ...]:
 
 
 def _named_port(text: str, problems: list[str]) -> int:
-    if text and (not _PORT.fullmatch(text) or not 0 < int(text) <= _PORT_MAX):
+    number = _port(text)
+    if text and not number:
         problems.append(_problem(NAMED_PORT_ANNOTATION, text, f'a port from 1 to {_PORT_MAX}, as in "8080"'))
-        return 0
-    return int(text or 0)
+    return number
+
+
+def _port(text: str) -> int:
+    """The number of a port; 0 if the text is none."""
+    return int(text) if _PORT.fullmatch(text) and int(text) <= _PORT_MAX else 0
 
 
 def _problem(key: str, text: str, expected: str) -> str:

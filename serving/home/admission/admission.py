@@ -306,11 +306,10 @@ def _annotation_problems(kind: Kind, body: Object, scaling: AutoscalerSettings) 
     if kind in _ROLLED_OUT:
         own = (body.get("metadata") or {}).get("annotations") or {}
         rollout = read_rollout_duration({key: text for key, text in own.items() if isinstance(text, str)})
-        if isinstance(rollout, Problem):
-            yield msgspec.structs.replace(rollout, what=f"{rollout.what}; expected {rollout.expected}")
         ports = read_tcp_ports(str(own.get(TCP_ANNOTATION) or ""))
-        if isinstance(ports, Problem):
-            yield msgspec.structs.replace(ports, what=f"{ports.what}; expected {ports.expected}")
+        for one in (rollout, ports):
+            if isinstance(one, Problem):
+                yield msgspec.structs.replace(one, what=f"{one.what}; expected {one.expected}")
 
 
 def _annotations(kind: Kind, body: Object) -> dict[str, str]:

@@ -206,7 +206,7 @@ class RespondingStream(EngineStream):
         self._note_taken()
         session = self._session
         if self._ahead is not None:
-            self._ahead.set(0 if self.pending is None else len(self.pending))
+            self._ahead.set(self.unread_bytes())
         # All streams of a connection share its line.
         byte_count *= len(session.engine.streams)
         self._read_due_s = session.wiring.read_pace.extend(self._read_due_s, byte_count, self._taken_s)
@@ -217,7 +217,7 @@ class RespondingStream(EngineStream):
         """Count the bytes that wait for the client; return whether more may be written."""
         if self._ahead is None:
             self._ahead = ResponseBuffer(self._session.wiring.buffers)
-        return self._ahead.set(0 if self.pending is None else len(self.pending))
+        return self._ahead.set(self.unread_bytes())
 
     def unread_bytes(self) -> int:
         """Return the written bytes that the client's windows or its connection do not take."""

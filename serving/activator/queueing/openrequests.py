@@ -10,6 +10,7 @@ requests of a slow client are bounded by the share. While others wait, those abo
 """
 
 import math
+import operator
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Generic, TypeVar
@@ -45,12 +46,26 @@ class _ReadProgress(msgspec.Struct, kw_only=True):
     read_bytes: int | None
     since_s: float
 
+    def note(self, read_bytes: int | None, now_s: float) -> None:
+        """Take the present number of bytes."""
+        if read_bytes != self.read_bytes:
+            self.read_bytes, self.since_s = read_bytes, now_s
+
 
 class _SlowClient(msgspec.Struct, Generic[RequestId], kw_only=True):
     """A client with unread responses, or until a time."""
 
     unread: dict[RequestId, _ReadProgress]
     until_s: float
+
+    def stalled_since(self, at_s: float) -> list[RequestId]:
+        """Responses that have to be read and were not since a time, the oldest first."""
+        stalled = [
+            (one.since_s, request)
+            for request, one in self.unread.items()
+            if one.read_bytes is not None and one.since_s <= at_s
+        ]
+        return [request for _, request in sorted(stalled, key=operator.itemgetter(0))]
 
 
 class OpenRequests(Generic[RequestId]):
@@ -135,14 +150,9 @@ class OpenRequests(Generic[RequestId]):
             excess = len(self._taken.get(client, ())) - (limit or math.inf)
             if excess <= 0 or not wait_max_s:
                 continue
-            for progress, request in [(progress, request) for request, progress in slow.unread.items()]:
-                read_bytes = self._view.read_bytes_of(request)
-                if read_bytes != progress.read_bytes:
-                    progress.read_bytes, progress.since_s = read_bytes, now_s
-            stale = [
-                one for one, it in slow.unread.items() if it.read_bytes is not None and it.since_s <= now_s - wait_max_s
-            ]
-            late += sorted(stale, key=lambda one, unread=slow.unread: unread[one].since_s)[: int(excess)]  # type: ignore[misc]
+            for request, progress in slow.unread.items():
+                progress.note(self._view.read_bytes_of(request), now_s)
+            late += slow.stalled_since(now_s - wait_max_s)[: int(excess)]
         return late
 
     def take(self, request: RequestId, client: Hashable) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 _WAIT_S = 60.0
 _POLL_S = 0.1
+_PAGE = "return `${location.href} ${document.readyState} ${document.title}: ${document.body.innerText.slice(0, 400)}`"
 _STARTS_MAX = 5
 # Virtual key codes, and what a key writes.
 _KEYS = {
@@ -42,6 +43,11 @@ class Browser:
         """Run a script in each page that is opened, before the page's own."""
         self._cdp("Page.addScriptToEvaluateOnNewDocument", source=script)
 
+    def block(self, *patterns: str) -> None:
+        """Fail requests to URLs of these patterns from now on, and no others."""
+        self._cdp("Network.enable")
+        self._cdp("Network.setBlockedURLs", urls=patterns)
+
     def run(self, script: str, *arguments: object) -> Any:  # noqa: ANN401 - JSON of the page
         """The result of a script; ``arguments[0]`` is its first argument."""
         return _call("POST", f"{self._url}/execute/sync", {"script": script, "args": list(arguments)})
@@ -54,7 +60,8 @@ class Browser:
         """The first true result of a script."""
         deadline_s = time.monotonic() + _WAIT_S
         while not (found := self.run(script, *arguments)):
-            assert time.monotonic() < deadline_s, f"never true: {script}"
+            if time.monotonic() >= deadline_s:
+                raise AssertionError(f"never true: {script}; the page: {self.run(_PAGE)}")
             time.sleep(_POLL_S)
         return found
 

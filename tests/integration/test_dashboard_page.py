@@ -100,6 +100,28 @@ async def test_a_revision_that_does_not_get_ready_shows_why_on_the_first_screen(
         await seen(stage, capture)
 
 
+@pytest.mark.parametrize(
+    ("file", "is_there"),
+    [
+        ("overview.js", "return document.getElementById('detail').checkVisibility()"),
+        ("style.css", "return getComputedStyle(document.documentElement).getPropertyValue('--ground') !== ''"),
+    ],
+)
+async def test_a_page_without_one_of_its_files_is_loaded_again(file: str, is_there: str) -> None:
+    """Takes a second, the pause of the page."""
+
+    def opened() -> None:
+        with browser() as window:
+            window.block(f"*/{file}")
+            window.open(f"{stage.url}/#default/hello-00002")
+            assert not window.run(is_there)
+            window.block()
+            window.until(is_there)
+
+    async with staged() as stage:
+        await asyncio.to_thread(opened)
+
+
 async def test_a_page_that_is_refused_its_events_connects_again() -> None:
     """Takes 3 s, the pause of the page."""
     first = """

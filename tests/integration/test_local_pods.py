@@ -369,6 +369,16 @@ async def test_a_pod_that_initializes_is_taken_over_and_goes_on_where_it_was(tmp
     assert (shared / "words").read_text() == "one\n"
 
 
+async def test_a_pod_that_is_taken_over_keeps_the_start_of_its_container(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            await machine.start(manifest())
+            before = status_of(await machine.ready())
+        async with controlled(template.state) as machine:
+            assert status_of(await machine.ready())["state"] == before["state"]
+    assert before["state"]["running"]["startedAt"]
+
+
 async def test_a_pod_that_is_gone_is_freed_without_a_look_for_cycles(machine: Machine) -> None:
     await machine.start(manifest())
     await machine.ready()

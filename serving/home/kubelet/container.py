@@ -176,8 +176,7 @@ class ContainerKeeper:
                 )
                 # The command may be installed in the meantime: it is tried again soon.
             else:
-                # The start of a process that was taken over is not known.
-                await self._run_one(self.process, micro_stamp(wall_s()) if is_own else "")
+                await self._run_one(self.process, micro_stamp(wall_s()) if is_own else self.state.started_at)
             if self._stop.is_set() or self.state.is_over:
                 return
             pause_s = pauses.after(now_s() - began_s)

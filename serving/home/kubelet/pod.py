@@ -191,7 +191,9 @@ class PodRun:
     async def _start(self, group: asyncio.TaskGroup, warnings: PodWarnings) -> None:
         """Start all containers as soon as their sources exist, or adopt running ones."""
         if self._note is not None:
-            self._states.update(self._note.states)
+            # What runs is reported again by its keeper.
+            of_note = self._note.states.items()
+            self._states |= {name: msgspec.structs.replace(state, is_running=False) for name, state in of_note}
         revision, sources = await self._setup.read_revision(), await self._sources()
         if sources is None:
             return
@@ -315,7 +317,7 @@ class PodRun:
             if name == self._proxy_name and not state.is_running:
                 self._is_proxy_ready = False
                 self.sleep.report(is_dormant=False)
-            if before is not None and (before.restart_count, before.is_over) != (state.restart_count, state.is_over):
+            if (before or ContainerState()).progress != state.progress:
                 self._keep_note()
         if self.is_ready or state.waiting_reason or state.restart_count:
             self._is_settled.set()

@@ -81,7 +81,7 @@ class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
 
     is_running: bool = False
     started_at: str = ""
-    """The start of the process, in microseconds; "" for one that an earlier control process started."""
+    """The start of the process, in microseconds; "" for one that a version without this field started."""
     is_over: bool = False
     restart_count: int = 0
     exit_code: int | None = None
@@ -89,6 +89,11 @@ class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
     last_lines: str = ""
     waiting_reason: str = "ContainerCreating"
     waiting_message: str = ""
+
+    @property
+    def progress(self) -> tuple[str, int, bool]:
+        """What the next control process must know: the last start, the restarts, and whether it is over."""
+        return self.started_at, self.restart_count, self.is_over
 
 
 def refuse_unsupported(pod: Object, container: Object, *, is_process: bool, has_users: bool) -> None:

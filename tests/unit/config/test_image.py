@@ -26,6 +26,8 @@ RECIPE = (ROOT / "Containerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 GROUPS: dict[str, list[str]] = PROJECT["dependency-groups"]
 GROUP = GROUPS["queue-proxy"]
+# The first test of a target waits for the packages of its image.
+_BUILDS = pytest.mark.timeout(900)
 # Imported only where the operator installed them: the cloud's own clients, and scipy for the component placement.
 OPTIONAL = {"boto3", "botocore", "grpc", "google", "scipy"}
 
@@ -207,6 +209,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.slow
+@_BUILDS
 def test_an_image_holds_its_python_its_packages_and_nothing_to_log_in_with(built: tuple[str, Path]) -> None:
     target, root = built
     listed = json.loads((root / image.SBOM).read_text())["components"]
@@ -224,6 +227,7 @@ def test_an_image_holds_its_python_its_packages_and_nothing_to_log_in_with(built
 
 
 @pytest.mark.slow
+@_BUILDS
 def test_an_image_names_no_folder_of_its_build(built: tuple[str, Path]) -> None:
     _, root = built
     packages = root / "opt"
@@ -239,6 +243,7 @@ def modules_of(target: str) -> list[str]:
 
 
 @pytest.mark.slow
+@_BUILDS
 @pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
 def test_everything_that_runs_in_an_image_can_be_imported_there(built: tuple[str, Path]) -> None:
     target, root = built

@@ -9,7 +9,8 @@ import secrets
 import socket
 from collections.abc import Mapping
 
-_SYSTEM_NAMESPACE = "knative-serving"
+SYSTEM_NAMESPACE = "knative-serving"
+"""The namespace of the system, where nothing else is said."""
 
 
 def new_identity(environment: Mapping[str, str] = os.environ) -> str:
@@ -19,7 +20,7 @@ def new_identity(environment: Mapping[str, str] = os.environ) -> str:
 
 def system_namespace(environment: Mapping[str, str] = os.environ) -> str:
     """The namespace of the system."""
-    return environment.get("SERVING_SYSTEM_NAMESPACE") or _SYSTEM_NAMESPACE
+    return environment.get("SERVING_SYSTEM_NAMESPACE") or SYSTEM_NAMESPACE
 
 
 def user_agent(daemon: str, identity: str) -> str:

@@ -118,6 +118,12 @@ def is_controlled_by(child: object, owner: Object) -> bool:
     return any(one.get("controller") and one.get("uid") == uid_of(owner) for one in references)
 
 
+def controller_uid_of(one: object) -> str:
+    """The uid of the owner that controls an object; "" without one."""
+    references = nested(one, "metadata", "ownerReferences") or ()
+    return next((str(found.get("uid") or "") for found in references if found.get("controller")), "")
+
+
 def conditions_of(one: object) -> list[Object]:
     """``status.conditions``; [] without a status."""
     return nested(one, "status", "conditions") or []

@@ -2,16 +2,31 @@
 
 The store updates it with each change: living uids, their dependents, and a queue of suspects for the collector
 (``home/controllers/garbage.py``). Nothing is deleted here.
+
+The uid of an object that a controller makes again after a restart stays the same. Such an object is not on disk
+(``Kind.durable``), and has an owner or is in the namespace of the system. Its uid follows from its owner's uid, its kind and
+its name, so references to it stay valid. One that is deleted and created again in the same run gets a random uid, as on a
+real API server.
 """
 
+import collections
+import random
+import uuid
+
+from serving.cluster.identity import SYSTEM_NAMESPACE
 from serving.cluster.kinds import NAMESPACE, Kind
 from serving.cluster.workqueue import WorkQueue
 from serving.home.schemas.records import Stored
 from serving.home.store.history import StoreChange
-from serving.model.objects import Key
+from serving.model.objects import Key, Object, controller_uid_of, name_of, namespace_of
 
 Reference = tuple[Kind, Key]
 """An object by its kind, namespace and name."""
+
+# Of any program: it only keeps these uids apart from those that others derive.
+_SPACE = uuid.UUID("6f1a4c1e-8a53-4a0b-9d0a-6f3a5f0d7c55")
+# Deleted objects that are remembered: 1,000 services that come and go have about 8 each.
+_RETIRED_MAX = 8192
 
 
 class Owners:
@@ -74,3 +89,34 @@ class Owners:
         for one in (*waiting, (NAMESPACE, ("", last.key[0]))):
             if one in self._deleting:
                 self.suspects.add(one)
+
+
+class Uids:
+    """Gives each new object its uid. ``dice`` makes the random ones."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self._retired: collections.OrderedDict[str, None] = collections.OrderedDict()
+
+    def new(self, kind: Kind, made: Object) -> str:
+        """The uid of an object with its name and namespace."""
+        derived = _derived(kind, made)
+        if derived and derived not in self._retired:
+            return derived
+        return str(uuid.UUID(int=self._dice.getrandbits(128), version=4))
+
+    def retire(self, kind: Kind, uid: str) -> None:
+        """Remember that an object is gone: its uid is not given again in this run."""
+        if kind.durable:
+            return
+        self._retired[uid] = None
+        if len(self._retired) > _RETIRED_MAX:
+            self._retired.popitem(last=False)
+
+
+def _derived(kind: Kind, made: Object) -> str:
+    owner_uid, namespace = controller_uid_of(made), namespace_of(made)
+    is_made_again = bool(owner_uid) or namespace == SYSTEM_NAMESPACE
+    if kind.durable or not is_made_again or made["metadata"].get("generateName"):
+        return ""
+    return str(uuid.uuid5(_SPACE, "/".join((owner_uid, kind.resource, namespace, name_of(made)))))

@@ -6,12 +6,12 @@ with the content of its journal and the namespaces that always exist.
 
 import logging
 import random
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from serving.aio.clock import stamp
+from serving.cluster.identity import SYSTEM_NAMESPACE
 from serving.cluster.kinds import KINDS, NAMESPACE, Kind
 from serving.cluster.port import Selection
 from serving.cluster.selectors import field_selector, label_selector
@@ -27,7 +27,7 @@ from serving.home.schemas.records import (
 from serving.home.store.durability import durable_part
 from serving.home.store.history import ObjectFilter, StoreChange, StoreLimits, Watch
 from serving.home.store.journal import Journal, JournalEntry
-from serving.home.store.owners import Owners
+from serving.home.store.owners import Owners, Uids
 from serving.home.store.tables import KindTable, ListPage, page_of_token, path_of
 from serving.home.store.writes import fresh
 from serving.model.errors import Gone, Invalid, JournalDamaged, NotFound
@@ -35,7 +35,7 @@ from serving.model.objects import Key, Object
 
 _log = logging.getLogger(__name__)
 
-FIRST_NAMESPACES = ("default", "knative-serving", "kube-system")
+FIRST_NAMESPACES = ("default", SYSTEM_NAMESPACE, "kube-system")
 """Namespaces that exist from the start and cannot be deleted."""
 
 # The alphabet of Kubernetes' generated names: no vowels, hence no words, and no lookalikes.
@@ -66,6 +66,7 @@ class StoreState:
         self.wall_s = wall_s
         self._journal = journal
         self._dice = dice
+        self._uids = Uids(dice)
         self.version = _FIRST_VERSION if journal is None else max(_FIRST_VERSION, journal.start_version)
         self._tables = {kind: KindTable(kind, limits, floor=self.version) for kind in KINDS}
         for kind, whole in _loaded(journal) if journal is not None else ():
@@ -99,13 +100,10 @@ class StoreState:
 
     def fresh(self, kind: Kind, body: Object) -> Object:
         """A new object, not yet applied, with uid, timestamp and, for ``generateName``, a name."""
-        return fresh(
-            kind,
-            body,
-            uid=str(uuid.UUID(int=self._dice.getrandbits(128), version=4)),
-            stamp=stamp(self.wall_s()),
-            suffix="".join(self._dice.choices(_SUFFIX_LETTERS, k=_SUFFIX_LENGTH)),
-        )
+        suffix = "".join(self._dice.choices(_SUFFIX_LETTERS, k=_SUFFIX_LENGTH))
+        made = fresh(kind, body, stamp=stamp(self.wall_s()), suffix=suffix)
+        made["metadata"]["uid"] = self._uids.new(kind, made)
+        return made
 
     def apply(self, kind: Kind, new: Object, metadata: ObjectMetadata, *, is_removal: bool = False) -> Stored:
         """Apply a change. Raises ``Invalid`` if the object is too large, ``Unavailable`` if no versions are left."""
@@ -119,6 +117,8 @@ class StoreState:
         change = StoreChange(table.objects.get(one.key), one, is_removal=is_removal, at_s=self.wall_s())
         table.apply(change)
         self.owners.follow(kind, change)
+        if is_removal:
+            self._uids.retire(kind, one.uid)
         return one
 
     def check_size(self, kind: Kind, encoded: bytes) -> None:

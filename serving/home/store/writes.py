@@ -48,8 +48,8 @@ _POD_GRACE_S = 30
 _NOT_CONTENT = frozenset({"apiVersion", "kind", "metadata", "status"})
 
 
-def fresh(kind: Kind, body: Mapping[str, Any], *, uid: str, stamp: str, suffix: str) -> Object:
-    """A new object from a body. ``suffix`` completes a ``generateName``."""
+def fresh(kind: Kind, body: Mapping[str, Any], *, stamp: str, suffix: str) -> Object:
+    """A new object from a body, without its uid. ``suffix`` completes a ``generateName``."""
     check_type(kind, body)
     given = read_metadata(body)
     if given.resource_version:
@@ -63,7 +63,7 @@ def fresh(kind: Kind, body: Mapping[str, Any], *, uid: str, stamp: str, suffix: 
         metadata["namespace"] = given.namespace or "default"
     else:
         metadata.pop("namespace", None)
-    metadata |= {"uid": uid, "creationTimestamp": stamp}
+    metadata["creationTimestamp"] = stamp
     if kind not in _NO_GENERATION:
         metadata["generation"] = 1
     made: Object = {**body, "apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata}

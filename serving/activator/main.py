@@ -41,7 +41,7 @@ from serving.activator.io.ingress import Ingress
 from serving.activator.io.innerways import InnerWays
 from serving.activator.io.namedports import NamedPorts
 from serving.activator.io.peers import PeerProcesses
-from serving.activator.io.reports import StatsClient, ejection_reports, report_loads
+from serving.activator.io.reports import StatsClient, announcer, ejection_reports, report_loads
 from serving.activator.io.tcplisteners import TcpListeners
 from serving.activator.queueing.outcome import RevisionWake
 from serving.activator.queueing.router import RequestRouter
@@ -116,6 +116,7 @@ class Activator:
             settings, router, Routes(), key=key, draw=draw, clock=self.server.clock, on_wake=self._wake
         )
         self.server.on_held = self.ingress.on_held
+        self.client.on_announced = announcer(router, self.ingress.ticker, self.server.clock)
         inner.reach(self.ingress.endpoints, self.ingress.prober)
         metrics, link = self.ingress.metrics, self.client.link
         metrics.lost_frames = lambda: link.dropped_count

@@ -184,6 +184,8 @@ class AutoscalerDaemon:
                 elsewhere=self.relay.elsewhere,
                 host_names=host_names_of(settings.host_names),
                 reviewer=reviewer,
+                pod=self.autoscaler.pod,
+                announce=self.relay.announce,
                 issuer=CredentialIssuer(key, pod=self.autoscaler.pod, secured=self.secured),
             ),
         )

@@ -11,16 +11,20 @@ import msgspec
 from serving.model.identities import ACTIVATOR, AUTOSCALER, DAEMONS, PodIdentity
 
 CREDENTIALS_PATH = "/credentials"
+ANNOUNCE_PATH = "/announce"
 HEALTH_PATH = "/healthz"
 _STATS_PATH = "/stats"
+# Who asks for these says who it is, and its certificate must agree.
+_NAMED_PATHS = {_STATS_PATH, ANNOUNCE_PATH}
 _POD_NAMES = {"namespace", "revision", "pod"}
 
 
 class StatsPeer(msgspec.Struct, frozen=True, kw_only=True):
-    """The sender of a request: its use of TLS, the SPIFFE id of its certificate ("" without one), whether it is in this pod."""
+    """The sender of a request: its use of TLS, the SPIFFE id of its certificate ("" without one), its address, whether it is in this pod."""
 
     is_tls: bool = False
     identity: str = ""
+    host: str = ""
     is_loopback: bool = False
 
 
@@ -29,13 +33,13 @@ def objection(path: str, names: Mapping[str, str], peer: StatsPeer, *, is_strict
     if path == HEALTH_PATH:
         # Kubelets probe it, and have no certificate.
         return None
-    if not peer.is_tls and is_strict and not (peer.is_loopback and path != _STATS_PATH):
+    if not peer.is_tls and is_strict and not (peer.is_loopback and path not in _NAMED_PATHS):
         return "this needs TLS with a certificate of this installation (system-internal-tls is Enabled)"
     if path == CREDENTIALS_PATH or not peer.is_tls:
         return None
     if not peer.identity:
         return "this needs a certificate of this installation"
-    if path != _STATS_PATH:
+    if path not in _NAMED_PATHS:
         return None if peer.identity in DAEMONS else f"{peer.identity} may not ask this"
     expected = _sender_id(names)
     return None if peer.identity == expected else f"{peer.identity} may not report for {expected or 'this name'}"

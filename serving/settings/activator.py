@@ -126,6 +126,11 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     requests as soon as its queue-proxy answers, up to a second before a kubelet reports it. Default: Knative, true; `serving
     up` sets false, because its pods report readiness at once."""
 
+    announced_pod_max_s: Annotated[float, Knob(key="announced-pod-max", unit=DURATION, low=0, high=60, live=True)] = 5.0
+    """How long a pod that announced itself as ready may be probed, and get requests once it proved its identity, before an
+    EndpointSlice lists it; then it is dropped. 0 waits for slices. Without effect where `probe-unready-pods` is false. Default:
+    ours, 5 s: a kubelet reports the address of a pod up to 2 s after its start."""
+
     stats_url: Annotated[str, Knob(key="stats-url", unit=TEXT)] = "ws://127.0.0.1:6081/stats"
     """Websocket URL of the autoscaler for statistics. Default: ours, the port of `serving up`."""
 

@@ -1,4 +1,6 @@
-"""Frames that pods and activators send to the autoscaler once a second: MessagePack, one frame in one binary message.
+"""Frames between pods, activators and autoscalers: MessagePack, one frame in one binary message.
+
+Pods and activators send statistics once a second; an autoscaler sends activators the pods that announce themselves.
 
 The connection identifies the sender (its token is bound to one pod or one activator), so only a relay names it. Frames are
 maps keyed by field name; unknown keys are ignored, so that an older autoscaler reads a newer pod. A frame of a newer version
@@ -15,7 +17,7 @@ from serving.model.errors import UNREADABLE, InvalidValue
 from serving.model.stat import Amount, Stat
 from serving.model.versions import STAT, FormatVersion, refuse_newer, refuse_newer_text
 
-F = TypeVar("F", "PodStat", "ActivatorStats", "RelayedStats")
+F = TypeVar("F", "PodStat", "ActivatorStats", "RelayedStats", "AnnouncedPod")
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 _UPGRADE = "upgrade the autoscaler before pods and activators (docs/version-skew.md)"
@@ -56,16 +58,28 @@ class RelayedStat(RevisionStat, frozen=True, kw_only=True, omit_defaults=True):
     is_activator: bool = False
 
 
+class AnnouncedPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The frame by which an autoscaler tells activators where a pod takes requests, before a slice says so."""
+
+    namespace: Name
+    revision: Name
+    pod: Name
+    address: Name
+    version: FormatVersion = STAT
+
+
 class RelayedStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A frame that one autoscaler relays to another, in the order of arrival. It is never relayed again."""
 
     stats: list[RelayedStat]
+    announced: list[AnnouncedPod] = []
     version: FormatVersion = STAT
 
 
 _POD_DECODER = msgspec.msgpack.Decoder(PodStat)
 _ACTIVATOR_DECODER = msgspec.msgpack.Decoder(ActivatorStats)
 _RELAYED_DECODER = msgspec.msgpack.Decoder(RelayedStats)
+_ANNOUNCED_DECODER = msgspec.msgpack.Decoder(AnnouncedPod)
 
 
 def encode_pod_stat(stat: PodStat) -> bytes:
@@ -83,6 +97,11 @@ def encode_relayed_stats(stats: RelayedStats) -> bytes:
     return _ENCODER.encode(stats)
 
 
+def encode_announced_pod(announced: AnnouncedPod) -> bytes:
+    """Encode an announcement."""
+    return _ENCODER.encode(announced)
+
+
 def decode_pod_stat(frame: bytes) -> PodStat:
     """Decode a pod's frame. Raises ``InvalidValue`` for any other frame."""
     return _decoded(_POD_DECODER, frame, expected="a statistic of a pod")
@@ -96,6 +115,11 @@ def decode_activator_stats(frame: bytes) -> ActivatorStats:
 def decode_relayed_stats(frame: bytes) -> RelayedStats:
     """Decode another autoscaler's frame. Raises ``InvalidValue`` for any other frame."""
     return _decoded(_RELAYED_DECODER, frame, expected="statistics of an autoscaler")
+
+
+def decode_announced_pod(frame: bytes) -> AnnouncedPod:
+    """Decode an announcement. Raises ``InvalidValue`` for any other frame."""
+    return _decoded(_ANNOUNCED_DECODER, frame, expected="an announced pod")
 
 
 def _decoded(decoder: "msgspec.msgpack.Decoder[F]", frame: bytes, *, expected: str) -> F:

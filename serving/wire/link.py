@@ -1,4 +1,4 @@
-"""A reconnecting websocket: sends frames one way, in order.
+"""A reconnecting websocket: sends frames in order, and hands on those of the peer.
 
 The receiver stamps a statistic when it arrives, so an old one is worthless. A link therefore keeps few frames, replaces the
 oldest by the newest, and counts those that it did not send. Attempts to connect back off with jitter, so that a restarted
@@ -66,6 +66,8 @@ class Link:
         self._token = token
         self._draw = draw
         self._settings = settings or LinkSettings()
+        self.on_frame: Callable[[bytes], None] = lambda _: None
+        """Called with each frame of the peer."""
         self._on_connected = on_connected
         self._network = network
         self._secured = secured
@@ -126,7 +128,7 @@ class Link:
             sending = asyncio.create_task(self._send_all(socket), name=f"send to {self._url}")
             try:
                 self._on_connected()
-                reason = await socket.closed()
+                reason = await socket.closed(self.on_frame)
             finally:
                 self.is_connected = False
                 sending.cancel()

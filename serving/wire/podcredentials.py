@@ -1,4 +1,4 @@
-"""The credentials that an autoscaler issues to a pod, and the request for them."""
+"""What a pod asks of an autoscaler beside its statistics: credentials, and to be announced to the activators."""
 
 import asyncio
 from urllib.parse import urlencode, urlsplit
@@ -36,10 +36,32 @@ async def fetch_credentials(
     Raises:
         OSError: when there is no answer, or a refusal.
     """
+    body = await _ask("credentials", stats_url, names, token=token, network=network, secured=secured)
+    try:
+        return msgspec.json.decode(body, type=IssuedCredentials)
+    except msgspec.MsgspecError as error:
+        raise ConnectionError(f"the autoscaler's credentials cannot be read: {error}") from error
+
+
+async def announce_pod(
+    stats_url: str, names: dict[str, str], *, port: int, token: str, secured: PeerTls | None
+) -> None:
+    """Ask the autoscaler at a stats URL to tell the activators that the pod of ``names`` takes requests at ``port``.
+
+    Raises:
+        OSError: when there is no answer, or a refusal.
+    """
+    await _ask("announce", stats_url, names | {"port": str(port)}, token=token, network="", secured=secured)
+
+
+async def _ask(
+    what: str, stats_url: str, names: dict[str, str], *, token: str, network: str, secured: PeerTls | None
+) -> bytes:
+    """The body of a response with status 200."""
     parts = urlsplit(stats_url)
     host, port = parts.hostname or "", parts.port or _PORT
     head = (
-        f"GET /credentials?{urlencode(names)} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+        f"GET /{what}?{urlencode(names)} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
         f"Authorization: Bearer {token}\r\nConnection: close\r\n\r\n"
     )
     async with asyncio.timeout(_TIMEOUT_S):
@@ -60,8 +82,5 @@ async def fetch_credentials(
     status = head_lines.split(b" ", 2)[1:2]
     if status != [b"200"]:
         why = body.decode("utf-8", "replace").strip()[:200] or head_lines[:100].decode("latin-1") or "no response"
-        raise ConnectionError(f"the autoscaler gave no credentials: {why}")
-    try:
-        return msgspec.json.decode(body, type=IssuedCredentials)
-    except msgspec.MsgspecError as error:
-        raise ConnectionError(f"the autoscaler's credentials cannot be read: {error}") from error
+        raise ConnectionError(f"the autoscaler refused /{what}: {why}")
+    return body

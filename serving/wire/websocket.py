@@ -1,7 +1,7 @@
 """The client side of a websocket to another daemon: the only module that imports the library's client."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,7 +15,7 @@ _HTTP_PORT = 80
 _OPEN_MAX_S = 5.0
 # For the closing handshake, which takes one round trip between two machines of a cluster; the peer may be frozen.
 _CLOSE_MAX_S = 0.5
-# The peer sends nothing; this bounds what it could.
+# The peer sends announced pods, below 1,200 bytes each.
 _MESSAGE_BYTES_MAX = 4096
 
 
@@ -36,10 +36,11 @@ class Websocket:
         except ConnectionClosed as error:
             raise ConnectionError(str(error)) from error
 
-    async def closed(self) -> str:
-        """Wait for the connection to end, and return the reason. Incoming data is discarded."""
-        async for _ in self._connection:
-            pass
+    async def closed(self, on_frame: Callable[[bytes], None]) -> str:
+        """Wait for the connection to end, and return the reason. ``on_frame`` receives the peer's binary messages."""
+        async for message in self._connection:
+            if isinstance(message, bytes):
+                on_frame(message)
         code, reason = self._connection.close_code, self._connection.close_reason
         return f"closed by the peer with {code} {reason}".rstrip()
 

@@ -44,7 +44,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "sessions of the own API server": (190, 2),
     "evicted pods, shares in pods": (450, 2),
     "bounds of work, marks that apps cannot forge": (300, 2),
-    "proof of a pod, announced pods": (450, 3),
+    "proof of a pod, announced pods": (350, 2),
     "fewer writes": (250, 1),
     "names and ids that survive": (400, 2),
     "history on disk": (900, 5),

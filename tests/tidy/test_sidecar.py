@@ -21,10 +21,10 @@ LATE = ("websockets", "serving.proxy.http2", "urllib", "email", "pathlib", "json
 # does not.
 MODULES_MAX = {
     "serving.queueproxy.main": 217,
-    # With the records of requests, which the first request may need.
-    "serving.activator.main": 510,
-    # With goals for latency and budgets, which any revision may have at any time.
-    "serving.autoscaler.main": 661,
+    # With the records of requests, which the first request may need, and announced pods.
+    "serving.activator.main": 511,
+    # With goals for latency and budgets, which any revision may have at any time, and announced pods.
+    "serving.autoscaler.main": 662,
     "serving.controller.main": 470,
     "serving.nodegroup.main": 460,
     "serving.extender.main": 475,

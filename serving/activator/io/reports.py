@@ -1,20 +1,28 @@
-"""Reports load to the autoscaler, each second and at once when a request finds no pod; writes an Event for each ejection."""
+"""Reports load to the autoscaler, each second and at once when a request finds no pod, and takes the pods that it announces."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from urllib.parse import urlencode
 
+from serving.activator.io.forwarding import Ticker
 from serving.activator.io.ingress import Ingress
-from serving.activator.queueing.router import RequestRouter
+from serving.activator.queueing.router import RequestRouter, announce
+from serving.activator.queueing.slices import ServedPod
 from serving.activator.queueing.wake import RevisionLoad
 from serving.aio.mutualtls import PeerTls
 from serving.aio.periodic import every
+from serving.model.errors import InvalidValue
 from serving.model.knative import RevisionKey
 from serving.proxy.forwarding.exchange import Exchange
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.ejection import EjectionReport
-from serving.wire.frames import ActivatorStats, RevisionStat, encode_activator_stats
+from serving.wire.frames import (
+    ActivatorStats,
+    RevisionStat,
+    decode_announced_pod,
+    encode_activator_stats,
+)
 from serving.wire.link import Link
 from serving.wire.tokens import activator_token
 
@@ -43,7 +51,10 @@ class StatsClient:
         url = f"{settings.stats_url}?{urlencode({'activator': settings.name})}"
         token = activator_token(key, name=settings.name)
         # 64 frames are one second of pokes; a connection that far behind accepts no more.
+        self.on_announced: Callable[[RevisionKey, ServedPod], None] = lambda _key, _pod: None
+        """Called with each pod that announced itself as ready to an autoscaler."""
         self.link = Link(url, token=lambda: token, draw=draw, on_connected=on_connected, secured=secured)
+        self.link.on_frame = self._take
 
     def report(self, loads: Iterable[tuple[RevisionKey, RevisionLoad]]) -> None:
         """Queue loads, to be sent as soon as the connection accepts them."""
@@ -60,6 +71,27 @@ class StatsClient:
         ]
         for start in range(0, len(stats), _REVISIONS_PER_FRAME):
             self.link.send(encode_activator_stats(ActivatorStats(stats=stats[start : start + _REVISIONS_PER_FRAME])))
+
+    def _take(self, frame: bytes) -> None:
+        try:
+            announced = decode_announced_pod(frame)
+        except InvalidValue as error:
+            _log.warning("announced.unreadable", extra={"error": str(error)})
+        else:
+            pod = ServedPod(address=announced.address, namespace=announced.namespace, name=announced.pod)
+            self.on_announced((announced.namespace, announced.revision), pod)
+
+
+def announcer(
+    router: RequestRouter[Exchange], ticker: Ticker[Exchange], clock: Callable[[], float]
+) -> Callable[[RevisionKey, ServedPod], None]:
+    """A callback that gives announced pods to the router."""
+
+    def take(key: RevisionKey, pod: ServedPod) -> None:
+        announce(router, key, pod, now_s=clock())
+        ticker.schedule()
+
+    return take
 
 
 def ejection_reports(

@@ -1,6 +1,6 @@
 """The known revisions and their pods; probes of pods that are listed as not ready.
 
-Input: the pods of a revision that its EndpointSlices list as not ready, the answers to probes, and the time. Output: the
+Input: the pods of a revision that its EndpointSlices list as not ready or that announced themselves, the answers to probes, and the time. Output: the
 probes to send now, and the pods that may be given requests although the slices do not say so yet. A kubelet probes a pod
 once a second, and its answer travels through two objects to the slice; the queue-proxy answers as soon as the app is ready.
 
@@ -16,6 +16,7 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
+from serving.activator.queueing.announced import AnnouncedPods
 from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.slices import ServedPod, SliceIndex
 from serving.model.knative import RevisionKey
@@ -74,6 +75,12 @@ class UnreadyPods:
                 address: known if (known := before.get(address)) and known.pod == pod else _UnreadyPod(pod, now_s)
                 for address, pod in pods.items()
             }
+
+    def hurry(self, key: RevisionKey, address: str, now_s: float) -> None:
+        """Probe an announced pod at once, and then as often as a new one."""
+        one = self._pods.get(key, {}).get(address)
+        if one is not None:
+            one.since_s = one.due_s = now_s
 
     def forget(self, key: RevisionKey) -> None:
         """Drop a revision without requests."""
@@ -136,12 +143,13 @@ def _pause_s(one: _UnreadyPod, now_s: float) -> float:
 
 
 class RevisionDirectory:
-    """All revisions and slices. ``slices`` and ``unready`` change by calls of their own."""
+    """All revisions and slices. ``slices``, ``unready`` and ``announced`` change by calls of their own."""
 
-    __slots__ = ("_revisions", "slices", "unready")
+    __slots__ = ("_revisions", "announced", "slices", "unready")
 
     def __init__(self) -> None:
         self._revisions: dict[RevisionKey, ServedRevision] = {}
+        self.announced = AnnouncedPods()
         self.slices = SliceIndex()
         self.unready = UnreadyPods()
 
@@ -163,6 +171,7 @@ class RevisionDirectory:
     def remove_revision(self, key: RevisionKey) -> ServedRevision | None:
         """Remove a revision and return it."""
         self.unready.forget(key)
+        self.announced.forget(key)
         return self._revisions.pop(key, None)
 
     def slot_count(self, key: RevisionKey) -> int:
@@ -174,8 +183,23 @@ class RevisionDirectory:
         """The pods of a revision that may get requests, by address."""
         return self.slices.pods_of(key) | self.unready.confirmed(key)
 
+    def announce(self, key: RevisionKey, pod: ServedPod, now_s: float, *, until_s: float) -> bool:
+        """Take a pod that announced itself; False if its revision is unknown or a slice lists it as ready."""
+        if key not in self._revisions or pod.address in self.slices.pods_of(key):
+            return False
+        self.announced.forget_ended(now_s)
+        self.unready.hurry(key, pod.address, now_s)
+        return self.announced.add(key, pod, until_s=until_s)
+
     def watch_unready(self, key: RevisionKey, now_s: float, *, is_on: bool) -> None:
-        """Probe the not-ready pods of a revision with requests, if ``is_on`` and a probe alone can confirm readiness."""
+        """Probe the not-ready pods of a revision with requests, if ``is_on`` and a probe alone can confirm readiness.
+
+        These are the pods that slices list as not ready, and those that announced themselves.
+        """
         revision = self._revisions.get(key)
-        is_probed = is_on and revision is not None and not revision.kubelet_decides
-        self.unready.set_pods(key, self.slices.unready_of(key) if is_probed else {}, now_s)
+        if not is_on or revision is None or revision.kubelet_decides:
+            self.unready.set_pods(key, {}, now_s)
+            return
+        unready = self.slices.unready_of(key)
+        listed = [*self.slices.pods_of(key).values(), *unready.values()]
+        self.unready.set_pods(key, unready | self.announced.candidates(key, listed, now_s), now_s)

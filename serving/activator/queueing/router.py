@@ -26,7 +26,7 @@ from serving.activator.queueing.outcome import (
 )
 from serving.activator.queueing.readiness import PodProbe, RevisionDirectory
 from serving.activator.queueing.revisions import ServedRevision
-from serving.activator.queueing.slices import ServedSlice
+from serving.activator.queueing.slices import ServedPod, ServedSlice
 from serving.activator.queueing.throttler import RevisionThrottler
 from serving.activator.queueing.wake import RevisionLoad, forgotten
 from serving.model.knative import RevisionKey
@@ -237,12 +237,14 @@ class RequestRouter(Generic[RequestId]):
         if self.slots is not None:
             keys.update(self.slots.due(now_s))
         throttlers = [one for key in keys if (one := self.throttlers.get(key)) is not None]
+        announced = self.directory.announced
+        found = self._set_pods([one.key for one in throttlers if announced.has_changed(one.key, now_s)], now_s)
         outcomes = [self._complete(one, now_s, dispatches=one.readmit(now_s)) for one in throttlers]
         if self.slots is not None:
             for key in keys:
                 self.slots.settle(key, now_s)
         return RoutingOutcome(
-            dispatches=[dispatch for one in outcomes for dispatch in one.dispatches],
+            dispatches=[*found, *(dispatch for one in outcomes for dispatch in one.dispatches)],
             rejections=[rejection for one in outcomes for rejection in one.rejections],
             wakes=[wake for one in outcomes for wake in one.wakes],
             probes=[probe for one in outcomes for probe in one.probes],
@@ -337,9 +339,17 @@ class RequestRouter(Generic[RequestId]):
         probe_due_s = unready.next_due_s(key, is_waiting=is_waiting)
         cuts = throttler.readers.late(now_s)
         readers_due_s = now_s + _READERS_PERIOD_S if throttler.readers.is_watched else None
-        dues_s = (unknown_until_s, wake_due_s, throttler.next_due_s(), probe_due_s, readers_due_s)
+        announced_due_s = self.directory.announced.next_end_s(key)
+        dues_s = (unknown_until_s, wake_due_s, throttler.next_due_s(), probe_due_s, readers_due_s, announced_due_s)
         due_s = min((due_s for due_s in dues_s if due_s is not None), default=math.inf)
         # Each report checks all revisions anyway; later due times would only pile up.
         if due_s <= now_s + 2 * settings.report_period_s:
             self.schedule.schedule_at(key, due_s)
         return RoutingOutcome(dispatches=dispatches, rejections=rejections, wakes=wakes, probes=probes, cuts=cuts)
+
+
+def announce(router: RequestRouter[RequestId], key: RevisionKey, pod: ServedPod, *, now_s: float) -> None:
+    """Probe an announced pod soon, for a bounded time until a slice lists it."""
+    until_s = now_s + router.settings.announced_pod_max_s
+    if until_s > now_s and router.directory.announce(key, pod, now_s, until_s=until_s):
+        router.schedule.schedule_tick(key)

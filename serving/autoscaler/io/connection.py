@@ -13,6 +13,7 @@ from typing import Protocol, cast
 import msgspec
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request, Response
+from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from serving.autoscaler.io.senders import Sender
@@ -127,10 +128,12 @@ class StatsConnection(asyncio.Protocol):
         # uvloop's transports are none of asyncio's classes.
         self._transport = cast("asyncio.Transport", transport)
         name = transport.get_extra_info("peername")
+        host = name[0] if isinstance(name, tuple) else ""
         self.peer = StatsPeer(
             is_tls=bool(transport.get_extra_info("sslcontext")),
             identity=transport.get_extra_info("identity", ""),
-            is_loopback=isinstance(name, tuple) and (name[0].startswith("127.") or name[0] == "::1"),
+            host=host,
+            is_loopback=host.startswith("127.") or host == "::1",
         )
         self._server.opened(self)
 
@@ -225,6 +228,12 @@ class StatsConnection(asyncio.Protocol):
         if self._transport.get_write_buffer_size() > _FOLLOWER_BYTES_MAX:
             self.abort()
         return not self._transport.is_closing()
+
+    def send(self, frame: bytes) -> None:
+        """Send a binary message to an open websocket; any other connection ignores it."""
+        if self._protocol.state is State.OPEN and self._transport is not None:
+            self._protocol.send_binary(frame)
+            self._send()
 
     def end(self, code: CloseCode) -> None:
         """Send a close frame and close the connection."""

@@ -14,7 +14,7 @@ from serving.model.errors import InvalidValue
 from serving.model.knative import RevisionKey
 from serving.model.stat import Stat
 from serving.scaling.scaler.scaler import StatSource
-from serving.wire.frames import decode_activator_stats, decode_pod_stat, decode_relayed_stats
+from serving.wire.frames import AnnouncedPod, decode_activator_stats, decode_pod_stat, decode_relayed_stats
 
 # Longest transit time in seconds. An older report describes other requests.
 LATE_AFTER_S = 3.0
@@ -69,6 +69,8 @@ class ServerCounts(msgspec.Struct, kw_only=True):
     replaced_connections: int = 0
     silent_connections: int = 0
     unauthorized_connections: int = 0
+    announced_pods: int = 0
+    refused_announcements: int = 0
     refused_connections: int = 0
     relayed_stats: int = 0
 
@@ -174,16 +176,22 @@ class ActivatorSender(Sender):
 
 
 class AutoscalerSender(Sender):
-    """Another autoscaler of this installation, relaying stats. An empty frame is its heartbeat."""
+    """Another autoscaler of this installation, relaying stats and announced pods. An empty frame is its heartbeat."""
 
-    __slots__ = ()
+    __slots__ = ("_announce",)
 
-    def __init__(self, counts: ServerCounts, relayed: Record, *, name: str) -> None:
+    def __init__(
+        self, counts: ServerCounts, relayed: Record, *, name: str, announce: Callable[[AnnouncedPod], None]
+    ) -> None:
         identity = ("autoscaler", name)
         super().__init__(counts, relayed, name=name, identity=identity, frames_max=_AUTOSCALER_FRAMES_PER_S_MAX)
+        self._announce = announce
 
     def _take(self, frame: bytes, at_s: float) -> None:
-        for reported in decode_relayed_stats(frame).stats:
+        relayed = decode_relayed_stats(frame)
+        for announced in relayed.announced:
+            self._announce(announced)
+        for reported in relayed.stats:
             self._counts.relayed_stats += 1
             self._record(
                 (reported.namespace, reported.revision),

@@ -18,7 +18,7 @@ from serving.model.knative import RevisionKey
 from serving.model.stat import Stat
 from serving.scaling.revision import Group
 from serving.scaling.scaler.scaler import StatSource
-from serving.wire.frames import RelayedStat, RelayedStats, encode_relayed_stats
+from serving.wire.frames import AnnouncedPod, RelayedStat, RelayedStats, encode_relayed_stats
 from serving.wire.peers import Peers
 from serving.wire.tokens import autoscaler_token
 
@@ -117,6 +117,13 @@ class Relay:
             owner = shards.owner(shards.of(self._group((names["namespace"], names["revision"]))))
             return "" if owner is None else owner.address
         return "" if shards.held else next(iter(shards.owners().values()), "")
+
+    def announce(self, pod: AnnouncedPod) -> None:
+        """Pass an announced pod on to every connected autoscaler, for the activators that are connected to it."""
+        if self.peers is not None and (names := self.peers.connected):
+            frame = encode_relayed_stats(RelayedStats(stats=[], announced=[pod]))
+            for name in names:
+                self.peers.send(name, frame)
 
     def greet(self) -> None:
         """Send a heartbeat to every connected autoscaler."""

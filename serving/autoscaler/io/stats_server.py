@@ -6,6 +6,7 @@ connection identifies the sender, so a frame reports for its sender only. A fram
 too late or too often is counted and dropped; the connection stays, so that a bad frame costs one pod one second. A new connection
 of the same pod takes the place of the old one.
 
+``/announce`` tells the activators that a pod which has proved its name takes requests, and where (``announcements.py``).
 ``/credentials`` gives a pod that has proved its name a certificate, and a token by which it names itself to other services.
 ``/healthz`` reports whether the cluster has been listed, ``/metrics`` all counts, ``/decisions?namespace=&revision=`` the last
 decisions with their reasons; ``&follow`` streams them as events. ``/policies?namespace=&revision=`` reports the savings of the
@@ -26,15 +27,19 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
 from serving.aio.clock import now_s
+from serving.autoscaler.announcements import AnnouncementPace, announcement_of
 from serving.autoscaler.decision_events import DecisionBook, parse_target
 from serving.autoscaler.io.connection import StatsConnection
 from serving.autoscaler.io.pod_credentials import CredentialIssuer
 from serving.autoscaler.io.senders import ActivatorSender, AutoscalerSender, PodSender, Record, Sender, ServerCounts
 from serving.autoscaler.io.token_reviewer import TokenReviewer
-from serving.autoscaler.peer_rules import objection
+from serving.autoscaler.peer_rules import ANNOUNCE_PATH, objection
 from serving.autoscaler.token_review import PodClaim, claim_of
 from serving.metrics.hosts import is_own_host
 from serving.metrics.queries import REFUSED_HEADERS, QueryGate
+from serving.model.nodata import NoData
+from serving.model.objects import Object
+from serving.wire.frames import AnnouncedPod, encode_announced_pod
 from serving.wire.tokens import activator_token, autoscaler_token, matches, pod_token, revision_token
 
 # Listen backlog of an own socket: all pods reconnect at once after a restart.
@@ -42,6 +47,7 @@ _BACKLOG = 4096
 # Seconds between checks for silent connections; clients ping every 20 s.
 _CHECK_PERIOD_S = 15.0
 _BEARER = "Bearer "
+_UNSEEN = "this pod has not been seen yet; try again\n"
 _NO_TOKEN = "a token for just this name is needed\n"  # noqa: S105 - a message
 # An autoscaler sends a heartbeat every half second.
 _RECEIVED_WITHIN_S = 2.5
@@ -54,7 +60,8 @@ class SharedStats(msgspec.Struct, frozen=True, kw_only=True):
     autoscaler that answers a query, "" for this one. ``host_names`` are accepted in Host headers beside those of ``hosts``.
     ``reviewer`` judges tokens that are not derived from the key; without one they are refused. ``issuer`` makes the credentials
     of pods; with its inner TLS the port speaks that beside plain HTTP.
-    ``queries`` judges who may query; None refuses all.
+    ``queries`` judges who may query; None refuses all. ``pod`` finds a pod as last seen; ``announce`` passes announced pods on to other
+    autoscalers.
     """
 
     relayed: Record | None = None
@@ -63,6 +70,8 @@ class SharedStats(msgspec.Struct, frozen=True, kw_only=True):
     reviewer: TokenReviewer | None = None
     issuer: CredentialIssuer | None = None
     queries: QueryGate | None = None
+    pod: Callable[[str, str], Object | None] = lambda _namespace, _name: None
+    announce: Callable[[AnnouncedPod], None] = lambda _: None
 
 
 class StatsServer:
@@ -87,6 +96,8 @@ class StatsServer:
         self.host_names = sharing.host_names
         self.reviewer = sharing.reviewer
         self.issuer = sharing.issuer
+        self._pod, self._announce = sharing.pod, sharing.announce
+        self._pace = AnnouncementPace()
         self._key = key
         self._decisions = decisions
         self._page = page
@@ -160,24 +171,21 @@ class StatsServer:
     def respond(self, protocol: ServerProtocol, request: Request, connection: StatsConnection) -> Response | None:
         """The response to a request's head; a switch to websockets for authenticated peers. None: it follows later."""
         path, names = parse_target(request.path)
+        port = names.pop("port", "") if path == ANNOUNCE_PATH else ""
         secured = self.issuer.secured if self.issuer is not None else None
         if secured is not None:
             refusal = objection(path, names, connection.peer, is_strict=secured.settings.is_strict)
             if refusal is not None:
                 self.counts.unauthorized_connections += 1
                 return protocol.reject(http.HTTPStatus.FORBIDDEN, f"{refusal}\n")
+        asked: dict[str, Callable[[Sender | None], Response]] = {
+            "/stats": lambda sender: self._connect_sender(protocol, request, connection, sender=sender),
+            "/credentials": lambda sender: self._issue(protocol, connection, sender),
+            ANNOUNCE_PATH: lambda sender: self._take_announcement(protocol, connection, sender, port=port),
+        }
+        if path in asked:
+            return self._let_in(request, connection, asked[path], names=names)
         match path:
-            case "/stats":
-                return self._let_in(
-                    request,
-                    connection,
-                    lambda sender: self._connect_sender(protocol, request, connection, sender=sender),
-                    names=names,
-                )
-            case "/credentials":
-                return self._let_in(
-                    request, connection, lambda sender: self._issue(protocol, connection, sender), names=names
-                )
             case "/healthz":
                 status = http.HTTPStatus.OK if self._is_well() else http.HTTPStatus.SERVICE_UNAVAILABLE
                 return protocol.reject(status, "ok\n" if status == http.HTTPStatus.OK else "not synced yet\n")
@@ -247,8 +255,37 @@ class StatsServer:
         claim = PodClaim(namespace=namespace, revision=revision, pod=pod)
         credentials = self.issuer.issue(claim, is_tls=connection.peer.is_tls)
         if credentials is None:
-            return protocol.reject(http.HTTPStatus.SERVICE_UNAVAILABLE, "this pod has not been seen yet; try again\n")
+            return protocol.reject(http.HTTPStatus.SERVICE_UNAVAILABLE, _UNSEEN)
         return _typed(protocol, credentials, "application/json")
+
+    def _take_announcement(
+        self, protocol: ServerProtocol, connection: StatsConnection, sender: Sender | None, *, port: str
+    ) -> Response:
+        if not isinstance(sender, PodSender):
+            self.counts.unauthorized_connections += 1
+            return protocol.reject(http.HTTPStatus.UNAUTHORIZED, _NO_TOKEN)
+        namespace, revision, pod = sender.identity
+        seen = self._pod(namespace, pod)
+        if seen is None:
+            return protocol.reject(http.HTTPStatus.SERVICE_UNAVAILABLE, _UNSEEN)
+        claim = PodClaim(namespace=namespace, revision=revision, pod=pod)
+        address = announcement_of(claim, seen, host=connection.peer.host, port=port)
+        if isinstance(address, NoData):
+            self.counts.refused_announcements += 1
+            return protocol.reject(http.HTTPStatus.FORBIDDEN, f"this needs {address.missing}\n")
+        if self._pace.is_due((namespace, pod), now_s()):
+            self.counts.announced_pods += 1
+            announced = AnnouncedPod(namespace=namespace, revision=revision, pod=pod, address=address)
+            self.notify_activators(announced)
+            self._announce(announced)
+        return protocol.reject(http.HTTPStatus.OK, "announced\n")
+
+    def notify_activators(self, announced: AnnouncedPod) -> None:
+        """Send an announced pod to all activators that are connected here."""
+        frame = encode_announced_pod(announced)
+        for connection in self._senders.values():
+            if isinstance(connection.sender, ActivatorSender):
+                connection.send(frame)
 
     def _connect_sender(
         self, protocol: ServerProtocol, request: Request, connection: StatsConnection, *, sender: Sender | None
@@ -280,7 +317,8 @@ class StatsServer:
             sender: Sender = ActivatorSender(self.counts, self.record, name=names["activator"])
         elif names.keys() == {"autoscaler"}:
             expected = [autoscaler_token(self._key, name=names["autoscaler"])]
-            sender = AutoscalerSender(self.counts, self.relayed, name=names["autoscaler"])
+            name = names["autoscaler"]
+            sender = AutoscalerSender(self.counts, self.relayed, name=name, announce=self.notify_activators)
         elif names.keys() == {"namespace", "revision", "pod"}:
             of = {"namespace": names["namespace"], "revision": names["revision"]}
             expected = [pod_token(self._key, **of, pod=names["pod"]), revision_token(self._key, **of)]

@@ -18,7 +18,7 @@ from serving.queueproxy.io.appmetrics import watch_gauges
 from serving.queueproxy.io.credentials import Credentials
 from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.io.readiness import ReadinessPipe, watch_app
-from serving.queueproxy.io.stats import dormant_frame, report_stats, stats_link
+from serving.queueproxy.io.stats import announce, dormant_frame, report_stats, stats_link
 from serving.queueproxy.metrics import series
 from serving.queueproxy.podspec import Address, PodSpec
 from serving.wire.link import Link
@@ -95,6 +95,7 @@ class PodService:
         self._spec, self._pod, self._front, self._pipe, self._numbers = spec, pod, front, pipe, numbers
         self._credentials = credentials
         self._link: Link | None = None
+        self._is_announced = False
         if spec.stats_url:
             secured = credentials.secured
             self._link = stats_link(spec, draw=random.random, on_connected=self._connected, secured=secured)
@@ -124,6 +125,11 @@ class PodService:
             admin.readiness_changed()
             known.set()
             pod.wake()
+            # On one machine the pipe has just said so.
+            if ready and self._link is not None and spec.ready_fd is None and not self._is_announced:
+                self._is_announced = True
+                announcing = announce(spec, secured=self._credentials.secured, draw=random.random)
+                tasks.append(group.create_task(announcing, name="announce"))
 
         def drained() -> None:
             pipe.push(ready=False, drained=True)

@@ -12,6 +12,7 @@ from serving.aio.periodic import every
 from serving.model.stat import UNFROZEN_MAX
 from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.podspec import PodSpec
+from serving.traffic.backoff import backoff_s
 from serving.traffic.meter import stat_of
 from serving.wire.frames import PodStat, encode_pod_stat
 from serving.wire.link import Link, LinkSettings
@@ -19,6 +20,9 @@ from serving.wire.link import Link, LinkSettings
 _LOG = logging.getLogger(__name__)
 # The last statistic says that the pod is empty; the autoscaler forgets the pod soon anyway.
 _FLUSH_S = 0.5
+# Tries of an announcement, in about a second.
+_ANNOUNCEMENTS_MAX = 5
+_RETRY_FIRST_S = 0.05
 
 
 def stats_link(
@@ -95,6 +99,23 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
     await every(period_s, beat, stop=stop, on_error=on_error)
     await beat()
     await link.flush(_FLUSH_S)
+
+
+async def announce(spec: PodSpec, *, secured: PeerTls | None, draw: Callable[[], float]) -> None:
+    """Tell the activators through the autoscaler that this pod is ready; a cluster's API says so up to a second later."""
+    from serving.wire.podcredentials import announce_pod  # noqa: PLC0415 - only pods of a cluster announce themselves
+
+    assert spec.stats_url is not None
+    names = {"namespace": spec.namespace, "revision": spec.revision, "pod": spec.pod}
+    for failure_count in range(1, _ANNOUNCEMENTS_MAX + 1):
+        try:
+            await announce_pod(spec.stats_url, names, port=spec.listen[1], token=stats_token(spec), secured=secured)
+        except OSError as error:
+            # The slice will list this pod: nothing is lost but time.
+            _LOG.info("pod.not-announced", extra={"error": str(error), "tries": failure_count})
+            await asyncio.sleep(backoff_s(failure_count, first_s=_RETRY_FIRST_S, max_s=1.0) * (0.5 + draw()))
+        else:
+            return
 
 
 def dormant_frame(idle_s: float, unfrozen: str) -> bytes:

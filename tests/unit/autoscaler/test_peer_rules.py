@@ -21,6 +21,7 @@ def of(identity: str) -> StatsPeer:
         ("/healthz", {}, PLAIN),
         ("/credentials", POD_NAMES, STRANGER),
         ("/stats", POD_NAMES, of(POD)),
+        ("/announce", POD_NAMES, of(POD)),
         ("/stats", {"activator": "a"}, of(ACTIVATOR)),
         ("/stats", {"autoscaler": "b"}, of(AUTOSCALER)),
         ("/decisions", {}, of(DASHBOARD)),
@@ -36,6 +37,8 @@ def test_strict_lets_in(path: str, names: dict[str, str], peer: StatsPeer) -> No
     [
         ("/stats", POD_NAMES, PLAIN, "needs TLS"),
         ("/stats", POD_NAMES, LOOPBACK, "needs TLS"),
+        ("/announce", POD_NAMES, LOOPBACK, "needs TLS"),
+        ("/announce", POD_NAMES | {"pod": "front-y"}, of(POD), "may not report for"),
         ("/credentials", POD_NAMES, PLAIN, "needs TLS"),
         ("/decisions", {}, PLAIN, "needs TLS"),
         ("/stats", POD_NAMES, STRANGER, "needs a certificate"),

@@ -9,14 +9,17 @@ from serving.model.errors import InvalidValue, NewerFormat
 from serving.model.versions import STAT
 from serving.wire.frames import (
     ActivatorStats,
+    AnnouncedPod,
     PodStat,
     RelayedStat,
     RelayedStats,
     RevisionStat,
     decode_activator_stats,
+    decode_announced_pod,
     decode_pod_stat,
     decode_relayed_stats,
     encode_activator_stats,
+    encode_announced_pod,
     encode_pod_stat,
     encode_relayed_stats,
 )
@@ -43,6 +46,17 @@ def test_what_is_passed_on_is_read_as_it_was_written() -> None:
         assert decode_relayed_stats(encode_relayed_stats(stats)) == stats
     with pytest.raises(InvalidValue, match="statistics of an autoscaler"):
         decode_relayed_stats(encode_pod_stat(POD))
+
+
+def test_an_announced_pod_is_read_as_it_was_written_and_a_newer_one_is_refused() -> None:
+    pod = AnnouncedPod(namespace="default", revision="r", pod="p", address="10.1.0.7:8012")
+    assert decode_announced_pod(encode_announced_pod(pod)) == pod
+    newer = msgspec.structs.asdict(pod) | {"zone": "a"}
+    assert decode_announced_pod(msgspec.msgpack.encode(newer)) == pod, "an unknown field is ignored"
+    with pytest.raises(NewerFormat):
+        decode_announced_pod(msgspec.msgpack.encode(newer | {"version": STAT + 1}))
+    with pytest.raises(InvalidValue, match="an announced pod"):
+        decode_announced_pod(encode_pod_stat(POD))
 
 
 def test_a_key_of_a_newer_pod_is_overlooked() -> None:

@@ -37,6 +37,22 @@ def test_a_pod_is_probed_at_once_while_requests_wait() -> None:
     assert made.next_due_s(KEY, is_waiting=True) is None
 
 
+def test_an_announced_pod_is_probed_at_once_and_often() -> None:
+    made, now_s = unready("p", "q"), 0.0
+    made.hurry(OTHER, "p", 0.0)
+    made.hurry(KEY, "unknown", 0.0)
+    for now_s in (0.0, 3.0):
+        made.due(KEY, now_s, is_waiting=True)
+        for address in ("p", "q"):
+            note_reply(made, address, now_s, is_ready=False)
+    assert made.due(KEY, 3.05, is_waiting=True) == []
+    made.hurry(KEY, "p", 3.05)
+    assert addresses(made.due(KEY, 3.05, is_waiting=True)) == ["p"]
+    # A probe that was under way when it became ready is followed by another soon.
+    note_reply(made, "p", 3.06, is_ready=False)
+    assert made.next_due_s(KEY, is_waiting=True) == pytest.approx(3.07)
+
+
 def test_no_pod_is_probed_for_nothing() -> None:
     made = unready("p")
     assert made.due(KEY, 0.0, is_waiting=False) == []

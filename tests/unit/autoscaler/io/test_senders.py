@@ -17,7 +17,7 @@ from serving.autoscaler.io.senders import (
 from serving.model.knative import RevisionKey
 from serving.model.stat import Stat
 from serving.scaling.scaler.scaler import StatSource
-from serving.wire.frames import PodStat, encode_pod_stat
+from serving.wire.frames import AnnouncedPod, PodStat, encode_pod_stat
 
 Recorded = list[tuple[RevisionKey, Stat, StatSource]]
 REVISION = {"namespace": "default", "revision": "r"}
@@ -99,7 +99,15 @@ async def test_an_activators_frame_sets_its_load_and_nothing_else() -> None:
 
 
 async def test_a_relayed_report_keeps_its_sender_and_is_stamped_on_receipt() -> None:
-    frame = {"stats": [REVISION | {"sender": "p", "concurrency": 2.0, "at_s": 7.0, "ended_count": 3.0}]}
-    key, stat, source = await recorded(lambda record: AutoscalerSender(ServerCounts(), record, name="b"), frame)
+    pod = REVISION | {"pod": "p", "address": "10.1.0.7:8012"}
+    announced: list[AnnouncedPod] = []
+    frame: dict[str, Any] = {
+        "stats": [REVISION | {"sender": "p", "concurrency": 2.0, "at_s": 7.0, "ended_count": 3.0}],
+        "announced": [pod],
+    }
+    key, stat, source = await recorded(
+        lambda record: AutoscalerSender(ServerCounts(), record, name="b", announce=announced.append), frame
+    )
     assert (key, source, stat.pod, stat.ended_count) == (("default", "r"), StatSource.POD, "p", 3.0)
+    assert announced == [AnnouncedPod(namespace="default", revision="r", pod="p", address="10.1.0.7:8012")]
     assert stat.at_s != frame["stats"][0]["at_s"]

@@ -1,0 +1,71 @@
+"""Decides whether a ready pod is announced to activators, and at which address.
+
+Input: the claim that a connection has proved, the pod as last seen, and the address from which the connection comes. Output: the
+address for the activators, or the reason to refuse it. A pod names only a port: its address is that of its connection, so it cannot
+name another's. A kubelet may write the address to the API up to a second later; once it has, both must be the same.
+"""
+
+import ipaddress
+
+from serving.autoscaler.token_review import PodClaim
+from serving.model.knative import REVISION_LABEL, RevisionKey
+from serving.model.nodata import NoData
+from serving.model.objects import Object, labels_of
+
+_PORT_MAX = 65_535
+_ENDED = {"Succeeded", "Failed"}
+# A pod that is refused tries again after 50 ms; one that was passed on need not be passed on again so soon.
+_PERIOD_S = 1.0
+_KNOWN_MAX = 4_096
+
+
+def announcement_of(claim: PodClaim, pod: Object, *, host: str, port: str) -> str | NoData:
+    """Where a pod takes requests; ``NoData`` with the reason if it may not be announced.
+
+    The pod p at 10.1.0.7 with port "8012": 10.1.0.7:8012.
+    """
+    status = pod.get("status") or {}
+    revision = labels_of(pod).get(REVISION_LABEL)
+    if revision != claim.revision:
+        return NoData(missing=f"a pod of revision {claim.revision}: it is one of {revision}")
+    if "deletionTimestamp" in pod["metadata"] or status.get("phase") in _ENDED:
+        return NoData(missing="a pod that does not end")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):
+        return NoData(missing=f"a port from 1 to {_PORT_MAX}, and not {port[:10]!r}")
+    address = _address_of(host)
+    known = [one["ip"] for one in status.get("podIPs") or ()] or [ip for ip in (status.get("podIP"),) if ip]
+    if known and address not in [_address_of(one) for one in known]:
+        return NoData(missing=f"a connection from {' or '.join(known)}, the pod's address: it comes from {host}")
+    # Such a connection comes from inside of this pod, such as by kubectl port-forward.
+    if address is None or (not known and (address.is_loopback or address.is_link_local)):
+        return NoData(missing=f"a connection from a pod's address, and not from {host}")
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
+def _address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address in a text; an IPv4 address of a socket for both families is that address."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+class AnnouncementPace:
+    """Lets each pod be announced once a second."""
+
+    __slots__ = ("_last_s",)
+
+    def __init__(self) -> None:
+        self._last_s: dict[RevisionKey, float] = {}
+
+    def is_due(self, pod: RevisionKey, now_s: float) -> bool:
+        """Whether to pass on the announcement of a pod now, by its namespace and name."""
+        last_s = self._last_s.get(pod)
+        if last_s is not None and now_s - last_s < _PERIOD_S:
+            return False
+        if len(self._last_s) >= _KNOWN_MAX:
+            self._last_s.clear()
+        self._last_s[pod] = now_s
+        return True

@@ -1,0 +1,227 @@
+"""Announcements of pods over real sockets."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+from websockets.asyncio.client import connect
+
+from serving.activator.main import Activator
+from serving.activator.routing.sites import Listener
+from serving.autoscaler.main import AutoscalerDaemon
+from serving.cluster.kinds import POD, REVISION
+from serving.queueproxy import main as queueproxy
+from serving.queueproxy.podspec import PodSpec, Probe
+from serving.settings.activator import ActivatorSettings
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.queueproxy import QueueProxySettings
+from serving.wire.frames import AnnouncedPod, decode_announced_pod
+from serving.wire.tokens import activator_token, revision_secret, revision_token
+from tests.eventually import until
+from tests.integration.activator_stage import PodServer, send_request
+from tests.integration.activator_stage import Store as ServiceStore
+from tests.integration.autoscaler_stage import KEY, NAME, Store
+from tests.integration.proxy.peers import free_socket
+from tests.integration.test_autoscaler_sharing import paired
+
+OTHER = "other-00001"
+OF = {"namespace": "default", "revision": NAME, "pod": "p"}
+TOKEN = revision_token(KEY, namespace="default", revision=NAME)
+SETTINGS = AutoscalerSettings(stats_address="127.0.0.1:0", activator_address="127.0.0.1:1")
+
+
+async def add_pod(store: Store, daemon: AutoscalerDaemon, name: str, *, address: str) -> None:
+    """A pod that is not ready, whose address the API has and no slice."""
+    await store.add_pod(name, ready=False)
+    await store.cluster.patch(POD, "default", name, patch={"status": {"podIP": address}}, subresource="status")
+    await until(lambda: (daemon.autoscaler.pod("default", name) or {"status": {}})["status"].get("podIP"))
+
+
+async def announce(
+    daemon: AutoscalerDaemon, names: dict[str, str] | None = None, *, token: str = TOKEN, host: str = "127.0.0.1"
+) -> tuple[int, str]:
+    """Announce a pod from a host of this machine: status and text."""
+    query = "&".join(f"{name}={value}" for name, value in (OF | (names or {})).items())
+    head = f"GET /announce?{query}&port=8012 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n\r\n"
+    reader, writer = await asyncio.open_connection(*daemon.address, local_addr=(host, 0))
+    writer.write(head.encode())
+    raw = (await reader.read()).decode()
+    writer.close()
+    return int(raw.split()[1]), raw.partition("\r\n\r\n")[2].strip()
+
+
+@contextlib.asynccontextmanager
+async def announcements_at(daemon: AutoscalerDaemon, name: str = "a") -> AsyncIterator[list[AnnouncedPod]]:
+    """The announcements that a connected activator gets."""
+    url = "ws://{}:{}/stats?activator={}".format(*daemon.address, name)
+    headers = {"Authorization": f"Bearer {activator_token(KEY, name=name)}"}
+    found: list[AnnouncedPod] = []
+    async with connect(url, additional_headers=headers, proxy=None) as connection:
+
+        async def listen() -> None:
+            async for frame in connection:
+                assert isinstance(frame, bytes)
+                found.append(decode_announced_pod(frame))
+
+        listening = asyncio.create_task(listen())
+        yield found
+        # A pong comes after all frames of before.
+        await (await connection.ping())
+        listening.cancel()
+
+
+@contextlib.asynccontextmanager
+async def autoscaler() -> AsyncIterator[tuple[Store, AutoscalerDaemon]]:
+    """An autoscaler with a pod of a revision, and one of another revision."""
+    store, other = Store(), Store(name=OTHER)
+    other.cluster = store.cluster
+    await store.fill(scale=1)
+    await other.fill(scale=1)
+    daemon, stop = AutoscalerDaemon(SETTINGS, store.cluster, key=KEY), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(daemon.run(stop))
+        await daemon.is_serving.wait()
+        await add_pod(store, daemon, "p", address="127.0.0.1")
+        await add_pod(other, daemon, "stranger", address="127.0.0.3")
+        try:
+            yield store, daemon
+        finally:
+            stop.set()
+    await store.cluster.close()
+
+
+async def test_a_ready_pod_is_announced_with_the_address_of_its_connection() -> None:
+    async with autoscaler() as (_, daemon):
+        async with announcements_at(daemon) as frames, announcements_at(daemon, "b") as others:
+            assert await announce(daemon) == (200, "announced")
+            assert await announce(daemon) == (200, "announced")
+        assert (
+            frames == others == [AnnouncedPod(namespace="default", revision=NAME, pod="p", address="127.0.0.1:8012")]
+        ), "once a second"
+
+
+@pytest.mark.parametrize(
+    ("names", "host", "status", "why"),
+    [
+        ({"revision": OTHER, "pod": "stranger"}, "127.0.0.3", 401, "a token for just this name"),
+        ({"namespace": "shop"}, "127.0.0.1", 401, "a token for just this name"),
+        ({"pod": "stranger"}, "127.0.0.3", 403, f"a pod of revision {NAME}: it is one of {OTHER}"),
+        ({}, "127.0.0.3", 403, "a connection from 127.0.0.1, the pod's address"),
+        ({"pod": "invented"}, "127.0.0.1", 503, "has not been seen"),
+        ({"address": "10.0.0.1:8012"}, "127.0.0.1", 401, "a token for just this name"),
+        ({"pod": "a/b"}, "127.0.0.1", 401, "a token for just this name"),
+    ],
+)
+async def test_a_pod_announces_only_itself(names: dict[str, str], host: str, status: int, why: str) -> None:
+    async with autoscaler() as (_, daemon):
+        async with announcements_at(daemon) as frames:
+            found, text = await announce(daemon, names, host=host)
+        assert (found, why in text, frames) == (status, True, []), text
+
+
+async def test_only_pods_announce() -> None:
+    async with autoscaler() as (_, daemon), announcements_at(daemon) as frames:
+        assert (await announce(daemon, token="made up"))[0] == 401  # noqa: S106 - no secret
+        reader, writer = await asyncio.open_connection(*daemon.address)
+        token = activator_token(KEY, name="z")
+        writer.write(f"GET /announce?activator=z&port=1 HTTP/1.1\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+        assert b" 401 " in await reader.readline()
+        writer.close()
+        assert frames == []
+
+
+async def test_activators_at_another_autoscaler_get_it_once() -> None:
+    async with paired(SETTINGS) as pair:
+        await pair.store.add_pod("p", ready=False)
+        await pair.store.cluster.patch(
+            POD, "default", "p", patch={"status": {"podIP": "127.0.0.1"}}, subresource="status"
+        )
+        daemon = pair.other
+        await until(lambda: (daemon.autoscaler.pod("default", "p") or {"status": {}})["status"].get("podIP"))
+        async with announcements_at(pair.owner) as there, announcements_at(daemon) as here:
+            assert (await announce(daemon))[0] == 200
+            await until(lambda: there)
+        assert [frame.pod for frame in there] == [frame.pod for frame in here] == ["p"]
+
+
+async def test_a_request_reaches_a_pod_that_no_slice_lists() -> None:
+    async with autoscaler() as (store, daemon), activator(store, daemon) as public:
+        async with queue_proxy(store, daemon, secret=await secret_of(store)) as app:
+            response = await send_request(public, "/first")
+        assert (response.status, response.body) == (200, "app")
+        assert [head.split()[1] for head in app.heads] == ["/first"]
+
+
+async def test_an_announced_pod_without_the_secret_of_the_revision_gets_no_request() -> None:
+    async with autoscaler() as (store, daemon), activator(store, daemon, queue_wait_max_s=2.0) as public:
+        async with queue_proxy(store, daemon, secret="0" * 64) as app:
+            response = await send_request(public, "/first")
+        # Probes reach the app of a pod that does not know the secret; the request does not.
+        assert (response.status, [head for head in app.heads if " /first " in head]) == (503, [])
+        assert daemon.server.numbers["stats_announced_pods_total"] == 1
+
+
+async def secret_of(store: Store) -> str:
+    revision = await store.cluster.get(REVISION, "default", NAME)
+    return revision_secret(KEY, namespace="default", uid=revision["metadata"]["uid"])
+
+
+@contextlib.asynccontextmanager
+async def activator(
+    store: Store, daemon: AutoscalerDaemon, *, queue_wait_max_s: float = 60.0
+) -> AsyncIterator[tuple[str, int]]:
+    """An activator of a cluster; gives its public address."""
+    settings = ActivatorSettings(
+        stats_url="ws://{}:{}/stats".format(*daemon.address),
+        public_address="127.0.0.1:0",
+        inner_address="127.0.0.1:0",
+        secrets_of="revision",
+        queue_wait_max_s=queue_wait_max_s,
+        drain_grace_s=0.2,
+        drain_lag_s=0.0,
+    )
+    one, stop = Activator(settings, store.cluster, key=KEY), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(one.run(stop))
+        await one.is_serving.wait()
+        await ServiceStore(store.cluster).route({"revisionName": NAME, "percent": 100})
+        await until(lambda: one.ingress.routes.find(Listener.PUBLIC, "hello.default.localhost"))
+        await until(lambda: one.client.link.is_connected)
+        try:
+            yield one.addresses[Listener.PUBLIC]
+        finally:
+            stop.set()
+
+
+@contextlib.asynccontextmanager
+async def queue_proxy(store: Store, daemon: AutoscalerDaemon, *, secret: str) -> AsyncIterator[PodServer]:
+    """The queue-proxy of the pod p before an app; gives the app."""
+    del store
+    app = PodServer("app")
+    await app.start()
+    sockets = {"requests": free_socket(), "admin": free_socket()}
+    address = sockets["requests"].getsockname()
+    spec = PodSpec(
+        namespace="default",
+        revision=NAME,
+        pod="p",
+        app=("127.0.0.1", app.port),
+        listen=address,
+        admin=sockets["admin"].getsockname(),
+        readiness=Probe(),
+        secret=secret,
+        stats_url="ws://{}:{}/stats".format(*daemon.address),
+        stats_token=TOKEN,
+        settings=QueueProxySettings(drain_lag_s=0.0, drain_grace_s=2.0),
+    )
+    for one in sockets.values():
+        one.close()
+    stop = asyncio.Event()
+    running = asyncio.create_task(queueproxy.serve(spec, stop))
+    try:
+        yield app
+    finally:
+        stop.set()
+        await running
+        await app.stop()

@@ -1,0 +1,83 @@
+"""The address at which a pod is announced."""
+
+from typing import Any
+
+import pytest
+
+from serving.autoscaler import announcements
+from serving.autoscaler.announcements import AnnouncementPace, announcement_of
+from serving.autoscaler.token_review import PodClaim
+from serving.model.nodata import NoData
+
+CLAIM = PodClaim(namespace="default", revision="hello-00001", pod="p")
+
+
+def pod(*, revision: str = "hello-00001", is_ending: bool = False, **status: Any) -> dict[str, Any]:  # noqa: ANN401
+    metadata: dict[str, Any] = {"name": "p", "labels": {"serving.knative.dev/revision": revision}}
+    if is_ending:
+        metadata["deletionTimestamp"] = "2026-11-26T19:00:00Z"
+    return {"metadata": metadata, "status": status}
+
+
+def address_of(seen: dict[str, Any], host: str, port: str = "8012") -> str:
+    found = announcement_of(CLAIM, seen, host=host, port=port)
+    return found.missing if isinstance(found, NoData) else found
+
+
+def test_the_address_is_that_of_the_connection() -> None:
+    assert address_of(pod(), "10.1.0.7") == "10.1.0.7:8012"
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("::ffff:10.1.0.7", "10.1.0.7:8012"), ("fd00::7", "[fd00::7]:8012")],
+)
+def test_addresses_of_both_families(host: str, address: str) -> None:
+    assert address_of(pod(), host) == address
+
+
+@pytest.mark.parametrize(
+    "status",
+    [{"podIP": "10.1.0.7"}, {"podIP": "fd00::7", "podIPs": [{"ip": "fd00::7"}, {"ip": "10.1.0.7"}]}],
+)
+def test_a_known_address_must_be_that_of_the_connection(status: dict[str, Any]) -> None:
+    assert address_of(pod(**status), "10.1.0.7") == "10.1.0.7:8012"
+    assert address_of(pod(**status), "10.1.0.8").endswith("the pod's address: it comes from 10.1.0.8")
+
+
+def test_a_pod_with_a_loopback_address_may_use_it() -> None:
+    assert address_of(pod(podIP="127.64.0.3"), "127.64.0.3") == "127.64.0.3:8012"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "169.254.1.1", "", "/run/socket"])
+def test_what_is_no_address_of_a_pod_is_refused(host: str) -> None:
+    assert address_of(pod(), host) == f"a connection from a pod's address, and not from {host}"
+
+
+@pytest.mark.parametrize("port", ["", "0", "65536", "-1", "8012;", "٣", "80.12"])
+def test_what_is_no_port_is_refused(port: str) -> None:
+    assert address_of(pod(), "10.1.0.7", port).startswith("a port from 1 to 65535")
+
+
+def test_a_pod_of_another_revision_is_refused() -> None:
+    assert address_of(pod(revision="other-00001"), "10.1.0.7") == (
+        "a pod of revision hello-00001: it is one of other-00001"
+    )
+
+
+@pytest.mark.parametrize("seen", [pod(is_ending=True), pod(phase="Failed"), pod(phase="Succeeded")])
+def test_a_pod_that_ends_is_refused(seen: dict[str, Any]) -> None:
+    assert address_of(seen, "10.1.0.7") == "a pod that does not end"
+
+
+def test_a_pod_is_passed_on_once_a_second() -> None:
+    pace = AnnouncementPace()
+    assert [pace.is_due(("default", "p"), now_s) for now_s in (0.0, 0.9, 1.0)] == [True, False, True]
+    assert pace.is_due(("default", "q"), 1.0)
+
+
+def test_what_the_pace_knows_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announcements, "_KNOWN_MAX", 2)
+    pace = AnnouncementPace()
+    assert all(pace.is_due(("default", name), 0.0) for name in ("a", "b", "c"))
+    assert pace.is_due(("default", "a"), 0.1), "forgotten, so it is passed on again"

@@ -359,7 +359,9 @@ def test_who_has_more_than_one_pod_keeps_one_through_a_drain() -> None:
     assert {spec["maxUnavailable"] for spec in budgets.values()} <= {1}
     for one in deployments:
         if one["metadata"]["name"] in several:
-            assert "podAntiAffinity" in pod_of(one)["affinity"]
+            (spread,) = pod_of(one)["topologySpreadConstraints"]
+            assert spread["labelSelector"]["matchLabels"] == {"app.kubernetes.io/name": one["metadata"]["name"]}
+            assert spread["matchLabelKeys"] == ["pod-template-hash"]
 
 
 def test_a_service_finds_ports_of_pods_that_are_there() -> None:

@@ -7,6 +7,8 @@
 ``SERVING_TEST_NODE_PREVIOUS_IMAGE``          image of the version before, for the upgrade; empty: no such test
 ``SERVING_TEST_NODE_PREVIOUS_TREE``           a checkout of that version, whose ``serving install`` installs it
 ``SERVING_TEST_NODE_INGRESS``                 HOST:PORT of the Service ``activator``; empty: its cluster address
+``SERVING_TEST_NODE_SECOND``                  name of a node that may be lost; empty: no such tests
+``SERVING_TEST_NODE_SECOND_COMMAND``          does ``up``, ``kill``, ``cut`` or ``join`` to it; ``second_node.sh`` is one
 ============================================  ======================================================================
 """
 
@@ -15,10 +17,11 @@ import collections
 import contextlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,9 @@ _PREFIX = "SERVING_TEST_NODE_"
 _PATIENCE_S = 300.0
 _PERIOD_S = 0.2
 _REQUEST_TIMEOUT_S = 120.0
+# Where a node may be lost, a client repeats a request as a proxy in front would: a connection may lead to a node that is gone.
+_ATTEMPT_TIMEOUT_S = 5.0
+_ATTEMPTS = 12
 # Short, so that a service is at zero soon.
 _ANNOTATIONS = {"autoscaling.knative.dev/window": "10s"}
 
@@ -51,6 +57,8 @@ class Load(msgspec.Struct):
 
     responses: collections.Counter[str] = msgspec.field(default_factory=collections.Counter)
     failures: list[str] = []
+    repeated: int = 0
+    longest_s: float = 0.0
 
     @property
     def count(self) -> int:
@@ -69,6 +77,12 @@ class NodeStage:
         self._previous_tree = os.environ.get(f"{_PREFIX}PREVIOUS_TREE", "")
         self._folder = folder
         self._ingress = os.environ.get(f"{_PREFIX}INGRESS", "")
+        self.second = os.environ.get(f"{_PREFIX}SECOND", "")
+        self._second_command = shlex.split(os.environ.get(f"{_PREFIX}SECOND_COMMAND", ""))
+
+    def change_second(self, verb: str) -> None:
+        """Bring the second node up, kill it, or cut its network and join it again."""
+        subprocess.run([*self._second_command, verb], check=True, capture_output=True)
 
     def install(self, *options: str, code: int = 0, tree: str = str(ROOT)) -> str:
         """``serving install`` of a checkout; its output."""
@@ -154,33 +168,45 @@ class NodeStage:
         return self._ingress
 
     @contextlib.asynccontextmanager
-    async def loaded(self, name: str, *, per_s: float = 20.0, path: str = "/?ms=50") -> AsyncIterator[Load]:
-        """Requests at a steady pace during the context, on persistent connections; all are awaited."""
+    async def loaded(
+        self, name: str, *, per_s: float = 20.0, path: str = "/?ms=50", repeats: bool = False
+    ) -> AsyncIterator[Load]:
+        """Requests at a steady pace during the context, on persistent connections; all are awaited.
+
+        ``repeats``: the client sends a request again whose connection failed.
+        """
         load = Load()
         stop = asyncio.Event()
-        timeout = aiohttp.ClientTimeout(total=_REQUEST_TIMEOUT_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
-            sending = asyncio.create_task(self._send(session, load, stop, name=name, per_s=per_s, path=path))
+        timeout = aiohttp.ClientTimeout(total=_ATTEMPT_TIMEOUT_S if repeats else _REQUEST_TIMEOUT_S)
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+            attempts = _ATTEMPTS if repeats else 1
+
+            async def send() -> None:
+                await self._request(session, load, name=name, path=path, attempts=attempts)
+
+            sending = asyncio.create_task(_at_pace(send, stop, per_s=per_s))
             try:
                 yield load
             finally:
                 stop.set()
                 await sending
 
-    async def _send(
-        self, session: aiohttp.ClientSession, load: Load, stop: asyncio.Event, *, name: str, per_s: float, path: str
+    async def _request(
+        self, session: aiohttp.ClientSession, load: Load, *, name: str, path: str, attempts: int
     ) -> None:
-        async with asyncio.TaskGroup() as group:
-            while not stop.is_set():
-                group.create_task(self._request(session, load, name=name, path=path))
-                await asyncio.sleep(1 / per_s)
-
-    async def _request(self, session: aiohttp.ClientSession, load: Load, *, name: str, path: str) -> None:
-        try:
-            status, body = await self.send_get(name, path, session=session)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            load.failures.append(f"{time.strftime('%T')} {error!r}")
-            return
+        begun_s, response = time.monotonic(), None
+        while response is None:
+            try:
+                response = await self.send_get(name, path, session=session)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                attempts -= 1
+                if not attempts:
+                    load.failures.append(f"{time.strftime('%T')} {error!r}")
+                    return
+                load.repeated += 1
+        load.longest_s = max(load.longest_s, time.monotonic() - begun_s)
+        status, body = response
         if status == 200:
             load.responses[body.split(" pod ")[0]] += 1
         else:
@@ -205,6 +231,16 @@ class NodeStage:
     def host(self, name: str) -> str:
         """The public host of a service or of a tag of it."""
         return f"{name}.{SPACE}.{DOMAIN}"
+
+
+async def _at_pace(send: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event, *, per_s: float) -> None:
+    """Start requests at a steady pace until ``stop``, a late one at once; await them all."""
+    due_s = time.monotonic()
+    async with asyncio.TaskGroup() as group:
+        while not stop.is_set():
+            group.create_task(send())
+            due_s = max(due_s + 1 / per_s, time.monotonic() - 1.0)
+            await asyncio.sleep(due_s - time.monotonic())
 
 
 def service(name: str, image: str, *, version: str = "1", port_name: str = "", **annotations: str) -> Object:

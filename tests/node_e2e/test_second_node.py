@@ -1,0 +1,144 @@
+"""A node is drained, killed with all its pods, and cut off, under load. Requests that may be repeated do not fail.
+
+Each daemon has a pod on both nodes, and the leaders are on the node that is lost.
+"""
+
+import asyncio
+import functools
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from serving.model.objects import condition_of
+from tests.node_e2e.stage import SYSTEM, Load, NodeStage, in_namespace, is_named, service
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(
+        not is_named() or not os.environ.get("SERVING_TEST_NODE_SECOND"),
+        reason="needs a cluster with a node that may be lost: SERVING_TEST_NODE_SECOND names none",
+    ),
+]
+PER_S = float(os.environ.get("SERVING_TEST_NODE_PER_S", "100"))
+LEASES = {"controller": "controller", "autoscaler": "autoscaler-bucket-00-of-01"}
+# So long a node is away that is cut off: longer than the control plane waits until it calls it not ready (40 s).
+AWAY_S = 60.0
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def installed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NodeStage]:
+    """The installed system. It is removed at the end."""
+    made = NodeStage(tmp_path_factory.mktemp("nodes"))
+    await asyncio.to_thread(made.install_present)
+    with in_namespace(made):
+        yield made
+    await asyncio.to_thread(made.install, "--uninstall", "--with-services", "--wait", "--timeout", "10m")
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def stage(installed: NodeStage) -> NodeStage:
+    """Two ready nodes with a pod of each daemon, and the leaders on the second."""
+    await asyncio.to_thread(installed.change_second, "join")
+    await asyncio.to_thread(installed.change_second, "up")
+    await installed.until(lambda: is_node_ready(installed), "the second node is not ready")
+    installed.kubectl("uncordon", installed.second)
+    for daemon in ("activator", *LEASES):
+        installed.kubectl("-n", SYSTEM, "rollout", "restart", f"deployment/{daemon}")
+        installed.kubectl("-n", SYSTEM, "rollout", "status", f"deployment/{daemon}", "--timeout=5m")
+        assert len(set(nodes_of(installed, daemon).values())) == 2
+    for daemon in LEASES:
+        is_led = functools.partial(leads_on_second, installed, daemon)
+        await installed.until(is_led, f"no {daemon} leads on the second node")
+    return installed
+
+
+def is_node_ready(stage: NodeStage) -> bool:
+    found = [one for one in stage.get("nodes")["items"] if one["metadata"]["name"] == stage.second]
+    return any(condition_of(one, "Ready").get("status") == "True" for one in found)
+
+
+def nodes_of(stage: NodeStage, daemon: str) -> dict[str, str]:
+    """The node of each pod of a daemon that is not ending."""
+    found = stage.get("pods", "-l", f"app.kubernetes.io/name={daemon}", namespace=SYSTEM)["items"]
+    return {
+        one["metadata"]["name"]: one["spec"].get("nodeName", "")
+        for one in found
+        if not one["metadata"].get("deletionTimestamp") and one["status"]["phase"] == "Running"
+    }
+
+
+def leads_on_second(stage: NodeStage, daemon: str) -> bool:
+    """Whether the leader is on the second node. One on another node is deleted."""
+    lease = stage.get("lease", LEASES[daemon], namespace=SYSTEM)
+    nodes, holder = nodes_of(stage, daemon), (lease["spec"].get("holderIdentity") or "").partition("_")[0]
+    if nodes.get(holder) == stage.second:
+        return True
+    if holder in nodes and len(nodes) == 2:
+        stage.kubectl("-n", SYSTEM, "delete", "pod", holder, "--wait=false")
+    return False
+
+
+async def deployed(stage: NodeStage, name: str) -> None:
+    """A service with pods on both nodes."""
+    stage.apply(service(name, stage.image, min_scale="4"))
+    await stage.ready(name)
+    await stage.until(lambda: stage.ready_count(name) == 4, "four pods")
+    assert len({one["spec"]["nodeName"] for one in stage.pods(name)}) == 2
+
+
+async def assert_scales(stage: NodeStage, name: str) -> None:
+    """A new service becomes ready and goes to zero: the daemons that are left work."""
+    stage.apply(service(name, stage.image))
+    await stage.ready(name)
+    await stage.at_zero(name)
+
+
+def assert_unharmed(load: Load, what: str) -> None:
+    print(f"{what}: {load.count} requests, {load.repeated} repeated, longest {load.longest_s:.1f} s")  # noqa: T201 - a figure
+    assert load.failures == []
+    assert load.count > PER_S
+
+
+async def seen_more(stage: NodeStage, load: Load, seconds: float) -> None:
+    """Wait for the requests of some more seconds."""
+    goal = load.count + seconds * PER_S
+    await stage.until(lambda: load.count >= goal, "too few responses")
+
+
+async def test_a_node_is_drained(stage: NodeStage) -> None:
+    await deployed(stage, "drained")
+    async with stage.loaded("drained", per_s=PER_S) as load:
+        await seen_more(stage, load, 2)
+        options = ["--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=10m"]
+        await asyncio.to_thread(stage.kubectl, "drain", stage.second, *options)
+        await stage.until(lambda: stage.ready_count("drained") == 4, "four pods")
+        await seen_more(stage, load, 5)
+    assert_unharmed(load, "drained")
+    await assert_scales(stage, "after-drain")
+
+
+async def test_a_node_is_killed_with_all_its_pods(stage: NodeStage) -> None:
+    await deployed(stage, "killed")
+    async with stage.loaded("killed", per_s=PER_S, repeats=True) as load:
+        await seen_more(stage, load, 2)
+        await asyncio.to_thread(stage.change_second, "kill")
+        await asyncio.gather(seen_more(stage, load, AWAY_S), assert_scales(stage, "after-kill"))
+        await asyncio.to_thread(stage.change_second, "up")
+        await stage.until(lambda: is_node_ready(stage), "the second node is not ready")
+        await seen_more(stage, load, 5)
+    assert_unharmed(load, "killed")
+
+
+async def test_a_node_is_cut_off(stage: NodeStage) -> None:
+    await deployed(stage, "cut")
+    async with stage.loaded("cut", per_s=PER_S, repeats=True) as load:
+        await seen_more(stage, load, 2)
+        await asyncio.to_thread(stage.change_second, "cut")
+        await asyncio.gather(seen_more(stage, load, AWAY_S), assert_scales(stage, "after-cut"))
+        await asyncio.to_thread(stage.change_second, "join")
+        await stage.until(lambda: is_node_ready(stage), "the second node is not ready")
+        await seen_more(stage, load, 5)
+    assert_unharmed(load, "cut off")

@@ -76,7 +76,7 @@ async def _serve_websocket(key: str, reader: asyncio.StreamReader, writer: async
 
 
 async def _serve_http2(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """gRPC: what a call sends comes back. Frames are read without their header blocks, which nothing here depends on."""
+    """Echo gRPC calls. Header blocks are not read: nothing here depends on them."""
     await reader.readexactly(len(b"SM\r\n\r\n"))
     writer.write(_frame(_SETTINGS, 0, 0))
     bodies: dict[int, bytes] = {}

@@ -248,6 +248,8 @@ AUTOSCALER_METRICS = (
     _counter("autoscaler_stats_silent_connections_total", "Connections that were cut because nothing came."),
     _counter("autoscaler_stats_unauthorized_connections_total", "Connections without the right token."),
     _counter("autoscaler_stats_refused_connections_total", "Connections beyond the most that are kept."),
+    _counter("autoscaler_stats_announced_pods_total", "Ready pods that were announced to the activators."),
+    _counter("autoscaler_stats_refused_announcements_total", "Announcements with a wrong address, token or pod."),
     _counter("autoscaler_token_reviews_total", "Questions to the API server whose a pod's token is."),
     _counter("autoscaler_token_reviews_failed_total", "Of those, without an answer, or not asked because of too many."),
     _counter("autoscaler_token_claims_refused_total", "Pods whose token was not theirs, or not good."),

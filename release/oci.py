@@ -97,7 +97,7 @@ def pack(root: Path, archive: Path, image: Image) -> str:
         "layers": [_put(blobs, _LAYER, layer) for layer in packed],
         "annotations": dict(labels),
     }
-    described = _put(blobs, _MANIFEST, _json(manifest)) | {"annotations": {"org.opencontainers.image.ref.name": name}}
+    described = _put(blobs, _MANIFEST, _json(manifest)) | {"annotations": names_of(name)}
     files = {
         "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
         "index.json": _json({"schemaVersion": 2, "mediaType": _INDEX, "manifests": [described]}),
@@ -109,6 +109,16 @@ def pack(root: Path, archive: Path, image: Image) -> str:
             entry.size, entry.mtime, entry.mode = len(content), epoch_s, 0o644
             out.addfile(entry, io.BytesIO(content))
     return str(described["digest"])
+
+
+def names_of(name: str) -> dict[str, str]:
+    """The annotations that name an image, of its entry in the index.
+
+    containerd stores an image under its own annotation, unchanged, and the kubelet asks for the name in full. podman and skopeo
+    read the other one. Source: containerd 2.3, core/images/annotations.go.
+    """
+    full = name if "/" in name else f"docker.io/library/{name}"
+    return {"io.containerd.image.name": full, "org.opencontainers.image.ref.name": name}
 
 
 def _put(blobs: dict[str, bytes], media_type: str, content: bytes) -> dict[str, Any]:

@@ -98,3 +98,13 @@ def test_every_blob_has_the_digest_of_its_name(tmp_path: Path) -> None:
     found, content = manifest(tmp_path / "image.tar")
     assert json.loads(content[blob(found["config"])])["config"]["User"] == "65532:65532"
     assert found["annotations"] == {"org.opencontainers.image.version": "1"}
+
+
+def test_containerd_finds_the_image_under_the_name_that_a_kubelet_asks_for(tmp_path: Path) -> None:
+    packed(tree(tmp_path / "one"), tmp_path / "one.tar")
+    (described,) = json.loads(blobs(tmp_path / "one.tar")["index.json"])["manifests"]
+    assert described["annotations"] == {
+        "io.containerd.image.name": "docker.io/library/app:1",
+        "org.opencontainers.image.ref.name": "app:1",
+    }
+    assert oci.names_of("registry.example/app:1")["io.containerd.image.name"] == "registry.example/app:1"

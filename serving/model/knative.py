@@ -54,6 +54,8 @@ Knative marked with it that a route had a revision, and writes it no longer; ``k
 FORMER_BECAME_READY_ANNOTATION = f"{OWN_GROUP}/became-ready"
 """Where earlier versions keep that time. It is still read; the next write of a routing state replaces it."""
 BECAME_READY_ANNOTATIONS = frozenset({BECAME_READY_ANNOTATION, FORMER_BECAME_READY_ANNOTATION})
+FAILURE_ANNOTATION = f"{OWN_GROUP}/failure"
+"""Why a revision was given up before it was ever ready, as JSON: the journal keeps no status."""
 NO_GC_ANNOTATION = f"{SERVING_GROUP}/no-gc"
 """The value "true" exempts a revision from garbage collection."""
 PROGRESS_DEADLINE_ANNOTATION = f"{SERVING_GROUP}/progress-deadline"
@@ -162,6 +164,7 @@ SNAPSHOT_ANNOTATION = f"{OWN_GROUP}/snapshot"
 
 REVISION_STATE_ANNOTATIONS = BECAME_READY_ANNOTATIONS | {
     *(ROUTES_ANNOTATION, ROUTING_STATE_MODIFIED_ANNOTATION, SHORTAGE_ANNOTATION, TRAFFIC_PATH_ANNOTATION),
+    FAILURE_ANNOTATION,
     *(ANTICIPATED_PODS_ANNOTATION, LEARNT_ANNOTATION, LEARNT_TARGET_ANNOTATION, SAVINGS_ANNOTATION),
 }
 """Annotations that daemons write on a running revision. Templates and pods do not have them."""

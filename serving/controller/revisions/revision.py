@@ -19,6 +19,7 @@ from serving.controller.revisions.revision_status import (
     RevisionChildren,
     StartScale,
     desired_status,
+    failure_to_keep,
     serving_state_of,
     start_scale,
     was_ready,
@@ -162,7 +163,8 @@ def reconcile_revision(
     state = routing_state_of(
         routes=context.routes, is_newest=context.is_newest, is_awaited=context.is_awaited, was_ready=ready
     )
-    changes = metadata_changes(revision, routes=context.routes, state=state, was_ready=ready, now=now)
+    failure = failure_to_keep(after)
+    changes = metadata_changes(revision, routes=context.routes, state=state, was_ready=ready, now=now, failure=failure)
     public = () if context.public is None else public_writes(revision, context.public)
     writes: tuple[Write, ...] = (
         # Endpoints that no longer receive requests are removed first.

@@ -17,6 +17,7 @@ from serving.controller.values.naming import deployment_name
 from serving.model.knative import (
     BECAME_READY_ANNOTATIONS,
     CONDITION_READY,
+    FAILURE_ANNOTATION,
     QUEUE_PROXY,
     SHORTAGE_ANNOTATION,
     ConditionStatus,
@@ -260,7 +261,7 @@ def _dependencies(revision: Object, children: RevisionChildren, scale: StartScal
         return _well()
     if serving_state_of(revision) is not ServingState.ACTIVE:
         # The revision was deactivated before it was ever ready; an earlier failure explains more.
-        return _kept_failure(revision) or _failed(_never_started())
+        return _failed(_kept_failure(revision) or _never_started())
     return _deploying(children, scale, now=now)
 
 
@@ -295,12 +296,24 @@ def _deploying(children: RevisionChildren, scale: StartScale, *, now: str) -> li
     ]
 
 
-def _kept_failure(revision: Object) -> list[Condition] | None:
+def _kept_failure(revision: Object) -> Failure | None:
+    """The failure in the status or, after a restart of one machine's store, in the annotation."""
     for layer in HealthLayer:
         before = condition_of(revision, layer)
         if before.get("status") == ConditionStatus.FALSE:
-            return _failed(Failure(layer=layer, reason=before.get("reason", ""), message=before.get("message", "")))
-    return None
+            return Failure(layer=layer, reason=before.get("reason", ""), message=before.get("message", ""))
+    try:
+        return msgspec.json.decode(annotations_of(revision).get(FAILURE_ANNOTATION, ""), type=Failure)
+    except msgspec.DecodeError:
+        return None
+
+
+def failure_to_keep(revision: Object) -> str:
+    """Why a revision was given up before it was ever ready, for its annotation; "" if there is nothing to keep."""
+    if serving_state_of(revision) is ServingState.ACTIVE or was_ready(revision):
+        return ""
+    failure = _kept_failure(revision)
+    return "" if failure in (None, _never_started()) else msgspec.json.encode(failure).decode()
 
 
 def _never_started() -> Failure:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from serving.model.knative import (
     BECAME_READY_ANNOTATION,
+    FAILURE_ANNOTATION,
     FORMER_BECAME_READY_ANNOTATION,
     ROUTES_ANNOTATION,
     ROUTING_STATE_LABEL,
@@ -75,15 +76,18 @@ def routing_state_of(*, routes: Sequence[str], is_newest: bool, is_awaited: bool
 
 
 def metadata_changes(
-    revision: Object, *, routes: Iterable[str], state: RoutingState, was_ready: bool, now: str
+    revision: Object, *, routes: Iterable[str], state: RoutingState, was_ready: bool, now: str, failure: str = ""
 ) -> Object:
-    """The patch of a revision's labels and annotations; {} if they are up to date."""
+    """The patch of a revision's labels and annotations; {} if they are up to date. ``failure`` is the one to keep."""
     labels, annotations = labels_of(revision), annotations_of(revision)
     new_labels = {**labels, ROUTING_STATE_LABEL: state.value}
-    new_annotations = {key: value for key, value in annotations.items() if key != ROUTES_ANNOTATION}
+    written = {ROUTES_ANNOTATION, FAILURE_ANNOTATION}
+    new_annotations = {key: value for key, value in annotations.items() if key not in written}
     names = ",".join(sorted(routes))
     if names:
         new_annotations[ROUTES_ANNOTATION] = names
+    if failure:
+        new_annotations[FAILURE_ANNOTATION] = failure
     if labels.get(ROUTING_STATE_LABEL) != state:
         new_annotations[ROUTING_STATE_MODIFIED_ANNOTATION] = now
     # Written together with the state, which changes anyway.

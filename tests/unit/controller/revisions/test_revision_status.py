@@ -11,12 +11,13 @@ from serving.controller.revisions.revision_status import (
     StartScale,
     desired_status,
     failure_of,
+    failure_to_keep,
     not_ready_because,
     serving_state_of,
     start_scale,
     was_ready,
 )
-from serving.model.knative import BECAME_READY_ANNOTATION, SHORTAGE_ANNOTATION
+from serving.model.knative import BECAME_READY_ANNOTATION, FAILURE_ANNOTATION, SHORTAGE_ANNOTATION
 from serving.model.objects import Object, condition_of
 from serving.settings.autoscaler import AutoscalerSettings
 from tests.unit.controller.builders import NOW, a_deployment, a_pod, a_revision, condition_values, stored, with_ready
@@ -208,6 +209,31 @@ def test_a_revision_that_was_given_up_keeps_saying_why() -> None:
     given_up = {**failed, "spec": {**failed["spec"], "servingState": "Reserve"}}
     status = status_of(given_up, deploying(replicas=0))
     assert condition_values(status, "ContainerHealthy") == ("False", "ExitCode1", "Container failed with: boom")
+
+
+def test_why_a_revision_was_given_up_survives_the_loss_of_its_status() -> None:
+    failed = {**a_revision(), "status": status_of(a_revision(), deploying(), a_pod(containerStatuses=[BOOM]))}
+    # An active one shows its pods.
+    assert failure_to_keep(failed) == ""
+    kept = failure_to_keep({**failed, "spec": {**failed["spec"], "servingState": "Reserve"}})
+    restarted = stored(a_revision(state="Reserve"), annotations={FAILURE_ANNOTATION: kept})
+    status = status_of(restarted, deploying(replicas=0))
+    assert condition_values(status, "ContainerHealthy") == ("False", "ExitCode1", "Container failed with: boom")
+    assert failure_to_keep({**restarted, "status": status}) == kept
+
+
+@pytest.mark.parametrize("text", ["", "boom", "[]", '{"layer": "Other", "reason": "", "message": ""}'])
+def test_an_annotation_that_is_no_failure_says_nothing(text: str) -> None:
+    revision = stored(a_revision(state="Reserve"), annotations={FAILURE_ANNOTATION: text})
+    status = status_of(revision, deploying(replicas=0))
+    assert condition_values(status, "Ready")[2] == "Initial scale was never achieved"
+    assert failure_to_keep({**revision, "status": status}) == ""
+
+
+def test_a_revision_that_became_ready_keeps_no_failure() -> None:
+    note = '{"layer": "ContainerHealthy", "reason": "ExitCode1", "message": "boom"}'
+    revision = stored(a_revision(state="Reserve"), annotations={FAILURE_ANNOTATION: note, BECAME_READY_ANNOTATION: NOW})
+    assert failure_to_keep(revision) == ""
 
 
 def test_a_retired_revision_says_so() -> None:

@@ -14,6 +14,7 @@ from serving.controller.values.naming import (
 )
 from serving.model.knative import (
     BECAME_READY_ANNOTATION,
+    FAILURE_ANNOTATION,
     ROUTES_ANNOTATION,
     ROUTING_STATE_LABEL,
     ROUTING_STATE_MODIFIED_ANNOTATION,
@@ -115,6 +116,17 @@ def test_a_revision_that_loses_its_routes_says_so_and_keeps_its_first_readiness(
 def test_an_export_of_a_routed_revision_says_only_which_routes_it_has() -> None:
     patch = changes(a_revision(), routes=["a"], state=RoutingState.ACTIVE, was_ready=True)
     assert patch["metadata"]["annotations"].keys() - IGNORED_BY_KN == {ROUTES_ANNOTATION}
+
+
+def test_a_failure_is_kept_until_there_is_none() -> None:
+    noted = metadata_changes(
+        a_revision(), routes=[], state=RoutingState.PENDING, was_ready=False, now=NOW, failure="boom"
+    )
+    assert noted == {"metadata": {"annotations": {FAILURE_ANNOTATION: "boom"}}}
+    after = merged(a_revision(), noted)
+    assert changes(after, routes=[], state=RoutingState.PENDING) == {
+        "metadata": {"annotations": {FAILURE_ANNOTATION: None}}
+    }
 
 
 def test_the_former_annotation_of_readiness_moves_with_its_time() -> None:

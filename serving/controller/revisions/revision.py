@@ -25,8 +25,9 @@ from serving.controller.revisions.revision_status import (
     was_ready,
 )
 from serving.controller.revisions.sidecar import Sidecar
+from serving.controller.values.conditions import is_unsettled
 from serving.controller.values.naming import RoutingState, metadata_changes, revision_name, routing_state_of
-from serving.controller.values.writes import Note, WritePlan, deletion_of, patch_of, status_patch
+from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan, deletion_of, patch_of, status_patch
 from serving.model.knative import (
     CONDITION_ACTIVE,
     CONDITION_READY,
@@ -166,15 +167,17 @@ def reconcile_revision(
     failure = failure_to_keep(after)
     changes = metadata_changes(revision, routes=context.routes, state=state, was_ready=ready, now=now, failure=failure)
     public = () if context.public is None else public_writes(revision, context.public)
-    writes: tuple[Write, ...] = (
+    pending: tuple[Write, ...] = (
         # Endpoints that no longer receive requests are removed first.
         *(one for one in public if isinstance(one, Patch)),
         *(() if context.refusal else _missing(revision, context, first, sidecar=sidecar)),
         *(() if context.refusal else hpa_writes(revision, context.hpa, scaling)),
         *(one for one in public if isinstance(one, Create)),
         *patch_of(kinds.REVISION, revision, changes),
-        *status_patch(kinds.REVISION, revision, status),
     )
+    unsettled = is_unsettled(revision, status)
+    # What is written wakes the revision again, and then its status may be settled.
+    writes = pending if unsettled and pending else (*pending, *status_patch(kinds.REVISION, revision, status))
     is_transient = bool(writes) and all(map(_is_status, writes)) and _is_between_states(revision, after)
     is_waiting = condition_of(after, CONDITION_READY).get("status") == "Unknown"
     return WritePlan(
@@ -182,7 +185,7 @@ def reconcile_revision(
         notes=tuple(_notes(revision, after)),
         again_after_s=scale.progress_deadline_s + 1 if is_waiting else None,
         can_wait=bool(writes) and all(_is_count(write) for write in writes),
-        debounce_s=context.count_period_s if is_transient else 0.0,
+        debounce_s=UNSETTLED_S if unsettled and not pending else context.count_period_s if is_transient else 0.0,
     )
 
 

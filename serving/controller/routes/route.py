@@ -29,8 +29,8 @@ from serving.controller.routes.rollout import (
     rollout_of_status,
     split_targets,
 )
-from serving.controller.values.conditions import Condition, ready_of, updated_conditions
-from serving.controller.values.writes import Note, WritePlan, deletion_of, patch_of, status_patch
+from serving.controller.values.conditions import Condition, is_unsettled, ready_of, updated_conditions
+from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan, deletion_of, patch_of, status_patch
 from serving.model.errors import Problem
 from serving.model.knative import CLAIMED_TAGS_ANNOTATION, CONFIGURATION_LABEL, ROLLOUT_ANNOTATION, ConditionStatus
 from serving.model.objects import (
@@ -148,16 +148,22 @@ def reconcile_route(
             ingress = _ROLLOUT_IN_PROGRESS
         due_s = next_step_s(rollout)
     status = _status(route, [assignment.condition, ingress], changing, now=now)
+    before_status = (
+        *(() if context.public is None or context.refusal else public_writes(route, context.public)),
+        *tag_service_writes(route, context.tag_services, settings),
+        *patch_of(kinds.ROUTE, route, _annotation_changes(route, annotations)),
+        *(() if context.refusal else writes),
+    )
+    # Without targets there is nothing that an activator could serve.
+    can_wait = not targets and is_unsettled(route, status)
+    if can_wait and before_status:
+        # What is written wakes the route again.
+        return WritePlan(writes=before_status, notes=tuple(_notes(route, ingress)))
     return WritePlan(
-        writes=(
-            *(() if context.public is None or context.refusal else public_writes(route, context.public)),
-            *tag_service_writes(route, context.tag_services, settings),
-            *patch_of(kinds.ROUTE, route, _annotation_changes(route, annotations)),
-            *(() if context.refusal else writes),
-            *status_patch(kinds.ROUTE, route, status),
-        ),
+        writes=(*before_status, *status_patch(kinds.ROUTE, route, status)),
         notes=tuple(_notes(route, ingress)),
         again_after_s=None if due_s is None else max(due_s - now_s, 0.0),
+        debounce_s=UNSETTLED_S if can_wait else 0.0,
         unconfirmed=unconfirmed,
     )
 

@@ -10,8 +10,8 @@ import msgspec
 from serving.cluster import kinds
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Create, Write
-from serving.controller.values.conditions import Condition, mirrored, ready_of, updated_conditions
-from serving.controller.values.writes import Note, WritePlan, patch_of, status_patch
+from serving.controller.values.conditions import Condition, is_unsettled, mirrored, ready_of, updated_conditions
+from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan, patch_of, status_patch
 from serving.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
     CONDITION_READY,
@@ -41,8 +41,6 @@ from serving.model.objects import (
     uid_of,
 )
 
-# How long an Unknown status waits for its children's changes.
-_UNSETTLED_S = 0.5
 _CONFIGURATIONS_READY = "ConfigurationsReady"
 _ROUTES_READY = "RoutesReady"
 _MIGRATING = ("TrafficNotMigrated", "Traffic is not yet migrated to the latest revision.")
@@ -110,16 +108,12 @@ def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -
         # The new children report in a moment: this saves one status write.
         return WritePlan(writes=tuple(writes))
     status = _status(service, children, now=now)
-    statuses = {
-        condition_of(one, CONDITION_READY).get("status", ConditionStatus.UNKNOWN)
-        for one in (service, {"status": status})
-    }
     patches = status_patch(kinds.SERVING_SERVICE, service, status)
     return WritePlan(
         writes=(*writes, *patches),
         notes=tuple(_notes(service, status)),
         # Ready, failed and no longer ready are written at once; not ready yet can wait.
-        debounce_s=_UNSETTLED_S if patches and not writes and statuses == {ConditionStatus.UNKNOWN} else 0.0,
+        debounce_s=UNSETTLED_S if patches and not writes and is_unsettled(service, status) else 0.0,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from serving.model.knative import CONDITION_READY, ConditionStatus
-from serving.model.objects import Object
+from serving.model.objects import Object, condition_of
 
 _INFO = "Info"
 
@@ -43,6 +43,12 @@ def ready_of(dependencies: Sequence[Condition]) -> Condition:
             if one.status is status:
                 return Condition(type=CONDITION_READY, status=status, reason=one.reason, message=one.message)
     return Condition(type=CONDITION_READY, status=ConditionStatus.TRUE)
+
+
+def is_unsettled(before: Object, status: Object) -> bool:
+    """Whether an object is neither ready nor failed, before and after a change of its status."""
+    ready = [condition_of(one, CONDITION_READY).get("status") for one in (before, {"status": status})]
+    return ready[0] in (None, ConditionStatus.UNKNOWN) and ready[1] == ConditionStatus.UNKNOWN
 
 
 def mirrored(source: Object, condition_type: str) -> Condition:

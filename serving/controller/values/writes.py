@@ -38,6 +38,9 @@ FOLLOWED_KINDS = (
 )
 """The kinds that the controller follows."""
 
+UNSETTLED_S = 1.5
+"""How long a status that is Unknown before and after waits for changes that replace it: longer than a small pod takes to become ready."""
+
 WorkKey = tuple[Kind, str, str]
 """A resource to decide on: its kind, namespace and name."""
 

@@ -10,6 +10,7 @@ from serving.cluster.kinds import Kind
 from serving.cluster.port import Patch
 from serving.controller.cache import ControllerCache
 from serving.controller.decide import decide
+from serving.controller.revisions.deployment import desired_private_service
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.values.writes import WorkKey, WritePlan
 from serving.model.knative import BECAME_READY_ANNOTATION
@@ -248,6 +249,7 @@ def test_pods_are_asked_while_none_is_ready() -> None:
     cache = knowing(
         (kinds.REVISION, revision),
         (kinds.DEPLOYMENT, a_deployment(revision)),
+        (kinds.SERVICE, desired_private_service(revision)),
         (kinds.POD, a_pod(containerStatuses=[boom])),
     )
     status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), kinds.REVISION)

@@ -6,9 +6,10 @@ import pytest
 
 from serving.cluster import kinds
 from serving.cluster.port import Create, Delete, Patch
+from serving.controller.decide import decide
 from serving.controller.revisions.revision import RevisionContext, desired_revision, reconcile_revision
 from serving.controller.revisions.revision_status import RevisionChildren, was_ready
-from serving.controller.values.writes import WritePlan
+from serving.controller.values.writes import UNSETTLED_S, WritePlan
 from serving.model.knative import (
     BECAME_READY_ANNOTATION,
     REVISION_STATE_ANNOTATIONS,
@@ -19,8 +20,10 @@ from serving.model.objects import Object, is_controlled_by
 from serving.settings.autoscaler import AutoscalerSettings
 from tests.unit.controller.builders import (
     NOW,
+    NOW_S,
     SCALING,
     SETTINGS,
+    a_cache,
     a_configuration,
     a_deployment,
     a_pod,
@@ -125,6 +128,23 @@ def test_a_new_revision_gets_its_deployment_and_its_private_service() -> None:
     made_kinds = [write.body["kind"] for write in plan.writes if isinstance(write, Create)]
     assert made_kinds == ["Deployment", "Service"]
     assert plan.again_after_s == 601
+
+
+def test_the_status_of_a_new_revision_waits_for_its_children() -> None:
+    revision = {key: value for key, value in a_revision().items() if key != "status"}
+    cache = a_cache((kinds.REVISION, revision))
+    plan = decide(cache, (kinds.REVISION, "default", "hello-00001"), now=NOW, now_s=NOW_S)
+    assert {type(write) for write in plan.writes if write.kind is not kinds.REVISION} == {Create}
+    assert not any(isinstance(write, Patch) and write.subresource for write in plan.writes)
+    for write in plan.writes:
+        if isinstance(write, Create):
+            cache.put(write.kind, stored({"kind": write.kind.name, **write.body}))
+        elif isinstance(write, Patch):
+            metadata = {**revision["metadata"], **write.patch["metadata"]}
+            cache.put(kinds.REVISION, {**revision, "metadata": metadata})
+    later = decide(cache, (kinds.REVISION, "default", "hello-00001"), now=NOW, now_s=NOW_S)
+    assert [write.subresource for write in later.writes if isinstance(write, Patch)] == ["status"]
+    assert later.debounce_s == UNSETTLED_S
 
 
 def test_a_deployment_starts_with_the_initial_scale() -> None:

@@ -11,7 +11,7 @@ from serving.controller.routes.httproutes import HttpRoutes
 from serving.controller.routes.rollout import RouteTargets
 from serving.controller.routes.route import RouteContext, reconcile_route
 from serving.controller.values.naming import revisions_named_by
-from serving.controller.values.writes import Note, WritePlan
+from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan
 from serving.model.knative import ACCESS_ANNOTATION, CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, VISIBILITY_LABEL
 from serving.model.objects import Key, Object
 from serving.model.routepolicy import route_digest
@@ -109,6 +109,18 @@ def test_a_new_route_without_a_revision_has_no_traffic() -> None:
     status = status_of(a_route(), NONE)
     assert "traffic" not in status
     assert status["url"] == "http://hello.default.localhost:8080"
+
+
+def test_the_status_of_a_route_without_a_revision_waits() -> None:
+    known = RouteTargets(configurations={"hello": a_configuration()}, revisions={})
+    route = {key: value for key, value in a_route().items() if key != "status"}
+    plan = reconcile_route(route, known, RouteContext(lost={}), settings=ControllerSettings(), now=NOW, now_s=NOW_S)
+    assert plan.debounce_s == UNSETTLED_S
+    target = {"tag": "new", "configurationName": "hello", "latestRevision": True, "percent": 100}
+    tagged = {**route, "spec": {"traffic": [target]}}
+    plan = reconcile_route(tagged, known, RouteContext(lost={}), settings=ControllerSettings(), now=NOW, now_s=NOW_S)
+    assert [write.subresource for write in plan.writes if isinstance(write, Patch)] == [None], "the claim of the tag"
+    assert plan.debounce_s == 0
 
 
 def test_a_host_that_another_claimed_first_is_left_to_it() -> None:

@@ -8,7 +8,7 @@ from serving.cluster import kinds
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Create, Patch
 from serving.controller.routes.service import ServiceChildren, desired_configuration, desired_route, reconcile_service
-from serving.controller.values.writes import WritePlan
+from serving.controller.values.writes import UNSETTLED_S, WritePlan
 from serving.model.knative import CLAIMED_TAGS_ANNOTATION
 from serving.model.objects import Object, is_controlled_by
 from tests.unit.controller.builders import (
@@ -219,7 +219,7 @@ def test_a_name_that_is_taken_moves_no_traffic() -> None:
 
 def test_a_status_that_says_nothing_for_sure_waits_for_company_and_no_other() -> None:
     unsettled = ServiceChildren(configuration=a_configuration(), route=a_route())
-    assert plan_for(a_service(), unsettled).debounce_s == 0.5
+    assert plan_for(a_service(), unsettled).debounce_s == UNSETTLED_S
     assert plan_for(a_service(), ready_children()).debounce_s == 0.0
     assert plan_for(with_ready(a_service(), "True"), unsettled).debounce_s == 0.0
     assert plan_for(a_service(), ServiceChildren(configuration=None, route=None)).debounce_s == 0.0

@@ -1,14 +1,17 @@
 """Pods that use more of the disk than they may."""
 
+import asyncio
 import os
 import shlex
 from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import EVENT
+from serving.cluster.kinds import EVENT, POD
+from serving.cluster.port import EventType
 from serving.home.kubelet.diskwatch import disk_use
-from serving.home.pods.diskbudget import EVICTED
+from serving.home.pods.diskbudget import EVICTED, is_evicted
+from serving.model.objects import Object
 from tests.integration.local_stage import HELLO, Machine, controlled, manifest, template_process
 from tests.integration.test_isolation import PYTHON, command
 
@@ -26,13 +29,33 @@ async def reasons(machine: Machine, name: str) -> list[str]:
     return [one["message"] for one in events if one["reason"] == EVICTED and one["involvedObject"]["name"] == name]
 
 
+def is_over(pod: Object) -> bool:
+    """Whether an evicted pod has ended, which takes its address."""
+    return is_evicted(pod) and "podIP" not in pod["status"]
+
+
+async def until_evicted(machine: Machine, name: str) -> Object:
+    """The pod once it is evicted and over."""
+    async with asyncio.timeout(60):
+        listing = await machine.cluster.list(POD)
+        found = [one for one in listing.items if one["metadata"]["name"] == name and is_over(one)]
+        if found:
+            return found[0]
+        async with machine.cluster.watch(POD, resource_version=listing.resource_version) as events:
+            async for event in events:
+                assert event.type is not EventType.DELETED
+                if event.object["metadata"]["name"] == name and is_over(event.object):
+                    return event.object
+    raise AssertionError("the watch ended")
+
+
 async def test_a_pod_that_fills_the_disk_is_evicted_and_another_stays(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.start(manifest("other", command(HELLO), resources=LIMIT))
             other = await machine.ready("other")
             await machine.start(manifest("p", writing(5), resources=LIMIT))
-            await machine.until_gone("p")
+            await until_evicted(machine, "p")
             (message,) = await reasons(machine, "p")
             assert message.startswith("Pod ephemeral local storage usage exceeds the total limit of containers 1Mi")
             assert (await machine.get(other))[0] == 200
@@ -45,6 +68,13 @@ async def test_a_volume_over_its_limit_evicts_its_pod(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.start(pod)
+            status = (await until_evicted(machine, "p"))["status"]
+            # Its object stays; its files, with the volume, do not.
+            assert not list(template.state.path.rglob("filled"))
+            assert 'Usage of EmptyDir volume "v"' in status["message"]
+            conditions = {one["type"]: one["status"] for one in status["conditions"]}
+            assert (conditions["Ready"], conditions["DisruptionTarget"]) == ("False", "True")
+            await machine.cluster.delete(POD, "default", "p")
             await machine.until_gone("p")
             (message,) = await reasons(machine, "p")
             assert 'Usage of EmptyDir volume "v" exceeds the limit "1Mi"' in message
@@ -63,7 +93,7 @@ async def test_on_a_nearly_full_disk_the_pod_with_something_to_free_goes(
             monkeypatch.setattr(
                 "shutil.disk_usage", lambda _: type("Usage", (), {"total": total, "free": total // 1000})
             )
-            await machine.until_gone("full")
+            await until_evicted(machine, "full")
             (message,) = await reasons(machine, "full")
             assert "The node was low on resource: ephemeral-storage" in message
             assert await reasons(machine, "empty") == []

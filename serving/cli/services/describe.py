@@ -106,6 +106,10 @@ def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator
     yield from _titled("Pods", aligned([titles, *rows], indent="  ") if rows else ["  none: it is at zero"])
     gaps = filter(None, (condition(one, CONDITION_ISOLATED).get("message") for one in pods))
     yield from (line for gap in dict.fromkeys(gaps) for line in wrapped(f"Isolation: {gap}", indent="  "))
+    over = [one for one in pods if nested(one, "status", "phase") == "Failed" and nested(one, "status", "message")]
+    for one in over:
+        text = f"{nested(one, 'status', 'reason') or 'Failed'}: {name_of(one)}: {nested(one, 'status', 'message')}"
+        yield from wrapped(text.strip(), indent="  ")
     yield from _event_lines(events, now_s=now_s, said=ready.get("message", ""))
     if log:
         yield from _titled(f"Last lines of the log of {newest}", [f"  {line}" for line in log])

@@ -174,7 +174,9 @@ def until(
 
 def _pods_left(api: ApiClient, name: str, suffix: str = "", *, ignored: Collection[str] = frozenset()) -> str | None:
     pods = items_of(api, POD, selector_of(name))
-    count = sum(labels_of(one).get(REVISION_LABEL) not in ignored for one in pods)
+    count = sum(
+        labels_of(one).get(REVISION_LABEL) not in ignored and nested(one, "status", "phase") != "Failed" for one in pods
+    )
     return f"{count} pod{'' if count == 1 else 's'}{suffix}" if count else None
 
 

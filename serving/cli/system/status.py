@@ -24,7 +24,7 @@ from serving.cli.client.resources import wait_timeout_option
 from serving.cluster.kinds import POD, SERVING_SERVICE
 from serving.home.processes.process_lifetime import age_s
 from serving.home.state import StateFolder, default_state_path
-from serving.model.objects import is_true
+from serving.model.objects import is_true, nested
 
 _NOT_RUNNING = 1
 
@@ -77,7 +77,9 @@ def _status(state: StateFolder, pid: int) -> _SystemStatus:
     ports = state.read_ports()
     api = ApiClient(state.path)
     services = items_of(api, SERVING_SERVICE, everywhere=True)
-    pods = items_of(api, POD, everywhere=True)
+    # Evicted pods are listed, but over.
+    found = items_of(api, POD, everywhere=True)
+    pods = [one for one in found if nested(one, "status", "phase") != "Failed"]
     return _SystemStatus(
         state=str(state.path),
         pid=pid,

@@ -9,6 +9,7 @@ from serving.cluster.port import Cluster
 from serving.cluster.reflector import Reflector
 from serving.cluster.workqueue import WorkQueue
 from serving.home.pods.claims import FINALIZER, claim_folder, claim_status, make_claim_folder, users_of
+from serving.home.pods.diskbudget import is_evicted
 from serving.home.trees import remove_tree
 from serving.model.errors import InvalidValue, NotFound
 from serving.model.objects import Key, Object, is_being_deleted
@@ -63,7 +64,7 @@ class ClaimKeeper:
     async def _remove(self, claim: Object, key: Key, folder: Path) -> bool:
         """Remove the folder and let the claim go; returns False while something uses it."""
         pods, revisions = [(await self._cluster.list(kind, key[0])).items for kind in (POD, REVISION)]
-        if users_of(key[1], pods, revisions):
+        if users_of(key[1], [one for one in pods if not is_evicted(one)], revisions):
             return False
         await asyncio.to_thread(remove_tree, folder)
         left = [one for one in claim["metadata"].get("finalizers") or [] if one != FINALIZER]

@@ -26,6 +26,7 @@ from serving.home.controllers.workloads import (
     owner_of_pods,
     plan_pods,
 )
+from serving.home.pods.diskbudget import is_evicted
 from serving.model.errors import ClusterError, Forbidden, Invalid, NotFound
 from serving.model.event import EventText, about, digest, new_event
 from serving.model.knative import REVISION_LABEL
@@ -234,10 +235,10 @@ def _desired(deployment: Object) -> tuple[object, ...]:
 
 
 def _counted(pod: Object) -> tuple[object, ...]:
-    """The parts of a pod relevant to its Deployment: owner, labels, deletion, readiness."""
+    """The parts of a pod relevant to its Deployment: owner, labels, deletion, readiness, eviction."""
     metadata = pod["metadata"]
     described = (metadata.get(key) for key in ("ownerReferences", "labels", "annotations", "deletionTimestamp"))
-    return (*described, is_ready(pod))
+    return (*described, is_ready(pod), is_evicted(pod))
 
 
 def _address_of(pod: Object | None) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from serving.home.pods.diskbudget import is_evicted
 from serving.model.knative import GUARDED_ANNOTATION, POD_TEMPLATE_HASH_LABEL
 from serving.model.objects import Object, annotations_of, is_true, labels_of, nested
 
@@ -39,7 +40,7 @@ def plan_pods(deployment: Object, pods: Sequence[Object]) -> PodPlan:
     """
     given = deployment["spec"].get("replicas")
     wanted = 1 if given is None else given
-    living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+    living = list(filter(_is_living, pods))
     outdated = _outdated(deployment, living)
     if outdated:
         return _replacement(living, outdated, wanted=wanted)
@@ -49,6 +50,11 @@ def plan_pods(deployment: Object, pods: Sequence[Object]) -> PodPlan:
     youngest_first = sorted(living, key=lambda pod: pod["metadata"]["creationTimestamp"], reverse=True)
     victims = sorted(youngest_first, key=lambda pod: (is_ready(pod), _deletion_cost(pod)))[:surplus]
     return PodPlan(create_count=0, delete_names=tuple(pod["metadata"]["name"] for pod in victims))
+
+
+def _is_living(pod: Object) -> bool:
+    """Whether a pod counts for its Deployment: it is not being deleted, and was not evicted."""
+    return not pod["metadata"].get("deletionTimestamp") and not is_evicted(pod)
 
 
 def _outdated(deployment: Object, pods: Sequence[Object]) -> list[Object]:
@@ -137,7 +143,7 @@ def deployment_status(deployment: Object, pods: Sequence[Object], *, refusal: st
 
     ``refusal`` is why the server refuses its next pod, "" if it does not.
     """
-    living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+    living = list(filter(_is_living, pods))
     ready_count = sum(map(is_ready, living))
     wanted = deployment["spec"].get("replicas")
     is_available = ready_count >= (1 if wanted is None else wanted)

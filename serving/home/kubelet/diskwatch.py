@@ -18,8 +18,9 @@ from serving.cluster.kinds import POD
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.pod import PodRun
 from serving.home.kubelet.podwarnings import pod_event
-from serving.home.pods.diskbudget import EVICTED, DiskUse, PodOnDisk, evicted_status, has_budget, overuse, pod_to_evict
-from serving.model.errors import ClusterError, NotFound
+from serving.home.pods.diskbudget import EVICTED, DiskUse, PodOnDisk, has_budget, overuse, pod_to_evict
+from serving.home.pods.podstatus import evicted_status
+from serving.model.errors import ClusterError
 
 _log = logging.getLogger("kubelet")
 
@@ -115,17 +116,18 @@ class DiskWatch:
 
     async def _evict(self, pod: PodRun, message: str) -> None:
         _log.warning("pod.evicted", extra={"pod": pod.key[1], "namespace": pod.key[0], "reason": message})
+        pod.evicted = message
         event = pod_event(pod.manifest, reason=EVICTED, message=message, now=stamp())
         try:
             await write_once(self._node.cluster, event)
-            await self._node.cluster.patch(
-                POD, *pod.key, patch={"status": evicted_status(message)}, subresource="status"
-            )
+            # At once, so that its Deployment replaces it and no request is sent to it while it ends.
+            status = evicted_status(pod.manifest, message=message, stamp=stamp())
+            await self._node.cluster.patch(POD, *pod.key, patch={"status": status}, subresource="status")
         except ClusterError as error:
-            # On a full disk nothing can be written; deleting the pod frees room.
+            # On a full disk nothing can be written; the end of the pod frees room.
             _log.warning("pod.eviction_not_written", extra={"pod": pod.key[1], "error": str(error)})
-        with contextlib.suppress(NotFound):
-            await self._node.cluster.delete(POD, *pod.key, grace_s=_GRACE_S)
+        pod.grace_s = _GRACE_S
+        pod.stop.set()
 
 
 def _load(pod: PodRun) -> float:

@@ -26,17 +26,18 @@ from serving.home.kubelet.localnodes import LocalNodes
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.pod import PodNote, PodRun
 from serving.home.kubelet.virtualnodes import network_of
+from serving.home.pods.diskbudget import surplus_evicted
 from serving.home.pods.locations import PodLocation, PodLocations
 from serving.home.pods.machine import read_machine
 from serving.home.pods.podfolder import count_oom_kill, disk_error, sweep_folders
 from serving.home.pods.podlogs import LogTimes, tidy_logs
 from serving.home.pods.podplan import has_own_network, runs_images
-from serving.home.pods.podstatus import broken_status
+from serving.home.pods.podstatus import broken_status, evicted_status
 from serving.home.pods.usage import UsageReporter
 from serving.home.processes.orders import HeldPod
 from serving.model.errors import ClusterError, Conflict, NotFound
 from serving.model.knative import REVISION_LABEL
-from serving.model.objects import Key, tcp_ports_of
+from serving.model.objects import Key, Object, tcp_ports_of
 from serving.model.versions import NEWER_PODS, POD_RECORDS, refuse_newer
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -50,6 +51,8 @@ _ROTATION_PERIOD_S = 10.0
 _LOG_TIMES_PERIOD_S = 1.0
 # Deleted pods whose logs are kept on disk.
 _GONE_LOGS_KEPT = 100
+# Evicted pods that are listed, as kube-controller-manager keeps terminated ones: each has its Event and its log.
+_EVICTED_PER_OWNER, _EVICTED_KEPT = 5, 50
 # Between two attempts at a pod that raises, as a kubelet's CrashLoopBackOff.
 _PATIENCE = RestartSettings(pause_first_s=10.0, pause_max_s=300.0, sound_s=600.0)
 _CHORE_PAUSE_S = 10.0
@@ -239,10 +242,29 @@ class Kubelet:
         await self._free(pod)
         if location is not None:
             self._locations.leave(location)
-        await self._delete(pod, uid)
+        if not (pod.evicted and await self._keep_evicted(pod, uid)):
+            await self._delete(pod, uid)
         del self._running[uid]
         if (seen := self._pods.cache.get(pod.key)) and seen["metadata"]["uid"] == uid:
             self._gone.add(uid)
+
+    async def _keep_evicted(self, pod: PodRun, uid: str) -> bool:
+        """Leave an evicted pod as an object only, and delete the oldest such; return False if it is to be deleted."""
+        empty: Object = {"podIP": None, "podIPs": None, "containerStatuses": [], "initContainerStatuses": []}
+        status = {**evicted_status(pod.manifest, message=pod.evicted, stamp=stamp()), **empty}
+        patch = {"metadata": {"uid": uid}, "status": status}
+        try:
+            written = await self._node.cluster.patch(POD, *pod.key, patch=patch, subresource="status")
+            for key in surplus_evicted(
+                [*self._pods.cache.values(), written], per_owner=_EVICTED_PER_OWNER, count_max=_EVICTED_KEPT
+            ):
+                with contextlib.suppress(NotFound):
+                    await self._node.cluster.delete(POD, *key)
+        except ClusterError as error:
+            _log.warning("pod.eviction_not_kept", extra={"pod": pod.key[1], "error": str(error)})
+            return False
+        # One that is deleted meanwhile waits for this kubelet.
+        return not written["metadata"].get("deletionTimestamp")
 
     async def _delete(self, pod: PodRun, uid: str) -> None:
         while True:

@@ -36,7 +36,7 @@ from serving.home.pods.podplan import (
     init_containers,
     is_own_proxy,
 )
-from serving.home.pods.podstatus import pod_status, with_dormancy, with_isolation
+from serving.home.pods.podstatus import evicted_status, pod_status, with_dormancy, with_isolation
 from serving.home.pods.sources import Sources
 from serving.home.pods.unready import Unready
 from serving.home.pods.usage import SessionTotals
@@ -85,6 +85,7 @@ class PodRun:
         self.node_name: str = manifest["spec"].get("nodeName", "")
         self.stop = asyncio.Event()
         self.grace_s: float | None = None
+        self.evicted = ""  # Why it is evicted.
         self._node, self.manifest, self._note = node, manifest, note
         self.keepers: dict[str, ContainerKeeper] = {}
         self.inputs: dict[str, ContainerInput] = {}
@@ -357,6 +358,8 @@ class PodRun:
                 status = with_dormancy(status, self.manifest, is_dormant=self.sleep.is_dormant, stamp=stamp())
             if self._node.isolation_gap and self.kind and not self.kind.has_images:
                 status = with_isolation(status, self.manifest, gap=self._node.isolation_gap, stamp=stamp())
+            if self.evicted:
+                status = evicted_status(self.manifest, message=self.evicted, stamp=stamp())
             try:
                 written = await self._node.cluster.patch(POD, *self.key, patch={"status": status}, subresource="status")
                 self.manifest = {**self.manifest, "status": written["status"]}

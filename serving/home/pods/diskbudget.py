@@ -4,13 +4,14 @@ A pod's use is its folder (volumes, writable layers of its containers) and its l
 (``ephemeral-storage``) and of its emptyDir volumes (``sizeLimit``). Source: kubernetes v1.36, pkg/kubelet/eviction/eviction_manager.go.
 """
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
 from serving.home.pods.podplan import all_containers, container_name_of
 from serving.model.errors import InvalidValue
-from serving.model.objects import Object, nested
+from serving.model.objects import Key, Object, nested
 from serving.model.quantity import parse_bytes
 
 EVICTED = "Evicted"
@@ -68,9 +69,32 @@ def pod_to_evict(
     return least.id, f"{said}Threshold quantity: {threshold_bytes}, available: {free_bytes >> 10}Ki. "
 
 
-def evicted_status(message: str) -> Object:
-    """The status of an evicted pod."""
-    return {"phase": "Failed", "reason": EVICTED, "message": message}
+def is_evicted(pod: Object) -> bool:
+    """Whether a pod is over because it was evicted."""
+    return bool(nested(pod, "status", "phase") == "Failed" and nested(pod, "status", "reason") == EVICTED)
+
+
+def surplus_evicted(pods: Iterable[Object], *, per_owner: int, count_max: int) -> list[Key]:
+    """The evicted pods to delete, oldest first: all but the youngest of each owner, and of the machine.
+
+    Of 7 evicted pods of one Deployment and 5 per owner, the two oldest.
+    """
+    youngest_first = sorted(filter(is_evicted, pods), key=_age_order, reverse=True)
+    kept, surplus, by_owner = 0, [], Counter[str]()
+    for pod in youngest_first:
+        metadata = pod["metadata"]
+        key: Key = (metadata["namespace"], metadata["name"])
+        owner = next((str(one["uid"]) for one in metadata.get("ownerReferences") or ()), "/".join(key))
+        if by_owner[owner] < per_owner and kept < count_max:
+            by_owner[owner] += 1
+            kept += 1
+        else:
+            surplus.append(key)
+    return surplus[::-1]
+
+
+def _age_order(pod: Object) -> tuple[str, str]:
+    return str(pod["metadata"].get("creationTimestamp") or ""), str(pod["metadata"]["name"])
 
 
 def _container_limits(pod: Object) -> dict[str, tuple[int, str]]:

@@ -6,6 +6,7 @@ the others are reported apart from them, as in Kubernetes: the pod is initialize
 
 from collections.abc import Collection, Mapping, Sequence
 
+from serving.home.pods.diskbudget import EVICTED
 from serving.home.pods.podplan import ContainerState, all_containers, container_name_of, init_containers
 from serving.home.pods.unready import Unready
 from serving.model.knative import AWAKE_REASON, CONDITION_DORMANT, CONDITION_ISOLATED, IDLE_REASON
@@ -87,6 +88,24 @@ def with_isolation(status: Object, pod: Object, *, gap: str, stamp: str) -> Obje
     unready = Unready(reason="LayersMissing", message=gap)
     made = _condition(before, CONDITION_ISOLATED, is_true=False, stamp=stamp, unready=unready)
     return {**status, "conditions": [*status["conditions"], made]}
+
+
+def evicted_status(pod: Object, *, message: str, stamp: str) -> Object:
+    """The status of a pod that is evicted, while it ends and later."""
+    before = {one["type"]: one for one in nested(pod, "status", "conditions") or ()}
+    failed = Unready(reason="PodFailed", message=message)
+    target = _condition(before, "DisruptionTarget", is_true=True, stamp=stamp)
+    made = [
+        *(
+            _condition(before, kind, is_true=False, stamp=stamp, unready=failed)
+            for kind in ("ContainersReady", "Ready")
+        ),
+        {**target, "reason": "TerminationByKubelet", "message": message},
+    ]
+    # An evicted pod does not sleep.
+    replaced = {CONDITION_DORMANT, *(one["type"] for one in made)}
+    kept = [one for kind, one in before.items() if kind not in replaced]
+    return {"phase": "Failed", "reason": EVICTED, "message": message, "conditions": [*kept, *made]}
 
 
 def broken_status(pod: Object, *, message: str, stamp: str) -> Object:

@@ -51,6 +51,13 @@ def test_a_pod_that_goes_is_not_counted() -> None:
     assert plan_pods(deployment(1), [pod("a", deletionTimestamp="x")]).create_count == 1
 
 
+def test_an_evicted_pod_is_replaced_and_not_deleted() -> None:
+    evicted = {**pod("a"), "status": {"phase": "Failed", "reason": "Evicted"}}
+    assert plan_pods(deployment(1), [evicted]) == PodPlan(create_count=1, delete_names=())
+    assert plan_pods(deployment(1), [evicted, pod("b")]) == PodPlan(create_count=0, delete_names=())
+    assert deployment_status(deployment(1), [evicted, pod("b")])["replicas"] == 1
+
+
 @pytest.mark.parametrize(
     ("pods", "goes"),
     [

@@ -2,7 +2,15 @@ from typing import Any
 
 import pytest
 
-from serving.home.pods.diskbudget import DiskUse, PodOnDisk, evicted_status, has_budget, overuse, pod_to_evict
+from serving.home.pods.diskbudget import (
+    DiskUse,
+    PodOnDisk,
+    has_budget,
+    is_evicted,
+    overuse,
+    pod_to_evict,
+    surplus_evicted,
+)
 from serving.model.objects import Object
 
 MEBIBYTE = 2**20
@@ -85,5 +93,26 @@ def test_nothing_goes_where_there_is_room_or_nothing_to_free(free_bytes: int, me
     assert pod_to_evict(pods, free_bytes=free_bytes, threshold_bytes=2048, removable_bytes=MEBIBYTE) == ("", "")
 
 
-def test_an_evicted_pod_has_failed() -> None:
-    assert evicted_status("full") == {"phase": "Failed", "reason": "Evicted", "message": "full"}
+def evicted(name: str, *, owner: str = "", minute: int = 0) -> dict[str, Any]:
+    owners = [{"uid": owner}] if owner else []
+    metadata = {"namespace": "default", "name": name, "ownerReferences": owners}
+    metadata["creationTimestamp"] = f"2026-01-01T00:{minute:02}:00Z"
+    return {"metadata": metadata, "status": {"phase": "Failed", "reason": "Evicted"}}
+
+
+def test_the_oldest_evicted_pods_of_an_owner_are_surplus() -> None:
+    pods = [evicted(f"a{minute}", owner="a", minute=minute) for minute in range(5)]
+    pods += [evicted("b", owner="b"), evicted("alone"), evicted("other")]
+    assert surplus_evicted(pods[::-1], per_owner=3, count_max=9) == [("default", "a0"), ("default", "a1")]
+
+
+def test_the_oldest_evicted_pods_of_a_machine_are_surplus() -> None:
+    pods = [evicted(f"p{minute}", minute=minute) for minute in range(4)]
+    assert surplus_evicted(pods, per_owner=3, count_max=2) == [("default", "p0"), ("default", "p1")]
+
+
+def test_pods_that_were_not_evicted_are_never_surplus() -> None:
+    failed = evicted("failed") | {"status": {"phase": "Failed", "reason": "Error"}}
+    running = evicted("running") | {"status": {"phase": "Running"}}
+    assert not is_evicted(failed)
+    assert surplus_evicted([failed, running, {"metadata": running["metadata"]}], per_owner=0, count_max=0) == []

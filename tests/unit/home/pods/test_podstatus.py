@@ -1,8 +1,8 @@
 import pytest
 
 from serving.home.pods.podplan import ContainerState
-from serving.home.pods.podstatus import broken_status, pod_status, with_isolation
-from serving.model.knative import CONDITION_ISOLATED
+from serving.home.pods.podstatus import broken_status, evicted_status, pod_status, with_isolation
+from serving.model.knative import CONDITION_DORMANT, CONDITION_ISOLATED
 from serving.model.objects import Object
 
 POD: Object = {"metadata": {"name": "p", "namespace": "default"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
@@ -127,3 +127,15 @@ def test_a_container_says_when_it_began_unless_an_earlier_control_process_starte
     ):
         found = status({"c": ContainerState(is_running=True, started_at=started_at)})
         assert found["containerStatuses"][0]["state"] == {"running": running}
+
+
+def test_an_evicted_pod_has_failed_and_does_not_sleep() -> None:
+    seen = [
+        {"type": kind, "status": "True", "lastTransitionTime": "old"}
+        for kind in ("Ready", "Initialized", CONDITION_DORMANT)
+    ]
+    status = evicted_status({"status": {"conditions": seen}}, message="full", stamp="now")
+    assert (status["phase"], status["reason"], status["message"]) == ("Failed", "Evicted", "full")
+    found = {one["type"]: (one["status"], one["lastTransitionTime"]) for one in status["conditions"]}
+    gone, kept = ("False", "now"), ("True", "old")
+    assert found == {"Initialized": kept, "ContainersReady": gone, "Ready": gone, "DisruptionTarget": ("True", "now")}

@@ -62,7 +62,7 @@ class RequestRecorder:
         end = RequestEnd(
             outcome=exchange.outcome,
             status=exchange.status,
-            response_lines=exchange.response_wire,
+            response_lines=exchange.response_marks,
             is_sent=bool(address),
             is_unread=exchange.is_unread,
             is_overdue=due_s <= at_s,
@@ -73,7 +73,7 @@ class RequestRecorder:
         # A request that no pod got has waited all the time.
         waited_s = min(facts.waited_s, duration_s) if address else duration_s
         start_s = min(waited_s, facts.start_s if address else duration_s * is_cold)
-        queued_s = min(pod_wait_s(exchange.response_wire), max(0.0, duration_s - waited_s))
+        queued_s = min(pod_wait_s(exchange.response_marks), max(0.0, duration_s - waited_s))
         return RequestRecord(
             service=self._service_of(visit.key),
             revision=visit.key[1],

@@ -38,7 +38,7 @@ class RequestFacts(msgspec.Struct, kw_only=True):
 class RequestEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How a request ended. ``outcome`` is a value of ``ExchangeOutcome``.
 
-    ``response_lines`` are the headers of the pod's response. ``is_sent``: a pod got the request. ``is_unread``: bytes of the
+    ``response_lines`` are what the queue-proxy said of its response. ``is_sent``: a pod got the request. ``is_unread``: bytes of the
     response wait for the client. ``is_overdue``: its time is up, as ``timeout_text`` says.
     """
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from serving.proxy.forwarding.client import Client, Pause, ResponseSink, Tunnel
 from serving.proxy.forwarding.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
 from serving.proxy.http1.body import chunk, chunks
+from serving.proxy.http1.lines import marks_for_client
 from serving.proxy.http1.pool import Pool
 from serving.proxy.http1.rendering import render_forwarded_response, render_interim, render_timing
 from serving.proxy.http1.requesthead import RequestHead
@@ -102,6 +103,7 @@ class Attempted(Protocol):
     is_unread: bool
     response_bytes: int
     response_headers: bytes
+    response_marks: bytes
     response_wire: bytes
     tunnel: Tunnel | None
 
@@ -125,15 +127,18 @@ class Attempted(Protocol):
 
 
 class Attempt:
-    """One attempt to send a request to one address. ``wire`` is the encoded head."""
+    """One attempt to send a request to one address. ``wire`` is the encoded head; with ``hears_marks`` our own hop is there."""
 
     __slots__ = (
-        *("_client", "_exchange", "_is_chunked", "_is_second", "_keep", "_pool", "_sink", "_wire"),
+        *("_client", "_exchange", "_hears_marks", "_is_chunked", "_is_second", "_keep", "_pool", "_sink", "_wire"),
         *("address", "head", "is_end_visible", "upstream"),
     )
 
-    def __init__(self, exchange: Attempted, client: Client, pool: Pool, *, address: Address, wire: bytes) -> None:
+    def __init__(
+        self, exchange: Attempted, client: Client, pool: Pool, *, address: Address, wire: bytes, hears_marks: bool
+    ) -> None:
         self.address = address
+        self._hears_marks = hears_marks
         self.head = exchange.head
         self.is_end_visible = True
         """Whether a client can tell a response that was cut off from a whole one by its framing."""
@@ -225,7 +230,9 @@ class Attempt:
     def on_response(self, head: ResponseHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
         """Start the response; with ``done`` it is complete with ``payload``."""
         exchange = self._exchange
-        if head.status == 503 and UNDELIVERED in head.wire and exchange.body.can_replay:
+        # An app may write anything: what our hops say is taken from hops only.
+        marks = head.marks if self._hears_marks else b""
+        if head.status == 503 and UNDELIVERED in marks and exchange.body.can_replay:
             self.leave()
             exchange.body.rewind()
             self._client.resume(Pause.UPSTREAM_FULL)
@@ -235,10 +242,12 @@ class Attempt:
         if exchange.body is not NO_BODY:
             exchange.body.drop()
         exchange.status = head.status
-        exchange.response_wire = head.wire
+        exchange.response_wire, exchange.response_marks = head.wire, marks
         exchange.response_bytes = len(payload)
         self._keep = self.head.keep_alive and exchange.request_complete and not exchange.closing
         extra = exchange.response_headers
+        if marks:
+            extra += marks_for_client(marks, is_timed=exchange.is_timed)
         if exchange.is_timed:
             sent_s = exchange.sent_s
             extra += render_timing(queue_s=sent_s - exchange.started_s, upstream_s=exchange.now_s() - sent_s)

@@ -111,6 +111,7 @@ class Exchange:
         *("_attempt", "_wiring", "awaits_body", "begun", "body", "client", "closing", "context", "head"),
         *("is_continued", "is_held", "is_timed", "is_unread", "now_s", "on_body", "on_whole", "outcome", "peer"),
         *("phase", "request_complete", "request_trailers", "response_bytes", "response_headers", "response_wire"),
+        "response_marks",
         *("sent_s", "started_s", "status", "timeouts", "tunnel", "wait_until_s", "written_s"),
     )
 
@@ -129,8 +130,8 @@ class Exchange:
         """Until when it may wait to be forwarded; then ``overdue`` is called. The handler sets it."""
         self.response_headers = b""
         """Header lines that are added to the upstream's answer, such as the revision's name. The handler sets them."""
-        self.response_wire = b""
-        """The header lines of the upstream's response, once it has begun."""
+        self.response_wire = self.response_marks = b""
+        """The header lines of the upstream's response, once it has begun, and what our own hop said of it (``lines.py``)."""
         self.response_bytes = 0
         """Bytes of the response's body so far; those of a tunnel do not count."""
         self.is_timed = False
@@ -234,7 +235,9 @@ class Exchange:
         wire = render_request(self.head, peer=self.peer, host=host, extra=extra, trusted=trusted)
         wiring = self._wiring
         pool = pool or (wiring.stream_pool() if over_http2 else wiring.pool)
-        self._attempt = Attempt(self, self.client, pool, address=address, wire=wire)
+        # A proxy with a name is the last one before the app.
+        hears = not wiring.name
+        self._attempt = Attempt(self, self.client, pool, address=address, wire=wire, hears_marks=hears)
         self._attempt.start()
 
     def respond(self, status: int, body: bytes = b"", headers: bytes = _TEXT, *, close: bool = False) -> None:

@@ -9,7 +9,7 @@ end or trailers that are not complete yet.
 import re
 from collections.abc import Callable
 
-from serving.proxy.http1.lines import BadHeaderLine, read_lines
+from serving.proxy.http1.lines import MARKED, BadHeaderLine, read_lines
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t !-~\x80-\xff])*"'
@@ -174,6 +174,6 @@ class ChunkedBody:
         except BadHeaderLine as bad:
             raise BadBody(f"trailer: {bad}") from bad
         # Fields for framing or routing have no meaning in trailers, and reserved fields are never forwarded.
-        self.trailers = b"".join([line.wire for line in lines if line.plain])
+        self.trailers = b"".join([line.wire for line in lines if line.plain and line.name not in MARKED])
         self.done = True
         return end + 4

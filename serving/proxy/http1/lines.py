@@ -33,6 +33,16 @@ RESERVED = frozenset(
         b"x-serving-caller",
     }
 )
+# Names of responses by which our own hops speak to each other. An app's entries of these are never forwarded.
+MARKED = frozenset(
+    {b"k-undelivered", b"proxy-status", b"server-timing", b"x-serving-cold-start", b"x-serving-revision"}
+)
+_OWN = {b"server-timing": {b"pod-wait", b"queue", b"upstream"}, b"proxy-status": {b"queue-proxy"}}
+# A quoted text, other text, or one comma or quote by itself.
+_PART = re.compile(rb'"(?:[^"\\]|\\.)*"|[^,"]+|[,"]')
+_TIMING = re.compile(rb"(?im)^server-timing:[^\r\n]*\r\n")
+# Written by an activator alone, which has no other one upstream.
+_OF_ACTIVATOR = re.compile(rb"(?im)^x-serving-[^\r\n]*\r\n")
 # Hop-by-hop, about framing, or set by the proxy: each needs a look when a head is forwarded.
 _LEFT_OUT = frozenset({b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection"})
 _INSPECTED = (RESERVED | _LEFT_OUT) | {
@@ -101,6 +111,7 @@ def read_line(text: bytes) -> HeaderLine:
         raise BadHeaderLine("malformed Host")
     plain = lower not in _INSPECTED
     matters = not plain and lower not in _LEFT_OUT and not (lower == b"connection" and value.lower() == b"keep-alive")
+    matters = matters or lower in MARKED
     line = HeaderLine(name=lower, value=value, wire=b"%b: %b\r\n" % (name, value), plain=plain, matters=matters)
     if len(text) <= _REMEMBERED_BYTES_MAX and lower not in _SECRET:
         if len(_remembered) >= _REMEMBERED_MAX:
@@ -122,3 +133,40 @@ def read_lines(texts: Sequence[bytes]) -> list[HeaderLine]:
 def header_lines(*headers: tuple[bytes, bytes]) -> bytes:
     r"""Encode headers: ``header_lines((b"A", b"1"))`` is ``b"A: 1\\r\\n"``."""
     return b"".join([b"%b: %b\r\n" % header for header in headers])
+
+
+def split_marks(line: HeaderLine) -> tuple[bytes, bytes]:
+    """Return a line with our own entries and one with the others; empty if there are none.
+
+    A list with a quote that does not end can be read in two ways: all of it counts as ours.
+    """
+    own = _OWN.get(line.name)
+    entries = _entries(line.value) if own is not None else None
+    if own is None or entries is None:
+        return line.wire, b""
+    ours = [entry for entry in entries if entry.partition(b";")[0].strip(b' \t"').lower() in own]
+    if not ours:
+        return b"", line.wire
+    others = [entry for entry in entries if entry not in ours]
+    name = line.wire.partition(b":")[0]
+    return tuple(b"%b: %b\r\n" % (name, b", ".join(some)) if some else b"" for some in (ours, others))  # type: ignore[return-value]
+
+
+def marks_for_client(marks: bytes, *, is_timed: bool) -> bytes:
+    """The entries of a queue-proxy that a client may read: those of Server-Timing only with ``is_timed``."""
+    kept = _OF_ACTIVATOR.sub(b"", marks)
+    return kept if is_timed else _TIMING.sub(b"", kept)
+
+
+def _entries(value: bytes) -> list[bytes] | None:
+    """The entries of a list; None if a quote does not end."""
+    entries = [b""]
+    for match in _PART.finditer(value):
+        part = match[0]
+        if part == b'"':
+            return None
+        if part == b",":
+            entries.append(b"")
+        else:
+            entries[-1] += part
+    return [entry.strip(b" \t") for entry in entries if entry.strip(b" \t")]

@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from serving.proxy.http1.lines import BadHeaderLine, HeaderLine, read_lines
+from serving.proxy.http1.lines import MARKED, BadHeaderLine, HeaderLine, read_lines, split_marks
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: ([\t\x20-\x7e\x80-\xff]*))?")
 # 18 digits are below 2**63, and more than any body has.
@@ -56,7 +56,8 @@ class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
     """A response's head, parsed.
 
     ``wire`` are the rendered lines to forward, without hop-by-hop headers and lengths. ``content_length`` is the header's value,
-    which for HEAD and 304 is not the length of the body; None without. ``trailer`` is its Trailer header.
+    which for HEAD and 304 is not the length of the body; None without. ``trailer`` is its Trailer header. ``marks`` are our own
+    entries (``lines.py``), which are not in ``wire``.
     """
 
     status: int
@@ -67,6 +68,7 @@ class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive: bool
     upgrade: bytes | None = None
     trailer: bytes | None = None
+    marks: bytes = b""
 
 
 def read_response_head(raw: bytes, *, method: bytes, header_count_max: int) -> ResponseHead:
@@ -155,10 +157,19 @@ def _with_care(status: int, status_wire: bytes, lines: list[HeaderLine], *, mino
         framing = Framing.CHUNKED
     else:
         framing = Framing.CLOSE if length is None else Framing.LENGTH
+    marks: list[bytes] = []
+    others: list[bytes] = []
+    for line in lines:
+        if line.name in _HOP or line.name in tokens:
+            continue
+        ours, rest = split_marks(line) if line.name in MARKED else (b"", line.wire)
+        marks.append(ours)
+        others.append(rest)
     return ResponseHead(
         status=status,
         status_wire=status_wire,
-        wire=b"".join([line.wire for line in lines if line.name not in _HOP and line.name not in tokens]),
+        wire=b"".join(others),
+        marks=b"".join(marks),
         framing=framing,
         content_length=length,
         keep_alive=minor == 1 and b"close" not in tokens and framing is not Framing.CLOSE,

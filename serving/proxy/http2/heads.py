@@ -9,7 +9,7 @@ heads that are not accepted are refused with a status, as in HTTP/1.1.
 import re
 from collections.abc import Iterable
 
-from serving.proxy.http1.lines import BadHeaderLine, read_lines
+from serving.proxy.http1.lines import MARKED, BadHeaderLine, read_lines
 from serving.proxy.http1.requesthead import RefusalCode, RequestHead, RequestRefusal, read_request_head
 from serving.proxy.http1.responsehead import BadResponse, Framing, ResponseHead, read_response_head
 from serving.proxy.http2.hpack_decoder import FieldSection
@@ -185,7 +185,7 @@ def read_trailer_fields(fields: Fields) -> bytes:
         lines = read_lines([b"%b: %b" % field for field in fields])
     except BadHeaderLine as bad:
         raise Malformed(f"trailer: {bad}") from bad
-    return b"".join([line.wire for line in lines if line.plain])
+    return b"".join([line.wire for line in lines if line.plain and line.name not in MARKED])
 
 
 def request_fields(raw: bytes, *, scheme: bytes = b"http") -> list[Field]:

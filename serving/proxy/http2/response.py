@@ -192,7 +192,7 @@ class RespondingStream(EngineStream):
         raw, _, body = data.partition(b"\r\n\r\n")
         head = read_response_head(raw, method=exchange.head.method, header_count_max=_UNBOUNDED)
         if head.status >= 200:
-            self.begin_response(head, b"", body, done=True, trailers=b"")
+            self.begin_response(head, head.marks, body, done=True, trailers=b"")
         else:
             fields = response_fields(head.status, head.wire.splitlines(keepends=True), length=None)
             self._session.engine.send_head(self, None, lambda: fields, ended=False)

@@ -64,7 +64,6 @@ SMALL_FILES: dict[str, str] = {
     "serving/controller/routes/confirmation.py": "the pure decision of a shell",
     "serving/nodegroup/io/clouds/choice.py": "the registry of clouds",
     "serving/proxy/forwarding/redirect.py": "a handler in front of any other",
-    "serving/samples/hello.py": "a program that is run, not imported",
 }
 RINGS = {"home", "simulator", "dashboard", "cli"}
 DAEMONS = {"activator", "autoscaler", "controller", "extender", "nodegroup", "queueproxy"}

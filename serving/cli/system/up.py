@@ -30,7 +30,6 @@ from serving.home.supervisor.supervisor import Supervisor
 from serving.model.errors import InvalidCertificate, InvalidValue, Problem, SettingsError
 from serving.model.knative import WINDOW_ANNOTATION
 from serving.model.quantity import parse_quantity
-from serving.samples import hello
 
 # The descriptor on which the system in the background reports that it has started.
 _READY_VARIABLE = "SERVING_UP_READY_FD"
@@ -381,7 +380,7 @@ def _dashboard_text(port: int, state: StateFolder) -> str:
 
 
 def _sample_command(state_path: Path) -> list[str]:
-    app = Path(hello.__file__)
+    app = Path(__file__).parents[2] / "samples" / "hello.py"
     command = f"{shlex.quote(sys.executable)} {shlex.quote(str(app))}"
     window = f"{WINDOW_ANNOTATION}=10s"
     arguments = ["deploy", "hello", str(app.parent), "--command", command, "--concurrency", "10", "--annotate", window]

@@ -16,10 +16,11 @@ from pathlib import Path
 import msgspec
 
 from serving.aio.clock import now_s, stamp, wall_s
+from serving.aio.cooperative import finished_in_thread
 from serving.aio.periodic import wait_for
 from serving.cluster.kinds import POD, REVISION
 from serving.cluster.reflector import CacheChange, Reflector
-from serving.home.containers.network import AheadNetworks
+from serving.home.containers.network import PodNetworks
 from serving.home.kubelet.container import RestartPauses, RestartSettings
 from serving.home.kubelet.diskwatch import DiskWatch
 from serving.home.kubelet.localnodes import LocalNodes
@@ -57,6 +58,11 @@ _EVICTED_PER_OWNER, _EVICTED_KEPT = 5, 50
 _PATIENCE = RestartSettings(pause_first_s=10.0, pause_max_s=300.0, sound_s=600.0)
 _CHORE_PAUSE_S = 10.0
 _DELETE_PAUSE_S = 1.0
+# Networks made ahead of pods: for two services that wake up at once.
+_AHEAD_COUNT = 2
+# Delay after a pod took one: by then the pod is ready, and needs no core.
+_AHEAD_LAG_S = 0.3
+_AHEAD_RETRY_S = 5.0
 
 
 def resident_bytes_by_session() -> Counter[int]:
@@ -82,6 +88,37 @@ def kill_above_limits(pod: PodRun, resident_bytes: Mapping[int, int]) -> None:
         if process is not None and resident_bytes.get(process.pid, 0) > limit:
             count_oom_kill(pod.logs)
             pod.keepers[name].kill("OOMKilled")
+
+
+class AheadNetworks:
+    """Creates networks ahead of pods. ``networks`` is None if pods share the machine's. ``run`` does the work."""
+
+    def __init__(self, locations: PodLocations, networks: PodNetworks | None) -> None:
+        self._locations, self._networks = locations, networks
+        self._ready: list[PodLocation] = []
+        self._wanted = asyncio.Event()
+
+    def take(self) -> PodLocation:
+        """Assign a location with a network, one made ahead if ready. Raises ``OSError``."""
+        self._wanted.set()
+        return self._ready.pop(0) if self._ready else self._locations.take()
+
+    async def run(self) -> None:
+        """Make networks until cancelled."""
+        while self._networks is not None:
+            await self._wanted.wait()
+            await asyncio.sleep(_AHEAD_LAG_S)
+            self._wanted.clear()
+            while len(self._ready) < _AHEAD_COUNT:
+                location = self._locations.take()
+                try:
+                    await finished_in_thread(self._networks.make_ahead, location.address)
+                except OSError as error:
+                    self._locations.leave(location)
+                    _log.warning("network.not_ahead", extra={"error": str(error)})
+                    await asyncio.sleep(_AHEAD_RETRY_S)
+                else:
+                    self._ready.append(location)
 
 
 class Kubelet:

@@ -44,6 +44,13 @@ def test_a_command_that_people_often_type_loads_no_large_package(name: str) -> N
     assert loaded & {"aiohttp", "asyncio", "click.shell_completion", "kubernetes", "numpy", "uvloop"} == set()
 
 
+def test_the_supervisor_loads_neither_an_event_loop_nor_a_server() -> None:
+    # It stays in memory for as long as the system runs.
+    program = "import sys, serving.cli.system.up; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert set(done.stdout.split()) & {"aiohttp", "asyncio", "http.server", "numpy", "yaml"} == set()
+
+
 def commands(found: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
     """Yield each command with its words."""
     if not isinstance(found, click.Group) or found.invoke_without_command:

@@ -39,7 +39,7 @@ FOLLOWED_KINDS = (
 """The kinds that the controller follows."""
 
 UNSETTLED_S = 1.5
-"""How long a status that is Unknown before and after waits for changes that replace it: longer than a small pod takes to become ready."""
+"""How long a status that stays Unknown waits for changes, in seconds; a small pod becomes ready sooner."""
 
 WorkKey = tuple[Kind, str, str]
 """A resource to decide on: its kind, namespace and name."""

@@ -41,7 +41,7 @@ async def test_an_app_cannot_pose_as_its_queue_proxy() -> None:
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-async def test_the_wait_in_a_pod_x_by_the_setting_only(is_on: bool) -> None:
+async def test_clients_see_the_wait_in_a_pod_by_the_setting_only(is_on: bool) -> None:
     async with staged(tell_timing=is_on) as stage:
         await stage.service()
         pod = await stage.pod_seen("p")

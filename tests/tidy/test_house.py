@@ -42,14 +42,11 @@ FEATURES: dict[str, tuple[int, int]] = {
     "overview, steps of cold starts": (570, 3),
     "several ports, SNI": (490, 2),
     "sessions of the own API server": (190, 2),
-    "evicted pods, shares in pods": (450, 2),
-    "bounds of work, marks that apps cannot forge": (300, 2),
+    "evicted pods": (120, 0),
+    "marks that apps cannot forge": (120, 0),
     "proof of a pod, announced pods": (350, 2),
-    "fewer writes": (250, 1),
-    "names and ids that survive": (400, 2),
-    "history on disk": (900, 5),
-    "compare, rollout checks, map, cost, views by role": (1_300, 8),
-    "lean supervisor": (250, 2),
+    "fewer writes": (30, 0),
+    "names and ids that survive": (80, 0),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

@@ -266,7 +266,7 @@ async def test_the_containers_of_a_pod_share_an_empty_volume(stage: Stage) -> No
     made = stage.pod(
         "/bin/sh",
         "-c",
-        f"until test -e /shared/word; do sleep 0.05; done; cat /shared/word; {stage.kind.server}",
+        f"until test -s /shared/word; do sleep 0.05; done; cat /shared/word; {stage.kind.server}",
         volumeMounts=mounts,
         ports=[{"containerPort": 8080}],
         pod_spec={"volumes": [{"name": "v", "emptyDir": {}}]},

@@ -119,6 +119,12 @@ async def test_a_name_that_is_not_ours_is_refused(client: Client) -> None:
     assert (status, reply["reason"]) == (403, "Forbidden")
 
 
+@pytest.mark.parametrize("path", [SERVICES, "/nowhere", f"{MAPS}?watch=true&timeoutSeconds=1"])
+async def test_no_cache_keeps_a_response(client: Client, path: str) -> None:
+    async with client.session.get(path) as response:
+        assert response.headers["Cache-Control"] == "no-cache, private"
+
+
 async def test_health_needs_no_token(client: Client) -> None:
     async with client.session.get("/readyz", headers={"Authorization": ""}) as response:
         assert (response.status, await response.text()) == (200, "ok")

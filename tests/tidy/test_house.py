@@ -47,6 +47,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "proof of a pod, announced pods": (350, 2),
     "fewer writes": (30, 0),
     "names and ids that survive": (80, 0),
+    "dates of responses": (35, 0),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

@@ -129,7 +129,13 @@ def application(
     app.router.add_route("*", "/{path:.*}", api.resource)
     app.on_shutdown.append(guard.end_streams)
     app.on_response_prepare.append(guard.note_stream)
+    app.on_response_prepare.append(_forbid_caching)
     return app
+
+
+async def _forbid_caching(_: web.Request, response: web.StreamResponse) -> None:
+    """As kube-apiserver does, keep what only the holder of a token may read out of caches."""
+    response.headers["Cache-Control"] = "no-cache, private"
 
 
 async def _copy_journal(cluster: MemoryCluster, _: web.Request) -> web.Response:

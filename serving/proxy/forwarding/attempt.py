@@ -4,6 +4,7 @@ A request whose pooled connection turns out to be closed is sent once more on a 
 is passed to the exchange, whose handler may forward the request elsewhere in a new attempt.
 """
 
+import time
 from typing import Protocol
 
 from serving.proxy.forwarding.client import Client, Pause, ResponseSink, Tunnel
@@ -11,7 +12,7 @@ from serving.proxy.forwarding.phase import TRANSITIONS, ExchangeEvent, ExchangeO
 from serving.proxy.http1.body import chunk, chunks
 from serving.proxy.http1.lines import marks_for_client
 from serving.proxy.http1.pool import Pool
-from serving.proxy.http1.rendering import render_forwarded_response, render_interim, render_timing
+from serving.proxy.http1.rendering import render_date, render_forwarded_response, render_interim, render_timing
 from serving.proxy.http1.requesthead import RequestHead
 from serving.proxy.http1.responsehead import Framing, ResponseHead
 from serving.proxy.http1.upstream import Address, RequestCarrier
@@ -251,6 +252,8 @@ class Attempt:
         if exchange.is_timed:
             sent_s = exchange.sent_s
             extra += render_timing(queue_s=sent_s - exchange.started_s, upstream_s=exchange.now_s() - sent_s)
+        if not head.is_dated:
+            extra += render_date(time.time())
         if not done:
             exchange.written_s = exchange.now_s()
         sink = self._sink = self._client.sink

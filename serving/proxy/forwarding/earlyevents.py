@@ -6,6 +6,7 @@ object in OpenAI's form, and the stream ends.
 """
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from serving.model.errors import UNREADABLE
 from serving.proxy.forwarding.client import Client, Pause, ResponseSink
 from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.http1.body import LAST_CHUNK, chunk
+from serving.proxy.http1.rendering import render_date
 from serving.proxy.http1.requesthead import RequestHead
 from serving.proxy.http1.responsehead import ResponseHead, read_response_head
 
@@ -177,7 +179,7 @@ class _Refusal:
 
 def begin_events(exchange: Exchange, *, later: Callable[[float, Callable[[], None]], object]) -> None:
     """Begin the stream of a waiting exchange, and comment until its response begins; ``later`` calls after seconds."""
-    events = EarlyEvents(exchange.client, extra=exchange.response_headers)
+    events = EarlyEvents(exchange.client, extra=exchange.response_headers + render_date(time.time()))
     exchange.client = events
 
     def beat() -> None:

@@ -17,6 +17,7 @@ has ended do nothing.
 """
 
 import math
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -29,7 +30,7 @@ from serving.proxy.forwarding.pace import MinimumRate, ResponseBuffers
 from serving.proxy.forwarding.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
 from serving.proxy.forwarding.policy import NO_TIMEOUTS, member_of
 from serving.proxy.http1.pool import Pool
-from serving.proxy.http1.rendering import ClientPeer, render_proxy_status, render_request, render_response
+from serving.proxy.http1.rendering import ClientPeer, render_date, render_proxy_status, render_request, render_response
 from serving.proxy.http1.requesthead import RequestHead, is_grpc_call
 from serving.proxy.http1.upstream import Address
 
@@ -252,6 +253,7 @@ class Exchange:
         self.status = status
         if status >= _SERVER_ERROR and self._wiring.name:
             headers += render_proxy_status(self._wiring.name, body)
+        headers += render_date(time.time())
         bodiless = self.head.method == b"HEAD"
         self.response_bytes = 0 if bodiless else len(body)
         self.client.write(render_response(status, body=body, headers=headers, close=not keep, bodiless=bodiless))

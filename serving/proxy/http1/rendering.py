@@ -6,7 +6,9 @@ Forwarded (RFC 7239) is built of them unless a trusted peer sent one. Follows kn
 forwarded) with the trust of docs/architecture.md.
 """
 
+import time
 from collections.abc import Callable
+from functools import lru_cache
 from http import HTTPStatus
 
 from serving.proxy.http1.lines import header_lines
@@ -18,6 +20,8 @@ _CHUNKED = Framing.CHUNKED
 _CLOSE = b"Connection: close\r\n"
 # A shorter wait in a pod is that of the event loop.
 _NO_WAIT_S = 0.001
+_DAYS = b"Mon Tue Wed Thu Fri Sat Sun".split()
+_MONTHS = b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 # Reasons are one sentence.
 _DETAILS_MAX = 200
 # A shorter time in the queue counts as none.
@@ -168,6 +172,19 @@ def render_response(
         _CLOSE if close else b"",
         b"" if bodiless else body,
     )
+
+
+def render_date(now_s: float) -> bytes:
+    """Encode Date, which each response has (RFC 9110, 6.6.1), for seconds since the epoch."""
+    return _date_of(int(now_s))
+
+
+@lru_cache(maxsize=1)
+def _date_of(second: int) -> bytes:
+    year, month, day, hour, minute, second, weekday, *_ = time.gmtime(second)
+    # Neither strftime, which follows the locale, nor email.utils, which loads 12 modules.
+    date = _DAYS[weekday], day, _MONTHS[month - 1], year, hour, minute, second
+    return b"Date: %b, %02d %b %04d %02d:%02d:%02d GMT\r\n" % date
 
 
 def render_timing(*, queue_s: float, upstream_s: float) -> bytes:

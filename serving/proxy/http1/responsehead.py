@@ -57,7 +57,7 @@ class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
 
     ``wire`` are the rendered lines to forward, without hop-by-hop headers and lengths. ``content_length`` is the header's value,
     which for HEAD and 304 is not the length of the body; None without. ``trailer`` is its Trailer header. ``marks`` are our own
-    entries (``lines.py``), which are not in ``wire``.
+    entries (``lines.py``), which are not in ``wire``. ``is_dated`` says that it has a Date.
     """
 
     status: int
@@ -69,6 +69,7 @@ class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
     upgrade: bytes | None = None
     trailer: bytes | None = None
     marks: bytes = b""
+    is_dated: bool = False
 
 
 def read_response_head(raw: bytes, *, method: bytes, header_count_max: int) -> ResponseHead:
@@ -96,6 +97,7 @@ def read_response_head(raw: bytes, *, method: bytes, header_count_max: int) -> R
             framing=_BY_LENGTH if length and _may_have_body(status, method) else _WITHOUT,
             content_length=length,
             keep_alive=True,
+            is_dated=b"\r\nDate:" in raw or b"\r\ndate:" in raw.lower(),
         )
     return _with_care(status, status_wire, lines, minor=minor, method=method)
 
@@ -175,6 +177,7 @@ def _with_care(status: int, status_wire: bytes, lines: list[HeaderLine], *, mino
         keep_alive=minor == 1 and b"close" not in tokens and framing is not Framing.CLOSE,
         upgrade=values.get(b"upgrade") if b"upgrade" in tokens else None,
         trailer=values.get(b"trailer"),
+        is_dated=any(line.name == b"date" for line in lines),
     )
 
 

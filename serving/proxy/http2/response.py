@@ -3,18 +3,19 @@
 An upstream's response is sent as frames at once; the proxy's own response arrives as HTTP/1.1 and is parsed.
 """
 
+import time
 from typing import Protocol
 
 from serving.proxy.forwarding.exchange import Exchange, Wiring
 from serving.proxy.forwarding.pace import ResponseBuffer
 from serving.proxy.forwarding.registry import Registry
-from serving.proxy.http1.rendering import ClientPeer
+from serving.proxy.http1.rendering import ClientPeer, render_date
 from serving.proxy.http1.requesthead import GRPC_TYPE, RequestRefusal, is_grpc_call
 from serving.proxy.http1.responsehead import Framing, ResponseHead, read_response_head
 from serving.proxy.http2.engine import Http2Engine
 from serving.proxy.http2.flow import EngineStream
 from serving.proxy.http2.frames import ErrorCode
-from serving.proxy.http2.heads import response_fields
+from serving.proxy.http2.heads import response_fields, split_lines
 from serving.proxy.http2.hpack_statictable import Fields
 
 _INTERNAL, _UNAUTHENTICATED, _PERMISSION_DENIED, _UNIMPLEMENTED, _UNAVAILABLE, _UNKNOWN = 13, 16, 7, 12, 14, 2
@@ -247,7 +248,8 @@ class RespondingStream(EngineStream):
         """Respond to a request that never became an exchange."""
         self._note_refusal(refusal.code, str(refusal))
         body = str(refusal).encode()
-        fields = [(b":status", b"%d" % refusal.status), _TEXT, (b"content-length", b"%d" % len(body))]
+        length = (b"content-length", b"%d" % len(body))
+        fields = [(b":status", b"%d" % refusal.status), _TEXT, length, *split_lines([render_date(time.time())])]
         engine = self._session.engine
         engine.send_head(self, None, lambda: fields, ended=False)
         engine.send_last(self, body)

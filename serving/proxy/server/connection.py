@@ -8,6 +8,7 @@ sending direction is closed, and after a moment the connection. Closing at once 
 
 import asyncio
 import math
+import time
 from typing import ClassVar, cast
 
 from serving.proxy.forwarding.client import Pause, ResponseSink
@@ -15,7 +16,7 @@ from serving.proxy.forwarding.exchange import Exchange, Wiring
 from serving.proxy.forwarding.pace import BodyPace
 from serving.proxy.forwarding.registry import BODY_TOO_LARGE, BODY_TOO_SLOW, Registry
 from serving.proxy.http1.body import BadBody, ChunkedBody, LengthBody
-from serving.proxy.http1.rendering import IDENTITY, ClientPeer, render_response
+from serving.proxy.http1.rendering import IDENTITY, ClientPeer, render_date, render_response
 from serving.proxy.http1.requesthead import HeadMemory, RefusalCode, RequestHead, RequestRefusal, refused_start
 from serving.proxy.server.writing import PREFACE, ResponseProtocol, hand_over
 
@@ -350,6 +351,7 @@ class Connection(ResponseProtocol):
 
     def _refuse(self, refusal: RequestRefusal, headers: bytes = _TEXT) -> None:
         self._registry.refusals.note(refusal.code, str(refusal), self._address)
+        headers += render_date(time.time())
         self._transport.write(render_response(refusal.status, body=str(refusal).encode(), headers=headers, close=True))
         self._linger()
 

@@ -12,6 +12,7 @@ a client that does not read is not read from, and bytes not yet decrypted are at
 import asyncio
 import math
 import ssl
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import cast
@@ -21,7 +22,7 @@ import msgspec
 from serving.aio.mutualtls import identity_of, reason_of
 from serving.proxy.forwarding.exchange import Wiring
 from serving.proxy.forwarding.registry import Registry
-from serving.proxy.http1.rendering import render_response
+from serving.proxy.http1.rendering import render_date, render_response
 from serving.proxy.server.connection import Connection
 from serving.proxy.server.writing import start_session
 from serving.proxy.tls.records import Records
@@ -177,7 +178,8 @@ class TlsLayer(TlsTransport):
         self._fail("no TLS")
         if data[:1].isalpha():
             status, text = self._terms.plain_refusal
-            self._outer.write(render_response(status, body=text, headers=_TEXT, close=True))
+            headers = _TEXT + render_date(time.time())
+            self._outer.write(render_response(status, body=text, headers=headers, close=True))
         self._leave()
 
     def _leave(self) -> None:

@@ -1,6 +1,9 @@
 """Responses through the proxy: the client's view, and the fate of the upstream's connection."""
 
 import asyncio
+import re
+import time
+from email.utils import parsedate_to_datetime
 
 import pytest
 
@@ -10,7 +13,8 @@ from serving.settings.http import HttpSettings
 from tests.eventually import until
 from tests.integration.proxy.peers import Link, Script, get, ok, proxied
 
-OK_3 = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n"
+# A response without a Date gets one; these are forwarded as they are.
+OK_3 = b"HTTP/1.1 200 OK\r\nDate: d\r\nContent-Length: 3\r\n\r\n"
 
 
 def responding(*responses: bytes) -> Script:
@@ -37,25 +41,55 @@ def closing(response: bytes) -> Script:
 
 async def test_hop_by_hop_headers_of_a_response_go() -> None:
     response = (
-        b"HTTP/1.1 200 Fine\r\nConnection: x-mine, keep-alive\r\nX-Mine: 1\r\nKeep-Alive: 5\r\nContent-Length: 0\r\n"
+        b"HTTP/1.1 200 Fine\r\nDate: d\r\nConnection: x-mine, keep-alive\r\nX-Mine: 1\r\nKeep-Alive: 5\r\nContent-Length: 0\r\n"
         b"Set-Cookie: a=b\r\nSet-Cookie: c=d\r\nUpgrade: h2c\r\n\r\n"
     )
     async with proxied(responding(response)) as proxy:
         client = await proxy.client()
         client.send(get())
         assert (await client.head()) == (
-            b"HTTP/1.1 200 Fine\r\nSet-Cookie: a=b\r\nSet-Cookie: c=d\r\nContent-Length: 0\r\n\r\n"
+            b"HTTP/1.1 200 Fine\r\nDate: d\r\nSet-Cookie: a=b\r\nSet-Cookie: c=d\r\nContent-Length: 0\r\n\r\n"
         )
+
+
+@pytest.mark.parametrize("head", [b"Content-Length: 3\r\nX-Date: d", b"Transfer-Encoding: chunked\r\nUpdate: d"])
+async def test_a_response_without_a_date_gets_one(head: bytes) -> None:
+    body = b"abc" if b"Length" in head else b"3\r\nabc\r\n0\r\n\r\n"
+    hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n"
+    async with proxied(responding(hints + b"HTTP/1.1 200 OK\r\n%b\r\n\r\n%b" % (head, body))) as proxy:
+        client = await proxy.client()
+        begun_s = int(time.time())
+        client.send(get())
+        assert await client.head() == hints
+        assert begun_s <= date_of(await client.head()) <= time.time()
+
+
+@pytest.mark.parametrize("request_", [get(), b"GET / HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n"], ids=["502", "400"])
+async def test_a_response_of_the_proxy_has_a_date(request_: bytes) -> None:
+    async with proxied() as proxy:
+        proxy.handler.address = ("127.0.0.1", 1)
+        client = await proxy.client()
+        begun_s = int(time.time())
+        client.send(request_)
+        assert begun_s <= date_of(await client.head()) <= time.time()
+
+
+def date_of(head: bytes) -> float:
+    """The one Date of a head, in seconds since the epoch."""
+    (date,) = re.findall(rb"^Date: (.*)\r$", head, re.MULTILINE)
+    return parsedate_to_datetime(date.decode()).timestamp()
 
 
 async def test_a_chunked_response_stays_chunked_with_its_trailers() -> None:
     response = (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n3;x=y\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\n"
+        b"HTTP/1.1 200 OK\r\nDate: d\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n"
+        b"3;x=y\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\n"
     )
     async with proxied(responding(response, OK_3 + b"def")) as proxy:
         client = await proxy.client()
         client.send(get())
-        assert await client.head() == b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n"
+        head = b"HTTP/1.1 200 OK\r\nDate: d\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n"
+        assert await client.head() == head
         assert await client.chunks() == (b"abc", b"X-Sum: 1\r\n")
         client.send(get())
         assert (await client.message())[1] == b"def"
@@ -63,11 +97,11 @@ async def test_a_chunked_response_stays_chunked_with_its_trailers() -> None:
 
 
 async def test_a_chunked_response_for_http_1_0_ends_with_the_connection() -> None:
-    response = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    response = b"HTTP/1.1 200 OK\r\nDate: d\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
     async with proxied(responding(response)) as proxy:
         client = await proxy.client()
         client.send(b"GET / HTTP/1.0\r\n\r\n")
-        assert await client.rest() == b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc"
+        assert await client.rest() == b"HTTP/1.1 200 OK\r\nDate: d\r\nConnection: close\r\n\r\nabc"
 
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.0 200 OK\r\n\r\n", b"HTTP/1.1 200\r\n\r\n"])
@@ -82,7 +116,7 @@ async def test_a_body_until_the_end_of_the_connection_is_sent_in_chunks(head: by
 
 @pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
 async def test_a_response_without_a_body_does_not_take_the_next_ones_bytes(status: bytes) -> None:
-    first = b"HTTP/1.1 %b\r\nETag: x\r\n\r\n" % status
+    first = b"HTTP/1.1 %b\r\nDate: d\r\nETag: x\r\n\r\n" % status
     async with proxied(responding(first, OK_3 + b"abc")) as proxy:
         client = await proxy.client()
         client.send(get() + get())
@@ -125,7 +159,7 @@ async def test_103_passes_before_the_200() -> None:
 async def test_a_response_may_come_byte_by_byte() -> None:
     async def script(link: Link) -> None:
         await link.head()
-        for byte in b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: y\r\nContent-Length: 3\r\n\r\nabc":
+        for byte in b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: y\r\nDate: d\r\nContent-Length: 3\r\n\r\nabc":
             link.send(bytes([byte]))
             await link.writer.drain()
             await asyncio.sleep(0)
@@ -134,7 +168,7 @@ async def test_a_response_may_come_byte_by_byte() -> None:
     async with proxied(script) as proxy:
         client = await proxy.client()
         client.send(get())
-        assert await client.message() == (b"HTTP/1.1 200 OK\r\nX: y\r\nContent-Length: 3\r\n\r\n", b"abc")
+        assert await client.message() == (b"HTTP/1.1 200 OK\r\nX: y\r\nDate: d\r\nContent-Length: 3\r\n\r\n", b"abc")
 
 
 @pytest.mark.parametrize(

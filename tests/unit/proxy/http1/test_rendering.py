@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.proxy.http1.rendering import ClientPeer, render_request, render_response
+from serving.proxy.http1.rendering import ClientPeer, render_date, render_request, render_response
 from serving.proxy.http1.requesthead import read_request_head
 
 CLAIMS = b"\r\nX-Forwarded-For: 1.1.1.1\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: x\r\nForwarded: for=9.9.9.9"
@@ -96,3 +96,9 @@ def test_an_own_response_has_its_reason_and_length() -> None:
     assert render_response(200, body=b"abc", bodiless=True, close=True) == (
         b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\n"
     )
+
+
+def test_a_date_has_the_form_of_http() -> None:
+    # The example of RFC 9110, 5.6.7.
+    assert render_date(784111777.9) == b"Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n"
+    assert render_date(784111778.0) == b"Date: Sun, 06 Nov 1994 08:49:38 GMT\r\n"

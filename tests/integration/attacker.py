@@ -30,6 +30,7 @@ STATS = (
 )
 # Signals and traces that do no harm where they are not refused.
 PTRACE_SEIZE, CLONE_NEWUSER, CLONE_NEWNS = 0x4206, 0x10000000, 0x20000
+TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - what is tried
 
 
 def called(result: int) -> None:
@@ -147,6 +148,7 @@ def attempts(given: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "list the state folder's secrets": lambda: next(path for path in state.iterdir() if path.name != "pods"),
         "write the state folder": lambda: (state / "evil").write_text("x"),
         "read another pod's files": (state / "pods" / pod / "secret").read_text,
+        **{f"read another pod's file in {one}": Path(one, "serving-victim").read_text for one in TEMPORARY},
         "leave by the parent of its folder": (Path("..") / pod / "secret").read_text,
         "read another pod's environment": lambda: Path(f"/proc/{victim}/environ").read_bytes(),
         "read another pod's memory": lambda: memory_of(victim),

@@ -21,6 +21,7 @@ from tests.integration.test_preload import event_with, preloaded, response_of
 from tests.tidy.sources import ROOT
 
 ATTACKER = ROOT / "tests" / "integration" / "attacker.py"
+TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - what is tried
 # Landlock 6: signals.
 SCOPE_ABI = 6
 
@@ -42,13 +43,17 @@ async def attacked(folder: Path, mode: str, **more: object) -> dict[str, str]:
     with template_process(folder / "state", isolation=mode) as template:
         template.state.token.write_text("a token")
         async with controlled(template.state, isolation=mode) as machine:
-            victim = await machine.start(manifest("victim", command(HELLO)))
+            words = "umask 0; for one in tmp var/tmp dev/shm; do echo a secret > /$one/serving-victim; done"
+            victim = await machine.start(manifest("victim", f"{words}; exec {command(HELLO)}"))
             # To name a file of the state folder does not show it.
             limits = {"limits": {"memory": "128Mi"}}
             await machine.start(manifest("attacker", f"{command(ATTACKER)} {template.state.token}", resources=limits))
             victim, attacker = await machine.ready("victim"), await machine.ready("attacker")
             run = machine.kubelet.find("default", "victim")
             (template.state.pods / run.id / "secret").write_text("a secret")
+            if mode != "none":
+                # On the disk it is in the pod's folder, and counts there.
+                assert (template.state.pods / run.id / ".tmp" / "serving-victim").read_text() == "a secret\n"
             given = {
                 "state": str(template.state.path),
                 "pod": run.id,
@@ -165,7 +170,12 @@ async def test_without_isolation_the_attacker_succeeds(tmp_path: Path) -> None:
         pytest.skip("what succeeds depends on the user")
     # What does no harm to the machine.
     only = ["read the token", "read another pod's files", "read another pod's environment", "kill another pod"]
-    assert await attacked(tmp_path, "none", only=only) == dict.fromkeys(only, "")
+    only += [f"read another pod's file in {folder}" for folder in TEMPORARY]
+    try:
+        assert await attacked(tmp_path, "none", only=only) == dict.fromkeys(only, "")
+    finally:
+        for folder in TEMPORARY:
+            (Path(folder) / "serving-victim").unlink(missing_ok=True)
 
 
 async def test_a_pod_that_is_isolated_less_says_so_in_a_condition(tmp_path: Path) -> None:

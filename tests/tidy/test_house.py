@@ -48,6 +48,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "fewer writes": (30, 0),
     "names and ids that survive": (80, 0),
     "dates of responses": (35, 0),
+    "temporary files of a pod": (60, 0),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

@@ -226,12 +226,9 @@ class PreloadedPod(ProcessPod):
         if confinement is not None and isolation is not None:
             # As the warm process, which has one user, and sees the folders of all its pods.
             own, around = str(self.setup.folder), str(self.setup.folder.parent)
-            confinement = msgspec.structs.replace(
-                confinement,
-                shown=tuple(around if one == own else one for one in confinement.shown),
-                user=isolation.user_of_revision(revision),
-                has_own_pids=False,
-            )
+            shown = tuple(around if one == own else one for one in confinement.shown)
+            user = isolation.user_of_revision(revision)
+            confinement = msgspec.structs.replace(confinement, shown=shown, private=(), user=user, has_own_pids=False)
         return msgspec.structs.replace(
             found,
             confinement=confinement,

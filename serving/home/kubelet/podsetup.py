@@ -21,7 +21,7 @@ from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.pods.claims import claim_folders, make_claim_folder
 from serving.home.pods.locations import QUEUE_PORTS, PodLocation
 from serving.home.pods.machine import node_status, read_machine
-from serving.home.pods.podfolder import is_secret, keep_in_memory, mount, mount_points
+from serving.home.pods.podfolder import is_secret, keep_in_memory, mount, mount_points, temporary_folder
 from serving.home.pods.podplan import (
     AppPlan,
     all_containers,
@@ -254,6 +254,8 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         # Each pod has a user of its own: it sees a claim's files as its own, both below its HOME and where it mounts them.
         theirs = [str(claims[one["name"]]) for one in mounted] + ["/" + one["mountPath"].strip("/") for one in mounted]
         named_files = files_of(plan.arguments, plan.environment, plan.folder)
+        # What the manifest mounts is there, also at or below /tmp.
+        named_files += ["/" + one["mountPath"].strip("/") for one in container.get("volumeMounts") or ()]
         return isolation.confinement(
             address=self.location.address,
             shown=[one for one in (str(self.folder), plan.folder, *named_files) if is_allowed(one)],
@@ -262,6 +264,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
                 *theirs,
             ],
             ports=(port, *self.location.tcp_ports, *declared, *QUEUE_PORTS),
+            temporary=str(temporary_folder(self.folder)),
         )
 
     @property

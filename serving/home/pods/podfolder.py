@@ -38,6 +38,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REMOVALS_MAX, _REMOVAL_PAUSE_S = 5, 0.05
 _VOLUMES = ".volumes"
 _ROOT = ".root"
+_TEMPORARY = ".tmp"
 _WARM = "warm-"
 # As many as a Secret of the API may have, some times.
 _SECRETS_BYTES_MAX = 8 * 2**20
@@ -131,6 +132,11 @@ def mount_points(
 def root_folder(folder: Path) -> Path:
     """An empty folder of a pod, at which the root of a container with mounts is built."""
     return folder / _ROOT
+
+
+def temporary_folder(folder: Path) -> Path:
+    """The folder of a pod that its processes see as /tmp."""
+    return folder / _TEMPORARY
 
 
 def _write(path: Path, wanted: VolumeFile, *, user: int) -> None:

@@ -10,7 +10,7 @@ A pod with its own user does not own its app's folder. If the app must, a mount 
 """
 
 # A process that many are forked from imports little.
-# ruff: noqa: PTH103, PTH110, PTH112, PTH115, PTH116, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH101, PTH102, PTH103, PTH110, PTH112, PTH115, PTH116, PTH118, PTH120, PTH123, PTH208
 
 import base64
 import contextlib
@@ -53,13 +53,15 @@ _BIND_TCP = 1
 _SCOPES = 1 | 2
 _SCOPE_ABI, _NET_ABI, _REFER_ABI = 6, 4, 2
 _PASSWD, _USER_NAME = "/etc/passwd", "pod"
+_SHARED_MEMORY, _OPEN_MODE = "/dev/shm", 0o1777  # noqa: S108 - it is replaced
 _READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
 
 
 def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = str) -> list[str]:
     """Apply all layers of a plan to this process and change to ``folder``; return what failed, as texts.
 
-    The folders in ``hidden`` are covered, outer ones first and the state folder last, except for the paths in ``shown``. ``user``
+    The folders in ``hidden`` are covered, outer ones first and the state folder last, except for the paths in ``shown``. Those in
+    ``private`` are the folder ``temporary``, which is made, or in memory for /dev/shm, with the same exceptions. ``user``
     is the user and group to become, 0 for none; folders in ``owned`` are mounted as that user's. ``has_own_pids``: this is the
     first process of a pid namespace. ``ports`` are the allowed listening ports, None for all; ``filter`` is a program for system
     calls in base64. Raises ``OSError`` instead if the plan ``is_strict``. ``after`` is called with the name of each applied
@@ -92,9 +94,7 @@ def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = 
     if user and is_hidden:
         for path in plan["owned"]:
             layer("owner", functools.partial(_give, path, user))
-    is_hidden = is_hidden and (
-        not hidden or layer("mounts", lambda: _hide(hidden, plan["shown"], user=user, home=folder))
-    )
+    is_hidden = is_hidden and (not hidden or layer("mounts", lambda: _hide(plan, user=user, home=folder)))
     if is_root:
         layer("proc", _guard_proc)
     os.chdir(folder)
@@ -151,21 +151,23 @@ def _has_own_users() -> bool:
         return int(file.read().split()[2]) < _IDS - 1
 
 
-def _hide(hidden: list[str], shown: list[str], *, user: int, home: str) -> None:
+def _hide(plan: dict[str, Any], *, user: int, home: str) -> None:
     """Cover folders by empty ones, in which only some paths are as before; name the pod's user."""
-    kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in shown if os.path.exists(path)]
+    hidden: list[str] = plan["hidden"]
+    kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in plan["shown"] if os.path.exists(path)]
     covered = []
     # The pod's user enters the folders that lead to its own.
     umask = os.umask(0o022)
-    for folder in hidden:
+    folders = [*_take_temporary(plan["private"], plan["temporary"], hidden), *hidden]
+    for folder in folders:
         # One in an outer one is there if a shown path has it.
-        if os.path.isdir(folder):
+        if folder in hidden and os.path.isdir(folder):
             _mount("tmpfs", folder, kind="tmpfs", flags=_MS_NOSUID | _MS_NODEV, data="mode=755,size=1m")
             covered.append(folder)
         # A path is shown in the innermost covered folder.
         for path, held in kept:
             if path.startswith(f"{folder}/") and not any(
-                path.startswith(f"{one}/") and len(one) > len(folder) for one in hidden
+                path.startswith(f"{one}/") and len(one) > len(folder) for one in folders
             ):
                 _show(path, held)
     os.umask(umask)
@@ -177,6 +179,23 @@ def _hide(hidden: list[str], shown: list[str], *, user: int, home: str) -> None:
             _name_user(user, home, f"{covered[-1]}/passwd")
     for folder in covered:
         _mount("none", folder, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
+
+
+def _take_temporary(private: list[str], temporary: str, hidden: list[str]) -> list[str]:
+    """Replace folders that all programs of a machine share; those in ``hidden`` are made there, to be covered."""
+    if private and not os.path.lexists(temporary):
+        os.mkdir(temporary)
+        os.chmod(temporary, _OPEN_MODE)
+    # An app that may exchange it for a link gains nothing. It is closed by exec, and may itself be in a covered folder.
+    held = os.open(temporary, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY) if private else -1
+    for folder in private:
+        if folder == _SHARED_MEMORY:
+            _mount("tmpfs", folder, kind="tmpfs", flags=_MS_NOSUID | _MS_NODEV, data="mode=1777")
+        else:
+            _mount(f"/proc/self/fd/{held}", folder, flags=_MS_BIND)
+        for one in (one for one in hidden if one.startswith(f"{folder}/")):
+            os.makedirs(one, exist_ok=True)
+    return private
 
 
 def _name_user(user: int, home: str, path: str) -> None:

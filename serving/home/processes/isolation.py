@@ -41,7 +41,9 @@ _PATH = re.compile(r"(?<![^\s'\"=:;,(@])/[^\s'\":;,()<>|&$]*")
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 _WORD = re.compile(r"[^\s'\"=:;,()<>|&$]+")
 _SCRIPT_BYTES_MAX = 65536
-_TOO_MUCH = frozenset({"/", "/usr", "/proc", "/dev", "/sys", ""})
+# The folders in which programs put files for a while, under names that others can foresee.
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - they are replaced, not used
+_TOO_MUCH = frozenset({"/", "/usr", "/proc", "/dev", "/sys", "", *_TEMPORARY})
 
 
 class Confinement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,6 +52,8 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     hidden: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
     owned: tuple[str, ...] = ()
+    private: tuple[str, ...] = ()
+    temporary: str = ""
     user: int = 0
     has_own_pids: bool = False
     ports: tuple[int, ...] | None = None
@@ -80,11 +84,18 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
         return _REVISION_USER_FIRST + int(digest(name), 16) % _REVISION_USERS if self.is_root else 0
 
     def confinement(
-        self, *, address: str, shown: Collection[str], ports: Collection[int], owned: Collection[str] = ()
+        self,
+        *,
+        address: str,
+        shown: Collection[str],
+        ports: Collection[int],
+        owned: Collection[str] = (),
+        temporary: str = "",
     ) -> Confinement:
         """The confinement of the processes of the pod at an address, with its files and ports.
 
-        A pod's own user must be able to reach its files: each closed folder above them is hidden except for them.
+        A pod's own user must be able to reach its files: each closed folder above them is hidden except for them. ``temporary``
+        takes the place of the machine's folders for temporary files, unless the pod names one of these; "" leaves them.
         """
         paths = tuple(dict.fromkeys((*owned, *shown)))
         hidden = {self.state}
@@ -96,9 +107,20 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
             for one in hidden
             if one != self.state and any(one == path or _is_in(one, path) for path in (self.state, *paths))
         }
+        private = tuple(
+            one
+            for one in _TEMPORARY
+            if temporary
+            and Path(one).is_dir()
+            and one not in paths
+            and not _is_in(one, self.state)
+            and one != self.state
+        )
         return Confinement(
             hidden=tuple(sorted(hidden, key=lambda one: (one == self.state, len(one)))),
-            shown=tuple(path for path in paths if any(_is_in(path, folder) for folder in hidden)),
+            shown=tuple(path for path in paths if any(_is_in(path, folder) for folder in (*hidden, *private))),
+            private=private,
+            temporary=temporary,
             owned=tuple(owned) if self.is_root else (),
             user=self.user_of(address),
             has_own_pids=self.is_root and self.is_strict,
@@ -208,6 +230,8 @@ def plan_of(confinement: Confinement) -> dict[str, Any]:
         "hidden": list(confinement.hidden),
         "shown": list(confinement.shown),
         "owned": list(confinement.owned),
+        "private": list(confinement.private),
+        "temporary": confinement.temporary,
         "user": confinement.user,
         "has_own_pids": confinement.has_own_pids,
         "ports": None if confinement.ports is None else list(confinement.ports),

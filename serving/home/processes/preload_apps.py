@@ -329,7 +329,7 @@ def _plan_in_warm(order: StartProcess) -> dict[str, Any] | None:
     """The layers of one fork. Its mounts and its user are those of the warm process."""
     if order.confinement is None:
         return None
-    return plan_of(msgspec.structs.replace(order.confinement, hidden=(), shown=(), owned=(), user=0))
+    return plan_of(msgspec.structs.replace(order.confinement, hidden=(), shown=(), owned=(), private=(), user=0))
 
 
 def _command_of(order: StartProcess) -> PythonCommand:

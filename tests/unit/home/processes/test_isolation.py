@@ -1,3 +1,6 @@
+# What is replaced, and not used.
+# ruff: noqa: S108
+
 import json
 import tempfile
 from collections.abc import Sequence
@@ -8,6 +11,7 @@ import pytest
 
 from serving.home.processes import isolation as module
 from serving.home.processes.isolation import (
+    Confinement,
     Isolation,
     closed_above,
     files_of,
@@ -20,6 +24,7 @@ from serving.home.processes.isolation import (
 from serving.model.errors import SettingsError
 
 STATE = "/var/state"
+TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 OWN_USER = 0x70000000 + (3 << 8) + 7
 
 
@@ -56,6 +61,28 @@ def test_a_closed_folder_in_an_open_state_folder_is_hidden_with_it() -> None:
             address="127.64.0.1", shown=(), owned=(f"{pods}/p",), ports=()
         )
     assert (found.hidden, found.shown) == ((folder,), (f"{pods}/p",))
+
+
+def test_temporary_files_are_the_pods_own_but_for_what_it_names() -> None:
+    def private(*shown: str, state: str = STATE, temporary: str = "/t") -> tuple[Sequence[str], Sequence[str]]:
+        found = Isolation(mode="default", state=state, is_root=False).confinement(
+            address="127.64.0.1", shown=shown, ports=(), temporary=temporary
+        )
+        return found.private, found.shown
+
+    every = tuple(one for one in TEMPORARY if Path(one).is_dir())
+    assert private() == (every, ())
+    assert private(temporary="") == ((), ())
+    assert private("/tmp/app", "/opt") == (every, ("/tmp/app",))
+    # A volume of the pod, or the folder that the app runs in.
+    assert private("/tmp") == (every[1:], ())
+    # What a state folder hides need not be there in whole.
+    assert private(state="/tmp") == (every[1:], ())
+    assert private(state="/tmp/state") == (every, ())
+
+
+def test_a_command_that_names_the_folder_of_temporary_files_does_not_get_it() -> None:
+    assert files_of(("/bin/sh", "-c", "ls /tmp /var/tmp > /dev/shm"), {"PATH": ""}) == []
 
 
 def test_strict_limits_ports_to_those_given_and_any_free_one() -> None:
@@ -186,7 +213,7 @@ def test_the_layers_that_are_missing_are_tried_without_failing() -> None:
 
 def test_a_plan_has_every_field_in_types_of_json() -> None:
     plan = plan_of(isolation("strict").confinement(address="127.64.0.1", shown=(), ports=(1,)))
-    assert plan.keys() == {"hidden", "shown", "owned", "user", "has_own_pids", "ports", "is_strict", "filter"}
+    assert plan.keys() == {"filter", *Confinement.__struct_fields__}
     assert plan["ports"] == [0, 1]
 
 

@@ -1,6 +1,7 @@
 """The proxy parses bytes equally in any pieces, and like another parser."""
 
 import itertools
+import re
 from typing import Any
 
 import httptools
@@ -19,6 +20,7 @@ HEADERS = st.lists(HEADER, max_size=4).map(b"".join)
 TARGET = st.text("abc/?=&%20.;", max_size=12).map(lambda text: b"/" + text.encode())
 PAYLOADS = st.lists(st.binary(min_size=1, max_size=40), max_size=4)
 
+DATE = re.compile(rb"\r\nDate: [^\r]*")
 PLACES = st.lists(st.integers(0, 5000), max_size=12)
 MUTATION = st.tuples(
     st.integers(0, 5000),
@@ -110,7 +112,8 @@ def test_a_response_in_any_pieces_is_passed_on_the_same(response: bytes, places:
                 bench.upstreams[0].data_received(piece)
         assert bench.exchanges[0].outcome is not None
         assert bench.pool.idle_count == 1
-        return messages(bench.client.written)
+        # The second in which it is passed on may be the next one.
+        return [(DATE.sub(b"", head), body) for head, body in messages(bench.client.written)]
 
     assert reported(cut(response, places)) == reported([response])
 

@@ -57,8 +57,11 @@ def test_all_who_take_turns_have_to_agree() -> None:
 
 def test_it_is_not_waited_for_without_end() -> None:
     with activators(OLD) as (address, asked):
-        assert not until_in_force(address, SERVICE, within_s=0.05)
-    assert asked
+        within_s = 0.05
+        # On a busy machine the time may pass before the first one is asked.
+        while not asked:
+            assert not until_in_force(address, SERVICE, within_s=within_s)
+            within_s *= 2
 
 
 def test_a_missing_server_is_no_error() -> None:

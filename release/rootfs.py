@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib.util import cache_from_source
 from pathlib import Path
 
-# Of the standard library: development, documentation, graphics, databases, and modules that are only there to be tested.
+# Of the standard library: development, documentation, graphics, and modules that are only there to be tested.
 _UNUSED = {
     *(
         "test",
@@ -33,10 +33,12 @@ _UNUSED = {
         "venv",
     ),
     *("site-packages", "dist-packages", "unittest", "doctest.py", "xmlrpc", "mailbox.py"),
-    *("sqlite3", "dbm", "curses"),
+    *("dbm", "curses"),
 }
 _UNUSED_EXTENSIONS: tuple[str, ...] = ("_tkinter", "_test", "_ctypes_test", "_xxtestfuzz", "xx", "nis.", "readline")
-_UNUSED_EXTENSIONS += ("_sqlite3", "_dbm", "_gdbm", "_curses", "_codecs_")
+_UNUSED_EXTENSIONS += ("_dbm", "_gdbm", "_curses", "_codecs_")
+# Only the dashboard keeps something.
+_DATABASE, _KEEPER = ("sqlite3", "_sqlite3"), "dashboard"
 # Of installed packages: what only their development needs.
 _UNUSED_FOLDERS = {"tests", "__pycache__", "include"}
 _UNUSED_SUFFIXES = {".pyi", ".pyx", ".pxd", ".h", ".c", ".a"}
@@ -57,7 +59,8 @@ def fill(root: Path, site_packages: Path) -> None:
             root.joinpath(name).symlink_to(Path("/", name).readlink())
     library = Path(sysconfig.get_path("stdlib"))
     home = root / "usr/local" / library.relative_to(sys.base_prefix)
-    shutil.copytree(library, home, symlinks=True, ignore=_left_out(_is_unused_in(library)))
+    is_unused = _is_unused_in(library, keeps_data=(site_packages / _PROJECT / _KEEPER).exists())
+    shutil.copytree(library, home, symlinks=True, ignore=_left_out(is_unused))
     _forget_the_build(home)
     packages = root / "opt/serving/lib" / library.name / "site-packages"
     shutil.copytree(site_packages, packages, symlinks=True, ignore=_left_out(_is_unused_package))
@@ -96,8 +99,10 @@ def _forget_the_build(library: Path) -> None:
         path.write_text(path.read_text().replace(sys.base_prefix, "/usr/local"))
 
 
-def _is_unused_in(library: Path) -> Callable[[Path], bool]:
+def _is_unused_in(library: Path, *, keeps_data: bool) -> Callable[[Path], bool]:
     def is_unused(path: Path) -> bool:
+        if path.name.startswith(_DATABASE):
+            return not keeps_data
         name = str(path.relative_to(library))
         is_extension = path.parent.name == "lib-dynload" and path.name.startswith(_UNUSED_EXTENSIONS)
         return name in _UNUSED or path.name == "__pycache__" or name.startswith("config-") or is_extension

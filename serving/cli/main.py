@@ -51,6 +51,7 @@ SECTIONS: dict[str, Section] = {
         "describe": ("serving.cli.services.describe:describe", "All about one service: state, traffic, pods, events."),
         "logs": ("serving.cli.services.logs:logs", "Print the logs of a service's pods."),
         "requests": ("serving.cli.services.requests:requests", "Failed and slow requests of a service, and why."),
+        "stats": ("serving.cli.services.stats:stats", "The history of a service: requests, latency, pods."),
         "exec": ("serving.cli.services.exec:execute", "Run a command in a pod of a service."),
         "invoke": ("serving.cli.services.invoke:invoke", "Send a request to a service."),
         "volume": ("serving.cli.services.volume:volume", "Folders that outlive pods."),

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from serving.dashboard.coldstarts import ColdRequest, ColdStarts, StartFacts, summary
+from serving.dashboard.marks import Marks
 from serving.dashboard.nodes import Nodes
 from serving.dashboard.requests import RequestRates
 from serving.dashboard.views import View
@@ -127,6 +128,7 @@ class Board:
         self.history = RevisionHistory(rows_max)
         self.sparklines = Sparklines()
         self.cold = ColdStarts()
+        self.marks = Marks()
         self._facts: dict[str, StartFacts] = {}
         self._views: dict[_Key, tuple[int, View]] = {}
         self._gone: deque[tuple[int, _Key]] = deque(maxlen=_GONE_MAX)
@@ -154,6 +156,7 @@ class Board:
         elif before is None or before[1] != view:
             self.version += 1
             self._views[kind, key] = (self.version, view)
+            self.marks.change(kind, key, before=None if before is None else before[1], after=view)
 
     def sample(self, sample: Mapping[str, Any]) -> None:
         """Store the autoscaler's latest sample of a revision."""
@@ -174,6 +177,7 @@ class Board:
         if seen["is_change"]:
             self.cold.take_change(key, seen["at_s"])
             self._changed_s[key] = max(seen["at_s"], self._changed_s.get(key, 0.0))
+            self.marks.decide(seen)
         decisions = self._decisions.setdefault(key, deque(maxlen=_DECISIONS_MAX))
         # A stream that reconnects repeats recent decisions.
         if all(one["at_s"] != seen["at_s"] for one in decisions):
@@ -271,7 +275,9 @@ class Board:
         before = self._revision_of_pod.pop(key, None)
         if before is not None:
             pods = self._pods.get(before, {})
-            pods.pop(key, None)
+            old = pods.pop(key, None)
+            if view is not None:
+                self.marks.change("pod", key, before=old, after=view)
             if not pods:
                 self._pods.pop(before, None)
         if view is not None and revision is not None:

@@ -19,6 +19,7 @@ from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
 from serving.dashboard.board import Board
 from serving.dashboard.coldstarts import ColdRequest
 from serving.dashboard.deciders import Deciders, read_pages
+from serving.dashboard.marks import Mark
 from serving.dashboard.requests import Requests
 from serving.dashboard.views import View, lean_pod, pod_view, revision_view, service_view, start_facts
 from serving.model.errors import ClusterError
@@ -70,7 +71,7 @@ _FOLLOWED: Mapping[Kind, Callable[[Board, Key, Object | None], None]] = {
 
 
 class Feed:
-    """Feeds a board. ``on_tick`` gets the time and the changed rows of each tick, ``on_decision`` each decision.
+    """Feeds a board. ``on_tick`` gets the time, the changed rows and the marks of each tick, ``on_decision`` each decision.
 
     ``headers`` gives those of queries.
     """
@@ -81,7 +82,7 @@ class Feed:
         board: Board,
         *,
         settings: DashboardSettings,
-        on_tick: Callable[[float, dict[str, list[float | None]]], None],
+        on_tick: Callable[[float, dict[str, list[float | None]], list[Mark]], None],
         on_decision: Callable[[View], None],
         headers: Callable[[], Mapping[str, str]],
     ) -> None:
@@ -206,4 +207,4 @@ class Feed:
 
     def _row(self) -> None:
         at_s = round(wall_s(), 1)
-        self._on_tick(at_s, self._board.tick(at_s))
+        self._on_tick(at_s, self._board.tick(at_s), self._board.marks.take(at_s))

@@ -4,6 +4,7 @@ Environment:
 
 - ``KUBECONFIG``: the server whose Services, Revisions, Pods and Nodes it follows; without it the cluster it runs in.
 - ``SERVING_LISTEN_FDS``: bound sockets by name, ``{"dashboard": 3}``; without it the settings' address.
+- ``SERVING_STATE``: the state folder of ``serving up``, in which it keeps history.
 - ``SERVING_QUERY_TOKEN_FILE``: the query token, which opens the page and with which it queries the other daemons.
 - ``SERVING_DASHBOARD_<FIELD>``: each setting of ``serving.settings.dashboard`` in its plain unit.
 """
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from serving.aio.clock import wall_s
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.startup import report_serving
 from serving.cluster.kube import connect
@@ -33,7 +35,9 @@ from serving.dashboard.actions import DashboardActions
 from serving.dashboard.board import Board
 from serving.dashboard.feed import PERIOD_S, Feed
 from serving.dashboard.gate import Gate
+from serving.dashboard.keeper import HistoryKeeper
 from serving.dashboard.logs import LogPages
+from serving.dashboard.marks import Mark
 from serving.dashboard.server import Pages
 from serving.metrics.queries import QueryGate
 from serving.model.errors import Problem, SettingsError
@@ -82,12 +86,19 @@ class Dashboard:
             cluster,
             self._board,
             settings=settings,
-            on_tick=self._pages.tick,
+            on_tick=self._tick,
             on_decision=self._pages.decide,
             headers=dict if queries is None else queries.headers,
         )
         self._pages.cold_requests = self._feed.cold_requests
         self._pages.recorded = self._feed.recorded
+        file = history_file(settings.history_file, os.environ.get("SERVING_STATE", ""))
+        self._keeper = (
+            None
+            if file is None
+            else HistoryKeeper(file, days=settings.history_days, bytes_max=settings.history_bytes_max)
+        )
+        self._pages.keeper = self._keeper
         self.address: tuple[str, int] = ("", 0)
         self.is_serving = asyncio.Event()
 
@@ -96,7 +107,16 @@ class Dashboard:
         async with self._served(listener) as self.address:
             self.is_serving.set()
             report_serving()
-            await self._feed.run(stop)
+            try:
+                await self._feed.run(stop)
+            finally:
+                if self._keeper is not None:
+                    await self._keeper.close(wall_s())
+
+    def _tick(self, at_s: float, rows: dict[str, list[float | None]], marks: list[Mark]) -> None:
+        if self._keeper is not None:
+            self._keeper.note(at_s, self._board.rows, marks)
+        self._pages.tick(at_s, rows, marks)
 
     @contextlib.asynccontextmanager
     async def _served(self, listener: socket.socket | None) -> AsyncIterator[tuple[str, int]]:
@@ -110,6 +130,13 @@ class Dashboard:
             yield runner.addresses[0][:2]
         finally:
             await runner.cleanup()
+
+
+def history_file(configured: str, state: str) -> Path | None:
+    """The file for history by the setting and the state folder of ``serving up``, "" without one; None for no file."""
+    if configured == "none" or not (configured or state):
+        return None
+    return Path(configured) if configured else Path(state) / "history.db"
 
 
 def read_token(path: str) -> str:

@@ -2,7 +2,8 @@
 
 ``/`` serves the page; ``/events?revision=NAMESPACE/NAME`` sends everything once and then each change, with the pods of that
 revision, or without one with the sparklines of all; ``/coldstarts?name=`` returns the last cold starts of a service or
-revision in steps; ``/requests?revision=`` the requests that activators recorded; ``/history?revision=`` returns its last hour;
+revision in steps; ``/requests?revision=`` the requests that activators recorded; ``/history?revision=`` returns its last hour, or with
+``from=`` and ``to=`` a range of what is kept on disk;
 ``/policy?revision=`` the rates by which its pods are kept, and the savings; ``POST /logs`` follows the logs of a service (``logs``);
 ``/state`` returns everything once as JSON, for the terminal;
 ``/healthz``.
@@ -14,7 +15,8 @@ unknown Host, so another site cannot read the page by DNS rebinding. The page lo
 
 import asyncio
 import importlib.resources
-from collections.abc import Awaitable, Callable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -24,7 +26,9 @@ from serving.aio.clock import wall_s
 from serving.dashboard.actions import DashboardActions
 from serving.dashboard.board import COLUMNS, Board
 from serving.dashboard.coldstarts import ColdRequest
+from serving.dashboard.keeper import HistoryKeeper
 from serving.dashboard.logs import LogPages
+from serving.dashboard.marks import Mark
 from serving.dashboard.views import View
 from serving.metrics.queries import REFUSED_HEADERS, QueryGate, is_same
 from serving.settings.dashboard import DashboardSettings
@@ -51,6 +55,9 @@ _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 _BODY_BYTES_MAX = 64 * 1024
 # Events queued for a page; a page that is further behind is disconnected and starts over.
 _WAITING_MAX = 30
+_LIVE_S = 3600.0
+# Two clocks differ a little.
+_AHEAD_S = 60.0
 _encode = msgspec.json.Encoder().encode
 
 
@@ -93,6 +100,8 @@ class Pages:
         """Returns the last cold starts in a namespace; None knows of none."""
         self.recorded: Callable[[str, str], Awaitable[RequestReport | None]] | None = None
         """Reads the recorded requests of a namespace and revision; None shows none."""
+        self.keeper: HistoryKeeper | None = None
+        """Has the history on disk; None has only the last hour, in memory."""
         self._hosts = _LOCAL | {name.strip().lower() for name in settings.host_names.split(",") if name.strip()}
         self._pages_max = settings.connections_max
         self._pages: set[_OpenPage] = set()
@@ -118,7 +127,7 @@ class Pages:
         app.router.add_get("/{name}", self._file)
         return app
 
-    def tick(self, at_s: float, rows: dict[str, list[float | None]]) -> None:
+    def tick(self, at_s: float, rows: dict[str, list[float | None]], marks: Sequence[Mark] = ()) -> None:
         """Send the changes to all pages."""
         changes: dict[int, list[View]] = {}
         for page in self._pages:
@@ -130,6 +139,7 @@ class Pages:
                 "objects": changes[page.version],
                 "pods": self._board.pods(page.revision),
                 "decision": self._board.present(page.revision),
+                "marks": [one for one in marks if one.key == page.revision],
             }
             nodes = self._board.nodes.shown(page.revision, at_s)
             if nodes != page.nodes:
@@ -183,9 +193,38 @@ class Pages:
         return web.Response(status=200 if well else 503, text="ok\n" if well else "the cluster has not been seen yet\n")
 
     async def _history(self, request: web.Request) -> web.StreamResponse:
-        revision = request.query.get("revision", "")
-        body = {**self._board.history.read(revision), "decisions": self._board.decisions(revision)}
+        revision, now_s = request.query.get("revision", ""), wall_s()
+        asked = self._range_of(request, now_s)
+        live = self._board.history.read(revision)
+        from_s, to_s = asked or (now_s - _LIVE_S, now_s)
+        found = None
+        # Without a range only what is older than this process comes from the disk.
+        if self.keeper is not None and revision:
+            until_s = to_s if asked or not live["at_s"] else live["at_s"][0] - 1
+            found = await self.keeper.read(revision, from_s=from_s, to_s=max(from_s, until_s), now_s=now_s)
+            if found is None:
+                raise web.HTTPServiceUnavailable(text="the history cannot be read; the dashboard's log says why\n")
+        body: dict[str, Any] = live if found is None else found.columns
+        if asked is None and found is not None:
+            body = {name: [*found.columns[name], *live[name]] for name in live}
+        more = {"marks": [] if found is None else found.marks, "step_s": None if found is None else found.step_s}
+        body = {**body, **more, "decisions": self._board.decisions(revision)}
         return web.Response(body=_encode(body), content_type="application/json")
+
+    def _range_of(self, request: web.Request, now_s: float) -> tuple[float, float] | None:
+        """The range in seconds since the epoch that is asked for; None without one."""
+        texts = [request.query.get(name) for name in ("from", "to")]
+        if texts == [None, None]:
+            return None
+        longest_s = _LIVE_S if self.keeper is None else self.keeper.longest_s
+        try:
+            from_s, to_s = (now_s if text is None else float(text) for text in texts)
+        except ValueError:
+            from_s, to_s = math.nan, math.nan
+        if not (0 <= from_s < to_s <= now_s + _AHEAD_S and to_s - from_s <= longest_s):
+            expected = f"two times in seconds since the epoch, not in the future, at most {longest_s:.0f} s apart"
+            raise web.HTTPBadRequest(text=f"from={texts[0]} and to={texts[1]} are no range; expected {expected}\n")
+        return from_s, to_s
 
     async def _policy(self, request: web.Request) -> web.StreamResponse:
         namespace, _, name = request.query.get("revision", "").partition("/")

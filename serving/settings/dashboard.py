@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from serving.settings.innertls import InnerTlsSettings
-from serving.settings.knob import COUNT, TEXT, Knob, SettingsRecord
+from serving.settings.knob import BYTES, COUNT, TEXT, Knob, SettingsRecord
 
 
 class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
@@ -38,6 +38,16 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
 
     connections_max: Annotated[int, Knob(key="connections-max", unit=COUNT, low=1, high=10_000)] = 64
     """Most open pages updated at once; one more is refused. Range: 1 to 10000. Default: ours, 64."""
+
+    history_file: Annotated[str, Knob(key="history-file", unit=TEXT)] = ""
+    """File for the history of charts. Empty is history.db in the state folder of ``serving up``, and none on a cluster;
+    "none" keeps the last hour in memory. Default: ours, empty."""
+
+    history_days: Annotated[int, Knob(key="history-days", unit=COUNT, low=1, high=366)] = 14
+    """Days of history that the file keeps, the older in longer steps. Range: 1 to 366. Default: ours, 14."""
+
+    history_bytes_max: Annotated[int, Knob(key="history-bytes-max", unit=BYTES, low=2**20, high=2**40)] = 200 * 2**20
+    """Most bytes of the history file; the oldest rows of each step go first. Range: 1Mi to 1Ti. Default: ours, 200Mi."""
 
     inner_tls: InnerTlsSettings = InnerTlsSettings()
     """TLS with the autoscalers and the activators."""

@@ -74,6 +74,19 @@ class Browser:
             self._cdp("Input.dispatchKeyEvent", type="keyDown", **parameters, **({"text": text} if text else {}))
             self._cdp("Input.dispatchKeyEvent", type="keyUp", **parameters)
 
+    def drag(self, selector: str, begin: float, end: float) -> None:
+        """Drag the mouse across an element, between parts of its width."""
+        box = "const box = [...document.querySelectorAll(arguments[0])].find((one) => one.checkVisibility())"
+        look = f"{box}; box.scrollIntoView({{ block: 'center' }}); const found = box.getBoundingClientRect();"
+        left, top, width, height = self.run(
+            f"{look} return [found.left, found.top, found.width, found.height]", selector
+        )
+        where = [{"x": left + part * width, "y": top + height / 2} for part in (begin, end)]
+        self._cdp("Input.dispatchMouseEvent", type="mouseMoved", **where[0])
+        self._cdp("Input.dispatchMouseEvent", type="mousePressed", button="left", clickCount=1, **where[0])
+        self._cdp("Input.dispatchMouseEvent", type="mouseMoved", button="left", **where[1])
+        self._cdp("Input.dispatchMouseEvent", type="mouseReleased", button="left", clickCount=1, **where[1])
+
     def capture(self, *, dark: bool, width: int, height: int) -> None:
         """The system's theme and the size of the window."""
         self._cdp("Emulation.setEmulatedMedia", features=[_theme(dark=dark)])

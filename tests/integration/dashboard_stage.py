@@ -101,6 +101,7 @@ async def staged(
     is_empty: bool = False,
     cluster: MemoryCluster | None = None,
     logs: PodLogSource | None = None,
+    history_file: str = "none",
 ) -> AsyncIterator[DashboardStage]:
     stage, stop = DashboardStage(cluster or MemoryCluster(admit=admit)), asyncio.Event()
     if not is_empty:
@@ -112,6 +113,7 @@ async def staged(
             autoscaler_url=f"http://{activator}/nothing",
             activator_metrics_url="",
             activator_address=activator,
+            history_file=history_file,
         )
         dashboard = Dashboard(settings, stage.cluster, token=token, logs=logs)
         group.create_task(dashboard.run(stop))

@@ -49,6 +49,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "names and ids that survive": (80, 0),
     "dates of responses": (35, 0),
     "temporary files of a pod": (60, 0),
+    "history on disk": (700, 4),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

@@ -12,6 +12,8 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import click
 import msgspec
@@ -155,3 +157,22 @@ def url_of(port: str, state_path: Path | None) -> str:
 def dashboard_link(state_path: Path | None) -> str:
     """The link that opens the dashboard of a running ``serving up``, with the query token. Ends the command if there is none."""
     return f"{url_of('dashboard', state_path)}/?token={state_token(state_path)}"
+
+
+def dashboard_page(url: str, path: str, query: Mapping[str, str] = MappingProxyType({})) -> Mapping[str, Any]:
+    """Read JSON from a dashboard by its link with the token. Ends the command if that fails."""
+    page = urllib.parse.urlsplit(url)
+    try:
+        (token,) = urllib.parse.parse_qs(page.query).get("token", [""])
+        asked = f"{page.scheme}://{page.netloc}{page.path.rstrip('/')}/{path}?{urllib.parse.urlencode(query)}"
+        found: Mapping[str, Any] = msgspec.json.decode(read_page(asked, token, timeout_s=_TIMEOUT_S))
+    except ValueError:
+        fail(f"--dashboard: {url!r} is not the address of a dashboard, such as http://127.0.0.1:6090")
+    except urllib.error.HTTPError as error:
+        said = error.read().decode(errors="replace").strip() if error.code == http.HTTPStatus.BAD_REQUEST else ""
+        error.close()
+        hint = said or "give the link that `serving dashboard` prints"
+        fail(f"the dashboard at {page.netloc} answers {error.code} {error.reason}; {hint}")
+    except OSError as error:
+        fail(f"the dashboard does not answer at {url}: {error}; is `serving up` running?")
+    return found

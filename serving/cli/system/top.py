@@ -2,9 +2,6 @@
 
 import json
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +12,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from serving.cli.client.api import fail, state_option
-from serving.cli.client.stats import dashboard_link
+from serving.cli.client.api import state_option
+from serving.cli.client.stats import dashboard_link, dashboard_page
 from serving.model.revisionnumbers import PolicyCosts
 from serving.scaling.adaptive.policy_story import savings_sentence
 
@@ -151,17 +148,19 @@ def top(*, once: bool, output: str, url: str | None, namespace: str, state_path:
     """Live load: revisions with pods and last decisions; nodes with usage. Ends with Ctrl-C."""
     url = url or dashboard_link(state_path)
     if output == "json":
-        click.echo(json.dumps(record_of(_state(url), namespace=namespace), indent=2))
+        click.echo(json.dumps(record_of(dashboard_page(url, "state"), namespace=namespace), indent=2))
         return
     console = Console()
     if once or not console.is_terminal:
-        console.print(screen_of(_state(url), namespace=namespace, width=console.width))
+        console.print(screen_of(dashboard_page(url, "state"), namespace=namespace, width=console.width))
         return
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             # The window may have been resized.
             width, height = console.size
-            live.update(screen_of(_state(url), namespace=namespace, width=width, height=height), refresh=True)
+            live.update(
+                screen_of(dashboard_page(url, "state"), namespace=namespace, width=width, height=height), refresh=True
+            )
             time.sleep(_PERIOD_S)
 
 
@@ -328,24 +327,3 @@ def _bar(load: float, target: float) -> str:
 
 def _sentence_of(decision: Mapping[str, Any]) -> str:
     return f"{time.strftime('%H:%M:%S', time.localtime(decision['at_s']))} {decision['sentence']}"
-
-
-def _state(url: str) -> Mapping[str, Any]:
-    page = urllib.parse.urlsplit(url)
-    try:
-        (token,) = urllib.parse.parse_qs(page.query).get("token", [""])
-        asked = urllib.request.Request(  # noqa: S310 - the URL that the user gave
-            f"{page.scheme}://{page.netloc}{page.path.rstrip('/')}/state", headers={"Authorization": f"Bearer {token}"}
-        )
-        with urllib.request.urlopen(asked, timeout=_TIMEOUT_S) as response:  # noqa: S310 - as above
-            found: Mapping[str, Any] = json.load(response)
-    except ValueError:
-        fail(f"--dashboard: {url!r} is not the address of a dashboard, such as http://127.0.0.1:6090")
-    except urllib.error.HTTPError as error:
-        error.close()
-        fail(
-            f"the dashboard at {page.netloc} answers {error.code} {error.reason}; give the link that `serving dashboard` prints"
-        )
-    except OSError as error:
-        fail(f"the dashboard does not answer at {url}: {error}; is `serving up` running?")
-    return found

@@ -1,6 +1,6 @@
 // What the page knows, and its tables. Everything that comes from outside is set as text, never as markup.
 import { Actions } from "./actions.js";
-import { Charts, cells, clock, make, number } from "./charts.js";
+import { Charts, cells, clock, make, moment, number } from "./charts.js";
 import { ColdStarts } from "./coldstarts.js";
 import { Logs } from "./logs.js";
 import { Nodes } from "./nodes.js";
@@ -9,10 +9,10 @@ import { Policy } from "./policy.js";
 import { Requests } from "./requests.js";
 
 const by = (id) => document.getElementById(id);
-const ROWS_MAX = 1800, RECONNECT_MS = 3000;
+const ROWS_MAX = 1800, RECONNECT_MS = 3000, LIVE_S = 3600, LEAST_SPAN_S = 30, REFRESH_S = 60;
 const objects = { service: new Map(), revision: new Map() };
-let columns = [], rows = {}, pods = [], nodes = null, decisions = [], present = null, history = null, selected = "", source = null, again = 0, seconds = 300, mayAct = false, isLoaded = false;
-const charts = new Charts(by("charts"), by("spoken"));
+let columns = [], rows = {}, pods = [], nodes = null, decisions = [], present = null, history = null, selected = "", source = null, again = 0, marks = [], span = null, readAt = 0, seconds = 300, mayAct = false, isLoaded = false;
+const charts = new Charts(by("charts"), by("spoken"), (from, to) => choosePast(from, to));
 const actions = new Actions();
 const logs = new Logs();
 const nodeList = new Nodes(by("nodes-part"), keyed);
@@ -49,6 +49,7 @@ function connect() {
     pods = tick.pods;
     nodes = tick.nodes ?? nodes;
     present = tick.decision;
+    marks.push(...tick.marks.filter((one) => one.kind !== "decision").map(asMark));
     append(tick.at_s);
     overview.add(tick.at_s, rows);
     leaveDeleted();
@@ -59,6 +60,7 @@ function connect() {
     overview.decided(decision);
     if (decision.key !== selected || decisions.some((one) => one.at_s === decision.at_s)) return;
     decisions.push(decision);
+    if (decision.is_change) marks.push({ ...decision, kind: "decision" });
     showDecisions();
   });
 }
@@ -77,26 +79,38 @@ function take(changes) {
 
 async function load() {
   const asked = selected;
-  const answer = await fetch(`history?revision=${encodeURIComponent(asked)}`);
+  const wanted = span, range = span ? `&from=${span.from}&to=${span.to}` : "";
+  const answer = await fetch(`history?revision=${encodeURIComponent(asked)}${range}`);
+  if (asked !== selected || wanted !== span) return;
+  readAt = Date.now() / 1000;
+  if (!answer.ok) { write(by("span"), await answer.text()); return; }
   const found = await answer.json();
-  if (asked !== selected) return;
+  if (asked !== selected || wanted !== span) return;
   // Decisions that arrived while the history was read are not part of it.
   const last = found.decisions.at(-1)?.at_s ?? 0;
   decisions = [...found.decisions, ...decisions.filter((one) => one.at_s > last)];
-  delete found.decisions;
+  const changes = decisions.filter((one) => one.is_change).map((one) => ({ ...one, kind: "decision" }));
+  const known = new Set(changes.map((one) => one.at_s));
+  marks = [...found.marks.filter((one) => !known.has(one.at_s)).map(asMark), ...changes];
+  for (const name of ["decisions", "marks", "step_s"]) delete found[name];
   history = found;
-  charts.draw(history, decisions, seconds);
+  draw();
   showDecisions();
+  showSpan();
 }
 
+const asMark = ({ at_s, kind, text }) => ({ at_s, kind, sentence: text, is_change: true });
+const draw = () => charts.draw(history, marks, seconds, span);
+
 function append(at) {
-  if (!history) return;
+  if (span?.isLast && at - readAt >= REFRESH_S) { span = lastOf(seconds); load(); }
+  if (!history || span) return;
   const row = rows[selected];
   if (!row || history.at_s.at(-1) >= at) return;
   history.at_s.push(at);
   columns.forEach((name, place) => history[name].push(row[place]));
   if (history.at_s.length > ROWS_MAX + 100) for (const column of Object.values(history)) column.splice(0, 100);
-  if (!document.hidden) charts.draw(history, decisions, seconds);
+  if (!document.hidden) draw();
 }
 
 // What is chosen.
@@ -110,6 +124,7 @@ function choose(key) {
   selected = key;
   history = null;
   decisions = [];
+  marks = [];
   pods = [];
   show();
   if (key) { by("detail").focus(); scrollTo(0, 0); } else focusRow(before);
@@ -349,13 +364,60 @@ by("theme").addEventListener("click", () => {
   charts.restyle();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { nameTheme(); charts.restyle(); });
-by("range").addEventListener("change", (event) => {
-  seconds = Number(event.target.value);
-  if (history) charts.draw(history, decisions, seconds);
-});
-document.addEventListener("visibilitychange", () => { if (!document.hidden) { show(); if (history) charts.draw(history, decisions, seconds); } });
+by("range").addEventListener("change", (event) => chooseLast(Number(event.target.value)));
+by("earlier").addEventListener("click", () => pan(-0.5));
+by("later").addEventListener("click", () => pan(0.5));
+by("live").addEventListener("click", () => chooseLast(LIVE_S));
+document.addEventListener("visibilitychange", () => { if (!document.hidden) { show(); if (history) draw(); } });
+
+// The time shown. What is older than an hour comes from the disk; the range is in the address, to be shared.
+
+const lastOf = (length) => { const to = Math.floor(Date.now() / 1000); return { from: to - length, to, isLast: true }; };
+
+function chooseLast(length) {
+  const wasPast = span;
+  seconds = length;
+  span = length > LIVE_S ? lastOf(length) : null;
+  address({ from: null, to: null, last: span ? length : null });
+  if (span || wasPast) load(); else if (history) draw();
+  showSpan();
+}
+
+function choosePast(from, to) {
+  const now = Math.floor(Date.now() / 1000);
+  const length = Math.max(LEAST_SPAN_S, Math.round(to - from)), end = Math.min(now, Math.round((from + to + length) / 2));
+  span = { from: end - length, to: end };
+  address({ from: span.from, to: span.to, last: null });
+  load();
+  showSpan();
+}
+
+function pan(part) {
+  const length = span.to - span.from;
+  choosePast(span.from + part * length, span.to + part * length);
+}
+
+function address(values) {
+  const query = new URLSearchParams(location.search);
+  for (const [name, value] of Object.entries(values)) { if (value == null) query.delete(name); else query.set(name, value); }
+  window.history.replaceState(null, "", `${location.pathname}${query.size ? `?${query}` : ""}${location.hash}`);
+}
+
+function showSpan() {
+  by("past").hidden = !span;
+  if (span) write(by("span"), `${moment(span.from)} to ${moment(span.to)}; mark a part of a chart to zoom`);
+  for (const one of by("range").elements) if (one.name === "range") one.checked = (!span || span.isLast) && Number(one.value) === seconds;
+}
+
+function askedRange() {
+  const query = new URLSearchParams(location.search), [from, to, last] = ["from", "to", "last"].map((name) => Number(query.get(name)));
+  if (last > 0) { seconds = last; if (last > LIVE_S) span = lastOf(last); }
+  else if (from > 0 && to > from) span = { from, to };
+}
 
 nameTheme();
 foldList();
+askedRange();
+showSpan();
 selected = asked();
 connect();

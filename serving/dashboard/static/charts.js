@@ -14,9 +14,14 @@ export const CHARTS = [
 ];
 // Steps between the lines of what is counted in whole numbers.
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
-const HEIGHT = 150, NEAR_PX = 9, TABLE_ROWS = 30, LEAST_S = 60;
+const HEIGHT = 150, NEAR_PX = 9, TABLE_ROWS = 30, LEAST_S = 60, DAY_S = 86400;
+// Marks: what the autoscaler decided, what was deployed, what failed.
+const MARKS = { decision: "--mark", deploy: "--a", failure: "--b" };
 
 export const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hour12: false });
+// With the date, for times of other days than today.
+const date = (at) => new Date(at * 1000).toLocaleDateString([], { month: "short", day: "numeric" });
+export const moment = (at) => Date.now() / 1000 - at < DAY_S / 2 ? clock(at) : `${date(at)} ${clock(at)}`;
 export const number = (value) => value == null ? "–" : value >= 100 ? value.toFixed(0) : String(+value.toFixed(value < 10 ? 2 : 1));
 
 export function make(tag, properties = {}, ...children) {
@@ -37,6 +42,8 @@ const decade = (value) => Number.isInteger(Math.round(Math.log10(value) * 1e6) /
 
 // Where there is little room: minutes and seconds, or hours and minutes.
 function tickText(plot, at, step) {
+  if (step >= DAY_S) return date(at);
+  if (step >= 3600) return new Date(at * 1000).getHours() ? clock(at).slice(0, 5) : date(at);
   if (plot.width >= 380) return clock(at);
   return step < 60 ? clock(at).slice(3) : clock(at).slice(0, 5);
 }
@@ -44,8 +51,10 @@ function tickText(plot, at, step) {
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 export class Charts {
-  constructor(root, spoken) {
+  // ``onZoom`` gets the range that the reader marks in a chart.
+  constructor(root, spoken, onZoom) {
     this.root = root;
+    this.onZoom = onZoom;
     this.spoken = spoken;
     this.decisions = [];
     this.times = [];
@@ -58,14 +67,15 @@ export class Charts {
   // New colours need new plots.
   restyle() {
     for (const one of this.figures) { one.plot?.destroy(); one.plot = null; }
-    if (this.columns) this.draw(this.columns, this.decisions, this.seconds);
+    if (this.columns) this.draw(this.columns, this.decisions, this.seconds, this.span);
   }
 
-  draw(columns, decisions, seconds) {
-    Object.assign(this, { columns, decisions, seconds });
-    const all = columns.at_s, last = all.length ? all[all.length - 1] : Date.now() / 1000;
+  // The last ``seconds``, or a ``span`` with from and to.
+  draw(columns, decisions, seconds, span) {
+    Object.assign(this, { columns, decisions, span, seconds: span ? span.to - span.from : seconds });
+    const all = columns.at_s, last = span ? span.to : all.length ? all[all.length - 1] : Date.now() / 1000;
     let begin = all.length;
-    while (begin > 0 && all[begin - 1] >= last - seconds) begin -= 1;
+    while (begin > 0 && all[begin - 1] >= last - this.seconds) begin -= 1;
     this.times = all.slice(begin);
     this.panic = columns.is_panic.slice(begin);
     for (const one of this.figures) this.#drawOne(one, begin, last);
@@ -103,7 +113,7 @@ export class Charts {
     one.holder.hidden = !hasData;
     one.empty.hidden = hasData;
     // A page that is young shows what there is, not an empty hour.
-    one.range = [Math.max(last - this.seconds, Math.min(this.times[0] ?? last, last - LEAST_S)), last];
+    one.range = this.span ? [this.span.from, last] : [Math.max(last - this.seconds, Math.min(this.times[0] ?? last, last - LEAST_S)), last];
     if (!hasData) return;
     if (one.plot) one.plot.setData(one.data);
     else one.plot = new uPlot(this.#options(one), one.data, one.holder);
@@ -116,7 +126,7 @@ export class Charts {
     const axis = { stroke: colour("--dim"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), size: 4 }, font: "11px system-ui, sans-serif" };
     return {
       width: Math.max(200, one.holder.clientWidth), height: HEIGHT, padding: [10, 24, 0, 0],
-      cursor: { y: false, sync: { key: "revision" }, drag: { x: false, y: false }, points: { size: 6 } },
+      cursor: { y: false, sync: { key: "revision" }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       legend: { live: true },
       scales: { x: { range: () => one.range }, y: one.chart.log ? { distr: 3, range: decades } : { range: (plot, low, high) => [0, Math.max(1, (high ?? 1) * 1.1)] } },
       axes: [
@@ -124,7 +134,7 @@ export class Charts {
         { ...axis, size: 44, space: 22, ...(one.chart.whole && { incrs: WHOLE }), values: (plot, ticks) => ticks.map(one.chart.log ? decade : number) },
       ],
       series: [
-        { label: "time", value: (plot, at) => at == null ? "–" : clock(at) },
+        { label: "time", value: (plot, at) => at == null ? "–" : moment(at) },
         ...one.chart.series.map(([, label, name, style]) => ({
           label, stroke: colour(name), width: 1.75, points: { show: false }, value: (plot, value) => number(value),
           ...(style === "dash" && { dash: [6, 4] }),
@@ -132,8 +142,16 @@ export class Charts {
           ...(style === "step" && { paths: STEP() }),
         })),
       ],
-      hooks: { drawClear: [(plot) => this.#shade(plot)], draw: [(plot) => this.#mark(one, plot)], setCursor: [(plot) => this.#point(one, plot)] },
+      hooks: { drawClear: [(plot) => this.#shade(plot)], draw: [(plot) => this.#mark(one, plot)], setCursor: [(plot) => this.#point(one, plot)], setSelect: [(plot) => this.#select(plot)] },
     };
+  }
+
+  #select(plot) {
+    const { left, width } = plot.select;
+    if (width < NEAR_PX) return;
+    const [from, to] = [left, left + width].map((at) => plot.posToVal(at, "x"));
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.onZoom(from, to);
   }
 
   #shade(plot) {
@@ -160,10 +178,10 @@ export class Charts {
     if (one.chart.id !== "pods") return;
     const { ctx, bbox } = plot;
     ctx.save();
-    ctx.strokeStyle = ctx.fillStyle = colour("--mark");
     ctx.lineWidth = devicePixelRatio;
     ctx.setLineDash([2 * devicePixelRatio, 3 * devicePixelRatio]);
     for (const decision of this.#marks(plot)) {
+      ctx.strokeStyle = ctx.fillStyle = colour(MARKS[decision.kind] || "--mark");
       const x = Math.round(plot.valToPos(decision.at_s, "x", true));
       const size = 4 * devicePixelRatio;
       ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
@@ -185,7 +203,7 @@ export class Charts {
     const decision = this.#near(plot);
     one.tip.hidden = !decision;
     if (!decision) return;
-    one.tip.textContent = `${clock(decision.at_s)}  ${decision.sentence}`;
+    one.tip.textContent = `${moment(decision.at_s)}  ${decision.sentence}`;
     const x = plot.valToPos(decision.at_s, "x") + plot.over.offsetLeft + 14;
     const room = one.node.clientWidth - one.tip.offsetWidth - 10;
     one.tip.style.left = `${Math.max(8, Math.min(x, room))}px`;
@@ -202,14 +220,14 @@ export class Charts {
     one.plot.setCursor({ left: one.plot.valToPos(this.times[at], "x"), top: HEIGHT / 3 });
     const said = one.chart.series.map(([, label], place) => `${label} ${number(one.data[place + 1][at])}`);
     const decision = one.chart.id === "pods" ? this.#near(one.plot) : null;
-    this.spoken.textContent = `${clock(this.times[at])}: ${said.join(", ")}${decision ? `; ${decision.sentence}` : ""}`;
+    this.spoken.textContent = `${moment(this.times[at])}: ${said.join(", ")}${decision ? `; ${decision.sentence}` : ""}`;
   }
 
   #table(one) {
     if (!one.details.open || !one.data) return;
     const rows = [];
     for (let at = this.times.length - 1; at >= 0 && rows.length < TABLE_ROWS; at -= 1) {
-      rows.push(make("tr", {}, make("td", { className: "time", textContent: clock(this.times[at]) }),
+      rows.push(make("tr", {}, make("td", { className: "time", textContent: moment(this.times[at]) }),
         ...one.data.slice(1).map((column) => make("td", { textContent: number(column[at]) }))));
     }
     one.body.replaceChildren(...rows);

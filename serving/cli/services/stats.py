@@ -1,0 +1,120 @@
+"""``serving stats``: the history of a service's revisions from the dashboard, summed up or as a table for other programs."""
+
+import csv
+import datetime as dt
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from serving.cli.client.api import ApiClient, api_options, fail_usage
+from serving.cli.client.completion import complete_service
+from serving.cli.client.objects import revisions_of
+from serving.cli.client.output import aligned, print_aside
+from serving.cli.client.stats import dashboard_link, dashboard_page
+from serving.cli.services.logs import moment_s
+from serving.model.objects import name_of
+
+_History = Mapping[str, Sequence[Any]]
+
+# A row stands for its time until the next one, at most for the longest step.
+_STEP_MAX_S = 600.0
+_HOUR_S = 3600.0
+_TITLES = ("REVISION", "REQUESTS", "5XX", "P99 MAX", "PODS", "MAX", "POD-HOURS")
+_NOT_COLUMNS = {"at_s", "marks", "decisions", "step_s"}
+
+
+class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A revision over a range: responses and 5xx among them, pods on average and at most, pod-hours, and the worst p99."""
+
+    revision: str
+    requests: int
+    errors: int
+    pods_mean: float
+    pods_max: float
+    pod_hours: float
+    p99_max_s: float | None
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.option(
+    "--from", "begin", default="24h", show_default=True, metavar="TIME", help="24h (ago), 13:05 or 2026-11-24T13:05."
+)
+@click.option("--to", "end", default="0s", metavar="TIME", help="The same; by default now.")
+@click.option("-o", "--output", type=click.Choice(["text", "csv", "json"]), default="text", show_default=True)
+@click.option("--dashboard", "url", metavar="URL", help="The link of a dashboard; by default from the state folder.")
+@api_options
+def stats(*, api: ApiClient, name: str, begin: str, end: str, output: str, url: str | None) -> None:
+    """Show the history of the service or revision NAME: requests, errors, latency and pods.
+
+    The text sums up each revision; csv and json have a row for each step that the dashboard keeps.
+    """
+    now_s = time.time()
+    from_s, to_s = moment_s(begin, "--from", now_s=now_s), moment_s(end, "--to", now_s=now_s)
+    if from_s >= to_s:
+        fail_usage(f"--from {begin} is not before --to {end}")
+    link = url or dashboard_link(api.state_path)
+    asked = {"from": f"{from_s:.0f}", "to": f"{to_s:.0f}"}
+    names = [name_of(one) for one in revisions_of(api, name)] or [name]
+    found = {
+        one: dashboard_page(link, "history", {"revision": f"{api.namespace}/{one}", **asked}) for one in sorted(names)
+    }
+    found = {one: history for one, history in found.items() if history["at_s"]}
+    if not found:
+        print_aside(f"the dashboard has no history of {name} in {api.namespace} from {begin} to {end}")
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    elif output == "csv":
+        csv.writer(sys.stdout).writerows(_table(found))
+    elif found:
+        for line in aligned([_TITLES, *(_line(summary(one, history)) for one, history in found.items())]):
+            click.echo(line)
+
+
+def _line(one: StatsSummary) -> tuple[str, ...]:
+    p99 = "-" if one.p99_max_s is None else f"{one.p99_max_s * 1000:.0f} ms"
+    return (
+        one.revision,
+        str(one.requests),
+        str(one.errors),
+        p99,
+        f"{one.pods_mean:.2f}",
+        f"{one.pods_max:.0f}",
+        f"{one.pod_hours:.2f}",
+    )
+
+
+def _table(found: Mapping[str, _History]) -> Iterator[Sequence[object]]:
+    """A title and the rows of all revisions, oldest first; times are UTC, as RFC 3339 writes them."""
+    columns = [name for name in next(iter(found.values()), {}) if name not in _NOT_COLUMNS]
+    yield ("time", "revision", *columns)
+    for revision, history in found.items():
+        for place, at_s in enumerate(history["at_s"]):
+            at = dt.datetime.fromtimestamp(at_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            yield (at, revision, *(history[name][place] for name in columns))
+
+
+def summary(revision: str, history: _History) -> StatsSummary:
+    """Sum up the rows of a revision; those of a gap have no numbers."""
+    times = history["at_s"]
+    ends = [*times[1:], times[-1] + (times[-1] - times[-2] if len(times) > 1 else 0.0)]
+    lengths_s: list[float] = [min(_STEP_MAX_S, end - at_s) for at_s, end in zip(times, ends, strict=True)]
+
+    def total(*names: str) -> float:
+        return sum(float(history[name][at] or 0) * length_s for at, length_s in enumerate(lengths_s) for name in names)
+
+    pods = [one for one in history["ready"] if one is not None]
+    known_s = sum(length_s for one, length_s in zip(history["ready"], lengths_s, strict=True) if one is not None)
+    return StatsSummary(
+        revision=revision,
+        requests=round(total("rps_2xx", "rps_3xx", "rps_4xx", "rps_5xx")),
+        errors=round(total("rps_5xx")),
+        pods_mean=total("ready") / known_s if known_s else 0.0,
+        pods_max=max(pods, default=0.0),
+        pod_hours=total("ready") / _HOUR_S,
+        p99_max_s=max((one for one in history["p99_s"] if one is not None), default=None),
+    )

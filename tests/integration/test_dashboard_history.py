@@ -1,0 +1,156 @@
+"""The history on disk, by HTTP and in a browser."""
+
+import asyncio
+import contextlib
+import math
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from serving.aio.clock import wall_s
+from serving.dashboard.archive import Archive, history_steps
+from serving.dashboard.board import COLUMNS
+from serving.dashboard.marks import Mark
+from tests.eventually import until
+from tests.integration.browser import Browser, browser
+from tests.integration.dashboard_stage import DashboardStage, staged
+
+KEY = "default/hello-00002"
+DAY_S = 86_400
+_SPAN = "return document.getElementById('span').textContent"
+_CANVAS = "return document.querySelectorAll('#pods .u-over, #charts .u-over').length > 0"
+
+
+def fill(path: Path, *, days: float = 1.2) -> None:
+    """A history until now: pods and requests by the time of day, and a deploy and a failure."""
+    now_s = wall_s()
+    archive = Archive(path, history_steps(14), bytes_max=2**30)
+    for at_s in range(int((now_s - days * DAY_S) // 60) * 60, int(now_s) - 9, 15):
+        archive.put(at_s, {KEY: row(at_s)}, ())
+        if at_s % 3600 == 0:
+            archive.roll(at_s)
+    archive.roll(now_s)
+    marks = [
+        Mark(key=KEY, at_s=now_s - 0.4 * DAY_S, kind="deploy", text="traffic: 100 % to hello-00002"),
+        Mark(key=KEY, at_s=now_s - 0.5 * DAY_S, kind="failure", text="a container of hello-00002-x restarts"),
+        Mark(key=KEY, at_s=now_s - 0.6 * DAY_S, kind="decision", text="1 → 2: panic"),
+    ]
+    archive.put(int(now_s // 5) * 5 - 5, {}, marks)
+    archive.close()
+
+
+def row(at_s: float) -> list[float | None]:
+    pods = round(4 + 3 * math.sin(at_s / DAY_S * 2 * math.pi))
+    values = {"running": 9.0 * pods, "observed": 8.0 * pods, "target": 10.0 * pods, "desired": pods, "ready": pods}
+    values |= {
+        "held": 0,
+        "starting": 0,
+        "is_panic": 0,
+        "dormant": 0,
+        "rps_2xx": 20.0 * pods,
+        "p50_s": 0.02,
+        "p99_s": 0.2,
+    }
+    return [values.get(name) for name in COLUMNS]
+
+
+async def history(stage: DashboardStage, **asked: object) -> tuple[int, Any]:
+    query = {"revision": KEY} | {name.rstrip("_"): str(value) for name, value in asked.items()}
+    async with aiohttp.ClientSession() as session, session.get(f"{stage.url}/history", params=query) as response:
+        return response.status, await response.json() if response.status == 200 else await response.text()
+
+
+async def test_what_was_seen_is_there_after_a_restart(tmp_path: Path) -> None:
+    file, begun_s = str(tmp_path / "history.db"), wall_s()
+
+    async def seen(stage: DashboardStage) -> dict[str, Any]:
+        status, found = await history(stage, from_=begun_s - 60)
+        assert status == 200
+        return found if found["at_s"] else {}
+
+    async with staged(history_file=file) as stage:
+        first = await until(lambda: seen(stage))
+    async with staged(history_file=file) as stage:
+        again = await seen(stage)
+        # The page without a range begins with what the last process saw.
+        status, live = await history(stage)
+    assert status == 200
+    assert again["at_s"][: len(first["at_s"])] == first["at_s"]
+    assert live["at_s"][0] == first["at_s"][0]
+    assert [one["text"] for one in again["marks"]] == ["hello-00002 is created"]
+    assert len(live["at_s"]) == len(live["ready"])
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"from_": "yesterday"},
+        {"from_": -5},
+        {"from_": "nan"},
+        {"from_": 1000, "to": 999},
+        {"from_": 0},
+        {"to": 1000},
+        {"from_": 1, "to": "inf"},
+        {"from_": wall_s() + 3600, "to": wall_s() + 7200},
+    ],
+)
+async def test_a_range_that_is_none_is_refused_with_what_would_be_right(tmp_path: Path, asked: dict[str, Any]) -> None:
+    async with staged(history_file=str(tmp_path / "history.db")) as stage:
+        status, text = await history(stage, **asked)
+    assert status == 400
+    assert "expected two times in seconds since the epoch" in text
+
+
+async def test_a_history_that_cannot_be_read_leaves_the_live_page(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    async with staged(history_file=str(tmp_path / "file" / "history.db")) as stage:
+        status, text = await history(stage, from_=wall_s() - 60)
+        assert (status, text) == (503, "the history cannot be read; the dashboard's log says why\n")
+        assert await stage.status("/state") == 200
+
+
+def opened(url: str, width: int) -> "contextlib._GeneratorContextManager[Browser]":
+    @contextlib.contextmanager
+    def open_window() -> Any:  # noqa: ANN401 - a generator
+        with browser() as window:
+            window.capture(dark=False, width=width, height=900)
+            window.open(url)
+            window.until(_CANVAS)
+            yield window
+
+    return open_window()
+
+
+def share_range(url: str, width: int) -> None:
+    """Choose a day, zoom, move, and open the address again."""
+    with opened(f"{url}/?last=86400#{KEY}", width) as window:
+        window.until("return document.getElementById('span').textContent.includes(' to ')")
+        chosen = "return document.querySelector('input[name=range]:checked')?.value"
+        assert window.run(chosen) == "86400"
+        window.drag("#charts .u-over", 0.4, 0.6)
+        window.until("return new URLSearchParams(location.search).get('from') !== null")
+        assert window.run(chosen) is None
+        query = window.run("return location.search")
+        begin, end = (int(one.partition("=")[2]) for one in query.removeprefix("?").split("&"))
+        assert 0.1 * DAY_S < end - begin < 0.3 * DAY_S
+        window.run("document.getElementById('earlier').click()")
+        window.until(f"return !location.search.includes('from={begin}')")
+        shared = window.run("return location.href")
+        assert window.violations() == []
+        assert window.run("return document.documentElement.scrollWidth <= innerWidth")
+    with opened(shared, width) as window:
+        window.until("return document.getElementById('span').textContent.includes(' to ')")
+        assert window.run("return location.href") == shared
+        window.run("document.getElementById('live').click()")
+        window.until("return document.getElementById('past').hidden")
+        assert window.run("return location.search") == ""
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+async def test_a_range_is_shown_zoomed_and_shared_by_the_address(tmp_path: Path, width: int) -> None:
+    fill(tmp_path / "history.db")
+
+    async with staged(history_file=str(tmp_path / "history.db")) as stage:
+        await asyncio.to_thread(share_range, stage.url, width)

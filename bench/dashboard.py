@@ -1,4 +1,4 @@
-"""What a tick of the dashboard costs the server and the page's main thread: of a revision, and of the overview.
+"""Measures a tick of the dashboard, on the server and in the page, and its history.
 
     python bench/dashboard.py [--revisions N] [--pods N] [--ticks N] [--quick]
 
@@ -10,15 +10,18 @@ import asyncio
 import random
 import shutil
 import statistics
+import tempfile
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from bench.parts.program import options_of
-from serving.dashboard.board import Board
+from serving.dashboard.board import COLUMNS, Board
+from serving.dashboard.keeper import HistoryKeeper
 from serving.dashboard.server import Pages
 from serving.settings.dashboard import DashboardSettings
 from tests.integration.browser import Browser, browser
@@ -158,10 +161,40 @@ def capture(window: Browser, url: str, tick_count: int, *, name: str, drawn: str
     )
 
 
+async def measure_history(revision_count: int, hours: float) -> None:
+    """Keep hours of rows of which every number differs, and read a range: CPU by the clock of this process."""
+    names = [f"default/service-{number:03}-00001" for number in range(revision_count)]
+    rows = [{name: [DICE.uniform(0, 100) for _ in COLUMNS] for name in names} for _ in range(5)]
+    begun_s, count = 1_800_000_000.0, int(hours * 3600 / PERIOD_S)
+    ended_s = begun_s + count * PERIOD_S
+    with tempfile.TemporaryDirectory() as folder:
+        keeper = HistoryKeeper(Path(folder) / "history.db", days=14, bytes_max=200 * 2**20)
+        before_s = time.process_time()
+        for tick in range(count):
+            at_s = begun_s + tick * PERIOD_S
+            keeper.note(at_s, rows[tick % len(rows)], ())
+            if tick % 10 == 0:
+                # Waits for what is written.
+                await keeper.read("default/none", from_s=at_s - 1, to_s=at_s, now_s=at_s)
+        await keeper.read("default/none", from_s=ended_s - 1, to_s=ended_s, now_s=ended_s)
+        used = (time.process_time() - before_s) / (count * PERIOD_S)
+        read_s = time.perf_counter()
+        found = await keeper.read(names[0], from_s=begun_s, to_s=ended_s, now_s=ended_s)
+        read_ms = (time.perf_counter() - read_s) * 1000
+        size = sum(path.stat().st_size for path in Path(folder).iterdir()) / 2**20  # noqa: ASYNC240 - nothing waits
+        await keeper.close(ended_s)
+    row_count = 0 if found is None else len(found.columns["at_s"])
+    print(
+        f"history of {revision_count} revisions for {hours:g} h: {used:.2%} of a core, {size:.0f} MiB; "
+        f"{row_count} rows read in {read_ms:.0f} ms"
+    )
+
+
 def main() -> None:
     """Measure with the options of the command line."""
     quick = {"revisions": 5, "pods": 10, "ticks": 1}
     options = options_of(__doc__, revisions=500, pods=5000, ticks=12, quick=quick)
+    asyncio.run(measure_history(options.revisions, 0.1 if options.revisions == quick["revisions"] else 2))
     asyncio.run(measure(options.revisions, options.pods, options.ticks))
 
 

@@ -11,6 +11,7 @@ their connections again when they are cut. They have another address than the cl
 - ``slow-heads``: heads that come a byte each second.
 - ``slow-readers``: GETs whose responses are not read.
 - ``half-open-streams``: HTTP/2 connections with a hundred requests each that never end.
+- ``one-slot``, ``one-slot-direct``: as ``slow-readers``, at a service with one pod of one slot: by its host, and at the pod's own address.
 
 Attacks on the API of the machine, by a user with a token; the client is a GET of a ConfigMap:
 
@@ -23,6 +24,7 @@ Goal: no failed request of the client, and for the API a p99 of at most 200 ms.
 
 import asyncio
 import contextlib
+import functools
 import json
 import ssl
 import sys
@@ -37,12 +39,13 @@ from serving.proxy.http2.frames import PREFACE
 from serving.proxy.http2.hpack_encoder import HeaderEncoder
 
 CLIENT = "127.0.0.2"
-HOST = "busy.default.localhost"
+HOST, SINGLE = "busy.default.localhost", "single.default.localhost"
 PAGE_BYTES = 4 * 2**20
 BODY_BYTES = 3 * 2**20
 STREAMS = 100
 GOAL_MS = 200.0
 DRIP_S = 1.0
+HOLD_S = 2.0
 # So long has the first burst of an attack had to take all slots, and so long is the client's beginning judged apart.
 BURST_S = 0.2
 BEGINNING_S = 1.0
@@ -94,11 +97,11 @@ async def slow_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
             return
 
 
-async def slow_reader(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Ask for a large page, and read none of it."""
+async def slow_reader(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, host: str = HOST) -> None:
+    """Ask for a large page, and read none of it. Who does not read sees no cut, and so asks again after a while."""
     del reader
-    writer.write(f"GET /large HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode() * 2)
-    await asyncio.sleep(WITHIN_S)
+    writer.write(f"GET /large HTTP/1.1\r\nHost: {host}\r\n\r\n".encode() * 2)
+    await asyncio.sleep(HOLD_S)
 
 
 async def half_open_streams(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -118,6 +121,8 @@ ON_SERVICE: dict[str, Attack] = {
     "slow-heads": slow_head,
     "slow-readers": slow_reader,
     "half-open-streams": half_open_streams,
+    "one-slot": functools.partial(slow_reader, host=SINGLE),
+    "one-slot-direct": functools.partial(slow_reader, host=SINGLE),
 }
 
 
@@ -234,6 +239,13 @@ def _p(sorted_ms: list[float], percent: int) -> float:
     return sorted_ms[min(len(sorted_ms) - 1, len(sorted_ms) * percent // 100)]
 
 
+def address_of(system: System, service: str) -> tuple[str, int]:
+    """The address of a pod of a service."""
+    path = f"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?labelSelector=serving.knative.dev/service={service}"
+    found = [one for one in system.send_request(path)["items"] if one["endpoints"]]
+    return found[0]["endpoints"][0]["addresses"][0], found[0]["ports"][0]["port"]
+
+
 async def run(system: System, names: list[str], *, seconds: float, clients: int) -> dict[str, dict[str, float]]:
     """Measure each attack."""
     host, _, port = system.server.rpartition("//")[2].partition(":")
@@ -241,11 +253,10 @@ async def run(system: System, names: list[str], *, seconds: float, clients: int)
     map_head = (
         f"GET /api/v1/namespaces/default/configmaps/target HTTP/1.1\r\nHost: {host}\r\n{authorization}\r\n".encode()
     )
-    page_head = f"GET / HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode()
 
-    async def on_service(attack: Attack) -> None:
+    async def on_service(attack: Attack, to: tuple[str, int]) -> None:
         # A small window of TCP: the kernel buffers less of what is not read.
-        reader, writer = await asyncio.open_connection("127.0.0.1", system.port, limit=1024)
+        reader, writer = await asyncio.open_connection(*to, limit=1024)
         try:
             await attack(reader, writer)
         finally:
@@ -264,10 +275,12 @@ async def run(system: System, names: list[str], *, seconds: float, clients: int)
     found = {}
     for name in names:
         if name in ON_SERVICE:
-            attack = ON_SERVICE[name]
+            attack, page_host = ON_SERVICE[name], SINGLE if name.startswith("one-slot") else HOST
+            to = address_of(system, "single") if name.endswith("-direct") else ("127.0.0.1", system.port)
+            head = f"GET / HTTP/1.1\r\nHost: {page_host}\r\nConnection: close\r\n\r\n".encode()
             found[name] = await measure(
-                lambda: get("127.0.0.1", system.port, page_head),
-                lambda attack=attack: on_service(attack),  # type: ignore[misc]
+                lambda to=to, head=head: get(to[0], to[1], head),  # type: ignore[misc]
+                lambda attack=attack, to=to: on_service(attack, to),  # type: ignore[misc]
                 seconds=seconds,
                 clients=clients,
             )
@@ -292,13 +305,11 @@ def main() -> int:
         # The state folder is hidden from pods.
         app = Path(folder) / "app.py"
         app.write_text(APP % PAGE_BYTES)
-        scale = {"autoscaling.knative.dev/min-scale": "2", "autoscaling.knative.dev/max-scale": "2"}
-        system.send_request(
-            SERVICES,
-            service_of("busy", annotations=scale, concurrency=4, command=[sys.executable, str(app)]),
-            method="POST",
-        )
-        system.until_ready(1, WITHIN_S)
+        for service, pods, slots in (("busy", "2", 4), ("single", "1", 1)):
+            scale = {"autoscaling.knative.dev/min-scale": pods, "autoscaling.knative.dev/max-scale": pods}
+            body = service_of(service, annotations=scale, concurrency=slots, command=[sys.executable, str(app)])
+            system.send_request(SERVICES, body, method="POST")
+        system.until_ready(2, WITHIN_S)
         maps = "/api/v1/namespaces/default/configmaps"
         system.send_request(maps, {"metadata": {"name": "target"}, "data": {"a": "b"}}, method="POST")
         found = asyncio.run(run(system, options.names, seconds=options.seconds, clients=options.clients))

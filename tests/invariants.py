@@ -65,7 +65,7 @@ def _validate_throttler(throttler: RevisionThrottler[str]) -> None:
     for part in (breaker, throttler._meter, throttler.balancer):
         validate(part)
     assert len(breaker._running) == len(throttler.address_of) + len(requeued), throttler
-    assert throttler.level == len(breaker._running) + len(breaker._waiting) + throttler.open_requests.parked_count, (
+    assert throttler.level == len(breaker._running) + len(breaker._waiting) + throttler.shared.requests.parked_count, (
         throttler
     )
     assert len(throttler._session_of) <= throttler.level, throttler

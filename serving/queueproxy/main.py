@@ -60,7 +60,7 @@ from serving.proxy.http1.pool import AppConnector
 from serving.proxy.server.connection import Connection
 from serving.proxy.server.listener import HttpServer
 from serving.queueproxy.io.credentials import Credentials
-from serving.queueproxy.io.podrequests import NO_ACTIVATOR, PodHandler
+from serving.queueproxy.io.podhandler import NO_ACTIVATOR, PodHandler
 from serving.queueproxy.io.podservice import PodService, socket_of
 from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe
 from serving.queueproxy.metrics import refusal_lines, tls_lines
@@ -135,6 +135,7 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
     service = PodService(
         spec, pod, server, credentials=credentials, pipe=pipe, numbers=lambda: _numbers(server, credentials)
     )
+    server.on_held = pod.held
     await server.listen(socket_of(spec, "requests", spec.listen), pod, make=_connection(spec, credentials))
     await service.listen(stop.set)
     await service.run(stop)

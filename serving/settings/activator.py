@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from serving.settings.http import HttpSettings
+from serving.settings.http import HttpSettings, OpenShare, UnreadWait
 from serving.settings.innertls import InnerTlsSettings
 from serving.settings.knob import BYTES, COUNT, DURATION, FLAG, PERCENT, TEXT, Clash, Knob, SettingsRecord
 from serving.settings.otlp import OtlpSettings
@@ -43,13 +43,13 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Longest wait for a pod, in seconds, from the arrival of the request to the grant of a slot; then it is refused
     with 503. Range: above 0 to 1h. Default: Knative's revision timeout, 300s, which ends the wait there."""
 
-    open_share_max: Annotated[float, Knob(key="open-share-percentage", unit=PERCENT, low=0, high=1)] = 0.75
+    open_share_max: OpenShare = 0.75
     """Largest part of a revision's slots, at least one, for requests of one address whose bodies are still being sent, gRPC
     streams included, and for all requests of one that does not read its responses; more of them wait, and count as load. Other
     requests that are here in whole are not bound by it, so that a load balancer may send any number. 0 means no bound. Range: 0 to 100 percent. Default: ours, 75, above the utilization of
     70 that revisions are scaled for."""
 
-    unread_wait_max_s: Annotated[float, Knob(key="unread-wait-max", unit=DURATION, low=0, high=60)] = 1.0
+    unread_wait_max_s: UnreadWait = 1.0
     """Longest time for which a client reads nothing of a response above ``http.response_buffer_bytes_max``, in seconds, while others
     wait for a slot and its address holds more slots than ``open_share_max``; then it is cut off. gRPC calls and tunnels are not.
     0 means never: then ``http.read_rate_min`` alone holds. Range: 0 to 1m. Default: ours, 1s."""

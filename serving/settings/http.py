@@ -12,6 +12,10 @@ import msgspec
 from serving.model.errors import InvalidValue
 from serving.settings.knob import BYTES, COUNT, DURATION, FLAG, PERCENT, TEXT, Knob, Value
 
+OpenShare = Annotated[float, Knob(key="open-share-percentage", unit=PERCENT, low=0, high=1)]
+"""The share of one address of the slots of a revision or a pod."""
+UnreadWait = Annotated[float, Knob(key="unread-wait-max", unit=DURATION, low=0, high=60)]
+"""How long a client beyond that share may read nothing while others wait."""
 REPLACE = "replace"
 """The value of ``forwarded_for`` that drops claims of clients."""
 

@@ -20,7 +20,7 @@ from serving.model.knative import (
     SLO_ANNOTATION,
 )
 from serving.model.loadmetric import TOKENS_GAUGE, gauges_of
-from serving.settings.http import HttpSettings
+from serving.settings.http import HttpSettings, OpenShare, UnreadWait
 from serving.settings.innertls import InnerTlsSettings
 from serving.settings.knob import COUNT, DURATION, FLAG, Clash, Knob, SettingsRecord, Unit, fields_of
 
@@ -111,6 +111,14 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     queue_wait_max_s: Annotated[float, Knob(key="queue-wait-max", unit=DURATION, above=0, high=3600)] = 300.0
     """Longest wait for a slot in a pod, in seconds, from the arrival of the request to the grant of a slot; then it is
     refused with 503. Range: above 0 to 1h. Default: Knative's revision timeout, 300s, which ends the wait there."""
+
+    open_share_max: OpenShare = 0.75
+    """Largest part of a pod's slots, at least one, for requests of one address, as in the activator. The address is the client's that an
+    activator names, else the peer's. 0 means no bound. Range: 0 to 100 percent. Default: the activator's, 75."""
+
+    unread_wait_max_s: UnreadWait = 1.0
+    """Longest time for which a client reads nothing while others wait for a slot, in seconds, as in the activator. 0 means none of its own.
+    Range: 0 to 60s. Default: the activator's, 1s."""
 
     report_period_s: Annotated[float, Knob(key="report-period", unit=DURATION, low=0.1, high=10)] = 1.0
     """Time between two statistics of a pod, in seconds. The autoscaler sums the statistics of each second: with longer

@@ -10,7 +10,7 @@ knative/serving 98e5ef90 (pkg/queue/breaker.go) lets new requests pass those tha
 
 import enum
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -142,6 +142,11 @@ class Breaker(Generic[RequestId]):
     def capacity(self) -> int | None:
         """Requests that may run at once; None is no limit."""
         return self._capacity
+
+    @property
+    def running(self) -> Collection[RequestId]:
+        """Requests that have a slot."""
+        return self._running
 
     @property
     def waiting_count(self) -> int:

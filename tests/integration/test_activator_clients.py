@@ -1,4 +1,4 @@
-"""Bounds of one client address in an activator: open requests leave slots to others, and all requests have a maximum."""
+"""Bounds of one client address: slow ones leave slots to others, in both daemons, and an activator takes a maximum of requests."""
 
 import asyncio
 import contextlib
@@ -9,13 +9,14 @@ import pytest
 from serving.settings.http import HttpSettings
 from tests.eventually import until
 from tests.integration.activator_stage import HOST, Stage, send_request, staged
-from tests.integration.proxy.daemons import DAEMONS, Running
+from tests.integration.proxy.daemons import DAEMONS, Daemon, Running
 from tests.integration.proxy.h2frames import END_HEADERS, ENDED, OPENING, Http2, Kind, fields, frame, settings
 from tests.integration.proxy.peers import Link
 
 TO = b"Host: %b\r\n" % HOST.encode()
 GET = b"GET / HTTP/1.1\r\n%b\r\n" % TO
 PIECE = bytes(65536)
+BOTH = pytest.mark.parametrize("daemon", DAEMONS.values(), ids=DAEMONS)
 # So long that only the share leaves a slot to others.
 PATIENT = {"rate_grace_s": 3600.0, "body_wait_max_s": 3600.0}
 CALL = (
@@ -36,8 +37,9 @@ async def reads(link: Link) -> None:
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
 
-async def test_chunked_bodies_of_one_client_leave_a_slot_to_others() -> None:
-    async with DAEMONS["activator"](reads, slots=4, **PATIENT) as running:
+@BOTH
+async def test_chunked_bodies_of_one_client_leave_a_slot_to_others(daemon: Daemon) -> None:
+    async with daemon(reads, slots=4, **PATIENT) as running:
         attackers = [await running.client() for _ in range(8)]
         for attacker in attackers:
             attacker.send(b"POST /slow HTTP/1.1\r\n%bTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n" % TO)
@@ -83,8 +85,9 @@ async def ignore(running: Running, count: int, *, headers: bytes = b"") -> list[
     return links
 
 
-async def test_a_client_of_another_address_is_served_beside_readers_that_read_nothing() -> None:
-    async with DAEMONS["activator"](floods, slots=4, **PATIENT) as running:
+@BOTH
+async def test_a_client_of_another_address_is_served_beside_readers_that_read_nothing(daemon: Daemon) -> None:
+    async with daemon(floods, slots=4, **PATIENT) as running:
         # All slots go to the first burst, and the rest waits before the client.
         await ignore(running, 12)
         await until(lambda: running.level() == 12)
@@ -93,11 +96,23 @@ async def test_a_client_of_another_address_is_served_beside_readers_that_read_no
             client.send(GET)
             assert (await client.message())[1] == b"ok"
         # One made room for the client, and the others keep their share.
-        assert running.level() == 11
+        await until(lambda: running.level() == 11)
 
 
-async def test_streams_with_closed_windows_leave_a_slot_to_another_address() -> None:
-    async with DAEMONS["activator"](floods, slots=4, **PATIENT) as running:
+@BOTH
+async def test_the_only_slot_is_not_held_by_readers_that_read_nothing(daemon: Daemon) -> None:
+    async with daemon(floods, slots=1, **PATIENT) as running:
+        await ignore(running, 5)
+        await until(lambda: running.level() == 5)
+        client = await running.client_of("127.0.0.2")
+        for _ in range(5):
+            client.send(GET)
+            assert (await client.message())[1] == b"ok"
+
+
+@BOTH
+async def test_streams_with_closed_windows_leave_a_slot_to_another_address(daemon: Daemon) -> None:
+    async with daemon(floods, slots=4, **PATIENT) as running:
         attacker = Http2(await running.client(), opening=OPENING + settings((4, 0)))
         flood = (":method", "DELETE"), (":scheme", "http"), (":path", "/"), (":authority", HOST)
         for stream_id in range(1, 41, 2):

@@ -26,7 +26,7 @@ from serving.home.kubelet.podstreams import FilePodLogs, LocalPodStreams
 from serving.home.pods.podfolder import previous_of
 from serving.home.processes.processruntime import TemplateProcess
 from serving.model.objects import Object, nested
-from serving.queueproxy.io.podrequests import OUT_OF_MEMORY
+from serving.queueproxy.io.podhandler import OUT_OF_MEMORY
 from tests.eventually import until
 from tests.integration.image_stage import app_image, needs_containers
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process

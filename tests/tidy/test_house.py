@@ -50,6 +50,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "dates of responses": (35, 0),
     "temporary files of a pod": (60, 0),
     "history on disk": (700, 4),
+    "slow readers at pods": (150, 2),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

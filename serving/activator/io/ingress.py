@@ -28,7 +28,6 @@ from serving.activator.io.visits import (
     respond_early,
     without_agent,
 )
-from serving.activator.queueing.clients import ClientLoad, Clients
 from serving.activator.queueing.failures import ACTIVATOR, APP, QUEUE_PROXY
 from serving.activator.queueing.outcome import Dispatch, Rejection, RevisionWake, RoutingOutcome
 from serving.activator.queueing.readiness import PodProbe
@@ -45,7 +44,9 @@ from serving.model.routepolicy import OPEN_POLICY
 from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.forwarding.phase import ExchangeOutcome
 from serving.proxy.forwarding.policy import member_of
+from serving.proxy.forwarding.sharing import client_line
 from serving.settings.activator import ActivatorSettings
+from serving.traffic.clients import ClientLoad, Clients
 from serving.traffic.policy import share_of
 
 _log = logging.getLogger("activator")
@@ -375,13 +376,13 @@ class Ingress:
             if self._settings.tell_cold_start:
                 exchange.response_headers += _COLD_START
         endpoint = self.endpoints.to(dispatch.pod, visit.key)
-        # Trailers, cancellation and flow control of a call pass from end to end.
-        over_http2 = visit.is_grpc and exchange.is_http2
         lines = endpoint.lines
         if dispatch.waited_s:
             # The pod judges a goal for latency by all of the time.
             lines += b"K-Held-Ms: %d\r\n" % (1000 * dispatch.waited_s)
-        exchange.forward(endpoint.address, extra=lines, over_http2=over_http2)
+        lines += client_line(visit.client.address) if exchange.peer.is_trusted else b""
+        # Trailers, cancellation and flow control of a call pass from end to end.
+        exchange.forward(endpoint.address, extra=lines, over_http2=visit.is_grpc and exchange.is_http2)
 
     def _reject(self, rejection: Rejection[Exchange]) -> None:
         exchange = rejection.request

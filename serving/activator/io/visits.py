@@ -13,9 +13,7 @@ from serving.activator.io.placeholder import (
     placeholder_page,
     wants_placeholder,
 )
-from serving.activator.queueing.clients import ClientLoad, Clients
 from serving.activator.queueing.failures import RequestFacts
-from serving.activator.queueing.openrequests import RequestView
 from serving.activator.queueing.router import RequestRouter
 from serving.activator.routing.probes import is_probe_agent
 from serving.activator.routing.sites import (
@@ -32,7 +30,9 @@ from serving.metrics.spans import RequestTrace
 from serving.metrics.tracing import Tracer
 from serving.model.knative import RevisionKey
 from serving.proxy.forwarding.exchange import Exchange
-from serving.proxy.http1.requesthead import RequestHead, is_grpc_call, with_traceparent
+from serving.proxy.forwarding.sharing import view_of
+from serving.proxy.http1.requesthead import RequestHead, with_traceparent
+from serving.traffic.clients import ClientLoad, Clients
 from serving.wire.tokens import access_token, read_caller_token
 
 if TYPE_CHECKING:
@@ -72,18 +72,7 @@ def _sender_of(exchange: Exchange) -> ClientLoad | None:
     return visit.client if isinstance(visit, Visit) else None
 
 
-def _read_bytes_of(exchange: Exchange) -> int | None:
-    """What the client has read of a response, but for an unchanging part; None where it need not read."""
-    if exchange.tunnel is not None or is_grpc_call(exchange.head):
-        return None
-    return exchange.response_bytes - exchange.client.unread_bytes()
-
-
-VIEW = RequestView[Exchange](
-    is_open=lambda exchange: not exchange.request_complete or exchange.is_held,
-    client_of=_sender_of,
-    read_bytes_of=_read_bytes_of,
-)
+VIEW = view_of(_sender_of)
 """Requests as the queue sees them."""
 
 
@@ -95,7 +84,7 @@ def held_notes(
     def note(exchange: Exchange) -> None:
         visit = exchange.context
         if isinstance(visit, Visit) and (throttler := router.throttlers.get(visit.key)) is not None:
-            throttler.readers.note(exchange, clock(), is_unread=exchange.is_held)
+            throttler.shared.note(exchange, clock(), is_unread=exchange.is_held)
             router.schedule.schedule_tick(visit.key)
             ticker.schedule()
 

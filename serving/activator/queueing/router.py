@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from serving.activator.queueing.openrequests import RequestView
 from serving.activator.queueing.outcome import (
     Dispatch,
     Rejection,
@@ -32,11 +31,10 @@ from serving.activator.queueing.wake import RevisionLoad, forgotten
 from serving.model.knative import RevisionKey
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.breaker import Queued
+from serving.traffic.openrequests import RequestView
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 RequestId_contra = TypeVar("RequestId_contra", bound=Hashable, contravariant=True)
-# How often readers are checked while others wait for their slots.
-_READERS_PERIOD_S = 0.25
 
 
 class SlotBook(Protocol[RequestId_contra]):
@@ -201,7 +199,7 @@ class RequestRouter(Generic[RequestId]):
 
     def is_parked(self, key: RevisionKey, request: RequestId) -> bool:
         """Whether a request waits for others of its client that are still being sent."""
-        return key in self.throttlers and self.throttlers[key].open_requests.is_parked(request)
+        return key in self.throttlers and self.throttlers[key].shared.requests.is_parked(request)
 
     def finish(
         self, key: RevisionKey, request: RequestId, now_s: float, *, has_response: bool = True
@@ -337,8 +335,9 @@ class RequestRouter(Generic[RequestId]):
         unready = self.directory.unready
         probes = unready.due(key, now_s, is_waiting=is_waiting)
         probe_due_s = unready.next_due_s(key, is_waiting=is_waiting)
-        cuts = throttler.readers.late(now_s)
-        readers_due_s = now_s + _READERS_PERIOD_S if throttler.readers.is_watched else None
+        shared = throttler.shared
+        cuts = shared.late(now_s)
+        readers_due_s = now_s + shared.requests.check_period_s if shared.is_watched else None
         announced_due_s = self.directory.announced.next_end_s(key)
         dues_s = (unknown_until_s, wake_due_s, throttler.next_due_s(), probe_due_s, readers_due_s, announced_due_s)
         due_s = min((due_s for due_s in dues_s if due_s is not None), default=math.inf)

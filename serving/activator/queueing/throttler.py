@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from serving.activator.queueing.openrequests import OpenRequests, RequestView, SlowReaders
 from serving.activator.queueing.outcome import (
     Dispatch,
     Rejection,
@@ -29,9 +28,10 @@ from serving.activator.queueing.wake import RevisionLoad, WakeInput, WakeState, 
 from serving.model.knative import RevisionKey
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.balance import Balancer
-from serving.traffic.breaker import Admitted, Breaker, Queued, QueuePlace, Rejected
+from serving.traffic.breaker import Granted, Queued, Rejected
 from serving.traffic.ejection import EjectedPods
 from serving.traffic.meter import Meter
+from serving.traffic.openrequests import RequestView, SharedSlots, ShareTerms
 from serving.traffic.policy import BalancingPolicy, SessionRing, policy_for
 
 RequestId = TypeVar("RequestId", bound=Hashable)
@@ -57,10 +57,9 @@ class RevisionThrottler(Generic[RequestId]):
         "ejected",
         "has_rejected",
         "key",
-        "open_requests",
         "pods",
         "quiet_level",
-        "readers",
+        "shared",
         "since_s",
         "slots_per_pod",
         "wake_state",
@@ -92,17 +91,17 @@ class RevisionThrottler(Generic[RequestId]):
         """Whether a request was rejected because the pods fail, since the last ``wake``."""
         self._settings = settings
         self._random = random
-        self._breaker: Breaker[RequestId] = Breaker(
-            capacity=0,
+        terms = ShareTerms(
+            share_max=settings.open_share_max,
+            unread_wait_max_s=settings.unread_wait_max_s,
             depth_max=settings.queue_depth_max,
             depth_bytes_max=settings.queue_bytes_limit,
             wait_max_s=settings.queue_wait_max_s,
-            diverts=lambda request, place: self.open_requests.diverts(request, place, self._breaker.capacity),
         )
+        self.shared = SharedSlots[RequestId](terms, capacity=0, view=view or RequestView())
+        """All slots, the queue, and requests parked behind others of their client."""
+        self._breaker = self.shared.breaker
         self._meter = Meter(now_s=now_s)
-        # Open requests, and requests parked behind others of their client.
-        self.open_requests = OpenRequests[RequestId](settings, view=view or RequestView())
-        self.readers = SlowReaders(self.open_requests, self._breaker, running=self.address_of)
         # This process's slots of each pod, where processes share them.
         self._slots: dict[str, int] | None = None
         # The ring of listed pods; built for the first request with a session.
@@ -156,16 +155,7 @@ class RevisionThrottler(Generic[RequestId]):
         if revision is not None and not self.pods and (rejection := rejected_at_once(request, revision)) is not None:
             self.has_rejected = rejection.reason is RejectionReason.FAILED
             return rejection
-        admission: Admitted | Queued | Rejected
-        if client is None and self.open_requests.slow:
-            client = self.open_requests.slow_client_of(request)
-        if client is not None and not self.open_requests.allows(client, self._breaker.capacity):
-            place = QueuePlace(since_s=now_s, weight_bytes=weight_bytes)
-            admission = self.open_requests.park(request, client, place, queued=self._breaker.queued)
-        else:
-            admission = self._breaker.admit(request, now_s, weight_bytes=weight_bytes)
-            if client is not None and not isinstance(admission, Rejected):
-                self.open_requests.take(request, client)
+        admission = self.shared.arrive(request, now_s, client=client, weight_bytes=weight_bytes)
         if isinstance(admission, Rejected):
             return queue_full(request, admission)
         self._meter.arrive(now_s, proxied=False)
@@ -178,8 +168,7 @@ class RevisionThrottler(Generic[RequestId]):
         self._session_of.pop(request, None)
         address = self.address_of.pop(request, None)
         started: Sequence[Dispatch[RequestId]] = ()
-        counted = self.open_requests
-        if counted.client_of and counted.end(request, now_s, has_response=has_response) is not None:
+        if self.shared.end(request, now_s, has_response=has_response):
             self._meter.leave(now_s, proxied=False)
             return ()
         if address is None:
@@ -190,11 +179,9 @@ class RevisionThrottler(Generic[RequestId]):
             self._meter.leave(now_s, proxied=False)
             # Before the release: the slot of a draining pod ends with its request.
             started = self._settle(now_s, has_changed=has_changed)
-            granted = self._breaker.release(request, now_s)
-            if granted:
-                started = [*started, *(self._begin(one.request_id, one.waited_s) for one in granted)]
-        if self.open_requests.parked_count:
-            started = [*started, *self._unpark(now_s)]
+            started = [*started, *self._begin_all(self._breaker.release(request, now_s))]
+        if self.shared.requests.parked_count:
+            started = [*started, *self._begin_all(self.shared.unpark(now_s))]
         if self.wake_state.known_waiting_count and not self.waiting_count:
             self.wake_state = calm(self.wake_state)
         return started
@@ -243,8 +230,10 @@ class RevisionThrottler(Generic[RequestId]):
 
     def readmit(self, now_s: float) -> Sequence[Dispatch[RequestId]]:
         """Use ejected pods again after their pause; return the requests that begin."""
-        self.open_requests.forgive(now_s)
-        return self._settle(now_s, has_changed=True) if self.ejected.readmit(now_s) else self._unpark(now_s)
+        self.shared.requests.forgive(now_s)
+        if self.ejected.readmit(now_s):
+            return self._settle(now_s, has_changed=True)
+        return self._begin_all(self.shared.unpark(now_s))
 
     def eject_silent(
         self, now_s: float, *, after_s: float, has_begun: Callable[[RequestId], bool]
@@ -273,14 +262,9 @@ class RevisionThrottler(Generic[RequestId]):
         late = [request for request, since_s in self._requeued.items() if since_s + wait_max_s <= due_s]
         for request in late:
             self._leave_queue(request, now_s)
-        for request in self.open_requests.late(due_s - wait_max_s):
-            self.open_requests.leave(request)
+        for request in self.shared.expire(due_s):
             self._meter.leave(now_s, proxied=False)
             late.append(request)
-        for one in self._breaker.expire(due_s):
-            self.open_requests.leave(one.request_id)
-            self._meter.leave(now_s, proxied=False)
-            late.append(one.request_id)
         for request in late:
             self._session_of.pop(request, None)
         if not self.waiting_count:
@@ -314,7 +298,7 @@ class RevisionThrottler(Generic[RequestId]):
     def next_due_s(self) -> float | None:
         """When queued requests or ejected pods are next due; None without either."""
         oldest_s = next((since_s + self._settings.queue_wait_max_s for since_s in self._requeued.values()), None)
-        dues_s = (oldest_s, self.open_requests.next_due_s(), self._breaker.next_wake_s(), self.ejected.next_due_s())
+        dues_s = (oldest_s, self.shared.requests.next_due_s(), self._breaker.next_wake_s(), self.ejected.next_due_s())
         return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
     def report(self, now_s: float, *, period_s: float) -> RevisionLoad | None:
@@ -342,21 +326,11 @@ class RevisionThrottler(Generic[RequestId]):
         capacity = _plus(balancer.capacity, len(self._requeued))
         if capacity == self._breaker.capacity:
             return started
-        granted = self._breaker.set_capacity(capacity, now_s)
-        started += (self._begin(one.request_id, one.waited_s) for one in granted)
-        return [*started, *self._unpark(now_s)]
+        started += self._begin_all(self._breaker.set_capacity(capacity, now_s))
+        return [*started, *self._begin_all(self.shared.unpark(now_s))]
 
-    def _unpark(self, now_s: float) -> Sequence[Dispatch[RequestId]]:
-        """Admit parked requests as far as their clients' shares allow; return those that begin. The queue goes first."""
-        started: list[Dispatch[RequestId]] = []
-        while self.open_requests.parked_count and not self._breaker.waiting_count:
-            found = self.open_requests.next_allowed(self._breaker.capacity)
-            if found is None:
-                break
-            request, place = found
-            if isinstance(self._breaker.admit(request, now_s, weight_bytes=place.weight_bytes), Admitted):
-                started.append(self._begin(request, now_s - place.since_s))
-        return started
+    def _begin_all(self, granted: Sequence[Granted[RequestId]]) -> Sequence[Dispatch[RequestId]]:
+        return [self._begin(one.request_id, one.waited_s) for one in granted] if granted else ()
 
     def _begin(self, request: RequestId, waited_s: float) -> Dispatch[RequestId]:
         # Most revisions have no sessions: this saves them a call.

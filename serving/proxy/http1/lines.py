@@ -20,6 +20,7 @@ _HOST = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+,;=%]+|\[[0-9A-Fa-f:.]+\])(?::[0
 # Names that only we may set (docs/architecture.md, trust). They are never forwarded as the peer wrote them.
 RESERVED = frozenset(
     {
+        b"k-client-address",
         b"k-held-ms",
         b"k-kubelet-probe",
         b"k-network-hash",

@@ -1,4 +1,4 @@
-"""Counts, queues and forwards the requests of one pod.
+"""Counts and queues the requests of one pod.
 
 ``PodRequests`` counts requests, gives them slots or queues them, responds to probes, and decides which headers are trusted:
 requests that only our daemons may make (probes, requests that an activator has counted) carry the pod's secret. The order of
@@ -6,27 +6,19 @@ steps is that of knative/serving 98e5ef90 pkg/queue; docs/calculations.md lists 
 """
 
 import contextlib
-import functools
 import itertools
 import math
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from serving.model.identities import ACTIVATOR
 from serving.model.loadmetric import TOKENS_GAUGE
 from serving.model.stat import GAUGES_MAX
-from serving.proxy.forwarding.attempt import UNDELIVERED
-from serving.proxy.forwarding.exchange import Exchange
-from serving.proxy.forwarding.phase import ExchangeOutcome
 from serving.proxy.forwarding.policy import Timeouts
-from serving.proxy.http1.lines import header_lines
-from serving.proxy.http1.pool import AppConnector, Pool
-from serving.proxy.http1.rendering import render_pod_wait
-from serving.proxy.http1.requesthead import RequestHead, is_grpc_call
-from serving.queueproxy.gauges import REQUEST_REPORT, AppGauges
+from serving.proxy.http1.requesthead import RequestHead
+from serving.queueproxy.gauges import AppGauges
 from serving.queueproxy.metrics import RequestMetrics
 from serving.queueproxy.podspec import PodSpec
-from serving.traffic.breaker import ADMITTED, Admitted, Breaker, Granted, Queued, Rejected, TimedOut
+from serving.traffic.breaker import ADMITTED, Admitted, Granted, Queued, Rejected
 from serving.traffic.meter import Meter, Report
 from serving.wire.tokens import matches, probe_proof
 
@@ -34,6 +26,7 @@ if TYPE_CHECKING:
     from serving.model.slo import SloMeter
     from serving.queueproxy.io.dormant import Dormancy
     from serving.queueproxy.tokens import TokenMeter
+    from serving.traffic.openrequests import RequestView, SharedSlots
 
 Headers = tuple[tuple[bytes, bytes], ...]
 Origin = tuple[bool, bytes | None, float]
@@ -44,8 +37,6 @@ TEXT: Headers = ((b"Content-Type", b"text/plain; charset=utf-8"),)
 RETRY: Headers = (*TEXT, (b"Retry-After", b"1"))
 QUEUE_FULL = b"pending request queue full"
 GUARDED = b"this pod takes requests of activators only: its service limits its callers\n"
-NO_ACTIVATOR = b"this pod takes requests of activators only, over TLS\n"
-OUT_OF_MEMORY = b"the app ran out of memory while it handled the request"
 WAITED_TOO_LONG = b"waited too long for a free slot"
 _PROBE_AGENTS = (b"kube-probe/", b"Knative-Activator-Probe", b"Knative-Autoscaling-Probe")
 _QUEUE = b"queue"
@@ -54,8 +45,6 @@ _FIRST_ERROR = 500
 # An activator holds nothing for longer than ten days.
 _HELD_DIGITS_MAX = 9
 _Request = TypeVar("_Request", bound=Hashable)
-
-_RETRY_LINES = header_lines(*RETRY)
 
 
 class PodRequests(Generic[_Request]):
@@ -80,11 +69,17 @@ class PodRequests(Generic[_Request]):
         self.is_guarded = spec.is_guarded
         self._clock = clock
         self._meter = Meter(now_s=clock(), quirks=settings.quirks)
-        self._breaker: Breaker[_Request] | None = None
+        self._slots: SharedSlots[_Request] | None = None
         if settings.slots is not None:
-            self._breaker = Breaker(
-                capacity=settings.slots, depth_max=settings.queue_depth_max, wait_max_s=settings.queue_wait_max_s
+            from serving.traffic import openrequests as shares  # noqa: PLC0415 - where pods have slots only
+
+            terms = shares.ShareTerms(
+                share_max=settings.open_share_max,
+                unread_wait_max_s=settings.unread_wait_max_s,
+                depth_max=settings.queue_depth_max,
+                wait_max_s=settings.queue_wait_max_s,
             )
+            self._slots = shares.SharedSlots(terms, capacity=settings.slots, view=self._view())
         self._timeouts = Timeouts(
             total_s=settings.request_timeout_s,
             response_start_s=settings.response_start_timeout_s or math.inf,
@@ -99,7 +94,8 @@ class PodRequests(Generic[_Request]):
     @property
     def waiting_count(self) -> int:
         """Requests that wait for a slot."""
-        return self._breaker.waiting_count if self._breaker is not None else 0
+        slots = self._slots
+        return 0 if slots is None else slots.breaker.waiting_count + slots.requests.parked_count
 
     def report(self) -> Report:
         """Close the period since the last report, and open the next."""
@@ -136,11 +132,22 @@ class PodRequests(Generic[_Request]):
         """Whether the sender may order the pod to drain: without a secret, every sender."""
         return not self._secret or self._is_believed(head)
 
-    def _arrive(self, request: _Request, now_s: float, *, proxied: bool, held_s: float) -> Admitted | Queued | Rejected:
-        """Count a request, which an activator held for ``held_s`` seconds, and admit, queue or reject it."""
+    def _view(self) -> "RequestView[_Request]":
+        """Requests as their slots see them; here without clients."""
+        from serving.traffic.openrequests import RequestView  # noqa: PLC0415 - as above
+
+        return RequestView()
+
+    def _arrive(
+        self, request: _Request, now_s: float, *, proxied: bool, held_s: float, client: Hashable = None
+    ) -> Admitted | Queued | Rejected:
+        """Count a request, which an activator held for ``held_s`` seconds, and admit, queue or reject it.
+
+        ``client`` is the sender of a request that is still being sent.
+        """
         self.last_request_s = now_s
         self._meter.arrive(now_s, proxied=proxied)
-        decision = ADMITTED if self._breaker is None else self._breaker.admit(request, now_s)
+        decision = ADMITTED if self._slots is None else self._slots.arrive(request, now_s, client=client)
         if isinstance(decision, Rejected):
             self._turn_away()
         elif decision is ADMITTED:
@@ -163,10 +170,10 @@ class PodRequests(Generic[_Request]):
         if self.slo is not None and not self.slo.slo.is_wait and 0 < status < _FIRST_ERROR:
             self.slo.note(took_s + held_s)
 
-    def _expire(self, now_s: float) -> Sequence[TimedOut[_Request]]:
+    def _expire(self, now_s: float) -> Sequence[_Request]:
         """Remove and return requests whose wait for a slot has expired."""
-        assert self._breaker is not None
-        expired = self._breaker.expire(now_s)
+        assert self._slots is not None
+        expired = self._slots.expire(now_s)
         for _ in expired:
             self._turn_away()
         return expired
@@ -176,10 +183,7 @@ class PodRequests(Generic[_Request]):
     ) -> Sequence[Granted[_Request]]:
         """Stop counting a request; return the requests that get its slot, longest wait first."""
         self._meter.leave(now_s, proxied=proxied)
-        breaker = self._breaker
-        if breaker is None:
-            return ()
-        return breaker.release(request, now_s) if has_response else breaker.cancel(request, now_s)
+        return () if self._slots is None else self._slots.leave(request, now_s, has_response=has_response)
 
     def _is_believed(self, head: RequestHead) -> bool:
         given = head.get(b"k-pod-secret")
@@ -210,170 +214,10 @@ def is_probe(head: RequestHead) -> bool:
     return (head.get(b"user-agent") or b"").startswith(_PROBE_AGENTS)
 
 
-class PodHandler(PodRequests[Exchange]):
-    """Decides about the requests of one pod, as a ``Handler`` of the HTTP engine."""
-
-    def __init__(self, spec: PodSpec, *, clock: Callable[[], float]) -> None:
-        super().__init__(spec, clock=clock)
-        self.tokens = _tokens_from(clock()) if spec.counts_tokens else None
-        self._app, self._tcp_ports = spec.app, spec.tcp_ports
-        self._http = spec.settings.http
-        self._relays: Pool | None = None
-        self._extra = header_lines(REQUEST_REPORT) if spec.gauges else b""
-        # A pod's certificate passes the handshake too; requests come from activators only.
-        self._is_guarded = spec.settings.inner_tls.is_strict
-        self._oom_folders = spec.oom_folders
-        self._oom_kill_count = 0
-        self._oom_at_s = -math.inf
-
-    def begin(self, exchange: Exchange) -> None:
-        """Count a new request, and run, queue or reject it."""
-        if self._is_guarded and exchange.peer.identity != ACTIVATOR:
-            exchange.respond(403, NO_ACTIVATOR)
-            return
-        origin = DIRECT
-        head = exchange.head
-        if head.reserved and self._is_believed(head):
-            if is_probe(head):
-                status, body, headers = self._probe_response(head)
-                exchange.respond(status, body, header_lines(*headers))
-                return
-            origin = origin_of(head)
-        if self.is_guarded and not origin[0]:
-            exchange.respond(403, GUARDED, header_lines(*TEXT))
-            return
-        exchange.context = origin
-        exchange.timeouts = self._timeouts
-        if exchange.request_complete:
-            self._admit(exchange, exchange.started_s)
-        else:
-            exchange.await_body(lambda: self._admit(exchange, self._clock()))
-
-    def _admit(self, exchange: Exchange, now_s: float) -> None:
-        if self.tokens is not None:
-            self.tokens.arrive(exchange, _tokens_in(exchange), now_s)
-        proxied, _, held_s = _origin(exchange)
-        decision = self._arrive(exchange, now_s, proxied=proxied, held_s=held_s)
-        if isinstance(decision, Admitted):
-            self._run(exchange)
-        elif isinstance(decision, Queued):
-            exchange.wait_until_s = decision.deadline_s
-        else:
-            exchange.respond(503, QUEUE_FULL, _RETRY_LINES)
-
-    def unreachable(self, exchange: Exchange, error: OSError) -> None:
-        """Handle an app that accepts no connection: let an activator send the request to another pod."""
-        text = b"the app takes no connection: %b" % str(error).encode()
-        if _is_proxied(exchange):
-            exchange.respond(503, text, header_lines(*TEXT) + UNDELIVERED)
-        else:
-            exchange.respond(502, text)
-
-    def lost(self, exchange: Exchange, reason: str) -> bool:
-        """Handle an app that died before it responded.
-
-        A repeatable request of an activator is cut off: the activator sends it to another pod. After an OOM kill it is
-        answered instead, because it may be what took the memory.
-        """
-        del reason
-        if self._is_out_of_memory(exchange):
-            exchange.respond(502, OUT_OF_MEMORY)
-            return True
-        if not (_is_proxied(exchange) and exchange.head.may_be_repeated):
-            return False
-        exchange.cut()
-        return True
-
-    def overdue(self, exchange: Exchange) -> None:
-        """Reject requests with an expired wait for a slot."""
-        for timed_out in self._expire(max(self._clock(), exchange.wait_until_s)):
-            timed_out.request_id.respond(503, WAITED_TOO_LONG, _RETRY_LINES)
-
-    def finish(self, exchange: Exchange) -> None:
-        """Pass the slot of an ended request to the longest waiting one."""
-        origin = exchange.context
-        if origin is None:
-            return
-        assert isinstance(origin, tuple)
-        now_s = self._clock()
-        self.gauges.take(exchange.response_wire, now_s)
-        self._end(exchange.status, now_s - exchange.started_s, origin[2])
-        if exchange.awaits_body:
-            return
-        if self.tokens is not None:
-            self.tokens.leave(exchange, now_s)
-        has_response = exchange.outcome is ExchangeOutcome.ANSWERED
-        for granted in self._leave(exchange, now_s, proxied=origin[0], has_response=has_response):
-            self._end_wait(granted.waited_s + _origin(granted.request_id)[2])
-            granted.request_id.response_headers += render_pod_wait(granted.waited_s)
-            self._run(granted.request_id)
-        if self.dormancy is not None and not self._meter.level:
-            self.dormancy.went_idle()
-
-    def _run(self, exchange: Exchange) -> None:
-        if self.dormancy is None:
-            self._forward(exchange)
-        else:
-            self.dormancy.run(functools.partial(self._forward_awake, exchange, self._clock()))
-
-    def _forward_awake(self, exchange: Exchange, since_s: float) -> None:
-        exchange.response_headers += render_pod_wait(self._clock() - since_s)
-        self._forward(exchange)
-
-    def _forward(self, exchange: Exchange) -> None:
-        origin = _origin(exchange)
-        if exchange.head.upgrade is not None and origin[0] and self._relay(exchange):
-            return
-        # A gRPC call exists in HTTP/2 alone, so an app that takes one speaks it, whatever its port is named.
-        is_call = exchange.is_http2 and is_grpc_call(exchange.head)
-        exchange.forward(self._app, host=origin[1], extra=self._extra, trusted=origin[0], over_http2=is_call)
-
-    def _relay(self, exchange: Exchange) -> bool:
-        """Relay a TCP connection; False if the request is none."""
-        from serving.proxy.forwarding.relay import RelayPool, relay_port  # noqa: PLC0415 - most pods take no TCP
-
-        port = relay_port(exchange.head)
-        if port is None:
-            return False
-        if self._relays is None:
-            self._relays = RelayPool(self._http, clock=self._clock)
-            self._relays.connector = AppConnector()
-        exchange.forward((self._app[0], self._tcp_ports.get(port, self._app[1])), pool=self._relays)
-        return True
-
-    def _is_out_of_memory(self, exchange: Exchange) -> bool:
-        """Whether the app was killed for its memory while it handled the request."""
-        if not self._oom_folders:
-            return False
-        from serving.queueproxy.io.processes import oom_kill_count  # noqa: PLC0415 - where there are cgroups only
-
-        kill_count = oom_kill_count(self._oom_folders)
-        if kill_count > self._oom_kill_count:
-            self._oom_at_s = self._clock()
-        self._oom_kill_count = kill_count
-        return exchange.started_s <= self._oom_at_s
-
-
 def _meter_of(goal: str) -> "SloMeter":
     from serving.model.slo import SloMeter, read_slo  # noqa: PLC0415 - where there is a goal only
 
     return SloMeter(read_slo(goal))
-
-
-def _tokens_from(now_s: float) -> "TokenMeter":
-    from serving.queueproxy.tokens import TokenMeter  # noqa: PLC0415 - before model servers only
-
-    return TokenMeter(now_s)
-
-
-def _tokens_in(exchange: Exchange) -> int:
-    """The tokens of a request. A body without Content-Length is not waited for, and counts none."""
-    from serving.queueproxy.tokens import tokens_of  # noqa: PLC0415 - as above
-
-    head = exchange.head
-    if head.method != b"POST" or head.content_length is None:
-        return 0
-    return tokens_of(head.target, exchange.body.peek(), length=head.content_length)
 
 
 def origin_of(head: RequestHead) -> Origin:
@@ -381,13 +225,3 @@ def origin_of(head: RequestHead) -> Origin:
     held = head.get(b"k-held-ms") or b""
     held_s = int(held) / 1000 if held.isdigit() and len(held) <= _HELD_DIGITS_MAX else 0.0
     return head.get(b"k-proxy-request") == b"activator", head.get(b"k-original-host"), held_s
-
-
-def _origin(exchange: Exchange) -> Origin:
-    origin = exchange.context
-    return origin if isinstance(origin, tuple) else DIRECT
-
-
-def _is_proxied(exchange: Exchange) -> bool:
-    """Whether an activator sent the request."""
-    return bool(_origin(exchange)[0])

@@ -16,7 +16,7 @@ import pytest
 from serving.proxy.forwarding.exchange import Exchange
 from serving.queueproxy import main
 from serving.queueproxy.io.admin import AdminHandler
-from serving.queueproxy.io.podrequests import PodHandler
+from serving.queueproxy.io.podhandler import PodHandler
 from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe
 from serving.queueproxy.io.stats import report_stats, stats_link
 from serving.queueproxy.podspec import PodSpec

@@ -191,8 +191,8 @@ class AsgiPod(PodRequests[AppCall]):
 
     def expire(self, now_s: float) -> None:
         """End the wait of overdue calls."""
-        for timed_out in self._expire(now_s):
-            timed_out.request_id.time_out()
+        for late in self._expire(now_s):
+            late.time_out()
 
     def began(self, call: AppCall, task: asyncio.Task[None]) -> None:
         """Record that a call has begun."""

@@ -1,24 +1,23 @@
 """Bounds the slots of one address for requests that are still being sent, or whose responses it does not read.
 
-A request is open until its body has ended. Open requests of one address take at most a share of a revision's slots; more of them
-are parked: they count as load, and take neither a slot nor a place in the queue. A slow sender therefore leaves slots to others,
+The activator shares the slots of a revision so, and the queue-proxy those of its pod. A request is open until its body has ended.
+Open requests of one address take at most a share of the slots; more of them are parked: they count as load, and take neither a slot nor a place in the queue. A slow sender therefore leaves slots to others,
 while an address that sends complete requests is not bounded. With 14 slots and a share of 3/4, one address holds 10. As a revision
 scales for parked requests too, a single client with many streams is served by more pods.
 
 A client is slow while a response waits for it beyond what the proxy buffers, and for some time after it was cut off there. All
 requests of a slow client are bounded by the share. While others wait, those above its share whose clients read nothing are cut off.
+Of a single slot the share is none: there every slow client is above it.
 """
 
-import math
 import operator
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
 
-from serving.settings.activator import ActivatorSettings
-from serving.traffic.breaker import Breaker, Queued, QueueLimit, QueuePlace, Rejected
+from serving.traffic.breaker import ADMITTED, Admitted, Breaker, Granted, Queued, QueueLimit, QueuePlace, Rejected
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 
@@ -27,6 +26,22 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 _REMEMBERED_S = 30.0
 # A client that reads on is slow for so long, so that one that stops and goes is not counted from scratch each time.
 _FORGIVEN_S = 1.0
+# A client that was cut off or left while others waited gets this part of the time from then on: the next one waits for 50 ms.
+_REPEATED_PART = 20
+# A client that reads less, in bytes a second, reads nothing: it could acknowledge single bytes.
+_READ_RATE_MIN = 4096
+# Readers are checked so often within the time that they have.
+_CHECKS = 4
+
+
+class ShareTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """The share of one address, the time for a client that reads nothing, and the bounds of the queue."""
+
+    share_max: float
+    unread_wait_max_s: float
+    depth_max: int
+    wait_max_s: float
+    depth_bytes_max: int | None = None
 
 
 class RequestView(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
@@ -48,7 +63,11 @@ class _ReadProgress(msgspec.Struct, kw_only=True):
 
     def note(self, read_bytes: int | None, now_s: float) -> None:
         """Take the present number of bytes."""
-        if read_bytes != self.read_bytes:
+        if (
+            read_bytes is None
+            or self.read_bytes is None
+            or read_bytes - self.read_bytes > _READ_RATE_MIN * (now_s - self.since_s)
+        ):
             self.read_bytes, self.since_s = read_bytes, now_s
 
 
@@ -57,6 +76,7 @@ class _SlowClient(msgspec.Struct, Generic[RequestId], kw_only=True):
 
     unread: dict[RequestId, _ReadProgress]
     until_s: float
+    is_repeated: bool = False
 
     def stalled_since(self, at_s: float) -> list[RequestId]:
         """Responses that have to be read and were not since a time, the oldest first."""
@@ -71,10 +91,10 @@ class _SlowClient(msgspec.Struct, Generic[RequestId], kw_only=True):
 class OpenRequests(Generic[RequestId]):
     """The open requests of one revision, by client, and those of clients that read nothing."""
 
-    __slots__ = ("_parked", "_settings", "_taken", "_view", "client_of", "parked_bytes", "parked_count", "slow")
+    __slots__ = ("_parked", "_taken", "_terms", "_view", "client_of", "parked_bytes", "parked_count", "slow")
 
-    def __init__(self, settings: ActivatorSettings, *, view: RequestView[RequestId]) -> None:
-        self._settings = settings
+    def __init__(self, terms: ShareTerms, *, view: RequestView[RequestId]) -> None:
+        self._terms = terms
         self._view = view
         self.slow: dict[Hashable, _SlowClient[RequestId]] = {}
         """Clients that read their responses slowly. All that they run is counted."""
@@ -145,15 +165,22 @@ class OpenRequests(Generic[RequestId]):
 
     def late_readers(self, capacity: int | None, now_s: float) -> list[RequestId]:
         """Requests above the shares of their clients, which have read nothing for too long; the oldest first."""
-        limit, wait_max_s, late = self._limit(capacity), self._settings.unread_wait_max_s, list[RequestId]()
+        share, wait_max_s, late = self._terms.share_max, self._terms.unread_wait_max_s, list[RequestId]()
+        if not (capacity and share and wait_max_s):
+            return late
         for client, slow in self.slow.items():
-            excess = len(self._taken.get(client, ())) - (limit or math.inf)
-            if excess <= 0 or not wait_max_s:
-                continue
+            excess = max(0, len(self._taken.get(client, ())) - int(capacity * share))
             for request, progress in slow.unread.items():
                 progress.note(self._view.read_bytes_of(request), now_s)
-            late += slow.stalled_since(now_s - wait_max_s)[: int(excess)]
+            since_s = now_s - wait_max_s / (_REPEATED_PART if slow.is_repeated else 1)
+            late += slow.stalled_since(since_s)[:excess]
         return late
+
+    @property
+    def check_period_s(self) -> float:
+        """How often to look for late readers while others wait."""
+        is_short = any(slow.is_repeated for slow in self.slow.values())
+        return (self._terms.unread_wait_max_s or 1.0) / (_CHECKS * (_REPEATED_PART if is_short else 1))
 
     def take(self, request: RequestId, client: Hashable) -> None:
         """Count an open request that takes a slot or a place in the queue."""
@@ -168,24 +195,27 @@ class OpenRequests(Generic[RequestId]):
         ``queued`` are the queue's requests and bytes.
         """
         depth, depth_bytes = queued[0] + self.parked_count, queued[1] + self.parked_bytes
-        bytes_max = self._settings.queue_bytes_limit
+        bytes_max = self._terms.depth_bytes_max
         is_heavy = bytes_max is not None and depth_bytes + place.weight_bytes > bytes_max
-        if is_heavy or depth >= self._settings.queue_depth_max:
+        if is_heavy or depth >= self._terms.depth_max:
             return Rejected(
                 limited_by=QueueLimit.BYTES if is_heavy else QueueLimit.COUNT,
                 depth=depth,
-                depth_max=self._settings.queue_depth_max,
+                depth_max=self._terms.depth_max,
                 depth_bytes=depth_bytes,
                 depth_bytes_max=bytes_max,
             )
         self._set_aside(request, client, place)
-        return Queued(position=depth + 1, deadline_s=place.since_s + self._settings.queue_wait_max_s)
+        return Queued(position=depth + 1, deadline_s=place.since_s + self._terms.wait_max_s)
 
-    def end(self, request: RequestId, now_s: float, *, has_response: bool) -> QueuePlace | None:
+    def end(
+        self, request: RequestId, now_s: float, *, has_response: bool, do_others_wait: bool = False
+    ) -> QueuePlace | None:
         """Remove a request that ended, as ``leave``; an unread response without its end makes its client slow for a time."""
         slow = self.slow.get(self.client_of.get(request))
         if slow is not None and slow.unread.pop(request, None) is not None and not has_response:
             slow.until_s = now_s + _REMEMBERED_S
+            slow.is_repeated = slow.is_repeated or do_others_wait
         return self.leave(request)
 
     def leave(self, request: RequestId) -> QueuePlace | None:
@@ -218,15 +248,19 @@ class OpenRequests(Generic[RequestId]):
         """Whether a request is parked."""
         return request in self._parked.get(self.client_of.get(request), ())
 
-    def late(self, since_s: float) -> list[RequestId]:
-        """The requests parked at ``since_s`` or before."""
+    def late(self, due_s: float) -> list[RequestId]:
+        """The parked requests whose wait ends by ``due_s``."""
+        wait_max_s = self._terms.wait_max_s
         return [
-            request for parked in self._parked.values() for request, place in parked.items() if place.since_s <= since_s
+            request
+            for parked in self._parked.values()
+            for request, place in parked.items()
+            if place.since_s + wait_max_s <= due_s
         ]
 
     def _limit(self, capacity: int | None) -> int | None:
         """The slots of one address; None without a bound."""
-        share = self._settings.open_share_max
+        share = self._terms.share_max
         return None if not share or capacity is None else max(1, int(capacity * share))
 
     def _set_aside(self, request: RequestId, client: Hashable, place: QueuePlace) -> None:
@@ -238,35 +272,97 @@ class OpenRequests(Generic[RequestId]):
     def next_due_s(self) -> float | None:
         """When the oldest parked request has waited too long; None if none is parked."""
         since_s = [next(iter(parked.values())).since_s for parked in self._parked.values()]
-        return min(since_s) + self._settings.queue_wait_max_s if since_s else None
+        return min(since_s) + self._terms.wait_max_s if since_s else None
 
 
-class SlowReaders(Generic[RequestId]):
-    """The slow readers among the running requests of one revision."""
+class SharedSlots(Generic[RequestId]):
+    """Slots with a queue; a slow client gets a share of them."""
 
-    __slots__ = ("_breaker", "_requests", "_running")
+    __slots__ = ("breaker", "requests")
 
-    def __init__(
-        self, requests: OpenRequests[RequestId], breaker: Breaker[RequestId], *, running: Collection[RequestId]
-    ) -> None:
-        self._requests = requests
-        self._breaker = breaker
-        self._running = running
+    def __init__(self, terms: ShareTerms, *, capacity: int | None, view: RequestView[RequestId]) -> None:
+        self.requests = OpenRequests(terms, view=view)
+        self.breaker = Breaker[RequestId](
+            capacity=capacity,
+            depth_max=terms.depth_max,
+            depth_bytes_max=terms.depth_bytes_max,
+            wait_max_s=terms.wait_max_s,
+            diverts=lambda request, place: self.requests.diverts(request, place, self.breaker.capacity),
+        )
 
     @property
     def is_watched(self) -> bool:
         """Whether readers are to be checked soon: some are slow, and others wait."""
-        return bool(self._requests.slow and self._breaker.waiting_count)
+        return bool(self.requests.slow and self.breaker.waiting_count)
+
+    def arrive(
+        self, request: RequestId, now_s: float, *, client: Hashable = None, weight_bytes: int = 0
+    ) -> Admitted | Queued | Rejected:
+        """Admit, queue, park or reject a request; ``client`` is the sender of one that is open."""
+        breaker, requests = self.breaker, self.requests
+        if client is None and requests.slow:
+            client = requests.slow_client_of(request)
+        if client is not None and not requests.allows(client, breaker.capacity):
+            place = QueuePlace(since_s=now_s, weight_bytes=weight_bytes)
+            return requests.park(request, client, place, queued=breaker.queued)
+        admission = breaker.admit(request, now_s, weight_bytes=weight_bytes)
+        if client is not None and not isinstance(admission, Rejected):
+            requests.take(request, client)
+        return admission
+
+    def end(self, request: RequestId, now_s: float, *, has_response: bool) -> bool:
+        """End the part of a request in its client's share; return whether it was parked, and so had no slot."""
+        if not self.requests.client_of:
+            return False
+        others = bool(self.breaker.waiting_count)
+        return self.requests.end(request, now_s, has_response=has_response, do_others_wait=others) is not None
+
+    def leave(self, request: RequestId, now_s: float, *, has_response: bool) -> Sequence[Granted[RequestId]]:
+        """Remove an ended request; return the requests that get a slot."""
+        if self.end(request, now_s, has_response=has_response):
+            return ()
+        breaker = self.breaker
+        granted = breaker.release(request, now_s) if has_response else breaker.cancel(request, now_s)
+        return [*granted, *self.unpark(now_s)] if self.requests.parked_count else granted
+
+    def complete(self, request: RequestId, now_s: float) -> Admitted | Queued | Rejected | None:
+        """Admit a parked request whose body is whole now, past the share of its client; None if it is not parked."""
+        if not self.requests.is_parked(request):
+            return None
+        place = self.requests.leave(request)
+        assert place is not None
+        return self.arrive(request, now_s, weight_bytes=place.weight_bytes)
+
+    def unpark(self, now_s: float) -> Sequence[Granted[RequestId]]:
+        """Admit parked requests as far as their clients' shares allow; return those that run. The queue goes first."""
+        granted: list[Granted[RequestId]] = []
+        while self.requests.parked_count and not self.breaker.waiting_count:
+            found = self.requests.next_allowed(self.breaker.capacity)
+            if found is None:
+                break
+            request, place = found
+            if self.breaker.admit(request, now_s, weight_bytes=place.weight_bytes) is ADMITTED:
+                granted.append(Granted(request_id=request, waited_s=now_s - place.since_s))
+        return granted
+
+    def expire(self, due_s: float) -> list[RequestId]:
+        """Remove and return requests whose wait ends by ``due_s``, parked ones first."""
+        parked = self.requests.late(due_s)
+        late = [*parked, *(one.request_id for one in self.breaker.expire(due_s))]
+        for request in late:
+            self.requests.leave(request)
+        return late
 
     def note(self, request: RequestId, now_s: float, *, is_unread: bool) -> None:
         """Record that a response waits for its client beyond the proxy's buffer, or no longer."""
+        running = self.breaker.running
         if not is_unread:
-            self._requests.note_read(request, now_s)
-        elif request in self._running:
-            self._requests.note_unread(request, now_s, running=self._running, capacity=self._breaker.capacity)
+            self.requests.note_read(request, now_s)
+        elif request in running:
+            self.requests.note_unread(request, now_s, running=running, capacity=self.breaker.capacity)
 
     def late(self, now_s: float) -> list[RequestId]:
         """Requests to cut off: others wait, and their clients read nothing and have more than their share."""
-        if self._requests.slow:
-            self._breaker.divert()
-        return self._requests.late_readers(self._breaker.capacity, now_s) if self.is_watched else []
+        if self.requests.slow:
+            self.breaker.divert()
+        return self.requests.late_readers(self.breaker.capacity, now_s) if self.is_watched else []

@@ -4,8 +4,8 @@ import gc
 
 import pytest
 
-from serving.activator.queueing.clients import Clients, client_address, network_of
 from serving.proxy.forwarding.policy import member_of
+from serving.traffic.clients import Clients, client_address, network_of
 
 TRUSTS = member_of("10.0.0.0/8")
 

@@ -1,0 +1,265 @@
+"""Carries out the decisions about the requests of one pod: forwards, queues, rejects, and cuts off slow readers."""
+
+import asyncio
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from serving.model.identities import ACTIVATOR
+from serving.proxy.forwarding.attempt import UNDELIVERED
+from serving.proxy.forwarding.exchange import Exchange
+from serving.proxy.forwarding.phase import ExchangeOutcome
+from serving.proxy.forwarding.policy import member_of
+from serving.proxy.http1.lines import header_lines
+from serving.proxy.http1.pool import AppConnector, Pool
+from serving.proxy.http1.rendering import render_pod_wait
+from serving.proxy.http1.requesthead import is_grpc_call
+from serving.queueproxy.gauges import REQUEST_REPORT
+from serving.queueproxy.io.podrequests import (
+    DIRECT,
+    GUARDED,
+    QUEUE_FULL,
+    RETRY,
+    TEXT,
+    WAITED_TOO_LONG,
+    Origin,
+    PodRequests,
+    is_probe,
+    origin_of,
+)
+from serving.queueproxy.podspec import PodSpec
+from serving.traffic.breaker import Admitted, Granted, Queued, Rejected
+
+if TYPE_CHECKING:
+    from serving.queueproxy.tokens import TokenMeter
+    from serving.traffic.openrequests import RequestView
+
+NO_ACTIVATOR = b"this pod takes requests of activators only, over TLS\n"
+OUT_OF_MEMORY = b"the app ran out of memory while it handled the request"
+_RETRY_LINES = header_lines(*RETRY)
+
+
+class PodHandler(PodRequests[Exchange]):
+    """Decides about the requests of one pod, as a ``Handler`` of the HTTP engine."""
+
+    def __init__(self, spec: PodSpec, *, clock: Callable[[], float]) -> None:
+        self._trusts = member_of(spec.settings.http.trusted_proxies)
+        super().__init__(spec, clock=clock)
+        self._reader_check: asyncio.TimerHandle | None = None
+        self.tokens = _tokens_from(clock()) if spec.counts_tokens else None
+        self._app, self._tcp_ports = spec.app, spec.tcp_ports
+        self._http = spec.settings.http
+        self._relays: Pool | None = None
+        self._extra = header_lines(REQUEST_REPORT) if spec.gauges else b""
+        # A pod's certificate passes the handshake too; requests come from activators only.
+        self._is_guarded = spec.settings.inner_tls.is_strict
+        self._oom_folders = spec.oom_folders
+        self._oom_kill_count = 0
+        self._oom_at_s = -math.inf
+
+    def begin(self, exchange: Exchange) -> None:
+        """Count a new request, and run, queue or reject it."""
+        if self._is_guarded and exchange.peer.identity != ACTIVATOR:
+            exchange.respond(403, NO_ACTIVATOR)
+            return
+        origin = DIRECT
+        head = exchange.head
+        if head.reserved and self._is_believed(head):
+            if is_probe(head):
+                status, body, headers = self._probe_response(head)
+                exchange.respond(status, body, header_lines(*headers))
+                return
+            origin = origin_of(head)
+        if self.is_guarded and not origin[0]:
+            exchange.respond(403, GUARDED, header_lines(*TEXT))
+            return
+        exchange.context = origin
+        exchange.timeouts = self._timeouts
+        if exchange.request_complete:
+            self._admit(exchange, exchange.started_s)
+        else:
+            exchange.await_body(lambda: self._admit(exchange, self._clock()))
+
+    def _admit(self, exchange: Exchange, now_s: float) -> None:
+        if self.tokens is not None:
+            self.tokens.arrive(exchange, _tokens_in(exchange), now_s)
+        proxied, _, held_s = _origin(exchange)
+        client = None if exchange.request_complete or self._slots is None else self._client_of(exchange)
+        decision = self._arrive(exchange, now_s, proxied=proxied, held_s=held_s, client=client)
+        if client is not None and isinstance(decision, Queued):
+            exchange.on_whole = functools.partial(self._complete, exchange)
+        self._carry_out(exchange, decision)
+
+    def _carry_out(self, exchange: Exchange, decision: Admitted | Queued | Rejected) -> None:
+        if isinstance(decision, Admitted):
+            self._run(exchange)
+        elif isinstance(decision, Queued):
+            exchange.wait_until_s = decision.deadline_s
+            self._check_readers_in(0.0)
+        else:
+            exchange.respond(503, QUEUE_FULL, _RETRY_LINES)
+
+    def _complete(self, exchange: Exchange) -> None:
+        """Take a request out of its client's share: its body is here."""
+        assert self._slots is not None
+        decision = self._slots.complete(exchange, self._clock()) if exchange.is_waiting else None
+        if decision is not None:
+            self._carry_out(exchange, decision)
+
+    def held(self, exchange: Exchange) -> None:
+        """Bound the client of a response that waits to be read, or does no longer."""
+        if self._slots is not None and exchange.context is not None:
+            self._slots.note(exchange, self._clock(), is_unread=exchange.is_held)
+            self._check_readers_in(0.0)
+
+    def _view(self) -> "RequestView[Exchange]":
+        from serving.proxy.forwarding.sharing import view_of  # noqa: PLC0415 - where pods have slots only
+
+        return view_of(self._client_of)
+
+    def _client_of(self, exchange: Exchange) -> str | None:
+        """The client of a request. Without a secret no activator can prove itself: then none is bound."""
+        if not self._secret or exchange.context is None:
+            return None
+        from serving.proxy.forwarding.sharing import client_behind  # noqa: PLC0415 - as above
+
+        return client_behind(exchange, is_of_activator=_is_proxied(exchange), trusts=self._trusts)
+
+    def _check_readers_in(self, delay_s: float) -> None:
+        """Check slow readers after ``delay_s`` seconds, if there are any."""
+        if self._slots is not None and self._slots.requests.slow:
+            if self._reader_check is not None:
+                self._reader_check.cancel()
+            self._reader_check = asyncio.get_running_loop().call_later(delay_s, self._check_readers)
+
+    def _check_readers(self) -> None:
+        assert self._slots is not None
+        now_s = self._clock()
+        self._slots.requests.forgive(now_s)
+        for exchange in self._slots.late(now_s):
+            exchange.cut()
+        self._grant(self._slots.unpark(now_s))
+        self._check_readers_in(self._slots.requests.check_period_s)
+
+    def unreachable(self, exchange: Exchange, error: OSError) -> None:
+        """Handle an app that accepts no connection: let an activator send the request to another pod."""
+        text = b"the app takes no connection: %b" % str(error).encode()
+        if _is_proxied(exchange):
+            exchange.respond(503, text, header_lines(*TEXT) + UNDELIVERED)
+        else:
+            exchange.respond(502, text)
+
+    def lost(self, exchange: Exchange, reason: str) -> bool:
+        """Handle an app that died before it responded.
+
+        A repeatable request of an activator is cut off: the activator sends it to another pod. After an OOM kill it is
+        answered instead, because it may be what took the memory.
+        """
+        del reason
+        if self._is_out_of_memory(exchange):
+            exchange.respond(502, OUT_OF_MEMORY)
+            return True
+        if not (_is_proxied(exchange) and exchange.head.may_be_repeated):
+            return False
+        exchange.cut()
+        return True
+
+    def overdue(self, exchange: Exchange) -> None:
+        """Reject requests with an expired wait for a slot."""
+        for late in self._expire(max(self._clock(), exchange.wait_until_s)):
+            late.respond(503, WAITED_TOO_LONG, _RETRY_LINES)
+
+    def finish(self, exchange: Exchange) -> None:
+        """Pass the slot of an ended request to the longest waiting one."""
+        origin = exchange.context
+        if origin is None:
+            return
+        assert isinstance(origin, tuple)
+        now_s = self._clock()
+        self.gauges.take(exchange.response_wire, now_s)
+        self._end(exchange.status, now_s - exchange.started_s, origin[2])
+        if exchange.awaits_body:
+            return
+        if self.tokens is not None:
+            self.tokens.leave(exchange, now_s)
+        has_response = exchange.outcome is ExchangeOutcome.ANSWERED
+        self._grant(self._leave(exchange, now_s, proxied=origin[0], has_response=has_response))
+        if self.dormancy is not None and not self._meter.level:
+            self.dormancy.went_idle()
+
+    def _grant(self, granted: Sequence[Granted[Exchange]]) -> None:
+        """Run requests that waited."""
+        for one in granted:
+            self._end_wait(one.waited_s + _origin(one.request_id)[2])
+            one.request_id.response_headers += render_pod_wait(one.waited_s)
+            self._run(one.request_id)
+
+    def _run(self, exchange: Exchange) -> None:
+        if self.dormancy is None:
+            self._forward(exchange)
+        else:
+            self.dormancy.run(functools.partial(self._forward_awake, exchange, self._clock()))
+
+    def _forward_awake(self, exchange: Exchange, since_s: float) -> None:
+        exchange.response_headers += render_pod_wait(self._clock() - since_s)
+        self._forward(exchange)
+
+    def _forward(self, exchange: Exchange) -> None:
+        origin = _origin(exchange)
+        if exchange.head.upgrade is not None and origin[0] and self._relay(exchange):
+            return
+        # A gRPC call exists in HTTP/2 alone, so an app that takes one speaks it, whatever its port is named.
+        is_call = exchange.is_http2 and is_grpc_call(exchange.head)
+        exchange.forward(self._app, host=origin[1], extra=self._extra, trusted=origin[0], over_http2=is_call)
+
+    def _relay(self, exchange: Exchange) -> bool:
+        """Relay a TCP connection; False if the request is none."""
+        from serving.proxy.forwarding.relay import RelayPool, relay_port  # noqa: PLC0415 - most pods take no TCP
+
+        port = relay_port(exchange.head)
+        if port is None:
+            return False
+        if self._relays is None:
+            self._relays = RelayPool(self._http, clock=self._clock)
+            self._relays.connector = AppConnector()
+        exchange.forward((self._app[0], self._tcp_ports.get(port, self._app[1])), pool=self._relays)
+        return True
+
+    def _is_out_of_memory(self, exchange: Exchange) -> bool:
+        """Whether the app was killed for its memory while it handled the request."""
+        if not self._oom_folders:
+            return False
+        from serving.queueproxy.io.processes import oom_kill_count  # noqa: PLC0415 - where there are cgroups only
+
+        kill_count = oom_kill_count(self._oom_folders)
+        if kill_count > self._oom_kill_count:
+            self._oom_at_s = self._clock()
+        self._oom_kill_count = kill_count
+        return exchange.started_s <= self._oom_at_s
+
+
+def _tokens_from(now_s: float) -> "TokenMeter":
+    from serving.queueproxy.tokens import TokenMeter  # noqa: PLC0415 - before model servers only
+
+    return TokenMeter(now_s)
+
+
+def _tokens_in(exchange: Exchange) -> int:
+    """The tokens of a request. A body without Content-Length is not waited for, and counts none."""
+    from serving.queueproxy.tokens import tokens_of  # noqa: PLC0415 - as above
+
+    head = exchange.head
+    if head.method != b"POST" or head.content_length is None:
+        return 0
+    return tokens_of(head.target, exchange.body.peek(), length=head.content_length)
+
+
+def _origin(exchange: Exchange) -> Origin:
+    origin = exchange.context
+    return origin if isinstance(origin, tuple) else DIRECT
+
+
+def _is_proxied(exchange: Exchange) -> bool:
+    """Whether an activator sent the request."""
+    return bool(_origin(exchange)[0])

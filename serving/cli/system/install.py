@@ -201,8 +201,16 @@ def _not_default(found: dict[str, str], shipped: Object) -> dict[str, str]:
 def _result(before: Object | None, after: Object) -> str:
     if before is None:
         return "created"
-    versions = {one["metadata"].get("resourceVersion") for one in (before, after)}
-    return "unchanged" if len(versions) == 1 else "changed"
+    # Controllers write statuses meanwhile, and the server lists its managers again.
+    mine, theirs = (
+        {
+            **one,
+            "status": None,
+            "metadata": {**one["metadata"], "managedFields": None, "resourceVersion": None},
+        }
+        for one in (before, after)
+    )
+    return "unchanged" if mine == theirs else "changed"
 
 
 def _is_established(crd: Object) -> bool:

@@ -16,6 +16,7 @@ from serving.scaling.revision import ScaledRevision
 from serving.scaling.scaler.decision_history import DecisionRecord, HistoryEntry
 from serving.scaling.scaler.decision_lines import DecisionLine
 from serving.scaling.scaler.explain import explain
+from serving.scaling.scaler.rest import REST_MAX_S
 from serving.scaling.scaler.sample import sample_of
 from serving.scaling.scaler.scaler import Scaler, ScalerOutcome
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
@@ -57,10 +58,12 @@ def follow_request_of(names: Mapping[str, str]) -> FollowRequest:
 class Followers:
     """All subscribers."""
 
-    __slots__ = ("_requests",)
+    __slots__ = ("_requests", "on_samples")
 
     def __init__(self) -> None:
         self._requests: dict[Write, FollowRequest] = {}
+        # Called for each subscriber that wants samples: those of revisions at rest are rare.
+        self.on_samples: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -73,6 +76,8 @@ class Followers:
     def add(self, request: FollowRequest, write: Write) -> Callable[[], None]:
         """Add a follower; the returned function removes it."""
         self._requests[write] = request
+        if request.samples:
+            self.on_samples()
 
         def end() -> None:
             self._requests.pop(write, None)
@@ -180,7 +185,9 @@ class DecisionPublisher:
             if self._followers:
                 self._followers.send("decision", key, self._encode(explained(key, entry)))
         if self._followers and self._followers.want_samples:
-            sample = sample_of(event.outcome, event.scaler.pods, key=key, at_wall_s=event.at_wall_s)
+            valid_s = REST_MAX_S if event.scaler.is_silent else 0.0
+            pods, at_wall_s = event.scaler.pods, event.at_wall_s
+            sample = sample_of(event.outcome, pods, key=key, at_wall_s=at_wall_s, valid_s=valid_s)
             self._followers.send("sample", key, self._encode(sample))
 
     def _log_entry(self, event: DecisionEvent, entry: HistoryEntry) -> None:

@@ -155,6 +155,7 @@ class AutoscalerDaemon:
             on_gone=self._events.forget,
             sharing=self._sharing,
         )
+        followers.on_samples = self.autoscaler.end_rests
         self.relay = self.autoscaler.relay
         audience = settings.stats_audience
         reviewer = TokenReviewer(cluster, audience=audience, pod=self.autoscaler.pod) if audience else None

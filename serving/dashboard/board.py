@@ -31,7 +31,7 @@ _RATES = slice(COLUMNS.index("rps_2xx"), COLUMNS.index("rps_5xx") + 1)
 _DECISIONS_MAX = 200
 # Deletions kept for pages that have not received them. A page that is further behind receives everything again.
 _GONE_MAX = 10_000
-# A sample older than this, in seconds, is drawn as unknown: decisions arrive every 2 s.
+# A sample is drawn as unknown so many seconds after the time that it is valid for: decisions arrive every 2 s, but at rest.
 _SAMPLE_VALID_S = 10.0
 
 STEP_S = 20
@@ -191,7 +191,11 @@ class Board:
     def tick(self, at_s: float) -> dict[str, list[float | None]]:
         """Build a row for each revision; returns the rows that changed."""
         before = self._rows
-        self._fresh = {key: one for key, one in self._samples.items() if at_s - one["at_wall_s"] <= _SAMPLE_VALID_S}
+        self._fresh = {
+            key: one
+            for key, one in self._samples.items()
+            if at_s - one["at_wall_s"] <= _SAMPLE_VALID_S + one.get("valid_s", 0.0)
+        }
         self._rows = {key: self._row(key) for kind, key in self._views if kind == "revision"}
         self.history.add(at_s, self._rows)
         self.sparklines.add(at_s, {key: row[_RATES] for key, row in self._rows.items()})

@@ -62,6 +62,11 @@ class Sources:
         """The latest valid report of each pod, as of the last call."""
         return dict(self._pods)
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether no source has a report that still counts, as of the last call."""
+        return not self._pods and not self._activators
+
     def record_pod(self, stat: Stat) -> None:
         """Add a pod's report, stamped with the time of its receipt."""
         self._pods[stat.pod] = stat

@@ -20,13 +20,14 @@ from serving.scaling.budget import Allowance, BudgetDemand
 from serving.scaling.kpa.merge import most
 from serving.scaling.kpa.zero import GatePhase, GateReason, GateState, InactiveReason
 from serving.scaling.scaler.deciders import Inside, KpaDecider
+from serving.scaling.scaler.rest import Periods
 from serving.scaling.scaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, conclude
 from serving.scaling.scaler.view import ScalerView
 from serving.scaling.slo import RevisionSlo
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.simulator.seconds import LOAD_MIN, LoadedSecond, LoadedSeconds
-from serving.simulator.steady import Periods, RevisionCounts, SteadyOutcomes
+from serving.simulator.steady import RevisionCounts, SteadyOutcomes
 
 PolicyOf = Callable[..., RevisionPolicy | None]
 """Makes the policy of a revision from its spec and the settings, with ``prior`` and ``explains``, as ``policy_of`` does."""

@@ -1,11 +1,8 @@
-"""Finds when a simulated revision decides, and which decisions repeat an earlier one.
+"""Finds which decisions about a simulated revision repeat an earlier one.
 
-Input: the period of decisions, and the outcomes so far. Output: times on the grid of periods; and, for the pods and the load of a
-decision, the earlier outcome with the same result. Only figures that the simulator does not read may differ. The count is always
-the product's own decision.
+Input: the outcomes so far. Output: for the pods and the load of a decision, the earlier outcome with the same result. Only figures
+that the simulator does not read may differ. The count is always the product's own decision.
 """
-
-import math
 
 import msgspec
 
@@ -18,35 +15,8 @@ from serving.scaling.scaler.deciders import KpaDecider
 from serving.scaling.scaler.scaler import ScalerOutcome
 from serving.scaling.spec import ScalingSpec
 
-# Share of a period by which sums of floating-point times may be off.
-_SLACK = 1e-9
 # Outcomes kept for each revision: each is some kilobytes.
 _OUTCOMES_MAX = 64
-
-
-class Periods:
-    """A grid of times. ``made_s`` is the time of the last decision, from which the periods count."""
-
-    __slots__ = ("made_s", "period_s")
-
-    def __init__(self, period_s: float) -> None:
-        self.made_s, self.period_s = 0.0, period_s
-
-    def at(self, at_s: float) -> float:
-        """The first period at or after a time, but after the last decision."""
-        periods = max(1, math.ceil((at_s - self.made_s) / self.period_s - _SLACK))
-        return self.made_s + periods * self.period_s
-
-    def until(self, at_s: float, *, is_first: bool = False) -> float:
-        """The last period up to a time, or with ``is_first`` before it; the last decision without one."""
-        periods = (at_s - self.made_s) / self.period_s
-        whole = math.ceil(periods - _SLACK) - 1 if is_first else math.floor(periods + _SLACK)
-        return self.made_s + max(0, whole) * self.period_s
-
-    def before(self, at_s: float) -> float:
-        """The last period decided before a time; the time itself if there is none."""
-        last_s = at_s if at_s == math.inf else self.until(at_s, is_first=True)
-        return last_s if last_s > self.made_s else at_s
 
 
 class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):

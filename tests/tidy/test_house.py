@@ -51,6 +51,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "temporary files of a pod": (60, 0),
     "history on disk": (700, 4),
     "slow readers at pods": (150, 2),
+    "rests of revisions at zero": (120, 1),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

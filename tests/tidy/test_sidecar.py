@@ -24,7 +24,7 @@ MODULES_MAX = {
     # With the names of clients for pods, the records of requests, which the first request may need, and announced pods.
     "serving.activator.main": 512,
     # With goals for latency and budgets, which any revision may have at any time, and announced pods.
-    "serving.autoscaler.main": 662,
+    "serving.autoscaler.main": 663,
     "serving.controller.main": 470,
     "serving.nodegroup.main": 460,
     "serving.extender.main": 475,

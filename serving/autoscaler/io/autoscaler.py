@@ -70,6 +70,7 @@ class Autoscaler:
             prove=prove,
             on_decision=on_decision,
         )
+        self.end_rests = self._policies.on_new = self._decisions.end_rests
         self.counts = self._decisions.counts
         self._cluster = cluster
         self._sizes: PodSizes | None = None

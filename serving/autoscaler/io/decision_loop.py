@@ -48,6 +48,7 @@ from serving.scaling.budget import Allowance, BudgetBook, BudgetDemand
 from serving.scaling.revision import group_of, turn_ratio
 from serving.scaling.scaler.anticipation import Publication
 from serving.scaling.scaler.budgeted import shortage_of
+from serving.scaling.scaler.rest import rest_in_s
 from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome
 from serving.scaling.scaler.shadow import shadow_of
 from serving.settings.autoscaler import AutoscalerSettings
@@ -108,7 +109,7 @@ class DecisionLoop:
         self._notes: dict[RevisionKey, dict[str, str | None]] = {}
         self._soon: WorkQueue[RevisionKey] = WorkQueue("autoscaler soon")
         self._periodic: WorkQueue[RevisionKey] = WorkQueue("autoscaler periodic")
-        self._writer = Writer(client, view=self._view, costs=self._costs, learn=self._learn, prove=prove)
+        self._writer = Writer(client, view=partial(_view_of, watch), costs=self._costs, learn=self._learn, prove=prove)
 
     def jobs(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
         """The loop's tasks: names, and coroutines that run until cancelled."""
@@ -163,6 +164,12 @@ class DecisionLoop:
         entry.scaler = scaler
         self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
 
+    def end_rests(self) -> None:
+        """Decide on every revision within a period: a new policy may ask for pods at scale 0."""
+        for key, entry in self._watch.entries.items():
+            if entry.scaler is not None:
+                self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
+
     def stop(self, key: RevisionKey) -> None:
         """Drop the queued work of a revision."""
         for queue in (self._soon, self._periodic, self._writes, self._saves):
@@ -203,6 +210,9 @@ class DecisionLoop:
             recheck_s = None if outcome is None else outcome.recheck_in_s
             wishes_s = (recheck_s, self._policies.triggers.due_in_s(key, now_s()))
             wait_s = max(_PAUSE_MIN_S, min((wait_s, *(wish_s for wish_s in wishes_s if wish_s is not None))))
+            # Budgets and policies ask for a revision in each period.
+            if outcome is not None and not (self._book.budgets.of(key[0]) or self._policies.triggers.has_policy(key)):
+                wait_s = max(wait_s, _rest_s(entry, outcome, self.settings.decision_period_s))
         except Exception:  # noqa: BLE001 - the outermost frame of one decision
             self.counts.decision_failures += 1
             _log.exception("scale.undecided", extra={"namespace": key[0], "revision": key[1]})
@@ -288,14 +298,6 @@ class DecisionLoop:
         with self._sharing.writing(group_of(key, None if entry is None else entry.revision)):
             return await self._writer.write(key)
 
-    def _view(self, key: RevisionKey) -> WriteView | None:
-        entry = self._watch.entries.get(key)
-        if entry is None:
-            return None
-        return WriteView(
-            revision=entry.revision, deployment=entry.deployment, latest=entry.latest, is_woken=entry.is_woken
-        )
-
     def _costs(self, key: RevisionKey, victim_count: int) -> Iterable[tuple[str, str | None]]:
         entry = self._watch.entries.get(key)
         if entry is None or entry.scaler is None:
@@ -335,3 +337,18 @@ def _load(key: RevisionKey, load: Callable[[str], None], text: str) -> None:
             load(text)
         except InvalidValue as error:
             _log.warning("learnt.unread", extra={"namespace": key[0], "revision": key[1], "error": str(error)})
+
+
+def _rest_s(entry: RevisionEntry, outcome: ScalerOutcome, period_s: float) -> float:
+    """Seconds in which no period can change the outcome; 0 if the next one may. Anticipated pods are removed in a period."""
+    revision, scaler = entry.revision, entry.scaler
+    if revision is None or scaler is None or revision.anticipated is not None:
+        return 0.0
+    return rest_in_s(outcome, scaler, period_s) or 0.0
+
+
+def _view_of(watch: RevisionWatch, key: RevisionKey) -> WriteView | None:
+    entry = watch.entries.get(key)
+    if entry is None:
+        return None
+    return WriteView(revision=entry.revision, deployment=entry.deployment, latest=entry.latest, is_woken=entry.is_woken)

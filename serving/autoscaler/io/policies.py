@@ -80,6 +80,8 @@ class PolicyClient:
         self._is_failure_logged = False
         self._learning = learning
         self.policies.on_change(self._changed)
+        # Called for each policy that is new or has another generation.
+        self.on_new: Callable[[], None] = lambda: None
 
     def proposals(
         self, entry: RevisionEntry, facts: ScalerView, pod_of: Callable[[str, str], Object | None]
@@ -129,6 +131,8 @@ class PolicyClient:
         else:
             is_ours = self._sharing.is_ours(self._group_of(policy.key[0], policy.target))
             self.triggers.take_policy(policy, is_ours=is_ours)
+            if change.old is None or change.old["metadata"].get("generation") != policy.generation:
+                self.on_new()
 
     def _queue_status(self, key: PolicyKey) -> None:
         """Queue a status write: once all revisions are decided on, a policy's target is known to exist or not."""

@@ -168,6 +168,10 @@ class Triggers:
         for other in self._policies.drop(key):
             self._on_change(other)
 
+    def has_policy(self, key: RevisionKey) -> bool:
+        """Whether a revision follows a policy."""
+        return key in self._held
+
     def take_report(self, key: RevisionKey, pod: str, *, concurrency: float) -> bool:
         """Handle a pod's report; return whether it needs a decision at once."""
         held = self._held.get(key)

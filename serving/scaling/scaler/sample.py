@@ -61,9 +61,12 @@ class DecisionSample(msgspec.Struct, frozen=True, kw_only=True):
     pods: dict[str, float]
     """Requests in flight by pod, the first 200 by name."""
 
+    valid_s: float = 0.0
+    """Seconds for which no other sample comes unless something changes; 0: a period."""
+
 
 def sample_of(
-    outcome: ScalerOutcome, pods: Mapping[str, Stat], *, key: tuple[str, str], at_wall_s: float
+    outcome: ScalerOutcome, pods: Mapping[str, Stat], *, key: tuple[str, str], at_wall_s: float, valid_s: float = 0.0
 ) -> DecisionSample:
     """The numbers of a decision."""
     detail = outcome.decided.detail
@@ -98,4 +101,5 @@ def sample_of(
         phase=outcome.phase,
         requests=outcome.present.request_count,
         pods={name: pods[name].concurrency for name in sorted(pods)[:_PODS_MAX]},
+        valid_s=valid_s,
     )

@@ -191,6 +191,11 @@ class Scaler:
         """The latest valid report of each pod."""
         return self._sources.pods
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether no report counts any more."""
+        return self._sources.is_silent
+
     def follow(self, revision: ScaledRevision, now_s: float) -> None:
         """Apply changed numbers of the revision."""
         is_new = self.target.follow(revision)
@@ -378,6 +383,7 @@ def conclude(inputs: DecisionInputs, decided: Decided, limit: Limit | None = Non
         is_inactive=state.is_inactive,
         ready_count=facts.ready_count,
     )
+    waits_s = (gate.recheck_in_s, inputs.advice.recheck_in_s, allowance.recheck_in_s)
     outcome = ScalerOutcome(
         # The gate's story is for its own errors, and longer than all the rest.
         inputs=msgspec.structs.replace(inputs, gate=msgspec.structs.replace(inputs.gate, story=())),
@@ -385,14 +391,10 @@ def conclude(inputs: DecisionInputs, decided: Decided, limit: Limit | None = Non
         to_reserve=apply_count == 0 and may_rest,
         to_prove=gate.action is GateAction.PROBE and proxy_since_s is not None,
         path=path if facts.has_public else facts.path,
-        recheck_in_s=_earliest(gate.recheck_in_s, inputs.advice.recheck_in_s, allowance.recheck_in_s),
+        recheck_in_s=min((one for one in waits_s if one is not None), default=None),
         decided=decided,
         merged=merged,
         gate=gate,
         phase=state.phase,
     )
     return state, outcome
-
-
-def _earliest(*times_s: float | None) -> float | None:
-    return min((one for one in times_s if one is not None), default=None)

@@ -108,6 +108,13 @@ class PolicyShadow:
         """Pods under the shadow policy now, including starting ones."""
         return self._scale
 
+    @property
+    def due_s(self) -> float:
+        """The time of its next decision without load; 0 while it has pods."""
+        if self._scale:
+            return 0.0
+        return math.inf if self.policy is None else self._recheck_s
+
     def follow(self, spec: ScalingSpec, now_s: float) -> None:
         """Apply changed numbers of the revision."""
         self._spec, self._recheck_s = spec, now_s
@@ -139,7 +146,7 @@ class PolicyShadow:
             self._has_new_costs = True
         if not self._scale:
             self._count(now_s)
-            self._step(self._bounded(1), ready_count=0, now_s=now_s)
+            self._step(_bounded(1, self._spec), ready_count=0, now_s=now_s)
 
     def follow_decision(
         self,
@@ -215,7 +222,7 @@ class PolicyShadow:
             desired = merged if isinstance(merged, NoData) else merged.desired_count
         else:
             desired = proposals[0].desired
-            desired = desired if isinstance(desired, NoData) else self._bounded(desired)
+            desired = desired if isinstance(desired, NoData) else _bounded(desired, self._spec)
         is_settled = self._gate.phase is GatePhase.ACTIVE and ready_count >= ready_count_min(
             self._spec, is_initialized=True
         )
@@ -278,13 +285,6 @@ class PolicyShadow:
             quirks=self._quirks,
         )
 
-    def _bounded(self, count: int) -> int:
-        """A count within the revision's minimum and maximum."""
-        spec = self._spec
-        if count >= spec.min_scale and not 0 < spec.max_scale < count:
-            return count
-        return bounded(count, spec=spec, is_initialized=True).count
-
     def _resize(self, count: int, now_s: float) -> None:
         """Change the pods: new ones are ready after the measured start time, starting ones are removed first."""
         if count == self._scale:
@@ -310,6 +310,13 @@ class PolicyShadow:
         while starting and starting[0][0] <= now_s:
             del starting[0]
         return self._scale - sum(count for _, count in starting)
+
+
+def _bounded(count: int, spec: ScalingSpec) -> int:
+    """A count within the revision's minimum and maximum."""
+    if count >= spec.min_scale and not 0 < spec.max_scale < count:
+        return count
+    return bounded(count, spec=spec, is_initialized=True).count
 
 
 def shadow_of(  # noqa: PLR0913 - what a shadow is made of

@@ -238,3 +238,17 @@ def test_a_schedule_brings_a_revision_out_of_reserve() -> None:
     scale, reported = run_virtually(run())
     assert (scale, reported["scheduledMin"]) == (3, 3)
     assert [one["name"] for one in reported["schedules"]] == ["always", "the rest"]
+
+
+def test_a_policy_that_comes_ends_the_rest_of_a_revision_at_zero() -> None:
+    async def run() -> tuple[int, int]:
+        async with staged() as stage:
+            await pass_s(300)
+            before = stage.autoscaler.counts.decisions
+            await attach(stage, {"min": 2, **ROOM})
+            await pass_s(2.5)
+            return before, await stage.store.scale()
+
+    decisions, scale = run_virtually(run())
+    assert decisions <= 20, "one in half a minute, not one in each period"
+    assert scale == 2

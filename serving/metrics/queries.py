@@ -48,6 +48,11 @@ class QueryGate:
         token = self.token()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
+    def digest(self) -> str:
+        """The SHA-256 of the token, by which a pod checks it without having it. "" without a token."""
+        token = self.token()
+        return hashlib.sha256(token.encode()).hexdigest() if token else ""
+
     def view(self) -> str:
         """The value of the cookie that opens the dashboard's page; it does not reveal the token. "" without a token."""
         token = self.token()

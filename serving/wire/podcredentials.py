@@ -16,7 +16,7 @@ _PORT = 80
 class IssuedCredentials(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A certificate with its key as PEM, "" without inner TLS, and the token that names the pod's service to others.
 
-    Both expiries are in unix seconds, both lives in seconds.
+    Both expiries are in unix seconds, both lives in seconds. ``query_digest`` is the SHA-256 of the query token, "" without one.
     """
 
     caller_token: str
@@ -26,6 +26,7 @@ class IssuedCredentials(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     key: str = ""
     not_after_s: float = 0.0
     life_s: float = 0.0
+    query_digest: str = ""
 
 
 async def fetch_credentials(

@@ -11,7 +11,7 @@ from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
 from serving.wire.tokens import revision_secret
 from tests.cluster_e2e.process_kubelet import ProcessKubelet, RunningPod, got
 from tests.cluster_e2e.server import SPACE
-from tests.cluster_e2e.stage import KEY, Stage, service, staged
+from tests.cluster_e2e.stage import KEY, QUERY_TOKEN, Stage, service, staged
 from tests.eventually import until
 from tests.unit.config.strict import faults
 
@@ -95,9 +95,11 @@ async def test_a_request_goes_through_a_queue_proxy_that_believes_the_activator(
 async def test_its_stats_reach_the_autoscaler_by_its_token(cluster: Cluster) -> None:
     before = await cluster.stage.numbers("autoscaler")
     pod = await cluster.hello("told")
+    query = {"Authorization": f"Bearer {QUERY_TOKEN}"}
+    assert (await got(pod.address, 8022, "/metrics"))[0] == 401
     async with asyncio.timeout(240):
         while True:
-            _, page = await got(pod.address, 8022, "/metrics")
+            _, page = await got(pod.address, 8022, "/metrics", headers=query)
             now = await cluster.stage.numbers("autoscaler")
             sent = next(line for line in page.splitlines() if line.startswith("queueproxy_stats_sent_total"))
             # What was sent may still be on its way.

@@ -161,6 +161,7 @@ def attempts(given: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "fork without end": forked_without_end,
         "fill the memory": lambda: filled(512),
         "drain another pod": lambda: asked(given["address"], 8022, "POST /drain HTTP/1.1", "Content-Length: 0"),
+        "read another pod's metrics": lambda: asked(given["address"], 8022, "GET /metrics HTTP/1.1"),
         "open a raw socket": lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
         "read packets of all": lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW),
         "become another user": lambda: os.setuid(1 if os.getuid() != 1 else 2),

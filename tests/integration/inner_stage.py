@@ -28,6 +28,7 @@ from serving.wire.tokens import pod_secret, pod_token
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, Stage, staged
 from tests.integration.proxy.peers import backed, free_socket, ok
+from tests.integration.query_token import GATE
 
 REVISION = "hello-00001"
 SETTINGS = InnerTlsSettings(mode=ENABLED)
@@ -129,7 +130,7 @@ async def stats_served(inner: Inner, settings: InnerTlsSettings) -> AsyncIterato
         page=lambda _: ("", "text/plain"),
         is_well=lambda: True,
         connections_max=100,
-        sharing=SharedStats(issuer=CredentialIssuer(KEY, pod=lambda *_: seen, secured=inner.secured)),
+        sharing=SharedStats(issuer=CredentialIssuer(KEY, pod=lambda *_: seen, secured=inner.secured), queries=GATE),
     )
     renewing = asyncio.create_task(inner.secured.keep_valid())
     async with inner.stats.serve(("127.0.0.1", 0)) as inner.stats_address:

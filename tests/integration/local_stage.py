@@ -26,8 +26,10 @@ from serving.home.processes.processruntime import ProcessRuntime
 from serving.home.state import StateFolder
 from serving.home.store.memory import MemoryCluster
 from serving.model.objects import Object
+from serving.wire.tokens import pod_secret
 from tests.tidy.sources import ROOT
 
+KEY = bytes(range(32))
 HELLO = ROOT / "serving" / "samples" / "hello.py"
 _GRACE_S = 5
 
@@ -170,7 +172,7 @@ async def controlled(
         logs=state.logs / "pods",
         snapshots=state.snapshots,
         stats_url="ws://127.0.0.1:1/stats",
-        key=bytes(range(32)),
+        key=KEY,
         containers=containers,
         cgroups=cgroups,
         virtual=virtual,
@@ -213,6 +215,11 @@ def deployment(replicas: int, command: str = f"{sys.executable} {HELLO}") -> Obj
         "metadata": {"name": "hello", "namespace": "default"},
         "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "hello"}}, "template": template},
     }
+
+
+def secret_line(pod: str) -> str:
+    """The header line that the activator sends to a pod."""
+    return f"K-Pod-Secret: {pod_secret(KEY, namespace='default', pod=pod)}\r\n"
 
 
 def status_of(pod: Object) -> Object:

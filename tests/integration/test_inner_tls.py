@@ -16,6 +16,7 @@ from serving.wire.websocket import connected
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, send_request
 from tests.integration.inner_stage import REVISION, SETTINGS, Inner, secured
+from tests.integration.query_token import HEADERS
 
 POD = PodIdentity(namespace="default", revision=REVISION, pod="hello-1").spiffe_id
 OTHER_POD = PodIdentity(namespace="other", revision="thief-00001", pod="thief-1").spiffe_id
@@ -38,10 +39,24 @@ async def direct_response(inner: Inner, tls: MutualTls, *, expected: str = POD) 
 async def refusals(inner: Inner) -> bytes:
     """The lines about refused handshakes on the pod's page."""
     reader, writer = await asyncio.open_connection(*inner.admin)
-    writer.write(b"GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    authorization = f"Authorization: {HEADERS['Authorization']}\r\n"
+    writer.write(f"GET /metrics HTTP/1.1\r\nHost: h\r\n{authorization}Connection: close\r\n\r\n".encode())
     page = await reader.read()
     writer.close()
+    assert page.startswith(b"HTTP/1.1 200 "), page
     return b"\n".join(line for line in page.splitlines() if b"tls_refused" in line)
+
+
+async def test_the_query_token_opens_the_page_of_a_pod() -> None:
+    async with secured() as inner:
+        for _ in range(2):
+            await refusals(inner)
+        for value in ("Bearer guess", f"{HEADERS['Authorization']}x", ""):
+            reader, writer = await asyncio.open_connection(*inner.admin)
+            request = f"GET /metrics HTTP/1.1\r\nHost: h\r\nAuthorization: {value}\r\nConnection: close\r\n\r\n"
+            writer.write(request.encode())
+            assert (await reader.read()).startswith(b"HTTP/1.1 401 ")
+            writer.close()
 
 
 async def test_no_cleartext_passes_between_the_daemons() -> None:

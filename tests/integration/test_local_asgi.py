@@ -13,7 +13,7 @@ from serving.home.controllers.workloads import is_ready
 from serving.home.kubelet.podstreams import connect_to
 from serving.model.objects import Object
 from tests.eventually import until
-from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
+from tests.integration.local_stage import Machine, controlled, manifest, secret_line, status_of, template_process
 
 APP = """
 import asyncio, atexit, os, sys
@@ -95,7 +95,7 @@ async def test_probes_of_the_kubelet_ask_the_app_and_count_for_nothing(machine: 
     await until(lambda: machine.log("p").count("probed") >= 2)
     assert (await machine.get(pod))[0] == 200
     reader, writer = await asyncio.open_connection(pod["status"]["podIP"], 8022)
-    writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
+    writer.write(f"GET /metrics HTTP/1.0\r\n{secret_line('p')}\r\n".encode())
     async with asyncio.timeout(60):
         numbers = await reader.read()
     writer.close()

@@ -28,6 +28,7 @@ from tests.integration.local_stage import (
     controlled,
     deployment,
     manifest,
+    secret_line,
     status_of,
     template_process,
 )
@@ -110,7 +111,7 @@ async def until_draining(address: str) -> None:
 
 async def admin(address: str, path: str) -> str:
     reader, writer = await asyncio.open_connection(address, 8022)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: h\r\n{secret_line('p')}Connection: close\r\n\r\n".encode())
     text = (await reader.read()).decode()
     writer.close()
     return text

@@ -29,7 +29,7 @@ from serving.model.objects import Object, nested
 from serving.queueproxy.io.podhandler import OUT_OF_MEMORY
 from tests.eventually import until
 from tests.integration.image_stage import app_image, needs_containers
-from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
+from tests.integration.local_stage import Machine, controlled, manifest, secret_line, status_of, template_process
 from tests.integration.pod_kinds import CONTAINERS, PROCESS, Kind
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module")]
@@ -577,7 +577,7 @@ async def until_busy(address: str) -> None:
 
 async def metrics_of(address: str) -> str:
     reader, writer = await asyncio.open_connection(address, 8022)
-    writer.write(b"GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    writer.write(f"GET /metrics HTTP/1.1\r\nHost: h\r\n{secret_line('p')}Connection: close\r\n\r\n".encode())
     text = (await reader.read()).decode()
     writer.close()
     return text

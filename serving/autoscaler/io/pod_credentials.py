@@ -32,7 +32,7 @@ class CredentialIssuer:
         self._key = key
         self._pod = pod
 
-    def issue(self, claim: PodClaim, *, is_tls: bool) -> str | None:
+    def issue(self, claim: PodClaim, *, is_tls: bool, query_digest: str = "") -> str | None:
         """Credentials of a pod as JSON, the certificate over TLS only; None while the pod has not been seen."""
         seen = self._pod(claim.namespace, claim.pod)
         if seen is None:
@@ -48,6 +48,7 @@ class CredentialIssuer:
             caller_token=caller_token(self._key, caller, until_s=until_s),
             caller_token_not_after_s=until_s,
             caller_token_life_s=TOKEN_LIFE_S,
+            query_digest=query_digest,
         )
         if is_tls and self.secured is not None:
             identity = PodIdentity(namespace=claim.namespace, revision=claim.revision, pod=claim.pod).spiffe_id

@@ -253,7 +253,7 @@ class StatsServer:
             return protocol.reject(http.HTTPStatus.UNAUTHORIZED, _NO_TOKEN)
         namespace, revision, pod = sender.identity
         claim = PodClaim(namespace=namespace, revision=revision, pod=pod)
-        credentials = self.issuer.issue(claim, is_tls=connection.peer.is_tls)
+        credentials = self.issuer.issue(claim, is_tls=connection.peer.is_tls, query_digest=self._queries.digest())
         if credentials is None:
             return protocol.reject(http.HTTPStatus.SERVICE_UNAVAILABLE, _UNSEEN)
         return _typed(protocol, credentials, "application/json")

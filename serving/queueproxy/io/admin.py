@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from serving.proxy.forwarding.exchange import Exchange
@@ -23,13 +23,16 @@ _ORDER_HELP = {
     b"/wake": b"POST /wake keeps the app awake for a while",
 }
 _HELP = b"there is /healthz, /readyz, /metrics, /caller-token, /drain, /wait-for-drain and /wake"
+_NO_QUERY = b"the query token is needed: Authorization: Bearer, as for the pages of the daemons\n"
+_BEARER = (b"WWW-Authenticate", b'Bearer realm="queries"')
 _LOOPBACK = (b"127.0.0.1", b"::1", b"::ffff:127.0.0.1")
 
 
 class AdminHandler:
     """Serves the admin port.
 
-    - ``GET /healthz``, ``GET /metrics``: at once.
+    - ``GET /healthz``: at once.
+    - ``GET /metrics``: for holders of the query token, or of the pod's secret.
     - ``GET /readyz``: 200 or 503. ``?wait=8`` holds the request for at most 8 s while the app has not been ready yet.
     - ``GET /caller-token``: the token by which the app names itself to other services; for the app of this pod only.
     - ``GET /wait-for-drain``: called by the kubelet before it stops a container of the app. Probes fail from then on, and the
@@ -49,10 +52,12 @@ class AdminHandler:
         on_drain: Callable[[], None],
         numbers: Callable[[], bytes],
         caller_token: Callable[[], Awaitable[str]] | None = None,
+        opens_queries: Callable[[str], Awaitable[bool]] | None = None,
         caller_key: str = "",
     ) -> None:
         self._pod = pod
         self._caller_token, self._caller_key = caller_token, caller_key
+        self._opens_queries = opens_queries
         self._fetching: set[asyncio.Task[None]] = set()
         self._on_drain = on_drain
         self._numbers = numbers
@@ -77,7 +82,7 @@ class AdminHandler:
         elif path == b"/caller-token":
             self._respond_caller_token(exchange, query)
         elif path == b"/metrics":
-            exchange.respond(200, self._numbers(), header_lines((b"Content-Type", b"text/plain; version=0.0.4")))
+            self._respond_numbers(exchange)
         else:
             exchange.respond(404, _HELP)
 
@@ -122,6 +127,36 @@ class AdminHandler:
         self._held.discard(exchange)
         self._leaving.discard(exchange)
 
+    def _respond_numbers(self, exchange: Exchange) -> None:
+        """Respond to a holder of the pod's secret at once, to others once their token is known to be the query token."""
+        scheme, _, token = (exchange.head.get(b"authorization") or b"").decode("latin-1").partition(" ")
+        if self._pod.takes_orders_from(exchange.head):
+            self._send_numbers(exchange)
+        elif self._opens_queries is None or scheme.lower() != "bearer":
+            exchange.respond(401, _NO_QUERY, header_lines(_TEXT, _BEARER))
+        else:
+            self._await(self._judge_query(exchange, self._opens_queries(token.strip())))
+
+    async def _judge_query(self, exchange: Exchange, opens: Awaitable[bool]) -> None:
+        try:
+            is_right = await opens
+        except OSError as error:
+            text = f"the autoscaler, which knows the query token, gives no answer now: {error}\n"
+            exchange.respond(503, text.encode(), header_lines(_TEXT))
+            return
+        if is_right:
+            self._send_numbers(exchange)
+        else:
+            exchange.respond(401, _NO_QUERY, header_lines(_TEXT, _BEARER))
+
+    def _send_numbers(self, exchange: Exchange) -> None:
+        exchange.respond(200, self._numbers(), header_lines((b"Content-Type", b"text/plain; version=0.0.4")))
+
+    def _await(self, response: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(response)
+        self._fetching.add(task)
+        task.add_done_callback(self._fetching.discard)
+
     def _respond_caller_token(self, exchange: Exchange, query: bytes) -> None:
         """Give the app the token by which it names itself to other services; other pods must not get it."""
         key = self._caller_key
@@ -131,9 +166,7 @@ class AdminHandler:
         elif self._caller_token is None:
             exchange.respond(404, b"this pod has no autoscaler, and so no caller token\n", header_lines(_TEXT))
         else:
-            task = asyncio.ensure_future(_respond_token(exchange, self._caller_token))
-            self._fetching.add(task)
-            task.add_done_callback(self._fetching.discard)
+            self._await(_respond_token(exchange, self._caller_token))
 
     def _take_order(self, exchange: Exchange, path: bytes, *, method: bytes) -> None:
         if exchange.head.method != method:

@@ -6,7 +6,10 @@ use.
 """
 
 import asyncio
+import hashlib
+import hmac
 import logging
+import math
 import random
 import ssl
 from typing import TYPE_CHECKING
@@ -27,6 +30,8 @@ _RETRY_FIRST_S = 0.05
 _RETRY_MAX_S = 5.0
 # A machine that slept, or whose clock was set, is noticed within this time.
 _LOOK_S = 30.0
+# A new query token is noticed within this time.
+_QUERY_PAUSE_S = 10.0
 # A pod that need not speak TLS does not wait longer for its certificate.
 _PERMISSIVE_WAIT_S = 2.0
 
@@ -44,6 +49,7 @@ class Credentials:
         self._has_certificate = asyncio.Event()
         self._life_s = settings.certificate_life_s
         self._last: IssuedCredentials | None = None
+        self._queried_s = -math.inf
         self._fetching = asyncio.Lock()
 
     async def wait(self) -> None:
@@ -87,6 +93,19 @@ class Credentials:
             if last is not None and last.caller_token_not_after_s > wall_s():
                 return last.caller_token
             raise
+
+    async def opens_queries(self, token: str) -> bool:
+        """Whether a token is the query token. Raises ``OSError`` if it is not the last known one, and the present one cannot be fetched."""
+        digest = hashlib.sha256(token.encode("latin-1")).hexdigest()
+        last, now_s = self._last, wall_s()
+        if last is not None and last.query_digest and hmac.compare_digest(digest, last.query_digest):
+            return True
+        # Wrong tokens must not become as many questions.
+        if self._spec.stats_url is None or 0 <= now_s - self._queried_s < _QUERY_PAUSE_S:
+            return False
+        self._queried_s = now_s
+        known = (await self._fetch()).query_digest
+        return bool(known) and hmac.compare_digest(digest, known)
 
     async def _fetch(self) -> "IssuedCredentials":
         from serving.wire.podcredentials import fetch_credentials  # noqa: PLC0415 - most pods fetch none

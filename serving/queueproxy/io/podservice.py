@@ -109,6 +109,7 @@ class PodService:
             on_drain=on_drain,
             numbers=self._page,
             caller_token=self._credentials.caller_token if self._spec.stats_url else None,
+            opens_queries=self._credentials.opens_queries if self._spec.stats_url else None,
             caller_key=self._spec.caller_key,
         )
         await self._admin_server.listen(socket_of(self._spec, "admin", self._spec.admin), self._admin)

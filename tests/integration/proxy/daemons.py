@@ -12,8 +12,8 @@ import msgspec
 from serving.settings.http import HttpSettings
 from tests.eventually import until
 from tests.integration.activator_stage import PodServer, staged
-from tests.integration.proxy.peers import Backend, Link, Script, backed, ok
-from tests.integration.proxy.pods import forwarding
+from tests.integration.proxy.peers import Backend, Link, Script, backed, get, ok
+from tests.integration.proxy.pods import BELIEVED, forwarding
 
 HOST = b"hello.default.localhost"
 # Settings of a queue-proxy, by the names that a Revision has for them.
@@ -104,7 +104,7 @@ async def _queue_proxy(
     async with forwarding(script, **knobs) as queue_proxy:
 
         async def page() -> str:
-            return (await queue_proxy.get_admin(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n"))[1].decode()
+            return (await queue_proxy.get_admin(get(b"/metrics", BELIEVED)))[1].decode()
 
         async def level() -> int:
             return int((await page()).split("queueproxy_requests_inside ")[1].split("\n")[0])

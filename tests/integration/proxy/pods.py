@@ -60,7 +60,9 @@ class Pod:
     async def inside(self, count: int) -> None:
         """Wait until so many requests are in flight."""
         async with asyncio.timeout(60):
-            while b"queueproxy_requests_inside %d\n" % count not in (await self.get_admin(get(b"/metrics")))[1]:
+            while (
+                b"queueproxy_requests_inside %d\n" % count not in (await self.get_admin(get(b"/metrics", BELIEVED)))[1]
+            ):
                 pass
 
     async def pushed(self) -> list[dict[str, bool]]:

@@ -57,7 +57,7 @@ async def asked(running: Pod, path: bytes = b"/v1") -> bytes:
 
 
 async def numbers(running: Pod) -> bytes:
-    return (await running.get_admin(get(b"/metrics")))[1]
+    return (await running.get_admin(get(b"/metrics", BELIEVED)))[1]
 
 
 async def has(running: Pod, line: bytes) -> bool:

@@ -135,7 +135,7 @@ async def test_probes_are_answered_here_and_not_counted(
         client.send(get(headers=BELIEVED + headers))
         head, got = await client.message()
         assert (head.split(b"\r\n")[0], got) == (b"HTTP/1.1 " + status, body)
-        _, numbers = await running.get_admin(get(b"/metrics"))
+        _, numbers = await running.get_admin(get(b"/metrics", BELIEVED))
         assert b'class="2xx"} 0' in numbers
 
 
@@ -292,7 +292,7 @@ async def test_what_cannot_be_sent_is_counted(pod: PodMaker) -> None:
     async with pod(url="ws://127.0.0.1:1/stats", report_period_s=0.1, report_retry_min_s=0.01) as running:
         numbers = b""
         while b"queueproxy_stats_unsent_total 2" not in numbers:
-            _, numbers = await running.get_admin(get(b"/metrics"))
+            _, numbers = await running.get_admin(get(b"/metrics", BELIEVED))
             await asyncio.sleep(0.01)
         assert b"queueproxy_stats_sent_total 0" in numbers
 

@@ -200,3 +200,20 @@ async def test_a_caller_token_that_cannot_be_had_now_is_a_503(pod: PodMaker) -> 
         head, body = await running.get_admin(get(b"/caller-token"))
         assert head.startswith(b"HTTP/1.1 503 ")
         assert b"the autoscaler gives no token now" in body
+
+
+async def test_numbers_are_for_holders_of_the_query_token_or_of_the_pods_secret(pod: PodMaker) -> None:
+    guess = b"Authorization: Bearer guess\r\n"
+    async with pod(url="ws://127.0.0.1:1/stats") as running:
+        for headers in (b"", b"Authorization: Basic guess\r\n", b"K-Pod-Secret: guess\r\n"):
+            head, body = await running.get_admin(get(b"/metrics", headers))
+            assert head.startswith(b"HTTP/1.1 401 "), headers
+            assert b"WWW-Authenticate: Bearer" in head
+            assert b"queueproxy" not in body
+        # The autoscaler is asked by the first unknown token, and not by each.
+        answers = [(await running.get_admin(get(b"/metrics", guess)))[0][9:12] for _ in range(3)]
+        assert answers == [b"503", b"401", b"401"]
+        assert b"queueproxy_app_ready 1" in (await running.get_admin(get(b"/metrics", BELIEVED)))[1]
+        assert (await running.get_admin(get(b"/readyz")))[1] == b"ready"
+    async with pod() as running:
+        assert (await running.get_admin(get(b"/metrics", guess)))[0].startswith(b"HTTP/1.1 401 ")

@@ -34,9 +34,11 @@ _UNUSED = {
     ),
     *("site-packages", "dist-packages", "unittest", "doctest.py", "xmlrpc", "mailbox.py"),
     *("dbm", "curses"),
+    # Removed from later versions (PEP 594).
+    *("msilib", "nntplib.py", "telnetlib.py", "smtpd.py", "aifc.py", "sunau.py", "cgitb.py"),
 }
 _UNUSED_EXTENSIONS: tuple[str, ...] = ("_tkinter", "_test", "_ctypes_test", "_xxtestfuzz", "xx", "nis.", "readline")
-_UNUSED_EXTENSIONS += ("_dbm", "_gdbm", "_curses", "_codecs_")
+_UNUSED_EXTENSIONS += ("_dbm", "_gdbm", "_curses", "_codecs_", "audioop", "ossaudiodev")
 # Only the dashboard keeps something.
 _DATABASE, _KEEPER = ("sqlite3", "_sqlite3"), "dashboard"
 # Of installed packages: what only their development needs.

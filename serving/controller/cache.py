@@ -5,7 +5,7 @@ affects (``affected.py``); ``decide.py`` reads from here.
 """
 
 from collections import OrderedDict
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 
 import msgspec
 
@@ -16,6 +16,7 @@ from serving.controller.revisions.public import Activators
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.routes.domain_mapping import Domains
 from serving.controller.routes.hosts import Claims, claims_of
+from serving.controller.routes.rolloutcheck import RolloutJudgement
 from serving.controller.values.writes import FOLLOWED_KINDS, WorkKey
 from serving.model.objects import Key, Object, name_of, namespace_of, nested, uid_of, version_of
 from serving.settings.autoscaler import AutoscalerSettings
@@ -54,6 +55,8 @@ class ControllerCache:
         self._refusals: dict[WorkKey, tuple[object, str]] = {}
         # By route: the digest that all activators served last.
         self._confirmed: dict[Key, str] = {}
+        self.judged: dict[Key, Mapping[str, RolloutJudgement]] = {}
+        """By route: the last judgements about revisions that are rolled out under a check."""
 
     def reconfigure(
         self, settings: ControllerSettings, scaling: AutoscalerSettings, proxy: QueueProxySettings | None = None
@@ -124,6 +127,7 @@ class ControllerCache:
         self._refusals.pop((kind, *key), None)
         if kind is kinds.ROUTE:
             self._confirmed.pop(key, None)
+            self.judged.pop(key, None)
         self._gone[uid_of(before)] = None
         while len(self._gone) > _GONE_KNOWN_MAX:
             self._gone.popitem(last=False)
@@ -156,6 +160,15 @@ class ControllerCache:
             return set()
         self._confirmed[route] = digest
         return {(kinds.ROUTE, *route)}
+
+    def judge(self, route: Key, found: Mapping[str, RolloutJudgement]) -> set[WorkKey]:
+        """Store the judgements about revisions that a route rolls out; return the affected keys."""
+        before = self.judged.get(route, {})
+        if route not in self._objects[kinds.ROUTE]:
+            return set()
+        self.judged[route] = found
+        verdicts = {name: one.verdict for name, one in before.items()}
+        return set() if verdicts == {name: one.verdict for name, one in found.items()} else {(kinds.ROUTE, *route)}
 
     def confirmed_digest(self, route: Key) -> str | None:
         """The digest last confirmed by all activators, "" before the first; None without activators."""

@@ -128,6 +128,7 @@ def _decide_route(cache: ControllerCache, where: Key, found: Object, *, now: str
         refusal=cache.refusal((kinds.ROUTE, *where), found),
         httproutes=_httproutes(cache, where),
         confirmed=cache.confirmed_digest(where),
+        judged=cache.judged.get(where, {}),
         tag_services=_tag_services(cache, where, found),
     )
     return reconcile_route(found, targets, context, settings=cache.settings, now=now, now_s=now_s)

@@ -19,6 +19,7 @@ from serving.model.knative import (
     LOAD_ANNOTATION,
     LOADING_ANNOTATION,
     METRIC_ANNOTATION,
+    ROLLOUT_CHECK_ANNOTATION,
     ROLLOUT_DURATION_ANNOTATION,
     SLO_ANNOTATION,
     START_CPU_ANNOTATION,
@@ -35,6 +36,7 @@ from serving.model.loadmetric import (
     read_load,
 )
 from serving.model.quantity import QUANTITY_FORM, parse_millicores
+from serving.model.rolloutcheck import CHECK_FORM, RolloutCheck, read_rollout_check
 from serving.model.slo import SLO_FORM, read_slo
 from serving.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, KPA_CLASS, TARGET_MIN, AutoscalerSettings
 from serving.settings.dormancy import CALLS
@@ -57,6 +59,16 @@ _READ_KEPT = 1024
 _OWN_CLASS_SUFFIX = ".knative.dev"
 _INT32_MAX = 2**31 - 1
 _ROLLOUT_DURATION = Knob(unit=DURATION, key=ROLLOUT_DURATION_ANNOTATION, low=0, whole=True)
+_CHECK = Unit(
+    name="conditions",
+    plain="conditions",
+    read=lambda text: read_rollout_check(text).text,
+    read_plain=lambda text: read_rollout_check(text).text,
+    write=str,
+    explains=True,
+    form=CHECK_FORM,
+)
+_ROLLOUT_CHECK = Knob(unit=_CHECK, key=ROLLOUT_CHECK_ANNOTATION)
 _CPU_EXPECTED = 'an amount of cpu above 0 and at most 1024, as "500m" or "2"'
 _CPU_MAX_M = 1024 * 1000
 
@@ -332,6 +344,26 @@ def read_rollout_duration(annotations: Mapping[str, str]) -> float | Problem | N
             except InvalidValue as error:
                 return _problem(name, f"{annotations[name]!r} is not right", error.expected)
     return None
+
+
+def rollout_check_knob() -> Knob:
+    """The annotation of Services and Routes for the conditions of a rollout."""
+    return _ROLLOUT_CHECK
+
+
+def read_rollout_check_of(annotations: Mapping[str, str]) -> RolloutCheck | Problem | None:
+    """The conditions of the rollouts of a Service or Route; None if unset, a problem if they are invalid or take no effect."""
+    text = annotations.get(ROLLOUT_CHECK_ANNOTATION)
+    if text is None:
+        return None
+    try:
+        check = read_rollout_check(text)
+    except InvalidValue as error:
+        return _problem(ROLLOUT_CHECK_ANNOTATION, f"{text!r} is not right", error.expected)
+    if not any(name in annotations for name in spellings(_ROLLOUT_DURATION.key)):
+        expected = f'{ROLLOUT_DURATION_ANNOTATION} beside it, such as "60s"'
+        return _problem(ROLLOUT_CHECK_ANNOTATION, "only a rollout in steps is checked", expected)
+    return check
 
 
 def _problem(name: str, what: str, expected: str) -> Problem:

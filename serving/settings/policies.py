@@ -22,7 +22,14 @@ from serving.model.knative import (
     TargetMode,
 )
 from serving.model.loadmetric import METRIC_FORM, expected_metrics
-from serving.settings.annotations import GROUP, annotation_fields, known_annotations, rollout_duration_knob, spellings
+from serving.settings.annotations import (
+    GROUP,
+    annotation_fields,
+    known_annotations,
+    rollout_check_knob,
+    rollout_duration_knob,
+    spellings,
+)
 from serving.settings.autoscaler import HPA_CLASS, KPA_CLASS, AutoscalerSettings
 from serving.settings.knob import Knob, Value
 
@@ -142,12 +149,27 @@ def _rollout_policy() -> str:
         expected=_expected(knob),
     )
     variables = [("name", _first(spellings(ROLLOUT_DURATION_ANNOTATION)))]
+    check = rollout_check_knob()
+    named = _text(check.key)
+    is_given, given = f"{named} in variables.given", f"variables.given[{named}]"
+    wrong = _problem(
+        f"{is_given} && !({_valid(check, given)})",
+        named,
+        f"""\"'" + {given} + "' is not right\"""",
+        expected=_expected(check),
+    )
+    alone = _problem(
+        f'{is_given} && {_valid(check, given)} && variables.name == ""',
+        named,
+        _text("only a rollout in steps is checked"),
+        expected=_text(f'{ROLLOUT_DURATION_ANNOTATION} beside it, such as "60s"'),
+    )
     changed = f"{_OWN('object')} != {_OWN('oldObject')}"
     return _policy(
         _ROLLOUT,
         (_OWN("object"), changed),
         variables,
-        problems=[problem],
+        problems=[problem, wrong, alone],
         resources="routes, services",
         has_settings=False,
     )

@@ -239,7 +239,8 @@ async def test_a_process_in_a_cgroup_of_its_own_is_frozen_there(tmp_path: Path) 
     found = _of_version(is_unified=True)
     if found is None:
         pytest.skip("no cgroup2 to write to")
-    own = found.folder.parent / f"{found.folder.name}-container"
+    # Under a name that no system sweeps.
+    own = found.folder.parent / f"of-a-test-{found.folder.name}"
     own.mkdir()
     try:
         async with running(tmp_path, sys.executable, "-c", "while True: pass") as app:

@@ -52,6 +52,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "history on disk": (700, 4),
     "slow readers, query token at pods": (210, 2),
     "rests of revisions at zero": (120, 1),
+    "rollout checks": (560, 4),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

@@ -13,8 +13,9 @@ from serving.cli.client.output import clock_text
 from serving.cli.client.resources import path_of
 from serving.cli.client.stats import activator_pages, read_page, state_token
 from serving.cluster.kinds import HORIZONTAL_POD_AUTOSCALER, REVISION, SERVING_SERVICE
-from serving.model.knative import CONDITION_DORMANT, DORMANT_REASONS, REVISION_LABEL
+from serving.model.knative import CONDITION_DORMANT, CONDITION_READY, DORMANT_REASONS, REVISION_LABEL
 from serving.model.objects import Object, condition_of, labels_of, name_of, nested
+from serving.model.rolloutcheck import ROLLED_BACK_REASON
 from serving.traffic.ejection import EjectionReport
 
 _LOG_LINES = 5
@@ -23,7 +24,10 @@ _TIMEOUT_S = 5.0
 
 def unready_lines(api: ApiClient, name: str) -> list[str]:
     """Lines about the revision NAME, or about the newest revision of the service NAME; none if it is ready or unknown."""
-    return [line for revision in _revisions(api, name) for line in _lines(api, revision)]
+    status, service = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
+    ready = condition_of(service, CONDITION_READY) if status < 400 else {}
+    undone = [ready["message"].replace('"', "")] if ready.get("reason") == ROLLED_BACK_REASON else []
+    return undone + [line for revision in _revisions(api, name) for line in _lines(api, revision)]
 
 
 def pod_scaler_lines(api: ApiClient, is_ours: Callable[[str], bool]) -> Iterator[str]:

@@ -22,12 +22,14 @@ from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
 from serving.controller.cache import ControllerCache
 from serving.controller.decide import decide
 from serving.controller.io.plan_writer import NoteWriter, PlanWriter
+from serving.controller.io.rollout_watcher import RolloutWatcher
 from serving.controller.io.route_prober import RouteProber
 from serving.controller.io.sources import CacheSources, settings_notes
 from serving.controller.revisions.concurrency import ConcurrencyLimit
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.values.writes import Note, WorkKey, text_of
 from serving.metrics.controller import ControllerMetrics
+from serving.metrics.queries import QueryGate
 from serving.model.errors import ClusterError, Conflict, Unavailable
 from serving.model.objects import Key, Object
 from serving.settings.autoscaler import AutoscalerSettings
@@ -67,6 +69,11 @@ class Controller:
         self._events = NoteWriter(cluster)
         self._limit = ConcurrencyLimit(low=self._settings.workers, high=self._settings.workers_max)
         self._prober = RouteProber(addresses=self._cache.activator_addresses, confirmed=self._confirmed)
+        self._watcher = RolloutWatcher(
+            addresses=self._cache.activator_addresses,
+            headers=QueryGate.of_environment().headers,
+            judged=lambda route, found: self._wake(self._cache.judge(route, found)),
+        )
         self._sources = CacheSources(
             cluster, self._cache, settings=self._settings, wake=self._wake_of, note=self._events.enqueue
         )
@@ -107,6 +114,7 @@ class Controller:
             tasks = [
                 group.create_task(self._sources.run(), name="controller-sources"),
                 group.create_task(self._prober.run(), name="controller-prober"),
+                group.create_task(self._watcher.run(), name="controller-watcher"),
             ]
             await self._sources.synced.wait()
             tasks += [
@@ -184,6 +192,7 @@ class Controller:
             await self._events.write(note)
         if key[0] is kinds.ROUTE:
             self._probe(key, plan.unconfirmed)
+            self._watcher.follow((key[1], key[2]), plan.watch)
         if self._cache.get(key[0], (key[1], key[2])) is None:
             self._counted_s.pop(key, None)
         return plan.again_after_s

@@ -26,6 +26,7 @@ from serving.controller.values.writes import patch_of
 from serving.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
     LAST_APPLIED_ANNOTATION,
+    ROLLED_BACK_ANNOTATION,
     ROLLOUT_ANNOTATION,
     ROUTE_LABEL,
     TRAFFIC_PATH_ANNOTATION,
@@ -62,7 +63,7 @@ MANAGER = "serving-controller"
 ENDPOINTS_MAX = 1000
 _PORT_NAME = "http"
 # State of a Route that says nothing about its Services.
-_OWN_ANNOTATIONS = {CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, LAST_APPLIED_ANNOTATION}
+_OWN_ANNOTATIONS = {CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, ROLLED_BACK_ANNOTATION, LAST_APPLIED_ANNOTATION}
 _H2C = "kubernetes.io/h2c"
 PUBLIC_PORT = 80
 _SUFFIXES = {"IPv4": "-public", "IPv6": "-public-ipv6"}

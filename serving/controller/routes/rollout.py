@@ -14,7 +14,7 @@ clock; ``now_s`` is in seconds since the epoch, because the state outlives the p
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -150,15 +150,26 @@ def rollout_of_status(
     return rollout_goal([target for target, _ in pairs], [found for _, found in pairs])
 
 
-def advance(goal: Rollout, before: Rollout, *, can_serve: Callable[[str], bool], now_s: float) -> Rollout:
-    """The state now, with due steps made; new revisions start with 1 percent."""
+def advance(
+    goal: Rollout,
+    before: Rollout,
+    *,
+    can_serve: Callable[[str], bool],
+    now_s: float,
+    held: Collection[str] = (),
+    broken: Collection[str] = (),
+) -> Rollout:
+    """The state now, with due steps made; new revisions start with 1 percent.
+
+    Revisions in ``held`` get no further step, and those in ``broken`` no traffic, as long as an older one can have it.
+    """
     known = {(one.tag, one.configuration_name): one for one in before.configurations}
-    return Rollout(
-        configurations=tuple(
-            _advanced(one, known.get((one.tag, one.configuration_name)), can_serve, now_ns=int(now_s * _NS))
-            for one in goal.configurations
-        )
-    )
+    states = []
+    for one in goal.configurations:
+        latest, last = one.revisions[-1].revision_name, known.get((one.tag, one.configuration_name))
+        found = _rolled_back(one, last, can_serve) if latest in broken else None
+        states.append(found or _advanced(one, last, can_serve, now_ns=int(now_s * _NS), is_held=latest in held))
+    return Rollout(configurations=tuple(states))
 
 
 def observe_ready(rollout: Rollout, *, duration_s: float, now_s: float) -> Rollout:
@@ -175,6 +186,11 @@ def next_step_s(rollout: Rollout) -> float | None:
     """When the next step is due, in seconds since the epoch; None while none is planned."""
     due = [one.step_params.next_step_time_ns for one in rollout.configurations if not one.is_done]
     return min((at_ns / _NS for at_ns in due if at_ns), default=None)
+
+
+def newest_of(rollout: Rollout) -> list[str]:
+    """The newest revision of each target that is split between revisions."""
+    return [one.revisions[-1].revision_name for one in rollout.configurations if not one.is_done]
 
 
 def split_targets(asked: Sequence[Object], assigned: Sequence[Object], rollout: Rollout) -> list[Object]:
@@ -212,8 +228,23 @@ def _at_rest(one: ConfigurationRollout, revision: str) -> ConfigurationRollout:
     return msgspec.structs.replace(one, revisions=(share,), step_params=StepParameters())
 
 
+def _rolled_back(
+    goal: ConfigurationRollout, before: ConfigurationRollout | None, can_serve: Callable[[str], bool]
+) -> ConfigurationRollout | None:
+    """All traffic on the older revisions; None if none of them can have it."""
+    latest = goal.revisions[-1].revision_name
+    shares = {one.revision_name: one.percent for one in (before.revisions if before else ()) if one.percent}
+    older = {name: percent for name, percent in shares.items() if name != latest and can_serve(name)}
+    return _with_shares(goal, _resized(older, goal.percent), StepParameters()) if older else None
+
+
 def _advanced(
-    goal: ConfigurationRollout, before: ConfigurationRollout | None, can_serve: Callable[[str], bool], *, now_ns: int
+    goal: ConfigurationRollout,
+    before: ConfigurationRollout | None,
+    can_serve: Callable[[str], bool],
+    *,
+    now_ns: int,
+    is_held: bool,
 ) -> ConfigurationRollout:
     latest = goal.revisions[-1].revision_name
     shares = {
@@ -228,7 +259,7 @@ def _advanced(
         started = StepParameters(start_time_ns=now_ns)
         return _with_shares(goal, _started(shares, latest), started)
     step = before.step_params
-    is_due = step.next_step_time_ns and step.next_step_time_ns <= now_ns
+    is_due = step.next_step_time_ns and step.next_step_time_ns <= now_ns and not is_held
     if len(shares) == 1 or not is_due:
         return _with_shares(goal, shares, step)
     moved = _moved(shares, latest, step.step_size)

@@ -23,16 +23,24 @@ from serving.controller.routes.rollout import (
     advance,
     assign,
     can_serve,
+    newest_of,
     next_step_s,
     observe_ready,
     rollout_goal,
     rollout_of_status,
     split_targets,
 )
+from serving.controller.routes.rolloutcheck import CheckedRollout, RolloutJudgement, checked_rollout
 from serving.controller.values.conditions import Condition, is_unsettled, ready_of, updated_conditions
 from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan, deletion_of, patch_of, status_patch
 from serving.model.errors import Problem
-from serving.model.knative import CLAIMED_TAGS_ANNOTATION, CONFIGURATION_LABEL, ROLLOUT_ANNOTATION, ConditionStatus
+from serving.model.knative import (
+    CLAIMED_TAGS_ANNOTATION,
+    CONFIGURATION_LABEL,
+    ROLLED_BACK_ANNOTATION,
+    ROLLOUT_ANNOTATION,
+    ConditionStatus,
+)
 from serving.model.objects import (
     Key,
     Object,
@@ -48,6 +56,7 @@ from serving.model.objects import (
     nested,
 )
 from serving.model.rollout import Rollout, read_rollout, write_rollout
+from serving.model.rolloutcheck import BrokenCheck, RolloutWatch
 from serving.model.routehosts import HostRules, hosts_of, is_cluster_local, tags_of
 from serving.model.routepolicy import route_digest, route_policy
 from serving.settings.annotations import read_rollout_duration
@@ -107,7 +116,8 @@ class RouteContext(msgspec.Struct, frozen=True, kw_only=True):
 
     ``lost`` are hosts that it claims, with the route that holds each; ``public`` is its public Service, None where the
     settings have none, and ``refusal`` why the server refuses that, "" if it does not; ``tag_services`` are
-    those of its tags; ``httproutes`` are those of a Gateway, None without one; ``confirmed`` is the digest that all activators served last, None if none can be asked.
+    those of its tags; ``httproutes`` are those of a Gateway, None without one; ``confirmed`` is the digest that all activators served last, None if none can be asked;
+    ``judged`` are the last judgements about revisions that it rolls out under a check.
     """
 
     lost: Mapping[str, Key]
@@ -115,6 +125,7 @@ class RouteContext(msgspec.Struct, frozen=True, kw_only=True):
     refusal: str = ""
     httproutes: HttpRoutes | None = None
     confirmed: str | None = None
+    judged: Mapping[str, RolloutJudgement] = {}
     tag_services: TagServices = TagServices()
 
 
@@ -126,13 +137,14 @@ def reconcile_route(
         return WritePlan()
     asked = nested(route, "spec", "traffic") or ()
     assignment = assign(asked, known)
-    rollout = _rollout(route, assignment, known, settings=settings, now_s=now_s)
+    checked = checked_rollout(route, assignment, context.judged)
+    rollout = _rollout(route, assignment, known, settings=settings, now_s=now_s, checked=checked)
     targets: Sequence[Object] | None = nested(route, "status", "traffic") or None
     if assignment.targets is not None:
         targets = split_targets(asked, assignment.targets, rollout)
     writes, ingress = _by_gateway(route, targets, context, rollout=rollout, settings=settings)
     changing = _routing_status(route, targets, context=context, settings=settings)
-    annotations = _annotations(route, rollout, settings=settings, now=now)
+    annotations = _annotations(route, rollout, settings=settings, now=now, broken=checked.broken)
     after = {**route, "metadata": {**route["metadata"], "annotations": annotations}, "status": changing}
     digest = route_digest(after, settings.host_rules)
     ingress = _in_the_way(route, context, settings) or ingress
@@ -144,10 +156,12 @@ def reconcile_route(
     if assignment.targets is not None and not rollout.is_done:
         if ingress.status is ConditionStatus.TRUE:
             rollout = observe_ready(rollout, duration_s=_duration_s(route, settings), now_s=now_s)
-            annotations = _annotations(route, rollout, settings=settings, now=now)
+            annotations = _annotations(route, rollout, settings=settings, now=now, broken=checked.broken)
             ingress = _ROLLOUT_IN_PROGRESS
-        due_s = next_step_s(rollout)
-    status = _status(route, [assignment.condition, ingress], changing, now=now)
+        # A step that is held is made once a judgement lets it.
+        due_s = None if checked.held.intersection(newest_of(rollout)) else next_step_s(rollout)
+    assigned = checked.condition() or assignment.condition
+    status = _status(route, [assigned, ingress], changing, now=now)
     before_status = (
         *(() if context.public is None or context.refusal else public_writes(route, context.public)),
         *tag_service_writes(route, context.tag_services, settings),
@@ -156,12 +170,14 @@ def reconcile_route(
     )
     # Without targets there is nothing that an activator could serve.
     can_wait = not targets and is_unsettled(route, status)
+    notes = (*_notes(route, ingress), *checked.notes(route))
     if can_wait and before_status:
         # What is written wakes the route again.
-        return WritePlan(writes=before_status, notes=tuple(_notes(route, ingress)))
+        return WritePlan(writes=before_status, notes=notes)
     return WritePlan(
         writes=(*before_status, *status_patch(kinds.ROUTE, route, status)),
-        notes=tuple(_notes(route, ingress)),
+        notes=notes,
+        watch=_watch(route, rollout, checked, settings=settings),
         again_after_s=None if due_s is None else max(due_s - now_s, 0.0),
         debounce_s=UNSETTLED_S if can_wait else 0.0,
         unconfirmed=unconfirmed,
@@ -177,8 +193,23 @@ def _is_confirmed(route: Object, digest: str, context: RouteContext, *, rules: H
     return was_confirmed and route_digest(route, rules) == digest
 
 
+def _watch(
+    route: Object, rollout: Rollout, checked: CheckedRollout, *, settings: ControllerSettings
+) -> RolloutWatch | None:
+    names = tuple(name for name in newest_of(rollout) if name not in checked.broken)
+    if checked.check is None or not names:
+        return None
+    return RolloutWatch(check=checked.check, revisions=names, wait_max_s=2 * _duration_s(route, settings))
+
+
 def _rollout(
-    route: Object, assignment: Assignment, known: RouteTargets, *, settings: ControllerSettings, now_s: float
+    route: Object,
+    assignment: Assignment,
+    known: RouteTargets,
+    *,
+    settings: ControllerSettings,
+    now_s: float,
+    checked: CheckedRollout,
 ) -> Rollout:
     """The state of the route's rollouts now. It does not change while targets cannot be assigned."""
     before = read_rollout(annotations_of(route))
@@ -192,7 +223,14 @@ def _rollout(
         configurations = {name: labels_of(one).get(CONFIGURATION_LABEL, "") for name, one in known.revisions.items()}
         served = nested(route, "status", "traffic") or ()
         before = rollout_of_status(asked, served, configurations=configurations)
-    return advance(goal, before, can_serve=lambda name: can_serve(known.revisions.get(name)), now_s=now_s)
+    return advance(
+        goal,
+        before,
+        can_serve=lambda name: can_serve(known.revisions.get(name)),
+        now_s=now_s,
+        held=checked.held,
+        broken=checked.broken,
+    )
 
 
 def _duration_s(route: Object, settings: ControllerSettings) -> float:
@@ -237,14 +275,18 @@ def _notes(before: Object, after: Condition) -> Iterator[Note]:
         yield Note(about=before, reason=after.reason, message=after.message, warning=True)
 
 
-def _annotations(route: Object, rollout: Rollout, *, settings: ControllerSettings, now: str) -> dict[str, str]:
+def _annotations(
+    route: Object, rollout: Rollout, *, settings: ControllerSettings, now: str, broken: Mapping[str, BrokenCheck]
+) -> dict[str, str]:
     claims = tag_claims(route, now)
-    own = {CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION}
+    own = {CLAIMED_TAGS_ANNOTATION, ROLLED_BACK_ANNOTATION, ROLLOUT_ANNOTATION}
     after = {key: value for key, value in annotations_of(route).items() if key not in own}
     if claims:
         after[CLAIMED_TAGS_ANNOTATION] = json.dumps(claims, sort_keys=True)
     if rollout.configurations and _duration_s(route, settings):
         after[ROLLOUT_ANNOTATION] = write_rollout(rollout)
+    if broken:
+        after[ROLLED_BACK_ANNOTATION] = msgspec.json.encode(broken, order="sorted").decode()
     return after
 
 

@@ -16,6 +16,7 @@ from serving.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
     CONDITION_READY,
     LAST_APPLIED_ANNOTATION,
+    ROLLED_BACK_ANNOTATION,
     ROLLOUT_ANNOTATION,
     SERVICE_LABEL,
     SERVICE_UID_LABEL,
@@ -45,7 +46,7 @@ _CONFIGURATIONS_READY = "ConfigurationsReady"
 _ROUTES_READY = "RoutesReady"
 _MIGRATING = ("TrafficNotMigrated", "Traffic is not yet migrated to the latest revision.")
 # Annotations of a child that its own reconciler writes.
-_CHILDS_OWN = {CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION}
+_CHILDS_OWN = {CLAIMED_TAGS_ANNOTATION, ROLLED_BACK_ANNOTATION, ROLLOUT_ANNOTATION}
 
 
 class ServiceChildren(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from serving.model.objects import (
     uid_of,
     version_of,
 )
+from serving.model.rolloutcheck import RolloutWatch
 
 FOLLOWED_KINDS = (
     kinds.SERVING_SERVICE,
@@ -66,7 +67,8 @@ class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
     ``writes`` are made in their order, then ``notes``. ``again_after_s`` is when to decide again without a change, in
     seconds from now, None for never. ``can_wait`` marks writes that no decision depends on: they are limited in rate.
     ``debounce_s`` is how long the writes wait for changes that may replace them, from the first time that they are planned.
-    ``unconfirmed`` is the digest that the activators do not serve yet, "" if there is nothing to ask them.
+    ``unconfirmed`` is the digest that the activators do not serve yet, "" if there is nothing to ask them. ``watch`` are
+    rollouts to judge, None without any.
     """
 
     writes: tuple[Write, ...] = ()
@@ -75,6 +77,7 @@ class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
     can_wait: bool = False
     debounce_s: float = 0.0
     unconfirmed: str = ""
+    watch: RolloutWatch | None = None
 
 
 def patch_of(kind: Kind, existing: Object, changes: Object) -> tuple[Patch, ...]:

@@ -49,7 +49,7 @@ from serving.model.objects import Object, annotations_of, name_of, namespace_of,
 from serving.model.routepolicy import read_tcp_ports
 from serving.scaling.policies.scalingpolicy import ScalingPolicySpec, check_scaling_policy
 from serving.scaling.policies.triggertypes import REGISTRY
-from serving.settings.annotations import read_annotations, read_rollout_duration
+from serving.settings.annotations import read_annotations, read_rollout_check_of, read_rollout_duration
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 
@@ -305,9 +305,9 @@ def _annotation_problems(kind: Kind, body: Object, scaling: AutoscalerSettings) 
         yield msgspec.structs.replace(problem, what=f"{problem.what}; expected {problem.expected}")
     if kind in _ROLLED_OUT:
         own = (body.get("metadata") or {}).get("annotations") or {}
-        rollout = read_rollout_duration({key: text for key, text in own.items() if isinstance(text, str)})
+        texts = {key: text for key, text in own.items() if isinstance(text, str)}
         ports = read_tcp_ports(str(own.get(TCP_ANNOTATION) or ""))
-        for one in (rollout, ports):
+        for one in (read_rollout_duration(texts), read_rollout_check_of(texts), ports):
             if isinstance(one, Problem):
                 yield msgspec.structs.replace(one, what=f"{one.what}; expected {one.expected}")
 

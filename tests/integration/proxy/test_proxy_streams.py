@@ -235,7 +235,7 @@ async def test_what_clients_do_not_read_is_bounded_for_all_of_them() -> None:
 
 async def test_a_buffered_response_whose_client_does_not_read_is_dropped() -> None:
     strict = HttpSettings(
-        response_buffer_bytes_max=2 * FLOOD, response_buffers_bytes_max=2 * FLOOD, rate_grace_s=0.5, read_rate_min=1000
+        response_buffer_bytes_max=2 * FLOOD, response_buffers_bytes_max=2 * FLOOD, rate_grace_s=3.0, read_rate_min=1000
     )
     async with proxied(floods, strict) as proxy:
         for headers in (b"", b"Connection: close\r\n"):

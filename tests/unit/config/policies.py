@@ -178,6 +178,18 @@ CASES: dict[str, tuple[Object, str]] = {
         service(own={"serving.knative.dev/rollout-duration": "10"}),
         "annotation serving.knative.dev/rollout-duration: '10' is not right; expected a duration of at least 0s",
     ),
+    "a checked rollout": (
+        service(own={"serving.knative.dev/rollout-duration": "10s", "serving.dev/rollout-check": "errors<1%, p99<1s"}),
+        "",
+    ),
+    "a check without a limit": (
+        service(own={"serving.knative.dev/rollout-duration": "10s", "serving.dev/rollout-check": "errors"}),
+        "annotation serving.dev/rollout-check: 'errors' is not right; expected up to 8 conditions",
+    ),
+    "a check without a rollout": (
+        service(own={"serving.dev/rollout-check": "errors<1%"}),
+        "annotation serving.dev/rollout-check: only a rollout in steps is checked; expected serving.knative.dev/",
+    ),
     "a privileged container": (
         service(
             containers=[{"image": "x", "ports": [{}]}, {"image": "other", "securityContext": {"privileged": True}}]

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from serving.dashboard.requests import MetricsReading, RequestRates, Requests, parse
+from serving.dashboard.requests import RequestRates, Requests
 from serving.metrics.activator import ActivatorMetrics
 from serving.traffic.latencies import FINE_TYPE, bucket_of
 
@@ -61,16 +61,6 @@ def test_nothing_new_has_no_latency() -> None:
         KEY: RequestRates(rates=(0, 0, 0, 0), quantiles_s=(None, None, None))
     }
     assert requests.read({"a": page({0.1: 9})}, 2.0) == {}
-
-
-def test_other_lines_are_left_out() -> None:
-    other = (
-        '# HELP serving_request_duration_buckets x\nserving_request_duration_buckets{broken\nother{bucket="1"} 3\n'
-        + page({0.1: 3}, status="1xx")
-        + page({0.1: 3}, status="none")
-        + page({0.1: 3}, status="5xx")
-    )
-    assert parse(other) == MetricsReading(durations={(KEY, "5"): {bucket_of(0.1): 3.0}}, waiting={})
 
 
 def test_quantiles_of_the_activators_own_page_are_at_most_2_percent_off() -> None:

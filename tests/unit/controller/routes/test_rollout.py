@@ -6,6 +6,7 @@ import pytest
 
 from serving.controller.routes.rollout import (
     advance,
+    newest_of,
     next_step_s,
     observe_ready,
     rollout_goal,
@@ -184,3 +185,33 @@ def test_the_status_shows_a_revision_for_each_share() -> None:
         {"revisionName": "r2", "latestRevision": True, "percent": 20, "tag": "new"},
         {"revisionName": "r2", "latestRevision": True, "tag": "zero"},
     ]
+
+
+def test_a_held_revision_gets_no_step_and_one_that_is_let_go_on_does() -> None:
+    begun = observe_ready(step(goal("r2"), goal("r1")), duration_s=10.0, now_s=1.0)
+    due_s = next_step_s(begun)
+    assert due_s is not None
+    held = advance(goal("r2"), begun, can_serve=bool, now_s=due_s, held={"r2"})
+    assert shares(held) == [("r1", 99), ("r2", 1)]
+    assert shares(advance(goal("r2"), held, can_serve=bool, now_s=due_s + 60))[1] == ("r2", 11)
+
+
+@pytest.mark.parametrize(("percents", "after"), [((40, 60), [("r1", 100)]), ((20, 30, 50), [("r1", 20), ("r2", 80)])])
+def test_a_broken_revision_loses_its_traffic_at_once(percents: tuple[int, ...], after: list[tuple[str, int]]) -> None:
+    newest = f"r{len(percents)}"
+    found = advance(goal(newest), running(*percents), can_serve=bool, now_s=5.0, broken={newest})
+    assert shares(found) == after
+    assert shares(advance(goal(newest), found, can_serve=bool, now_s=9.0, broken={newest})) == after
+    # A newer one starts from there.
+    assert shares(step(goal("r9"), found, now_s=9.0))[-1] == ("r9", 1)
+
+
+def test_a_broken_revision_keeps_its_traffic_if_no_other_can_have_it() -> None:
+    found = advance(goal("r2"), running(40, 60), can_serve=lambda name: name != "r1", now_s=5.0, broken={"r2"})
+    assert shares(found) == [("r2", 100)]
+    assert advance(goal("r2"), Rollout(), can_serve=bool, now_s=5.0, broken={"r2"}) == goal("r2")
+
+
+def test_the_newest_revision_of_a_split_target_is_watched() -> None:
+    assert newest_of(running(40, 60)) == ["r2"]
+    assert newest_of(goal("r2")) == []

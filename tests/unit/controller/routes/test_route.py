@@ -1,6 +1,7 @@
 """The status of a route."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -9,6 +10,7 @@ from serving.cluster import kinds
 from serving.cluster.port import Create, Patch
 from serving.controller.routes.httproutes import HttpRoutes
 from serving.controller.routes.rollout import RouteTargets
+from serving.controller.routes.rolloutcheck import RolloutJudgement, RolloutVerdict
 from serving.controller.routes.route import RouteContext, reconcile_route
 from serving.controller.values.naming import revisions_named_by
 from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan
@@ -39,6 +41,7 @@ READY = RouteTargets(configurations={"hello": LATEST}, revisions={"hello-00001":
 NONE = RouteTargets(configurations={"hello": a_configuration()}, revisions={})
 
 GRADUAL = {"serving.knative.dev/rollout-duration": "10s"}
+CHECKED = {**GRADUAL, "serving.dev/rollout-check": "errors<1%"}
 
 
 def plan_for(
@@ -232,7 +235,12 @@ def test_a_host_that_is_lost_is_reported_in_an_event() -> None:
 
 
 def rolled(
-    route: Object, latest: str, *, now_s: float, settings: ControllerSettings = SETTINGS
+    route: Object,
+    latest: str,
+    *,
+    now_s: float,
+    settings: ControllerSettings = SETTINGS,
+    judged: Mapping[str, RolloutJudgement] = MappingProxyType({}),
 ) -> tuple[Object, WritePlan]:
     """The route after its plan was carried out at that time, and the plan."""
     configuration = {**a_configuration(), "status": {"latestReadyRevisionName": latest}}
@@ -241,7 +249,8 @@ def rolled(
     known = RouteTargets(
         configurations={"hello": configuration}, revisions={name: revisions[name] for name in names & revisions.keys()}
     )
-    plan = reconcile_route(route, known, RouteContext(lost={}), settings=settings, now=stamp(now_s), now_s=now_s)
+    context = RouteContext(lost={}, judged=judged)
+    plan = reconcile_route(route, known, context, settings=settings, now=stamp(now_s), now_s=now_s)
     for write in plan.writes:
         assert isinstance(write, Patch)
         route = merged(route, write.patch)
@@ -386,3 +395,40 @@ def test_a_rollout_goes_on_once_the_activators_serve_its_first_percent() -> None
     assert round(plan.again_after_s, 3) == 3.333
     # After a restart of the controller the rollout goes on.
     assert condition_values(applied(route, at(route, "", 103.0))["status"], "IngressReady")[1] == "RolloutInProgress"
+
+
+def judged_as(verdict: RolloutVerdict) -> dict[str, RolloutJudgement]:
+    return {"hello-00002": RolloutJudgement(verdict=verdict, why="9 of 9 responses were 5xx")}
+
+
+def test_a_checked_rollout_waits_for_its_judgement() -> None:
+    route, plan = rolled(a_route(annotations=CHECKED), "hello-00001", now_s=0.0)
+    assert plan.watch is None
+    route, plan = rolled(route, "hello-00002", now_s=100.0)
+    assert plan.watch is not None
+    assert (plan.watch.check.text, plan.watch.revisions, plan.watch.wait_max_s) == ("errors<1%", ("hello-00002",), 20.0)
+    assert plan.again_after_s is None
+    route, plan = rolled(route, "hello-00002", now_s=150.0, judged=judged_as(RolloutVerdict.HOLD))
+    assert shares_of(route) == [("hello-00001", 99, False), ("hello-00002", 1, True)]
+    route, plan = rolled(route, "hello-00002", now_s=151.0, judged=judged_as(RolloutVerdict.GO))
+    assert shares_of(route)[1] == ("hello-00002", 11, True)
+    assert plan.again_after_s == 1.0
+
+
+def test_a_revision_that_breaks_its_check_is_rolled_back_and_the_route_says_so() -> None:
+    route, _ = rolled(a_route(annotations=CHECKED), "hello-00001", now_s=0.0)
+    route, _ = rolled(route, "hello-00002", now_s=100.0)
+    route, plan = rolled(route, "hello-00002", now_s=102.0, judged=judged_as(RolloutVerdict.BACK))
+    assert shares_of(route) == [("hello-00001", 100, False)]
+    said = 'Revision "hello-00002" is rolled back by errors<1%: 9 of 9 responses were 5xx.'
+    assert condition_values(route["status"], "Ready") == ("False", "RolledBack", said)
+    assert [one.message for one in plan.notes] == [said]
+    assert (plan.watch, plan.again_after_s) == (None, None)
+    # It stays so, also for a controller that knows nothing of it, until there is a newer revision.
+    route, plan = rolled(route, "hello-00002", now_s=500.0)
+    assert shares_of(route) == [("hello-00001", 100, False)]
+    assert plan.notes == ()
+    changed = merged(route, {"metadata": {"annotations": {"serving.dev/rollout-check": "errors<90%"}}})
+    route, _ = rolled(changed, "hello-00002", now_s=501.0)
+    assert shares_of(route)[1] == ("hello-00002", 1, True)
+    assert "serving.dev/rolled-back" not in route["metadata"]["annotations"]

@@ -208,6 +208,22 @@ def test_a_wrong_rollout_duration_is_refused(name: str, text: str) -> None:
     assert admit(SERVING_SERVICE, body)
 
 
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [("errors<1", "'errors<1' is not right"), ("errors<1%", "only a rollout in steps is checked")],
+)
+def test_a_check_that_is_wrong_or_without_a_rollout_is_refused(text: str, what: str) -> None:
+    body = service()
+    body["metadata"]["annotations"] = {"serving.dev/rollout-check": text}
+    with pytest.raises(Invalid, match=f"annotation serving.dev/rollout-check: {what}; expected "):
+        admit(SERVING_SERVICE, body)
+    body["metadata"]["annotations"] = {
+        "serving.dev/rollout-check": "errors<1%,p99<500ms",
+        "serving.knative.dev/rollout-duration": "380s",
+    }
+    assert admit(SERVING_SERVICE, body)
+
+
 def test_wrong_ports_for_tcp_are_refused() -> None:
     body = service()
     body["metadata"]["annotations"] = {"serving.dev/tcp": "5432,mqtt"}

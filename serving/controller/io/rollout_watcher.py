@@ -1,0 +1,88 @@
+"""Reads the activators' counts while revisions are rolled out under a check, and judges them.
+
+All activators are read each 2 s, and none while there is no such rollout. Counts begin with the first reading, so a controller
+that starts judges what it sees from then on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+
+import aiohttp
+
+from serving.aio.clock import steady_s
+from serving.controller.routes.rolloutcheck import RolloutJudgement, judge
+from serving.model.objects import Key
+from serving.model.rolloutcheck import RolloutWatch
+from serving.traffic.latencies import FINE_TYPE
+from serving.traffic.responsecounts import GrowingCounts, MetricsReading, parse
+
+_log = logging.getLogger(__name__)
+
+_PERIOD_S = 2.0
+_TIMEOUT_S = 2.0
+
+
+class RolloutWatcher:
+    """``addresses`` are those of the activators' pages, ``headers`` open these; ``judged`` gets verdicts by revision of a Route."""
+
+    def __init__(
+        self,
+        *,
+        addresses: Callable[[], Collection[str]],
+        headers: Callable[[], Mapping[str, str]],
+        judged: Callable[[Key, Mapping[str, RolloutJudgement]], None],
+    ) -> None:
+        self._addresses = addresses
+        self._headers = headers
+        self._judged = judged
+        self._watched: dict[Key, RolloutWatch] = {}
+        self._counts: dict[tuple[Key, str], tuple[float, GrowingCounts]] = {}
+        self._is_needed = asyncio.Event()
+
+    def follow(self, route: Key, watch: RolloutWatch | None) -> None:
+        """Judge the rollouts of a Route from now on; None ends it."""
+        if watch is None:
+            self._watched.pop(route, None)
+        else:
+            self._watched[route] = watch
+            self._is_needed.set()
+        kept = () if watch is None else watch.revisions
+        for place in [one for one in self._counts if one[0] == route and one[1] not in kept]:
+            del self._counts[place]
+
+    async def run(self) -> None:
+        """Read and judge until cancelled."""
+        async with aiohttp.ClientSession(trust_env=False, timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as session:
+            while True:
+                if not self._watched:
+                    self._is_needed.clear()
+                    await self._is_needed.wait()
+                found = await asyncio.gather(*(self._read(session, address) for address in self._addresses()))
+                self._judge(
+                    {source: page for source, page in found if page is not None},
+                    is_whole=all(page is not None for _, page in found),
+                )
+                await asyncio.sleep(_PERIOD_S)
+
+    def _judge(self, pages: Mapping[str, MetricsReading], *, is_whole: bool) -> None:
+        now_s = steady_s()
+        for route, watch in list(self._watched.items()):
+            found = {}
+            for name in watch.revisions:
+                made = (now_s, GrowingCounts(f"{route[0]}/{name}"))
+                begun_s, counts = self._counts.setdefault((route, name), made)
+                seen = counts.add(pages)
+                may_wait = now_s - begun_s < watch.wait_max_s
+                found[name] = judge(watch.check, seen if is_whole else None, may_wait=may_wait)
+            self._judged(route, found)
+
+    async def _read(self, session: aiohttp.ClientSession, address: str) -> tuple[str, MetricsReading | None]:
+        headers = {"Accept": FINE_TYPE, **self._headers()}
+        try:
+            async with session.get(f"http://{address}/metrics", headers=headers) as response:
+                response.raise_for_status()
+                return address, parse(await response.text())
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            _log.warning("controller.responses-unknown", extra={"address": address, "error": str(error)})
+            return address, None

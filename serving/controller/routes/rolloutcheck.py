@@ -1,0 +1,146 @@
+"""Judges revisions that are being rolled out by their responses so far.
+
+A condition counts as broken once the share of bad responses is above its limit with a confidence of 95 %: by the lower end
+of Wilson's interval (1927), and at least three are bad. Two errors of twenty responses do not break "errors<1%" yet.
+"""
+
+import enum
+import math
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from serving.controller.routes.rollout import ALL_TRAFFIC_ASSIGNED, Assignment
+from serving.controller.values.conditions import Condition
+from serving.controller.values.writes import Note
+from serving.model.knative import ROLLED_BACK_ANNOTATION, ConditionStatus
+from serving.model.objects import Object, annotations_of
+from serving.model.quantity import format_duration_s
+from serving.model.rolloutcheck import ROLLED_BACK_REASON, BrokenCheck, RolloutCheck, read_broken
+from serving.settings.annotations import read_rollout_check_of
+from serving.traffic.latencies import bucket_of
+from serving.traffic.responsecounts import ResponseCounts
+
+COUNT_MIN = 20
+"""Responses below which a step waits for more."""
+
+BAD_MIN = 3
+"""Bad responses that a broken condition has at least: one may be an accident."""
+
+# Of the normal distribution: 95 % are below.
+_Z = 1.6449
+_PERCENT = 100.0
+
+
+class RolloutVerdict(enum.StrEnum):
+    """Whether a rollout waits, goes on, or goes back."""
+
+    HOLD = "hold"
+    GO = "go"
+    BACK = "back"
+
+
+class RolloutJudgement(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict about one revision with its reason."""
+
+    verdict: RolloutVerdict
+    why: str
+
+
+def judge(check: RolloutCheck, seen: ResponseCounts | None, *, may_wait: bool) -> RolloutJudgement:
+    """Judge a revision by its responses; None are those of a time at which an activator does not answer.
+
+    ``may_wait`` is whether a step still waits for enough responses.
+    """
+    if seen is None:
+        return RolloutJudgement(verdict=RolloutVerdict.HOLD, why="an activator does not report its responses")
+    broken = _broken(check, seen)
+    if broken:
+        return RolloutJudgement(verdict=RolloutVerdict.BACK, why=broken)
+    if seen.count < COUNT_MIN and may_wait:
+        why = f"{seen.count:.0f} of {COUNT_MIN} responses are there"
+        return RolloutJudgement(verdict=RolloutVerdict.HOLD, why=why)
+    return RolloutJudgement(verdict=RolloutVerdict.GO, why=f"{check.text} holds over {seen.count:.0f} responses")
+
+
+def _broken(check: RolloutCheck, seen: ResponseCounts) -> str:
+    if check.error_share is not None and _is_above(seen.error_count, seen.count, check.error_share):
+        said = f"{seen.error_count:.0f} of {seen.count:.0f} responses were 5xx"
+        return f"{said} ({_percent(seen.error_count / seen.count)}), above {_percent(check.error_share)}"
+    for goal in check.latencies:
+        # Only buckets that lie above the limit as a whole.
+        limit = bucket_of(goal.limit_s)
+        late = sum(count for bucket, count in seen.durations.items() if bucket > limit)
+        if _is_above(late, seen.count, 1.0 - goal.share):
+            took = f"{late:.0f} of {seen.count:.0f} responses took longer than {format_duration_s(goal.limit_s)}"
+            return f"{took} ({_percent(late / seen.count)}), above the {_percent(1.0 - goal.share)} of {goal.name}"
+    return ""
+
+
+def _is_above(part: float, count: float, limit: float) -> bool:
+    return part >= BAD_MIN and least_share(part, count) > limit
+
+
+def least_share(part: float, count: float) -> float:
+    """The lower end of Wilson's interval for a share of ``part`` in ``count``; 0 without any."""
+    if count <= 0:
+        return 0.0
+    share, square = part / count, _Z * _Z
+    spread = _Z * math.sqrt(share * (1 - share) / count + square / (4 * count * count))
+    return max(0.0, (share + square / (2 * count) - spread) / (1 + square / count))
+
+
+def _percent(share: float) -> str:
+    return f"{share * _PERCENT:.3g} %"
+
+
+class CheckedRollout(msgspec.Struct, frozen=True, kw_only=True):
+    """The check of a route.
+
+    ``broken`` are the newest revisions that broke it, ``held`` those that get no further step now.
+    """
+
+    check: RolloutCheck | None = None
+    broken: Mapping[str, BrokenCheck] = {}
+    held: frozenset[str] = frozenset()
+
+    def condition(self) -> Condition | None:
+        """The condition of a route with a revision that was rolled back; None without one."""
+        said = next(map(_rollback_text, self.broken.items()), None)
+        if said is None:
+            return None
+        return Condition(
+            type=ALL_TRAFFIC_ASSIGNED, status=ConditionStatus.FALSE, reason=ROLLED_BACK_REASON, message=said
+        )
+
+    def notes(self, route: Object) -> Iterator[Note]:
+        """An Event for each revision that is rolled back now."""
+        before = read_broken(annotations_of(route).get(ROLLED_BACK_ANNOTATION, ""))
+        for name, one in self.broken.items():
+            if name not in before:
+                yield Note(about=route, reason=ROLLED_BACK_REASON, message=_rollback_text((name, one)), warning=True)
+
+
+def checked_rollout(route: Object, assignment: Assignment, judged: Mapping[str, RolloutJudgement]) -> CheckedRollout:
+    """Apply judgements to a route's newest revisions.
+
+    A revision that broke a check stays broken until the check is another.
+    """
+    check = read_rollout_check_of(annotations_of(route))
+    if not isinstance(check, RolloutCheck):
+        return CheckedRollout()
+    newest = {one["revisionName"] for one in assignment.targets or () if one.get("latestRevision")}
+    before = read_broken(annotations_of(route).get(ROLLED_BACK_ANNOTATION, ""))
+    is_unknown = assignment.targets is None
+    broken = {name: one for name, one in before.items() if is_unknown or (name in newest and one.check == check.text)}
+    verdicts = {name: one.verdict for name, one in judged.items()}
+    for name in sorted(newest - broken.keys()):
+        if verdicts.get(name) is RolloutVerdict.BACK:
+            broken[name] = BrokenCheck(check=check.text, why=judged[name].why)
+    held = frozenset(name for name in newest if verdicts.get(name) is not RolloutVerdict.GO)
+    return CheckedRollout(check=check, broken=broken, held=held)
+
+
+def _rollback_text(found: tuple[str, BrokenCheck]) -> str:
+    name, broken = found
+    return f'Revision "{name}" is rolled back by {broken.check}: {broken.why}.'

@@ -1,0 +1,97 @@
+"""A gradual rollout under a check, with real processes and requests."""
+
+import http.client
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.home.state import StateFolder
+from tests.e2e.cli_stage import Stage, staged
+
+pytestmark = pytest.mark.timeout(300)
+
+HOST = "hello.default.localhost"
+_PATIENCE_S = 120.0
+APP = """
+import http.server, os
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        body = os.environ["K_REVISION"].encode()
+        self.send_response(int(os.environ["STATUS"]))
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"""
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(tmp_path_factory.mktemp("rollout") / "state") as made:
+        yield made
+
+
+def deploy(stage: Stage, folder: Path, status: int, check: str) -> None:
+    """Apply the service with a status that its new revision responds with."""
+    (folder / "app.py").write_text(APP)
+    annotations = {"serving.knative.dev/rollout-duration": "4s", "serving.dev/rollout-check": check}
+    env = [{"name": "STATUS", "value": str(status)}]
+    container = {"image": "app", "command": [sys.executable, str(folder / "app.py")], "env": env}
+    body = {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Service",
+        "metadata": {"name": "hello", "annotations": annotations},
+        "spec": {"template": {"spec": {"containers": [container]}}},
+    }
+    (folder / "service.json").write_text(json.dumps(body))
+    stage("apply", "-f", str(folder / "service.json"))
+
+
+def ready(stage: Stage) -> dict[str, Any]:
+    found = json.loads(stage("get", "ksvc", "hello", "-o", "json").stdout)
+    conditions = {one["type"]: one for one in found["status"].get("conditions", ())}
+    return {**conditions.get("Ready", {}), "traffic": found["status"].get("traffic")}
+
+
+def requested(stage: Stage, *, until_reason: str = "", until_revision: str = "") -> Counter[tuple[int, str]]:
+    """Send requests until the service has a reason, or a revision all of its traffic; count statuses by revision."""
+    port, found = StateFolder(stage.state).read_ports()["public"], Counter[tuple[int, str]]()
+    ends_s = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < ends_s:
+        for _ in range(100):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection.request("GET", "/", headers={"Host": HOST})
+            response = connection.getresponse()
+            found[response.status, response.read().decode()] += 1
+            connection.close()
+        state = ready(stage)
+        shares = {one["revisionName"]: one["percent"] for one in state["traffic"] or ()}
+        if (until_reason and state.get("reason") == until_reason) or shares == {until_revision: 100}:
+            return found
+    raise AssertionError((ready(stage), found))
+
+
+def test_a_revision_that_fails_is_rolled_back_and_one_that_is_good_goes_through(stage: Stage, tmp_path: Path) -> None:
+    deploy(stage, tmp_path, 200, "errors<5%,p99<30s")
+    stage("wait", "hello", "--timeout", "60s")
+    deploy(stage, tmp_path, 500, "errors<5%,p99<30s")
+    counts = requested(stage, until_reason="RolledBack")
+    assert {status for status, revision in counts if revision == "hello-00001"} == {200}
+    state = ready(stage)
+    assert [(one["revisionName"], one["percent"]) for one in state["traffic"]] == [("hello-00001", 100)]
+    assert 'Revision "hello-00002" is rolled back by errors<5%,p99<30s: ' in state["message"]
+    assert "RolledBack" in stage("describe", "hello").stdout
+    assert "Revision hello-00002 is rolled back by errors<5%" in stage("why", "hello").stdout
+    deploy(stage, tmp_path, 200, "errors<10%,p99<30s")
+    requested(stage, until_revision="hello-00003")
+    assert ready(stage)["status"] in {"True", "Unknown"}

@@ -1,0 +1,105 @@
+"""The counts of activators, read over HTTP, become judgements."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+from aiohttp import web
+
+from serving.controller.io.rollout_watcher import RolloutWatcher
+from serving.controller.routes.rolloutcheck import RolloutJudgement
+from serving.model.objects import Key
+from serving.model.rolloutcheck import RolloutWatch, read_rollout_check
+from serving.traffic.latencies import FINE_TYPE
+from tests.eventually import until
+from tests.integration.dashboard_stage import served
+from tests.unit.traffic.test_responsecounts import page
+
+ROUTE = ("default", "hello")
+NEWEST = "hello-00001"
+TOKEN = "t" * 43
+WATCH = RolloutWatch(check=read_rollout_check("errors<10%"), revisions=(NEWEST,), wait_max_s=3600.0)
+
+
+class Activator:
+    """An activator's page of metrics, which needs the query token."""
+
+    def __init__(self) -> None:
+        self.text = page({0.1: 100}, "5xx")
+        self.is_silent = False
+        self.asked_count = 0
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.asked_count += 1
+        if self.is_silent or request.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return web.Response(status=401)
+        assert request.headers["Accept"] == FINE_TYPE
+        return web.Response(text=self.text)
+
+
+class Stage:
+    """Two activators and a watcher."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        self.last: Mapping[str, RolloutJudgement] = {}
+        self.watcher = RolloutWatcher(
+            addresses=lambda: addresses, headers=lambda: {"Authorization": f"Bearer {TOKEN}"}, judged=self._judged
+        )
+
+    def _judged(self, route: Key, found: Mapping[str, RolloutJudgement]) -> None:
+        assert route == ROUTE
+        self.last = found
+
+    def verdict(self) -> str:
+        return self.last[NEWEST].verdict.value if self.last else ""
+
+
+@pytest.fixture
+def activators() -> tuple[Activator, Activator]:
+    return Activator(), Activator()
+
+
+@contextlib.asynccontextmanager
+async def staged(activators: tuple[Activator, Activator]) -> AsyncIterator[Stage]:
+    async with served(activators[0].handle) as first, served(activators[1].handle) as second:
+        stage = Stage([first, second])
+        running = asyncio.create_task(stage.watcher.run())
+        try:
+            yield stage
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+
+async def test_responses_of_all_activators_since_the_first_reading_are_judged(
+    activators: tuple[Activator, Activator],
+) -> None:
+    async with staged(activators) as stage:
+        await asyncio.sleep(0)
+        assert activators[0].asked_count == 0
+        stage.watcher.follow(ROUTE, WATCH)
+        # What was counted before is none of this rollout.
+        await until(lambda: stage.verdict() == "hold")
+        activators[0].text += page({0.1: 15})
+        activators[1].text += page({0.1: 15})
+        await until(lambda: stage.verdict() == "go")
+        activators[1].text = page({0.1: 140}, "5xx") + page({0.1: 15})
+        await until(lambda: stage.verdict() == "back")
+        assert stage.last[NEWEST].why == "40 of 70 responses were 5xx (57.1 %), above 10 %"
+        stage.watcher.follow(ROUTE, None)
+
+
+async def test_an_activator_that_does_not_answer_holds_the_rollout(activators: tuple[Activator, Activator]) -> None:
+    activators[1].is_silent = True
+    async with staged(activators) as stage:
+        stage.watcher.follow(ROUTE, WATCH)
+        await until(lambda: stage.verdict() == "hold")
+        activators[0].text += page({0.1: 50})
+        asked_count = activators[0].asked_count
+        await until(lambda: activators[0].asked_count > asked_count + 1)
+        assert stage.verdict() == "hold"
+        assert stage.last[NEWEST].why == "an activator does not report its responses"
+        activators[1].is_silent = False
+        await until(lambda: stage.verdict() == "go")

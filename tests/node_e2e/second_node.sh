@@ -111,7 +111,8 @@ evictionHard: {memory.available: "100Mi", nodefs.available: "1%", imagefs.availa
 podLogsDir: /var/log/serving-$NAME-pods
 Y
   echo "options ndots:1" >"$STATE/resolv.conf"
-  cat >"$STATE/proxy.yaml" <<Y
+  # kube-proxy ends when its file is written.
+  [ -f "$STATE/proxy.yaml" ] || cat >"$STATE/proxy.yaml" <<Y
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: nftables

@@ -24,11 +24,12 @@ _ENDPOINTS_MAX = 2_048
 
 
 class ServedPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod: the address at which it takes requests ("127.64.0.3:8012"), and its identity."""
+    """A pod: the address at which it takes requests ("127.64.0.3:8012"), its identity, and its node; "" if that is unknown."""
 
     address: str
     namespace: str
     name: str
+    node: str = ""
 
 
 class ServedSlice(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +60,7 @@ class _Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     addresses: list[str] = []
     conditions: _EndpointConditions | None = None
     target_ref: _TargetReference | None = None
+    node_name: str | None = None
 
 
 class _SlicePort(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +95,7 @@ def slice_of(endpoint_slice: Mapping[str, Any]) -> ServedSlice | NoData:
                 address=f"[{address}]:{port}" if ":" in address else f"{address}:{port}",
                 namespace=metadata.namespace,
                 name=endpoint.target_ref.name if endpoint.target_ref else "",
+                node=endpoint.node_name or "",
             )
             (unready if conditions.ready is False else ready).append(pod)
     return ServedSlice(

@@ -27,7 +27,7 @@ from serving.activator.queueing.slices import ServedPod
 from serving.activator.queueing.wake import RevisionLoad, WakeInput, WakeState, calm, reported, wake
 from serving.model.knative import RevisionKey
 from serving.settings.activator import ActivatorSettings
-from serving.traffic.balance import Balancer
+from serving.traffic.balance import BalancedPod, Balancer
 from serving.traffic.breaker import Granted, Queued, Rejected
 from serving.traffic.ejection import EjectedPods
 from serving.traffic.meter import Meter
@@ -44,6 +44,7 @@ class RevisionThrottler(Generic[RequestId]):
     """
 
     __slots__ = (
+        "_away_from",
         "_breaker",
         "_meter",
         "_random",
@@ -110,6 +111,8 @@ class RevisionThrottler(Generic[RequestId]):
         self._session_of: dict[RequestId, int] = {}
         # Requeued requests, oldest first, with their times. They keep their slots in the breaker.
         self._requeued: OrderedDict[RequestId, float] = OrderedDict()
+        # The nodes of their pods, which may be lost with all their pods.
+        self._away_from: dict[RequestId, str] = {}
 
     def __repr__(self) -> str:
         inside = f"{len(self.address_of)} run, {self.waiting_count} wait"
@@ -166,6 +169,7 @@ class RevisionThrottler(Generic[RequestId]):
     def finish(self, request: RequestId, now_s: float, *, has_response: bool = True) -> Sequence[Dispatch[RequestId]]:
         """End a request, also one whose client has left the queue; return the requests that begin."""
         self._session_of.pop(request, None)
+        self._away_from.pop(request, None)
         address = self.address_of.pop(request, None)
         started: Sequence[Dispatch[RequestId]] = ()
         if self.shared.end(request, now_s, has_response=has_response):
@@ -189,11 +193,13 @@ class RevisionThrottler(Generic[RequestId]):
     def requeue(self, request: RequestId, now_s: float) -> Sequence[Dispatch[RequestId]]:
         """Requeue a request whose pod was gone or died before its response; return the requests that begin, this one first.
 
-        It goes to another pod, or to the front of the queue. The pod is ejected for a while.
+        It goes to another pod, on another node if there is a free one, or to the front of the queue. The pod is ejected for a while.
         """
         address = self.address_of.pop(request, None)
         if address is None:
             return ()
+        if (pod := self.pods.get(address)) is not None and pod.node:
+            self._away_from[request] = pod.node
         self._requeued[request] = now_s
         self.balancer.give_back(address)
         return self._settle(now_s, has_changed=self.ejected.failed(address, now_s))
@@ -267,6 +273,7 @@ class RevisionThrottler(Generic[RequestId]):
             late.append(request)
         for request in late:
             self._session_of.pop(request, None)
+            self._away_from.pop(request, None)
         if not self.waiting_count:
             self.wake_state = calm(self.wake_state)
         return [Rejection(request=request, reason=reason, text=text) for request in late]
@@ -335,9 +342,10 @@ class RevisionThrottler(Generic[RequestId]):
     def _begin(self, request: RequestId, waited_s: float) -> Dispatch[RequestId]:
         # Most revisions have no sessions: this saves them a call.
         session = self._session_of.get(request) if self._session_of else None
-        if session is None:
+        pod = self._pick_away_from(self._away_from.pop(request, "")) if self._away_from else None
+        if pod is None and session is None:
             pod = self.balancer.pick()
-        else:
+        elif pod is None:
             # The pod that it prefers, and the next one on its ring while that is full or ejected.
             if self._ring.addresses != self.pods.keys():
                 self._ring = SessionRing(self.pods)
@@ -346,6 +354,13 @@ class RevisionThrottler(Generic[RequestId]):
         assert pod is not None, "the breaker's capacity is what the pods have"
         self.address_of[request] = pod.address
         return Dispatch(request=request, pod=self.pods[pod.address], waited_s=waited_s)
+
+    def _pick_away_from(self, node: str) -> BalancedPod | None:
+        """A free pod on any other node; None without one, or if the node is ""."""
+        others = [address for address, pod in self.pods.items() if node and pod.node != node]
+        first = int(self._random() * len(others))
+        found = map(self.balancer.pick_at, others[first:] + others[:first])
+        return next((one for one in found if one is not None), None)
 
     def _leave_queue(self, request: RequestId, now_s: float) -> None:
         """Remove a queued request. This starts no other: none waits while a slot is free."""

@@ -38,6 +38,7 @@ def addresses(facts: ServedSlice) -> list[str]:
 def test_a_pod_has_an_address_and_a_name() -> None:
     facts = slice_facts(endpoint("127.64.0.3", ready=True), ports=[{"name": "http", "port": 8012}])
     assert facts.pods == (ServedPod(address="127.64.0.3:8012", namespace="default", name="pod-127.64.0.3"),)
+    assert slice_facts({**endpoint("127.64.0.3", ready=True), "nodeName": "n"}).pods[0].node == "n"
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,23 @@ def held(settings: ActivatorSettings = SMALL, *, pods: Sequence[str] = (), slots
     return made
 
 
+def test_a_request_whose_pod_is_gone_goes_to_another_node() -> None:
+    nodes = {"p": "a", "q": "a", "r": "a", "s": "b"}
+    pods = {name: ServedPod(address=name, namespace="default", name=name, node=node) for name, node in nodes.items()}
+    for session in (None, 7):
+        made = held()
+        made.set_pods(pods, 0.0, container_concurrency=1)
+        began = [made.arrive(str(number), 0.0, session=session) for number in range(3)]
+        lost = next(one for one in began if isinstance(one, Dispatch) and one.pod.node == "a")
+        for one in began:
+            if isinstance(one, Dispatch) and one is not lost:
+                made.go(one.request)
+        assert made.back(lost.request) == [f"{lost.request}@s"]
+        # Where no other node has a free pod, another pod of the node is better than none.
+        on_a = made.come("again")
+        assert made.back("again")[0] not in (*on_a, "again@s")
+
+
 def test_without_pods_all_wait() -> None:
     made = held()
     assert made.arrive("a", 0.0) == Queued(position=1, deadline_s=10.0)

@@ -27,12 +27,12 @@ from serving.activator.queueing.slices import ServedPod
 from serving.activator.queueing.wake import RevisionLoad, WakeInput, WakeState, calm, reported, wake
 from serving.model.knative import RevisionKey
 from serving.settings.activator import ActivatorSettings
-from serving.traffic.balance import BalancedPod, Balancer
+from serving.traffic.balance import Balancer
 from serving.traffic.breaker import Granted, Queued, Rejected
 from serving.traffic.ejection import EjectedPods
 from serving.traffic.meter import Meter
 from serving.traffic.openrequests import RequestView, SharedSlots, ShareTerms
-from serving.traffic.policy import BalancingPolicy, SessionRing, policy_for
+from serving.traffic.policy import BalancedPod, BalancingPolicy, SessionRing, policy_for
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 
@@ -345,7 +345,7 @@ class RevisionThrottler(Generic[RequestId]):
         pod = self._pick_away_from(self._away_from.pop(request, "")) if self._away_from else None
         if pod is None and session is None:
             pod = self.balancer.pick()
-        elif pod is None:
+        elif pod is None and session is not None:
             # The pod that it prefers, and the next one on its ring while that is full or ejected.
             if self._ring.addresses != self.pods.keys():
                 self._ring = SessionRing(self.pods)

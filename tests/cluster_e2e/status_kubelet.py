@@ -7,9 +7,12 @@ of one. On a server with a scheduler it is a node of its own with room for all.
 import asyncio
 import contextlib
 import itertools
+import sys
+from pathlib import Path
 
 from serving.aio.clock import stamp
 from serving.cluster.kinds import NODE, POD
+from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotFound
@@ -137,3 +140,13 @@ class StatusKubelet:
             with contextlib.suppress(ClusterError):
                 await self._cluster.patch(NODE, "", self._node, patch={"status": status}, subresource="status")
             await asyncio.sleep(_HEARTBEAT_S)
+
+
+async def main(kubeconfig: str, node: str) -> None:
+    """Serve as a node until the process is ended."""
+    async with KubeCluster(Path(kubeconfig)) as cluster:
+        await StatusKubelet(cluster, node).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -74,7 +74,7 @@ FORMS = {
     "quality.py": [Form(arguments="--traces {folder} --results {folder}", lines=(r"azure-uniform: \d+ functions",))],
     "quality_grid.py": [Form(arguments="--traces {folder}", lines=(r"^\| quick \| ",))],
     "quality_rivals.py": [Form(arguments="--traces {folder}", lines=(r"^\| oracle \| ", r"^\| pattern rules \| "))],
-    "real_cluster.py": [Form(lines=(r"ratio [\d.]+", r"at rest for 1 s: \d+ pieces"))],
+    "real_cluster.py": [Form(lines=(r"ratio [\d.]+", r"at rest for 1 s: - writes, CPU: controller [\d.]+ s"))],
     "replay.py": [
         Form(
             arguments="--mix {folder}/mix.csv --mix-from 0 --heavy {folder}/heavy.csv",

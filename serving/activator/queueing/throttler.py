@@ -32,7 +32,7 @@ from serving.traffic.breaker import Granted, Queued, Rejected
 from serving.traffic.ejection import EjectedPods
 from serving.traffic.meter import Meter
 from serving.traffic.openrequests import RequestView, SharedSlots, ShareTerms
-from serving.traffic.policy import BalancedPod, BalancingPolicy, SessionRing, policy_for
+from serving.traffic.policy import BalancingPolicy, SessionRing, policy_for
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 
@@ -342,7 +342,10 @@ class RevisionThrottler(Generic[RequestId]):
     def _begin(self, request: RequestId, waited_s: float) -> Dispatch[RequestId]:
         # Most revisions have no sessions: this saves them a call.
         session = self._session_of.get(request) if self._session_of else None
-        pod = self._pick_away_from(self._away_from.pop(request, "")) if self._away_from else None
+        pod = None
+        if self._away_from:
+            others = _on_other_nodes(self.pods, self._away_from.pop(request, ""), first_ratio=self._random())
+            pod = next((one for one in map(self.balancer.pick_at, others) if one is not None), None)
         if pod is None and session is None:
             pod = self.balancer.pick()
         elif pod is None and session is not None:
@@ -354,13 +357,6 @@ class RevisionThrottler(Generic[RequestId]):
         assert pod is not None, "the breaker's capacity is what the pods have"
         self.address_of[request] = pod.address
         return Dispatch(request=request, pod=self.pods[pod.address], waited_s=waited_s)
-
-    def _pick_away_from(self, node: str) -> BalancedPod | None:
-        """A free pod on any other node; None without one, or if the node is ""."""
-        others = [address for address, pod in self.pods.items() if node and pod.node != node]
-        first = int(self._random() * len(others))
-        found = map(self.balancer.pick_at, others[first:] + others[:first])
-        return next((one for one in found if one is not None), None)
 
     def _leave_queue(self, request: RequestId, now_s: float) -> None:
         """Remove a queued request. This starts no other: none waits while a slot is free."""
@@ -376,3 +372,10 @@ class RevisionThrottler(Generic[RequestId]):
 def _plus(capacity: int | None, count: int) -> int | None:
     """Add slots to a capacity for requests whose pod is gone; None means no limit."""
     return None if capacity is None else capacity + count
+
+
+def _on_other_nodes(pods: Mapping[str, ServedPod], node: str, *, first_ratio: float) -> list[str]:
+    """The addresses of pods on other nodes, from one of them on; none if the node is "", which is any."""
+    others = [address for address, pod in pods.items() if node and pod.node != node]
+    first = int(first_ratio * len(others))
+    return others[first:] + others[:first]

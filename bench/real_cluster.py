@@ -159,7 +159,7 @@ async def kubelet_of(one: Stage) -> AsyncIterator[None]:
 
 
 async def measure_services(options: argparse.Namespace) -> None:
-    """Make bare Deployments and services in turns, with and without a pod each, and print the lines."""
+    """Print the lines of services at scale 0 and with a pod each."""
     # Windows of the product, not those of tests.
     settings = {"SERVING_AUTOSCALER_STABLE_WINDOW_S": "60", "SERVING_AUTOSCALER_DECISION_PERIOD_S": "2"}
     with tempfile.TemporaryDirectory() as folder:
@@ -186,7 +186,7 @@ async def measure_services(options: argparse.Namespace) -> None:
 
 
 async def compared(one: Stage, measures: Measures, options: argparse.Namespace, *, scale: int) -> None:
-    """Bare Deployments of a scale, and then as many services, with what the daemons used for them."""
+    """Services beside as many bare Deployments of one scale."""
     count, named = options.services, f"{options.services} at scale {scale}"
     print(f"{named}: load average {os.getloadavg()[0]:.1f}", flush=True)
     bodies = [bare(f"bare-{scale}-{number}", scale) for number in range(count)]

@@ -82,7 +82,8 @@ def leads_on_second(stage: NodeStage, daemon: str) -> bool:
 
 
 async def deployed(stage: NodeStage, name: str) -> None:
-    """A service with pods on both nodes, as many as both can run: what starts meanwhile makes them slow, and slow pods ask for more."""
+    """A service with pods on both nodes."""
+    # No more: what starts meanwhile makes them slow, and slow pods ask for more.
     stage.apply(service(name, stage.image, min_scale="4", max_scale="4"))
     await stage.ready(name)
     await stage.until(lambda: stage.ready_count(name) == 4, "four pods")

@@ -24,7 +24,10 @@ _ENDPOINTS_MAX = 2_048
 
 
 class ServedPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod: the address at which it takes requests ("127.64.0.3:8012"), its identity, and its node; "" if that is unknown."""
+    """A pod: the address at which it takes requests ("127.64.0.3:8012"), its identity, and its node.
+
+    ``node`` is "" if it is unknown.
+    """
 
     address: str
     namespace: str

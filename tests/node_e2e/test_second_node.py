@@ -23,6 +23,8 @@ pytestmark = [
     ),
 ]
 PER_S = float(os.environ.get("SERVING_TEST_NODE_PER_S", "100"))
+# Two pods have to be enough for all, and take 10 requests each at a time.
+PATH = "/?ms=10"
 LEASES = {"controller": "controller", "autoscaler": "autoscaler-bucket-00-of-01"}
 # So long a node is away that is cut off: longer than the control plane waits until it calls it not ready (40 s).
 AWAY_S = 60.0
@@ -117,7 +119,7 @@ async def seen_more(stage: NodeStage, load: Load, seconds: float) -> None:
 
 async def test_a_node_is_drained(stage: NodeStage) -> None:
     await deployed(stage, "drained")
-    async with stage.loaded("drained", per_s=PER_S) as load:
+    async with stage.loaded("drained", per_s=PER_S, path=PATH) as load:
         await seen_more(stage, load, 2)
         options = ["--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=10m"]
         await asyncio.to_thread(stage.kubectl, "drain", stage.second, *options)
@@ -129,7 +131,7 @@ async def test_a_node_is_drained(stage: NodeStage) -> None:
 
 async def test_a_node_is_killed_with_all_its_pods(stage: NodeStage) -> None:
     await deployed(stage, "killed")
-    async with stage.loaded("killed", per_s=PER_S, repeats=True) as load:
+    async with stage.loaded("killed", per_s=PER_S, path=PATH, repeats=True) as load:
         await seen_more(stage, load, 2)
         await asyncio.to_thread(stage.change_second, "kill")
         await asyncio.gather(seen_more(stage, load, AWAY_S), assert_scales_alone(stage, "after-kill"))
@@ -141,7 +143,7 @@ async def test_a_node_is_killed_with_all_its_pods(stage: NodeStage) -> None:
 
 async def test_a_node_is_cut_off(stage: NodeStage) -> None:
     await deployed(stage, "cut")
-    async with stage.loaded("cut", per_s=PER_S, repeats=True) as load:
+    async with stage.loaded("cut", per_s=PER_S, path=PATH, repeats=True) as load:
         await seen_more(stage, load, 2)
         await asyncio.to_thread(stage.change_second, "cut")
         await asyncio.gather(seen_more(stage, load, AWAY_S), assert_scales_alone(stage, "after-cut"))

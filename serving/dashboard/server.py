@@ -104,6 +104,7 @@ class Pages:
         """Has the history on disk; None has only the last hour, in memory."""
         self._hosts = _LOCAL | {name.strip().lower() for name in settings.host_names.split(",") if name.strip()}
         self._pages_max = settings.connections_max
+        self._prices = {"pod_hour": settings.price_pod_hour, "gib_hour": settings.price_gib_hour}
         self._pages: set[_OpenPage] = set()
         folder = importlib.resources.files("serving.dashboard") / "static"
         self._files = {one.name: one.read_bytes() for one in folder.iterdir() if one.name.rsplit(".", 1)[-1] in _TYPES}
@@ -253,6 +254,7 @@ class Pages:
             **self._all(request.query.get("revision", "")),
             "decisions": self._board.last_decisions(),
             "policies": await self._policies({}),
+            "prices": self._prices,
         }
         return web.Response(body=_encode(body), content_type="application/json")
 

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from serving.settings.innertls import InnerTlsSettings
-from serving.settings.knob import BYTES, COUNT, TEXT, Knob, SettingsRecord
+from serving.settings.knob import BYTES, COUNT, NUMBER, TEXT, Knob, SettingsRecord
 
 
 class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
@@ -48,6 +48,12 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
 
     history_bytes_max: Annotated[int, Knob(key="history-bytes-max", unit=BYTES, low=2**20, high=2**40)] = 200 * 2**20
     """Most bytes of the history file; the oldest rows of each step go first. Range: 1Mi to 1Ti. Default: ours, 200Mi."""
+
+    price_pod_hour: Annotated[float, Knob(key="price-pod-hour", unit=NUMBER, low=0)] = 0.0
+    """Price of a pod for an hour, in any currency, for ``serving cost``. Range: at least 0. Default: ours, 0."""
+
+    price_gib_hour: Annotated[float, Knob(key="price-gib-hour", unit=NUMBER, low=0)] = 0.0
+    """Price of a GiB of requested memory for an hour, for ``serving cost``. Range: at least 0. Default: ours, 0."""
 
     inner_tls: InnerTlsSettings = InnerTlsSettings()
     """TLS with the autoscalers and the activators."""

@@ -81,6 +81,24 @@ def requested(stage: Stage, *, until_reason: str = "", until_revision: str = "")
     raise AssertionError((ready(stage), found))
 
 
+def check_history(stage: Stage) -> None:
+    """What happened is summed up, and has a cost."""
+    ends_s = time.monotonic() + _PATIENCE_S
+    found: list[dict[str, Any]] = []
+    while not any(one["pod_hours"] for one in found):
+        assert time.monotonic() < ends_s
+        found = json.loads(stage("cost", "--from", "10m", "-o", "json").stdout)
+        time.sleep(0.2)
+    table = stage("stats", "hello", "--from", "10m", "-o", "csv").stdout.splitlines()
+    assert table[0].startswith("time,revision,running,held,")
+    assert table[1].count(",") == table[0].count(",")
+    (one,) = found
+    assert one["service"] == "hello"
+    assert one["pod_hours"] <= one["always_on_pod_hours"]
+    assert stage("cost", "hello").stdout.startswith("SERVICE")
+    assert "is not before --to" in stage("stats", "hello", "--from", "5m", "--to", "1h", code=2).stderr
+
+
 def test_a_revision_that_fails_is_rolled_back_and_one_that_is_good_goes_through(stage: Stage, tmp_path: Path) -> None:
     deploy(stage, tmp_path, 200, "errors<5%,p99<30s")
     stage("wait", "hello", "--timeout", "60s")
@@ -95,3 +113,4 @@ def test_a_revision_that_fails_is_rolled_back_and_one_that_is_good_goes_through(
     deploy(stage, tmp_path, 200, "errors<10%,p99<30s")
     requested(stage, until_revision="hello-00003")
     assert ready(stage)["status"] in {"True", "Unknown"}
+    check_history(stage)

@@ -53,6 +53,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "slow readers, query token at pods": (210, 2),
     "rests of revisions at zero": (120, 1),
     "rollout checks": (560, 4),
+    "cost": (180, 1),
     "requests that leave a lost node": (25, 0),
 }
 MEAN_LINES_MIN = 140

@@ -4,7 +4,7 @@ import csv
 import datetime as dt
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -18,7 +18,8 @@ from serving.cli.client.stats import dashboard_link, dashboard_page
 from serving.cli.services.logs import moment_s
 from serving.model.objects import name_of
 
-_History = Mapping[str, Sequence[Any]]
+History = Mapping[str, Sequence[Any]]
+"""Columns by name, with the times as ``at_s``."""
 
 # A row stands for its time until the next one, at most for the longest step.
 _STEP_MAX_S = 600.0
@@ -53,17 +54,9 @@ def stats(*, api: ApiClient, name: str, begin: str, end: str, output: str, url: 
 
     The text sums up each revision; csv and json have a row for each step that the dashboard keeps.
     """
-    now_s = time.time()
-    from_s, to_s = moment_s(begin, "--from", now_s=now_s), moment_s(end, "--to", now_s=now_s)
-    if from_s >= to_s:
-        fail_usage(f"--from {begin} is not before --to {end}")
-    link = url or dashboard_link(api.state_path)
-    asked = {"from": f"{from_s:.0f}", "to": f"{to_s:.0f}"}
+    asked = range_of(begin, end)
     names = [name_of(one) for one in revisions_of(api, name)] or [name]
-    found = {
-        one: dashboard_page(link, "history", {"revision": f"{api.namespace}/{one}", **asked}) for one in sorted(names)
-    }
-    found = {one: history for one, history in found.items() if history["at_s"]}
+    found = histories_of(url or dashboard_link(api.state_path), api.namespace, names, asked=asked)
     if not found:
         print_aside(f"the dashboard has no history of {name} in {api.namespace} from {begin} to {end}")
     if output == "json":
@@ -88,7 +81,7 @@ def _line(one: StatsSummary) -> tuple[str, ...]:
     )
 
 
-def _table(found: Mapping[str, _History]) -> Iterator[Sequence[object]]:
+def _table(found: Mapping[str, History]) -> Iterator[Sequence[object]]:
     """A title and the rows of all revisions, oldest first; times are UTC, as RFC 3339 writes them."""
     columns = [name for name in next(iter(found.values()), {}) if name not in _NOT_COLUMNS]
     yield ("time", "revision", *columns)
@@ -98,11 +91,35 @@ def _table(found: Mapping[str, _History]) -> Iterator[Sequence[object]]:
             yield (at, revision, *(history[name][place] for name in columns))
 
 
-def summary(revision: str, history: _History) -> StatsSummary:
-    """Sum up the rows of a revision; those of a gap have no numbers."""
-    times = history["at_s"]
+def range_of(begin: str, end: str) -> dict[str, str]:
+    """The query for a range by the texts of ``--from`` and ``--to``. Ends the command if it is none."""
+    now_s = time.time()
+    from_s, to_s = moment_s(begin, "--from", now_s=now_s), moment_s(end, "--to", now_s=now_s)
+    if from_s >= to_s:
+        fail_usage(f"--from {begin} is not before --to {end}")
+    return {"from": f"{from_s:.0f}", "to": f"{to_s:.0f}"}
+
+
+def histories_of(
+    link: str, namespace: str, revisions: Iterable[str], *, asked: Mapping[str, str]
+) -> dict[str, History]:
+    """The histories of revisions by name, from a dashboard by its link; those that it knows nothing of are left out."""
+    found = {
+        name: dashboard_page(link, "history", {"revision": f"{namespace}/{name}", **asked})
+        for name in sorted(revisions)
+    }
+    return {name: history for name, history in found.items() if history["at_s"]}
+
+
+def lengths_of(times: Sequence[float]) -> list[float]:
+    """The seconds from each row to the next one; the last row stands for as many as the one before it."""
     ends = [*times[1:], times[-1] + (times[-1] - times[-2] if len(times) > 1 else 0.0)]
-    lengths_s: list[float] = [min(_STEP_MAX_S, end - at_s) for at_s, end in zip(times, ends, strict=True)]
+    return [min(_STEP_MAX_S, end - at_s) for at_s, end in zip(times, ends, strict=True)]
+
+
+def summary(revision: str, history: History) -> StatsSummary:
+    """Sum up the rows of a revision; those of a gap have no numbers."""
+    lengths_s = lengths_of(history["at_s"])
 
     def total(*names: str) -> float:
         return sum(float(history[name][at] or 0) * length_s for at, length_s in enumerate(lengths_s) for name in names)

@@ -12,6 +12,7 @@ from serving.controller.cache import ControllerCache
 from serving.controller.decide import decide
 from serving.controller.revisions.deployment import desired_private_service
 from serving.controller.revisions.sidecar import Sidecar
+from serving.controller.routes.rolloutcheck import RolloutJudgement, RolloutVerdict
 from serving.controller.values.writes import WorkKey, WritePlan
 from serving.model.knative import BECAME_READY_ANNOTATION
 from serving.model.objects import Object
@@ -404,3 +405,19 @@ def test_the_response_to_a_write_that_comes_after_a_list_without_the_object_is_i
     cache.take_list(kinds.SERVING_SERVICE, (), version="7")
     assert cache.put_written(kinds.SERVING_SERVICE, written(a_service(), "6")) == set()
     assert SERVICE in cache.put_written(kinds.SERVING_SERVICE, written(a_service(), "8"))
+
+
+def test_a_verdict_that_changes_wakes_the_route_until_that_is_gone() -> None:
+    where = ("default", "hello")
+    go = {"hello-00002": RolloutJudgement(verdict=RolloutVerdict.GO, why="20 responses")}
+    more = {"hello-00002": RolloutJudgement(verdict=RolloutVerdict.GO, why="40 responses")}
+    back = {"hello-00002": RolloutJudgement(verdict=RolloutVerdict.BACK, why="errors")}
+    cache = a_cache()
+    assert cache.judge(where, go) == set()
+    cache.put(kinds.ROUTE, a_route())
+    assert cache.judge(where, go) == {ROUTE}
+    assert cache.judge(where, more) == set()
+    assert cache.judged[where] == more
+    assert cache.judge(where, back) == {ROUTE}
+    cache.drop(kinds.ROUTE, where)
+    assert where not in cache.judged

@@ -105,7 +105,8 @@ def label_selector(text: str) -> LabelSelector:
     """Compile a label selector; "" matches everything. Raises ``Invalid``."""
     requirements: list[Requirement] = []
     at = 0
-    rest = text.strip()
+    # Of a thousand spaces the pattern would try each.
+    rest = " ".join(text.split())
     while at < len(rest):
         clause = _CLAUSE.match(rest, at)
         if clause is None or (clause["end"] == "," and clause.end() == len(rest)):

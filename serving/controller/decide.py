@@ -1,7 +1,7 @@
 """The plan for one key: the context of a resource from the cache, handed to its reconciler."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
@@ -149,9 +149,12 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
     relations = cache.indexes.relations
     deployment = cache.get(kinds.DEPLOYMENT, (namespace, deployment_name(name)))
     # Pods are read while none is ready: ready ones have no failure to report. One of them knows the images.
-    asked: Iterable[str] = relations.pods_of(where)
+    is_asked = not (ready_count_of(deployment) and nested(revision, "status", "containerStatuses"))
+    names = relations.pods_of(where) if is_asked else ()
+    pods: Iterator[Object] = (one for pod in names if (one := cache.get(kinds.POD, (namespace, pod))))
     if ready_count_of(deployment):
-        asked = () if nested(revision, "status", "containerStatuses") else itertools.islice(asked, 1)
+        # An evicted pod stays listed, and may have had another image.
+        pods = itertools.islice((one for one in pods if nested(one, "status", "phase") != "Failed"), 1)
     parent: Key = (namespace, labels_of(revision).get(CONFIGURATION_LABEL, ""))
     newest = nested(cache.get(kinds.CONFIGURATION, parent), "status", "latestCreatedRevisionName")
     # Statuses are not on disk: until they are written again, a revision of an earlier process keeps its state.
@@ -159,7 +162,7 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
     return RevisionContext(
         children=RevisionChildren(
             deployment=deployment,
-            pods=[one for pod in asked if (one := cache.get(kinds.POD, (namespace, pod)))],
+            pods=list(pods),
         ),
         private_service=cache.get(kinds.SERVICE, (namespace, private_service_name(name))),
         routes=sorted({*relations.routes_to_revision(where), *_routes_before(cache, revision)}),

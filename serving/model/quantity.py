@@ -30,6 +30,8 @@ _SECONDS_PER_UNIT = {
     "h": Fraction(3600),
 }
 _DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+# Fractions of longer ones take long, and Python reads no number of more than 4,300 digits.
+_QUANTITY_LENGTH_MAX = 100
 _QUANTITY = re.compile(
     r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d{1,3})|(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei))?", re.ASCII
 )
@@ -136,9 +138,9 @@ def format_percent(ratio: float) -> str:
 
 def parse_quantity(text: str, expected: str = 'a quantity such as "500m", "2" or "1Gi"') -> Fraction:
     """The exact value of a quantity of Kubernetes: "500m" is 1/2, "1Ki" is 1024."""
-    match = _QUANTITY.fullmatch(text)
+    match = _QUANTITY.fullmatch(text) if len(text) <= _QUANTITY_LENGTH_MAX else None
     if not match:
-        raise InvalidValue(text=text, expected=expected)
+        raise InvalidValue(text=text[:_QUANTITY_LENGTH_MAX], expected=expected)
     return Fraction(f"{match[1]}e{match[2] or 0}") * _SCALE[match[3]]
 
 

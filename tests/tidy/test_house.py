@@ -50,7 +50,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "dates of responses": (35, 0),
     "temporary files of a pod": (60, 0),
     "history on disk": (700, 4),
-    "slow readers, query token at pods": (210, 2),
+    "slow readers, query token at pods, bodies of many values": (290, 2),
     "rests of revisions at zero": (120, 1),
     "rollout checks": (560, 4),
     "cost": (180, 1),

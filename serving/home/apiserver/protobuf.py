@@ -11,6 +11,7 @@ import functools
 import json
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ import msgspec
 from serving.cluster.kinds import kind_of
 from serving.home.apiserver.requests import Fault
 from serving.home.schemas.crds import SCHEMAS_FILE, builtin_schemas, referred, schema_name
+from serving.home.schemas.patch import VALUES_MAX
 from serving.home.schemas.schema import Schema
 
 NUMBERS_FILE = SCHEMAS_FILE.with_name("protobuf.json")
@@ -34,6 +36,9 @@ _BODIES = {
     ("autoscaling/v1", "Scale"): "autoscaling.v1.Scale",
     ("policy/v1", "Eviction"): "policy.v1.Eviction",
 }
+
+# Fields that the body that is read now may still have: messages are read by functions of their types.
+_FIELDS_LEFT: ContextVar[Iterator[int]] = ContextVar("fields_left")
 
 _Read = Callable[[Any], Any]
 # By number; a mapping stands for an embedded message, whose fields are those of the outer one in JSON.
@@ -70,6 +75,7 @@ def decode_protobuf(data: bytes) -> dict[str, Any]:
     """The object that a body holds. Raises ``Fault`` 400 or 415."""
     if not data.startswith(_MAGIC):
         raise Fault(400, "the body is not protobuf as Kubernetes writes it")
+    _FIELDS_LEFT.set(iter(range(VALUES_MAX)))
     try:
         unknown = dict(_fields(data[len(_MAGIC) :]))
         meta = dict(_fields(unknown.get(1, b"")))  # type: ignore[arg-type] # a number raises TypeError, as it should
@@ -94,8 +100,10 @@ def _schema_of(version: str, kind: str) -> str | None:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    at = 0
+    at, left = 0, _FIELDS_LEFT.get()
     while at < len(data):
+        if next(left, None) is None:
+            raise Fault(413, f"a body has at most {VALUES_MAX} fields")
         tag, at = _varint(data, at)
         number, wire_type = tag >> 3, tag & 7
         if wire_type == _VARINT:

@@ -16,7 +16,8 @@ from serving.home.admission.kuberules.decoding import undecodable
 from serving.home.apiserver.content import check_fields, decode_body, duplicate_fields, touched
 from serving.home.apiserver.effects import effectless, record_remarks, settings_warnings, unrunnable
 from serving.home.apiserver.requests import Fault, RequestTarget, is_set, success
-from serving.home.schemas.patch import check_operations
+from serving.home.schemas.patch import APPLIED_VALUES_MAX, check_operations
+from serving.home.schemas.schema import is_within
 from serving.home.store.budgets import check_budgets
 from serving.home.store.memory import Apply, MemoryCluster
 from serving.model.errors import Conflict, NotFound
@@ -107,6 +108,8 @@ async def _apply(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> W
     body = _object_of(target, sent)
     if body["metadata"].get("managedFields"):
         raise Fault(400, "metadata.managedFields must be nil")
+    if not is_within(body, APPLIED_VALUES_MAX):
+        raise Fault(413, f"an applied configuration has at most {APPLIED_VALUES_MAX} values; replace the object")
     warnings = _field_warnings(target, [body], sent)
     config = body
     if target.subresource == "scale":

@@ -13,11 +13,21 @@ import jsonpatch
 import jsonpointer
 import msgspec
 
-from serving.home.schemas.schema import deep_copy
+from serving.home.schemas.schema import deep_copy, is_within
 from serving.model.errors import Invalid
 
+# Values of an object, at 10 µs of checks each. The largest EndpointSlice of Kubernetes has 15,000.
+VALUES_MAX = 20_000
+# Of an applied configuration: each value is compared with those of all managers, and listed as its manager's.
+APPLIED_VALUES_MAX = VALUES_MAX // 2
 # kube-apiserver takes no more operations in one JSON patch either.
 JSON_OPERATIONS_MAX = 10_000
+
+# Values of all operations together.
+JSON_PATCH_VALUES_MAX = 3 * VALUES_MAX
+# A path names a field of an object: a key of an annotation has 317 characters, each of which may be escaped.
+_POINTER_LENGTH_MAX = 2048
+_POINTER_DEPTH_MAX = 100
 
 # ``dict`` is checked first: finding that a value is no ``Mapping`` takes ten times as long.
 _OBJECT = (dict, Mapping)
@@ -85,9 +95,23 @@ def json_patch(target: Any, operations: Sequence[object]) -> Any:  # noqa: ANN40
 
 
 def check_operations(operations: Sequence[object]) -> None:
-    """Raise ``Invalid`` for a JSON patch with more operations than are carried out."""
+    """Raise ``Invalid`` for a JSON patch with more operations than are carried out, or paths that lead too deep."""
     if len(operations) > JSON_OPERATIONS_MAX:
         raise Invalid(f"a JSON patch has at most {JSON_OPERATIONS_MAX} operations, this has {len(operations)}")
+    for operation in operations:
+        for key in ("path", "from"):
+            pointer = operation.get(key) if isinstance(operation, dict) else None
+            if isinstance(pointer, str) and (
+                len(pointer) > _POINTER_LENGTH_MAX or pointer.count("/") > _POINTER_DEPTH_MAX
+            ):
+                limits = f"{_POINTER_LENGTH_MAX} characters and {_POINTER_DEPTH_MAX} parts"
+                raise Invalid(f"a {key} of a JSON patch has at most {limits}: {pointer[:100]!r}...")
+
+
+def check_values(result: object) -> None:
+    """Raise ``Invalid`` for an object with more values than are kept."""
+    if not is_within(result, VALUES_MAX):
+        raise Invalid(f"an object has at most {VALUES_MAX} values, members and elements together")
 
 
 class _RefusedOperation(Exception):
@@ -113,7 +137,10 @@ def _with_copy(copied_bytes: int, target: Any, operation: object) -> int:  # noq
     """Count the bytes added by copies: each may double the object, and thirty would fill the memory."""
     if not isinstance(operation, Mapping) or operation.get("op") != "copy":
         return copied_bytes
-    copied_bytes += len(msgspec.json.encode(jsonpointer.resolve_pointer(target, operation["from"])))
+    source = jsonpointer.resolve_pointer(target, operation["from"])
+    if isinstance(source, dict | list) and not is_within(source, VALUES_MAX):
+        raise _RefusedOperation(f"a copy has more than {VALUES_MAX} values")
+    copied_bytes += len(msgspec.json.encode(source))
     if copied_bytes > _COPIED_BYTES_MAX:
         raise _RefusedOperation(f"copies make more than {_COPIED_BYTES_MAX} bytes")
     return copied_bytes

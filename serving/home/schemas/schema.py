@@ -24,6 +24,7 @@ _TEXTS = {
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
     r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$": "a quantity, as 128Mi, 1Gi, 500m or 2"
 }
+_NESTING = (dict, list)
 # A sentinel that equals no value.
 _NOTHING = object()
 
@@ -44,6 +45,18 @@ def deep_copy(value: Any) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, list):
         return [deep_copy(child) for child in value]
     return value
+
+
+def is_within(value: Any, values_max: int) -> bool:  # noqa: ANN401 - JSON
+    """Whether a JSON value has at most so many values, members and elements at any depth; no more of them are looked at."""
+    waiting, left = [value], values_max
+    while waiting:
+        one = waiting.pop()
+        left -= len(one)
+        if left < 0:
+            return False
+        waiting += [child for child in (one.values() if isinstance(one, dict) else one) if type(child) in _NESTING]
+    return True
 
 
 def completed(schema: Schema, value: Any, old: Any = None) -> Any:  # noqa: ANN401 - JSON

@@ -10,6 +10,7 @@ reject patches of this type. Follows Kubernetes' "strategic merge patch" design
 """
 
 import functools
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ import msgspec
 from serving.cluster.kinds import Kind
 from serving.cluster.port import PatchType
 from serving.home.schemas.crds import builtin_schemas, resolved, schema_name
-from serving.home.schemas.patch import json_patch, merge_patch
+from serving.home.schemas.patch import check_values, json_patch, merge_patch
 from serving.home.schemas.schema import Schema
 from serving.model.errors import Invalid, UnsupportedMediaType
 from serving.model.objects import Object
@@ -27,6 +28,9 @@ _PATCH = "$patch"
 _RETAIN = "$retainKeys"
 _ORDER = "$setElementOrder/"
 _DELETE = "$deleteFromPrimitiveList/"
+
+# What a deleted element leaves until the list is written.
+_GONE = object()
 
 _Json = dict[str, Any]
 
@@ -107,7 +111,7 @@ def _touched(patch: Mapping[str, Any]) -> list[str]:
 
 
 def _retained(target: _Json, patch: Mapping[str, Any]) -> _Json:
-    keys = _list_of(patch, _RETAIN)
+    keys = {key for key in _list_of(patch, _RETAIN) if isinstance(key, str)}
     for name in _touched(patch):
         if name not in keys:
             raise Invalid(f"{name!r} is in a patch whose {_RETAIN} does not name it")
@@ -123,8 +127,7 @@ def _listed(name: str, before: object, patch: Mapping[str, Any], *, hint: Hint) 
         merged = _merged_list(kept, given or [], hint)
     else:
         return kept if given is None else list(given)
-    directives = [one for one in given or [] if isinstance(one, Mapping) and one.get(_PATCH) == "replace"]
-    order = _list_of(patch, _ORDER + name) or [one for one in given or [] if one not in directives]
+    order = _list_of(patch, _ORDER + name) or [one for one in given or [] if not _is_replace(one)]
     return _arranged(merged, order, kept, merge_key=hint.merge_key) if order else merged
 
 
@@ -136,24 +139,33 @@ def _list_of(patch: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def _union(before: Sequence[Any], removed: Sequence[Any], added: Sequence[Any]) -> list[Any]:
-    kept = [one for one in before if one not in removed]
-    return [*kept, *(one for number, one in enumerate(added) if one not in kept and one not in added[:number])]
+    gone = {_identity(one, "") for one in removed}
+    return list(dict.fromkeys([*(one for one in before if one not in gone), *(_identity(one, "") for one in added)]))
+
+
+def _is_replace(element: object) -> bool:
+    return isinstance(element, Mapping) and element.get(_PATCH) == "replace"
 
 
 def _merged_list(before: Sequence[Any], patch: Sequence[Any], hint: Hint) -> list[Any]:
-    elements = [one for one in patch if not (isinstance(one, Mapping) and one.get(_PATCH) == "replace")]
-    result = list(before) if len(elements) == len(patch) else []
+    elements = [one for one in patch if not _is_replace(one)]
+    result: list[Any] = list(before) if len(elements) == len(patch) else []
+    places: dict[object, list[int]] = {}
+    for at, one in enumerate(result):
+        places.setdefault(_identity(one, hint.merge_key), []).append(at)
     for element in elements:
         identity = _identity(element, hint.merge_key)
-        # Two elements may share a key, as ports 53/TCP and 53/UDP do: the patch applies to the first.
-        place = next((at for at, one in enumerate(result) if _identity(one, hint.merge_key) == identity), None)
         if element.get(_PATCH) == "delete":
-            result = [one for one in result if _identity(one, hint.merge_key) != identity]
-        elif place is None:
+            for at in places.pop(identity, ()):
+                result[at] = _GONE
+        elif identity not in places:
+            places[identity] = [len(result)]
             result.append(_merged({}, element, hint.below))
         else:
-            result[place] = _merged(result[place], element, hint.below)
-    return result
+            # Two elements may share a key, as ports 53/TCP and 53/UDP do: the patch applies to the first.
+            at = places[identity][0]
+            result[at] = _merged(result[at], element, hint.below)
+    return [one for one in result if one is not _GONE]
 
 
 def _identity(element: object, merge_key: str) -> object:
@@ -171,14 +183,14 @@ def _arranged(merged: Sequence[Any], order: Sequence[Any], before: Sequence[Any]
     places = {_identity(one, merge_key): place for place, one in enumerate(before)}
     named = [one for one in merged if _identity(one, merge_key) in wanted]
     named.sort(key=lambda one: wanted[_identity(one, merge_key)])
-    others = [one for one in merged if _identity(one, merge_key) not in wanted]
+    others = deque(one for one in merged if _identity(one, merge_key) not in wanted)
     if any(_identity(one, merge_key) not in places for one in others):
         raise Invalid(f"a strategic merge patch has an element that its {_ORDER.rstrip('/')} does not name")
     result: list[Any] = []
     for one in named:
         place = places.get(_identity(one, merge_key))
         while place is not None and others and places[_identity(others[0], merge_key)] < place:
-            result.append(others.pop(0))
+            result.append(others.popleft())
         result.append(one)
     return [*result, *others]
 
@@ -203,4 +215,5 @@ def patched(
         raise Invalid("the patch is nested too deep") from error
     if not isinstance(result, Mapping):
         raise Invalid("the patch does not leave an object")
+    check_values(result)
     return result

@@ -43,7 +43,7 @@ from serving.home.schemas.ownership.managers import (
     with_entries,
     without_nulls,
 )
-from serving.home.schemas.patch import same_json
+from serving.home.schemas.patch import check_values, same_json
 from serving.home.schemas.records import checked_metadata, decoded, read_metadata
 from serving.home.schemas.strategic import patched
 from serving.home.store.budgets import check_budgets
@@ -252,7 +252,9 @@ class MemoryCluster(Cluster):
         writer = self._writer(one.subresource)
 
         def change(old: Object) -> Mapping[str, Any]:
-            return after_apply(one.kind, old, given, writer=writer, force=one.force)
+            made = after_apply(one.kind, old, given, writer=writer, force=one.force)
+            check_values(made)
+            return made
 
         while True:
             try:

@@ -71,7 +71,8 @@ class Owners:
             self.suspects.add(this)
 
     def _unrelate(self, this: Reference, old: Stored | None) -> None:
-        for uid in old.owner_uids if old is not None else ():
+        # A client may name an owner twice.
+        for uid in set(old.owner_uids) if old is not None else ():
             dependents = self._dependents[uid]
             dependents.discard(this)
             if not dependents:

@@ -260,6 +260,24 @@ def test_pods_are_asked_while_none_is_ready() -> None:
     assert condition_values(status, "Ready")[1] == "Deploying"
 
 
+def test_an_evicted_pod_is_not_asked_for_the_images() -> None:
+    revision = a_revision()
+    name = revision["spec"]["containers"][0]["name"]
+    pods = [
+        a_pod(one, phase=phase, containerStatuses=[{"name": name, "imageID": f"r/a@sha256:{one}"}])
+        for one, phase in (("a-evicted", "Failed"), ("b-runs", "Running"), ("c-runs", "Running"))
+    ]
+    cache = knowing(
+        (kinds.REVISION, revision),
+        (kinds.DEPLOYMENT, a_deployment(revision, ready=2)),
+        (kinds.SERVICE, desired_private_service(revision)),
+        *((kinds.POD, pod) for pod in pods),
+    )
+    status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), kinds.REVISION)
+    (found,) = status["containerStatuses"]
+    assert found["imageDigest"] in {"r/a@sha256:b-runs", "r/a@sha256:c-runs"}
+
+
 def test_a_revision_that_is_not_the_newest_does_not_wait_for_traffic() -> None:
     newest = {**a_configuration(), "status": {"latestCreatedRevisionName": "hello-00002"}}
     cache = knowing((kinds.REVISION, a_revision()), (kinds.CONFIGURATION, newest))

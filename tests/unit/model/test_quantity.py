@@ -140,3 +140,10 @@ def test_what_is_not_written_or_cannot_be_read_is_unset() -> None:
 )
 def test_a_pod_needs_what_runs_at_once(containers: list[int], before: list[tuple[int, bool]], peak: int) -> None:
     assert pod_peak(containers, before, none=0, add=operator.add, larger=max) == peak
+
+
+@pytest.mark.parametrize("text", ["9" * 101, "0." + "1" * 5000])
+def test_a_quantity_of_more_than_a_hundred_characters_is_refused_and_not_repeated(text: str) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        quantity.parse_quantity(text)
+    assert len(str(caught.value)) < 300

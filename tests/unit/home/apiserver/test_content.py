@@ -11,6 +11,7 @@ from serving.home.apiserver.content import (
     check_yaml,
     decode_body,
     duplicate_fields,
+    json_response,
     wanted,
 )
 from serving.home.apiserver.requests import Fault
@@ -65,12 +66,22 @@ def test_a_body_may_be_yaml(content_type: str) -> None:
         (b"a: &x [1]\nb: *x", "application/yaml", 400),
         (b"a: !!python/object:os.system {}", "application/yaml", 400),
         (b"a: \xff", "application/yaml", 400),
-        (b"[" * 100_000, "application/json", 400),
+        (b"[" * 100_000, "application/json", 413),
         (b'{"a": ' + b"9" * 5_000 + b"}", "application/json", 400),
-        (b"[" * 100_000, "application/yaml", 400),
+        (b"[" * 100_000, "application/yaml", 413),
         (b"a: " + b"1:" * 100_000 + b"1", "application/yaml", 400),
         (b"a: 0x" + b"f" * 100_000, "application/yaml", 400),
         (b"- a\n" * YAML_EVENTS_MAX, "application/apply-patch+yaml", 413),
+        (b"[" + b"[]," * 70_000 + b"[]]", "application/json", 413),
+        (b'{"a":[' + b'{"b":""},' * 10_000 + b"{}]}", "application/json", 413),
+        (b'{"a":[' + b'"",' * 20_000 + b'""]}', "application/json", 413),
+        (b'{"a":[' + b'"",' * 20_000 + b'""]}', "application/apply-patch+yaml", 413),
+        (b'[{"a":1' + b"0" * 100 + b"}]", "application/json", 400),
+        (
+            b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap" + b"\x12\x00" * 20_001,
+            "application/vnd.kubernetes.protobuf",
+            413,
+        ),
         (b"{}", "text/plain", 415),
         (b"{}", "application/vnd.kubernetes.protobuf", 400),
     ],
@@ -79,6 +90,16 @@ def test_a_body_that_cannot_be_read_is_refused(data: bytes, content_type: str, c
     with pytest.raises(Fault) as caught:
         decode_body(data, content_type)
     assert caught.value.code == code
+
+
+def test_a_text_may_have_any_number_of_brackets_and_digits() -> None:
+    sent = {"data": {"a": '[{"' * 40_000, "b": "1" * 200}}
+    assert decode_body(msgspec.json.encode(sent), "application/json") == sent
+
+
+def test_warnings_are_fewer_than_headers_that_a_client_takes() -> None:
+    response = json_response({}, warnings=map(str, range(1000)))
+    assert len(response.headers.getall("Warning")) == 50
 
 
 def test_keys_of_yaml_are_texts_as_with_kubectl() -> None:
@@ -124,8 +145,8 @@ def test_no_event_of_yaml_is_read_after_the_one_too_many() -> None:
     assert (caught.value.code, read) == (413, YAML_EVENTS_MAX + 1)
 
 
-def test_json_of_any_length_may_come_as_yaml() -> None:
-    sent = {"items": [{"a": "1", "b": str(number)} for number in range(YAML_EVENTS_MAX)]}
+def test_json_may_be_longer_than_yaml_and_come_as_yaml() -> None:
+    sent = {"items": [{"a": "1", "b": str(number)} for number in range(YAML_EVENTS_MAX // 2)]}
     data = msgspec.json.encode(sent)
     assert decode_body(data, "application/apply-patch+yaml") == sent
     assert duplicate_fields(data.replace(b'"b":"0"', b'"a":"0"'), "application/apply-patch+yaml") == ["a"]

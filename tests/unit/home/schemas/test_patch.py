@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from serving.home.schemas.patch import JSON_OPERATIONS_MAX, json_patch, merge_patch, same_json
+from serving.home.schemas.patch import JSON_OPERATIONS_MAX, VALUES_MAX, check_values, json_patch, merge_patch, same_json
 from serving.model.errors import Invalid
 
 
@@ -115,13 +115,27 @@ def test_a_json_operation(target: Any, operation: dict[str, Any], result: Any) -
     ],
 )
 def test_an_operation_that_cannot_be_done_is_refused(operation: Any) -> None:  # noqa: ANN401 - JSON
-    with pytest.raises(Invalid, match="operation 0 of the JSON patch"):
+    with pytest.raises(Invalid, match="operation 0 of the JSON patch|a path of a JSON patch"):
         json_patch({"a": [1, 2], "s": "text", "o": {"inside": 1}}, [operation])
 
 
 def test_a_patch_of_too_many_operations_is_refused() -> None:
     with pytest.raises(Invalid, match="at most"):
         json_patch({}, [{"op": "test", "path": "", "value": {}}] * (JSON_OPERATIONS_MAX + 1))
+
+
+@pytest.mark.parametrize("operation", [{"path": "/a" * 101}, {"path": "/", "from": "/" + "a" * 2048}])
+def test_a_path_that_leads_too_deep_is_refused(operation: dict[str, str]) -> None:
+    with pytest.raises(Invalid, match="2048 characters and 100 parts"):
+        json_patch({}, [{"op": "move", **operation}])
+
+
+def test_an_object_has_a_maximum_of_values_and_no_more_are_looked_at() -> None:
+    check_values({"a": [[1] * (VALUES_MAX - 2)]})
+    with pytest.raises(Invalid, match="at most 20000 values"):
+        check_values({"a": [[1] * VALUES_MAX]})
+    with pytest.raises(Invalid, match="a copy has more than"):
+        json_patch({"a": [1] * (VALUES_MAX + 1)}, [{"op": "copy", "from": "/a", "path": "/b"}])
 
 
 def test_copies_that_double_the_object_are_refused_before_they_fill_the_memory() -> None:

@@ -1,6 +1,7 @@
 """The store's own promises; the port's contract is in tests/conformance/cluster."""
 
 import asyncio
+import contextlib
 import random
 from typing import Any
 
@@ -392,3 +393,21 @@ async def test_a_restored_pod_is_the_same_one() -> None:
     assert earlier.items() <= restored.items()
     # As from a process before 0.2.0.
     assert (await cluster.restore(POD, {**pod, "metadata": {"name": "two"}}))["metadata"]["uid"]
+
+
+async def test_an_object_that_names_an_owner_twice_can_be_deleted() -> None:
+    cluster = MemoryCluster()
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "u"}
+    await cluster.create(CONFIG_MAP, {"metadata": {"name": "one", "ownerReferences": [owner, owner]}})
+    await cluster.delete(CONFIG_MAP, "default", "one")
+    with pytest.raises(NotFound):
+        await cluster.get(CONFIG_MAP, "default", "one")
+
+
+async def test_an_object_does_not_grow_beyond_its_values_by_patches() -> None:
+    cluster = MemoryCluster()
+    await cluster.create(CONFIG_MAP, config_map())
+    for part in range(3):
+        patch = {"data": {f"{part}-{number}": "" for number in range(9_000)}}
+        with pytest.raises(Invalid, match="at most 20000 values") if part > 1 else contextlib.nullcontext():
+            await cluster.patch(CONFIG_MAP, "default", "one", patch=patch, patch_type=PatchType.MERGE)

@@ -41,7 +41,7 @@ PROCESS = Kind(
     name="process",
     server=f"exec {sys.executable} {HELLO}",
     slow_server=f"exec {sys.executable} {HELLO}",
-    slow_path="/sleep/1",
+    slow_path="/sleep/4",
     greedy_server=f"exec {sys.executable} -c '{_GREEDY_PROCESS}'",
     adds=frozenset(),
 )

@@ -421,7 +421,7 @@ async def test_a_deleted_pod_answers_requests_in_flight_and_then_ends(stage: Sta
     await stage.start(stage.kind.slow_server)
     pod = await stage.ready()
     asked = asyncio.create_task(stage.machine.get(pod, stage.kind.slow_path))
-    await until_busy(pod["status"]["podIP"])
+    await until_busy(stage, pod["status"]["podIP"])
     process, folder = stage.process, stage.folder
     await stage.delete()
     assert (await asked)[0] == 200
@@ -569,15 +569,15 @@ def quota_of(process: int) -> str:
     return ""
 
 
-async def until_busy(address: str) -> None:
+async def until_busy(stage: Stage, address: str) -> None:
     """Wait until the queue-proxy has a request in flight."""
-    while "queueproxy_requests_inside 1" not in await metrics_of(address):  # noqa: ASYNC110 - there is no event for it
-        await asyncio.sleep(0.01)
+    await until(lambda: has_request(stage.name, address))
 
 
-async def metrics_of(address: str) -> str:
+async def has_request(pod: str, address: str) -> bool:
     reader, writer = await asyncio.open_connection(address, 8022)
-    writer.write(f"GET /metrics HTTP/1.1\r\nHost: h\r\n{secret_line('p')}Connection: close\r\n\r\n".encode())
+    writer.write(f"GET /metrics HTTP/1.1\r\nHost: h\r\n{secret_line(pod)}Connection: close\r\n\r\n".encode())
     text = (await reader.read()).decode()
     writer.close()
-    return text
+    assert text.startswith("HTTP/1.1 200"), text
+    return "queueproxy_requests_inside 1" in text

@@ -41,6 +41,7 @@ class Pod:
         self.done: asyncio.Task[None]
         self.ready_reader = ready_reader
         self.is_in_process = False
+        self.secret = SECRET
 
     async def client(self, address: tuple[str, int] | None = None) -> Link:
         link = await Link.to(address or self.requests)
@@ -60,9 +61,8 @@ class Pod:
     async def inside(self, count: int) -> None:
         """Wait until so many requests are in flight."""
         async with asyncio.timeout(60):
-            while (
-                b"queueproxy_requests_inside %d\n" % count not in (await self.get_admin(get(b"/metrics", BELIEVED)))[1]
-            ):
+            asked = get(b"/metrics", b"K-Pod-Secret: %b\r\n" % self.secret.encode())
+            while b"queueproxy_requests_inside %d\n" % count not in (await self.get_admin(asked))[1]:
                 pass
 
     async def pushed(self) -> list[dict[str, bool]]:
@@ -89,6 +89,7 @@ async def forwarding(
     async with backed(script) as app, _staged(app.address, readiness, url, knobs) as (running, plain, sockets):
         spec = msgspec.structs.replace(plain, **more)
         running.app = app
+        running.secret = spec.secret
         sockets[0].close()
         running.done = asyncio.create_task(main.serve(spec, running.stop))
         async with _ended(running):

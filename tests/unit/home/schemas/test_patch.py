@@ -115,7 +115,7 @@ def test_a_json_operation(target: Any, operation: dict[str, Any], result: Any) -
     ],
 )
 def test_an_operation_that_cannot_be_done_is_refused(operation: Any) -> None:  # noqa: ANN401 - JSON
-    with pytest.raises(Invalid, match="operation 0 of the JSON patch|a path of a JSON patch"):
+    with pytest.raises(Invalid, match=r"operation 0 of the JSON patch|a path of a JSON patch"):
         json_patch({"a": [1, 2], "s": "text", "o": {"inside": 1}}, [operation])
 
 

@@ -11,14 +11,14 @@ from tests.integration.image_stage import app_image, needs_containers
 CALLER = """mkdir -p /tmp/cgi-bin
 printf '#!/bin/sh\\nprintf "Content-Type: text/plain\\\\r\\\\n\\\\r\\\\n"\\nwget -qO- "http://$QUERY_STRING"\\n' > /tmp/cgi-bin/call
 chmod 755 /tmp/cgi-bin/call
-exec httpd -f -p $$PORT -h /tmp
-""".replace("$$", "$")
+exec httpd -f -p $PORT -h /tmp
+"""
 COMPOSE = {
     "services": {
-        "api": {"image": "test.local/web:1", "environment": {"TARGET": "first"}, "expose": ["8088"]},
+        "api": {"image": "test.local/web:1", "environment": {"TARGET": "${WHICH:-none}"}, "expose": ["8088"]},
         "web": {
             "image": "test.local/web:1",
-            "entrypoint": ["/bin/sh", "-c", CALLER],
+            "entrypoint": ["/bin/sh", "-c", CALLER.replace("$", "$$")],
             "ports": ["9000:80"],
             "depends_on": ["api"],
         },
@@ -33,6 +33,7 @@ def test_services_of_a_compose_file_call_each_other_by_name(tmp_path: Path) -> N
     """Starts a system and four containers: two services in each of two namespaces, whose names must not mix."""
     app_image(tmp_path / "web.tar")
     (tmp_path / "compose.yaml").write_text(yaml.safe_dump(COMPOSE))
+    (tmp_path / ".env").write_text("WHICH=first\n")
     with staged(tmp_path / "state") as serving:
         serving("image", "import", str(tmp_path / "web.tar"))
         manifests = serving("convert", str(tmp_path / "compose.yaml")).stdout

@@ -55,6 +55,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "rollout checks": (560, 4),
     "cost": (180, 1),
     "requests that leave a lost node": (25, 0),
+    "variables of compose files": (175, 1),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

@@ -5,7 +5,7 @@ Follows the Compose Specification (github.com/compose-spec/compose-spec): its pa
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,9 @@ def is_compose(document: object) -> bool:
 
 
 def from_compose(document: Mapping[str, Any], *, folder: Path, environment: Mapping[str, str]) -> Converted:
-    """A Knative Service for each service. ``folder`` is that of the file; ``environment`` has build arguments without a value.
+    """A Knative Service for each service.
+
+    ``folder`` is that of the file; ``environment`` has variables and build arguments without a value.
 
     Raises:
         InvalidValue: for a part that cannot be converted.
@@ -51,7 +53,7 @@ def from_compose(document: Mapping[str, Any], *, folder: Path, environment: Mapp
             raise InvalidValue(text=f"services.{name}", expected="a mapping, as the Compose Specification has it")
         if _name(name) != name:
             found.notes.append(f"{name}: it is called {_name(name)} here, by other services too")
-        manifest, container = _service(_name(name), service, found.notes)
+        manifest, container = _service(_name(name), service, found.notes, outside=environment)
         found.manifests.append(manifest)
         if service.get("build"):
             build = _build(_name(name), service["build"], found.notes, folder=folder, environment=environment)
@@ -66,7 +68,9 @@ def _name(name: object) -> str:
     return str(name).replace("_", "-").lower()
 
 
-def _service(name: str, service: Mapping[str, Any], notes: list[str]) -> tuple[Object, Object]:
+def _service(
+    name: str, service: Mapping[str, Any], notes: list[str], *, outside: Mapping[str, str]
+) -> tuple[Object, Object]:
     """A Service, and its container."""
     container: Object = {"image": service.get("image") or name}
     for field, key in (("entrypoint", "command"), ("command", "args")):
@@ -74,7 +78,7 @@ def _service(name: str, service: Mapping[str, Any], notes: list[str]) -> tuple[O
             container[key] = _words(service[field])
     if service.get("working_dir"):
         container["workingDir"] = service["working_dir"]
-    environment = _environment(service.get("environment") or {}, name, notes)
+    environment = _environment(_pairs(service.get("environment") or {}, "variables", outside), name, notes)
     if environment:
         container["env"] = environment
     ports = [_port(one) for one in service.get("ports") or service.get("expose") or ()]
@@ -114,20 +118,20 @@ def _build(name: str, build: object, notes: list[str], *, folder: Path, environm
         name=name,
         folder=where,
         file=where / str(given["dockerfile"]) if given.get("dockerfile") else None,
-        arguments=_arguments(given.get("args") or {}, environment),
+        arguments=_pairs(given.get("args") or {}, "build arguments", environment),
         target=str(given.get("target") or ""),
     )
 
 
-def _arguments(given: object, environment: Mapping[str, str]) -> dict[str, str]:
-    """Build arguments; one without a value has that of the environment, or is left out."""
+def _pairs(given: object, what: str, outside: Mapping[str, str]) -> dict[str, str]:
+    """Names with values; one without a value has that of the environment outside, or is left out."""
     if not isinstance(given, (dict, list)):
-        raise InvalidValue(text=str(given), expected="a mapping or a list of build arguments, as in [VERSION=1]")
+        raise InvalidValue(text=str(given), expected=f"a mapping or a list of {what}, as in [VERSION=1]")
     if isinstance(given, dict):
         pairs = {str(key): None if value is None else _text(value) for key, value in given.items()}
     else:
         pairs = {key: value if sign else None for key, sign, value in (str(one).partition("=") for one in given)}
-    found = {key: environment.get(key) if value is None else value for key, value in pairs.items()}
+    found = {key: outside.get(key) if value is None else value for key, value in pairs.items()}
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -135,19 +139,10 @@ def _words(command: object) -> list[str]:
     return [str(one) for one in command] if isinstance(command, list) else shlex.split(str(command))
 
 
-def _environment(given: Mapping[str, object] | Sequence[str], name: str, notes: list[str]) -> list[Object]:
-    pairs = (
-        given.items()
-        if isinstance(given, Mapping)
-        else ((key, value) for key, _, value in (one.partition("=") for one in given))
-    )
-    found: list[Object] = []
-    for key, value in pairs:
-        if key == "PORT":
-            notes.append(f"{name}: PORT is left out: each pod gets its own")
-        else:
-            found.append({"name": key, "value": "" if value is None else _text(value)})
-    return found
+def _environment(variables: Mapping[str, str], name: str, notes: list[str]) -> list[Object]:
+    if "PORT" in variables:
+        notes.append(f"{name}: PORT is left out: each pod gets its own")
+    return [{"name": key, "value": value} for key, value in variables.items() if key != "PORT"]
 
 
 def _text(value: object) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from serving.cli.client.api import ApiClient, fail_usage
+from serving.cli.services.interpolation import Interpolation
 from serving.model.errors import InvalidValue, Problem, SettingsError
 from serving.model.objects import Object, is_dns_label
 from serving.model.quantity import parse_bytes, parse_millicores
@@ -109,23 +110,18 @@ def taken_variables(given: dict[str, Any]) -> tuple[dict[str, str], dict[str, Ob
     return values, secrets
 
 
-def read_env_file(path: Path) -> dict[str, str]:
-    """The variables of a file as .env, quotes removed. Raises ``SettingsError`` with each wrong line."""
+def read_env_file(path: Path, interpolation: Interpolation | None = None) -> dict[str, str]:
+    """The variables of a file as .env, quotes removed. Raises ``SettingsError`` with each wrong line.
+
+    With an interpolation the file is read as by compose: variables are inserted, and defined there too; a name may come again,
+    or without a value, which then is that of the environment.
+    """
     # Only with an env file: the parser is a package of its own.
     import io  # noqa: PLC0415 - as above
 
     from dotenv.parser import parse_stream  # noqa: PLC0415 - as above
 
-    with path.open("rb") as file:
-        content = file.read(_ENV_FILE_MAX_BYTES + 1)
-    if len(content) > _ENV_FILE_MAX_BYTES:
-        expected = f"at most {_ENV_FILE_MAX_BYTES:,} bytes of variables; mount a Secret or ConfigMap as a file"
-        raise SettingsError([Problem(where=str(path), what="too large", expected=expected)])
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        problem = Problem(where=str(path), what=f"byte {error.start} is not UTF-8", expected="a text file")
-        raise SettingsError([problem]) from None
+    text = _text_of(path)
     lines: dict[str, int] = {}
     values: dict[str, str] = {}
     problems: list[Problem] = []
@@ -134,18 +130,41 @@ def read_env_file(path: Path) -> dict[str, str]:
         # Empty lines before a variable belong to it.
         line = binding.original.line + written[: len(written) - len(written.lstrip())].count("\n")
         where = f"{path}:{line}"
+        if interpolation and name is not None and value is None and not binding.error:
+            continue
         if binding.error or (name is not None and (value is None or "\0" in name + value)):
             shown = repr(written.strip()[:40])
             problems.append(Problem(where=where, what=shown, expected="NAME=VALUE, a comment or an empty line"))
-        elif name in lines:
+        elif name in lines and interpolation is None:
             problems.append(
                 Problem(where=where, what=f"{name} again", expected=f"each name once; line {lines[name]} has it")
             )
         elif name is not None and value is not None:
             lines[name], values[name] = line, value
+            if interpolation is not None:
+                quote = written.partition("=")[2].lstrip()[:1]
+                # The parser leaves an escaped dollar sign as it is.
+                given = value.replace("\\$", "$$") if quote == '"' else value
+                try:
+                    interpolation.define(name, given, is_literal=quote == "'")
+                except InvalidValue as error:
+                    problems.append(Problem(where=where, what=repr(error.text), expected=error.expected))
     if problems:
         raise SettingsError(problems)
     return values
+
+
+def _text_of(path: Path) -> str:
+    with path.open("rb") as file:
+        content = file.read(_ENV_FILE_MAX_BYTES + 1)
+    if len(content) > _ENV_FILE_MAX_BYTES:
+        expected = f"at most {_ENV_FILE_MAX_BYTES:,} bytes of variables; mount a Secret or ConfigMap as a file"
+        raise SettingsError([Problem(where=str(path), what="too large", expected=expected)])
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        problem = Problem(where=str(path), what=f"byte {error.start} is not UTF-8", expected="a text file")
+        raise SettingsError([problem]) from None
 
 
 def secrets_of(texts: Iterable[str]) -> dict[str, Object]:

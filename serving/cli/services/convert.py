@@ -12,10 +12,12 @@ import yaml
 from serving.cli.client.api import fail, fail_usage, state_option
 from serving.cli.client.output import Progress, print_aside
 from serving.cli.services.compose import Converted, from_compose, is_compose
+from serving.cli.services.containeroptions import read_env_file
+from serving.cli.services.interpolation import Interpolation
 from serving.cluster.kinds import DOMAIN_MAPPING, SCALING_POLICY
 from serving.home.images.store import ImageStore, ImageUnavailable, build_image
 from serving.home.state import StateFolder, default_state_path
-from serving.model.errors import InvalidValue
+from serving.model.errors import InvalidValue, SettingsError
 from serving.model.knative import AUTOSCALING_GROUP, SERVING_API_VERSION
 from serving.model.objects import Object, name_of, namespace_of, nested
 
@@ -208,7 +210,7 @@ def convert(*, files: tuple[str, ...], is_building: bool, state_path: Path | Non
     """
     try:
         found = _converted([(file, document) for file in files for document in _documents(file)])
-    except InvalidValue as error:
+    except (InvalidValue, SettingsError) as error:
         fail_usage(str(error))
     if not found.manifests:
         fail_usage(
@@ -244,10 +246,27 @@ def _converted(documents: Sequence[tuple[str, Any]]) -> Converted:
     found = Converted()
     for file, document in documents:
         if is_compose(document):
-            folder = Path() if file == _STDIN else Path(file).parent
-            _add(found, from_compose(document, folder=folder.absolute(), environment=os.environ))
+            _add(found, _converted_compose(file, document))
     if any(one.get("kind") in ROUTE_KINDS for _, one in documents):
         _add(found, from_keda([one for _, one in documents]))
+    return found
+
+
+def _converted_compose(file: str, document: Mapping[str, Any]) -> Converted:
+    """Convert a compose file, with variables of the environment and of .env beside it."""
+    folder = Path() if file == _STDIN else Path(file).parent
+    interpolation = Interpolation(os.environ)
+    # A folder of this name is a virtual environment.
+    if (folder / ".env").is_file():
+        read_env_file(folder / ".env", interpolation)
+    services = interpolation.services(document["services"], f"{file}: services")
+    found = from_compose(
+        {**document, "services": services}, folder=folder.absolute(), environment=interpolation.variables
+    )
+    unset = sorted(interpolation.unset)
+    if unset:
+        hint = f"$${unset[0]} leaves ${unset[0]} to the container"
+        found.notes.append(f"{file}: without a value, so empty: {', '.join(unset)}; {hint}")
     return found
 
 

@@ -18,7 +18,7 @@ services:
     image: example.com/web:1
     build: .
     command: python app.py --port 80
-    environment: [MODE=fast, EMPTY]
+    environment: [MODE=fast, EMPTY=, FROM_HERE, GONE]
     ports: ["8080:80", {target: 81}]
     depends_on: [cache_db]
     healthcheck: {test: [CMD, "true"]}
@@ -83,7 +83,11 @@ def test_each_service_of_a_compose_file_is_a_service(tmp_path: Path) -> None:
     assert container(web) == {
         "image": "example.com/web:1",
         "args": ["python", "app.py", "--port", "80"],
-        "env": [{"name": "MODE", "value": "fast"}, {"name": "EMPTY", "value": ""}],
+        "env": [
+            {"name": "MODE", "value": "fast"},
+            {"name": "EMPTY", "value": ""},
+            {"name": "FROM_HERE", "value": "yes"},
+        ],
         "ports": [{"containerPort": 80}],
         "resources": {"limits": {"cpu": "0.5", "memory": "512Mi"}},
     }
@@ -149,11 +153,57 @@ def test_without_a_builder_that_works_one_line_says_what_to_install(
         ("services: {web: {build: {dockerfile_inline: FROM scratch}}}", "dockerfile_inline"),
         ("services: {web: {build: 'https://example.com/a.git'}}", "clone it first"),
         ("services: {'a b': {build: .}}", "an image's name"),
+        ("services: {web: {environment: 5}}", "a mapping or a list of variables"),
+        ("services: {web: {image: '${A'}}", "compose.yaml: services.web.image: '${A'; expected closed by a brace"),
+        (
+            "services: {web: {labels: [a, '${A:?set it}']}}",
+            "compose.yaml: services.web.labels[1]: '$A'; expected a variable",
+        ),
     ],
 )
 def test_a_service_that_cannot_be_converted_is_named(tmp_path: Path, text: str, said: str) -> None:
     _, done = converted(tmp_path, text, code=2)
     assert said in done.stderr
+
+
+def test_variables_come_from_the_environment_and_a_file_that_it_overrides(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text(
+        """FROM_HERE=no
+TAG=1
+TAG='2$TAG'  # a later line replaces an earlier one
+export HOST="${FROM_HERE}.$TAG.\\$x"
+WITHOUT_VALUE
+"""
+    )
+    text = """
+x-common: &common {LEVEL: "${LEVEL:-info}", HOST: $HOST}
+services:
+  web: {image: "web:${TAG}", environment: *common, ports: ["${OUT:-80}:${IN-8080}"], command: run $$PORT $MISSING}
+  api: {image: api, environment: *common, expose: ["81"]}
+"""
+    (web, api), done = converted(tmp_path, text)
+    env = [{"name": "LEVEL", "value": "info"}, {"name": "HOST", "value": "yes.2$TAG.$x"}]
+    assert container(web) == {
+        "image": "web:2$TAG",
+        "args": ["run", "$PORT"],
+        "env": env,
+        "ports": [{"containerPort": 8080}],
+    }
+    assert container(api)["env"] == env
+    assert "compose.yaml: without a value, so empty: MISSING; $$MISSING leaves $MISSING" in done.stderr
+
+
+def test_wrong_lines_of_the_file_of_variables_are_named(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("A=1\nB=${A\nfoo bar\n")
+    _, done = converted(tmp_path, "services: {web: {image: web}}", code=2)
+    assert f"{tmp_path}/.env:2: '${{A'; expected closed by a brace" in done.stderr
+    assert f"{tmp_path}/.env:3: 'foo bar'; expected NAME=VALUE" in done.stderr
+
+
+def test_a_virtual_environment_of_that_name_is_no_file_of_variables(tmp_path: Path) -> None:
+    (tmp_path / ".env").mkdir()
+    (web,), _ = converted(tmp_path, "services: {web: {image: web}}")
+    assert container(web) == {"image": "web"}
 
 
 def _works(builder: str) -> bool:

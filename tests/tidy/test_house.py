@@ -56,6 +56,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "cost": (180, 1),
     "requests that leave a lost node": (25, 0),
     "variables of compose files": (175, 1),
+    "bug reports without copies of values": (15, 0),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

@@ -17,9 +17,9 @@ from serving.cli.services.waiting import until_ready
 from serving.cluster.kinds import NAMESPACE, SERVING_SERVICE
 from serving.home.schemas.patch import same_json
 from serving.model.errors import SettingsError
+from serving.model.knative import LAST_APPLIED_ANNOTATION
 from serving.model.objects import Object, nested
 
-LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _SHOWN_LENGTH_MAX = 60
 # Fields that the server maintains; they are no part of what the user applied.
 _SERVERS_OWN = {"resourceVersion", "generation", "uid", "creationTimestamp", "managedFields", "selfLink"}
@@ -37,17 +37,19 @@ def with_last_applied(body: Object) -> Object:
     """The manifest with a copy of itself in its annotation, as ``kubectl apply`` sends it."""
     # Fields of an export belong to the object from which it was made.
     metadata = {key: value for key, value in (body.get("metadata") or {}).items() if key not in _SERVERS_OWN}
-    annotations = {key: text for key, text in (metadata.get("annotations") or {}).items() if key != LAST_APPLIED}
+    annotations = {
+        key: text for key, text in (metadata.get("annotations") or {}).items() if key != LAST_APPLIED_ANNOTATION
+    }
     plain = {**body, "metadata": {**metadata, "annotations": annotations} if annotations else _without(metadata)}
     plain.pop("status", None)
     text = json.dumps(plain, sort_keys=True, separators=(",", ":")) + "\n"
-    return {**plain, "metadata": {**metadata, "annotations": {**annotations, LAST_APPLIED: text}}}
+    return {**plain, "metadata": {**metadata, "annotations": {**annotations, LAST_APPLIED_ANNOTATION: text}}}
 
 
 def patch_between(wanted: Object, live: Object) -> Object:
     """The JSON merge patch from ``live`` to ``wanted`` (from ``with_last_applied``); {} without changes."""
     try:
-        last = json.loads(((live.get("metadata") or {}).get("annotations") or {}).get(LAST_APPLIED, "{}"))
+        last = json.loads(((live.get("metadata") or {}).get("annotations") or {}).get(LAST_APPLIED_ANNOTATION, "{}"))
     except (ValueError, AttributeError):
         # Not written by an apply, so nothing is known to have been applied.
         last = {}
@@ -60,7 +62,7 @@ def changed_fields(before: Object, after: Object) -> list[str]:
     return [
         f"{path}: {_shown(old)} → {_shown(new)}"
         for path, old, new in _differences(before, after, "")
-        if not path.startswith("status") and LAST_APPLIED not in path and not _is_servers_own(path)
+        if not path.startswith("status") and LAST_APPLIED_ANNOTATION not in path and not _is_servers_own(path)
     ]
 
 

@@ -19,12 +19,15 @@ from serving.cli.client.api import ApiClient, fail, state_option
 from serving.cli.client.resources import path_of
 from serving.cluster.kinds import KINDS, SECRET
 from serving.home.state import StateFolder, default_state_path
+from serving.model.knative import LAST_APPLIED_ANNOTATION
 
 # The end of each log: days of a calm system, minutes of a bad one.
 _LOG_BYTES = 2 * 2**20
 _REMOVED = "<removed>"
 # Shorter ones are in other words by chance.
 _SECRET_CHARACTERS_MIN = 6
+# Parts of an object that repeat others, values included.
+_COPIES = frozenset({"managedFields", LAST_APPLIED_ANNOTATION})
 _COMMANDS = {
     "version.json": ("version", "--client", "-o", "json"),
     "status.json": ("status", "-o", "json"),
@@ -34,6 +37,9 @@ _COMMANDS = {
 _NAMED = re.compile(
     r"""(?i)((?:password|passwd|secret|token|api[_-]?key|authorization)["']?\s*[=:]\s*["']?(?:bearer\s+|basic\s+)?)[^\s"',;&}]+"""
 )
+# An option of a command line, whose value is the next word.
+_OPTION = re.compile(r"""(?i)(--[\w-]*(?:password|passwd|secret|token|api[_-]?key)["']?[\s,]+["']?)(?!-)[^\s"',;&}]+""")
+_URL_PASSWORD = re.compile(r"""(://[^\s/:@"']*:)[^\s/@"']+(?=@)""")
 _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
 
 
@@ -43,7 +49,7 @@ _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE
 def bundle(*, file: Path, state_path: Path | None) -> None:
     """Write FILE (.tar.gz) for a bug report: checks, versions, settings with their origin, objects, decisions, logs.
 
-    Secrets, values of environment variables and logs of pods are not in it. Look into it before you publish it: a command line
+    Secrets, values of environment variables and ConfigMaps, and logs of pods are not in it. Look into it before you publish it: a command line
     or a log may have what only you know to be secret.
     """
     state = StateFolder((state_path or default_state_path()).absolute())
@@ -66,19 +72,24 @@ def bundle(*, file: Path, state_path: Path | None) -> None:
 
 
 def redacted(text: str, secrets: list[str]) -> str:
-    """A text without the given secrets, private keys, and values that are named as secrets."""
+    """A text without the given secrets, private keys, passwords of URLs, and values that are named as secrets."""
     for secret in secrets:
         text = text.replace(secret, _REMOVED)
-    return _NAMED.sub(rf"\1{_REMOVED}", _PEM.sub(_REMOVED, text))
+    text = _PEM.sub(_REMOVED, text)
+    for pattern in (_NAMED, _OPTION, _URL_PASSWORD):
+        text = pattern.sub(rf"\1{_REMOVED}", text)
+    return text
 
 
 def without_values(found: Any) -> Any:  # noqa: ANN401 - JSON
-    """An object without the values of its environment variables."""
+    """An object without the values of its environment variables and, of a ConfigMap, its data. Settings have a file of their own."""
     if isinstance(found, list):
         return [without_values(one) for one in found]
     if not isinstance(found, dict):
         return found
-    kept = {key: without_values(value) for key, value in found.items() if key != "managedFields"}
+    kept = {key: without_values(value) for key, value in found.items() if key not in _COPIES}
+    if isinstance(kept.get("data"), dict):
+        kept["data"] = dict.fromkeys(kept["data"], _REMOVED)
     if isinstance(kept.get("env"), list):
         kept["env"] = [{**one, "value": _REMOVED} if "value" in one else one for one in kept["env"]]
     return kept

@@ -17,6 +17,7 @@ from serving.home.schemas.crds import resolved, schema_of
 from serving.home.schemas.ownership.fieldset import FieldSet, common, difference, paths, union, well_formed
 from serving.home.schemas.ownership.structure import Structure
 from serving.model.errors import ApplyConflict, Invalid, OwnedField
+from serving.model.knative import LAST_APPLIED_ANNOTATION
 from serving.model.objects import Object
 
 _BEFORE_FIRST_APPLY = "before-first-apply"
@@ -25,7 +26,6 @@ _ANCIENT = "ancient-changes"
 _UPDATE_ENTRIES_MAX = 10
 _METADATA = ("annotations", "finalizers", "generateName", "labels", "ownerReferences")
 _TYPE = ("apiVersion", "kind")
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 # Only kubectl's own apply keeps the annotation of its older form up to date.
 _KUBECTL = "kubectl"
 
@@ -154,9 +154,9 @@ def _assembled(live: Object, merged: Object, config: Object, *, manager: str) ->
         if (config.get("metadata") or {}).get(key):
             metadata[key] = config["metadata"][key]
     annotations = metadata.get("annotations") or {}
-    if manager == _KUBECTL and _LAST_APPLIED in annotations:
+    if manager == _KUBECTL and LAST_APPLIED_ANNOTATION in annotations:
         text = msgspec.json.encode(config).decode() + "\n"
-        metadata["annotations"] = {**annotations, _LAST_APPLIED: text}
+        metadata["annotations"] = {**annotations, LAST_APPLIED_ANNOTATION: text}
     rest = {key: live[key] for key in (*_TYPE, "status") if key in live}
     return {**rest, **merged, "metadata": metadata}
 
@@ -164,11 +164,11 @@ def _assembled(live: Object, merged: Object, config: Object, *, manager: str) ->
 def _last_applied(kind: Kind, live: Object, *, manager: str) -> FieldSet:
     """The fields unchanged since kubectl's client-side apply, to be taken over by its server-side apply."""
     annotations = live.get("metadata", {}).get("annotations") or {}
-    if manager != _KUBECTL or _LAST_APPLIED not in annotations:
+    if manager != _KUBECTL or LAST_APPLIED_ANNOTATION not in annotations:
         return {}
     structure = _structure(kind)
     try:
-        last = _content(kind, msgspec.json.decode(annotations[_LAST_APPLIED], type=dict[str, Any]), None)
+        last = _content(kind, msgspec.json.decode(annotations[LAST_APPLIED_ANNOTATION], type=dict[str, Any]), None)
         fields = structure.fields(last)
     except (msgspec.MsgspecError, Invalid):
         return {}

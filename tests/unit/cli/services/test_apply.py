@@ -1,7 +1,8 @@
 import json
 from typing import Any
 
-from serving.cli.services.apply import LAST_APPLIED, changed_fields, patch_between, with_last_applied
+from serving.cli.services.apply import changed_fields, patch_between, with_last_applied
+from serving.model.knative import LAST_APPLIED_ANNOTATION
 
 Json = dict[str, Any]
 
@@ -17,7 +18,7 @@ def live(applied: Json, **spec: object) -> Json:
 
 def test_what_is_applied_carries_itself_as_kubectl_writes_it() -> None:
     found = with_last_applied({**manifest(x=1), "status": {"y": 1}})
-    assert json.loads(found["metadata"]["annotations"][LAST_APPLIED]) == manifest(x=1)
+    assert json.loads(found["metadata"]["annotations"][LAST_APPLIED_ANNOTATION]) == manifest(x=1)
     assert "status" not in found
     assert with_last_applied(found) == found
 
@@ -37,7 +38,7 @@ def test_what_was_applied_and_is_not_wanted_goes_and_what_others_set_stays() -> 
     there = live(manifest(x=1, deep={"a": 1, "b": 2}), x=1, others=5, deep={"a": 1, "b": 2})
     patch = patch_between(wanted, there)
     assert patch["spec"] == {"x": None, "deep": {"a": None, "c": 3}}
-    assert list(patch["metadata"]["annotations"]) == [LAST_APPLIED]
+    assert list(patch["metadata"]["annotations"]) == [LAST_APPLIED_ANNOTATION]
 
 
 def test_lists_are_replaced_whole() -> None:
@@ -47,7 +48,7 @@ def test_lists_are_replaced_whole() -> None:
 
 def test_an_annotation_that_is_no_manifest_takes_nothing_away() -> None:
     for text in ("not JSON", "[]"):
-        there = {**manifest(x=1), "metadata": {"name": "a", "annotations": {LAST_APPLIED: text}}}
+        there = {**manifest(x=1), "metadata": {"name": "a", "annotations": {LAST_APPLIED_ANNOTATION: text}}}
         assert "spec" not in patch_between(with_last_applied({**manifest(), "spec": {}}), there)
 
 

@@ -23,6 +23,9 @@ SECRET = "hunter2hunter2"  # noqa: S105 - of the test
         ("run --password=open --verbose", "run --password=<removed> --verbose"),
         ("GET /?api_key=abc&page=2", "GET /?api_key=<removed>&page=2"),
         ("-----BEGIN PRIVATE KEY-----\nMII\n-----END PRIVATE KEY-----\n", "<removed>\n"),
+        ("run --db-password open --token-file --verbose", "run --db-password <removed> --token-file --verbose"),
+        ('["--token", "abc", "--port", "80"]', '["--token", "<removed>", "--port", "80"]'),
+        ("postgres://me:open@db/x http://a:80/b@c", "postgres://me:<removed>@db/x http://a:80/b@c"),
         ('{"event": "peer.met", "peer": 1}', '{"event": "peer.met", "peer": 1}'),
     ],
 )
@@ -34,6 +37,12 @@ def test_values_of_variables_are_replaced_and_references_stay() -> None:
     env = [{"name": "A", "value": "x"}, {"name": "B", "valueFrom": {"secretKeyRef": {"name": "db", "key": "p"}}}]
     found = without_values({"spec": [{"env": env}], "metadata": {"managedFields": [], "name": "one"}})
     assert found == {"spec": [{"env": [{"name": "A", "value": "<removed>"}, env[1]]}], "metadata": {"name": "one"}}
+
+
+def test_copies_of_values_are_left_out_and_those_of_config_maps_are_replaced() -> None:
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": SECRET, "a": "b"}
+    found = without_values({"metadata": {"annotations": annotations}, "data": {"key": SECRET}})
+    assert found == {"metadata": {"annotations": {"a": "b"}}, "data": {"key": "<removed>"}}
 
 
 async def test_a_stopped_system_is_bundled_without_what_its_secrets_hold(tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""The bug report of a running system, with secrets in all places where people put them."""
+
+import tarfile
+from pathlib import Path
+
+import yaml
+
+from tests.e2e.cli_stage import SAMPLE, staged
+
+PLANTED = "planted"
+MANIFESTS = [
+    {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db"}, "stringData": {"key": f"{PLANTED}-data"}},
+    {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "own"}, "data": {"conf": f"login {PLANTED}-conf"}},
+    {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Service",
+        "metadata": {"name": "app"},
+        "spec": {
+            "template": {
+                "metadata": {"annotations": {"serving.dev/command": f"{SAMPLE} --db=pg://me:{PLANTED}-url@db/x"}},
+                "spec": {"containers": [{"image": "app", "env": [{"name": "DSN", "value": f"{PLANTED}-env"}]}]},
+            }
+        },
+    },
+]
+
+
+def test_no_secret_of_a_running_system_is_in_its_bug_report(tmp_path: Path) -> None:
+    """Takes six seconds: it starts a whole system."""
+    file = tmp_path / "bundle.tar.gz"
+    with staged(tmp_path / "state") as serving:
+        serving("apply", "-f", "-", stdin=yaml.safe_dump_all(MANIFESTS))
+        secret = ("--secret", "KEY=db:key", "--access", "private", "-e", f"OWN={PLANTED}-option")
+        serving("deploy", "shy", str(tmp_path), "--no-snapshot", "--command", SAMPLE, *secret)
+        tokens = [
+            serving("token", "shy").stdout.strip(),
+            serving("token", "create", "bob", "--role", "view").stdout.split()[-1],
+        ]
+        serving("invoke", "shy", f"/?api_key={PLANTED}-query")
+        serving("bundle", str(file))
+    with tarfile.open(file) as archive:
+        found = {one.name: archive.extractfile(one) for one in archive.getmembers()}
+        texts = {name: content.read().decode() for name, content in found.items() if content is not None}
+    assert all(len(token) > 20 for token in tokens)
+    assert not [(name, word) for name, text in texts.items() for word in (PLANTED, *tokens) if word in text]
+    services = texts["serving-bundle/objects/services.serving.knative.dev.json"]
+    assert all(word in services for word in ('"app"', '"shy"', '"DSN"', "pg://me:<removed>@db/x"))
+    assert not [name for name in texts if "secrets" in name]

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -64,12 +64,12 @@ def environment_of(base: Path) -> dict[str, str]:
     return {name: value for name, value in given.items() if name not in {"KUBECONFIG", "VIRTUAL_ENV"}}
 
 
-def type_in(steps: list[Step], folder: Path, environment: dict[str, str]) -> None:
-    """Run the steps in a shell, one after the other."""
+def type_in(steps: list[Step], folder: Path, environment: dict[str, str], within: Sequence[str] = ()) -> None:
+    """Run the steps in a shell, one after the other; ``within`` begins the command of each shell."""
     assert steps
     for step in steps:
         done = subprocess.run(
-            ["/bin/sh", "-c", step.command],
+            [*within, "/bin/sh", "-c", step.command],
             cwd=folder,
             env=environment,
             capture_output=True,

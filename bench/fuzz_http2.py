@@ -202,15 +202,61 @@ def _frame(kind: int, payload: bytes, *, flags: int = 0, stream_id: int = 0) -> 
     return len(payload).to_bytes(3) + bytes([kind, flags]) + stream_id.to_bytes(4) + payload
 
 
+class _Meeting:
+    """A client's connection to a proxy, and the proxy's connections to an app."""
+
+    def __init__(self, server: HttpServer, handler: _Handler) -> None:
+        self.apps = _Apps(server.settings, now_s=server.clock())
+        server.pool = self.apps
+        self.handler = handler
+        self.transport = _Transport()
+        wiring = server._wiring(handler, "")  # noqa: SLF001 - as a listener does
+        peer = wiring.peer_at("127.0.0.1", is_tls=False)
+        self.session = Session(server, wiring, cast("Any", self.transport), peer=peer, address="127.0.0.1")
+
+    async def end(self) -> None:
+        """Lose all connections; every exchange that began must be finished."""
+        self.session.connection_lost(None)
+        for link in self.apps.links:
+            link.connection_lost(None)
+        self.apps.close()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert self.handler.begun == self.handler.finished, (self.handler.begun, self.handler.finished)
+        assert not self.session.engine.streams
+
+
+async def run_session(client: bytes, app: bytes, *, size: int) -> tuple[int, bool]:
+    """Run a connection with the bytes of both sides in pieces; the number of its requests, and whether we closed it."""
+    meeting = _Meeting(HttpServer(HttpSettings()), _Handler())
+    for at in range(0, len(client), size):
+        if not meeting.transport.closed:
+            meeting.session.data_received(client[at : at + size])
+    await asyncio.sleep(0)
+    for link in meeting.apps.links:
+        for at in range(0, len(app), size):
+            link.data_received(app[at : at + size])
+    found = meeting.handler.begun, meeting.transport.closed
+    await meeting.end()
+    return found
+
+
+def draw_session(seed: int, *, frames: int) -> tuple[bytes, bytes]:
+    """Legal bytes of a client, and of an app."""
+    dice = random.Random(seed)
+    client, app = (_Frames(dice, is_client=is_client, oddity=0.0) for is_client in (True, False))
+    settings = _frame(_SETTINGS, b"")
+    return (
+        PREFACE + settings + b"".join(client.draw() for _ in range(frames)),
+        settings + b"".join(app.draw() for _ in range(frames)),
+    )
+
+
 async def _one_connection(seed: int, server: HttpServer, handler: _Handler) -> int:
     """Run one client's connection; the frames that it and its apps have sent."""
     dice = random.Random(seed)
-    apps = _Apps(server.settings, now_s=server.clock())
-    server.pool = apps
-    wiring = server._wiring(handler, "")  # noqa: SLF001 - as a listener does
-    transport = _Transport()
-    peer = wiring.peer_at("127.0.0.1", is_tls=False)
-    session = Session(server, wiring, cast("Any", transport), peer=peer, address="127.0.0.1")
+    meeting = _Meeting(server, handler)
+    session, apps = meeting.session, meeting.apps
     session.data_received(PREFACE + _frame(_SETTINGS, b""))
     oddity = dice.choice((0.0, 0.002, 0.01, 0.2))
     of_client = _Frames(dice, is_client=True, oddity=oddity)
@@ -234,16 +280,9 @@ async def _one_connection(seed: int, server: HttpServer, handler: _Handler) -> i
             link.data_received(response)
             count += 1
         count += 1
-        if transport.closed:
+        if meeting.transport.closed:
             break
-    session.connection_lost(None)
-    for link in apps.links:
-        link.connection_lost(None)
-    apps.close()
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert handler.begun == handler.finished, (handler.begun, handler.finished)
-    assert not session.engine.streams
+    await meeting.end()
     return count
 
 

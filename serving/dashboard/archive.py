@@ -243,6 +243,6 @@ class Archive:
             raise
 
 
-def is_damaged(error: sqlite3.Error) -> bool:
-    """Whether a file is no database, or a broken one."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+def is_damaged(error: Exception) -> bool:
+    """Whether a file is no database, or a broken one, whose error may quote text that is not UTF-8."""
+    return isinstance(error, UnicodeDecodeError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED

@@ -106,7 +106,7 @@ class HistoryKeeper:
             return work(self._archive)
         except ArchiveNewerError as error:
             self._put_aside("newer", str(error))
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             if is_damaged(error):
                 self._put_aside("damaged", str(error))
             else:

@@ -11,14 +11,15 @@ import shutil
 import sqlite3
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from serving.home.state import SECRET_FILES, StateFolder
-from serving.home.store.migrations import check_reader, copy_of
-from serving.model.errors import JournalDamaged, ServingError
+from serving.home.store.migrations import SQLITE_DAMAGE, check_reader, copy_of
+from serving.model.errors import UNREADABLE, JournalDamaged, ServingError
 
 FORMAT = 1
 """Increase it when an older program would restore an archive wrongly."""
@@ -32,6 +33,8 @@ _IMAGES, _VOLUMES = "images", "volumes"
 _MODE = 0o1777
 _MANIFEST_BYTES_MAX = 64 * 2**10
 _PRIVATE_FOLDER = 0o700
+# What reading an archive raises: tarfile passes some errors of a damaged stream or header on as they are.
+_BROKEN = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, OverflowError)
 
 
 class BadBackup(ServingError):
@@ -116,7 +119,7 @@ def read_manifest(file: Path) -> BackupManifest:
             manifest = msgspec.json.decode(content.read(_MANIFEST_BYTES_MAX), type=BackupManifest)
     except FileNotFoundError as error:
         raise BadBackup(f"{file}: there is no such file") from error
-    except (tarfile.TarError, EOFError, OSError, msgspec.MsgspecError) as error:
+    except (*_BROKEN, *UNREADABLE) as error:
         raise BadBackup(f"{file} is no backup of serving: {error}") from error
     if manifest.format > FORMAT:
         raise BadBackup(
@@ -148,7 +151,7 @@ def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
                 if target.is_dir():
                     shutil.rmtree(target)
                 path.rename(target)
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except _BROKEN as error:
         raise BadBackup(f"{file} cannot be restored: {error}; {state.path} is as it was but for secrets") from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
@@ -183,7 +186,7 @@ def _check_journal(path: Path, file: Path) -> None:
         found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
     except JournalDamaged as error:
         raise BadBackup(f"{file}: its journal cannot be used: {error.detail}") from error
-    except sqlite3.Error as error:
+    except (sqlite3.Error, *SQLITE_DAMAGE) as error:
         raise BadBackup(f"{file}: its journal is damaged: {error}") from error
     finally:
         connection.close()

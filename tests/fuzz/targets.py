@@ -10,32 +10,50 @@ import functools
 import gzip
 import io
 import json
+import math
 import os
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jwt
 import msgspec
+from click.testing import CliRunner
 from multidict import MultiDict
 
+from bench.fuzz_http2 import draw_session, run_session
+from serving.activator.io.jwtcheck import BadToken, verify
+from serving.activator.io.jwtkeys import SigningKey
 from serving.activator.slots.messages import Ask, Frames, PeerHello, encode
+from serving.cli.services.convert import convert
+from serving.cli.services.manifests import read_manifests
 from serving.cluster.kinds import CONFIG_MAP, POD, SERVING_SERVICE
+from serving.dashboard.archive import Archive, ArchiveNewerError, history_steps
+from serving.dashboard.board import COLUMNS
+from serving.dashboard.marks import Mark
 from serving.home.admission.admission import admit
 from serving.home.apiserver.content import decode_body, duplicate_fields
 from serving.home.apiserver.portforward import SpdyCodec, SpdyError
 from serving.home.apiserver.requests import Fault, target_of
 from serving.home.apiserver.writing import Sent, create, patch
+from serving.home.backup import FORMAT, BackupManifest, BadBackup, restore_backup, write_backup
 from serving.home.images.archive import open_archive
 from serving.home.images.layers import LayerLimits, Unpacker
-from serving.home.store.journal import Journal
+from serving.home.state import StateFolder
+from serving.home.store.journal import Journal, JournalEntry
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import ClusterError, InvalidValue, JournalDamaged, NewerFormat
+from serving.home.store.repair import read_damaged
+from serving.model.accessrules import JwtRule
+from serving.model.errors import ClusterError, InvalidValue, JournalDamaged, NewerFormat, SettingsError
+from serving.model.identities import CallerIdentity
 from serving.model.objects import Object
+from serving.proxy.forwarding.phase import ExchangeOutcome
 from serving.proxy.http1.lines import BadHeaderLine
 from serving.proxy.http1.requesthead import RequestRefusal, read_request_head
 from serving.proxy.server.clienthello import BadClientHello, read_server_name
-from serving.scaling.scaler.replay import read_record
+from serving.queueproxy.gauges import read_gauges, read_page
+from serving.scaling.scaler.replay import again, otherwise, read_record
 from serving.wire.frames import (
     ActivatorStats,
     PodStat,
@@ -46,9 +64,12 @@ from serving.wire.frames import (
     encode_activator_stats,
     encode_pod_stat,
 )
+from serving.wire.tokens import caller_token, read_caller_token
 from tests.integration.image_stage import folder_of, oci_archive, tar_of
 from tests.property.test_clienthello import real
-from tests.unit.proxy.wires import Bench
+from tests.property.test_http_splits import DATE
+from tests.unit.proxy.wires import Bench, messages
+from tests.unit.scaling.scaler.test_replay import a_day
 
 CORPUS = Path(__file__).with_name("corpus")
 # In memory, where there is such a folder: a disk takes ten times as long.
@@ -89,6 +110,28 @@ _DIRECTIVES = _JSON(
     {"spec": {"containers": [{"name": "c", "$patch": "delete"}], "$setElementOrder/containers": [{"name": "c"}]}}
 ).encode()
 _YAML = b"apiVersion: v1\nkind: ConfigMap\nmetadata: &m {name: m}\ndata:\n  a: !!str 1\n  <<: {b: c}\n"
+_SCALARS = (
+    b"a: [!!int 1_0, !!float .5, !!bool on, !!timestamp 2001-12-14, !!binary YQ==, 0o14, 12:30:45, 0b1, 2001-12-14]\n"
+)
+_SESSION = draw_session(1, frames=12)
+_SECRET = b"a secret of thirty-two bytes and more"
+_CALLER = caller_token(_SECRET, CallerIdentity(namespace="n", account="a", service="s"), until_s=1e9)
+_RULE = JwtRule(issuer="i", audiences=("x",), claims=("sub",))
+_CLAIMS = {"iss": "i", "aud": "x", "sub": "ann", "exp": 1e9}
+_RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-A: b\r\n\r\nok"
+_EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+_CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: A\r\n\r\n2;x\r\nok\r\n0\r\nA: b\r\n\r\n"
+_METRICS = b'# TYPE a gauge\na{x="1",y="\\"}"} 3.0\na 4 1712345678000\nvllm:b\t1.5e-1\n'
+_COMPOSE = b"""services:
+  web:
+    image: ${IMAGE:-nginx}
+    ports: ["8080:80"]
+    environment: {A: b, C: 1}
+    deploy: {replicas: 2, resources: {limits: {cpus: "0.5", memory: 64M}}}
+    healthcheck: {test: [CMD, curl, localhost], interval: 5s}
+    volumes: ["data:/data"]
+volumes: {data: {}}
+"""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -117,6 +160,62 @@ def _connection(data: bytes) -> None:
     whole.send([data])
     pieces.send([data[at : at + 7] for at in range(0, len(data), 7)])
     assert whole.seen() == pieces.seen()
+
+
+def _response(data: bytes) -> None:
+    """What an app answers: whatever it is, its request ends once, and the client sees the same in any pieces."""
+    # After no byte at all the request is sent again, on another connection.
+    data = data or b"H"
+    found = []
+    for size in (len(data), 7):
+        bench = Bench()
+        bench.connection.data_received(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        for at in range(0, len(data), size):
+            if not bench.apps[0].is_closed:
+                bench.upstreams[0].data_received(data[at : at + size])
+        bench.upstreams[0].connection_lost(None)
+        (exchange,) = bench.finished
+        found.append((exchange.outcome, [(DATE.sub(b"", head), body) for head, body in messages(bench.client.written)]))
+    # Of a response that breaks off, the part that came before may have passed.
+    if found[0][0] is ExchangeOutcome.ANSWERED:
+        assert found[0] == found[1]
+
+
+def _http2(data: bytes, *, is_client: bool) -> None:
+    """A connection of a client, or of an app that answers one: each request ends, in any pieces."""
+    client, app = (data, b"") if is_client else (_SESSION[0], data)
+
+    async def both() -> None:
+        assert await run_session(client, app, size=len(data) or 1) == await run_session(client, app, size=7)
+
+    asyncio.run(both())
+
+
+def _gauges(data: bytes) -> None:
+    """A page of metrics, and the header, that an app gives to its queue-proxy."""
+    for found in (read_gauges(data), read_page(data, ["a", "vllm:b"])):
+        assert all(math.isfinite(value) for value in found.values())
+
+
+def _jwt(data: bytes) -> None:
+    """A token of a client: no change of a valid one proves anything else."""
+    try:
+        found = verify(
+            data.decode("latin-1"), _RULE, {"k": SigningKey(key=_SECRET, algorithms=frozenset({"HS256"}))}, at_s=0.0
+        )
+    except BadToken:
+        return
+    assert [one.value for one in found.lines] == [b"ann"]
+
+
+def _caller(data: bytes) -> None:
+    """A token of a calling pod: no change of a valid one names another."""
+    try:
+        assert read_caller_token(_SECRET, data.decode("latin-1"), now_s=0.0) == read_caller_token(
+            _SECRET, _CALLER, now_s=0.0
+        )
+    except InvalidValue:
+        return
 
 
 def _stats(data: bytes) -> None:
@@ -216,6 +315,8 @@ def _journal(data: bytes) -> None:
         with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_FOLDER) as name:
             path = Path(name) / "journal.db"
             path.write_bytes(data)
+            with contextlib.suppress(JournalDamaged, sqlite3.OperationalError):
+                read_damaged(path, now_s=0.0)
             try:
                 journal = Journal(path)
             except (JournalDamaged, NewerFormat, ClusterError):
@@ -230,11 +331,77 @@ def _journal(data: bytes) -> None:
     asyncio.run(replay())
 
 
+def _journal_row(data: bytes) -> None:
+    """An object in a journal that is whole otherwise."""
+
+    async def replay() -> None:
+        with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_FOLDER) as name:
+            path = Path(name) / "journal.db"
+            journal = Journal(path)
+            journal.write_now([JournalEntry(kind="configmaps", namespace="default", name="m", data=data)])
+            try:
+                cluster = MemoryCluster(journal)
+            except (JournalDamaged, NewerFormat, ClusterError):
+                await journal.close()
+                return
+            await cluster.close()
+
+    asyncio.run(replay())
+
+
 def _decision(data: bytes) -> None:
+    """A line of the decision log, decided again as it was and otherwise."""
     try:
-        read_record(data)
+        record = read_record(data)
+        again(record)
+        list(otherwise([record, record], {"max_scale": "3"}))
     except (InvalidValue, NewerFormat):
         return
+
+
+def _history(data: bytes) -> None:
+    """The dashboard's file: it is read, or named as damaged or newer."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_FOLDER) as name:
+        path = Path(name) / "history.db"
+        path.write_bytes(data)
+        try:
+            archive = Archive(path, history_steps(1.0), bytes_max=2**20)
+        except (sqlite3.Error, OSError, ArchiveNewerError, UnicodeDecodeError):
+            return
+        with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):
+            archive.roll(200.0)
+            msgspec.json.encode(archive.read("n/r", from_s=0.0, to_s=200.0, now_s=200.0))
+        archive.close()
+
+
+def _backup(data: bytes) -> None:
+    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_FOLDER) as name:
+        path, state = Path(name) / "b.tar.gz", StateFolder(Path(name) / "state")
+        path.write_bytes(data)
+        try:
+            restore_backup(path, state)
+        except BadBackup:
+            assert not state.journal.exists()
+        assert set(_names(name)) <= {"b.tar.gz", "state"}
+
+
+def _manifest_file(data: bytes) -> None:
+    """A file for ``serving apply``."""
+    with tempfile.NamedTemporaryFile(suffix=".yaml", dir=_FOLDER) as file:
+        file.write(data)
+        file.flush()
+        with contextlib.suppress(SettingsError):
+            read_manifests([file.name])
+
+
+def _compose_file(data: bytes) -> None:
+    """A file for ``serving convert``."""
+    with tempfile.NamedTemporaryFile(suffix=".yaml", dir=_FOLDER) as file:
+        file.write(data)
+        file.flush()
+        found = CliRunner().invoke(convert, [file.name])
+        if found.exception is not None and not isinstance(found.exception, SystemExit):
+            raise found.exception
 
 
 def _seed_journal() -> bytes:
@@ -275,6 +442,34 @@ def _seed_layers() -> Iterator[bytes]:
     yield gzip.compress(plain)
 
 
+def _seed_rows() -> Iterator[bytes]:
+    yield _JSON(
+        {**_MAP, "metadata": {"name": "m", "namespace": "default", "uid": "u", "resourceVersion": "5"}}
+    ).encode()
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "v", "controller": True}
+    yield _JSON({"metadata": {"name": "m", "namespace": "default", "uid": "u", "ownerReferences": [owner]}}).encode()
+
+
+def _seed_history() -> bytes:
+    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_FOLDER) as name:
+        path = Path(name) / "history.db"
+        archive = Archive(path, history_steps(1.0), bytes_max=2**20)
+        mark = Mark(key="n/r", at_s=10.0, kind="deploy", text="x")
+        for at_s in range(0, 180, 5):
+            archive.put(at_s, {"n/r": [1.0] * len(COLUMNS)}, [mark])
+        archive.close()
+        return path.read_bytes()
+
+
+def _seed_backup() -> bytes:
+    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_FOLDER) as name:
+        path, state = Path(name) / "b.tar.gz", StateFolder(Path(name))
+        state.key.write_bytes(b"key")
+        manifest = BackupManifest(format=FORMAT, version="0", created_s=0.0)
+        write_backup(path, state, journal=_seed_journal(), manifest=manifest)
+        return path.read_bytes()
+
+
 def _client_hello(data: bytes) -> None:
     with contextlib.suppress(BadClientHello):
         read_server_name(data)
@@ -284,13 +479,19 @@ TARGETS: dict[str, Target] = {
     "client-hello": Target(_client_hello, (real("db.example.com"), real(None))),
     "http1-head": Target(_request_head, (_HEAD, _CHUNKED)),
     "http1-connection": Target(_connection, (_HEAD * 2, _CHUNKED + _HEAD)),
+    "http1-response": Target(_response, (_RESPONSE, _EARLY + _CHUNKS, b"HTTP/1.0 200 OK\r\n\r\nuntil the end")),
+    "http2-client": Target(functools.partial(_http2, is_client=True), (_SESSION[0], draw_session(2, frames=40)[0])),
+    "http2-app": Target(functools.partial(_http2, is_client=False), (_SESSION[1], draw_session(2, frames=40)[1])),
+    "app-gauges": Target(_gauges, (_METRICS, b"TEXT a=1, b.c=2", b'JSON {"a": 1, "named_metrics": {"b": 2}}')),
+    "jwt": Target(_jwt, (jwt.encode(_CLAIMS, _SECRET, headers={"kid": "k"}).encode(),)),
+    "caller-token": Target(_caller, (_CALLER.encode(),)),
     "stat-frames": Target(_stats, _seed_stats()),
     "slot-messages": Target(
         _slots, (encode(PeerHello(index=1)) + encode(Ask(key=("ns", "r"), waiting_count=2, waited_s=0.5)),)
     ),
     "port-forward": Target(_spdy, (SpdyCodec.data(1, b"x"), SpdyCodec.reset(1), SpdyCodec.pong(2))),
     "body-json": Target(functools.partial(_body, "application/json"), (_JSON(_SERVICE).encode(), _MERGE)),
-    "body-yaml": Target(functools.partial(_body, "application/yaml"), (_YAML,)),
+    "body-yaml": Target(functools.partial(_body, "application/yaml"), (_YAML, _SCALARS)),
     "body-protobuf": Target(
         functools.partial(_body, "application/vnd.kubernetes.protobuf"), (b"k8s\0\n\r\n\2v1\x12\7PodList",)
     ),
@@ -313,5 +514,10 @@ TARGETS: dict[str, Target] = {
     "image-layer": Target(_layer, tuple(_seed_layers())),
     "image-archive": Target(_archive, (_seed_archive(),)),
     "journal": Target(_journal, (_seed_journal(),)),
-    "decision-log": Target(_decision, (b'{"version":1}',)),
+    "journal-row": Target(_journal_row, tuple(_seed_rows())),
+    "decision-log": Target(_decision, tuple(map(msgspec.json.encode, a_day()[:20]))),
+    "history": Target(_history, (_seed_history(),)),
+    "backup": Target(_backup, (_seed_backup(), gzip.decompress(_seed_backup()))),
+    "manifest-file": Target(_manifest_file, (_YAML, _SCALARS, _JSON(_SERVICE).encode(), _YAML + b"---\n" + _YAML)),
+    "compose-file": Target(_compose_file, (_COMPOSE, _SCALARS + _COMPOSE)),
 }

@@ -8,7 +8,7 @@ from tests.fuzz.run import TOKENS, changed
 from tests.fuzz.targets import TARGETS, inputs_of
 
 # Each writes files or opens a journal: some milliseconds.
-SLOW = {"image-layer", "image-archive", "journal"}
+SLOW = {"image-layer", "image-archive", "journal", "journal-row", "history", "backup"}
 CHANGES = st.lists(
     st.tuples(st.integers(0, 1 << 20), st.integers(0, 8), st.sampled_from(TOKENS) | st.binary(max_size=4)), max_size=6
 )

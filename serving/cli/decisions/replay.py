@@ -36,13 +36,13 @@ def replay(files: tuple[Path, ...], changes: tuple[str, ...], output: str) -> No
     by_revision: dict[tuple[str, str], list[DecisionRecord]] = {}
     for record in _read(files):
         by_revision.setdefault((record.namespace, record.revision), []).append(record)
-    if not changes:
-        _verify(by_revision, is_json=output == "json")
-        return
     try:
-        _what_if(by_revision, _pairs(changes), is_json=output == "json")
+        if changes:
+            _what_if(by_revision, _pairs(changes), is_json=output == "json")
+        else:
+            _verify(by_revision, is_json=output == "json")
     except InvalidValue as error:
-        fail(f"--set: {error}")
+        fail(f"--set: {error}" if changes else str(error))
 
 
 def _verify(by_revision: dict[tuple[str, str], list[DecisionRecord]], *, is_json: bool) -> None:

@@ -90,7 +90,7 @@ def _service(
     limits = _limits(nested(service, "deploy", "resources", "limits") or {})
     if limits:
         container["resources"] = {"limits": limits}
-    notes.extend(f"{name}: {field} is not converted" for field in sorted(set(service) - _KNOWN - _SILENT))
+    notes.extend(f"{name}: {field} is not converted" for field in sorted(map(str, set(service) - _KNOWN - _SILENT)))
     annotations = {"annotations": {NAMED_PORT_ANNOTATION: str(ports[0])}} if ports else {}
     manifest = {
         "apiVersion": SERVING_API_VERSION,

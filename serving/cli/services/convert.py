@@ -14,6 +14,7 @@ from serving.cli.client.output import Progress, print_aside
 from serving.cli.services.compose import Converted, from_compose, is_compose
 from serving.cli.services.containeroptions import read_env_file
 from serving.cli.services.interpolation import Interpolation
+from serving.cli.services.manifests import ManifestLoader, check_depth
 from serving.cluster.kinds import DOMAIN_MAPPING, SCALING_POLICY
 from serving.home.images.store import ImageStore, ImageUnavailable, build_image
 from serving.home.state import StateFolder, default_state_path
@@ -279,7 +280,8 @@ def _add(found: Converted, part: Converted) -> None:
 def _documents(file: str) -> list[dict[str, Any]]:
     try:
         text = sys.stdin.read() if file == _STDIN else Path(file).read_text(encoding="utf-8")
-        found = list(yaml.safe_load_all(text))
+        check_depth(text)
+        found = list(yaml.load_all(text, Loader=ManifestLoader))
     except (OSError, UnicodeDecodeError) as error:
         fail_usage(f"{file}: {error.strerror if isinstance(error, OSError) else 'not a text file'}")
     except yaml.MarkedYAMLError as error:

@@ -63,8 +63,11 @@ def read_manifests(paths: Sequence[str]) -> list[Manifest]:
     return sorted(found, key=lambda one: _FIRST.get(one.kind, 2))
 
 
-class _ManifestLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
-    """Reads dates as strings, as in JSON, and rejects duplicate keys."""
+class ManifestLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
+    """Reads dates as strings, as in JSON.
+
+    Rejects duplicate keys, and scalars that are not of their tag's type.
+    """
 
     yaml_implicit_resolvers: ClassVar = {
         first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
@@ -81,6 +84,14 @@ class _ManifestLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLo
             seen.add(str(key.value))
         found: dict[Any, Any] = super().construct_mapping(node, deep)
         return found
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002 - the library's own
+        """Build a value. Raises ``YAMLError``, also where the library raises what ``int()`` and the like do."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError) as error:
+            problem = f"this is no {node.tag.rpartition(':')[2]}"
+            raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark) from error
 
 
 def _texts(path: str, problems: list[Problem]) -> Iterator[tuple[str, str]]:
@@ -109,8 +120,8 @@ def _documents(name: str, text: str, problems: list[Problem]) -> Iterator[tuple[
     """Each document with its place. Empty documents are skipped; a text without any other is a problem."""
     is_empty = True
     try:
-        _check_depth(text)
-        loader = _ManifestLoader(text)
+        check_depth(text)
+        loader = ManifestLoader(text)
         while loader.check_node():
             node = loader.get_node()
             document = loader.construct_document(node)
@@ -127,10 +138,10 @@ def _documents(name: str, text: str, problems: list[Problem]) -> Iterator[tuple[
             problems.append(Problem(where=name, what="it is empty", expected=_EXPECTED))
 
 
-def _check_depth(text: str) -> None:
+def check_depth(text: str) -> None:
     """Raise ``YAMLError`` for nesting beyond the stack: the library builds nodes by recursion."""
     depth = 0
-    for event in yaml.parse(text, Loader=_ManifestLoader):
+    for event in yaml.parse(text, Loader=ManifestLoader):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _DEPTH_MAX:

@@ -97,7 +97,7 @@ def _reading_of(path: Path) -> list[GroupReading] | None:
     try:
         text = path.read_text(encoding="utf-8")
         documents = [one for one in yaml.safe_load_all(text) if one is not None]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+    except (OSError, ValueError, LookupError, AttributeError, RecursionError, yaml.YAMLError):
         return None
     if not documents or not all(isinstance(one, Mapping) for one in documents):
         return None

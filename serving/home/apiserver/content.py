@@ -166,8 +166,8 @@ def _repeated(keys: Iterable[str]) -> list[str]:
 def _decoded(decode: Callable[[bytes], Any], data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
     try:
         return decode(data)
-    # ValueError: numbers of more digits than Python reads.
-    except (msgspec.MsgspecError, yaml.YAMLError, ValueError, RecursionError) as error:
+    # Numbers of more digits than Python reads, and scalars of YAML that are not what their tag says.
+    except (msgspec.MsgspecError, yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise Fault(400, f"the object provided is unrecognized: {error}") from error
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from serving.home.store.migrations import check_reader, copy_of, migrate, write_synced
+from serving.home.store.migrations import SQLITE_DAMAGE, check_reader, copy_of, migrate, write_synced
 from serving.model.errors import JournalDamaged, Unavailable
 
 VERSION_BLOCK = 2**24
@@ -120,7 +120,9 @@ class Journal:
         )
         with _reporting_damage(self.path):
             for kind, namespace, name, data in rows:
-                yield JournalEntry(kind=kind, namespace=namespace, name=name, data=bytes(data))
+                yield JournalEntry(
+                    kind=kind, namespace=namespace, name=name, data=data if isinstance(data, bytes) else b""
+                )
 
     def submit(self, entry: JournalEntry, done: Done) -> None:
         """Queue a write; ``done`` runs on the loop once it is on disk, or with the reason for its failure."""
@@ -388,6 +390,5 @@ def _reporting_damage(path: Path) -> Iterator[None]:
         # A lock, a full disk, a missing right: the file itself is fine.
         text = "another process holds it" if "locked" in str(error) else str(error)
         raise Unavailable(f"the journal {path} cannot be opened: {text}") from error
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        # Python reads SQLite's text about a damaged page as UTF-8, which it may quote from the page.
+    except SQLITE_DAMAGE as error:
         raise JournalDamaged(path=str(path), detail=str(error)) from error

@@ -18,6 +18,10 @@ from serving.model.errors import JournalDamaged
 READER = 1
 """The newest format that this program can read."""
 
+# Python reads SQLite's text about a damaged page, which may quote from the page, as UTF-8.
+SQLITE_DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""Errors of a damaged file."""
+
 _USER_VERSION_AT = 60
 _HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\0"

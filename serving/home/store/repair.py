@@ -16,7 +16,8 @@ import msgspec
 
 from serving.cluster.kinds import KINDS
 from serving.home.store.journal import VERSION_BLOCK, Journal, JournalEntry
-from serving.home.store.migrations import refuse_newer_journal, sync_folder
+from serving.home.store.migrations import SQLITE_DAMAGE, refuse_newer_journal, sync_folder
+from serving.model.errors import UNREADABLE
 
 _ORDER = "kind, namespace, name"
 # With no number to go on from: above all that 6 million starts could have reserved.
@@ -59,10 +60,12 @@ def read_damaged(path: Path, *, now_s: float | None = None) -> DamagedJournal:
     finally:
         connection.close()
     kept = []
-    for (kind, space, name), data in sorted(rows.items()):
+    for (kind, space, name), data in sorted(rows.items(), key=lambda row: tuple(map(str, row[0]))):
         try:
+            # A damaged page may hold values of other types.
+            msgspec.convert((kind, space, name, data), type=tuple[str, str, str, bytes])
             msgspec.json.decode(data, type=_Readable)
-        except (msgspec.DecodeError, UnicodeError):
+        except UNREADABLE:
             damage = damage or "an object is no JSON"
             lost.append(f"{kind} {space}/{name}: its content is no object")
         else:
@@ -97,7 +100,7 @@ def write_repaired(path: Path, found: DamagedJournal, *, stamp: str) -> Path:
 def _damage(connection: sqlite3.Connection) -> str:
     try:
         found = str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
-    except sqlite3.DatabaseError as error:
+    except SQLITE_DAMAGE as error:
         return str(error)
     return "" if found == "ok" else " ".join(found.split())
 
@@ -119,7 +122,7 @@ def _read_kinds(connection: sqlite3.Connection, rows: dict[_Key, bytes]) -> Iter
                 for one, space, name, data in connection.execute(_query(where, order), values):
                     last = (one, space, name)
                     rows[last] = data
-            except sqlite3.DatabaseError:
+            except SQLITE_DAMAGE:
                 ends.append(last)
             else:
                 break
@@ -138,6 +141,6 @@ def _read_kinds(connection: sqlite3.Connection, rows: dict[_Key, bytes]) -> Iter
 def _reserved(connection: sqlite3.Connection) -> int:
     try:
         row = connection.execute("SELECT reserved FROM versions").fetchone()
-    except sqlite3.DatabaseError:
+    except SQLITE_DAMAGE:
         return 0
-    return int(row[0]) + VERSION_BLOCK if row else 0
+    return row[0] + VERSION_BLOCK if row and isinstance(row[0], int) else 0

@@ -8,8 +8,6 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
 
-import msgspec
-
 from serving.aio.clock import stamp
 from serving.cluster.identity import SYSTEM_NAMESPACE
 from serving.cluster.kinds import KINDS, NAMESPACE, Kind
@@ -30,7 +28,7 @@ from serving.home.store.journal import Journal, JournalEntry
 from serving.home.store.owners import Owners, Uids
 from serving.home.store.tables import KindTable, ListPage, page_of_token, path_of
 from serving.home.store.writes import fresh
-from serving.model.errors import Gone, Invalid, JournalDamaged, NotFound
+from serving.model.errors import UNREADABLE, Gone, Invalid, JournalDamaged, NotFound
 from serving.model.objects import Key, Object
 
 _log = logging.getLogger(__name__)
@@ -193,8 +191,9 @@ def _loaded(journal: Journal) -> Iterator[tuple[Kind, Object]]:
             continue
         try:
             whole = decoded(entry.data or b"")
-            read_metadata(whole)
-        except (msgspec.MsgspecError, Invalid) as error:
+            # Without any it is refused as a text is.
+            read_metadata({"metadata": whole.get("metadata", "")})
+        except (*UNREADABLE, Invalid) as error:
             where = f"{entry.kind} {entry.namespace}/{entry.name}"
             raise JournalDamaged(path=str(journal.path), detail=f"{where} cannot be read: {error}") from error
         if kind == NAMESPACE:

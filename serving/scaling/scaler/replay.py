@@ -78,13 +78,16 @@ def changed_spec(spec: ScalingSpec, changes: Mapping[str, str]) -> ScalingSpec:
 
 
 def again(record: DecisionRecord) -> ScalerOutcome:
-    """Repeat the decision of a record from its inputs."""
+    """Repeat the decision of a record from its inputs. Raises ``InvalidValue`` for numbers that no decision can have had."""
     inputs = record.entry.outcome.inputs
     return _decide(record, inputs)[1]
 
 
 def otherwise(records: Iterable[DecisionRecord], changes: Mapping[str, str]) -> Iterator[ReplayedDecision]:
-    """Repeat each decision with the recorded and the changed numbers; ``records`` are of one revision at a time."""
+    """Repeat each decision with the recorded and the changed numbers; ``records`` are of one revision at a time.
+
+    Raises ``InvalidValue`` for numbers that no decision can have had, such as a target of 0.
+    """
     states: tuple[_ReplayState, _ReplayState] | None = None
     for record in records:
         inputs = record.entry.outcome.inputs
@@ -102,8 +105,12 @@ def _with(inputs: DecisionInputs, state: _ReplayState, spec: ScalingSpec) -> Dec
 
 
 def _decide(record: DecisionRecord, inputs: DecisionInputs) -> tuple[_ReplayState, ScalerOutcome]:
-    kpa, decided = _decided(record, inputs)
-    gate, outcome = conclude(inputs, decided)
+    try:
+        kpa, decided = _decided(record, inputs)
+        gate, outcome = conclude(inputs, decided)
+    except (ArithmeticError, LookupError, ValueError) as error:
+        text = f"the record of {record.revision} at {inputs.at_s:.3f}"
+        raise InvalidValue(text=text, expected=f"one that can be decided again: {error}") from error
     return _ReplayState(kpa=kpa, gate=gate), outcome
 
 

@@ -101,7 +101,8 @@ def test_a_route_of_keda_with_its_deployment_is_a_service_and_its_hosts(
     [
         (OLD, "a Deployment in the same files"),
         ("a: 1", "nothing to convert"),
-        ("a: [\n", ":2: not YAML: expected the node content, but found '<stream end>'"),
+        ("a: [\n", ":2: not YAML: did not find expected node content"),
+        ("a: !!int x", ":1: not YAML: this is no int"),
     ],
 )
 def test_what_cannot_be_converted_is_named(tmp_path: Path, text: str, said: str) -> None:

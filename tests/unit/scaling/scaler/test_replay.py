@@ -118,3 +118,8 @@ def test_a_number_that_is_none_is_reported(changes: dict[str, str]) -> None:
 def test_a_line_that_is_no_record_is_reported() -> None:
     with pytest.raises(InvalidValue, match="a line of the decision log"):
         read_record(b'{"namespace": 1}')
+
+
+def test_numbers_of_no_decision_are_named() -> None:
+    with pytest.raises(InvalidValue, match=r"the record of hello-00001 at .* is not one that can be decided again"):
+        list(otherwise(a_day(), {"target_value": "0"}))

@@ -10,14 +10,12 @@ import msgspec
 
 from serving.model.errors import InvalidValue, ServingError
 from serving.model.objects import Object
-from serving.settings.annotations import GROUP
+from serving.settings.annotations import GROUP, spellings
 
 LATEST = "@latest"
 """The newest revision that is ready, now and later."""
 
 _ALL_PERCENT = 100
-# Knative's other spelling, which would conflict with this one.
-_OTHER = {"min-scale": "minScale", "max-scale": "maxScale"}
 
 
 class AskedService(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,13 +26,18 @@ class AskedService(msgspec.Struct, frozen=True, kw_only=True):
     untagged: Sequence[str] = ()
 
 
-def scale_patch(service: Object, *, low: int | None, high: int | None) -> Object:
-    """The patch that sets the bounds of the pod count; None keeps a bound. It creates a new revision."""
-    annotations: dict[str, str | None] = {}
-    for key, value in (("min-scale", low), ("max-scale", high)):
-        if value is not None:
-            annotations |= {GROUP + key: str(value), GROUP + _OTHER[key]: None}
-    metadata: dict[str, object] = {"annotations": annotations}
+def scaling_annotations(scaling: Mapping[str, str]) -> dict[str, str | None]:
+    """The annotations of a template for values by key, such as "min-scale". None removes a key's other spelling: both are refused."""
+    found: dict[str, str | None] = {}
+    for key, text in scaling.items():
+        own, *others = spellings(GROUP + key)
+        found |= {own: text, **dict.fromkeys(others)}
+    return found
+
+
+def scale_patch(service: Object, scaling: Mapping[str, str]) -> Object:
+    """The patch that sets annotations of scaling by key, such as "min-scale". It creates a new revision."""
+    metadata: dict[str, object] = {"annotations": scaling_annotations(scaling)}
     template = (service.get("spec") or {}).get("template") or {}
     if (template.get("metadata") or {}).get("name"):
         # A named revision cannot change; the new one gets a generated name.

@@ -114,7 +114,10 @@ class DashboardActions:
     async def _scale(self, service: Object, asked: _ScaleRequest) -> str:
         if asked.min is None and asked.max is None:
             raise ServingError("nothing to change; expected min, max or both")
-        await self._patch(asked, scale_patch(service, low=asked.min, high=asked.max))
+        bounds = {"min-scale": asked.min, "max-scale": asked.max}
+        await self._patch(
+            asked, scale_patch(service, {key: str(one) for key, one in bounds.items() if one is not None})
+        )
         least = "" if asked.min is None else f"at least {_pods(asked.min)}"
         most = "" if asked.max is None else f"at most {_pods(asked.max)}" if asked.max else "no limit of pods"
         return f"{asked.service}: {', '.join(filter(None, (least, most)))}, as a new revision"

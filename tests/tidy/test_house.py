@@ -57,6 +57,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "requests that leave a lost node": (25, 0),
     "variables of compose files": (175, 1),
     "bug reports without copies of values": (15, 0),
+    "shared options of services": (60, 0),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

@@ -1,4 +1,7 @@
-"""Options that `serving deploy` and `serving update` share: variables, secrets, limits, ports and bounds of the pod count."""
+"""The options that ``serving deploy``, ``update`` and ``scale`` share.
+
+The first two take all: variables, limits, ports, scaling, and what the route does. ``scale`` takes those of scaling.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,8 +13,17 @@ import click
 from serving.cli.client.api import ApiClient, fail_usage
 from serving.cli.services.interpolation import Interpolation
 from serving.model.errors import InvalidValue, Problem, SettingsError
+from serving.model.knative import (
+    ACCESS_ANNOTATION,
+    PLACEHOLDER_PAGE_ANNOTATION,
+    ROUTE_BY_HEADER_ANNOTATION,
+    SESSION_AFFINITY_ANNOTATION,
+    START_EVENTS_ANNOTATION,
+    TCP_ANNOTATION,
+)
 from serving.model.objects import Object, is_dns_label
 from serving.model.quantity import parse_bytes, parse_millicores
+from serving.model.routepolicy import route_policy
 from serving.settings.autoscaler import POLICIES
 
 # Knative's default for a manifest without a port.
@@ -54,27 +66,81 @@ _OPTIONS = (
         help="How it scales: as Knative, or adaptively, by the history of its requests.",
     ),
 )
-_BOUNDS = (
+_SCALING_OPTIONS = (
     click.option(
         "--min", "--min-scale", "min_scale", type=click.IntRange(0), help="Fewest pods; 0 lets it go to zero."
     ),
     click.option("--max", "--max-scale", "max_scale", type=click.IntRange(0), help="Most pods; 0 is no limit."),
+    click.option("--initial-scale", type=click.IntRange(0), help="Pods that must be ready once; 0 starts none."),
+    click.option("--window", metavar="TIME", help="Time over which load is averaged, as 60s."),
+    click.option("--target", type=click.FloatRange(0, min_open=True), help="Requests at once to aim at per pod."),
 )
+_ROUTE_OPTIONS = (
+    click.option(
+        "--access", type=click.Choice(["public", "private"]), help="Allowed callers: all, or holders of its token."
+    ),
+    click.option("--session-affinity", metavar="HOW", help="Keep a session on one pod: cookie, header:NAME or none."),
+    click.option("--route-by-header", metavar="RULES", help="Tags by header, as in 'X-Beta=yes:candidate'."),
+    click.option(
+        "--placeholder-page", type=click.Choice(["true", "false"]), help="A page for browsers while a pod starts."
+    ),
+    click.option(
+        "--start-events", type=click.Choice(["true", "false"]), help="Comments for streams while a pod starts."
+    ),
+    click.option(
+        "--tcp", metavar="PORTS", help="Take TCP connections at these ports, whatever they speak, as in 5432."
+    ),
+)
+SCALING = ("min_scale", "max_scale", "initial_scale", "window", "target")
+"""The options of scaling, each of an annotation of the template."""
+
+# The options of a route, each of an annotation of the service itself.
+_ROUTE = {
+    "access": ACCESS_ANNOTATION,
+    "session_affinity": SESSION_AFFINITY_ANNOTATION,
+    "route_by_header": ROUTE_BY_HEADER_ANNOTATION,
+    "placeholder_page": PLACEHOLDER_PAGE_ANNOTATION,
+    "start_events": START_EVENTS_ANNOTATION,
+    "tcp": TCP_ANNOTATION,
+}
 
 
-def bounds_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--min`` and ``--max``."""
-    for option in reversed(_BOUNDS):
+def scaling_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--min``, ``--max`` and the other options of scaling."""
+    for option in reversed(_SCALING_OPTIONS):
         command = option(command)
     return command
 
 
-def container_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a service's container, and the bounds of its pod count."""
-    command = bounds_options(command)
-    for option in reversed(_OPTIONS):
+def service_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add all shared options."""
+    for option in reversed((*_OPTIONS, *_SCALING_OPTIONS, *_ROUTE_OPTIONS)):
         command = option(command)
     return command
+
+
+def taken_scaling(given: dict[str, Any]) -> dict[str, str]:
+    """Take values by key, such as "min-scale", out of the options."""
+    values = {option.replace("_", "-"): given.pop(option) for option in SCALING}
+    return {
+        key: f"{value:g}" if isinstance(value, float) else str(value)
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def taken_policy(given: dict[str, Any]) -> dict[str, str]:
+    """Take the annotations of the service itself out of the options. Exits if one is wrong."""
+    policy = {key: value for option, key in _ROUTE.items() if (value := given.pop(option)) is not None}
+    more = [str(one) for one in given.get("tcp_ports") or ()]
+    if more:
+        # The annotation names all ports at which activators listen.
+        named = [one.strip() for one in policy.get(TCP_ANNOTATION, "").split(",") if one]
+        policy[TCP_ANNOTATION] = ",".join([*named, *(one for one in more if one not in named)])
+    problems = route_policy(policy).problems
+    if problems:
+        fail_usage("; ".join(problems))
+    return policy
 
 
 def pairs_of(texts: Iterable[str], option: str, what: str) -> dict[str, str]:

@@ -22,9 +22,11 @@ from serving.cli.client.resources import path_of, wait_timeout_option
 from serving.cli.services.containeroptions import (
     check_secrets,
     check_volumes,
-    container_options,
     limits_of,
     pairs_of,
+    service_options,
+    taken_policy,
+    taken_scaling,
     taken_variables,
     volumes_of,
 )
@@ -48,33 +50,13 @@ from serving.home.pods.podplan import command_words
 from serving.home.pods.snapshot import fingerprint, is_application, take
 from serving.home.state import StateFolder
 from serving.model.errors import InvalidValue, SettingsError
-from serving.model.knative import (
-    ACCESS_ANNOTATION,
-    PLACEHOLDER_PAGE_ANNOTATION,
-    ROUTE_BY_HEADER_ANNOTATION,
-    SESSION_AFFINITY_ANNOTATION,
-    START_EVENTS_ANNOTATION,
-    TCP_ANNOTATION,
-)
 from serving.model.objects import Object, nested
-from serving.model.routepolicy import route_policy
 
 _POLL_S = 0.3
 
 _TIMEOUT_S = 300.0
 _CREATED, _NOT_FOUND = 201, 404
-# Annotations that have an option of their own.
-_SCALING = ("min_scale", "max_scale", "initial_scale", "window", "target", "metric", "scale_down_delay")
 _NOT_WITH_ASGI = ("command", "image", "preload", "fixed_port", "h2c")
-# Annotations of the service itself.
-_POLICY = {
-    "access": ACCESS_ANNOTATION,
-    "session_affinity": SESSION_AFFINITY_ANNOTATION,
-    "route_by_header": ROUTE_BY_HEADER_ANNOTATION,
-    "placeholder_page": PLACEHOLDER_PAGE_ANNOTATION,
-    "start_events": START_EVENTS_ANNOTATION,
-    "tcp": TCP_ANNOTATION,
-}
 
 
 def watch_folder(folder: Path, deploy: Callable[[], None]) -> None:
@@ -120,10 +102,7 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
     metavar="MODULE:APP",
     help="Run this ASGI app of FOLDER with uvicorn, and its queue-proxy in the same process. Instead of --command.",
 )
-@container_options
-@click.option("--initial-scale", type=click.IntRange(0), help="Pods that must be ready once; 0 starts none.")
-@click.option("--window", metavar="TIME", help="Time over which load is averaged, as 60s.")
-@click.option("--target", type=click.FloatRange(0, min_open=True), help="Requests at once to aim at per pod.")
+@service_options
 @click.option(
     "--fixed-port",
     type=click.IntRange(1, 65535),
@@ -137,16 +116,6 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--preload", is_flag=True, help="Fork pods from a process that has imported the app, which must be Python."
 )
-@click.option(
-    "--access", type=click.Choice(["public", "private"]), help="Allowed callers: all, or holders of its token."
-)
-@click.option("--session-affinity", metavar="HOW", help="Keep a session on one pod: cookie, header:NAME or none.")
-@click.option("--route-by-header", metavar="RULES", help="Tags by header, as in 'X-Beta=yes:candidate'.")
-@click.option(
-    "--placeholder-page", type=click.Choice(["true", "false"]), help="A page for browsers while a pod starts."
-)
-@click.option("--start-events", type=click.Choice(["true", "false"]), help="Comments for streams while a pod starts.")
-@click.option("--tcp", metavar="PORTS", help="Take TCP connections at these ports, whatever they speak, as in 5432.")
 @click.option(
     "--tcp-port",
     "tcp_ports",
@@ -209,18 +178,10 @@ def _deployment(given: dict[str, Any]) -> Deployment:
         raise InvalidValue(text=given["command"], expected=expected)
     if given["image"] and not given["command"]:
         parse_reference(given["image"])
-    scaling = {key: value for key in _SCALING if (value := given.pop(key, None)) is not None}
-    policy = {key: value for option, key in _POLICY.items() if (value := given.pop(option, None)) is not None}
     environment, secrets = taken_variables(given)
-    if given["tcp_ports"]:
-        # The annotation names all ports at which activators listen.
-        named = [one.strip() for one in policy.get(TCP_ANNOTATION, "").split(",") if one]
-        policy[TCP_ANNOTATION] = ",".join([*named, *(str(one) for one in given["tcp_ports"] if str(one) not in named)])
-    problems = route_policy(policy).problems
-    if problems:
-        fail_usage("; ".join(problems))
     return Deployment(
-        policy=policy,
+        policy=taken_policy(given),
+        scaling=taken_scaling(given),
         environment=environment,
         secrets=secrets,
         limits=limits_of(given.pop("cpu"), given.pop("memory")),
@@ -229,7 +190,6 @@ def _deployment(given: dict[str, Any]) -> Deployment:
             **policy_annotation(given.pop("scaling_policy")),
             **pairs_of(given.pop("annotate"), "--annotate", "KEY"),
         },
-        scaling={key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in scaling.items()},
         **given,
     )
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from serving.cli.services.containeroptions import ports_of, variables_of, with_limits, with_volumes
+from serving.cli.services.containeroptions import SCALING, ports_of, variables_of, with_limits, with_volumes
+from serving.cluster.servicepatch import scaling_annotations
 from serving.home.pods.podplan import DEFAULT_PATH
 from serving.model.errors import InvalidValue
 from serving.model.knative import (
@@ -64,6 +65,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     tcp_ports: tuple[int, ...] = ()
     """Ports of the app for TCP, besides its first."""
     scaling: Mapping[str, str] = {}
+    """Values by key, such as "min-scale"."""
     policy: Mapping[str, str] = {}
     """Annotations of the service itself, which its Route gets (``serving.model.routepolicy``)."""
     snapshot: str = ""
@@ -96,7 +98,7 @@ def manifest_of(asked: Deployment) -> Object:
         **({TEMPLATE_ANNOTATION: "preload"} if asked.preload else {}),
         **({QUEUE_PROXY_ANNOTATION: str(QueueProxyPlace.IN_PROCESS)} if asked.is_own_proxy else {}),
         **({NETWORK_ANNOTATION: "pod"} if asked.fixed_port and asked.command else {}),
-        **{f"{AUTOSCALING_GROUP}/{key.replace('_', '-')}": text for key, text in asked.scaling.items()},
+        **{key: text for key, text in scaling_annotations(asked.scaling).items() if text is not None},
         **asked.annotations,
     }
     container: Object = {"image": asked.image or asked.name, "env": variables_of(asked.environment, asked.secrets)}
@@ -131,7 +133,8 @@ def merged(before: Object, asked: Deployment, *, replace: bool) -> Object:
 
 
 def _merged_template(before: Object, wanted: Object, asked: Deployment) -> Object:
-    annotations = {key: text for key, text in annotations_of(before).items() if key not in _RUN}
+    replaced = _RUN | scaling_annotations(asked.scaling).keys()
+    annotations = {key: text for key, text in annotations_of(before).items() if key not in replaced}
     old = (nested(before, "spec", "containers") or [{}])[0]
     new = wanted["spec"]["containers"][0]
     environment = {one["name"]: one for one in (*_kept_variables(old), *new["env"])}
@@ -164,13 +167,15 @@ def kept_options(before: Object, asked: Deployment) -> list[str]:
     template = nested(before, "spec", "template") or {}
     variables = [one["name"] for one in _kept_variables(nested(template, "spec", "containers", 0) or {})]
     prefix = f"{AUTOSCALING_GROUP}/"
-    scaling = {
-        key.removeprefix(prefix): text for key, text in annotations_of(template).items() if key.startswith(prefix)
-    }
-    given = {key.replace("_", "-") for key in asked.scaling}
+    options = {f"{prefix}{one.replace('_', '-')}": f"--{one.replace('_', '-')} " for one in SCALING}
+    given = scaling_annotations(asked.scaling).keys() | asked.annotations.keys()
     return [
         *(f"-e {name}" for name in variables if name not in asked.environment and name not in asked.secrets),
-        *(f"--{key} {text}" for key, text in scaling.items() if key not in given),
+        *(
+            f"{options.get(key, f'--annotate {key}=')}{text}"
+            for key, text in annotations_of(template).items()
+            if key.startswith(prefix) and key not in given
+        ),
     ]
 
 

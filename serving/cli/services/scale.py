@@ -1,4 +1,4 @@
-"""``serving scale``: bounds of the number of pods of a service, as annotations of its template: a new revision."""
+"""``serving scale``: bounds and targets of the number of pods, as annotations of the template: a new revision."""
 
 import json
 from typing import Any
@@ -9,8 +9,8 @@ from serving.cli.client.api import ApiClient, api_options, fail_usage
 from serving.cli.client.completion import complete_service
 from serving.cli.client.objects import service_of
 from serving.cli.client.output import Progress
-from serving.cli.client.resources import path_of
-from serving.cli.services.containeroptions import bounds_options
+from serving.cli.client.resources import path_of, wait_timeout_option
+from serving.cli.services.containeroptions import scaling_options, taken_scaling
 from serving.cli.services.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.servicepatch import scale_patch
@@ -24,29 +24,40 @@ _TIMEOUT_S = 300.0
 @click.command()
 @click.argument("name", shell_complete=complete_service)
 @click.argument("count", type=click.IntRange(0), required=False)
-@bounds_options
+@scaling_options
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until the new revision is ready.")
+@wait_timeout_option(_TIMEOUT_S)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
-def scale(*, api: ApiClient, name: str, count: int | None, wait: bool, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+def scale(
+    *,
+    api: ApiClient,
+    name: str,
+    count: int | None,
+    wait: bool,
+    wait_s: float,
+    output: str,
+    **asked: Any,  # noqa: ANN401 - the options of the command
+) -> None:
     """Have at least --min and at most --max pods, or always COUNT.
 
     The change creates a new revision.
     """
-    low, high = asked["min_scale"], asked["max_scale"]
-    if count is not None and (low is not None or high is not None):
+    scaling = taken_scaling(asked)
+    if count is not None and scaling.keys() & {"min-scale", "max-scale"}:
         fail_usage("COUNT sets both bounds: omit --min and --max")
     if count == 0:
         fail_usage(f"0 pods always is no service: `serving scale {name} --min 0` lets it go to zero")
-    low, high = (count, count) if count is not None else (low, high)
-    if low is None and high is None:
-        fail_usage("give COUNT, --min or --max")
+    if count is not None:
+        scaling |= {"min-scale": str(count), "max-scale": str(count)}
+    if not scaling:
+        fail_usage("give COUNT, --min, --max or another option of scaling: see `serving scale --help`")
     service = service_of(api, name)
-    patch = scale_patch(service, low=low, high=high)
+    patch = scale_patch(service, scaling)
     with Progress(f"scaling {name}"):
         service = api.done("PATCH", path_of(SERVING_SERVICE, api.namespace, name), patch)
         if wait:
-            service = until_ready(api, name, timeout_s=_TIMEOUT_S)
+            service = until_ready(api, name, timeout_s=wait_s)
     if output == "json":
         click.echo(json.dumps(service, indent=2))
         return

@@ -16,10 +16,12 @@ from serving.cli.client.resources import path_of, wait_timeout_option
 from serving.cli.services.containeroptions import (
     check_secrets,
     check_volumes,
-    container_options,
     limits_of,
     pairs_of,
     ports_of,
+    service_options,
+    taken_policy,
+    taken_scaling,
     taken_variables,
     variables_of,
     volumes_of,
@@ -30,8 +32,9 @@ from serving.cli.services.deployment import policy_annotation
 from serving.cli.services.url import print_url
 from serving.cli.services.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
+from serving.cluster.servicepatch import scaling_annotations
 from serving.model.errors import InvalidValue, SettingsError
-from serving.model.knative import AUTOSCALING_GROUP, COMMAND_ANNOTATION
+from serving.model.knative import COMMAND_ANNOTATION
 from serving.model.objects import Object
 
 _TIMEOUT_S = 300.0
@@ -49,8 +52,10 @@ class ServiceUpdate(msgspec.Struct, frozen=True, kw_only=True):
     image: str | None = None
     concurrency: int | None = None
     timeout: int | None = None
-    min_scale: int | None = None
-    max_scale: int | None = None
+    scaling: Mapping[str, str] = {}
+    """Values by key, such as "min-scale"."""
+    policy: Mapping[str, str] = {}
+    """Annotations of the service itself; "" removes one."""
     port: int | None = None
     h2c: bool | None = None
     limits: Mapping[str, str] = {}
@@ -67,15 +72,10 @@ def updated(service: Object, wanted: ServiceUpdate) -> Object:
     # A revision's name is used once.
     metadata.pop("name", None)
     annotations = metadata.setdefault("annotations", {})
-    scaling = {"min-scale": wanted.min_scale, "max-scale": wanted.max_scale}
-    texts = {f"{AUTOSCALING_GROUP}/{key}": str(count) for key, count in scaling.items() if count is not None}
-    if wanted.command is not None:
-        texts[COMMAND_ANNOTATION] = wanted.command
-    for key, text in {**texts, **wanted.annotations}.items():
-        if text:
-            annotations[key] = text
-        else:
-            annotations.pop(key, None)
+    command = {} if wanted.command is None else {COMMAND_ANNOTATION: wanted.command}
+    _annotate(annotations, {**scaling_annotations(wanted.scaling), **command, **wanted.annotations})
+    if wanted.policy:
+        _annotate(changed["metadata"].setdefault("annotations", {}), wanted.policy)
     for field, number in (("containerConcurrency", wanted.concurrency), ("timeoutSeconds", wanted.timeout)):
         if number is not None:
             spec[field] = number
@@ -92,6 +92,15 @@ def updated(service: Object, wanted: ServiceUpdate) -> Object:
     return changed
 
 
+def _annotate(annotations: dict[str, str], given: Mapping[str, str | None]) -> None:
+    """Set annotations; those without a text go."""
+    for key, text in given.items():
+        if text:
+            annotations[key] = text
+        else:
+            annotations.pop(key, None)
+
+
 def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
     kept = {} if wanted.clear_env else {one["name"]: one for one in before}
     for name in wanted.removed:
@@ -105,7 +114,7 @@ def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
 
 @click.command()
 @click.argument("name", shell_complete=complete_service)
-@container_options
+@service_options
 @click.option("--remove-env", "removed", multiple=True, metavar="NAME", help="Remove a variable.")
 @click.option("--clear-env", is_flag=True, help="Remove all variables first.")
 @click.option("--command", help="Another command, as in `serving deploy`.")
@@ -122,6 +131,8 @@ def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str,
         wanted = ServiceUpdate(
             environment=environment,
             secrets=secrets,
+            scaling=taken_scaling(asked),
+            policy=taken_policy(asked),
             limits=limits_of(asked.pop("cpu"), asked.pop("memory")),
             volumes=volumes_of(asked.pop("volumes")),
             annotations={

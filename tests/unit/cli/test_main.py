@@ -74,13 +74,21 @@ def test_the_docs_list_the_commands_without_json() -> None:
     assert set(re.findall(r"`([a-z -]+)`", listed)) == without
 
 
-@pytest.mark.parametrize("name", ["deploy", "update", "scale"])
-def test_one_word_per_option_in_the_commands_that_change_a_service(name: str) -> None:
-    command = dict(commands(main))[name]
-    words = {word for one in command.params for word in one.opts}
-    assert {"--min", "--min-scale", "--max", "--max-scale"} <= words
-    shared = {"--memory", "--cpu", "--env-file", "--secret", "--port", "--h2c", "--env", "--concurrency", "--timeout"}
-    assert name == "scale" or shared <= words
+def test_the_commands_that_change_a_service_take_the_same_words() -> None:
+    words = {
+        name: {word for one in command.params for word in one.opts if word.startswith("-")}
+        for name, command in commands(main)
+        if name in {"deploy", "update", "scale"}
+    }
+    assert words["scale"] <= words["update"] & words["deploy"]
+    assert words["update"] - words["deploy"] == {"--remove-env", "--clear-env"}
+    assert words["deploy"] - words["update"] == {
+        *("--asgi", "--fixed-port", "--preload", "--replace", "--snapshot", "--tcp-port", "--watch")
+    }
+    scaling = {"--min", "--min-scale", "--max", "--max-scale", "--initial-scale", "--window", "--target"}
+    assert scaling <= words["scale"]
+    shared = {"--memory", "--cpu", "--env-file", "--secret", "--port", "--h2c", "--env", "--concurrency", "--access"}
+    assert shared <= words["update"] - words["scale"]
 
 
 def test_an_unknown_command_is_a_mistake_of_the_caller_and_near_ones_are_named() -> None:

@@ -55,13 +55,13 @@ def test_shares_are_100_together() -> None:
 
 
 def test_bounds_replace_both_spellings_and_what_is_not_said_stays() -> None:
-    patch = scale_patch({"spec": {"template": {}}}, low=1, high=None)
+    patch = scale_patch({"spec": {"template": {}}}, {"min-scale": "1", "window": "6s"})
     group = "autoscaling.knative.dev/"
-    annotations = {f"{group}min-scale": "1", f"{group}minScale": None}
+    annotations = {f"{group}min-scale": "1", f"{group}minScale": None, f"{group}window": "6s"}
     assert patch == {"spec": {"template": {"metadata": {"annotations": annotations}}}}
 
 
 def test_a_named_revision_gets_another_name_with_its_bounds() -> None:
-    patch = scale_patch({"spec": {"template": {"metadata": {"name": "a-mine"}}}}, low=None, high=0)
+    patch = scale_patch({"spec": {"template": {"metadata": {"name": "a-mine"}}}}, {"max-scale": "0"})
     assert patch["spec"]["template"]["metadata"]["name"] is None
     assert patch["spec"]["template"]["metadata"]["annotations"]["autoscaling.knative.dev/max-scale"] == "0"

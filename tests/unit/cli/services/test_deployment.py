@@ -80,7 +80,7 @@ def test_a_name_that_no_host_can_have_is_refused(name: str) -> None:
 
 def test_only_what_is_asked_for_is_written() -> None:
     assert template_of(manifest_of(asked()))["spec"] == {"containers": [{"image": "shout", "env": []}]}
-    full = asked(image="registry/x", port=9000, concurrency=0, timeout=5, scaling={"min_scale": "1", "window": "6s"})
+    full = asked(image="registry/x", port=9000, concurrency=0, timeout=5, scaling={"min-scale": "1", "window": "6s"})
     template = template_of(manifest_of(full))
     assert template["spec"] == {
         "containers": [{"image": "registry/x", "env": [], "ports": [{"containerPort": 9000}]}],
@@ -100,7 +100,7 @@ def test_an_app_of_http2_has_a_port_that_says_so(port: int | None, expected: int
 
 def existing() -> Object:
     first = asked(
-        environment={"A": "1", "B": "2"}, scaling={"min_scale": "2"}, concurrency=5, image="registry/x", snapshot="1"
+        environment={"A": "1", "B": "2"}, scaling={"min-scale": "2"}, concurrency=5, image="registry/x", snapshot="1"
     )
     service = manifest_of(first)
     service["metadata"]["resourceVersion"] = "7"
@@ -124,6 +124,21 @@ def test_a_second_deploy_keeps_what_it_is_not_asked_for() -> None:
     assert annotations["autoscaling.knative.dev/min-scale"] == "2"
     assert "name" not in template["metadata"]
     assert kept_options(before, second) == ["-e A", "--min-scale 2"]
+
+
+def test_an_option_replaces_the_other_spelling_of_its_annotation() -> None:
+    before = manifest_of(asked(annotations={f"autoscaling.knative.dev/{key}": "2" for key in ("minScale", "metric")}))
+    assert kept_options(before, asked()) == [
+        "--annotate autoscaling.knative.dev/minScale=2",
+        "--annotate autoscaling.knative.dev/metric=2",
+    ]
+    second = asked(scaling={"min-scale": "1"})
+    assert kept_options(before, second) == ["--annotate autoscaling.knative.dev/metric=2"]
+    annotations = template_of(merged(before, second, replace=False))["metadata"]["annotations"]
+    assert {key: text for key, text in annotations.items() if key.startswith("autoscaling")} == {
+        "autoscaling.knative.dev/min-scale": "1",
+        "autoscaling.knative.dev/metric": "2",
+    }
 
 
 def test_a_snapshot_that_is_no_longer_asked_for_goes() -> None:

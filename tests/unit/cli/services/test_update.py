@@ -34,7 +34,7 @@ def test_what_is_not_named_stays() -> None:
 
 
 def test_variables_and_annotations_are_removed() -> None:
-    changed = updated(SERVICE, ServiceUpdate(removed=("A",), annotations={"k": ""}, max_scale=3))
+    changed = updated(SERVICE, ServiceUpdate(removed=("A",), annotations={"k": ""}, scaling={"max-scale": "3"}))
     template = changed["spec"]["template"]
     assert [one["name"] for one in template["spec"]["containers"][0]["env"]] == ["B"]
     assert template["metadata"]["annotations"] == {
@@ -43,6 +43,29 @@ def test_variables_and_annotations_are_removed() -> None:
     }
     cleared = updated(SERVICE, ServiceUpdate(clear_env=True, environment={"C": "1"}))
     assert [one["name"] for one in cleared["spec"]["template"]["spec"]["containers"][0]["env"]] == ["C"]
+
+
+def test_an_option_of_scaling_replaces_the_other_spelling_of_its_annotation() -> None:
+    before = updated(SERVICE, ServiceUpdate(annotations={"autoscaling.knative.dev/maxScale": "9"}))
+    changed = updated(before, ServiceUpdate(scaling={"max-scale": "3", "window": "30s"}))
+    assert changed["spec"]["template"]["metadata"]["annotations"] == {
+        "autoscaling.knative.dev/min-scale": "1",
+        "autoscaling.knative.dev/max-scale": "3",
+        "autoscaling.knative.dev/window": "30s",
+        "k": "v",
+    }
+
+
+def test_what_a_route_does_is_on_the_service_itself() -> None:
+    before = updated(SERVICE, ServiceUpdate(policy={"serving.dev/access": "private", "serving.dev/tcp": "5432"}))
+    assert before["spec"]["template"]["metadata"]["annotations"] == template_annotations()
+    changed = updated(before, ServiceUpdate(policy={"serving.dev/tcp": ""}))
+    assert changed["metadata"] == {"name": "s", "annotations": {"serving.dev/access": "private"}}
+
+
+def template_annotations() -> Object:
+    found: Object = SERVICE["spec"]["template"]["metadata"]["annotations"]
+    return found
 
 
 def test_a_variable_that_does_not_exist_is_named_with_those_that_do() -> None:

@@ -78,7 +78,7 @@ def _service(
             container[key] = _words(service[field])
     if service.get("working_dir"):
         container["workingDir"] = service["working_dir"]
-    environment = _environment(_pairs(service.get("environment") or {}, "variables", outside), name, notes)
+    environment = _environment(pairs_with_values(service.get("environment") or {}, "variables", outside), name, notes)
     if environment:
         container["env"] = environment
     ports = [_port(one) for one in service.get("ports") or service.get("expose") or ()]
@@ -118,12 +118,12 @@ def _build(name: str, build: object, notes: list[str], *, folder: Path, environm
         name=name,
         folder=where,
         file=where / str(given["dockerfile"]) if given.get("dockerfile") else None,
-        arguments=_pairs(given.get("args") or {}, "build arguments", environment),
+        arguments=pairs_with_values(given.get("args") or {}, "build arguments", environment),
         target=str(given.get("target") or ""),
     )
 
 
-def _pairs(given: object, what: str, outside: Mapping[str, str]) -> dict[str, str]:
+def pairs_with_values(given: object, what: str, outside: Mapping[str, str]) -> dict[str, str]:
     """Names with values; one without a value has that of the environment outside, or is left out."""
     if not isinstance(given, (dict, list)):
         raise InvalidValue(text=str(given), expected=f"a mapping or a list of {what}, as in [VERSION=1]")

@@ -180,7 +180,7 @@ def read_env_file(path: Path, interpolation: Interpolation | None = None) -> dic
     """The variables of a file as .env, quotes removed. Raises ``SettingsError`` with each wrong line.
 
     With an interpolation the file is read as by compose: variables are inserted, and defined there too; a name may come again,
-    or without a value, which then is that of the environment.
+    or without a value, which then is that of the environment, if it has one.
     """
     # Only with an env file: the parser is a package of its own.
     import io  # noqa: PLC0415 - as above
@@ -197,6 +197,7 @@ def read_env_file(path: Path, interpolation: Interpolation | None = None) -> dic
         line = binding.original.line + written[: len(written) - len(written.lstrip())].count("\n")
         where = f"{path}:{line}"
         if interpolation and name is not None and value is None and not binding.error:
+            values |= {name: interpolation.variables[name]} if name in interpolation.variables else {}
             continue
         if binding.error or (name is not None and (value is None or "\0" in name + value)):
             shown = repr(written.strip()[:40])
@@ -212,7 +213,7 @@ def read_env_file(path: Path, interpolation: Interpolation | None = None) -> dic
                 # The parser leaves an escaped dollar sign as it is.
                 given = value.replace("\\$", "$$") if quote == '"' else value
                 try:
-                    interpolation.define(name, given, is_literal=quote == "'")
+                    values[name] = interpolation.define(name, given, is_literal=quote == "'")
                 except InvalidValue as error:
                     problems.append(Problem(where=where, what=repr(error.text), expected=error.expected))
     if problems:

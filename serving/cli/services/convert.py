@@ -11,7 +11,7 @@ import yaml
 
 from serving.cli.client.api import fail, fail_usage, state_option
 from serving.cli.client.output import Progress, print_aside
-from serving.cli.services.compose import Converted, from_compose, is_compose
+from serving.cli.services.compose import Converted, from_compose, is_compose, pairs_with_values
 from serving.cli.services.containeroptions import read_env_file
 from serving.cli.services.interpolation import Interpolation
 from serving.cli.services.manifests import ManifestLoader, check_depth
@@ -261,6 +261,9 @@ def _converted_compose(file: str, document: Mapping[str, Any]) -> Converted:
     if (folder / ".env").is_file():
         read_env_file(folder / ".env", interpolation)
     services = interpolation.services(document["services"], f"{file}: services")
+    for name, service in services.items():
+        if isinstance(service, dict) and service.get("env_file"):
+            services[name] = _with_env_files(service, folder, interpolation, where=f"{file}: services.{name}")
     found = from_compose(
         {**document, "services": services}, folder=folder.absolute(), environment=interpolation.variables
     )
@@ -269,6 +272,29 @@ def _converted_compose(file: str, document: Mapping[str, Any]) -> Converted:
         hint = f"$${unset[0]} leaves ${unset[0]} to the container"
         found.notes.append(f"{file}: without a value, so empty: {', '.join(unset)}; {hint}")
     return found
+
+
+def _with_env_files(service: Object, folder: Path, interpolation: Interpolation, *, where: str) -> Object:
+    """The service with the variables of its files, which those of ``environment`` override."""
+    environment = pairs_with_values(service.get("environment") or {}, "variables", interpolation.variables)
+    values: dict[str, str] = {}
+    given = service["env_file"]
+    for one in given if isinstance(given, list) else [given]:
+        entry = one if isinstance(one, dict) else {"path": one}
+        if entry.get("format"):
+            raise InvalidValue(text=str(entry["format"]), expected=f"a format of {where}.env_file: leave it out")
+        path = folder / str(entry.get("path"))
+        if not path.exists() and not entry.get("required", True):
+            continue
+        # Its variables are not those of the compose file.
+        own = Interpolation({**environment, **interpolation.variables})
+        try:
+            values |= read_env_file(path, own)
+        except OSError as error:
+            fail_usage(f"{where}.env_file: {path}: {error.strerror}")
+        interpolation.unset |= own.unset
+    rest = {key: value for key, value in service.items() if key != "env_file"}
+    return {**rest, "environment": {**values, **environment}}
 
 
 def _add(found: Converted, part: Converted) -> None:

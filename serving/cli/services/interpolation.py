@@ -38,9 +38,10 @@ class Interpolation:
         self.unset: set[str] = set()
         self._inserted = 0
 
-    def define(self, name: str, value: str, *, is_literal: bool) -> None:
-        """Add a variable of the file; a later one replaces it. Raises ``InvalidValue``."""
+    def define(self, name: str, value: str, *, is_literal: bool) -> str:
+        """Add a variable of the file; a later one replaces it. Return what it is. Raises ``InvalidValue``."""
         self._defined[name] = value if is_literal else self.text(value)
+        return self._defined[name]
 
     def services(self, services: object, where: str) -> Any:  # noqa: ANN401 - as it came from YAML
         """A copy with all texts interpolated but keys. ``where`` names it in errors. Raises ``SettingsError`` with all of them."""

@@ -153,6 +153,9 @@ def test_without_a_builder_that_works_one_line_says_what_to_install(
         ("services: {web: {build: {dockerfile_inline: FROM scratch}}}", "dockerfile_inline"),
         ("services: {web: {build: 'https://example.com/a.git'}}", "clone it first"),
         ("services: {'a b': {build: .}}", "an image's name"),
+        ("services: {web: {env_file: gone}}", "compose.yaml: services.web.env_file: "),
+        ("services: {web: {env_file: 5}}", "/5: No such file"),
+        ("services: {web: {env_file: {path: a, format: raw}}}", "compose.yaml: services.web.env_file: leave it out"),
         ("services: {web: {environment: 5}}", "a mapping or a list of variables"),
         ("services: {web: {image: '${A'}}", "compose.yaml: services.web.image: '${A'; expected closed by a brace"),
         (
@@ -191,6 +194,20 @@ services:
     }
     assert container(api)["env"] == env
     assert "compose.yaml: without a value, so empty: MISSING; $$MISSING leaves $MISSING" in done.stderr
+
+
+def test_files_of_variables_of_a_service_are_read_beside_the_compose_file(tmp_path: Path) -> None:
+    (tmp_path / "a.env").write_text("A=1\nB=${A}-${FROM_HERE}\nC=c\nFROM_HERE\nGONE\nLIT='$A'\n")
+    (tmp_path / "b.env").write_text("C=${C:-none}$A\n")
+    text = """
+services:
+  web: {image: web, env_file: [a.env, {path: "${FILE:-b}.env"}, {path: c.env, required: false}], environment: [A=2]}
+  api: {image: "api:${A:-0}", env_file: b.env}
+"""
+    (web, api), _ = converted(tmp_path, text)
+    env = {"A": "2", "B": "2-yes", "C": "none2", "FROM_HERE": "yes", "LIT": "$A"}
+    assert {one["name"]: one["value"] for one in container(web)["env"]} == env
+    assert container(api) == {"image": "api:0", "env": [{"name": "C", "value": "none"}]}
 
 
 def test_wrong_lines_of_the_file_of_variables_are_named(tmp_path: Path) -> None:

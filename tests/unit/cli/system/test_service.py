@@ -1,7 +1,9 @@
 """The unit that `serving install-service` writes."""
 
 import os
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from click.testing import CliRunner
 from serving.cli.main import main
 from serving.cli.system import service
 from serving.cli.system.service import unit_text, verify
+from tests.tidy.sources import ROOT
 
 STATE = Path("/var/lib/serving state/100%")
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
@@ -21,6 +24,24 @@ def test_systemd_accepts_the_unit(is_root: bool) -> None:
     text = unit_text(["/bin/true"], STATE, ["--public-port=80", "--domain=a$b"], is_root=is_root)
     assert verify(text) == []
     assert f"WantedBy={'multi-user' if is_root else 'default'}.target" in text
+
+
+@needs_systemd
+def test_systemd_accepts_the_units_of_the_docs(tmp_path: Path) -> None:
+    block = re.search(r"```ini\n(.*?)```", (ROOT / "docs" / "backup.md").read_text(), re.DOTALL)
+    assert block is not None
+    # systemd looks for the program of a unit; this one is in a home that is not there.
+    text = block[1].replace("%h/.local/bin/serving", "/bin/true")
+    _, *units = re.split(r"^# \S*/(?=serving-backup\.)", text, flags=re.MULTILINE)
+    paths = []
+    for unit in units:
+        name, _, content = unit.partition("\n")
+        paths.append(tmp_path / name)
+        paths[-1].write_text(content)
+    assert [path.suffix for path in paths] == [".service", ".timer"]
+    command = ["systemd-analyze", "verify", "--man=no", *map(str, paths)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert "serving-backup" not in done.stderr
 
 
 @needs_systemd

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import EVENT, POD
+from serving.cluster.kinds import DEPLOYMENT, EVENT, POD
 from serving.cluster.port import EventType
+from serving.home.kubelet.container import RestartSettings
 from serving.home.kubelet.diskwatch import disk_use
 from serving.home.pods.diskbudget import EVICTED, is_evicted
-from serving.model.objects import Object
-from tests.integration.local_stage import HELLO, Machine, controlled, manifest, template_process
+from serving.model.objects import Object, nested
+from tests.integration.local_stage import HELLO, Machine, controlled, deployment, manifest, status_of, template_process
 from tests.integration.test_isolation import PYTHON, command
 
 LIMIT = {"limits": {"ephemeral-storage": "1Mi"}}
@@ -78,6 +79,39 @@ async def test_a_volume_over_its_limit_evicts_its_pod(tmp_path: Path) -> None:
             await machine.until_gone("p")
             (message,) = await reasons(machine, "p")
             assert 'Usage of EmptyDir volume "v" exceeds the limit "1Mi"' in message
+
+
+async def test_pods_that_fill_the_disk_one_after_another_are_replaced_after_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience = RestartSettings(pause_first_s=3.0, pause_max_s=3.0)
+    monkeypatch.setattr("serving.home.kubelet.kubelet._PATIENCE", patience)
+    monkeypatch.setattr("serving.home.kubelet.diskwatch._PERIOD_S", 0.2)
+    looping = deployment(1, writing(5))
+    looping["spec"]["template"]["spec"]["containers"][0]["resources"] = LIMIT
+    phases: dict[str, list[str]] = {}
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine, asyncio.timeout(60):
+            await machine.cluster.create(DEPLOYMENT, looping)
+            async with machine.cluster.watch(POD, resource_version="0") as events:
+                async for event in events:
+                    pod = event.object
+                    why = nested(status_of(pod), "state", "waiting", "reason")
+                    phase = EVICTED if is_evicted(pod) else why or "runs"
+                    seen = phases.setdefault(pod["metadata"]["name"], [])
+                    if event.type is not EventType.DELETED and phase not in seen:
+                        seen.append(phase)
+                    if sum(EVICTED in one for one in phases.values()) == 3:
+                        break
+    paused = [name for name, seen in phases.items() if "CrashLoopBackOff" in seen]
+    first, second, *_ = phases
+    # The first is replaced at once, the second after a pause, and its replacement runs then.
+    assert not {first, second} & set(paused)
+    assert any(
+        phases[name].index(EVICTED) > phases[name].index("CrashLoopBackOff")
+        for name in paused
+        if EVICTED in phases[name]
+    )
 
 
 async def test_on_a_nearly_full_disk_the_pod_with_something_to_free_goes(

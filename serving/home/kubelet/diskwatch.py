@@ -82,10 +82,16 @@ def _files(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 class DiskWatch:
-    """Watches the disk use of one kubelet's pods."""
+    """Watches the disk use of one kubelet's pods. ``on_evicted`` gets each pod before its replacement is made."""
 
-    def __init__(self, node: NodeContext, pods: Callable[[], Collection[PodRun]]) -> None:
-        self._node, self._pods = node, pods
+    def __init__(
+        self,
+        node: NodeContext,
+        pods: Callable[[], Collection[PodRun]],
+        *,
+        on_evicted: Callable[[PodRun], None],
+    ) -> None:
+        self._node, self._pods, self._on_evicted = node, pods, on_evicted
 
     async def run(self) -> None:
         """Check periodically until cancelled."""
@@ -117,6 +123,7 @@ class DiskWatch:
     async def _evict(self, pod: PodRun, message: str) -> None:
         _log.warning("pod.evicted", extra={"pod": pod.key[1], "namespace": pod.key[0], "reason": message})
         pod.evicted = message
+        self._on_evicted(pod)
         event = pod_event(pod.manifest, reason=EVICTED, message=message, now=stamp())
         try:
             await write_once(self._node.cluster, event)

@@ -21,19 +21,19 @@ from serving.aio.periodic import wait_for
 from serving.cluster.kinds import POD, REVISION
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.home.containers.network import PodNetworks
-from serving.home.kubelet.container import RestartPauses, RestartSettings
+from serving.home.kubelet.container import ReplacementPauses, RestartPauses, RestartSettings
 from serving.home.kubelet.diskwatch import DiskWatch
 from serving.home.kubelet.localnodes import LocalNodes
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.pod import PodNote, PodRun
 from serving.home.kubelet.virtualnodes import network_of
-from serving.home.pods.diskbudget import surplus_evicted
+from serving.home.pods.diskbudget import owner_of, surplus_evicted
 from serving.home.pods.locations import PodLocation, PodLocations
 from serving.home.pods.machine import read_machine
 from serving.home.pods.podfolder import count_oom_kill, disk_error, sweep_folders
 from serving.home.pods.podlogs import LogTimes, tidy_logs
 from serving.home.pods.podplan import has_own_network, runs_images
-from serving.home.pods.podstatus import broken_status, evicted_status
+from serving.home.pods.podstatus import BROKEN, broken_status, evicted_status
 from serving.home.pods.usage import UsageReporter
 from serving.home.processes.orders import HeldPod
 from serving.model.errors import ClusterError, Conflict, NotFound
@@ -145,6 +145,7 @@ class Kubelet:
             is_per_node=node.virtual is not None,
         )
         self._nodes = LocalNodes(node.cluster, self._machine, name=node.name, virtual=node.virtual)
+        self._replacements = ReplacementPauses(_PATIENCE)
         self._group: asyncio.TaskGroup | None = None
 
     @property
@@ -204,12 +205,17 @@ class Kubelet:
             self._group = group
             for uid, pod in self._running.items():
                 group.create_task(self._run_pod(uid, pod), name=f"pod {pod.key[0]}/{pod.key[1]}")
+            evicted = self._replacements.evicted
             chores = {
                 "nodes": self._nodes.run,
                 "memory": self._watch_memory,
                 "logs": self._rotate_logs,
                 "times of logs": self._note_log_times,
-                "disk": DiskWatch(self._node, self._running.values).run,
+                "disk": DiskWatch(
+                    self._node,
+                    self._running.values,
+                    on_evicted=lambda pod: evicted(owner_of(pod.manifest), began_s=pod.began_s, at_s=now_s()),
+                ).run,
                 "usage": self._usage.run,
                 "networks": self._ahead.run,
             }
@@ -262,7 +268,8 @@ class Kubelet:
         after a pause; its object stays, so that its Deployment makes no other in its place.
         """
         location, pauses = None, RestartPauses(_PATIENCE)
-        while True:
+        is_over = pod.id not in self._taken_over and await self._wait_for_turn(pod)
+        while not is_over:
             began_s = now_s()
             try:
                 location = location or self._location_for(pod)
@@ -271,7 +278,8 @@ class Kubelet:
             except Exception as error:  # noqa: BLE001 - the outermost frame of a pod
                 _log.exception("pod.failed", extra={"pod": pod.key[1], "namespace": pod.key[0], "error": str(error)})
                 await self._free(pod)
-                await self._report_broken(pod, error)
+                why = f"the pod cannot be run: {_error_text(error, self._node.pods)}"
+                await self._report_broken(pod, why, reason=BROKEN)
             if await wait_for(pod.stop, until_s=now_s() + pauses.after(now_s() - began_s)):
                 break
             pod = self._running[uid] = pod.again()
@@ -284,6 +292,17 @@ class Kubelet:
         del self._running[uid]
         if (seen := self._pods.cache.get(pod.key)) and seen["metadata"]["uid"] == uid:
             self._gone.add(uid)
+
+    async def _wait_for_turn(self, pod: PodRun) -> bool:
+        """Wait while its owner is in back-off after evictions; return whether the pod was deleted meanwhile."""
+        due_s = self._replacements.due_s(owner_of(pod.manifest))
+        if due_s <= now_s():
+            return False
+        message = f"pods in its place were evicted one after another; starts in {due_s - now_s():.0f} s"
+        await self._report_broken(pod, message, reason="CrashLoopBackOff")
+        is_over = await wait_for(pod.stop, until_s=due_s)
+        pod.began_s = now_s()
+        return is_over
 
     async def _keep_evicted(self, pod: PodRun, uid: str) -> bool:
         """Leave an evicted pod as an object only, and delete the oldest such; return False if it is to be deleted."""
@@ -315,11 +334,9 @@ class Kubelet:
             else:
                 return
 
-    async def _report_broken(self, pod: PodRun, error: Exception) -> None:
-        """Write why a pod cannot be run into its status."""
-        status = broken_status(
-            pod.manifest, message=f"the pod cannot be run: {_error_text(error, self._node.pods)}", stamp=stamp()
-        )
+    async def _report_broken(self, pod: PodRun, message: str, *, reason: str) -> None:
+        """Write why a pod does not run into its status."""
+        status = broken_status(pod.manifest, message=message, stamp=stamp(), reason=reason)
         try:
             written = await self._node.cluster.patch(POD, *pod.key, patch={"status": status}, subresource="status")
             # The next attempt clears what this one has reported.

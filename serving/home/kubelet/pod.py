@@ -86,6 +86,7 @@ class PodRun:
         self.stop = asyncio.Event()
         self.grace_s: float | None = None
         self.evicted = ""  # Why it is evicted.
+        self.began_s = now_s()
         self._node, self.manifest, self._note = node, manifest, note
         self.keepers: dict[str, ContainerKeeper] = {}
         self.inputs: dict[str, ContainerInput] = {}
@@ -100,8 +101,7 @@ class PodRun:
         self._unready: Unready | None = None
         # It is ready, has failed, or ends: its turn to start is over.
         self._is_settled = asyncio.Event()
-        self._is_dirty = asyncio.Event()
-        self._is_urgent = asyncio.Event()
+        self._is_dirty, self._is_urgent = asyncio.Event(), asyncio.Event()
 
     def __repr__(self) -> str:
         return f"PodRun({self.key[0]}/{self.key[1]}, {'ready' if self.is_ready else 'not ready'})"

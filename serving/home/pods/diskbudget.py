@@ -74,6 +74,13 @@ def is_evicted(pod: Object) -> bool:
     return bool(nested(pod, "status", "phase") == "Failed" and nested(pod, "status", "reason") == EVICTED)
 
 
+def owner_of(pod: Object) -> str:
+    """The uid of the object that replaces the pod; its own name if none does."""
+    metadata = pod["metadata"]
+    owners = metadata.get("ownerReferences") or ()
+    return next((str(one["uid"]) for one in owners), f"{metadata['namespace']}/{metadata['name']}")
+
+
 def surplus_evicted(pods: Iterable[Object], *, per_owner: int, count_max: int) -> list[Key]:
     """The evicted pods to delete, oldest first: all but the youngest of each owner, and of the machine.
 
@@ -84,7 +91,7 @@ def surplus_evicted(pods: Iterable[Object], *, per_owner: int, count_max: int) -
     for pod in youngest_first:
         metadata = pod["metadata"]
         key: Key = (metadata["namespace"], metadata["name"])
-        owner = next((str(one["uid"]) for one in metadata.get("ownerReferences") or ()), "/".join(key))
+        owner = owner_of(pod)
         if by_owner[owner] < per_owner and kept < count_max:
             by_owner[owner] += 1
             kept += 1

@@ -108,15 +108,15 @@ def evicted_status(pod: Object, *, message: str, stamp: str) -> Object:
     return {"phase": "Failed", "reason": EVICTED, "message": message, "conditions": [*kept, *made]}
 
 
-def broken_status(pod: Object, *, message: str, stamp: str) -> Object:
-    """The status of an unrunnable pod with ``message``. Never raises, whatever the manifest."""
+def broken_status(pod: Object, *, message: str, stamp: str, reason: str = BROKEN) -> Object:
+    """The status of a pod that does not run, with ``reason`` and ``message``. Never raises, whatever the manifest."""
     containers = nested(pod, "spec", "containers")
     named = [one for one in containers if isinstance(one, dict)] if isinstance(containers, list) else []
-    life = ContainerState(waiting_reason=BROKEN, waiting_message=message)
+    life = ContainerState(waiting_reason=reason, waiting_message=message)
     shown = [
         _container_status({**one, "name": str(container_name_of(one))}, life, image_id="", ready=False) for one in named
     ]
-    unready = Unready(reason=BROKEN, message=message)
+    unready = Unready(reason=reason, message=message)
     conditions = [
         _condition({}, "PodScheduled", is_true=True, stamp=stamp),
         _condition({}, "Initialized", is_true=False, stamp=stamp, unready=unready),
@@ -125,7 +125,7 @@ def broken_status(pod: Object, *, message: str, stamp: str) -> Object:
     ]
     return {
         "phase": "Pending",
-        "reason": BROKEN,
+        "reason": reason,
         "message": message,
         "conditions": conditions,
         "containerStatuses": shown,

@@ -1,0 +1,98 @@
+"""Each command with ``-o json`` prints JSON and nothing else: one value, or one a line."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from serving.cli.main import main
+from tests.e2e.cli_stage import SAMPLE, Stage, staged
+from tests.unit.cli.test_main import commands
+
+pytestmark = pytest.mark.timeout(300)
+
+MANIFEST = "{apiVersion: v1, kind: ConfigMap, metadata: {name: one}, data: {key: value}}"
+GROUP = """
+apiVersion: serving.dev/v1alpha1
+kind: NodeGroup
+metadata: {name: group}
+spec: {labelKey: pool, labelValue: none, minNodes: 0, maxNodes: 2}
+"""
+# What is typed after each command, in an order in which all succeed.
+STEPS = {
+    "deploy": ("app", ".", "--no-snapshot", "--command", SAMPLE, "--access", "private"),
+    "apply": ("-f", "one.yaml"),
+    "update": ("app", "-e", "A=1"),
+    "scale": ("app", "--min", "1"),
+    "wait": ("app", "--for", "ready"),
+    "invoke": ("app",),
+    "traffic": ("app",),
+    "url": ("app",),
+    "token show": ("app",),
+    "describe": ("app",),
+    "get": ("pods",),
+    "logs": ("app",),
+    "requests": ("app",),
+    "stats": ("app",),
+    "cost": (),
+    "why": ("app",),
+    "top": ("--once",),
+    "status": (),
+    "version": (),
+    "doctor": (),
+    "config show": ("autoscaler",),
+    "image list": (),
+    "volume create": ("data",),
+    "volume list": (),
+    "token list": (),
+    "nodegroups get": (),
+    "nodegroups describe": ("group",),
+    "delete": ("app",),
+}
+# They take files or a workload instead of a system.
+ALONE = {
+    "replay": ("state/decisions.jsonl",),
+    "simulate": (),
+    "tune": ("--jobs", "1", "--trace", "trace.csv", "--policy", "fixed-90s"),
+}
+TRACE = "at_s,function,duration_s\n10,a,0.5\n110,a,0.5\n"
+
+
+def with_json() -> set[str]:
+    return {
+        name
+        for name, command in commands(main)
+        for one in command.params
+        if "--output" in one.opts and "json" in getattr(one.type, "choices", ())
+    }
+
+
+def is_json(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        json.loads(text)
+        return True
+    with contextlib.suppress(ValueError):
+        return [json.loads(line) for line in text.splitlines()] != []
+    return False
+
+
+@pytest.fixture
+def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.yaml").write_text(f"{MANIFEST}\n---{GROUP}")
+    (tmp_path / "trace.csv").write_text(TRACE)
+    with staged(tmp_path / "state") as stage:
+        yield stage
+
+
+def test_commands_print_json_alone(serving: Stage) -> None:
+    """Takes four seconds: it starts a whole system."""
+    assert STEPS.keys() | ALONE.keys() == with_json()
+    done = {name: serving(*name.split(), *words, "-o", "json") for name, words in STEPS.items()}
+    done |= {name: CliRunner().invoke(main, [*name.split(), *words, "-o", "json"]) for name, words in ALONE.items()}
+    for name, result in done.items():
+        assert result.exit_code == 0, (name, result.output)
+        assert is_json(result.stdout), (name, result.stdout)

@@ -5,6 +5,7 @@ import datetime as dt
 from collections.abc import Iterable
 
 from serving.cli.client.api import ApiCall, ApiClient, fail
+from serving.cli.client.output import printable
 from serving.cli.client.resources import path_of
 from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE, Kind
 from serving.controller.values.naming import deployment_name
@@ -146,5 +147,5 @@ def last_lines(api: ApiClient, revision: str, *, count: int) -> list[str]:
             ):
                 text = b"".join(response.pieces()).decode("utf-8", "replace")
                 if text.strip():
-                    return excerpt(text.splitlines(), count=count).splitlines()
+                    return [printable(line) for line in excerpt(text.splitlines(), count=count).splitlines()]
     return []

@@ -21,11 +21,20 @@ _FEW = 10
 _SHORT_S = 120
 
 _PATIENCE_S = 1.0
+# Control characters but line ends and tabs, as kubectl shows them: ESC is ^[. Those of Latin 1 steer some terminals too.
+_VISIBLE = {code: f"^{chr(code ^ 64)}" for code in (*range(9), *range(11, 32), 127)} | {
+    code: f"\\x{code:02x}" for code in range(128, 160)
+}
+
+
+def printable(text: str) -> str:
+    """A line of an app or of another user, with nothing in it that would steer the terminal."""
+    return text.translate(_VISIBLE)
 
 
 def aligned(rows: Iterable[Sequence[object]], *, indent: str = "") -> list[str]:
     """Align cells into columns; None is an empty cell."""
-    texts = [["" if cell is None else " ".join(str(cell).split("\n")) for cell in row] for row in rows]
+    texts = [["" if cell is None else " ".join(map(printable, str(cell).splitlines())) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)] if texts else []
     return [
         (indent + _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
@@ -59,7 +68,7 @@ def wrapped(text: str, *, indent: str) -> list[str]:
         line
         for part in text.splitlines()
         for line in textwrap.wrap(
-            part,
+            printable(part),
             width,
             initial_indent=indent,
             subsequent_indent=indent,
@@ -106,7 +115,7 @@ def paint(text: str, color: str | None, *, bold: bool = False) -> str:
 def print_aside(text: str) -> None:
     """Print to standard error above the progress line, wrapped at words on a terminal."""
     Progress.hide()
-    lines = text.splitlines() if text else [""]
+    lines = [printable(line) for line in text.splitlines()] if text else [""]
     if sys.stderr.isatty():
         lines = [part for line in lines for part in wrapped(line, indent="") or [""]]
     click.echo("\n".join(lines), err=True)

@@ -17,7 +17,7 @@ import msgspec
 
 from serving.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.cli.client.objects import items_of
-from serving.cli.client.output import clock_text, print_aside
+from serving.cli.client.output import clock_text, print_aside, printable
 from serving.cli.client.stats import Stats, autoscaler_option
 from serving.cli.decisions.whycold import print_cold_starts
 from serving.cli.decisions.whystate import dormant_lines, ejected_lines, pod_scaler_lines, unready_lines
@@ -283,7 +283,7 @@ def _print_from_events(api: ApiClient, ours: _Ours, *, since_s: float, follow: b
 
 
 def _event_line(one: ScaleEvent) -> str:
-    return f"{clock_text(one.at_s)} {one.revision} {one.sentence}"
+    return printable(f"{clock_text(one.at_s)} {one.revision} {one.sentence}")
 
 
 def _saved(stats: Stats, namespace: str, ours: _Ours) -> Iterator[str]:
@@ -338,4 +338,4 @@ def _explained(line: bytes) -> _Line:
 
 def _print_lines(lines: Iterable[str]) -> None:
     for line in lines:
-        click.echo(line)
+        click.echo(printable(line))

@@ -19,7 +19,7 @@ from serving.cli.client.objects import (
     selector_of,
     service_of,
 )
-from serving.cli.client.output import age_text, aligned, paint, wrapped
+from serving.cli.client.output import age_text, aligned, paint, printable, wrapped
 from serving.cli.client.resources import kind_named
 from serving.cli.client.rows import dormant_counts, header_of, revision_row, server_table
 from serving.cli.services.url import address_of
@@ -123,7 +123,7 @@ def _other_lines(api: ApiClient, kind: Kind, one: Object, *, now_s: float) -> It
         line
         for title, cell in zip(titles, rows[0], strict=True)
         if title not in {"NAME", "AGE"} and cell
-        for line in [f"{title.capitalize():<{width}}  {cell}"]
+        for line in [f"{title.capitalize():<{width}}  {printable(cell)}"]
     )
     yield from _conditions(one)
     if kind == POD:
@@ -184,7 +184,7 @@ def _conditions(described: Object) -> Iterator[str]:
     shown = {condition(described).get("message")}
     for one in found:
         status = one.get("status", "")
-        reason = one.get("reason", "") if status != "True" else ""
+        reason = printable(one.get("reason", "")) if status != "True" else ""
         yield f"  {one['type']:<{width}}  {paint(status, _COLORS.get(status, ''))}  {reason}".rstrip()
         # Conditions repeat each other's message; once is enough.
         if one.get("message") and status != "True" and one["message"] not in shown:
@@ -227,7 +227,7 @@ def _event_lines(events: list[Object], *, now_s: float, said: str = "") -> Itera
     for one in events[-_EVENTS_SHOWN_MAX:]:
         age = age_text(seconds_since(_seen(one), now_s))
         times = f" ({one['count']} times)" if one.get("count", 1) > 1 else ""
-        reason = str(one.get("reason", ""))
+        reason = printable(str(one.get("reason", "")))
         mark = paint(reason, "yellow") if one.get("type") == "Warning" else reason
         yield f"  {age:>6}  {nested(one, 'involvedObject', 'name')}  {mark}{times}"
         message = str(one.get("message", ""))

@@ -13,7 +13,7 @@ import click
 from serving.cli.client.api import ApiCall, ApiClient, api_options, fail, fail_usage
 from serving.cli.client.completion import complete_kind, complete_object
 from serving.cli.client.objects import items_of, object_of, selector_of
-from serving.cli.client.output import aligned
+from serving.cli.client.output import aligned, printable
 from serving.cli.client.resources import JSONPATH, OutputParam, kind_named, path_of
 from serving.cli.client.rows import Row, header_of, rows_of, server_table, table_rows
 from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
@@ -235,7 +235,7 @@ def _server_row(api: ApiClient, kind: Kind, one: Object, *, everywhere: bool) ->
 
 
 def _padded(row: Row, widths: Sequence[int]) -> str:
-    return " ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
+    return " ".join(printable(cell).ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
 
 
 def rendered(template: str, value: object) -> str:

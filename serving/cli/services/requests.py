@@ -12,7 +12,7 @@ import msgspec
 
 from serving.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.cli.client.completion import complete_service
-from serving.cli.client.output import aligned, clock_text, paint, print_aside
+from serving.cli.client.output import aligned, clock_text, paint, print_aside, printable
 from serving.cli.client.resources import path_of
 from serving.cli.client.stats import activator_pages, cluster_token, read_page, state_token
 from serving.cluster.kinds import REVISION, SERVING_SERVICE
@@ -154,9 +154,9 @@ def error_table(causes: Sequence[ErrorCause]) -> list[str]:
 
 def _lines(one: RequestRecord) -> Iterator[str]:
     head = f"{clock_text(one.at_wall_s)} {one.revision} {one.status or '-'} {one.method} {one.path}"
-    yield paint(head, _TONES.get(one.failed_by, "red")) + f"  {time_text(one)}"
+    yield paint(printable(head), _TONES.get(one.failed_by, "red")) + f"  {time_text(one)}"
     if one.failed_by:
-        yield f"    {one.failed_by}: {one.why}"
+        yield printable(f"    {one.failed_by}: {one.why}")
     parts = [f"pod {one.pod}" if one.pod else "", f"trace {one.trace_id}" if one.trace_id else ""]
     if one.failed_by and any(parts):
         yield f"    {', '.join(filter(None, parts))}"

@@ -1,4 +1,10 @@
+import contextlib
+import io
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serving.cli.client import output as module
 from serving.cli.client.output import Progress, age_text, aligned, is_lively, paint, print_aside, shortened, wrapped
@@ -11,6 +17,18 @@ def test_cells_of_a_column_begin_at_one_place_and_lines_end_with_text() -> None:
         " x     two lines",
     ]
     assert aligned([]) == []
+
+
+@given(st.text(st.characters(categories=["Cc"]) | st.sampled_from("a\x1b[]0;\x07\x9b ")))
+def test_no_text_of_an_app_steers_the_terminal(text: str) -> None:
+    with contextlib.redirect_stderr(io.StringIO()) as aside:
+        print_aside(text)
+    shown = [*aligned([[text, text]]), *wrapped(text, indent=" "), *aside.getvalue().split("\n")]
+    assert [line for line in shown if re.search(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", line)] == []
+
+
+def test_control_characters_are_shown_as_kubectl_shows_them() -> None:
+    assert aligned([["\x1b]0;x\x07\x7f\x9b31m\r\nb\rc"]]) == ["^[]0;x^G^?\\x9b31m b c"]
 
 
 def test_cells_lose_in_turn_until_the_line_fits_and_no_cell_more_than_it_may() -> None:

@@ -125,6 +125,29 @@ async def test_what_no_pod_owns_is_removed_at_the_start(tmp_path: Path) -> None:
             assert (await machine.get(pod))[0] == 200
 
 
+async def test_pods_of_a_preloaded_revision_have_a_tmp_that_is_not_the_machines(tmp_path: Path) -> None:
+    with tempfile.NamedTemporaryFile(dir="/tmp", prefix="serving-test-") as theirs:
+        mine = f"{theirs.name}-mine"
+        look = (
+            f"import pathlib; sys.stderr.write('sees %s\\n' % pathlib.Path({theirs.name!r}).exists()); "
+            f"pathlib.Path({mine!r}).touch(); pathlib.Path('/dev/shm').joinpath({Path(mine).name!r}).touch()"
+        )
+        with template_process(tmp_path / "state") as template:
+            async with controlled(template.state) as machine:
+                await machine.start(preloaded(tmp_path, "p", more=look))
+                await machine.ready()
+                await event_with(machine, "Preloaded")
+                await machine.start(preloaded(tmp_path, "q", more=look))
+                process, importer, *_ = await response_of(machine, "q")
+                assert process != importer
+                # Both imports wrote to folders that only the pods of the revision have.
+                assert machine.log("p").count("sees False") == 2
+                places = [Path(folder, Path(mine).name) for folder in TEMPORARY]
+                assert [one for one in places if one.exists()] == []
+                (temporary,) = template.state.pods.glob("warm-*/.tmp")
+                assert (temporary / Path(mine).name).exists()
+
+
 async def test_a_warm_process_imports_the_app_with_its_layers_on(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         template.state.token.write_text("a token")

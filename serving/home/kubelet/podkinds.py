@@ -35,7 +35,7 @@ from serving.home.kubelet.container import ContainerSpec
 from serving.home.kubelet.podsetup import PodSetup
 from serving.home.kubelet.podwarnings import memory_limit_bytes
 from serving.home.pods.locations import QUEUE_PORTS, listening_ports
-from serving.home.pods.podfolder import disk_error, root_folder
+from serving.home.pods.podfolder import disk_error, root_folder, temporary_folder
 from serving.home.pods.podplan import (
     ContainerState,
     all_containers,
@@ -224,11 +224,14 @@ class PreloadedPod(ProcessPod):
         revision, isolation = self.setup.node.warm_revision_of(manifest), self.setup.node.isolation
         confinement = found.confinement
         if confinement is not None and isolation is not None:
-            # As the warm process, which has one user, and sees the folders of all its pods.
+            # As the warm process, which has one user and one /tmp, and sees the folders of all its pods.
             own, around = str(self.setup.folder), str(self.setup.folder.parent)
             shown = tuple(around if one == own else one for one in confinement.shown)
             user = isolation.user_of_revision(revision)
-            confinement = msgspec.structs.replace(confinement, shown=shown, private=(), user=user, has_own_pids=False)
+            temporary = str(temporary_folder(self.setup.folder.parent))
+            confinement = msgspec.structs.replace(
+                confinement, shown=shown, temporary=temporary, user=user, has_own_pids=False
+            )
         return msgspec.structs.replace(
             found,
             confinement=confinement,

@@ -176,13 +176,13 @@ def sweep_folders(pods: Path, kept: Collection[str]) -> list[str]:
     found = list(pods.iterdir()) if pods.is_dir() else []
     warm = [path for path in found if path.name.startswith(_WARM)]
     found = [path for path in (*found, *(one for folder in warm for one in folder.iterdir())) if path not in warm]
-    gone = [path for path in found if path.name not in kept]
+    gone = [path for path in found if path.name not in (*kept, _TEMPORARY)]
     for path in gone:
         remove_folder(path)
     for folder in warm:
-        # One with pods stays.
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+        # Pods share temporary files there with a warm process, which may have mounts in them: they go once there is no pod.
+        if all(one.name == _TEMPORARY for one in folder.iterdir()):
+            remove_folder(folder)
     return sorted(path.name for path in gone)
 
 

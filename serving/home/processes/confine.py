@@ -184,8 +184,9 @@ def _hide(plan: dict[str, Any], *, user: int, home: str) -> None:
 def _take_temporary(private: list[str], temporary: str, hidden: list[str]) -> list[str]:
     """Replace folders that all programs of a machine share; those in ``hidden`` are made there, to be covered."""
     if private and not os.path.lexists(temporary):
-        os.mkdir(temporary)
-        os.chmod(temporary, _OPEN_MODE)
+        with contextlib.suppress(FileExistsError):  # Pods that share one may start together.
+            os.mkdir(temporary)
+            os.chmod(temporary, _OPEN_MODE)
     # An app that may exchange it for a link gains nothing. It is closed by exec, and may itself be in a covered folder.
     held = os.open(temporary, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY) if private else -1
     for folder in private:

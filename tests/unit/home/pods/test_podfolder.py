@@ -16,6 +16,8 @@ from serving.home.pods.podfolder import (
     size_of,
     sweep_folders,
     tail,
+    temporary_folder,
+    warm_folder,
 )
 from serving.home.pods.sources import VolumeFile
 from serving.model.errors import InvalidValue
@@ -139,6 +141,16 @@ def test_folders_that_no_pod_owns_are_removed(tmp_path: Path) -> None:
     assert sweep_folders(tmp_path, ["kept"]) == ["gone"]
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     assert sweep_folders(tmp_path / "nothing", []) == []
+
+
+def test_temporary_files_of_a_preloaded_revision_stay_while_it_has_a_pod(tmp_path: Path) -> None:
+    warm = warm_folder(tmp_path, "default/hello-00001")
+    for name in (warm / "pod", temporary_folder(warm) / "folder"):
+        name.mkdir(parents=True)
+    assert sweep_folders(tmp_path, ["pod"]) == []
+    assert (temporary_folder(warm) / "folder").exists()
+    assert sweep_folders(tmp_path, []) == ["pod"]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from serving.model.errors import InvalidValue
+from serving.model.errors import UNREADABLE, InvalidValue
 from serving.model.nodata import NoData
 from serving.placement.book import NodeBook, demand_of
 from serving.placement.scores.nodes import NodeTable
@@ -48,7 +48,7 @@ def read_binding(body: bytes) -> BindingCall:
         found = {key.lower(): value for key, value in msgspec.json.decode(body, type=dict[str, str]).items()}
         parts = {"pod": "podname", "namespace": "podnamespace", "uid": "poduid", "node": "node"}
         call = BindingCall(**{field: found[key] for field, key in parts.items()})
-    except (msgspec.MsgspecError, KeyError) as error:
+    except (*UNREADABLE, KeyError) as error:
         raise InvalidValue(text=f"{body[:80]!r} ({error})", expected=_BINDING_EXPECTED) from error
     if not (call.pod and call.namespace and call.node):
         raise InvalidValue(text=f"{body[:80]!r}", expected=_BINDING_EXPECTED)
@@ -67,7 +67,7 @@ def read_call(body: bytes) -> ExtenderCall:
         return msgspec.convert(
             {"pod": pod, "node_names": names, "is_by_name": "nodenames" in found, "nodes": nodes}, type=ExtenderCall
         )
-    except (msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
+    except (*UNREADABLE, KeyError, TypeError, AttributeError) as error:
         raise InvalidValue(text=f"{body[:80]!r} ({error})", expected=_EXPECTED) from error
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from serving.model.errors import InvalidValue
+from serving.model.errors import UNREADABLE, InvalidValue
 from serving.model.nodata import NoData
 from serving.placement.scores.metrics import NodeMetric, NodeUsage, Usage, read_usage, usage_of
 from serving.settings.placement import LoadSourceSettings, PlacementQuirks
@@ -75,7 +75,7 @@ def read_watcher_body(body: bytes, *, quirks: PlacementQuirks) -> LoadReport:
     """The report in a response of ``GET /watcher``. Raises ``InvalidValue``."""
     try:
         found = msgspec.json.decode(body, type=_WatcherBody)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise InvalidValue(text=f"{body[:80]!r} ({error})", expected=_EXPECTED) from error
     at_s = found.window.end
     listed = {name: one.metrics for name, one in (found.data.nodes or {}).items() if one and one.metrics is not None}
@@ -163,7 +163,7 @@ def read_vector(body: bytes, settings: LoadSourceSettings) -> dict[str, float]:
         if response.status != "success":
             raise InvalidValue(text=f"{response.error_type}: {response.error}"[:200], expected=_RESPONSE_EXPECTED)
         samples = [msgspec.json.decode(one, type=_Sample) for one in response.data.result]
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise InvalidValue(text=f"{body[:80]!r} ({error})", expected=_RESPONSE_EXPECTED) from error
     found: dict[str, float] = {}
     for sample in samples:
@@ -241,11 +241,11 @@ def read_series(points: bytes, metadata: bytes, settings: LoadSourceSettings) ->
     """The usage of each node, from both responses. Raises ``InvalidValue``."""
     try:
         values = msgspec.json.decode(points, type=_SignalFxPoints).data
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise InvalidValue(text=f"{points[:80]!r} ({error})", expected=_POINTS_EXPECTED) from error
     try:
         series = msgspec.json.decode(metadata, type=_SignalFxMetadata).results
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise InvalidValue(text=f"{metadata[:80]!r} ({error})", expected=_METADATA_EXPECTED) from error
     nodes = _node_by_series(series, settings)
     return {

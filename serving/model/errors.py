@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import msgspec
 
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors of a msgspec decoder: bytes of another form, text in no UTF-8, and too deep nesting."""
+UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
+"""Errors of a msgspec decoder: bytes of another form, text that is or becomes no UTF-8, and too deep nesting."""
 
 
 class ServingError(Exception):

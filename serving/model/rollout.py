@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from serving.model.errors import UNREADABLE
 from serving.model.knative import ROLLOUT_ANNOTATION
 
 _ALL_PERCENT = 100
@@ -71,7 +72,7 @@ def read_rollout(annotations: Mapping[str, str]) -> Rollout:
         return Rollout()
     try:
         rollout = _DECODER.decode(text)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return Rollout()
     return rollout if all(map(_is_consistent, rollout.configurations)) else Rollout()
 

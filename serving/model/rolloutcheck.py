@@ -9,7 +9,7 @@ import re
 
 import msgspec
 
-from serving.model.errors import InvalidValue
+from serving.model.errors import UNREADABLE, InvalidValue
 from serving.model.slo import SLO_FORM, Slo, read_slo
 
 ROLLED_BACK_REASON = "RolledBack"
@@ -79,5 +79,5 @@ def read_broken(text: str) -> dict[str, BrokenCheck]:
     """The revisions that were rolled back, of ``ROLLED_BACK_ANNOTATION``; none if it is unreadable."""
     try:
         return msgspec.json.decode(text, type=dict[str, BrokenCheck]) if text else {}
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return {}

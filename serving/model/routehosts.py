@@ -111,7 +111,7 @@ def kept_claims(route: Object) -> dict[str, str]:
     """The recorded time of each tag's claim; none if the annotation is unreadable."""
     try:
         kept = json.loads(annotations_of(route).get(CLAIMED_TAGS_ANNOTATION, "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return {str(tag): str(at) for tag, at in kept.items()} if isinstance(kept, dict) else {}
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from serving.model.errors import UNREADABLE
 from serving.model.stat import GAUGES_MAX
 
 _HEADER = re.compile(rb"^endpoint-load-metrics:[ \t]*([^\r\n]{1,2048})", re.IGNORECASE | re.MULTILINE)
@@ -136,7 +137,7 @@ def _of_text(text: str) -> Iterator[tuple[str, float]]:
 def _of_json(text: str) -> Iterator[tuple[str, float]]:
     try:
         report = msgspec.json.decode(text, type=dict[str, float | dict[str, float]])
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return
     for name, value in report.items():
         if isinstance(value, dict):

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from serving.model.errors import UNREADABLE
 from serving.model.knative import AWAKE_RESOURCES_ANNOTATION, QUEUE_PROXY
 from serving.model.objects import Object, annotations_of, nested
 from serving.model.quantity import Resources, format_bytes, resources_of
@@ -32,7 +33,7 @@ def awake_resources(pod: Object) -> dict[str, ContainerResources]:
         return msgspec.json.decode(
             annotations_of(pod).get(AWAKE_RESOURCES_ANNOTATION, ""), type=dict[str, ContainerResources]
         )
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return {name: {"requests": dict(requests)} for name, requests in _requests(pod).items() if _amounts(requests)}
 
 

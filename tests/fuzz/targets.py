@@ -29,6 +29,7 @@ from serving.activator.slots.messages import Ask, Frames, PeerHello, encode
 from serving.cli.services.convert import convert
 from serving.cli.services.manifests import read_manifests
 from serving.cluster.kinds import CONFIG_MAP, POD, SERVING_SERVICE
+from serving.controller.revisions.revision_status import failure_to_keep
 from serving.dashboard.archive import Archive, ArchiveNewerError, history_steps
 from serving.dashboard.board import COLUMNS
 from serving.dashboard.marks import Mark
@@ -44,16 +45,26 @@ from serving.home.state import StateFolder
 from serving.home.store.journal import Journal, JournalEntry
 from serving.home.store.memory import MemoryCluster
 from serving.home.store.repair import read_damaged
+from serving.model import knative
 from serving.model.accessrules import JwtRule
 from serving.model.errors import ClusterError, InvalidValue, JournalDamaged, NewerFormat, SettingsError
 from serving.model.identities import CallerIdentity
 from serving.model.objects import Object
+from serving.model.rollout import tag_splits
+from serving.model.rolloutcheck import read_broken
+from serving.model.routehosts import HostRules, claimed_hosts
+from serving.model.routepolicy import route_policy
 from serving.proxy.forwarding.phase import ExchangeOutcome
 from serving.proxy.http1.lines import BadHeaderLine
 from serving.proxy.http1.requesthead import RequestRefusal, read_request_head
 from serving.proxy.server.clienthello import BadClientHello, read_server_name
 from serving.queueproxy.gauges import read_gauges, read_page
+from serving.scaling.learnt.target import with_saved_target
+from serving.scaling.podsize import awake_resources
+from serving.scaling.resolve import resolve_annotations
 from serving.scaling.scaler.replay import again, otherwise, read_record
+from serving.settings.annotations import known_annotations, read_rollout_check_of, read_rollout_duration
+from serving.settings.autoscaler import AutoscalerSettings
 from serving.wire.frames import (
     ActivatorStats,
     PodStat,
@@ -110,6 +121,30 @@ _DIRECTIVES = _JSON(
     {"spec": {"containers": [{"name": "c", "$patch": "delete"}], "$setElementOrder/containers": [{"name": "c"}]}}
 ).encode()
 _YAML = b"apiVersion: v1\nkind: ConfigMap\nmetadata: &m {name: m}\ndata:\n  a: !!str 1\n  <<: {b: c}\n"
+_ANNOTATIONS = [value for name, value in vars(knative).items() if name.endswith("_ANNOTATION")] + sorted(
+    known_annotations()
+)
+_RULES = HostRules(
+    domain="localhost",
+    cluster_domain="cluster.local",
+    domain_template="{{.Name}}.{{.Namespace}}.{{.Domain}}",
+    tag_template="{{.Tag}}-{{.Name}}",
+)
+_TAGGED = {"traffic": [{"tag": "new", "latestRevision": True}], "containers": [{"name": "c"}]}
+_TEXTS = (
+    b'{"r2":{"check":"errors<1%","why":"3 of 9"}}',
+    b'{"configurations":[{"configuration":"s","tag":"t","percent":100,"revisions":[{"name":"a","percent":100}]}]}',
+    b'{"new":"2026-01-01T00:00:00Z"}',
+    b'{"c":{"requests":{"cpu":"100m"}}}',
+    b'{"layer":"ContainerHealthy","reason":"r","message":"m"}',
+    b"errors<1%,p99<500ms",
+    b"concurrency=5,rps=10",
+    b"issuer=https://i,audience=a,claims=sub+x",
+    b'{"total":5.0}',
+    b"5432,8883/tls",
+    b"1h5m",
+    b"50",
+)
 _SCALARS = (
     b"a: [!!int 1_0, !!float .5, !!bool on, !!timestamp 2001-12-14, !!binary YQ==, 0o14, 12:30:45, 0b1, 2001-12-14]\n"
 )
@@ -470,6 +505,23 @@ def _seed_backup() -> bytes:
         return path.read_bytes()
 
 
+def _annotations(data: bytes) -> None:
+    """The text of each annotation of an object that a user writes, as all daemons read it."""
+    text = data.decode(errors="replace")
+    annotations = dict.fromkeys(_ANNOTATIONS, text)
+    one: Object = {"metadata": {"name": "r", "namespace": "n", "annotations": annotations}, "spec": _TAGGED}
+    route_policy(annotations)
+    tag_splits(annotations)
+    read_broken(text)
+    awake_resources(one)
+    failure_to_keep(one)
+    read_rollout_duration(annotations)
+    read_rollout_check_of(annotations)
+    list(claimed_hosts(one, _RULES))
+    spec = resolve_annotations(annotations, AutoscalerSettings(), container_concurrency=0, reachable=True)
+    with_saved_target(spec, text, total_max=100.0)
+
+
 def _client_hello(data: bytes) -> None:
     with contextlib.suppress(BadClientHello):
         read_server_name(data)
@@ -479,6 +531,7 @@ TARGETS: dict[str, Target] = {
     "client-hello": Target(_client_hello, (real("db.example.com"), real(None))),
     "http1-head": Target(_request_head, (_HEAD, _CHUNKED)),
     "http1-connection": Target(_connection, (_HEAD * 2, _CHUNKED + _HEAD)),
+    "annotations": Target(_annotations, _TEXTS),
     "http1-response": Target(_response, (_RESPONSE, _EARLY + _CHUNKS, b"HTTP/1.0 200 OK\r\n\r\nuntil the end")),
     "http2-client": Target(functools.partial(_http2, is_client=True), (_SESSION[0], draw_session(2, frames=40)[0])),
     "http2-app": Target(functools.partial(_http2, is_client=False), (_SESSION[1], draw_session(2, frames=40)[1])),

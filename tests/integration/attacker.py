@@ -30,6 +30,7 @@ STATS = (
 )
 # Signals and traces that do no harm where they are not refused.
 PTRACE_SEIZE, CLONE_NEWUSER, CLONE_NEWNS = 0x4206, 0x10000000, 0x20000
+CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - what is tried
 
 
@@ -70,6 +71,22 @@ def forked_without_end() -> object:
     finally:
         for pid in forked:
             os.kill(pid, signal.SIGKILL)
+    return None
+
+
+def connected(name: str) -> object:
+    """Connect to an abstract socket of another process."""
+    with socket.socket(socket.AF_UNIX) as made:
+        made.connect(f"\0{name}")
+        return None
+
+
+def has(field: str, *refused: str) -> object:
+    """Raise if a field of this process's status has one of these values."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (value,) = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
+    if value in refused:
+        raise PermissionError(f"{field} {value}")
     return None
 
 
@@ -150,6 +167,12 @@ def attempts(given: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "read another pod's files": (state / "pods" / pod / "secret").read_text,
         **{f"read another pod's file in {one}": Path(one, "serving-victim").read_text for one in TEMPORARY},
         "leave by the parent of its folder": (Path("..") / pod / "secret").read_text,
+        "see another pod's processes": Path(f"/proc/{victim}").stat,
+        "connect to a socket of the system": lambda: connected(given["socket"]),
+        "listen on any port": lambda: bound(int(given["free_port"])),
+        **{f"have capabilities ({one})": functools.partial(has, one, "0" * 16) for one in CAPABILITIES},
+        "gain rights by a program": lambda: has("NoNewPrivs", "1"),
+        "make any system call": lambda: has("Seccomp", "2"),
         "read another pod's environment": lambda: Path(f"/proc/{victim}/environ").read_bytes(),
         "read another pod's memory": lambda: memory_of(victim),
         "enter another pod's root": lambda: list(Path("/proc", str(victim), "root", ".").iterdir()),

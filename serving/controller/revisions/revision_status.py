@@ -14,6 +14,7 @@ import msgspec
 
 from serving.controller.values.conditions import Condition, ready_of, updated_conditions
 from serving.controller.values.naming import deployment_name
+from serving.model.errors import UNREADABLE
 from serving.model.knative import (
     BECAME_READY_ANNOTATIONS,
     CONDITION_READY,
@@ -304,7 +305,7 @@ def _kept_failure(revision: Object) -> Failure | None:
             return Failure(layer=layer, reason=before.get("reason", ""), message=before.get("message", ""))
     try:
         return msgspec.json.decode(annotations_of(revision).get(FAILURE_ANNOTATION, ""), type=Failure)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from serving.model.errors import InvalidValue
+from serving.model.errors import UNREADABLE, InvalidValue
 from serving.model.knative import TargetMode
 from serving.model.loadmetric import CONCURRENCY, RPS
 from serving.scaling.spec import ScalingSpec
@@ -117,7 +117,7 @@ def read_state(text: str) -> LearntState:
     """The saved state. Raises ``InvalidValue``."""
     try:
         return msgspec.json.decode(text, type=LearntState)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except UNREADABLE as error:
         raise InvalidValue(text=text, expected="a learnt target, as JSON") from error
 
 

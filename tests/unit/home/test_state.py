@@ -19,7 +19,7 @@ def test_what_is_secret_is_for_its_owner_only(tmp_path: Path) -> None:
     state = StateFolder(tmp_path / "state")
     state.open("http://127.0.0.1:6080")
     assert mode_of(state.path) == 0o700
-    assert {mode_of(path) for path in (state.key, state.token, state.kubeconfig)} == {0o600}
+    assert {mode_of(path) for path in (*state.secrets, state.kubeconfig)} == {0o600}
     assert len(state.key.read_bytes()) == 32
 
 

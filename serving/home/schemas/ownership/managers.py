@@ -16,7 +16,7 @@ from serving.cluster.port import Subresource
 from serving.home.schemas.crds import resolved, schema_of
 from serving.home.schemas.ownership.fieldset import FieldSet, common, difference, paths, union, well_formed
 from serving.home.schemas.ownership.structure import Structure
-from serving.model.errors import ApplyConflict, Invalid, OwnedField
+from serving.model.errors import UNREADABLE, ApplyConflict, Invalid, OwnedField
 from serving.model.knative import LAST_APPLIED_ANNOTATION
 from serving.model.objects import Object
 
@@ -170,7 +170,7 @@ def _last_applied(kind: Kind, live: Object, *, manager: str) -> FieldSet:
     try:
         last = _content(kind, msgspec.json.decode(annotations[LAST_APPLIED_ANNOTATION], type=dict[str, Any]), None)
         fields = structure.fields(last)
-    except (msgspec.MsgspecError, Invalid):
+    except (*UNREADABLE, Invalid):
         return {}
     return difference(fields, structure.compare(_content(kind, live, None), last).written)
 

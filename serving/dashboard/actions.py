@@ -21,7 +21,8 @@ from serving.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
 from serving.cluster.port import Cluster
 from serving.cluster.servicepatch import LATEST, AskedService, desired_traffic, scale_patch
 from serving.dashboard.gate import Gate
-from serving.model.errors import UNREADABLE, ClusterError, ServingError
+from serving.dashboard.viewers import current_actor
+from serving.model.errors import UNREADABLE, ClusterError, Forbidden, ServingError
 from serving.model.event import EventText, about, new_event
 from serving.model.knative import SERVICE_LABEL
 from serving.model.objects import Object
@@ -75,7 +76,8 @@ class DashboardActions:
     async def handle(self, request: web.Request) -> web.Response:
         """Respond to one action request with ``said`` or ``error``."""
         headers = {name.lower(): value for name, value in request.headers.items()}
-        refused = self._gate.judge(headers, now_s=now_s())
+        actor = current_actor()
+        refused = self._gate.judge(headers, now_s=now_s(), is_known=actor is not None)
         name = request.match_info["action"]
         if refused is not None:
             _log.warning("action.refused", extra={"action": name, "why": refused.why, "peer": request.remote or ""})
@@ -84,6 +86,8 @@ class DashboardActions:
             return _response(404, error=f"there is no action {name}; there are {', '.join(_BODIES)}")
         try:
             asked = msgspec.json.decode(await request.read(), type=_BODIES[name])
+            if actor is not None and not actor.may_act(asked.namespace):
+                raise Forbidden(f"the user {actor.user} may not act in this namespace")
             said = await self._act(asked)
         except ClusterError as error:
             return self._failed(name, error.status, str(error))

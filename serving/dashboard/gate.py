@@ -1,4 +1,4 @@
-"""Authorises actions: the holder of the token, from this page, a bounded number of times a minute.
+"""Authorises actions: the holder of the token or a proxy's user, from this page, a bounded number of times a minute.
 
 Input: a request's headers and the time. Output: None, or the reason to refuse. A browser adds a header's token only for this
 page's own script, so no other site can act for the user; the gate also checks Origin, Sec-Fetch-Site and the content type.
@@ -37,9 +37,12 @@ class Gate:
         """Whether a token is configured."""
         return bool(self._token)
 
-    def judge(self, headers: Mapping[str, str], *, now_s: float) -> GateRefusal | None:
-        """None if the request may act, which counts as one action. Header names are lower case."""
-        refused = self._unfit(headers) or self._unknown(headers, now_s)
+    def judge(self, headers: Mapping[str, str], *, now_s: float, is_known: bool = False) -> GateRefusal | None:
+        """None if the request may act, which counts as one action. Header names are lower case.
+
+        A request whose user ``is_known`` needs no token.
+        """
+        refused = self._unfit(headers) or (None if is_known else self._unknown(headers, now_s))
         if refused is None and _is_full(self._actions, now_s):
             refused = GateRefusal(status=429, why=f"more than {_ACTIONS_MAX} actions in a minute; try again soon")
         if refused is None:

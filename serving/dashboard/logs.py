@@ -17,6 +17,7 @@ from aiohttp import web
 from serving.aio.clock import now_s
 from serving.cluster.port import PodLogSource
 from serving.dashboard.gate import Gate
+from serving.dashboard.viewers import current_actor
 from serving.dashboard.views import View
 from serving.model.errors import UNREADABLE, ClusterError, Invalid, NotFound, Unavailable
 
@@ -129,7 +130,8 @@ class LogPages:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Stream the logs of one service until the page goes away."""
         headers = {name.lower(): value for name, value in request.headers.items()}
-        refused = self._gate.judge(headers, now_s=now_s())
+        actor = current_actor()
+        refused = self._gate.judge(headers, now_s=now_s(), is_known=actor is not None)
         if refused is not None:
             _log.warning("logs.refused", extra={"why": refused.why, "peer": request.remote or ""})
             return _error(refused.status, refused.why)
@@ -137,6 +139,8 @@ class LogPages:
             asked = msgspec.json.decode(await request.read(), type=_LogRequest)
         except UNREADABLE as error:
             return _error(400, str(error))
+        if actor is not None and not actor.may_read(asked.namespace):
+            return _error(403, f"the user {actor.user} may not read logs of this namespace")
         if self._open_count >= _PAGES_MAX:
             return _error(503, f"{_PAGES_MAX} pages show logs already; close one")
         _log.info("logs.opened", extra={"service": f"{asked.namespace}/{asked.service}", "peer": request.remote or ""})

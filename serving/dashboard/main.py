@@ -38,7 +38,9 @@ from serving.dashboard.gate import Gate
 from serving.dashboard.keeper import HistoryKeeper
 from serving.dashboard.logs import LogPages
 from serving.dashboard.marks import Mark
+from serving.dashboard.scope import read_users
 from serving.dashboard.server import Pages
+from serving.dashboard.viewers import Viewers
 from serving.metrics.queries import QueryGate
 from serving.model.errors import Problem, SettingsError
 from serving.settings.daemons import DAEMONS, DASHBOARD, PLACEMENT
@@ -57,9 +59,10 @@ class Dashboard:
     """The wired dashboard. ``address`` is set once ``is_serving`` is; ``token`` "" disables actions and logs.
 
     ``queries`` judges who may see the page, and gives the token for the other daemons; None is a page that all may see.
+    ``proxy_secret`` is that of an authenticating proxy.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its settings, its secrets, and where it reads
         self,
         settings: DashboardSettings,
         cluster: Cluster,
@@ -68,6 +71,7 @@ class Dashboard:
         placement: PlacementSettings | None = None,
         logs: PodLogSource | None = None,
         queries: QueryGate | None = None,
+        proxy_secret: str = "",
     ) -> None:
         self._settings = settings
         self._board = Board(int(_HISTORY_S / PERIOD_S), placement)
@@ -79,7 +83,12 @@ class Dashboard:
             is_well=lambda: self._feed.is_synced,
             policies=lambda names: self._feed.policies(names),  # noqa: PLW0108 - it is made below
             actions=actions,
-            queries=queries,
+            viewers=Viewers(
+                queries,
+                header=settings.proxy_user_header,
+                secret=proxy_secret,
+                users=read_users(settings.proxy_users),
+            ),
             logs=None if logs is None else LogPages(logs, gate, pods=self._board.pods_of_service),
         )
         self._feed = Feed(
@@ -139,8 +148,8 @@ def history_file(configured: str, state: str) -> Path | None:
     return Path(configured) if configured else Path(state) / "history.db"
 
 
-def read_token(path: str) -> str:
-    """The token in a file; "" if there is no path.
+def read_token(path: str, *, key: str = "token-file") -> str:
+    """The token in a file that the setting ``key`` names; "" if there is no path.
 
     Raises:
         SettingsError: it cannot be read, or is so short that it can be guessed.
@@ -150,11 +159,21 @@ def read_token(path: str) -> str:
     try:
         token = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError([Problem(where=f"token-file {path}", what=str(error), expected=_TOKEN)]) from error
+        raise SettingsError([Problem(where=f"{key} {path}", what=str(error), expected=_TOKEN)]) from error
     if len(token) < _TOKEN_LENGTH_MIN:
         what = f"the token has {len(token)} characters"
-        raise SettingsError([Problem(where=f"token-file {path}", what=what, expected=_TOKEN)])
+        raise SettingsError([Problem(where=f"{key} {path}", what=what, expected=_TOKEN)])
     return token
+
+
+def read_proxy_secret(settings: DashboardSettings) -> str:
+    """The secret of the authenticating proxy. Raises ``SettingsError``, also if a header is to be believed without one."""
+    read_users(settings.proxy_users)
+    secret = read_token(settings.proxy_secret_file, key="proxy-secret-file")
+    if settings.proxy_user_header and not secret:
+        what = "empty beside proxy-user-header, which any client could send"
+        raise SettingsError([Problem(where="proxy-secret-file", what=what, expected=_TOKEN)])
+    return secret
 
 
 def main() -> int:
@@ -162,7 +181,7 @@ def main() -> int:
     try:
         settings = load(DASHBOARD, registry=DAEMONS, environment=os.environ).settings
         placement = load(PLACEMENT, registry=DAEMONS, environment=os.environ).settings
-        token = read_token(settings.token_file)
+        token, proxy_secret = read_token(settings.token_file), read_proxy_secret(settings)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return _USAGE_EXIT
@@ -170,7 +189,15 @@ def main() -> int:
     async def body(stop: asyncio.Event) -> None:
         async with connect("dashboard") as cluster:
             queries = QueryGate.of_environment()
-            dashboard = Dashboard(settings, cluster, token=token, placement=placement, logs=cluster, queries=queries)
+            dashboard = Dashboard(
+                settings,
+                cluster,
+                token=token,
+                placement=placement,
+                logs=cluster,
+                queries=queries,
+                proxy_secret=proxy_secret,
+            )
             await dashboard.run(stop, listener=inherited_sockets().get("dashboard"))
 
     return run_daemon("dashboard", body)

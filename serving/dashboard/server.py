@@ -8,8 +8,7 @@ revision in steps; ``/requests?revision=`` the requests that activators recorded
 ``/state`` returns everything once as JSON, for the terminal;
 ``/healthz``.
 
-Views need the query token (``serving.metrics.queries``): as a bearer token, or as the cookie that ``/?token=`` sets and that opens views
-alone. Only the holder of the dashboard's token can change anything (``actions``) or read logs. The server refuses a request for an
+``viewers`` finds the user of a request, and ``scope`` removes from each response what is of other namespaces. Only the holder of the dashboard's token can change anything (``actions``) or read logs. The server refuses a request for an
 unknown Host, so another site cannot read the page by DNS rebinding. The page loads only its own files.
 """
 
@@ -29,8 +28,10 @@ from serving.dashboard.coldstarts import ColdRequest
 from serving.dashboard.keeper import HistoryKeeper
 from serving.dashboard.logs import LogPages
 from serving.dashboard.marks import Mark
+from serving.dashboard.scope import visible
+from serving.dashboard.viewers import Viewers, current_grant
 from serving.dashboard.views import View
-from serving.metrics.queries import REFUSED_HEADERS, QueryGate, is_same
+from serving.model.grants import Grant, Role
 from serving.settings.dashboard import DashboardSettings
 from serving.traffic.requesthistory import RequestReport
 
@@ -46,10 +47,6 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
-# Browsers send cookies to all ports of a host: each dashboard has a name of its own.
-_COOKIE = "serving-view"
-# What shows nothing, or asks for the dashboard's token.
-_OWN_TOKEN = ("healthz", "actions/", "logs")
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 # The largest body names a share for each revision of a service.
 _BODY_BYTES_MAX = 64 * 1024
@@ -62,18 +59,24 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _OpenPage:
-    def __init__(self, revision: str, version: int) -> None:
+    def __init__(self, revision: str, version: int, grant: Grant) -> None:
         self.revision = revision
+        self.grant = grant
         self.version = version
         self.nodes: View | None = None
         self.waiting: asyncio.Queue[bytes] = asyncio.Queue(_WAITING_MAX)
         self.is_lost = False
 
-    def send(self, event: str, body: object) -> None:
+    def send(self, event: str, body: Mapping[str, Any]) -> None:
+        """Queue the parts of an event that the user may see; a decision is an event of its own, and may be none."""
+        parts = visible(body, self.grant)
+        shown = parts["decision"] if event == "decision" else parts
+        if shown is None:
+            return
         if self.waiting.full():
             self.is_lost = True
             return
-        self.waiting.put_nowait(b"event: %b\ndata: %b\n\n" % (event.encode(), _encode(body)))
+        self.waiting.put_nowait(b"event: %b\ndata: %b\n\n" % (event.encode(), _encode(shown)))
 
 
 class Pages:
@@ -88,11 +91,11 @@ class Pages:
         policies: Callable[[Mapping[str, str]], Awaitable[list[Mapping[str, Any]]]],
         actions: DashboardActions | None = None,
         logs: LogPages | None = None,
-        queries: QueryGate | None = None,
+        viewers: Viewers | None = None,
     ) -> None:
         self._board = board
         self._logs = logs
-        self._queries = queries
+        self._viewers = viewers or Viewers()
         self._actions = actions if actions is not None and actions.is_open else None
         self._is_well = is_well
         self._policies = policies
@@ -151,7 +154,7 @@ class Pages:
     def decide(self, decision: View) -> None:
         """Send a decision to all pages."""
         for page in self._pages:
-            page.send("decision", decision)
+            page.send("decision", {"decision": decision})
 
     @web.middleware
     async def _guard(
@@ -163,24 +166,11 @@ class Pages:
         if name not in self._hosts:
             text = f"{name!r} is not one of this dashboard's host names; add it to host-names\n"
             return web.Response(status=421, text=text)
-        return self._refusal(request) or await handler(request)
-
-    def _refusal(self, request: web.Request) -> web.Response | None:
-        """The response to a request for a view without the query token, or to the one that brings it; None to go on."""
         name = request.path.removeprefix("/")
-        if self._queries is None or name.startswith(_OWN_TOKEN) or name in self._files.keys() - {"index.html"}:
-            return None
-        cookie, view, given = f"{_COOKIE}-{request.url.port}", self._queries.view(), request.query.get("token")
-        if request.path == "/" and given is not None and is_same(given, self._queries.token()):
-            # The token does not stay in the address, from where it would be copied.
-            response = web.Response(status=303, headers={"Location": "/"})
-            response.set_cookie(cookie, view, httponly=True, samesite="Lax")
-            return response
-        if is_same(request.cookies.get(cookie, ""), view):
-            return None
-        objection = self._queries.objection(request.headers.getall("Authorization", []))
-        text = f"{objection}`serving dashboard` prints the link that opens this page.\n"
-        return web.Response(status=401, text=text, headers=REFUSED_HEADERS) if objection else None
+        if name == "healthz" or name in self._files.keys() - {"index.html"}:
+            return await handler(request)
+        refused = self._viewers.admit(request) or _unseen(request)
+        return refused or await handler(request)
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info.get("name", "index.html")
@@ -210,7 +200,7 @@ class Pages:
             body = {name: [*found.columns[name], *live[name]] for name in live}
         more = {"marks": [] if found is None else found.marks, "step_s": None if found is None else found.step_s}
         body = {**body, **more, "decisions": self._board.decisions(revision)}
-        return web.Response(body=_encode(body), content_type="application/json")
+        return _response_of(revision, body)
 
     def _range_of(self, request: web.Request, now_s: float) -> tuple[float, float] | None:
         """The range in seconds since the epoch that is asked for; None without one."""
@@ -230,7 +220,7 @@ class Pages:
     async def _policy(self, request: web.Request) -> web.StreamResponse:
         namespace, _, name = request.query.get("revision", "").partition("/")
         found = await self._policies({"namespace": namespace, "revision": name, "curve": ""}) if name else []
-        return web.Response(body=_encode(found[0] if found else None), content_type="application/json")
+        return _response_of(namespace, found[0] if found else None)
 
     async def _cold_starts(self, request: web.Request) -> web.StreamResponse:
         name = request.query.get("name", "")
@@ -240,34 +230,34 @@ class Pages:
         namespace = name.partition("/")[0]
         requests = [] if self.cold_requests is None else await self.cold_requests(namespace)
         body = [self._board.cold_starts(one, requests) for one in revisions]
-        return web.Response(body=_encode(body), content_type="application/json")
+        return _response_of(name, body)
 
     async def _requests(self, request: web.Request) -> web.StreamResponse:
         revision = request.query.get("revision", "")
         namespace, _, name = revision.partition("/")
         ask = self.recorded if revision in self._board.rows else None
         found = None if ask is None else await ask(namespace, name)
-        return web.Response(body=_encode(found), content_type="application/json")
+        return _response_of(revision, found)
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
         body = {
-            **self._all(request.query.get("revision", "")),
+            **self._all(request.query.get("revision", ""), current_grant()),
             "decisions": self._board.last_decisions(),
             "policies": await self._policies({}),
             "prices": self._prices,
         }
-        return web.Response(body=_encode(body), content_type="application/json")
+        return _response(body)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         if len(self._pages) >= self._pages_max:
             raise web.HTTPServiceUnavailable(text="too many pages are open\n")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        page = _OpenPage(request.query.get("revision", ""), self._board.version)
+        page = _OpenPage(request.query.get("revision", ""), self._board.version, current_grant())
         overview = (
             {} if page.revision else {"sparklines": self._board.sparklines.read(), "changed_s": self._board.changed_s()}
         )
-        page.send("all", {**self._all(page.revision), **overview})
+        page.send("all", {**self._all(page.revision, page.grant), **overview})
         self._pages.add(page)
         try:
             while not page.is_lost:
@@ -279,15 +269,35 @@ class Pages:
             self._pages.discard(page)
         return response
 
-    def _all(self, revision: str) -> View:
+    def _all(self, revision: str, grant: Grant) -> View:
         return {
             "columns": COLUMNS,
             "rows": self._board.rows,
             "objects": self._board.since(0),
             "nodes": self._board.nodes.shown(revision, wall_s()),
             "pods": self._board.pods(revision),
-            "may_act": self._actions is not None,
+            "may_act": self._actions is not None and (not grant.user or grant.role is not Role.VIEW),
+            "may_read_logs": self._actions is not None,
+            "user": grant.user,
         }
+
+
+def _unseen(request: web.Request) -> web.Response | None:
+    """The response to a request for a namespace that the user has no right to, whether or not it exists; None to go on."""
+    asked = [one for name in ("revision", "name") for one in request.query.getall(name, ()) if one]
+    if all(current_grant().may_read(one) for one in asked):
+        return None
+    return web.Response(status=403, text="you have no right to see this namespace\n")
+
+
+def _response(body: Mapping[str, Any]) -> web.Response:
+    return web.Response(body=_encode(visible(body, current_grant())), content_type="application/json")
+
+
+def _response_of(owner: str, body: object) -> web.Response:
+    """A body that as a whole is of the namespace of ``owner``, a revision or service."""
+    shown = body if current_grant().may_read(owner) else None
+    return web.Response(body=_encode(shown), content_type="application/json")
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:

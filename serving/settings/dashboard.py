@@ -36,6 +36,18 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     """Names under which it may be asked beside localhost and 127.0.0.1, separated by commas; a request for any other host
     is refused, so that no page of another site can read it by rebinding its name. Default: ours, none."""
 
+    proxy_user_header: Annotated[str, Knob(key="proxy-user-header", unit=TEXT)] = ""
+    """Header in which an authenticating proxy names the user, such as X-Remote-User. It counts only beside a header
+    X-Serving-Proxy-Secret with the content of proxy-secret-file. Empty takes no users from a proxy. Default: ours, empty."""
+
+    proxy_secret_file: Annotated[str, Knob(key="proxy-secret-file", unit=TEXT)] = ""
+    """File with the secret that only the proxy has, of at least 32 characters; it is read at start. Needed with
+    proxy-user-header. Default: ours, empty."""
+
+    proxy_users: Annotated[str, Knob(key="proxy-users", unit=TEXT)] = ""
+    """Users of the proxy with their role and namespaces: "ann=view:shop+team, bob=deploy:shop, eve=admin:*". A user that is not
+    listed sees nothing. Default: ours, none."""
+
     connections_max: Annotated[int, Knob(key="connections-max", unit=COUNT, low=1, high=10_000)] = 64
     """Most open pages updated at once; one more is refused. Range: 1 to 10000. Default: ours, 64."""
 

@@ -15,6 +15,7 @@ from serving.home.admission.admission import admit
 from serving.home.store.memory import MemoryCluster
 from serving.model.objects import Object
 from serving.settings.dashboard import DashboardSettings
+from tests.integration.query_token import GATE
 
 TOKEN = "t" * 43
 API = "serving.knative.dev/v1"
@@ -102,6 +103,8 @@ async def staged(
     cluster: MemoryCluster | None = None,
     logs: PodLogSource | None = None,
     history_file: str = "none",
+    proxy_users: str = "",
+    proxy_secret: str = "",
 ) -> AsyncIterator[DashboardStage]:
     stage, stop = DashboardStage(cluster or MemoryCluster(admit=admit)), asyncio.Event()
     if not is_empty:
@@ -114,8 +117,13 @@ async def staged(
             activator_metrics_url="",
             activator_address=activator,
             history_file=history_file,
+            proxy_user_header="X-Remote-User" if proxy_users else "",
+            proxy_users=proxy_users,
         )
-        dashboard = Dashboard(settings, stage.cluster, token=token, logs=logs)
+        queries = GATE if proxy_users else None
+        dashboard = Dashboard(
+            settings, stage.cluster, token=token, logs=logs, queries=queries, proxy_secret=proxy_secret
+        )
         group.create_task(dashboard.run(stop))
         await dashboard.is_serving.wait()
         stage.url = "http://{}:{}".format(*dashboard.address)

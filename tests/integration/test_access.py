@@ -21,8 +21,8 @@ from serving.home.admission.admission import admit
 from serving.home.apiserver import guard
 from serving.home.apiserver.accesstokens import new_token
 from serving.home.apiserver.audit import AuditLog
-from serving.home.apiserver.roles import Grant, Role
 from serving.home.store.memory import MemoryCluster
+from serving.model.grants import Grant, Role
 from tests.eventually import until
 from tests.integration.api_server import TOKEN, Served, served
 from tests.integration.kubectl import KUBECTLS, Kubectl, Lines, needs_kubectl

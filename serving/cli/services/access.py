@@ -60,7 +60,7 @@ def create(*, api: ApiClient, name: str, role: str, namespaces: tuple[str, ...],
     """
     # The server's side of the API is not needed by other commands.
     from serving.home.apiserver.accesstokens import new_token  # noqa: PLC0415 - as above
-    from serving.home.apiserver.roles import Grant, Role  # noqa: PLC0415 - as above
+    from serving.model.grants import Grant, Role  # noqa: PLC0415 - as above
 
     if everywhere and namespaces:
         fail_usage("-A and --in exclude each other")

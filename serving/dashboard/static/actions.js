@@ -4,6 +4,13 @@ import { make } from "./charts.js";
 const KEPT = "serving-token", LATEST = "@latest", ROWS_SHOWN = 3;
 const by = (id) => document.getElementById(id);
 
+// By whom a request is made: the token of this tab, or the user whom a proxy knows.
+export function credentials(user) {
+  const headers = { "Content-Type": "application/json" };
+  return user ? { credentials: "same-origin", headers }
+    : { credentials: "omit", headers: { ...headers, Authorization: `Bearer ${by("token").value.trim()}` } };
+}
+
 export class Actions {
   constructor() {
     this.service = null;
@@ -22,9 +29,11 @@ export class Actions {
 
   // Another service or revision refills the fields, but never while the user types in one.
   // `names` are the service's revisions, newest first; `scaling` belongs to the newest.
-  show(mayAct, service, names, scaling) {
+  // A `user` whom a proxy names acts without a token, by the proxy's own credentials.
+  show(mayAct, user, service, names, scaling) {
     by("act").hidden = !mayAct || !service;
     if (by("act").hidden) return;
+    by("token-part").hidden = Boolean(this.user = user);
     const chosen = `${service.namespace}/${service.name}`, among = names.join(" ");
     if (chosen !== this.chosen) this.#say("", "");
     else if (among === this.among || by("act").contains(document.activeElement) && document.activeElement.type === "number") return;
@@ -81,8 +90,7 @@ export class Actions {
     this.#say(`${name} …`, "wait");
     try {
       const answer = await fetch(`actions/${name}`, {
-        method: "POST", credentials: "omit", redirect: "error",
-        headers: { "Content-Type": "application/json", Authorization: `Bearer ${by("token").value.trim()}` },
+        method: "POST", redirect: "error", ...credentials(this.user),
         body: JSON.stringify({ namespace: this.service.namespace, service: this.service.name, ...this.#body(name) }),
       });
       const { said, error } = await answer.json().catch(() => ({ error: `the dashboard answered ${answer.status}` }));

@@ -11,7 +11,7 @@ import { Requests } from "./requests.js";
 const by = (id) => document.getElementById(id);
 const ROWS_MAX = 1800, RECONNECT_MS = 3000, LIVE_S = 3600, LEAST_SPAN_S = 30, REFRESH_S = 60;
 const objects = { service: new Map(), revision: new Map() };
-let columns = [], rows = {}, pods = [], nodes = null, decisions = [], present = null, history = null, selected = "", source = null, again = 0, marks = [], span = null, readAt = 0, seconds = 300, mayAct = false, isLoaded = false;
+let columns = [], rows = {}, pods = [], nodes = null, decisions = [], present = null, history = null, selected = "", source = null, again = 0, marks = [], span = null, readAt = 0, seconds = 300, mayAct = false, mayReadLogs = false, user = "", isLoaded = false;
 const charts = new Charts(by("charts"), by("spoken"), (from, to) => choosePast(from, to));
 const actions = new Actions();
 const logs = new Logs();
@@ -35,7 +35,7 @@ function connect() {
   source.addEventListener("all", (event) => {
     const all = JSON.parse(event.data);
     for (const kind of Object.values(objects)) kind.clear();
-    ({ columns, rows, pods, nodes, may_act: mayAct } = all);
+    ({ columns, rows, pods, nodes, may_act: mayAct, may_read_logs: mayReadLogs, user } = all);
     isLoaded = true;
     take(all.objects);
     overview.begin(all);
@@ -287,8 +287,8 @@ function showDetail() {
   const service = objects.service.get(`${view.namespace}/${view.service}`);
   const siblings = [...objects.revision.values()].filter((one) => one.namespace === view.namespace && one.service === view.service);
   siblings.sort((a, b) => b.name.localeCompare(a.name));
-  actions.show(mayAct, service, siblings.map((one) => one.name), siblings[0].scaling);
-  logs.show(mayAct, view.namespace, view.service);
+  actions.show(mayAct, user, service, siblings.map((one) => one.name), siblings[0].scaling);
+  logs.show(mayReadLogs, user, view.namespace, view.service);
   const conditions = [...view.conditions.map((one) => ["revision", one]), ...(service?.conditions || []).map((one) => ["service", one])];
   keyed(by("conditions"), conditions.map(([of, one]) => [`${of} ${one.type}`, { of, ...one }]), (node, one) =>
     cells(node, one.of, one.type, badge(one.status, TONES[one.status] || "wait"), [one.reason, one.message].filter(Boolean).join(": ") || "–"));

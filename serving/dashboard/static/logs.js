@@ -1,4 +1,5 @@
 // The logs of a service's pods, as the dashboard streams them to the holder of the token. Lines are text, never markup.
+import { credentials } from "./actions.js";
 import { make } from "./charts.js";
 
 const ROWS_MAX = 2000, TONES = 4, RETRY_MS_MAX = 30_000;
@@ -8,6 +9,7 @@ const ESCAPES = /\x1b\[[0-9;?]*[A-Za-z]/g;
 
 export class Logs {
   #service = "";
+  #user = "";
   #namespace = "";
   #name = "";
   #reading = null;
@@ -32,17 +34,18 @@ export class Logs {
   }
 
   // `mayRead` is false for a dashboard without a token.
-  show(mayRead, namespace, name) {
+  show(mayRead, user, namespace, name) {
     by("logs-part").hidden = !name;
     by("logs-bar").hidden = by("logs-scroll").hidden = !mayRead;
     if (!mayRead) {
       const command = `serving logs -f ${name}${namespace === "default" ? "" : ` -n ${namespace}`}`;
       this.#say(`Logs may contain secrets, and this dashboard has no token, so it shows none. In a terminal: ${command}`);
     }
+    this.#user = user;
     const service = `${namespace}/${name}`;
     if (service === this.#service) return;
     const isReading = Boolean(this.#reading);
-    this.#stop(mayRead ? "Read with the token of “Act on …”." : by("logs-state").textContent);
+    this.#stop(mayRead ? user ? "" : "Read with the token of “Act on …”." : by("logs-state").textContent);
     this.#service = service;
     this.#namespace = namespace;
     this.#name = name;
@@ -52,7 +55,7 @@ export class Logs {
 
   async #start() {
     const token = by("token").value.trim();
-    if (!token) {
+    if (!token && !this.#user) {
       this.#say("The token is missing: paste it above, then read the logs.", "bad");
       by("act").open = true;
       by("token").focus();
@@ -66,8 +69,7 @@ export class Logs {
       let why = "the connection was lost";
       try {
         const answer = await fetch("logs", {
-          method: "POST", credentials: "omit", redirect: "error", signal: reading.signal,
-          headers: { "Content-Type": "application/json", Authorization: `Bearer ${token}` },
+          method: "POST", redirect: "error", signal: reading.signal, ...credentials(this.#user),
           body: JSON.stringify({ namespace: this.#namespace, service: this.#name }),
         });
         if (!answer.ok) {

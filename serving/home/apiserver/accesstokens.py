@@ -15,11 +15,12 @@ from serving.aio.clock import stamp
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import SECRET
 from serving.home.apiserver.requests import Fault
-from serving.home.apiserver.roles import FULL_GRANT, Grant, Role
+from serving.home.apiserver.roles import FULL_GRANT
 from serving.home.pods.sources import data_of
 from serving.home.schemas.records import decoded
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import InvalidValue
+from serving.model.grants import Grant, Role
 from serving.model.knative import ACCESS_TOKEN_LABEL
 from serving.model.objects import Object, is_dns_label, name_of
 from serving.wire.tokens import matches

@@ -13,7 +13,8 @@ import msgspec
 
 from serving.aio.clock import micro_stamp
 from serving.cluster.kinds import SECRET
-from serving.home.apiserver.roles import FULL_GRANT, Access, Grant
+from serving.home.apiserver.roles import FULL_GRANT, Access
+from serving.model.grants import Grant
 
 AUDIT_FILE = "audit.log"
 AUDIT_BYTES_MAX = 10 * 2**20

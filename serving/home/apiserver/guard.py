@@ -30,9 +30,10 @@ from serving.home.apiserver.requests import (
     target_of,
 )
 from serving.home.apiserver.reviews import check_host
-from serving.home.apiserver.roles import Access, Grant, Role, may, refusal_text
+from serving.home.apiserver.roles import Access, may, refusal_text
 from serving.home.store.requester import acting_as
 from serving.model.errors import ClusterError, Forbidden, Unsupported
+from serving.model.grants import Grant, Role
 
 _log = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

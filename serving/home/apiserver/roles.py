@@ -10,7 +10,6 @@ There are three roles, and a user has one of them in some namespaces or in all:
 The namespace of the system is written, and its Secrets are read, by an admin of all namespaces only.
 """
 
-import enum
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -36,6 +35,7 @@ from serving.cluster.kinds import (
     Kind,
 )
 from serving.home.store.requester import ADMIN_USER
+from serving.model.grants import Grant, Role
 from serving.model.objects import Object
 
 _ALL = ("*",)
@@ -51,32 +51,6 @@ _ENTERED = ("attach", "eviction", "exec", "portforward")
 _SCOPES = {(kind.group, kind.plural): kind.namespaced for kind in KINDS}
 # Paths that hold no objects: discovery, schemas and the version. A last "*" stands for any rest.
 _OPEN_PATHS = ("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", "/version")
-
-
-class Role(enum.StrEnum):
-    """The roles."""
-
-    VIEW = "view"
-    DEPLOY = "deploy"
-    ADMIN = "admin"
-
-
-class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """A user, its role, and the namespaces in which it has it; None is all of them."""
-
-    user: str
-    role: Role
-    namespaces: frozenset[str] | None = None
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it grants everything."""
-        return self.role is Role.ADMIN and self.namespaces is None
-
-    @property
-    def groups(self) -> list[str]:
-        """The user's groups, in the words of a real server for its administrators."""
-        return ["system:masters" if self.is_full else f"serving:{self.role}", "system:authenticated"]
 
 
 FULL_GRANT = Grant(user=ADMIN_USER, role=Role.ADMIN)

@@ -44,8 +44,6 @@ from serving.home.apiserver.requests import (
 )
 from serving.home.apiserver.reviews import LOOPBACK_HOSTS, TOKEN_REVIEW_PATH, TokenReviews
 from serving.home.apiserver.roles import (
-    Grant,
-    Role,
     access_review,
     rules_review,
     self_review,
@@ -55,6 +53,7 @@ from serving.home.apiserver.writing import evict
 from serving.home.state import BACKUP_PATH
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import Forbidden, NotFound, Unsupported
+from serving.model.grants import Grant, Role
 from serving.model.objects import Object, name_of, nested
 
 _log = logging.getLogger(__name__)

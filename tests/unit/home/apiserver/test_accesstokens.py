@@ -7,9 +7,10 @@ from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import SECRET
 from serving.home.admission.admission import admit
 from serving.home.apiserver.accesstokens import Authenticator, Unauthorized, new_token, read_token
-from serving.home.apiserver.roles import FULL_GRANT, Grant, Role
+from serving.home.apiserver.roles import FULL_GRANT
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import InvalidValue
+from serving.model.grants import Grant, Role
 from serving.model.objects import Object
 
 ADMIN_TOKEN = "state-folder"  # noqa: S105 - of no server

@@ -6,7 +6,8 @@ import pytest
 
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import KINDS
-from serving.home.apiserver.roles import FULL_GRANT, Access, Grant, Role, access_review, may, refusal_text, rules_review
+from serving.home.apiserver.roles import FULL_GRANT, Access, access_review, may, refusal_text, rules_review
+from serving.model.grants import Grant, Role
 
 TEAM = frozenset({"team"})
 KSVC = "serving.knative.dev:services"

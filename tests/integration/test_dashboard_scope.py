@@ -1,0 +1,241 @@
+"""What users of some namespaces receive: nothing of the others, whatever the state and the grant."""
+
+import asyncio
+import base64
+import contextlib
+import shutil
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.dashboard.board import Board
+from serving.dashboard.coldstarts import ColdRequest
+from serving.dashboard.main import read_proxy_secret
+from serving.dashboard.requests import RequestRates
+from serving.dashboard.server import Pages
+from serving.dashboard.viewers import PROXY_SECRET_HEADER, Viewers
+from serving.model.errors import SettingsError
+from serving.model.grants import Grant, Role
+from serving.settings.dashboard import DashboardSettings
+from tests.integration.dashboard_stage import TOKEN, DashboardStage, staged
+from tests.integration.query_token import GATE
+
+NAMESPACES = ("zq-amber", "zq-birch", "zq-cedar", "zq-amber-2")
+SECRET = "p" * 43
+HEADER = "X-Remote-User"
+PROOF = {PROXY_SECRET_HEADER: SECRET}
+UNREAD = {"/events", "/{name}"}
+NGINX = """
+user root; daemon off; error_log stderr; pid {folder}/pid;
+events {{}}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/f;
+  uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+  server {{
+    listen unix:{folder}/socket;
+    location / {{
+      auth_basic "services"; auth_basic_user_file {folder}/users;
+      proxy_pass {url}; proxy_http_version 1.1; proxy_buffering off;
+      proxy_set_header X-Remote-User $remote_user;
+      proxy_set_header X-Serving-Proxy-Secret {secret};
+      proxy_set_header Authorization "";
+      proxy_set_header Host $host;
+    }}
+  }}
+}}
+"""
+
+States = st.dictionaries(st.sampled_from(NAMESPACES), st.integers(0, 2), min_size=2)
+Grants = st.builds(
+    Grant, user=st.just("ann"), role=st.sampled_from(Role), namespaces=st.frozensets(st.sampled_from(NAMESPACES))
+)
+
+
+def keys_of(state: Mapping[str, int]) -> list[str]:
+    return [f"{namespace}/of-{namespace}.{number}" for namespace, count in state.items() for number in range(count)]
+
+
+def filled(state: Mapping[str, int]) -> tuple[Board, list[dict[str, Any]]]:
+    """A board of which each string names its namespace, and the decisions it was given."""
+    board, decisions, now_s = Board(100), [], time.time()
+    for key in keys_of(state):
+        namespace, _, name = key.partition("/")
+        own = {"namespace": namespace, "name": name, "service": name, "conditions": [], "ready": "True", "created": ""}
+        board.put("service", key, {**own, "traffic": [{"revision": name, "percent": 100}], "url": f"http://{name}"})
+        board.put("revision", key, {**own, "scaling": {}})
+        pod = {**own, "revision": name, "restarts": 0, "ending": False, "dormant": False, "ready": True, "reason": ""}
+        board.put("pod", f"{key}-pod", {**pod, "name": f"{name}-pod"})
+        board.put("pod", f"{key}-pod", {**pod, "name": f"{name}-pod", "restarts": 1})
+        outcome = {"apply_count": 1, "gate": {"wanted": 1}}
+        decisions.append(
+            {
+                "namespace": namespace,
+                "revision": name,
+                "sentence": f"scale {name}",
+                "told": {"since_wall_s": now_s, "outcome": outcome},
+            }
+        )
+        board.decision(decisions[-1])
+    board.put("service", "zq-cedar/gone", None)
+    board.nodes.put_node("node-of-zq-amber", {"metadata": {"name": "node-of-zq-amber"}})
+    problem = {"type": "Full", "status": "False", "message": "no room for zq-birch/pod and zq-cedar/pod"}
+    board.nodes.take_groups([{"metadata": {"name": "group"}, "status": {"conditions": [problem]}}])
+    board.requests(dict.fromkeys(keys_of(state), RequestRates(rates=(1.0, 0.0, 0.0, 0.0))))
+    board.tick(now_s)
+    return board, decisions
+
+
+def pages_of(board: Board, state: Mapping[str, int], grant: Grant) -> Pages:
+    keys = [key.partition("/") for key in keys_of(state)]
+
+    async def policies(_: Mapping[str, str]) -> list[Mapping[str, Any]]:
+        return [{"namespace": namespace, "revision": name} for namespace, _, name in keys]
+
+    async def cold_requests(_: str) -> list[ColdRequest]:
+        return [ColdRequest(revision=name, asked_s=time.time(), waited_s=1.0) for _, _, name in keys]
+
+    viewers = Viewers(GATE, header=HEADER, secret=SECRET, users={"ann": grant})
+    pages = Pages(board, DashboardSettings(), is_well=lambda: True, policies=policies, viewers=viewers)
+    pages.cold_requests = cold_requests
+    return pages
+
+
+async def texts_of(pages: Pages, board: Board, state: Mapping[str, int]) -> list[tuple[str, str]]:
+    """All responses to the user, by path, with the events of a tick and of decisions."""
+    headers, found = {HEADER: "ann", **PROOF}, []
+    app = pages.application()
+    paths = {one.resource.canonical for one in app.router.routes() if one.resource} - UNREAD
+    assert {"/history", "/policy", "/coldstarts", "/requests", "/state"} <= paths
+    asked = ["", *keys_of(state), *state, "zq-none/x"]
+    async with TestClient(TestServer(app)) as client:
+        for path in sorted(paths):
+            for one in asked:
+                for query in ({"revision": one}, {"name": one}, {"revision": "", "name": one}):
+                    async with client.get(path, params=query, headers=headers) as response:
+                        found.append((f"{path} {query}", await response.text()))
+        for one in asked:
+            async with client.get("/events", params={"revision": one}, headers=headers) as response:
+                if response.status != 200:
+                    found.append((f"/events {one}", await response.text()))
+                    continue
+                board.put("service", "zq-amber/new-of-zq-amber", {"namespace": "zq-amber", "name": "new-of-zq-amber"})
+                pages.tick(time.time(), board.rows, board.marks.take(time.time()))
+                for key in keys_of(state):
+                    pages.decide({"key": key, "sentence": key})
+                pages.tick(time.time(), {}, [])
+                text = ""
+                while text.count("event: tick") < 2 or not text.endswith("\n\n"):
+                    text += (await response.content.readany()).decode()
+                found.append((f"/events {one}", text))
+    return found
+
+
+@settings(max_examples=25, deadline=None)
+@given(state=States, grant=Grants)
+def test_no_string_of_a_forbidden_namespace_reaches_a_user(state: dict[str, int], grant: Grant) -> None:
+    board, _ = filled(state)
+    found = asyncio.run(texts_of(pages_of(board, state, grant), board, state))
+    for path, text in found:
+        for namespace in NAMESPACES:
+            if not grant.may_read(namespace):
+                # A namespace whose name another one begins with is not named by it.
+                assert namespace not in text.replace("zq-amber-2", "" if grant.may_read("zq-amber-2") else "zq-amber"), (
+                    path
+                )
+    state_text = next(text for path, text in found if path.startswith("/state {'revision': ''}"))
+    assert {one["key"] for one in msgspec.json.decode(state_text)["objects"] if one["view"]} >= {
+        key for key in keys_of(state) if grant.may_read(key)
+    }
+
+
+@contextlib.asynccontextmanager
+async def proxied(users: str) -> AsyncIterator[DashboardStage]:
+    async with staged(proxy_users=users, proxy_secret=SECRET) as stage:
+        yield stage
+
+
+async def fetched(url: str, headers: Mapping[str, str], **options: Any) -> tuple[int, str]:  # noqa: ANN401 - aiohttp's
+    async with aiohttp.ClientSession() as session, session.get(url, headers=headers, **options) as response:
+        return response.status, await response.text()
+
+
+async def acted(url: str, action: str, headers: Mapping[str, str], namespace: str = "default") -> int:
+    body = {"namespace": namespace, "service": "hello", **({"min": 1} if action.endswith("scale") else {})}
+    async with aiohttp.ClientSession() as session, session.post(f"{url}/{action}", json=body, headers=headers) as one:
+        return one.status
+
+
+async def test_a_header_without_the_proxys_secret_is_no_user() -> None:
+    async with proxied("ann=view:default, eve=admin:*") as stage:
+        for proof in ({}, {PROXY_SECRET_HEADER: ""}, {PROXY_SECRET_HEADER: "g" * 43}):
+            assert (await fetched(f"{stage.url}/state", {HEADER: "eve", **proof}))[0] == 401
+            assert await acted(stage.url, "actions/scale", {HEADER: "eve", **proof}) == 401
+        assert (await fetched(f"{stage.url}/state", {HEADER: "ann", **PROOF}))[0] == 200
+        assert (await fetched(f"{stage.url}/state", {HEADER: "bob", **PROOF}))[0] == 403
+        assert (await fetched(f"{stage.url}/state", PROOF))[0] == 401
+        # The proxy's secret names nobody, even beside the query token.
+        assert (await fetched(f"{stage.url}/state", {**GATE.headers(), **PROOF}))[0] == 401
+
+
+async def test_a_user_acts_and_reads_logs_by_role_and_namespace() -> None:
+    users = "ann=view:default, bob=deploy:default, eve=admin:*, joe=deploy:other"
+    async with proxied(users) as stage:
+
+        async def tried(user: str, action: str, **more: str) -> int:
+            return await acted(stage.url, action, {HEADER: user, **PROOF, **more})
+
+        assert [await tried(user, "actions/scale") for user in ("ann", "bob", "eve", "joe")] == [403, 200, 200, 403]
+        assert await tried("bob", "actions/scale", Origin="http://elsewhere") == 403
+        # The token of all does not widen what a user may do.
+        assert await tried("ann", "actions/scale", Authorization=f"Bearer {TOKEN}") == 403
+        seen = msgspec.json.decode((await fetched(f"{stage.url}/state", {HEADER: "ann", **PROOF}))[1])
+        assert (seen["user"], seen["may_act"], seen["may_read_logs"]) == ("ann", False, True)
+        seen = msgspec.json.decode((await fetched(f"{stage.url}/state", {HEADER: "joe", **PROOF}))[1])
+        assert (seen["may_act"], seen["objects"], seen["rows"]) == (True, [], {})
+
+
+def test_a_header_needs_a_secret(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="proxy-secret-file: empty beside proxy-user-header"):
+        read_proxy_secret(DashboardSettings(proxy_user_header=HEADER))
+    file = tmp_path / "secret"
+    file.write_text(SECRET)
+    given_both = DashboardSettings(proxy_user_header=HEADER, proxy_secret_file=str(file))
+    assert read_proxy_secret(given_both) == SECRET
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+async def test_users_of_a_real_nginx_see_their_namespaces(tmp_path: Path) -> None:
+    async with proxied("ann=view:other, bob=deploy:default") as stage:
+        (tmp_path / "users").write_text("ann:{PLAIN}a\nbob:{PLAIN}b\n")
+        (tmp_path / "conf").write_text(NGINX.format(folder=tmp_path, url=stage.url, secret=SECRET))
+        nginx = await asyncio.create_subprocess_exec("nginx", "-p", str(tmp_path), "-c", str(tmp_path / "conf"))
+        try:
+            async with asyncio.timeout(30):
+                while not (tmp_path / "socket").exists():  # noqa: ASYNC110 - a file of another process
+                    await asyncio.sleep(0.02)
+            (tmp_path / "socket").chmod(0o777)
+            connector = aiohttp.UnixConnector(str(tmp_path / "socket"))
+            async with aiohttp.ClientSession("http://localhost", connector=connector) as session:
+
+                async def asked(user: str, **headers: str) -> tuple[int, str]:
+                    auth = f"Basic {base64.b64encode(f'{user}:{user[:1]}'.encode()).decode()}"
+                    async with session.get("/state", headers={"Authorization": auth, **headers}) as response:
+                        return response.status, await response.text()
+
+                assert (await asked("joe"))[0] == 401
+                for claimed in ({}, {HEADER: "bob", **PROOF}, {HEADER.upper(): "bob"}):
+                    status, text = await asked("ann", **claimed)
+                    assert (status, "hello" in text) == (200, False)
+                assert "hello-00002" in (await asked("bob"))[1]
+        finally:
+            nginx.terminate()
+            await nginx.wait()

@@ -148,9 +148,9 @@ def test_no_string_of_a_forbidden_namespace_reaches_a_user(state: dict[str, int]
         for namespace in NAMESPACES:
             if not grant.may_read(namespace):
                 # A namespace whose name another one begins with is not named by it.
-                assert namespace not in text.replace("zq-amber-2", "" if grant.may_read("zq-amber-2") else "zq-amber"), (
-                    path
-                )
+                assert namespace not in text.replace(
+                    "zq-amber-2", "" if grant.may_read("zq-amber-2") else "zq-amber"
+                ), path
     state_text = next(text for path, text in found if path.startswith("/state {'revision': ''}"))
     assert {one["key"] for one in msgspec.json.decode(state_text)["objects"] if one["view"]} >= {
         key for key in keys_of(state) if grant.may_read(key)

@@ -40,7 +40,7 @@ from serving.dashboard.logs import LogPages
 from serving.dashboard.marks import Mark
 from serving.dashboard.scope import read_users
 from serving.dashboard.server import Pages
-from serving.dashboard.viewers import Viewers
+from serving.dashboard.viewers import TokenUsers, Viewers
 from serving.metrics.queries import QueryGate
 from serving.model.errors import Problem, SettingsError
 from serving.settings.daemons import DAEMONS, DASHBOARD, PLACEMENT
@@ -88,6 +88,7 @@ class Dashboard:
                 header=settings.proxy_user_header,
                 secret=proxy_secret,
                 users=read_users(settings.proxy_users),
+                tokens=TokenUsers(cluster),
             ),
             logs=None if logs is None else LogPages(logs, gate, pods=self._board.pods_of_service),
         )

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from serving.model.errors import Problem, SettingsError
 from serving.model.grants import Grant, Role
+from serving.model.knative import GRANT_NAMESPACES, GRANT_ROLE
 
 NO_NODES: Mapping[str, Any] = {
     "count": 0,
@@ -42,6 +43,18 @@ def read_users(text: str) -> dict[str, Grant]:
         namespaces = None if names == "*" else frozenset(names.split("+"))
         found[user] = Grant(user=user, role=Role(match["role"]), namespaces=namespaces)
     return found
+
+
+def reviewed_grant(review: Mapping[str, Any]) -> Grant | None:
+    """The grant in a TokenReview of the API of ``serving up``; None for a token of no user, or of another server's user."""
+    status = review.get("status") or {}
+    user = status.get("user") or {}
+    extra = user.get("extra") or {}
+    roles, namespaces = extra.get(GRANT_ROLE) or [], extra.get(GRANT_NAMESPACES) or []
+    if status.get("authenticated") is not True or len(roles) != 1 or roles[0] not in set(Role):
+        return None
+    chosen = None if list(namespaces) == ["*"] else frozenset(namespaces)
+    return Grant(user=str(user.get("username", "")), role=Role(roles[0]), namespaces=chosen)
 
 
 def _open(part: object, grant: Grant) -> object:

@@ -29,7 +29,7 @@ from serving.dashboard.keeper import HistoryKeeper
 from serving.dashboard.logs import LogPages
 from serving.dashboard.marks import Mark
 from serving.dashboard.scope import visible
-from serving.dashboard.viewers import Viewers, current_grant
+from serving.dashboard.viewers import REVIEW_VALID_S, Viewers, current_actor, current_grant
 from serving.dashboard.views import View
 from serving.model.grants import Grant, Role
 from serving.settings.dashboard import DashboardSettings
@@ -47,6 +47,7 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
+_STREAMS = ("events", "logs")
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 # The largest body names a share for each revision of a service.
 _BODY_BYTES_MAX = 64 * 1024
@@ -169,8 +170,22 @@ class Pages:
         name = request.path.removeprefix("/")
         if name == "healthz" or name in self._files.keys() - {"index.html"}:
             return await handler(request)
-        refused = self._viewers.admit(request) or _unseen(request)
-        return refused or await handler(request)
+        refused = await self._viewers.admit(request) or _unseen(request)
+        if refused is not None or name not in _STREAMS:
+            return refused or await handler(request)
+        holding = asyncio.create_task(self._hold(request), name="dashboard rights")
+        try:
+            return await handler(request)
+        finally:
+            holding.cancel()
+
+    async def _hold(self, request: web.Request) -> None:
+        """Close the connection of a stream once its user has lost a right, or another grant."""
+        before = current_grant(), current_actor()
+        while await self._viewers.admit(request) is None and (current_grant(), current_actor()) == before:  # noqa: ASYNC110 - rights are reviewed, nothing announces their end
+            await asyncio.sleep(REVIEW_VALID_S)
+        if request.transport is not None:
+            request.transport.close()
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info.get("name", "index.html")
@@ -220,7 +235,8 @@ class Pages:
     async def _policy(self, request: web.Request) -> web.StreamResponse:
         namespace, _, name = request.query.get("revision", "").partition("/")
         found = await self._policies({"namespace": namespace, "revision": name, "curve": ""}) if name else []
-        return _response_of(namespace, found[0] if found else None)
+        own = (one for one in found if (one["namespace"], one["revision"]) == (namespace, name))
+        return _response_of(namespace, next(own, None))
 
     async def _cold_starts(self, request: web.Request) -> web.StreamResponse:
         name = request.query.get("name", "")
@@ -270,15 +286,18 @@ class Pages:
         return response
 
     def _all(self, revision: str, grant: Grant) -> View:
+        actor = current_actor()
+        may_act = self._actions is not None and (not grant.user or grant.role is not Role.VIEW)
         return {
             "columns": COLUMNS,
             "rows": self._board.rows,
             "objects": self._board.since(0),
             "nodes": self._board.nodes.shown(revision, wall_s()),
             "pods": self._board.pods(revision),
-            "may_act": self._actions is not None and (not grant.user or grant.role is not Role.VIEW),
-            "may_read_logs": self._actions is not None,
-            "user": grant.user,
+            "may_act": may_act,
+            # The cookie of a user reads no logs, and a user that may not act has no field for its token.
+            "may_read_logs": may_act or (self._actions is not None and actor is not None),
+            "user": "" if actor is None else actor.user,
         }
 
 

@@ -9,7 +9,7 @@ import aiohttp
 from aiohttp import web
 
 from serving.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
-from serving.cluster.port import PodLogSource
+from serving.cluster.port import Cluster, PodLogSource
 from serving.dashboard.main import Dashboard
 from serving.home.admission.admission import admit
 from serving.home.store.memory import MemoryCluster
@@ -25,7 +25,7 @@ SCALE = "autoscaling.knative.dev/"
 class DashboardStage:
     """A dashboard over a store with the service hello and its two revisions, and an HTTP server as the activator."""
 
-    def __init__(self, cluster: MemoryCluster) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.url = ""
         self.asked: list[str] = []
@@ -100,7 +100,7 @@ async def staged(
     token: str = TOKEN,
     *,
     is_empty: bool = False,
-    cluster: MemoryCluster | None = None,
+    cluster: Cluster | None = None,
     logs: PodLogSource | None = None,
     history_file: str = "none",
     proxy_users: str = "",

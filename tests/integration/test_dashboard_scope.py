@@ -16,15 +16,23 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serving.cluster.identity import system_namespace
+from serving.cluster.kinds import SECRET as SECRET_KIND
+from serving.cluster.kube import KubeCluster
+from serving.dashboard import server, viewers
 from serving.dashboard.board import Board
 from serving.dashboard.coldstarts import ColdRequest
 from serving.dashboard.main import read_proxy_secret
 from serving.dashboard.requests import RequestRates
 from serving.dashboard.server import Pages
 from serving.dashboard.viewers import PROXY_SECRET_HEADER, Viewers
+from serving.home.admission.admission import admit
+from serving.home.apiserver.accesstokens import new_token, secret_name
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import SettingsError
 from serving.model.grants import Grant, Role
 from serving.settings.dashboard import DashboardSettings
+from tests.integration.api_server import served
 from tests.integration.dashboard_stage import TOKEN, DashboardStage, staged
 from tests.integration.query_token import GATE
 
@@ -103,8 +111,8 @@ def pages_of(board: Board, state: Mapping[str, int], grant: Grant) -> Pages:
     async def cold_requests(_: str) -> list[ColdRequest]:
         return [ColdRequest(revision=name, asked_s=time.time(), waited_s=1.0) for _, _, name in keys]
 
-    viewers = Viewers(GATE, header=HEADER, secret=SECRET, users={"ann": grant})
-    pages = Pages(board, DashboardSettings(), is_well=lambda: True, policies=policies, viewers=viewers)
+    users = Viewers(GATE, header=HEADER, secret=SECRET, users={"ann": grant})
+    pages = Pages(board, DashboardSettings(), is_well=lambda: True, policies=policies, viewers=users)
     pages.cold_requests = cold_requests
     return pages
 
@@ -201,6 +209,87 @@ async def test_a_user_acts_and_reads_logs_by_role_and_namespace() -> None:
         assert (seen["user"], seen["may_act"], seen["may_read_logs"]) == ("ann", False, True)
         seen = msgspec.json.decode((await fetched(f"{stage.url}/state", {HEADER: "joe", **PROOF}))[1])
         assert (seen["may_act"], seen["objects"], seen["rows"]) == (True, [], {})
+
+
+@contextlib.asynccontextmanager
+async def shown_to_tokens(folder: Path) -> AsyncIterator[tuple[MemoryCluster, DashboardStage]]:
+    """A dashboard of an API server with users, and the server's store."""
+    store = MemoryCluster(admit=admit)
+    async with (
+        served(store, folder) as api,
+        KubeCluster(api.kubeconfig) as cluster,
+        staged(cluster=cluster, proxy_users="x=view:x", proxy_secret=SECRET) as stage,
+    ):
+        yield store, stage
+
+
+async def token_of(store: MemoryCluster, user: str, role: Role, *namespaces: str) -> str:
+    grant = Grant(user=user, role=role, namespaces=frozenset(namespaces) or None)
+    text, secret = new_token(grant, until_s=time.time() + 3600)
+    await store.create(SECRET_KIND, secret)
+    return text
+
+
+async def test_tokens_of_users_show_their_namespaces_and_act_by_role(tmp_path: Path) -> None:
+    async with shown_to_tokens(tmp_path) as (store, stage):
+        given_to: dict[str, tuple[Role, *tuple[str, ...]]] = {
+            "ann": (Role.VIEW, "default"),
+            "bob": (Role.DEPLOY, "default"),
+            "joe": (Role.ADMIN, "other"),
+            "eve": (Role.ADMIN,),
+        }
+        bearers = {}
+        for user, (role, *namespaces) in given_to.items():
+            bearers[user] = {"Authorization": f"Bearer {await token_of(store, user, role, *namespaces)}"}
+        seen = {user: await fetched(f"{stage.url}/state", bearer) for user, bearer in bearers.items()}
+        assert {user: (status, "hello" in text) for user, (status, text) in seen.items()} == {
+            "ann": (200, True),
+            "bob": (200, True),
+            "joe": (200, False),
+            "eve": (200, True),
+        }
+        done = {user: await acted(stage.url, "actions/scale", bearer) for user, bearer in bearers.items()}
+        assert done == {"ann": 403, "bob": 200, "joe": 403, "eve": 200}
+        wrong = {"Authorization": f"Bearer ann.{'x' * 43}"}
+        assert (await fetched(f"{stage.url}/state", wrong))[0] == 401
+        assert await acted(stage.url, "actions/scale", wrong) == 401
+
+
+async def test_the_link_of_a_user_sets_a_cookie_that_shows_and_does_not_act(tmp_path: Path) -> None:
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with shown_to_tokens(tmp_path) as (store, stage), aiohttp.ClientSession(stage.url, cookie_jar=jar) as session:
+        token = await token_of(store, "bob", Role.DEPLOY, "other")
+        async with session.get("/", params={"token": token}, allow_redirects=False) as response:
+            assert (response.status, response.headers["Location"]) == (303, "/")
+            assert token not in str(response.headers)
+        async with session.get("/state") as response:
+            state = await response.json()
+            assert (state["objects"], state["user"], state["may_act"]) == ([], "", True)
+        async with session.get("/history", params={"revision": "default/hello-00001"}) as response:
+            assert response.status == 403
+        for path in ("/actions/wake", "/logs"):
+            async with session.post(path, json={"namespace": "other", "service": "x"}) as response:
+                assert response.status in {401, 404, 405}
+        # The link of an operator shows everything again.
+        async with session.get("/", params={"token": GATE.token()}) as response:
+            assert response.status == 200
+        async with session.get("/state") as response:
+            assert (await response.json())["objects"]
+
+
+async def test_a_stream_ends_when_its_token_is_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (viewers, server):
+        monkeypatch.setattr(module, "REVIEW_VALID_S", 0.1)
+    async with shown_to_tokens(tmp_path) as (store, stage), aiohttp.ClientSession(stage.url) as session:
+        token = await token_of(store, "ann", Role.VIEW, "default")
+        async with session.get("/events", headers={"Authorization": f"Bearer {token}"}) as response:
+            assert b"hello" in await response.content.readuntil(b"\n\n")
+            await store.delete(SECRET_KIND, system_namespace(), secret_name("ann"))
+            async with asyncio.timeout(60):
+                with contextlib.suppress(aiohttp.ClientError):
+                    while await response.content.readany():
+                        pass
+        assert (await fetched(f"{stage.url}/state", {"Authorization": f"Bearer {token}"}))[0] == 401
 
 
 def test_a_header_needs_a_secret(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "rollout checks": (560, 4),
     "cost": (180, 1),
     "requests that leave a lost node": (25, 0),
-    "dashboard by namespace": (280, 3),
+    "dashboard by namespace": (430, 3),
     "variables of compose files": (210, 1),
     "bug reports without copies of values": (15, 0),
     "shared options of services": (60, 0),

@@ -39,7 +39,7 @@ export class Logs {
     by("logs-bar").hidden = by("logs-scroll").hidden = !mayRead;
     if (!mayRead) {
       const command = `serving logs -f ${name}${namespace === "default" ? "" : ` -n ${namespace}`}`;
-      this.#say(`Logs may contain secrets, and this dashboard has no token, so it shows none. In a terminal: ${command}`);
+      this.#say(`Logs may contain secrets, and this page has no token for them. In a terminal: ${command}`);
     }
     this.#user = user;
     const service = `${namespace}/${name}`;

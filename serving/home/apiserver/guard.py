@@ -149,6 +149,13 @@ class ApiGuard:
         for task in self._streams:
             task.cancel()
 
+    def grant_of(self, token: str) -> Grant | None:
+        """The grant of a token's user, for a review; None if it is unknown or over."""
+        try:
+            return self._authenticator.authenticate(f"Bearer {token}", now_s=wall_s())
+        except Unauthorized:
+            return None
+
     @contextlib.asynccontextmanager
     async def stream(self, request: web.Request) -> AsyncIterator[None]:
         """Run a stream, which ends with the server or with its user's token."""

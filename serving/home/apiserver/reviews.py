@@ -1,7 +1,7 @@
-"""Serves reviews of pods' tokens, and checks the Host header.
+"""Serves reviews of tokens, of pods and of users, and checks the Host header.
 
 Tokens of pods are identified by their signer: the owner of the server passes in ``identify``. Responses have the format of
-a real server's.
+a real server's; a user's has its role and namespaces too.
 """
 
 from collections.abc import Callable, Collection
@@ -10,6 +10,8 @@ import msgspec
 
 from serving.aio.clock import wall_s
 from serving.home.apiserver.requests import Fault
+from serving.model.grants import Grant
+from serving.model.knative import GRANT_NAMESPACES, GRANT_ROLE
 from serving.model.objects import Object
 
 API_AUDIENCE = "https://kubernetes.default.svc.cluster.local"
@@ -46,13 +48,19 @@ class TokenReviews:
     def __init__(self, identify: Callable[[str], KnownToken | None] = lambda _: None) -> None:
         self._identify = identify
 
-    def review(self, asked: object) -> Object:
-        """The TokenReview with its status. Raises ``Fault`` 400 if ``asked`` is not a TokenReview."""
+    def review(self, asked: object, grant_of: Callable[[str], Grant | None] = lambda _: None) -> Object:
+        """The TokenReview with its status, where ``grant_of`` finds the user of a token, or None.
+
+        Raises ``Fault`` 400 if ``asked`` is not a TokenReview.
+        """
         try:
             spec = msgspec.convert(asked, _Review).spec
         except msgspec.ValidationError as error:
             raise Fault(400, f"this is no TokenReview: {error}") from error
-        status = _status(self._identify(spec.token), set(spec.audiences or (API_AUDIENCE,)))
+        audiences = set(spec.audiences or (API_AUDIENCE,))
+        # A token of a user is for this API only: to other audiences it is unknown.
+        grant = grant_of(spec.token) if API_AUDIENCE in audiences else None
+        status = _status(self._identify(spec.token), audiences) if grant is None else _status_of_user(grant)
         return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {}, "status": status}
 
 
@@ -68,6 +76,13 @@ def _status(token: KnownToken | None, asked: set[str]) -> Object:
     }
     username = f"system:serviceaccount:{token.namespace}:{token.account}"
     return {"authenticated": True, "audiences": audiences, "user": {"username": username, "extra": extra}}
+
+
+def _status_of_user(grant: Grant) -> Object:
+    namespaces = ["*"] if grant.namespaces is None else sorted(grant.namespaces)
+    extra = {GRANT_ROLE: [str(grant.role)], GRANT_NAMESPACES: namespaces}
+    user = {"username": grant.user, "groups": grant.groups, "extra": extra}
+    return {"authenticated": True, "audiences": [API_AUDIENCE], "user": user}
 
 
 def check_host(header: str, allowed: Collection[str]) -> None:

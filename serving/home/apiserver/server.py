@@ -202,7 +202,7 @@ class _ApiHandlers:
     async def review_token(self, request: web.Request) -> web.Response:
         """Serve a TokenReview."""
         asked = decode_body(await request.read(), request.headers.get("Content-Type", ""))
-        return json_response(self._options.token_reviews.review(asked), status=201)
+        return json_response(self._options.token_reviews.review(asked, self._guard.grant_of), status=201)
 
     async def resource(self, request: web.Request) -> web.StreamResponse:
         """Everything below ``/api`` and ``/apis``."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from serving.dashboard.scope import NO_NODES, read_users, visible
+from serving.dashboard.scope import NO_NODES, read_users, reviewed_grant, visible
 from serving.model.errors import SettingsError
 from serving.model.grants import Grant, Role
 
@@ -45,3 +45,23 @@ def test_users_are_read_with_their_roles_and_namespaces() -> None:
 def test_a_mistake_in_the_users_is_named(text: str) -> None:
     with pytest.raises(SettingsError, match=r"proxy-users.*USER=ROLE:NAMESPACE"):
         read_users(text)
+
+
+def test_a_review_has_a_grant_if_it_names_one_role() -> None:
+    def reviewed(**status: object) -> Grant | None:
+        return reviewed_grant({"status": status})
+
+    def user(role: list[str], namespaces: list[str]) -> dict[str, Any]:
+        return {"username": "ann", "extra": {"serving.dev/role": role, "serving.dev/namespaces": namespaces}}
+
+    assert reviewed(authenticated=True, user=user(["view"], ["shop"])) == SHOP
+    assert reviewed(authenticated=True, user=user(["admin"], ["*"])) == Grant(user="ann", role=Role.ADMIN)
+    # No namespaces are none, and not all.
+    assert reviewed(authenticated=True, user=user(["view"], [])) == Grant(
+        user="ann", role=Role.VIEW, namespaces=frozenset()
+    )
+    assert reviewed(authenticated=False, user=user(["view"], ["*"])) is None
+    assert reviewed(authenticated=True, user={"username": "system:serviceaccount:a:b"}) is None
+    assert reviewed(authenticated=True, user=user(["owner"], ["*"])) is None
+    assert reviewed(authenticated=True, user=user(["view", "admin"], ["*"])) is None
+    assert reviewed_grant({}) is None

@@ -5,6 +5,7 @@ import pytest
 from serving.aio.clock import wall_s
 from serving.home.apiserver.requests import Fault
 from serving.home.apiserver.reviews import LOOPBACK_HOSTS, KnownToken, TokenReviews, check_host
+from serving.model.grants import Grant, Role
 from serving.model.objects import Object
 
 TOKEN = KnownToken(namespace="n", pod="p", pod_uid="u", audiences=("us", "them"))
@@ -64,3 +65,14 @@ def test_other_names_are_refused(header: str) -> None:
     with pytest.raises(Fault) as caught:
         check_host(header, LOOPBACK_HOSTS)
     assert caught.value.code == 403
+
+
+def test_a_user_has_its_role_and_namespaces_for_this_api_only() -> None:
+    ann = Grant(user="ann", role=Role.VIEW, namespaces=frozenset({"shop", "team"}))
+    reviews = TokenReviews()
+    status = reviews.review({"spec": {"token": "ann.x"}}, {"ann.x": ann}.get)["status"]
+    assert status["authenticated"] is True
+    extra = {"serving.dev/role": ["view"], "serving.dev/namespaces": ["shop", "team"]}
+    assert status["user"] == {"username": "ann", "groups": ["serving:view", "system:authenticated"], "extra": extra}
+    for spec in ({"token": "bob.x"}, {"token": "ann.x", "audiences": ["autoscaler"]}):
+        assert "authenticated" not in reviews.review({"spec": spec}, {"ann.x": ann}.get)["status"]

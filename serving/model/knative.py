@@ -111,7 +111,7 @@ COMMAND_ANNOTATION = f"{OWN_GROUP}/command"
 """The command that runs a container whose manifest names only an image."""
 FOLDER_ANNOTATION = f"{OWN_GROUP}/dir"
 """The working directory of that command."""
-GRANT_ROLE, GRANT_NAMESPACES = "serving.dev/role", "serving.dev/namespaces"
+GRANT_ROLE, GRANT_NAMESPACES = f"{OWN_GROUP}/role", f"{OWN_GROUP}/namespaces"
 """What a TokenReview of a user adds: its role, and its namespaces or "*"."""
 
 ACCESS_TOKEN_LABEL = f"{OWN_GROUP}/access-token"

@@ -250,6 +250,12 @@ async def test_tokens_of_users_show_their_namespaces_and_act_by_role(tmp_path: P
         }
         done = {user: await acted(stage.url, "actions/scale", bearer) for user, bearer in bearers.items()}
         assert done == {"ann": 403, "bob": 200, "joe": 403, "eve": 200}
+        # In the system's namespace only an admin of all may act.
+        everywhere = {"Authorization": f"Bearer {await token_of(store, 'dora', Role.DEPLOY)}"}
+        places = ("default", system_namespace())
+        done_at = [await acted(stage.url, "actions/wake", everywhere, place) for place in places]
+        assert done_at == [200, 403]
+        assert await acted(stage.url, "actions/wake", bearers["eve"], system_namespace()) == 404
         wrong = {"Authorization": f"Bearer ann.{'x' * 43}"}
         assert (await fetched(f"{stage.url}/state", wrong))[0] == 401
         assert await acted(stage.url, "actions/scale", wrong) == 401

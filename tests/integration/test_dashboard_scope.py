@@ -307,6 +307,15 @@ def test_a_header_needs_a_secret(tmp_path: Path) -> None:
     assert read_proxy_secret(given_both) == SECRET
 
 
+async def is_listening(path: Path) -> bool:
+    try:
+        _, writer = await asyncio.open_unix_connection(path)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
 async def test_users_of_a_real_nginx_see_their_namespaces(tmp_path: Path) -> None:
     async with proxied("ann=view:other, bob=deploy:default") as stage:
@@ -314,10 +323,6 @@ async def test_users_of_a_real_nginx_see_their_namespaces(tmp_path: Path) -> Non
         (tmp_path / "conf").write_text(NGINX.format(folder=tmp_path, url=stage.url, secret=SECRET))
         nginx = await asyncio.create_subprocess_exec("nginx", "-p", str(tmp_path), "-c", str(tmp_path / "conf"))
         try:
-            async with asyncio.timeout(30):
-                while not (tmp_path / "socket").exists():  # noqa: ASYNC110 - a file of another process
-                    await asyncio.sleep(0.02)
-            (tmp_path / "socket").chmod(0o777)
             connector = aiohttp.UnixConnector(str(tmp_path / "socket"))
             async with aiohttp.ClientSession("http://localhost", connector=connector) as session:
 
@@ -326,6 +331,9 @@ async def test_users_of_a_real_nginx_see_their_namespaces(tmp_path: Path) -> Non
                     async with session.get("/state", headers={"Authorization": auth, **headers}) as response:
                         return response.status, await response.text()
 
+                async with asyncio.timeout(60):
+                    while not await is_listening(tmp_path / "socket"):  # noqa: ASYNC110 - of another process
+                        await asyncio.sleep(0.02)
                 assert (await asked("joe"))[0] == 401
                 for claimed in ({}, {HEADER: "bob", **PROOF}, {HEADER.upper(): "bob"}):
                     status, text = await asked("ann", **claimed)

@@ -17,6 +17,7 @@ Attacks on the API of the machine, by a user with a token; the client is a GET o
 
 - ``api-small-objects``, ``api-environment``: JSON of 3 MiB: a list of small objects, and a Service with 90,000 equal variables.
 - ``api-yaml``: YAML of 3 MiB.
+- ``api-long-yaml``, ``api-containers``: within all bounds on values: YAML with long texts, and a pod with 2,200 containers.
 - ``api-patch``: a JSON patch of 3 MiB with as many operations as fit.
 
 Goal: no failed request of the client, and for the API a p99 of at most 200 ms.
@@ -148,6 +149,20 @@ def yaml_list() -> tuple[str, str, bytes]:
     )
 
 
+def long_yaml() -> tuple[str, str, bytes]:
+    """A ConfigMap in YAML with as many long values as are read."""
+    lines = b"".join(b"  k%d: %s\n" % (number, b"v" * 600) for number in range(2_400))
+    return "YAML", "/api/v1/namespaces/default/configmaps", b"metadata: {name: z}\ndata:\n" + lines
+
+
+def pod_of_containers() -> tuple[str, str, bytes]:
+    """A dry run of the largest pod that can be stored, with 2,200 containers and 20,000 values."""
+    one = {"image": "i" * 300, "command": ["x" * 200], "env": [{"name": "A", "value": "b"}]}
+    containers = [{"name": f"c{number}", **one} for number in range(2_200)]
+    body = {"metadata": {"name": "worst"}, "spec": {"containers": containers}}
+    return "POST", "/api/v1/namespaces/default/pods?dryRun=All", json.dumps(body, separators=(",", ":")).encode()
+
+
 def json_patch() -> tuple[str, str, bytes]:
     """A patch of a ConfigMap with as many operations as fit."""
     one = b'{"op":"add","path":"/data/a","value":"b"}'
@@ -159,6 +174,8 @@ ON_API = {
     "api-small-objects": small_objects,
     "api-environment": environment,
     "api-yaml": yaml_list,
+    "api-long-yaml": long_yaml,
+    "api-containers": pod_of_containers,
     "api-patch": json_patch,
 }
 

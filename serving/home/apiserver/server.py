@@ -31,7 +31,7 @@ from serving.home.apiserver.content import (
     whole_list,
 )
 from serving.home.apiserver.discovery import discovery_response
-from serving.home.apiserver.guard import HEALTH_PATHS, STREAMED, ApiGuard, current_request, path_of
+from serving.home.apiserver.guard import HEALTH_PATHS, STREAMED, ApiGuard, LargeBodies, current_request, path_of
 from serving.home.apiserver.logoptions import KEPT_LOGS_PATH, LogOptions, PodLogs, kept_log_options, log_options
 from serving.home.apiserver.podstreams import PodStreams, begun, exec_options
 from serving.home.apiserver.portforward import forward_ports
@@ -156,6 +156,7 @@ class _ApiHandlers:
         self._options = options
         self._logs, self._pods = logs, pods
         self._guard = guard
+        self._large_bodies = LargeBodies()
 
     async def health(self, _: web.Request) -> web.Response:
         """``/healthz`` and similar: the loop runs."""
@@ -264,19 +265,20 @@ class _ApiHandlers:
         content_type, options = request.headers.get("Content-Type", ""), self._options
         data = await request.read()
         sent = writing.Sent(request.query, content_type, data, options.runs_images)
-        match request.method, bool(target.name):
-            case "POST", True if target.subresource == "eviction":
-                written = await evict(self._cluster, target, sent)
-            case "POST", _:
-                written = await writing.create(self._cluster, target, sent)
-            case "PUT", _:
-                written = await writing.replace(self._cluster, target, sent)
-            case "PATCH", _:
-                written = await writing.patch(self._cluster, target, sent)
-            case _, True:
-                written = await writing.delete(self._cluster, target, sent)
-            case _:
-                written = await writing.delete_collection(self._cluster, target, sent)
+        async with self._large_bodies.turn(len(data)):
+            match request.method, bool(target.name):
+                case "POST", True if target.subresource == "eviction":
+                    written = await evict(self._cluster, target, sent)
+                case "POST", _:
+                    written = await writing.create(self._cluster, target, sent)
+                case "PUT", _:
+                    written = await writing.replace(self._cluster, target, sent)
+                case "PATCH", _:
+                    written = await writing.patch(self._cluster, target, sent)
+                case _, True:
+                    written = await writing.delete(self._cluster, target, sent)
+                case _:
+                    written = await writing.delete_collection(self._cluster, target, sent)
         audited = current_request()
         if audited.access is not None and not target.name and request.method == "POST":
             audited.access = msgspec.structs.replace(audited.access, name=name_of(written.object))

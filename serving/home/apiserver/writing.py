@@ -17,16 +17,19 @@ from serving.home.apiserver.content import check_fields, decode_body, duplicate_
 from serving.home.apiserver.effects import effectless, record_remarks, settings_warnings, unrunnable
 from serving.home.apiserver.requests import Fault, RequestTarget, is_set, success
 from serving.home.schemas.patch import APPLIED_VALUES_MAX, check_operations
+from serving.home.schemas.records import encode
 from serving.home.schemas.schema import is_within
 from serving.home.store.budgets import check_budgets
+from serving.home.store.history import StoreLimits
 from serving.home.store.memory import Apply, MemoryCluster
-from serving.model.errors import Conflict, NotFound
+from serving.model.errors import Conflict, Invalid, NotFound
 from serving.model.objects import Object, name_of
 
 _APPLY = ("application/apply-patch+yaml", "application/apply-patch+json")
 _PATCH_TYPES = {one.value: one for one in PatchType}
 
 _VERSIONS = {"policy/v1", "policy/v1beta1"}
+_OBJECT_BYTES_MAX = StoreLimits().object_bytes_max
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -206,6 +209,9 @@ def _object_of(target: RequestTarget, sent: Sent) -> Object:
     if not isinstance(body, dict):
         raise Fault(400, "the body is not an object")
     kind = target.kind
+    if len(sent.data) > _OBJECT_BYTES_MAX and (size := len(encode(body))) > _OBJECT_BYTES_MAX:
+        # The store would refuse it too, after all other checks.
+        raise Invalid(f"{kind.resource}: the object has {size} bytes, {_OBJECT_BYTES_MAX} are allowed")
     if target.subresource != "scale":
         for field, right in (("apiVersion", kind.api_version), ("kind", kind.name)):
             given = body.get(field)

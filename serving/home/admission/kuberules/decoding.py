@@ -24,6 +24,7 @@ _FORMATS = {
     "int32": "a whole number of 32 bits",
     "int64": "a whole number of 64 bits",
 }
+_TEXT = {"type": "string"}
 _NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
 
 
@@ -51,11 +52,18 @@ def type_problems(schema: Schema, value: Any, path: str) -> Iterator[Problem]:  
         properties, rest = schema.get("properties", {}), schema.get("additionalProperties")
         for key, child in value.items():
             known = properties.get(key, rest if isinstance(rest, dict) else None)
-            if known is not None:
+            if known is not None and not _is_plain_text(known, child):
                 yield from type_problems(known, child, f"{path}.{key}" if path else key)
     elif isinstance(value, list):
+        items = schema.get("items", {})
         for index, child in enumerate(value):
-            yield from type_problems(schema.get("items", {}), child, f"{path}[{index}]")
+            if not _is_plain_text(items, child):
+                yield from type_problems(items, child, f"{path}[{index}]")
+
+
+def _is_plain_text(schema: Schema, value: object) -> bool:
+    """Whether it is a text where any is right, as most values are."""
+    return schema == _TEXT and type(value) is str
 
 
 def _expected(schema: Schema, value: object, *, is_quantity_wanted: bool) -> str:

@@ -5,6 +5,7 @@ import pytest
 import yaml
 
 from serving.home.apiserver.content import (
+    YAML_BYTES_MAX,
     YAML_EVENTS_MAX,
     Shape,
     WantedShape,
@@ -69,6 +70,7 @@ def test_a_body_may_be_yaml(content_type: str) -> None:
         (b"[" * 100_000, "application/json", 413),
         (b'{"a": ' + b"9" * 5_000 + b"}", "application/json", 400),
         (b"[" * 100_000, "application/yaml", 413),
+        (b"a: " + b"x" * YAML_BYTES_MAX, "application/yaml", 413),
         (b"a: " + b"1:" * 100_000 + b"1", "application/yaml", 400),
         (b"a: 0x" + b"f" * 100_000, "application/yaml", 400),
         (b"- a\n" * YAML_EVENTS_MAX, "application/apply-patch+yaml", 413),

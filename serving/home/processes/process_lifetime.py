@@ -7,7 +7,7 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 QUEUE_PROXY_NAME = "queue-proxy"
@@ -21,6 +21,7 @@ _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 # Of those behind the name in /proc/PID/stat.
 _START_TIME_FIELD = 19
+_ARGUMENT_BOUND_FIELDS = slice(45, 49)
 # Loaded here, not after a fork: between fork and exec only what is safe may run.
 _LIBC = ctypes.CDLL(None, use_errno=True)
 # Calls that keep the interpreter's lock: a child has no other thread that could return it.
@@ -70,6 +71,19 @@ def fork_sibling(*, has_own_pids: bool = False) -> int:
 def name_process(name: str) -> None:
     """Set this process's name in ``ps`` and ``top``, up to 15 characters."""
     _LIBC.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
+def show_as(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Show a command line and an environment in this process's /proc (proc_pid_cmdline(5)), for ``ps`` and for ``environment_of``.
+
+    They overwrite those of its start, as far as there is room. Nothing may use these any more.
+    """
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    bounds = [int(one) for one in fields[_ARGUMENT_BOUND_FIELDS]]
+    variables = [f"{name}={text}" for name, text in environment.items()]
+    for (begin, end), texts in ((bounds[:2], arguments), (bounds[2:], variables)):
+        block = b"".join(os.fsencode(text) + b"\0" for text in texts)[: end - begin - 1]
+        ctypes.memmove(begin, block.ljust(end - begin, b"\0"), end - begin)
 
 
 def children_of(pid: int) -> list[int]:

@@ -9,24 +9,31 @@ the children in the order in which no request is lost: first the ingress, which 
 """
 
 import contextlib
-import json
 import math
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from serving.aio.ownlog import BYTES_VARIABLE, FILES_VARIABLE
-from serving.aio.startup import LOG_FILE_VARIABLE, READY_VARIABLE
+from serving.aio.startup import LOG_FILE_VARIABLE
 from serving.home.processes.confine import ISOLATION_VARIABLE
-from serving.home.processes.process_lifetime import adopt_orphans, children_of, die_with_parent, kill_group
+from serving.home.processes.process_lifetime import adopt_orphans, children_of, kill_group
 from serving.home.processes.processrecords import ProcessEvents
 from serving.home.state import StateFolder, write_private
-from serving.home.supervisor.children import ACTIVATOR, TEMPLATE, Child, ChildProcess, ControllingTerminal, last_error
+from serving.home.supervisor.children import (
+    ACTIVATOR,
+    ALLOCATOR,
+    TEMPLATE,
+    Child,
+    ChildProcess,
+    ControllingTerminal,
+    last_error,
+)
+from serving.home.supervisor.daemonbase import DaemonBase, DaemonLaunch, execute
 from serving.home.supervisor.notify import SystemdNotifier
 from serving.home.supervisor.reloading import ReloadReport
 
@@ -82,6 +89,7 @@ class Supervisor:
         self._children = list(children)
         self._events = ProcessEvents()
         self._terminal = ControllingTerminal()
+        self._base: DaemonBase | None = None
         # Activators that finish what they have, and those that do not serve yet.
         self._beside: list[ChildProcess] = []
         self._is_reload_wanted = False
@@ -98,8 +106,9 @@ class Supervisor:
         adopt_orphans()
         # Blocked signals stay pending until they are read: none is lost between two reads, and no handler runs in between.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        for child in self._children:
-            self._start(child)
+        with _base_of(self._children) as self._base:
+            for child in self._children:
+                self._start(child)
         self._until_started()
         if not self._is_stopping:
             on_started()
@@ -108,7 +117,8 @@ class Supervisor:
             self._turn(self._next_start_s())
             if self._is_reload_wanted and not self._is_stopping:
                 self._is_reload_wanted = False
-                self._reload()
+                report = ReloadReport(self._state.reload, write=write_private)
+                report.end(self._reload(report))
         self._stop_all()
         return self._exit_code
 
@@ -138,21 +148,20 @@ class Supervisor:
             _print(f"{', '.join(_unready(self._children))}: no service after {_READY_S:g} s; see {self._state.logs}")
             self._wait(lambda: not _unready(self._children), within_s=math.inf)
 
-    def _reload(self) -> None:
-        """Replace all children, activators first: a failing start is found while the old ones still serve."""
-        report = ReloadReport(self._state.reload, write=write_private)
-        for child in sorted(self._children, key=lambda child: not child.overlaps):
-            before, begun_s = child.process, time.monotonic()
-            child.generation += 1
-            problem = self._overlap(child) if child.overlaps else self._replace(child)
-            if problem is not None or child.process is None:
-                log = self._state.logs / f"{child.name}.log"
-                report.end(f"the new {child.name} {problem or 'has ended'}: {last_error(log)}")
-                return
-            old = "none" if before is None else str(before.pid)
-            took_s = time.monotonic() - begun_s
-            report.replaced(f"{child.name}: process {old} -> {child.process.pid} in {took_s:.1f} s")
-        report.end(None)
+    def _reload(self, report: ReloadReport) -> str | None:
+        """Replace all children, activators first: a failing start is found while the old ones still serve. Returns an error text."""
+        with _base_of(self._children) as self._base:
+            for child in sorted(self._children, key=lambda child: not child.overlaps):
+                before, begun_s = child.process, time.monotonic()
+                child.generation += 1
+                problem = self._overlap(child) if child.overlaps else self._replace(child)
+                if problem is not None or child.process is None:
+                    log = self._state.logs / f"{child.name}.log"
+                    return f"the new {child.name} {problem or 'has ended'}: {last_error(log)}"
+                old = "none" if before is None else str(before.pid)
+                took_s = time.monotonic() - begun_s
+                report.replaced(f"{child.name}: process {old} -> {child.process.pid} in {took_s:.1f} s")
+        return None
 
     def _overlap(self, child: Child) -> str | None:
         """Replace a process without a gap: start the new one, then drain the old. Returns an error text."""
@@ -228,28 +237,14 @@ class Supervisor:
             more = {**self._addresses(), **self._environment, **child.environment}
         ready_fd, its_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         path = self._state.logs / f"{child.name}.log"
-        environment = {
-            **os.environ,
-            "SERVING_LISTEN_FDS": json.dumps(descriptors),
-            READY_VARIABLE: str(its_fd),
-            LOG_FILE_VARIABLE: str(path),
-            **more,
-        }
         with path.open("ab") as log:
-            process = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-m", child.module],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[*descriptors.values(), its_fd],
-                start_new_session=True,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - one thread, by design
+            launch = DaemonLaunch(
+                child.module, {LOG_FILE_VARIABLE: str(path), **more}, descriptors, log_fd=log.fileno(), ready_fd=its_fd
             )
+            base = None if child.name == TEMPLATE else self._base
+            pid = execute(launch) if base is None else base.start(launch)
         os.close(its_fd)
-        # It is collected here, with the processes of pods.
-        process.returncode = 0
-        return ChildProcess(process.pid, started_s=time.monotonic(), ready_fd=ready_fd)
+        return ChildProcess(pid, started_s=time.monotonic(), ready_fd=ready_fd)
 
     def _addresses(self) -> dict[str, str]:
         public, inner, stats = (self._sockets[name].getsockname() for name in ("public", "inner", "stats"))
@@ -374,6 +369,11 @@ class Supervisor:
             if pid not in ours:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+def _base_of(children: Sequence[Child]) -> DaemonBase:
+    """A base of the present code, for all but the template, which is one itself."""
+    return DaemonBase({child.module: None for child in children if child.name != TEMPLATE}, environment=ALLOCATOR)
 
 
 def _unready(children: Sequence[Child]) -> list[str]:

@@ -1,0 +1,178 @@
+"""Forks daemons from one process, so that they share memory.
+
+``DaemonBase`` is the supervisor's side, ``main`` the base: ``python -m serving.home.supervisor.daemonbase MODULE...``. The base has no
+loop, no thread and no descriptor of a daemon: each request brings those of one daemon. It forks twice, so that the supervisor
+adopts the daemon. It lives while the system starts or reloads; a daemon that is started again later is executed, as are all where there is no base.
+
+Standard library only: the supervisor uses it.
+"""
+
+import gc
+import importlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from serving.aio.startup import READY_VARIABLE, exit_on_signals
+from serving.home.processes.process_lifetime import die_with_parent, show_as
+
+_MODULE = "serving.home.supervisor.daemonbase"
+# A base that has not forked by then is not waited for: a machine under heavy load takes tens of seconds to import.
+_FORK_S = 30.0
+_REQUEST_BYTES_MAX = 2**17
+_REPLY_BYTES_MAX = 32
+_DESCRIPTORS_MAX = 253
+_ADOPTION_PAUSE_S = 0.0001
+# Variables of the base alone: numpy starts no threads, and there is room to show a daemon's own environment.
+_OWN_VARIABLES = {"OPENBLAS_NUM_THREADS": "1", "SERVING_BASE_ROOM": "-" * 2**14}
+
+
+class DaemonLaunch(NamedTuple):
+    """One daemon to start: its module, the variables and the listening sockets that are its own, its log and its pipe for readiness."""
+
+    module: str
+    environment: Mapping[str, str]
+    sockets: Mapping[str, int]
+    log_fd: int
+    ready_fd: int
+
+
+class DaemonBase:
+    """The process that daemons are forked from, as a context manager. It imports ``modules`` meanwhile."""
+
+    def __init__(self, modules: Iterable[str], *, environment: Mapping[str, str]) -> None:
+        self._control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.settimeout(_FORK_S)
+        with its:
+            self._process = subprocess.Popen(  # noqa: S603 - our own module
+                [sys.executable, "-m", _MODULE, *modules],
+                env={**os.environ, **environment, **_OWN_VARIABLES},
+                stdin=its.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - one thread, by design
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
+
+    def start(self, launch: DaemonLaunch) -> int:
+        """Fork a daemon, or execute it where the base cannot or has ended; returns its process id."""
+        request = json.dumps([launch.module, dict(launch.environment), list(launch.sockets)]).encode()
+        try:
+            socket.send_fds(self._control, [request], [launch.log_fd, launch.ready_fd, *launch.sockets.values()])
+            return int(self._control.recv(_REPLY_BYTES_MAX))
+        except (OSError, ValueError):
+            # It is late, or cannot import a module, which the daemon itself explains. A fork that finds this closed ends.
+            self._control.close()
+            return execute(launch)
+
+
+def execute(launch: DaemonLaunch) -> int:
+    """Start a daemon in a new interpreter; returns its process id."""
+    process = subprocess.Popen(  # noqa: S603 - our own module
+        [sys.executable, "-m", launch.module],
+        env={**os.environ, **_environment(launch)},
+        stdin=subprocess.DEVNULL,
+        stdout=launch.log_fd,
+        stderr=launch.log_fd,
+        pass_fds=[*launch.sockets.values(), launch.ready_fd],
+        start_new_session=True,
+        preexec_fn=die_with_parent,  # noqa: PLW1509 - one thread, by design
+    )
+    # The supervisor collects it, with the processes of pods.
+    process.returncode = 0
+    return process.pid
+
+
+def main() -> int:
+    """Import the modules, and fork daemons until the supervisor closes the socket that is standard input; returns the exit code."""
+    owner, modules = os.getppid(), sys.argv[1:]
+    control = socket.socket(fileno=os.dup(0))
+    gc.disable()
+    for module in modules:
+        importlib.import_module(module)
+    for name in _OWN_VARIABLES:
+        del os.environ[name]
+    # All daemons share the present objects, as long as no collection touches them.
+    gc.collect()
+    gc.freeze()
+    if len(list(Path("/proc/self/task").iterdir())) > 1:
+        # Another thread may hold a lock, which no thread of a fork would release.
+        return 1
+    while True:
+        request, descriptors, _, _ = socket.recv_fds(
+            control, _REQUEST_BYTES_MAX, _DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC
+        )
+        if not request:
+            return 0
+        child = os.fork()
+        if child == 0:
+            middle = os.getpid()
+            if os.fork():
+                os._exit(0)
+            return _be_daemon(request, descriptors, control, owner=owner, middle=middle)
+        if os.waitpid(child, 0)[1]:
+            # The supervisor learns by the end of this process that nothing was forked.
+            return 1
+        for one in descriptors:
+            os.close(one)
+
+
+def _be_daemon(request: bytes, descriptors: Sequence[int], control: socket.socket, *, owner: int, middle: int) -> int:
+    """Become a daemon, in a process that was just forked; returns its exit code."""
+    os.setsid()
+    while os.getppid() == middle:
+        time.sleep(_ADOPTION_PAUSE_S)
+    die_with_parent()
+    if os.getppid() != owner:
+        os._exit(1)
+    exit_on_signals()
+    log_fd, ready_fd, *sockets = descriptors
+    module, environment, names = json.loads(request)
+    environment = {
+        **os.environ,
+        **_environment(DaemonLaunch(module, environment, dict(zip(names, sockets, strict=True)), log_fd, ready_fd)),
+    }
+    # Cleared first, so that no variable points into the memory that is overwritten.
+    os.environ.clear()
+    os.environ.update(environment)
+    show_as([sys.executable, "-m", module], environment)
+    sys.argv = [module]
+    with Path(os.devnull).open("rb") as nothing:
+        for target, source in enumerate((nothing.fileno(), log_fd, log_fd)):
+            os.dup2(source, target)
+    os.close(log_fd)
+    control.send(str(os.getpid()).encode())
+    control.close()
+    gc.enable()
+    code: int = importlib.import_module(module).main()
+    return code
+
+
+def _environment(launch: DaemonLaunch) -> dict[str, str]:
+    """A daemon's own variables."""
+    return {
+        **launch.environment,
+        "SERVING_LISTEN_FDS": json.dumps(dict(launch.sockets)),
+        READY_VARIABLE: str(launch.ready_fd),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Daemons forked from a base, as real processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+# A supervisor: starts the daemon of one module, says its process id, and collects it.
+SUPERVISOR = """
+import json, os, sys
+from serving.home.processes.process_lifetime import adopt_orphans
+from serving.home.supervisor.daemonbase import DaemonBase, DaemonLaunch
+adopt_orphans()
+listens, reports = os.pipe()
+log = os.open("log", os.O_CREAT | os.O_WRONLY)
+with DaemonBase(["daemon"], environment={"OF_THE_BASE": "1"}) as base:
+    launches = [DaemonLaunch("daemon", {"NAME": name}, {"api": listens}, log, reports) for name in ("first", "second")]
+    pids = [base.start(one) for one in launches]
+codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+print(json.dumps([os.getpid(), pids, codes]))
+"""
+DAEMON = """
+import json, os, sys
+from pathlib import Path
+{more}
+imported_by = os.getpid()
+def is_open(number):
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+def main():
+    sockets = json.loads(os.environ["SERVING_LISTEN_FDS"])
+    print(json.dumps({{
+        "forked": imported_by != os.getpid(),
+        "parent": os.getppid(),
+        "session": os.getsid(0) == os.getpid(),
+        "descriptors": sorted(filter(is_open, map(int, os.listdir("/proc/self/fd")))),
+        "expected": sorted([0, 1, 2, *sockets.values(), int(os.environ["SERVING_READY_FD"])]),
+        "input": os.readlink("/proc/self/fd/0"),
+        "name": os.environ["NAME"],
+        "base": "OF_THE_BASE" in os.environ,
+        "room": [one for one in os.environ if one.startswith(("SERVING_BASE", "OPENBLAS"))],
+        "shown": Path("/proc/self/environ").read_text().rstrip("\\0").split("\\0")
+        == [f"{{name}}={{text}}" for name, text in os.environ.items()],
+        "command": Path("/proc/self/cmdline").read_text().rstrip("\\0").split("\\0")[1:],
+    }}), flush=True)
+    return 7
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
+
+def supervise(folder: Path, more: str = "") -> tuple[list[Any], list[str]]:
+    """Run the supervisor; returns what it says, and the lines of the daemons' log."""
+    (folder / "daemon.py").write_text(DAEMON.format(more=more))
+    path = os.pathsep.join([str(folder), *filter(None, sys.path)])
+    environment = {**{name: text for name, text in os.environ.items() if "BLAS" not in name}, "PYTHONPATH": path}
+    command = [sys.executable, "-c", SUPERVISOR]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout), (folder / "log").read_text().splitlines()
+
+
+def test_a_forked_daemon_has_nothing_of_another(tmp_path: Path) -> None:
+    (supervisor, pids, codes), lines = supervise(tmp_path)
+    assert codes == [7, 7]
+    assert len(set(pids)) == len(lines) == 2
+    found = [json.loads(line) for line in lines]
+    assert {one["name"] for one in found} == {"first", "second"}
+    for one in found:
+        assert one["forked"]
+        assert one["parent"] == supervisor
+        assert one["session"]
+        assert one["descriptors"] == one["expected"]
+        assert one["input"] == os.devnull
+        assert one["base"]
+        assert one["room"] == []
+        assert one["shown"]
+        assert one["command"] == ["-m", "daemon"]
+
+
+def test_what_the_base_cannot_import_says_why_itself(tmp_path: Path) -> None:
+    (_, _, codes), lines = supervise(tmp_path, more="import nothing_of_that_name")
+    assert codes == [1, 1]
+    assert lines.count("ModuleNotFoundError: No module named 'nothing_of_that_name'") == 2
+
+
+def test_a_base_with_a_thread_forks_nothing(tmp_path: Path) -> None:
+    more = "import threading, time\nthreading.Thread(target=time.sleep, args=[0.5], daemon=True).start()"
+    (supervisor, _, codes), lines = supervise(tmp_path, more=more)
+    assert codes == [7, 7]
+    assert [(one["forked"], one["parent"]) for one in map(json.loads, lines)] == [(False, supervisor)] * 2

@@ -175,16 +175,17 @@ class Feed:
             await asyncio.sleep(wait_s)
 
     async def _follow_groups(self) -> None:
+        groups = Reflector(self._cluster, NODE_GROUP)
+        groups.on_change(lambda _: self._board.nodes.take_groups(list(groups.cache.values())))
         while True:
             try:
-                listing = await self._cluster.list(NODE_GROUP)
+                await self._cluster.list(NODE_GROUP)
             except ClusterError as error:
-                # A cluster without the component nodegroup has no such kind.
+                # A cluster without the component nodegroup has no such kind, which a reflector would report.
                 _log.debug("groups.unknown", extra={"error": str(error)})
                 await asyncio.sleep(_GROUPS_RETRY_S)
             else:
-                self._board.nodes.take_groups(listing.items)
-                await asyncio.sleep(PERIOD_S)
+                return await groups.run()
 
     def _take_event(self, event: str, content: Any) -> None:  # noqa: ANN401 - JSON
         if event == "sample":

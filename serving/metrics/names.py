@@ -351,7 +351,7 @@ QUEUEPROXY_METRICS = (
     _counter("queueproxy_stats_unsent_total", "Stats that found none and were dropped."),
 )
 
-COMMON_METRICS = (_histogram("serving_loop_lag_seconds", "Delay of the event loop, measured four times a second."),)
+COMMON_METRICS = (_histogram("serving_loop_lag_seconds", "Delay of the event loop, measured once a second."),)
 
 TABLES = (
     Table(daemon="activator", where="`metrics-address` of its settings, 6082", metrics=ACTIVATOR_METRICS),

@@ -28,7 +28,7 @@ _OPENMETRICS = "application/openmetrics-text"
 _SLICE_SAMPLES = 500
 _TOTAL = "_total"
 
-_PERIOD_S = 0.25
+_PERIOD_S = 1.0
 
 
 class Pulled(Collector):
@@ -166,7 +166,7 @@ def _exemplar(exemplar: Exemplar) -> str:
 
 
 async def watch_lag(page: MetricsPage) -> None:
-    """Measure the lag of the loop with a timer of a quarter of a second, until cancelled."""
+    """Measure the lag of the loop with a timer of a second, until cancelled."""
     lag = page.histogram("serving_loop_lag_seconds", COMMON_METRICS)
     while True:
         due_s = time.perf_counter() + _PERIOD_S

@@ -371,10 +371,13 @@ class Kubelet:
 
     async def _note_log_times(self) -> None:
         """Note when the logs of pods grow."""
-        times = LogTimes()
+        times, before = LogTimes(), set[Path]()
         while True:
             await asyncio.sleep(_LOG_TIMES_PERIOD_S)
-            await asyncio.to_thread(times.note, {pod.logs for pod in self._running.values()}, wall_s=wall_s())
+            logs = {pod.logs for pod in self._running.values()}
+            if logs or before:
+                await asyncio.to_thread(times.note, logs, wall_s=wall_s())
+            before = logs
 
 
 async def _repeated(name: str, chore: Callable[[], Coroutine[object, object, None]]) -> None:

@@ -181,7 +181,10 @@ def scrape_config(up: Up, pods: list[str]) -> dict[str, Any]:
         job["authorization"]["credentials_file"] = str(up.state / "query-token")
         there["targets"] = [f"127.0.0.1:{by_default[int(one.rpartition(':')[2])]}" for one in there["targets"]]
     if pods:
-        config["scrape_configs"].append({"job_name": "pods", "static_configs": [{"targets": pods}]})
+        token = {"credentials_file": str(up.state / "query-token")}
+        config["scrape_configs"].append(
+            {"job_name": "pods", "authorization": token, "static_configs": [{"targets": pods}]}
+        )
     return config
 
 

@@ -3,7 +3,8 @@
     python bench/real_cluster.py [--services N] [--settle-s S] [--rest-s S] [--keep] [--quick]
     python bench/real_cluster.py --cold [--samples N] [--image IMAGE] [--containerd-log FILE] [--label TEXT]
 
-``SERVING_TEST_KUBECONFIG`` names the API server, with its controller-manager and a scheduler; without it there is our own.
+``SERVING_TEST_KUBECONFIG`` names the API server, with a scheduler and a controller-manager that has its node-lifecycle controller, which
+takes the taint off the bench's node; without the variable there is our own server.
 Daemons are processes of their own that reach the server directly, and so is a kubelet that reports pods as ready. Printed are, at
 scale 0 and with a pod each, the times until all are ready and their ratio, writes, CPU time and memory of each daemon, and both while
 nothing changes. ``--keep`` leaves the objects.

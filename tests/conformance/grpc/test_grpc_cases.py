@@ -29,8 +29,11 @@ async def test_no_case_fails(running: dict[str, servers.Server], name: str) -> N
 
 def test_a_target_is_judged_too(running: dict[str, servers.Server], capsys: pytest.CaptureFixture[str]) -> None:
     host, port = running["queue-proxy"].address
-    assert main(["--suite", "interop", "--target", f"http://{host}:{port}"]) == 0
-    assert f"| {host}:{port} | 17 | 0 | 17 |" in capsys.readouterr().out
+    status = main(["--suite", "interop", "--target", f"http://{host}:{port}"])
+    printed = capsys.readouterr().out
+    # The lines after the table name the case that failed, and its problem.
+    assert f"| {host}:{port} | 17 | 0 | 17 |" in printed, printed
+    assert status == 0
 
 
 class _Wrong(TestService):

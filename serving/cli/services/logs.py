@@ -272,18 +272,18 @@ class _Reader:
 
     def _copy(self, name: str, path: str, query: dict[str, str]) -> None:
         tries = _TRIES_MAX if query["follow"] else 1
-        while True:
+        is_open = False
+        while not is_open:
             tries -= 1
             try:
                 with self.api.stream(ApiCall(path=path, query=query, accept="*/*")) as response:
+                    is_open = True
                     self._put_lines(name, response)
-            except ServingError as error:
-                # A pod that has just been made has no log yet.
-                if isinstance(error, Unavailable) or not tries:
+            except ServingError:
+                # A pod that has just been made has no log yet, and a busy server may not answer. Lines that came are not read twice.
+                if is_open or not tries:
                     raise
                 time.sleep(_POLL_S)
-            else:
-                return
 
     def _put_lines(self, name: str, response: ApiResponse) -> None:
         rest = b""

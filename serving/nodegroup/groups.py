@@ -17,10 +17,10 @@ from serving.model.objects import name_of
 from serving.settings.knob import fields_of
 from serving.settings.nodegroup import NodeGroupSettings
 from serving.settings.nodegroup_options import read_node_group
+from serving.settings.yamltext import YamlLoader
 
 _ROOT = "node_groups"
 _NAME = "name"
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class WrittenGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class GroupReading(msgspec.Struct, frozen=True, kw_only=True):
 def groups_of_text(text: str, *, where: str) -> GroupReading:
     """Groups of a YAML text in Escalator's format; an empty text has none."""
     try:
-        whole = yaml.load(text, Loader=_LOADER)  # noqa: S506 - both loaders are safe
+        whole = yaml.load(text, Loader=YamlLoader)  # noqa: S506 - it is safe
     except yaml.YAMLError as error:
         what = " ".join(str(error).split())
         return GroupReading(problems=(Problem(where=where, what=f"not YAML: {what}", expected="node_groups: [...]"),))

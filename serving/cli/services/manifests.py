@@ -8,7 +8,7 @@ import difflib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import yaml
@@ -27,6 +27,7 @@ from serving.cluster.kinds import (
 from serving.model.errors import Problem, SettingsError
 from serving.model.knative import SERVING_GROUP
 from serving.model.objects import Object
+from serving.settings.yamltext import JsonTypesLoader
 
 _SUFFIXES = {".yaml", ".yml", ".json"}
 # Manifests nest about ten levels; a hundred is an attack.
@@ -63,16 +64,8 @@ def read_manifests(paths: Sequence[str]) -> list[Manifest]:
     return sorted(found, key=lambda one: _FIRST.get(one.kind, 2))
 
 
-class ManifestLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
-    """Reads dates as strings, as in JSON.
-
-    Rejects duplicate keys, and scalars that are not of their tag's type.
-    """
-
-    yaml_implicit_resolvers: ClassVar = {
-        first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
-        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+class ManifestLoader(JsonTypesLoader):
+    """Rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the library's own
         """Build a mapping. Raises ``YAMLError`` for a duplicate key: the last would win silently."""
@@ -84,14 +77,6 @@ class ManifestLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoa
             seen.add(str(key.value))
         found: dict[Any, Any] = super().construct_mapping(node, deep)
         return found
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002 - the library's own
-        """Build a value. Raises ``YAMLError``, also where the library raises what ``int()`` and the like do."""
-        try:
-            return super().construct_object(node, deep)
-        except (ValueError, LookupError, AttributeError) as error:
-            problem = f"this is no {node.tag.rpartition(':')[2]}"
-            raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark) from error
 
 
 def _texts(path: str, problems: list[Problem]) -> Iterator[tuple[str, str]]:

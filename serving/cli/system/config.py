@@ -34,6 +34,7 @@ from serving.settings.load import Daemon, Loaded, in_reading_order, load, unknow
 from serving.settings.parse import read_config_maps
 from serving.settings.policies import render_policies
 from serving.settings.render import config_map_names, render_config_map, render_page
+from serving.settings.yamltext import YamlLoader
 
 _MAP, _KEY = "config-nodegroup", "nodegroups_config.yaml"
 _ROOT = "node_groups"
@@ -96,8 +97,8 @@ def _reading_of(path: Path) -> list[GroupReading] | None:
         return None
     try:
         text = path.read_text(encoding="utf-8")
-        documents = [one for one in yaml.safe_load_all(text) if one is not None]
-    except (OSError, ValueError, LookupError, AttributeError, RecursionError, yaml.YAMLError):
+        documents = [one for one in yaml.load_all(text, Loader=YamlLoader) if one is not None]
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError):
         return None
     if not documents or not all(isinstance(one, Mapping) for one in documents):
         return None

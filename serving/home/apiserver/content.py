@@ -25,19 +25,20 @@ from serving.home.apiserver.requests import Fault
 from serving.home.apiserver.tables import metadata_list, partial_metadata, table
 from serving.home.schemas.patch import JSON_PATCH_VALUES_MAX, VALUES_MAX
 from serving.home.schemas.schema import is_within
+from serving.home.store.history import StoreLimits
 from serving.home.store.memory import EncodedListing
+from serving.model.errors import UNREADABLE
 from serving.model.objects import Object
+from serving.settings.yamltext import JsonTypesLoader, YamlLoader
 
 _JSON_TYPES = {"application/json", "application/*", "*/*"}
 _YAML_TYPES = {"application/yaml", "application/x-yaml", "text/yaml"}
-
-_SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _LEVELS = ("", "Ignore", "Strict", "Warn")
 _HEADER_LENGTH_MAX = 1024
 # Values and brackets of a body in YAML, which takes 20 µs of the loop each: 3 MiB of it took 40 s. JSON is a hundred times faster.
 YAML_EVENTS_MAX = 5_000
-YAML_BYTES_MAX = 3 * 2**19
+YAML_BYTES_MAX = StoreLimits().object_bytes_max
 """Largest body in YAML. A larger one would hold no object that is stored, and long texts take 25 ms a MiB, three times."""
 
 # The parser looks at each open bracket for each event. Objects of Kubernetes have 30 levels at most.
@@ -143,7 +144,7 @@ def duplicate_fields(data: bytes, content_type: str = "") -> list[str]:
         json.loads(data, object_pairs_hook=note)
     except ValueError:
         # It has been read before, so it is YAML, which is as short as that may be.
-        return _duplicate_yaml_keys(yaml.compose(data, Loader=_SAFE_LOADER))
+        return _duplicate_yaml_keys(yaml.compose(data, Loader=YamlLoader))
     return found
 
 
@@ -169,30 +170,20 @@ def _repeated(keys: Iterable[str]) -> list[str]:
 def _decoded(decode: Callable[[bytes], Any], data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
     try:
         return decode(data)
-    # Numbers of more digits than Python reads, and scalars of YAML that are not what their tag says.
-    except (msgspec.MsgspecError, yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+    # ValueError: numbers of more digits than Python reads.
+    except (*UNREADABLE, yaml.YAMLError, ValueError) as error:
         raise Fault(400, f"the object provided is unrecognized: {error}") from error
-
-
-class _YamlLoader(_SAFE_LOADER):  # type: ignore[misc, valid-type]
-    """YAML with the types of JSON: no dates."""
-
-
-_YamlLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def _from_yaml(data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
     # Clients send JSON under this type too, which is YAML.
     if data.lstrip()[:1] in (b"{", b"["):
-        with contextlib.suppress(msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        with contextlib.suppress(*UNREADABLE):
             return _from_json(data)
     if len(data) > YAML_BYTES_MAX:
         raise Fault(413, f"a body in YAML has at most {YAML_BYTES_MAX} bytes: send JSON")
-    _decoded(lambda text: check_yaml(yaml.parse(text, Loader=_SAFE_LOADER)), data)
-    return _with_text_keys(_decoded(lambda text: yaml.load(text, Loader=_YamlLoader), data))  # noqa: S506 - a safe loader
+    _decoded(lambda text: check_yaml(yaml.parse(text, Loader=YamlLoader)), data)
+    return _with_text_keys(_decoded(lambda text: yaml.load(text, Loader=JsonTypesLoader), data))  # noqa: S506 - a safe loader
 
 
 def _with_text_keys(value: Any) -> Any:  # noqa: ANN401 - whatever was sent

@@ -63,6 +63,7 @@ def test_an_empty_text_has_no_groups() -> None:
     ("text", "what"),
     [
         ("a: [", "not YAML"),
+        ("node_groups: !!bool x", "not YAML: this is no bool"),
         ("[]", "no list of node groups"),
         ("node_groups: none", "no list of node groups"),
         ("node_groups: [1]", "1 is no mapping"),

@@ -11,6 +11,7 @@ import msgspec
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Delete, Evict
 from serving.model.errors import (
+    UNREADABLE,
     AlreadyExists,
     ClusterError,
     Conflict,
@@ -143,7 +144,7 @@ def error_of(status: int, body: bytes, retry_after: str = "") -> ClusterError:
     """The error for a response with status 400 or more. ``retry_after`` is that header's text."""
     try:
         said = msgspec.json.decode(body, type=_StatusReply)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+    except UNREADABLE:
         text = body[:_TEXT_LENGTH_MAX].decode("utf-8", "replace").strip()
         said = _StatusReply(message=f"HTTP {status}: {text}" if text else f"HTTP {status} without a text")
     return _error(status, said, retry_after)

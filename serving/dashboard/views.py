@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from serving.dashboard.coldstarts import StartFacts
-from serving.model.errors import InvalidValue
+from serving.model.errors import UNREADABLE, InvalidValue
 from serving.model.knative import (
     AUTOSCALING_GROUP,
     COMMAND_ANNOTATION,
@@ -98,7 +98,7 @@ def _learnt_target(annotations: Mapping[str, str]) -> dict[str, str]:
     """The learnt target, as in ``serving why``; empty while nothing is saved."""
     try:
         learnt = msgspec.json.decode(annotations.get(LEARNT_TARGET_ANNOTATION, ""), type=_SavedTarget)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except UNREADABLE:
         return {}
     why = "" if learnt.bound is None or learnt.above is None else f" ({learnt.bound}-bound above {learnt.above:.3g})"
     mode = {"learnt": TargetMode.USE.value}.get(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from serving.model.errors import UNREADABLE
 from serving.model.knative import ANTICIPATED_PODS_ANNOTATION
 
 
@@ -29,5 +30,5 @@ def anticipated_pods_of(annotations: Mapping[str, str]) -> AnticipatedPods | Non
         return None
     try:
         return msgspec.json.decode(text, type=AnticipatedPods)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except UNREADABLE:
         return None

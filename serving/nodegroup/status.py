@@ -9,6 +9,7 @@ from typing import Any, assert_never
 
 import msgspec
 
+from serving.model.errors import UNREADABLE
 from serving.model.knative import CONDITION_READY, NODE_GROUP_STATE_ANNOTATION, ConditionStatus
 from serving.model.objects import Object, annotations_of, condition_of, nested
 from serving.nodegroup.book import RoomExtremes
@@ -52,7 +53,7 @@ def _kept_state(text: str | None) -> NodeGroupState | None:
         return None
     try:
         return msgspec.json.decode(text, type=NodeGroupState)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except UNREADABLE:
         return None
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from serving.model.errors import Problem, SettingsError
+from serving.model.errors import UNREADABLE, Problem, SettingsError
 from serving.scaling.scaler.decision_history import DecisionRecord
 from serving.simulator.results import DurationModel, Quantiles
 from serving.simulator.trace import FunctionTrace, RecordedFunction, TraceWindow
@@ -110,7 +110,7 @@ def _read(path: Path) -> tuple[list[_LoggedRequest], list[DecisionRecord]]:
                 requests += [request] if request.listener in _LISTENERS else []
             elif b'"told"' in line:
                 records.append(as_record.decode(line))
-        except (msgspec.DecodeError, msgspec.ValidationError):
+        except UNREADABLE:
             # The last line of a log that is written at the moment, or a line of another program.
             continue
     return requests, records

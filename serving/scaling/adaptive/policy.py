@@ -11,7 +11,7 @@ import math
 
 import msgspec
 
-from serving.model.errors import InvalidValue
+from serving.model.errors import UNREADABLE, InvalidValue
 from serving.model.loadmetric import CONCURRENCY
 from serving.model.nodata import NoData
 from serving.scaling.adaptive.advice import (
@@ -305,7 +305,7 @@ class RevisionPolicy:
         """Restore the learnt state. Raises ``InvalidValue``."""
         try:
             dumped = msgspec.json.decode(learnt, type=dict[str, float])
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        except UNREADABLE as error:
             raise InvalidValue(text=learnt, expected="counts of gaps by bin, as JSON") from error
         regret = KeepRegret()
         dumped = regret.load(dumped)

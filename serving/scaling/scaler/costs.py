@@ -9,7 +9,7 @@ from array import array
 
 import msgspec
 
-from serving.model.errors import InvalidValue
+from serving.model.errors import UNREADABLE, InvalidValue
 from serving.model.revisionnumbers import PolicyCosts
 
 _HOUR_S = 3600.0
@@ -81,7 +81,7 @@ class DayCosts:
         expected = "costs by hour since the epoch, as JSON"
         try:
             saved = msgspec.json.decode(text, type=_HourlyCosts)
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        except UNREADABLE as error:
             raise InvalidValue(text=text, expected=expected) from error
         if not saved.hours or not all(0 <= one <= _COST_MAX for row in saved.hours.values() for one in row):
             raise InvalidValue(text=text, expected=expected)

@@ -22,7 +22,7 @@ from serving.aio.clock import now_s
 from serving.cluster.kinds import TOKEN_REVIEW
 from serving.cluster.port import Cluster
 from serving.dashboard.scope import reviewed_grant
-from serving.metrics.queries import REFUSED_HEADERS, QueryGate, is_same
+from serving.metrics.queries import REFUSED_HEADERS, QueryGate, bearer_of, is_same
 from serving.model.errors import ClusterError
 from serving.model.grants import Grant, Role
 
@@ -37,7 +37,6 @@ REVIEW_VALID_S = 5.0
 
 # Browsers send cookies to all ports of a host: each dashboard has a name of its own.
 _COOKIE = "serving-view"
-# The dashboard's own token is enough for them.
 _OWN_TOKEN = ("actions/", "logs")
 # As ``serving token create`` makes them; nothing else is worth a review.
 _USER_TOKEN = re.compile(r"[a-z0-9-]{1,40}\.[A-Za-z0-9_-]{43}")
@@ -128,8 +127,8 @@ class Viewers:
             return None
         if await self._is_user(request):
             return None
-        if request.path.removeprefix("/").startswith(_OWN_TOKEN):
-            # Their own gate refuses all but the dashboard's token.
+        if _has_own_gate(request):
+            # It refuses all but the dashboard's token.
             _grant.set(EVERYTHING)
             return None
         return await self._refusal(request, self._queries)
@@ -138,11 +137,9 @@ class Viewers:
         """Set the grant of the user whose token comes in the header or, for views alone, stands behind the cookie."""
         if self._tokens is None:
             return False
-        given = request.headers.getall("Authorization", [])
-        scheme, _, token = (given[0] if len(given) == 1 else "").partition(" ")
-        grant = await self._tokens.grant_of(token.strip()) if scheme.lower() == "bearer" else None
+        grant = await self._tokens.grant_of(bearer_of(request.headers.getall("Authorization", [])))
         _actor.set(grant)
-        if grant is None and not request.path.removeprefix("/").startswith(_OWN_TOKEN):
+        if grant is None and not _has_own_gate(request):
             behind = self._tokens.token_behind(request.cookies.get(_cookie_of(request), ""))
             # A link with another token replaces the cookie.
             grant = None if "token" in request.query else await self._tokens.grant_of(behind)
@@ -180,6 +177,11 @@ class Viewers:
             return None
         text = f"{objection}`serving dashboard` prints the link that opens this page.\n"
         return web.Response(status=401, text=text, headers=REFUSED_HEADERS)
+
+
+def _has_own_gate(request: web.Request) -> bool:
+    """Whether it asks for logs or an action, for which the dashboard's own token is enough."""
+    return request.path.removeprefix("/").startswith(_OWN_TOKEN)
 
 
 def _cookie_of(request: web.Request) -> str:

@@ -19,7 +19,6 @@ REFUSED_HEADERS = {"WWW-Authenticate": 'Bearer realm="queries"'}
 
 # 32 characters of base64 are 192 bits.
 _LENGTH_MIN = 32
-_BEARER = "bearer"
 
 
 class QueryGate:
@@ -66,10 +65,15 @@ class QueryGate:
                 f"queries are refused: {QUERY_TOKEN_FILE_VARIABLE} names no file with a token of at least {_LENGTH_MIN} "
                 f"characters\n"
             )
-        scheme, _, given = (authorization[0] if len(authorization) == 1 else "").partition(" ")
-        if scheme.lower() == _BEARER and is_same(given.strip(), token):
+        if is_same(bearer_of(authorization), token):
             return ""
         return "the query token is needed: `Authorization: Bearer` with that of the state folder's query-token\n"
+
+
+def bearer_of(authorization: Sequence[str]) -> str:
+    """The bearer token in the Authorization headers of a request; "" unless there is one header, with such a token."""
+    scheme, _, given = (authorization[0] if len(authorization) == 1 else "").partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else ""
 
 
 def is_same(given: str, expected: str) -> bool:

@@ -112,12 +112,18 @@ class Authenticator:
         """
         scheme, _, given = header.partition(" ")
         text = given.strip() if scheme.lower() == "bearer" else ""
+        if not text:
+            raise Unauthorized("no bearer token")
+        return self.grant_of(text, now_s=now_s)
+
+    def grant_of(self, text: str, *, now_s: float) -> Grant:
+        """The grant of a token. Raises ``Unauthorized``, as ``authenticate``."""
         if matches(text, self._admin_token):
             return FULL_GRANT
         name, _, secret = text.partition(".")
         stored = self._secrets.get((system_namespace(), secret_name(name)))
         if stored is None:
-            raise Unauthorized("unknown token" if text else "no bearer token")
+            raise Unauthorized("unknown token")
         try:
             token = read_token(decoded(stored.encoded))
         except ValueError as error:

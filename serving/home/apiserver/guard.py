@@ -180,7 +180,7 @@ class ApiGuard:
     def grant_of(self, token: str) -> Grant | None:
         """The grant of a token's user, for a review; None if it is unknown or over."""
         try:
-            return self._authenticator.authenticate(f"Bearer {token}", now_s=wall_s())
+            return self._authenticator.grant_of(token, now_s=wall_s())
         except Unauthorized:
             return None
 

@@ -20,16 +20,14 @@ from serving.home.schemas.patch import APPLIED_VALUES_MAX, check_operations
 from serving.home.schemas.records import encode
 from serving.home.schemas.schema import is_within
 from serving.home.store.budgets import check_budgets
-from serving.home.store.history import StoreLimits
 from serving.home.store.memory import Apply, MemoryCluster
-from serving.model.errors import Conflict, Invalid, NotFound
+from serving.model.errors import Conflict, NotFound
 from serving.model.objects import Object, name_of
 
 _APPLY = ("application/apply-patch+yaml", "application/apply-patch+json")
 _PATCH_TYPES = {one.value: one for one in PatchType}
 
 _VERSIONS = {"policy/v1", "policy/v1beta1"}
-_OBJECT_BYTES_MAX = StoreLimits().object_bytes_max
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -49,13 +47,13 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-async def create(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
+async def create(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Written:
     """POST to a collection."""
     if target.name:
         raise Fault(405, "POST goes to the whole kind; PUT and PATCH go to an object")
     if target.kind.namespaced and target.namespace is None:
         raise Fault(405, "POST of a kind with namespaces goes to one of them")
-    body = _object_of(target, sent)
+    body = _object_of(cluster, target, sent)
     warnings = _field_warnings(target, [body], sent)
     made = await cluster.create(target.kind, body, dry_run=_dry_run(sent.query))
     return Written(
@@ -63,10 +61,10 @@ async def create(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written
     )
 
 
-async def replace(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
+async def replace(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Written:
     """PUT of an object or a subresource."""
     _must_name(target)
-    body = _object_of(target, sent)
+    body = _object_of(cluster, target, sent)
     warnings = _field_warnings(target, [body], sent)
     made = await cluster.replace(target.kind, body, subresource=_part(target), dry_run=_dry_run(sent.query))
     return Written(object=made, warnings=(*warnings, *await _report(cluster, target, [body], made=made, sent=sent)))
@@ -108,7 +106,7 @@ async def patch(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Wr
 async def _apply(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Written:
     if not sent.query.get("fieldManager", ""):
         raise Fault(422, "fieldManager: Required value: is required for apply patch")
-    body = _object_of(target, sent)
+    body = _object_of(cluster, target, sent)
     if body["metadata"].get("managedFields"):
         raise Fault(400, "metadata.managedFields must be nil")
     if not is_within(body, APPLIED_VALUES_MAX):
@@ -204,14 +202,14 @@ def _check_types(target: RequestTarget, body: Object) -> None:
         raise Fault(400, f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: {said}')
 
 
-def _object_of(target: RequestTarget, sent: Sent) -> Object:
+def _object_of(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Object:
     body = decode_body(sent.data, sent.content_type)
     if not isinstance(body, dict):
         raise Fault(400, "the body is not an object")
     kind = target.kind
-    if len(sent.data) > _OBJECT_BYTES_MAX and (size := len(encode(body))) > _OBJECT_BYTES_MAX:
-        # The store would refuse it too, after all other checks.
-        raise Invalid(f"{kind.resource}: the object has {size} bytes, {_OBJECT_BYTES_MAX} are allowed")
+    # The store checks it too, after all other checks; a short body needs no encoding.
+    if len(sent.data) > cluster.limits.object_bytes_max:
+        cluster.limits.check_size(kind, encode(body))
     if target.subresource != "scale":
         for field, right in (("apiVersion", kind.api_version), ("kind", kind.name)):
             given = body.get(field)

@@ -60,7 +60,7 @@ class Commits:
                 self._write_behind(kind, one.key)
             return one
         data = encode(durable_part(new))
-        self._state.check_size(kind, data)
+        self._state.limits.check_size(kind, data)
         # A copy: the caller may change its object while the write waits for the disk.
         new = decoded(encode(new))
         key = key_of(new)

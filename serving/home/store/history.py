@@ -14,10 +14,11 @@ from typing import Self
 import msgspec
 
 from serving.aio.cooperative import turn
+from serving.cluster.kinds import Kind
 from serving.cluster.port import Encoded, EventType, WatchEvent
 from serving.cluster.selectors import FieldSelector, LabelSelector
 from serving.home.schemas.records import Stored, decoded
-from serving.model.errors import ClusterError, Gone
+from serving.model.errors import ClusterError, Gone, Invalid
 
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +42,11 @@ class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     watch_count_max: int = 10_000
     """Most changes queued in one watch; one more closes it with ``Gone``. Range 1 and more."""
+
+    def check_size(self, kind: Kind, encoded: bytes) -> None:
+        """Raise ``Invalid`` if an object, as JSON, is too large."""
+        if len(encoded) > self.object_bytes_max:
+            raise Invalid(f"{kind.resource}: the object has {len(encoded)} bytes, {self.object_bytes_max} are allowed")
 
 
 class ObjectFilter(msgspec.Struct, frozen=True, kw_only=True):

@@ -142,6 +142,11 @@ class MemoryCluster(Cluster):
         """The owner references, for the collector."""
         return self._state.owners
 
+    @property
+    def limits(self) -> StoreLimits:
+        """The bounds of the store."""
+        return self._state.limits
+
     def table(self, kind: Kind) -> KindTable:
         """The current objects of a kind, for rules over several objects."""
         return self._state.table(kind)

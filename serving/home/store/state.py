@@ -109,7 +109,7 @@ class StoreState:
         if self._journal is not None:
             self._journal.claim(version)
         one = stored(kind, new, metadata, version=version)
-        self.check_size(kind, one.encoded)
+        self.limits.check_size(kind, one.encoded)
         self.version = version
         table = self._tables[kind]
         change = StoreChange(table.objects.get(one.key), one, is_removal=is_removal, at_s=self.wall_s())
@@ -119,17 +119,10 @@ class StoreState:
             self._uids.retire(kind, one.uid)
         return one
 
-    def check_size(self, kind: Kind, encoded: bytes) -> None:
-        """Raise ``Invalid`` if an object is too large."""
-        if len(encoded) > self.limits.object_bytes_max:
-            raise Invalid(
-                f"{kind.resource}: the object has {len(encoded)} bytes, {self.limits.object_bytes_max} are allowed"
-            )
-
     def would_be(self, kind: Kind, new: Object) -> Object:
         """A copy of the object as it would be stored. Raises ``Invalid`` if it is too large."""
         encoded = encode(new)
-        self.check_size(kind, encoded)
+        self.limits.check_size(kind, encoded)
         return decoded(encoded)
 
     def watch(self, selection: Selection, resource_version: str) -> Watch:

@@ -4,9 +4,9 @@ The first two take all: variables, limits, ports, scaling, and what the route do
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -176,49 +176,72 @@ def taken_variables(given: dict[str, Any]) -> tuple[dict[str, str], dict[str, Ob
     return values, secrets
 
 
-def read_env_file(path: Path, interpolation: Interpolation | None = None) -> dict[str, str]:
-    """The variables of a file as .env, quotes removed. Raises ``SettingsError`` with each wrong line.
+class _Binding(NamedTuple):
+    """One variable of a file as .env; ``value`` None is a name without one."""
 
-    With an interpolation the file is read as by compose: variables are inserted, and defined there too; a name may come again,
-    or without a value, which then is that of the environment, if it has one.
+    line: int
+    name: str
+    value: str | None
+    quote: str
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """The variables of a file as .env, quotes removed. Raises ``SettingsError`` with each wrong line."""
+    lines: dict[str, int] = {}
+    values: dict[str, str] = {}
+    problems: list[Problem] = []
+    for one in _bindings(path, problems, needs_value=True):
+        if one.name in lines:
+            expected = f"each name once; line {lines[one.name]} has it"
+            problems.append(Problem(where=f"{path}:{one.line}", what=f"{one.name} again", expected=expected))
+        else:
+            lines[one.name], values[one.name] = one.line, one.value or ""
+    if problems:
+        raise SettingsError(problems)
+    return values
+
+
+def read_compose_env_file(path: Path, interpolation: Interpolation) -> dict[str, str]:
+    """The variables of a file as compose reads it: they are inserted, and defined in ``interpolation`` too.
+
+    A name may come again, or without a value, which then is that of the environment, if it has one.
+    Raises ``SettingsError`` with each wrong line.
     """
+    values: dict[str, str] = {}
+    problems: list[Problem] = []
+    for one in _bindings(path, problems, needs_value=False):
+        if one.value is None:
+            values |= {one.name: interpolation.variables[one.name]} if one.name in interpolation.variables else {}
+            continue
+        # The parser leaves an escaped dollar sign as it is.
+        given = one.value.replace("\\$", "$$") if one.quote == '"' else one.value
+        try:
+            values[one.name] = interpolation.define(one.name, given, is_literal=one.quote == "'")
+        except InvalidValue as error:
+            problems.append(Problem(where=f"{path}:{one.line}", what=repr(error.text), expected=error.expected))
+    if problems:
+        raise SettingsError(problems)
+    return values
+
+
+def _bindings(path: Path, problems: list[Problem], *, needs_value: bool) -> Iterator[_Binding]:
+    """The variables of a file in order; wrong lines are added to ``problems`` in place."""
     # Only with an env file: the parser is a package of its own.
     import io  # noqa: PLC0415 - as above
 
     from dotenv.parser import parse_stream  # noqa: PLC0415 - as above
 
-    text = _text_of(path)
-    lines: dict[str, int] = {}
-    values: dict[str, str] = {}
-    problems: list[Problem] = []
-    for binding in parse_stream(io.StringIO(text)):
+    for binding in parse_stream(io.StringIO(_text_of(path))):
         name, value, written = binding.key, binding.value, binding.original.string
         # Empty lines before a variable belong to it.
         line = binding.original.line + written[: len(written) - len(written.lstrip())].count("\n")
-        where = f"{path}:{line}"
-        if interpolation and name is not None and value is None and not binding.error:
-            values |= {name: interpolation.variables[name]} if name in interpolation.variables else {}
-            continue
-        if binding.error or (name is not None and (value is None or "\0" in name + value)):
+        lacks_value = name is not None and value is None and needs_value
+        if binding.error or lacks_value or (name is not None and "\0" in name + (value or "")):
             shown = repr(written.strip()[:40])
-            problems.append(Problem(where=where, what=shown, expected="NAME=VALUE, a comment or an empty line"))
-        elif name in lines and interpolation is None:
-            problems.append(
-                Problem(where=where, what=f"{name} again", expected=f"each name once; line {lines[name]} has it")
-            )
-        elif name is not None and value is not None:
-            lines[name], values[name] = line, value
-            if interpolation is not None:
-                quote = written.partition("=")[2].lstrip()[:1]
-                # The parser leaves an escaped dollar sign as it is.
-                given = value.replace("\\$", "$$") if quote == '"' else value
-                try:
-                    values[name] = interpolation.define(name, given, is_literal=quote == "'")
-                except InvalidValue as error:
-                    problems.append(Problem(where=where, what=repr(error.text), expected=error.expected))
-    if problems:
-        raise SettingsError(problems)
-    return values
+            expected = "NAME=VALUE, a comment or an empty line"
+            problems.append(Problem(where=f"{path}:{line}", what=shown, expected=expected))
+        elif name is not None:
+            yield _Binding(line, name, value, quote=written.partition("=")[2].lstrip()[:1])
 
 
 def _text_of(path: Path) -> str:

@@ -12,7 +12,7 @@ import yaml
 from serving.cli.client.api import fail, fail_usage, state_option
 from serving.cli.client.output import Progress, print_aside
 from serving.cli.services.compose import Converted, from_compose, is_compose, pairs_with_values
-from serving.cli.services.containeroptions import read_env_file
+from serving.cli.services.containeroptions import read_compose_env_file
 from serving.cli.services.interpolation import Interpolation
 from serving.cli.services.manifests import ManifestLoader, check_depth
 from serving.cluster.kinds import DOMAIN_MAPPING, SCALING_POLICY
@@ -259,7 +259,7 @@ def _converted_compose(file: str, document: Mapping[str, Any]) -> Converted:
     interpolation = Interpolation(os.environ)
     # A folder of this name is a virtual environment.
     if (folder / ".env").is_file():
-        read_env_file(folder / ".env", interpolation)
+        read_compose_env_file(folder / ".env", interpolation)
     services = interpolation.services(document["services"], f"{file}: services")
     for name, service in services.items():
         if isinstance(service, dict) and service.get("env_file"):
@@ -289,7 +289,7 @@ def _with_env_files(service: Object, folder: Path, interpolation: Interpolation,
         # Its variables are not those of the compose file.
         own = Interpolation({**environment, **interpolation.variables})
         try:
-            values |= read_env_file(path, own)
+            values |= read_compose_env_file(path, own)
         except OSError as error:
             fail_usage(f"{where}.env_file: {path}: {error.strerror}")
         interpolation.unset |= own.unset

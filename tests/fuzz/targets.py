@@ -346,42 +346,41 @@ def _archive(data: bytes) -> None:
 
 
 def _journal(data: bytes) -> None:
-    async def replay() -> None:
-        with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_FOLDER) as name:
-            path = Path(name) / "journal.db"
-            path.write_bytes(data)
-            with contextlib.suppress(JournalDamaged, sqlite3.OperationalError):
-                read_damaged(path, now_s=0.0)
-            try:
-                journal = Journal(path)
-            except (JournalDamaged, NewerFormat, ClusterError):
-                return
-            try:
-                cluster = MemoryCluster(journal)
-            except (JournalDamaged, NewerFormat, ClusterError):
-                await journal.close()
-                return
-            await cluster.close()
+    """The file of the store."""
 
-    asyncio.run(replay())
+    def damaged(path: Path) -> Journal:
+        path.write_bytes(data)
+        with contextlib.suppress(JournalDamaged, sqlite3.OperationalError):
+            read_damaged(path, now_s=0.0)
+        return Journal(path)
+
+    asyncio.run(_replay(damaged))
 
 
 def _journal_row(data: bytes) -> None:
     """An object in a journal that is whole otherwise."""
 
-    async def replay() -> None:
-        with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_FOLDER) as name:
-            path = Path(name) / "journal.db"
-            journal = Journal(path)
-            journal.write_now([JournalEntry(kind="configmaps", namespace="default", name="m", data=data)])
-            try:
-                cluster = MemoryCluster(journal)
-            except (JournalDamaged, NewerFormat, ClusterError):
-                await journal.close()
-                return
-            await cluster.close()
+    def with_row(path: Path) -> Journal:
+        journal = Journal(path)
+        journal.write_now([JournalEntry(kind="configmaps", namespace="default", name="m", data=data)])
+        return journal
 
-    asyncio.run(replay())
+    asyncio.run(_replay(with_row))
+
+
+async def _replay(write: Callable[[Path], Journal]) -> None:
+    """Load a store from a journal: it works, or the error is one of those for damage."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_FOLDER) as name:
+        try:
+            journal = write(Path(name) / "journal.db")
+        except (JournalDamaged, NewerFormat, ClusterError):
+            return
+        try:
+            cluster = MemoryCluster(journal)
+        except (JournalDamaged, NewerFormat, ClusterError):
+            await journal.close()
+            return
+        await cluster.close()
 
 
 def _decision(data: bytes) -> None:
@@ -420,21 +419,24 @@ def _backup(data: bytes) -> None:
         assert set(_names(name)) <= {"b.tar.gz", "state"}
 
 
-def _manifest_file(data: bytes) -> None:
-    """A file for ``serving apply``."""
+@contextlib.contextmanager
+def _yaml_file(data: bytes) -> Iterator[str]:
     with tempfile.NamedTemporaryFile(suffix=".yaml", dir=_FOLDER) as file:
         file.write(data)
         file.flush()
-        with contextlib.suppress(SettingsError):
-            read_manifests([file.name])
+        yield file.name
+
+
+def _manifest_file(data: bytes) -> None:
+    """A file for ``serving apply``."""
+    with _yaml_file(data) as name, contextlib.suppress(SettingsError):
+        read_manifests([name])
 
 
 def _compose_file(data: bytes) -> None:
     """A file for ``serving convert``."""
-    with tempfile.NamedTemporaryFile(suffix=".yaml", dir=_FOLDER) as file:
-        file.write(data)
-        file.flush()
-        found = CliRunner().invoke(convert, [file.name])
+    with _yaml_file(data) as name:
+        found = CliRunner().invoke(convert, [name])
         if found.exception is not None and not isinstance(found.exception, SystemExit):
             raise found.exception
 

@@ -66,6 +66,8 @@ async def sharing(*names: str, settings: HttpSettings | None = None) -> AsyncIte
                 await stage.route(whole, name=name, annotations={TCP_ANNOTATION: f"{port}/tls"})
                 await stage.pod(pod_name, of=revision, server=Listed(pod_name, pod.requests[1]))
             await until(lambda: not is_refused(port))
+            # The port is open from the first service on.
+            await until(lambda: all(stage.activator.tcp._is_served(port, host_of(name)) for name in names))
             yield stage, port
 
 

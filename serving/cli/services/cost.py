@@ -1,6 +1,6 @@
 """``serving cost``: pod-hours and memory of services over a range, and what else they would have been."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import click
 import msgspec
@@ -10,31 +10,13 @@ from serving.cli.client.completion import complete_service
 from serving.cli.client.objects import items_of
 from serving.cli.client.output import aligned, print_aside
 from serving.cli.client.stats import dashboard_link, dashboard_page
-from serving.cli.services.stats import History, histories_of, lengths_of, range_of
+from serving.cli.services.stats import histories_of, range_of
 from serving.cluster.kinds import REVISION
+from serving.dashboard.sums import ServiceCost, cost_of
 from serving.model.knative import SERVICE_LABEL
 from serving.model.objects import labels_of, name_of, nested
 from serving.scaling.adaptive.policy_story import PolicyStory
 from serving.scaling.revision import memory_of
-from serving.settings.autoscaler import ADAPTIVE_POLICY
-
-_HOUR_S = 3600.0
-_GIB = 2**30
-
-
-class ServiceCost(msgspec.Struct, frozen=True, kw_only=True):
-    """A service over a range.
-
-    ``always_on_pod_hours`` are those with at least one pod at each moment, ``knative_pod_hours`` those under Knative's policy, None
-    without an estimate; ``price`` is of what it used, None without prices.
-    """
-
-    service: str
-    pod_hours: float
-    gib_hours: float
-    price: float | None
-    always_on_pod_hours: float
-    knative_pod_hours: float | None
 
 
 @click.command()
@@ -69,46 +51,6 @@ def cost(*, api: ApiClient, name: str | None, begin: str, end: str, output: str,
     else:
         what = "a service" if name is None else name
         print_aside(f"the dashboard has no history of {what} in {api.namespace} from {begin} to {end}")
-
-
-def cost_of(
-    service: str,
-    histories: Mapping[str, History],
-    *,
-    memory: Mapping[str, int],
-    stories: Sequence[PolicyStory],
-    prices: Mapping[str, float],
-) -> ServiceCost:
-    """Sum up the histories of a service's revisions, by name; ``memory`` is that of a pod of each, in bytes."""
-    pod_s, gib_s, knative_s = 0.0, 0.0, 0.0
-    ready: dict[float, tuple[float, float]] = {}
-    story_of = {one.revision: one for one in stories}
-    for name, history in histories.items():
-        lengths_s = lengths_of(history["at_s"])
-        pods = [float(one or 0) for one in history["ready"]]
-        own_s = sum(count * length_s for count, length_s in zip(pods, lengths_s, strict=True))
-        pod_s += own_s
-        gib_s += own_s * memory.get(name, 0) / _GIB
-        knative_s += own_s * _knative_ratio(story_of.get(name))
-        for at_s, count, length_s in zip(history["at_s"], pods, lengths_s, strict=True):
-            before, longest_s = ready.get(at_s, (0.0, 0.0))
-            ready[at_s] = (before + count, max(longest_s, length_s))
-    price = prices.get("pod_hour", 0.0) * pod_s / _HOUR_S + prices.get("gib_hour", 0.0) * gib_s / _HOUR_S
-    return ServiceCost(
-        service=service,
-        pod_hours=pod_s / _HOUR_S,
-        gib_hours=gib_s / _HOUR_S,
-        price=price if any(prices.values()) else None,
-        always_on_pod_hours=sum(max(1.0, count) * length_s for count, length_s in ready.values()) / _HOUR_S,
-        knative_pod_hours=knative_s / _HOUR_S if story_of.keys() & histories.keys() else None,
-    )
-
-
-def _knative_ratio(story: PolicyStory | None) -> float:
-    """Pod-seconds under Knative's policy for each that was used."""
-    if story is None or story.policy != ADAPTIVE_POLICY or not story.costs.adaptive_pod_seconds:
-        return 1.0
-    return story.costs.knative_pod_seconds / story.costs.adaptive_pod_seconds
 
 
 def _rows(found: Sequence[ServiceCost]) -> list[tuple[str, ...]]:

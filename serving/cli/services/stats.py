@@ -5,7 +5,6 @@ import datetime as dt
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import click
 import msgspec
@@ -16,28 +15,11 @@ from serving.cli.client.objects import revisions_of
 from serving.cli.client.output import aligned, print_aside
 from serving.cli.client.stats import dashboard_link, dashboard_page
 from serving.cli.services.logs import moment_s
+from serving.dashboard.sums import History, StatsSummary, summary
 from serving.model.objects import name_of
 
-History = Mapping[str, Sequence[Any]]
-"""Columns by name, with the times as ``at_s``."""
-
-# A row stands for its time until the next one, at most for the longest step.
-_STEP_MAX_S = 600.0
-_HOUR_S = 3600.0
 _TITLES = ("REVISION", "REQUESTS", "5XX", "P99 MAX", "PODS", "MAX", "POD-HOURS")
 _NOT_COLUMNS = {"at_s", "marks", "decisions", "step_s"}
-
-
-class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision over a range: responses and 5xx among them, pods on average and at most, pod-hours, and the worst p99."""
-
-    revision: str
-    requests: int
-    errors: int
-    pods_mean: float
-    pods_max: float
-    pod_hours: float
-    p99_max_s: float | None
 
 
 @click.command()
@@ -109,29 +91,3 @@ def histories_of(
         for name in sorted(revisions)
     }
     return {name: history for name, history in found.items() if history["at_s"]}
-
-
-def lengths_of(times: Sequence[float]) -> list[float]:
-    """The seconds from each row to the next one; the last row stands for as many as the one before it."""
-    ends = [*times[1:], times[-1] + (times[-1] - times[-2] if len(times) > 1 else 0.0)]
-    return [min(_STEP_MAX_S, end - at_s) for at_s, end in zip(times, ends, strict=True)]
-
-
-def summary(revision: str, history: History) -> StatsSummary:
-    """Sum up the rows of a revision; those of a gap have no numbers."""
-    lengths_s = lengths_of(history["at_s"])
-
-    def total(*names: str) -> float:
-        return sum(float(history[name][at] or 0) * length_s for at, length_s in enumerate(lengths_s) for name in names)
-
-    pods = [one for one in history["ready"] if one is not None]
-    known_s = sum(length_s for one, length_s in zip(history["ready"], lengths_s, strict=True) if one is not None)
-    return StatsSummary(
-        revision=revision,
-        requests=round(total("rps_2xx", "rps_3xx", "rps_4xx", "rps_5xx")),
-        errors=round(total("rps_5xx")),
-        pods_mean=total("ready") / known_s if known_s else 0.0,
-        pods_max=max(pods, default=0.0),
-        pod_hours=total("ready") / _HOUR_S,
-        p99_max_s=max((one for one in history["p99_s"] if one is not None), default=None),
-    )

@@ -274,6 +274,27 @@ async def test_a_config_map_is_at_its_path_and_read_only(machine: Machine) -> No
     assert "refused" in machine.log("p")
 
 
+async def test_a_link_by_a_container_is_not_mounted_in_the_next(machine: Machine) -> None:
+    volume = {"name": "v", "emptyDir": {}}
+    out = ["/bin/sh", "-c", "/bin/busybox ln -s /etc /data/out; /bin/busybox mkdir /data/in; echo own > /data/in/file"]
+    for sub_path, name in (("out", "p"), ("in", "q")):
+        made = boxed(
+            volumeMounts=[{"name": "v", "mountPath": "/found", "subPath": sub_path}],
+            command=["/bin/sh", "-c", "ls /found; exec /server"],
+        )
+        made["metadata"]["name"] = name
+        made["spec"]["volumes"] = [volume]
+        first = {"name": "first", "image": IMAGE, "command": out, "volumeMounts": [{"name": "v", "mountPath": "/data"}]}
+        made["spec"]["initContainers"] = [first]
+        await machine.start(made)
+    await machine.ready("q")
+    assert machine.log("q").startswith("file\n")
+    state = await machine.until(
+        lambda one: "waiting" in status_of(one).get("state", {}) and "link" in str(one["status"])
+    )
+    assert "subPath out: out is a link" in status_of(state)["state"]["waiting"]["message"]
+
+
 async def test_limits_of_cpu_and_memory_are_in_the_cgroups(machine: Machine) -> None:
     await machine.start(boxed(resources={"limits": {"cpu": "500m", "memory": "64Mi"}, "requests": {"cpu": "250m"}}))
     await machine.ready()

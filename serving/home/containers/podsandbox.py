@@ -6,7 +6,7 @@ folder and are removed with it.
 """
 
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -161,6 +161,7 @@ class PodSandbox:
         port = self.port if serves(self._manifest, container) else None
         environment = environment_of(run, given, hostname=hostname_of(self._manifest), port=port)
         environment.setdefault("HOME", user.home)
+        held, mounts = _held(str(folder / "volumes"), mounts)
         cgroups = self.cgroups.make(name, limits_of(container))
         cgroup = self.cgroups.path_of(name) if joins_cgroups(self._host.runtime) else ""
         box = ContainerBox(
@@ -202,6 +203,8 @@ class PodSandbox:
                     target=str(folder / "rootfs"),
                 ),
                 is_rootless=self.is_rootless,
+                volumes=str(folder / "volumes"),
+                mounts=held,
             ),
         )
 
@@ -223,6 +226,17 @@ class PodSandbox:
         return tuple(
             MountPoint(source=str(source), target=f"/etc/{name}") for name, source in files.items() if source.exists()
         )
+
+
+def _held(folder: str, mounts: Sequence[MountPoint]) -> tuple[tuple[MountPoint, ...], tuple[MountPoint, ...]]:
+    """The mounts that the launcher makes in ``folder``, as a runtime follows links of a pod, and all of the container."""
+    held = {number: f"{folder}/{number}" for number, one in enumerate(mounts) if one.below}
+    made = tuple(msgspec.structs.replace(mounts[number], target=path) for number, path in held.items())
+    found = (
+        msgspec.structs.replace(one, source=held[number], below="") if number in held else one
+        for number, one in enumerate(mounts)
+    )
+    return made, tuple(found)
 
 
 def hostname_of(pod: Object) -> str:

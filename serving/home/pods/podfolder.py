@@ -112,7 +112,7 @@ def mount_points(
 ) -> tuple[MountPoint, ...]:
     """The mounts of a container at their own paths. API sources are read-only, as in Kubernetes.
 
-    ``claims`` are the folders of volumes that outlive the pod: it cannot exchange them by a link.
+    ``claims`` are the folders of volumes that outlive the pod: it cannot exchange them by a link. Raises ``InvalidValue``.
     """
     writable = {
         one["name"]
@@ -121,7 +121,8 @@ def mount_points(
     }
     return tuple(
         MountPoint(
-            source=str(_inside(claims.get(one["name"], folder / _VOLUMES / one["name"]), one.get("subPath", ""))),
+            source=str(claims.get(one["name"], folder / _VOLUMES / one["name"])),
+            below="/".join(_parts(one.get("subPath", ""))),
             target="/" + one["mountPath"].strip("/"),
             read_only=bool(one.get("readOnly")) or one["name"] not in writable,
         )
@@ -154,10 +155,14 @@ def _write(path: Path, wanted: VolumeFile, *, user: int) -> None:
 
 
 def _inside(folder: Path, path: str) -> Path:
+    return folder.joinpath(*_parts(path))
+
+
+def _parts(path: str) -> list[str]:
     parts = [part for part in path.split("/") if part]
     if ".." in parts or "." in parts:
         raise InvalidValue(text=path, expected="a path without '.' and '..'")
-    return folder.joinpath(*parts)
+    return parts
 
 
 def remove_folder(path: Path) -> None:

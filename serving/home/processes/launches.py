@@ -12,7 +12,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from serving.home.processes.mounts import hide, join_user, mount_overlay, own_mounts, own_user_and_mounts, unmount
+from serving.home.processes.mounts import (
+    hide,
+    join_user,
+    mount_overlay,
+    own_mounts,
+    own_user_and_mounts,
+    show_at,
+    unmount,
+)
 from serving.home.processes.orders import ForgetPod, Launch, Order, SendSignal, StartProcess, open_streams
 from serving.home.processes.process_lifetime import die_with_parent, start_ticks
 from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
@@ -96,6 +104,9 @@ def _prepare(launch: Launch) -> None:
             Path(launch.root.upper).chmod(os.stat(launch.root.lower).st_mode & 0o7777)  # noqa: PTH116
             Path(launch.root.target).mkdir(exist_ok=True)
             mount_overlay(launch.root)
+            if launch.mounts:
+                Path(launch.volumes).mkdir(exist_ok=True)
+                show_at(launch.volumes, launch.mounts)
     except OSError as error:
         Path(launch.error_log).write_text(json.dumps({"msg": f"{error.filename or 'container'}: {error.strerror}"}))
         os._exit(1)

@@ -6,9 +6,12 @@ All other files are those of the machine; only new names beside a mount, in the 
 kernel refuses, ``OSError`` is raised, and the volumes are only below ``$HOME``.
 """
 
+import contextlib
 import ctypes
+import errno
 import functools
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -27,14 +30,19 @@ _MNT_DETACH = 2
 # Flags that a remount in a user namespace must keep: nosuid, nodev, noexec.
 _NOSUID, _NODEV, _NOEXEC = 2, 4, 8
 _KEPT_FLAGS = _NOSUID | _NODEV | _NOEXEC
+_SUB_PATH_MODE = 0o777
 
 
 class MountPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file or folder ``source`` that a container sees at ``target``, an absolute path."""
+    """A file or folder ``source`` that a container sees at ``target``, an absolute path.
+
+    ``below`` is a path in ``source``, which the pod may write: no link in it is followed.
+    """
 
     source: str
     target: str
     read_only: bool = False
+    below: str = ""
 
 
 class OverlayMount(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +91,43 @@ def mount_overlay(overlay: OverlayMount) -> None:
         for one in (overlay.lower, overlay.upper, overlay.work)
     ]
     _mount("overlay", overlay.target, kind="overlay", data="lowerdir={},upperdir={},workdir={}".format(*folders))
+
+
+def show_at(folder: str, mounts: Sequence[MountPoint]) -> None:
+    """Mount files and folders at their targets in an empty ``folder``, for this process and its children. Raises ``OSError``."""
+    hide(folder)
+    for one in mounts:
+        with opened(one) as source:
+            _bind(source, Path(one.target))
+
+
+@contextlib.contextmanager
+def opened(mount: MountPoint) -> Iterator[str]:
+    """Open what a mount shows; its path for mount(2) as long as it is open. Missing folders on the way are made.
+
+    Raises:
+        OSError: when it is missing, or a part of ``below`` is a link.
+    """
+    held = os.open(mount.source, os.O_PATH | os.O_CLOEXEC)
+    try:
+        for part in [one for one in mount.below.split("/") if one]:
+            above, held = held, _entered(held, part, mount)
+            os.close(above)
+        yield f"/proc/self/fd/{held}"
+    finally:
+        os.close(held)
+
+
+def _entered(folder: int, name: str, mount: MountPoint) -> int:
+    umask = os.umask(0)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, _SUB_PATH_MODE, dir_fd=folder)
+    os.umask(umask)
+    found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    if stat.S_ISLNK(os.fstat(found).st_mode):
+        os.close(found)
+        raise OSError(errno.ELOOP, f"subPath {mount.below}: {name} is a link", mount.target)
+    return found
 
 
 def unmount(target: str) -> None:
@@ -178,7 +223,8 @@ def _fill(source: Path, wanted: _Folder, target: Path, *, passed: str) -> None:
         # Through links: /var/run may be /run.
         _fill(source / name, below, target / name, passed=passed)
     for name, mount in wanted.mounts.items():
-        _bind(mount.source, target / name)
+        with opened(mount) as held:
+            _bind(held, target / name)
         if mount.read_only:
             flags = os.statvfs(target / name).f_flag & _KEPT_FLAGS
             _mount("none", str(target / name), flags=_MS_BIND | _MS_REMOUNT | _MS_RDONLY | flags)

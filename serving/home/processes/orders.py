@@ -31,7 +31,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     The runtime writes the process id into ``pid_file`` and errors as JSON into ``error_log``. ``cgroups`` are the folders to
     join before. ``root`` is mounted without the files of an earlier run, and ``state``, the runtime's record of that run,
-    is removed; without a root the order runs a command in an existing container. ``stop_signal`` is sent for SIGTERM.
+    is removed; without a root the order runs a command in an existing container. ``volumes`` is the folder at which the runtime
+    finds ``mounts``. ``stop_signal`` is sent for SIGTERM.
     ``is_rootless``: the container has a user namespace, in which its starting user is root.
     """
 
@@ -41,6 +42,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cgroups: tuple[str, ...] = ()
     stop_signal: int = 15
     root: OverlayMount | None = None
+    volumes: str = ""
+    mounts: tuple[MountPoint, ...] = ()
     is_rootless: bool = False
 
 

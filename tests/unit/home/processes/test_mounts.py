@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serving.home.processes.mounts import MountPoint
+from serving.home.processes.mounts import MountPoint, opened
 
 # In a process of its own: this one keeps its root.
 _INSIDE = """
@@ -95,6 +95,21 @@ def test_a_read_only_mount_takes_no_write_and_another_does(tmp_path: Path) -> No
     )
     assert run_inside(tmp_path, mounts, code) == "Read-only file system"
     assert (Path(source) / "new").read_text() == "x"
+
+
+def test_a_part_of_a_volume_is_made_and_a_link_on_the_way_is_refused(tmp_path: Path) -> None:
+    source = a_volume(tmp_path)
+    (Path(source) / "out").symlink_to("/etc")
+    made = [MountPoint(source=source, target="/part-mount", below="a/b")]
+    assert run_inside(tmp_path, made, "open('/part-mount/new', 'w').close()") == ""
+    assert (Path(source) / "a" / "b" / "new").exists()
+    assert (Path(source) / "a" / "b").stat().st_mode & 0o777 == 0o777
+    for below in ("out", "out/ssl"):
+        with (
+            pytest.raises(OSError, match=f"subPath {below}: out is a link"),
+            opened(MountPoint(source=source, target="/part-mount", below=below)),
+        ):
+            pass
 
 
 def test_a_file_is_shown_over_one_that_exists_and_to_this_process_only(tmp_path: Path) -> None:

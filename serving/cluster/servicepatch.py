@@ -1,15 +1,16 @@
-"""Merge patches that scale a Service or split its traffic, for the CLI and the dashboard.
+"""Merge patches that scale a Service or split its traffic, and where a rollback goes, for the CLI and the dashboard.
 
 Input: the Service as stored, and the requested change. Output: a merge patch. Pure.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from serving.model.errors import InvalidValue, ServingError
-from serving.model.objects import Object
+from serving.model.knative import CONDITION_READY, CONFIGURATION_GENERATION_LABEL
+from serving.model.objects import Object, is_true, labels_of, name_of, nested
 from serving.settings.annotations import GROUP, spellings
 
 LATEST = "@latest"
@@ -69,6 +70,45 @@ def desired_traffic(service: Object, asked: AskedService) -> list[Object]:
         else:
             targets.append({**_target(revision, percent=0), "tag": tag})
     return targets
+
+
+def shares_of(service: Object) -> dict[str, int]:
+    """The present percent of traffic by revision. Revisions without traffic are left out."""
+    found: dict[str, int] = {}
+    for one in nested(service, "status", "traffic") or ():
+        if one.get("percent"):
+            name = str(one.get("revisionName", ""))
+            found[name] = found.get(name, 0) + one["percent"]
+    return found
+
+
+def newest_first(revisions: Iterable[Object]) -> list[Object]:
+    """Revisions of a service, the newest first."""
+    return sorted(revisions, key=age_order, reverse=True)
+
+
+def age_order(revision: Object) -> tuple[int, str, str]:
+    """Sorts revisions of a service, the oldest first."""
+    text = labels_of(revision).get(CONFIGURATION_GENERATION_LABEL, "")
+    number = int(text) if text.isdecimal() else 0
+    return number, str(nested(revision, "metadata", "creationTimestamp")), name_of(revision)
+
+
+def rollback_target(service: Object, revisions: Sequence[Object]) -> str:
+    """The newest ready revision that is older than the newest one with traffic.
+
+    In a rollout from one revision to the next it is the former. ``revisions`` are those of the service, the newest first. Raises
+    ``ServingError``.
+    """
+    shares = shares_of(service)
+    newest = next((place for place, one in enumerate(revisions) if name_of(one) in shares), None)
+    if newest is None:
+        raise ServingError("no revision has traffic: there is nothing to go back from")
+    found = next((name_of(one) for one in revisions[newest + 1 :] if is_true(one, CONDITION_READY)), "")
+    if not found:
+        has = f"{name_of(revisions[newest])} is the newest revision with traffic"
+        raise ServingError(f"{has}, and no older revision is ready: there is nothing to go back to")
+    return found
 
 
 def _revision_of(target: Mapping[str, Any]) -> str:

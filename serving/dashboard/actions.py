@@ -1,8 +1,8 @@
-"""Serves actions for the token's holder: ``POST /actions/scale``, ``/actions/traffic`` and ``/actions/wake``, in JSON.
+"""Serves actions for the token's holder: ``POST /actions/scale``, ``traffic``, ``rollback`` and ``wake``, in JSON.
 
 Scale sets the bounds of a service's pods and traffic the shares of its revisions, as ``serving scale`` and ``serving traffic``
-do. Wake sends one GET / to the service through the activator, as a user's request would, and reports the response and its
-duration. Each action is logged and becomes an Event of the service. Errors of the API come back in its own words.
+do. Rollback sends all traffic to an older revision, and ends a gradual rollout: a target that names a revision takes no steps.
+Wake sends one GET / to the service through the activator, as a user's request would, and reports the response and its duration. Each action is logged and becomes an Event of the service. Errors of the API come back in its own words.
 """
 
 import asyncio
@@ -20,14 +20,22 @@ from serving.aio.clock import now_s, stamp, wall_s
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
 from serving.cluster.port import Cluster
-from serving.cluster.servicepatch import LATEST, AskedService, desired_traffic, scale_patch
+from serving.cluster.servicepatch import (
+    LATEST,
+    AskedService,
+    desired_traffic,
+    newest_first,
+    rollback_target,
+    scale_patch,
+    shares_of,
+)
 from serving.dashboard.gate import Gate
 from serving.dashboard.viewers import current_actor
 from serving.model.errors import UNREADABLE, ClusterError, Forbidden, ServingError
-from serving.model.event import EventText, about, new_event
+from serving.model.event import ROLLBACK_REASON, TRAFFIC_REASON, EventText, about, new_event
 from serving.model.grants import Grant
-from serving.model.knative import SERVICE_LABEL
-from serving.model.objects import Object
+from serving.model.knative import CONDITION_READY, SERVICE_LABEL
+from serving.model.objects import Object, is_true, name_of
 
 _log = logging.getLogger("dashboard")
 
@@ -58,7 +66,18 @@ class _TrafficRequest(_WakeRequest, frozen=True, kw_only=True, forbid_unknown_fi
     shares: dict[str, _Percent]
 
 
-_BODIES: Mapping[str, type[_WakeRequest]] = {"scale": _ScaleRequest, "traffic": _TrafficRequest, "wake": _WakeRequest}
+class _RollbackRequest(_WakeRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The revision to go back to; None is the one before the newest with traffic."""
+
+    revision: _Name | None = None
+
+
+_BODIES: Mapping[str, type[_WakeRequest]] = {
+    "scale": _ScaleRequest,
+    "traffic": _TrafficRequest,
+    "rollback": _RollbackRequest,
+    "wake": _WakeRequest,
+}
 
 
 class DashboardActions:
@@ -112,10 +131,14 @@ class DashboardActions:
         if isinstance(asked, _ScaleRequest):
             reason, said = "ScaleAsked", await self._scale(service, asked)
         elif isinstance(asked, _TrafficRequest):
-            reason, said = "TrafficAsked", await self._traffic(service, asked)
+            reason, said = TRAFFIC_REASON, await self._traffic(service, asked)
+        elif isinstance(asked, _RollbackRequest):
+            reason, said = ROLLBACK_REASON, await self._rollback(service, asked)
         else:
             reason, said = "WakeAsked", await self._wake(service, asked)
-        await self._record_event(service, reason, said)
+        actor = current_actor()
+        by = f" by {actor.user}" if actor is not None and actor.user else ""
+        await self._record_event(service, reason, f"requested in the dashboard{by}: {said}")
         return said
 
     async def _scale(self, service: Object, asked: _ScaleRequest) -> str:
@@ -130,8 +153,7 @@ class DashboardActions:
         return f"{asked.service}: {', '.join(filter(None, (least, most)))}, as a new revision"
 
     async def _traffic(self, service: Object, asked: _TrafficRequest) -> str:
-        found = await self._cluster.list(REVISION, asked.namespace, label_selector=f"{SERVICE_LABEL}={asked.service}")
-        names = [one["metadata"]["name"] for one in found.items]
+        names = [name_of(one) for one in await self._revisions(asked)]
         unknown = [one for one in asked.shares if one != LATEST and one not in names]
         if unknown:
             are = ", ".join(names) or "none"
@@ -140,6 +162,25 @@ class DashboardActions:
         await self._patch(asked, {"spec": {"traffic": targets}})
         shares = ", ".join(f"{percent} % to {one}" for one, percent in asked.shares.items() if percent)
         return f"{asked.service}: {shares}"
+
+    async def _rollback(self, service: Object, asked: _RollbackRequest) -> str:
+        revisions, before = await self._revisions(asked), shares_of(service)
+        name = asked.revision or rollback_target(service, revisions)
+        ready = [name_of(one) for one in revisions if is_true(one, CONDITION_READY)]
+        if name not in ready:
+            are = ", ".join(ready) or "none"
+            raise ServingError(f"{asked.service} has no ready revision {name}; there are {are}")
+        if before == {name: 100}:
+            raise ServingError(f"{name} has all traffic already")
+        targets = desired_traffic(service, AskedService(shares={name: 100}))
+        await self._patch(asked, {"spec": {"traffic": targets}})
+        left = ", ".join(f"{percent} % from {one}" for one, percent in before.items() if one != name)
+        return f"{asked.service}: rolled back to {name}, {left or 'all traffic'}; newer revisions get traffic when you move it"
+
+    async def _revisions(self, asked: _WakeRequest) -> list[Object]:
+        """The revisions of the service, the newest first."""
+        found = await self._cluster.list(REVISION, asked.namespace, label_selector=f"{SERVICE_LABEL}={asked.service}")
+        return newest_first(found.items)
 
     async def _patch(self, asked: _WakeRequest, patch: Object) -> None:
         await self._cluster.patch(SERVING_SERVICE, asked.namespace, asked.service, patch=patch)
@@ -174,7 +215,7 @@ class DashboardActions:
         self._event_count += 1
         return new_event(
             about(service),
-            EventText(reason=reason, message=f"requested in the dashboard: {said}"),
+            EventText(reason=reason, message=said),
             suffix=f"{int(wall_s() * 1000):x}-{self._event_count}",
             component="dashboard",
             now=stamp(),

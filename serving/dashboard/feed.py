@@ -23,7 +23,8 @@ from serving.dashboard.marks import Mark
 from serving.dashboard.requests import Requests
 from serving.dashboard.views import View, lean_pod, pod_view, revision_view, service_view, start_facts
 from serving.model.errors import ClusterError
-from serving.model.objects import Key, Object
+from serving.model.knative import SERVICE_LABEL
+from serving.model.objects import Key, Object, labels_of
 from serving.settings.dashboard import DashboardSettings
 from serving.traffic.requesthistory import RequestReport, merged
 
@@ -96,11 +97,20 @@ class Feed:
         self._deciders: Deciders | None = None
         self._session: aiohttp.ClientSession | None = None
         self._reflectors = [self._reflector(cluster, kind) for kind in _FOLLOWED]
+        self._caches = {one.kind: one.cache for one in self._reflectors}
 
     @property
     def is_synced(self) -> bool:
         """Whether all objects have been seen once."""
         return all(one.synced.is_set() for one in self._reflectors)
+
+    def service(self, namespace: str, name: str) -> tuple[Object | None, list[Object]]:
+        """A Service, None if it is unknown, and its Revisions."""
+        services, revisions = (self._caches[kind] for kind in (SERVING_SERVICE, REVISION))
+        own = [
+            one for key, one in revisions.items() if key[0] == namespace and labels_of(one).get(SERVICE_LABEL) == name
+        ]
+        return services.get((namespace, name)), own
 
     async def policies(self, names: Mapping[str, str]) -> list[Mapping[str, Any]]:
         """The policies' savings from the autoscalers; ``names`` filter them."""

@@ -33,6 +33,7 @@ from serving.cluster.kube import connect
 from serving.cluster.port import Cluster, PodLogSource
 from serving.dashboard.actions import DashboardActions
 from serving.dashboard.board import Board
+from serving.dashboard.comparepage import ComparePage
 from serving.dashboard.feed import PERIOD_S, Feed
 from serving.dashboard.gate import Gate
 from serving.dashboard.keeper import HistoryKeeper
@@ -109,6 +110,8 @@ class Dashboard:
             else HistoryKeeper(file, days=settings.history_days, bytes_max=settings.history_bytes_max)
         )
         self._pages.keeper = self._keeper
+        compare = ComparePage(self._board, self._keeper, objects=self._feed.service, prices=self._pages.prices)
+        self._pages.compare = compare.handle
         self.address: tuple[str, int] = ("", 0)
         self.is_serving = asyncio.Event()
 

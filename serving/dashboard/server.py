@@ -3,7 +3,7 @@
 ``/`` serves the page; ``/events?revision=NAMESPACE/NAME`` sends everything once and then each change, with the pods of that
 revision, or without one with the sparklines of all; ``/coldstarts?name=`` returns the last cold starts of a service or
 revision in steps; ``/requests?revision=`` the requests that activators recorded; ``/history?revision=`` returns its last hour, or with
-``from=`` and ``to=`` a range of what is kept on disk;
+``from=`` and ``to=`` a range of what is kept on disk; ``/compare?name=`` two revisions of a service (``comparepage``);
 ``/policy?revision=`` the rates by which its pods are kept, and the savings; ``POST /logs`` follows the logs of a service (``logs``);
 ``/state`` returns everything once as JSON, for the terminal;
 ``/healthz``.
@@ -53,7 +53,9 @@ _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 _BODY_BYTES_MAX = 64 * 1024
 # Events queued for a page; a page that is further behind is disconnected and starts over.
 _WAITING_MAX = 30
-_LIVE_S = 3600.0
+LIVE_S = 3600.0
+"""What is shown without a range, in seconds."""
+
 # Two clocks differ a little.
 _AHEAD_S = 60.0
 _encode = msgspec.json.Encoder().encode
@@ -104,11 +106,13 @@ class Pages:
         """Returns the last cold starts in a namespace; None knows of none."""
         self.recorded: Callable[[str, str], Awaitable[RequestReport | None]] | None = None
         """Reads the recorded requests of a namespace and revision; None shows none."""
+        self.compare: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
+        """Serves ``/compare``; None does not."""
         self.keeper: HistoryKeeper | None = None
         """Has the history on disk; None has only the last hour, in memory."""
         self._hosts = _LOCAL | {name.strip().lower() for name in settings.host_names.split(",") if name.strip()}
         self._pages_max = settings.connections_max
-        self._prices = {"pod_hour": settings.price_pod_hour, "gib_hour": settings.price_gib_hour}
+        self.prices = {"pod_hour": settings.price_pod_hour, "gib_hour": settings.price_gib_hour}
         self._pages: set[_OpenPage] = set()
         folder = importlib.resources.files("serving.dashboard") / "static"
         self._files = {one.name: one.read_bytes() for one in folder.iterdir() if one.name.rsplit(".", 1)[-1] in _TYPES}
@@ -124,6 +128,8 @@ class Pages:
         app.router.add_get("/coldstarts", self._cold_starts)
         app.router.add_get("/requests", self._requests)
         app.router.add_get("/state", self._state)
+        if self.compare is not None:
+            app.router.add_get("/compare", self.compare)
         app.router.add_get("/healthz", self._health)
         if self._actions is not None:
             app.router.add_post("/actions/{action}", self._actions.handle)
@@ -200,9 +206,9 @@ class Pages:
 
     async def _history(self, request: web.Request) -> web.StreamResponse:
         revision, now_s = request.query.get("revision", ""), wall_s()
-        asked = self._range_of(request, now_s)
+        asked = range_of(request, now_s, longest_s=LIVE_S if self.keeper is None else self.keeper.longest_s)
         live = self._board.history.read(revision)
-        from_s, to_s = asked or (now_s - _LIVE_S, now_s)
+        from_s, to_s = asked or (now_s - LIVE_S, now_s)
         found = None
         # Without a range only what is older than this process comes from the disk.
         if self.keeper is not None and revision:
@@ -215,28 +221,13 @@ class Pages:
             body = {name: [*found.columns[name], *live[name]] for name in live}
         more = {"marks": [] if found is None else found.marks, "step_s": None if found is None else found.step_s}
         body = {**body, **more, "decisions": self._board.decisions(revision)}
-        return _response_of(revision, body)
-
-    def _range_of(self, request: web.Request, now_s: float) -> tuple[float, float] | None:
-        """The range in seconds since the epoch that is asked for; None without one."""
-        texts = [request.query.get(name) for name in ("from", "to")]
-        if texts == [None, None]:
-            return None
-        longest_s = _LIVE_S if self.keeper is None else self.keeper.longest_s
-        try:
-            from_s, to_s = (now_s if text is None else float(text) for text in texts)
-        except ValueError:
-            from_s, to_s = math.nan, math.nan
-        if not (0 <= from_s < to_s <= now_s + _AHEAD_S and to_s - from_s <= longest_s):
-            expected = f"two times in seconds since the epoch, not in the future, at most {longest_s:.0f} s apart"
-            raise web.HTTPBadRequest(text=f"from={texts[0]} and to={texts[1]} are no range; expected {expected}\n")
-        return from_s, to_s
+        return response_of(revision, body)
 
     async def _policy(self, request: web.Request) -> web.StreamResponse:
         namespace, _, name = request.query.get("revision", "").partition("/")
         found = await self._policies({"namespace": namespace, "revision": name, "curve": ""}) if name else []
         own = (one for one in found if (one["namespace"], one["revision"]) == (namespace, name))
-        return _response_of(namespace, next(own, None))
+        return response_of(namespace, next(own, None))
 
     async def _cold_starts(self, request: web.Request) -> web.StreamResponse:
         name = request.query.get("name", "")
@@ -246,21 +237,21 @@ class Pages:
         namespace = name.partition("/")[0]
         requests = [] if self.cold_requests is None else await self.cold_requests(namespace)
         body = [self._board.cold_starts(one, requests) for one in revisions]
-        return _response_of(name, body)
+        return response_of(name, body)
 
     async def _requests(self, request: web.Request) -> web.StreamResponse:
         revision = request.query.get("revision", "")
         namespace, _, name = revision.partition("/")
         ask = self.recorded if revision in self._board.rows else None
         found = None if ask is None else await ask(namespace, name)
-        return _response_of(revision, found)
+        return response_of(revision, found)
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
         body = {
             **self._all(request.query.get("revision", ""), current_grant()),
             "decisions": self._board.last_decisions(),
             "policies": await self._policies({}),
-            "prices": self._prices,
+            "prices": self.prices,
         }
         return _response(body)
 
@@ -301,6 +292,21 @@ class Pages:
         }
 
 
+def range_of(request: web.Request, now_s: float, *, longest_s: float) -> tuple[float, float] | None:
+    """The range in seconds since the epoch that is asked for; None without one."""
+    texts = [request.query.get(name) for name in ("from", "to")]
+    if texts == [None, None]:
+        return None
+    try:
+        from_s, to_s = (now_s if text is None else float(text) for text in texts)
+    except ValueError:
+        from_s, to_s = math.nan, math.nan
+    if not (0 <= from_s < to_s <= now_s + _AHEAD_S and to_s - from_s <= longest_s):
+        expected = f"two times in seconds since the epoch, not in the future, at most {longest_s:.0f} s apart"
+        raise web.HTTPBadRequest(text=f"from={texts[0]} and to={texts[1]} are no range; expected {expected}\n")
+    return from_s, to_s
+
+
 def _unseen(request: web.Request) -> web.Response | None:
     """The response to a request for a namespace that the user has no right to, whether or not it exists; None to go on."""
     asked = [one for name in ("revision", "name") for one in request.query.getall(name, ()) if one]
@@ -313,7 +319,7 @@ def _response(body: Mapping[str, Any]) -> web.Response:
     return web.Response(body=_encode(visible(body, current_grant())), content_type="application/json")
 
 
-def _response_of(owner: str, body: object) -> web.Response:
+def response_of(owner: str, body: object) -> web.Response:
     """A body that as a whole is of the namespace of ``owner``, a revision or service."""
     shown = body if current_grant().may_read(owner) else None
     return web.Response(body=_encode(shown), content_type="application/json")

@@ -16,6 +16,9 @@ History = Mapping[str, Sequence[Any]]
 
 # A row stands for its time until the next one, at most for the longest step.
 _STEP_MAX_S = 600.0
+RATES = ("rps_2xx", "rps_3xx", "rps_4xx", "rps_5xx")
+"""The columns with responses a second."""
+
 _HOUR_S = 3600.0
 _GIB = 2**30
 
@@ -64,7 +67,7 @@ def summary(revision: str, history: History) -> StatsSummary:
     known_s = sum(length_s for one, length_s in zip(history["ready"], lengths_s, strict=True) if one is not None)
     return StatsSummary(
         revision=revision,
-        requests=round(total("rps_2xx", "rps_3xx", "rps_4xx", "rps_5xx")),
+        requests=round(total(*RATES)),
         errors=round(total("rps_5xx")),
         pods_mean=total("ready") / known_s if known_s else 0.0,
         pods_max=max(pods, default=0.0),

@@ -14,6 +14,9 @@ import msgspec
 MESSAGE_LENGTH_MAX = 1024
 """The API refuses messages longer than this many bytes."""
 
+TRAFFIC_REASON, ROLLBACK_REASON = "TrafficAsked", "RollbackAsked"
+"""The reasons of a Service's Events about traffic that a user moved."""
+
 _NAME_LENGTH_MAX = 253
 _DIGEST_LENGTH = 16
 

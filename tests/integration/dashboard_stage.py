@@ -69,6 +69,17 @@ class DashboardStage:
     async def patch_status(self, status: Object) -> None:
         await self.cluster.patch(SERVING_SERVICE, "default", "hello", patch={"status": status}, subresource="status")
 
+    async def ready(self, *names: str, status: str = "True") -> None:
+        """Give revisions the condition Ready."""
+        patch = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
+        for name in names:
+            await self.cluster.patch(REVISION, "default", name, patch=patch, subresource="status")
+
+    async def split(self, **percents: int) -> None:
+        """Split the traffic of hello as a controller reports it, by the last digits of revisions: ``_1=90``."""
+        traffic = [{"revisionName": f"hello-0000{name[1:]}", "percent": percent} for name, percent in percents.items()]
+        await self.patch_status({"traffic": traffic})
+
     async def events(self) -> list[tuple[str, str]]:
         return [(one["reason"], one["message"]) for one in (await self.cluster.list(EVENT, "default")).items]
 

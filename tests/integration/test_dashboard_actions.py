@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from serving.cluster.kinds import REVISION
+from serving.cluster.kinds import REVISION, SERVING_SERVICE
 from serving.dashboard.deciders import read_pages
 from serving.dashboard.main import read_token
 from serving.model.errors import SettingsError
@@ -37,7 +37,51 @@ async def test_traffic_moves_between_revisions_that_there_are() -> None:
         assert "is 60 % together" in (await stage.act("traffic", shares={"hello-00001": 60}))[1]["error"]
         status, response = await stage.act("traffic", shares={"hello-00009": 100})
         assert status == 400
-        assert response["error"].startswith("hello has no revision hello-00009; there are hello-00001, hello-00002")
+        assert response["error"].startswith("hello has no revision hello-00009; there are hello-00002, hello-00001")
+
+
+async def test_a_rollback_goes_to_the_revision_before_the_newest_with_traffic_and_leaves_an_event() -> None:
+    async with staged() as stage:
+        await stage.split(_1=60, _2=40)
+        assert (await stage.act("rollback"))[1]["error"].startswith(
+            "hello-00002 is the newest revision with traffic, and no"
+        )
+        await stage.ready("hello-00001", "hello-00002")
+        tagged = {"revisionName": "hello-00002", "percent": 100, "latestRevision": False, "tag": "next"}
+        await stage.cluster.patch(SERVING_SERVICE, "default", "hello", patch={"spec": {"traffic": [tagged]}})
+        status, response = await stage.act("rollback")
+        assert status == 200
+        said = "hello: rolled back to hello-00001, 40 % from hello-00002; newer revisions get traffic when you move it"
+        assert response["said"] == said
+        assert (await stage.service())["spec"]["traffic"] == [
+            {"revisionName": "hello-00001", "latestRevision": False, "percent": 100},
+            {"revisionName": "hello-00002", "latestRevision": False, "percent": 0, "tag": "next"},
+        ]
+        assert await stage.events() == [("RollbackAsked", f"requested in the dashboard: {said}")]
+
+
+@pytest.mark.parametrize(
+    ("revision", "status", "error"),
+    [
+        ("hello-00009", 400, "hello has no ready revision hello-00009; there are hello-00001"),
+        ("hello-00002", 400, "hello has no ready revision hello-00002; there are hello-00001"),
+        ("hello-00001", 400, "hello-00001 has all traffic already"),
+        ("../x", 400, "Expected `str` matching regex"),
+        (7, 400, "Expected `str | null`, got `int`"),
+    ],
+)
+async def test_a_rollback_that_cannot_be_says_why_and_changes_nothing(
+    revision: object, status: int, error: str
+) -> None:
+    async with staged() as stage:
+        await stage.split(_1=100)
+        await stage.ready("hello-00001")
+        before = await stage.service()
+        found, response = await stage.act("rollback", revision=revision)
+        assert found == status
+        assert response["error"].startswith(error)
+        assert await stage.service() == before
+        assert await stage.events() == []
 
 
 async def test_wake_asks_as_a_user_would_and_says_how_it_was_answered() -> None:
@@ -55,11 +99,13 @@ async def test_who_has_no_token_changes_nothing() -> None:
     async with staged() as stage:
         before = await stage.service()
         assert (await stage.act("scale", token=TOKEN[1:], min=1))[0] == 401
+        assert (await stage.act("rollback", token=TOKEN[1:], revision="hello-00001"))[0] == 401
         for action, body in (
             ("fly", {}),
             ("scale", {"min": -1}),
             ("scale", {"count": 1}),
             ("wake", {"service": "../x"}),
+            ("rollback", {"to": "hello-00001"}),
         ):
             assert (await stage.act(action, **body))[0] in {400, 404}
         assert await stage.service() == before

@@ -22,6 +22,7 @@ from serving.cluster.kube import KubeCluster
 from serving.dashboard import server, viewers
 from serving.dashboard.board import Board
 from serving.dashboard.coldstarts import ColdRequest
+from serving.dashboard.comparepage import ComparePage
 from serving.dashboard.main import read_proxy_secret
 from serving.dashboard.requests import RequestRates
 from serving.dashboard.server import Pages
@@ -31,6 +32,7 @@ from serving.home.apiserver.accesstokens import new_token, secret_name
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import SettingsError
 from serving.model.grants import Grant, Role
+from serving.model.objects import Object
 from serving.settings.dashboard import DashboardSettings
 from tests.eventually import until
 from tests.integration.api_server import served
@@ -114,7 +116,15 @@ def pages_of(board: Board, state: Mapping[str, int], grant: Grant) -> Pages:
 
     users = Viewers(GATE, header=HEADER, secret=SECRET, users={"ann": grant})
     pages = Pages(board, DashboardSettings(), is_well=lambda: True, policies=policies, viewers=users)
+
+    def compared(namespace: str, name: str) -> tuple[Object | None, list[Object]]:
+        if f"{namespace}/{name}" not in keys_of(state):
+            return None, []
+        own = [{"metadata": {"namespace": namespace, "name": f"{name}-{number}"}} for number in (1, 2)]
+        return {"metadata": {"namespace": namespace, "name": name}}, own
+
     pages.cold_requests = cold_requests
+    pages.compare = ComparePage(board, None, objects=compared, prices={}).handle
     return pages
 
 
@@ -123,7 +133,7 @@ async def texts_of(pages: Pages, board: Board, state: Mapping[str, int]) -> list
     headers, found = {HEADER: "ann", **PROOF}, []
     app = pages.application()
     paths = {one.resource.canonical for one in app.router.routes() if one.resource} - UNREAD
-    assert {"/history", "/policy", "/coldstarts", "/requests", "/state"} <= paths
+    assert {"/compare", "/history", "/policy", "/coldstarts", "/requests", "/state"} <= paths
     asked = ["", *keys_of(state), *state, "zq-none/x"]
     async with TestClient(TestServer(app)) as client:
         for path in sorted(paths):
@@ -160,6 +170,10 @@ def test_no_string_of_a_forbidden_namespace_reaches_a_user(state: dict[str, int]
                 assert namespace not in text.replace(
                     "zq-amber-2", "" if grant.may_read("zq-amber-2") else "zq-amber"
                 ), path
+    for key in filter(grant.may_read, keys_of(state)):
+        text = next(text for path, text in found if path == f"/compare {{'name': '{key}'}}")
+        names = [one["revision"] for one in msgspec.json.decode(text)["revisions"]]
+        assert names == [f"{key.partition('/')[2]}-{number}" for number in (1, 2)]
     state_text = next(text for path, text in found if path.startswith("/state {'revision': ''}"))
     assert {one["key"] for one in msgspec.json.decode(state_text)["objects"] if one["view"]} >= {
         key for key in keys_of(state) if grant.may_read(key)
@@ -203,6 +217,10 @@ async def test_a_user_acts_and_reads_logs_by_role_and_namespace() -> None:
             return await acted(stage.url, action, {HEADER: user, **PROOF, **more})
 
         assert [await tried(user, "actions/scale") for user in ("ann", "bob", "eve", "joe")] == [403, 200, 200, 403]
+        await stage.ready("hello-00001", "hello-00002")
+        assert [await tried(user, "actions/rollback") for user in ("ann", "joe", "bob")] == [403, 403, 200]
+        assert "requested in the dashboard by bob: hello: rolled back to hello-00001" in str(await stage.events())
+        assert await tried("bob", "actions/rollback", Origin="http://elsewhere") == 403
         assert await tried("bob", "actions/scale", Origin="http://elsewhere") == 403
         # The token of all does not widen what a user may do.
         assert await tried("ann", "actions/scale", Authorization=f"Bearer {TOKEN}") == 403

@@ -8,10 +8,11 @@ from serving.cli.client.api import ApiCall, ApiClient, fail
 from serving.cli.client.output import printable
 from serving.cli.client.resources import path_of
 from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE, Kind
+from serving.cluster.servicepatch import age_order, newest_first
 from serving.controller.values.naming import deployment_name
 from serving.home.pods.podfolder import excerpt
 from serving.model.errors import ServingError
-from serving.model.knative import CONFIGURATION_GENERATION_LABEL, QUEUE_PROXY, REVISION_LABEL, SERVICE_LABEL
+from serving.model.knative import QUEUE_PROXY, REVISION_LABEL, SERVICE_LABEL
 from serving.model.objects import Object, labels_of, name_of, nested
 
 # The first line of a traceback is often far above its end.
@@ -78,7 +79,7 @@ def items_of(api: ApiClient, kind: Kind, selector: str = "", *, everywhere: bool
 def revisions_of(api: ApiClient, service: str) -> list[Object]:
     """The revisions of a service, the newest first."""
     found = items_of(api, REVISION, selector_of(service))
-    return sorted(found, key=_age_order, reverse=True)
+    return newest_first(found)
 
 
 def superseded_failures(revisions: Iterable[Object]) -> frozenset[str]:
@@ -87,22 +88,16 @@ def superseded_failures(revisions: Iterable[Object]) -> frozenset[str]:
     revisions = list(revisions)
     for one in revisions:
         service = labels_of(one).get(SERVICE_LABEL, "")
-        newest[service] = max(newest.get(service, _age_order(one)), _age_order(one))
+        newest[service] = max(newest.get(service, age_order(one)), age_order(one))
     return frozenset(
         name_of(one)
         for one in revisions
-        if condition(one).get("status") == "False" and _age_order(one) < newest[labels_of(one).get(SERVICE_LABEL, "")]
+        if condition(one).get("status") == "False" and age_order(one) < newest[labels_of(one).get(SERVICE_LABEL, "")]
     )
 
 
 def _place(one: Object) -> tuple[str, str]:
     return str(nested(one, "metadata", "namespace") or ""), name_of(one)
-
-
-def _age_order(one: Object) -> tuple[int, str, str]:
-    text = nested(one, "metadata", "labels", CONFIGURATION_GENERATION_LABEL)
-    number = int(text) if isinstance(text, str) and text.isdecimal() else 0
-    return number, str(nested(one, "metadata", "creationTimestamp")), name_of(one)
 
 
 def app_container(pod: Object) -> str:

@@ -8,12 +8,12 @@ import click
 
 from serving.cli.client.api import ApiClient, api_options, fail_usage
 from serving.cli.client.completion import complete_revision, complete_service
-from serving.cli.client.objects import condition, revisions_of, service_of
+from serving.cli.client.objects import revisions_of, service_of
 from serving.cli.client.output import Progress, aligned
 from serving.cli.client.resources import path_of
 from serving.cli.services.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
-from serving.cluster.servicepatch import LATEST, AskedService, desired_traffic
+from serving.cluster.servicepatch import LATEST, AskedService, desired_traffic, rollback_target
 from serving.model.errors import InvalidValue, ServingError
 from serving.model.objects import Object, name_of, nested
 
@@ -27,7 +27,7 @@ _ALL_PERCENT = 100
 @click.option("--tag", "tags", multiple=True, metavar="REVISION=TAG", help="Give a revision a host of its own.")
 @click.option("--untag", "untagged", multiple=True, metavar="TAG", help="Take a tag away.")
 @click.option("--to-latest", is_flag=True, help="All traffic to the newest revision that is ready, now and later.")
-@click.option("--rollback", is_flag=True, help="All traffic to the revision before the one that has most of it.")
+@click.option("--rollback", is_flag=True, help="All traffic to the revision before the newest one that has some.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until it is so.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
@@ -52,22 +52,6 @@ def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, 
             if wait:
                 service = until_ready(api, name, timeout_s=_TIMEOUT_S)
     _print(service, output)
-
-
-def rollback_target(service: Object, revisions: Sequence[Object]) -> str:
-    """The newest ready revision that is older than the one with most traffic. Raises ``ServingError``."""
-    shares: dict[str, int] = {}
-    for one in nested(service, "status", "traffic") or ():
-        revision = str(one.get("revisionName", ""))
-        shares[revision] = shares.get(revision, 0) + (one.get("percent") or 0)
-    names = [name_of(one) for one in revisions]
-    main = max(shares, key=lambda one: shares[one], default="")
-    older = revisions[names.index(main) + 1 :] if main in names else []
-    found = next((name_of(one) for one in older if condition(one).get("status") == "True"), "")
-    if not found:
-        has = f"{main} has most of the traffic" if main else "no revision has traffic"
-        raise ServingError(f"{has}, and no older revision is ready: there is nothing to go back to")
-    return found
 
 
 def _requested(

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.servicepatch import AskedService, desired_traffic, scale_patch
+from serving.cluster.servicepatch import AskedService, desired_traffic, newest_first, rollback_target, scale_patch
 from serving.model.errors import ServingError
 
 Json = dict[str, Any]
@@ -65,3 +65,37 @@ def test_a_named_revision_gets_another_name_with_its_bounds() -> None:
     patch = scale_patch({"spec": {"template": {"metadata": {"name": "a-mine"}}}}, {"max-scale": "0"})
     assert patch["spec"]["template"]["metadata"]["name"] is None
     assert patch["spec"]["template"]["metadata"]["annotations"]["autoscaling.knative.dev/max-scale"] == "0"
+
+
+def revision(name: str, ready: str = "True", generation: str = "") -> Json:
+    labels = {"serving.knative.dev/configurationGeneration": generation} if generation else {}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+def test_back_is_the_newest_older_revision_that_is_ready() -> None:
+    revisions = [revision("a-00003"), revision("a-00002", "False"), revision("a-00001")]
+    assert rollback_target(service(LATEST), revisions) == "a-00001"
+
+
+@pytest.mark.parametrize("percent", [1, 40, 99])
+def test_back_from_a_rollout_is_the_revision_that_it_came_from(percent: int) -> None:
+    split = service(target("a-00003", percent), target("a-00002", 100 - percent), target("a-00004", tag="next"))
+    revisions = [revision(f"a-0000{number}") for number in (4, 3, 2, 1)]
+    assert rollback_target(split, revisions) == "a-00002"
+
+
+def test_there_may_be_nothing_to_go_back_to() -> None:
+    with pytest.raises(
+        ServingError, match="a-00003 is the newest revision with traffic, and no older revision is ready"
+    ):
+        rollback_target(service(LATEST), [revision("a-00003")])
+    with pytest.raises(ServingError, match="no revision has traffic"):
+        rollback_target(service(), [])
+
+
+def test_revisions_are_ordered_by_generation() -> None:
+    found = newest_first([revision("b", generation="9"), revision("a", generation="10"), revision("c", generation="x")])
+    assert [one["metadata"]["name"] for one in found] == ["a", "b", "c"]

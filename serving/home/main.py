@@ -46,7 +46,7 @@ from serving.home.containers.engine import RUNTIME_VARIABLE
 from serving.home.containers.nameserver import NameResponses, NameServer
 from serving.home.containers.network import cgroup_name_of
 from serving.home.containers.podsandbox import ContainerHost, container_host
-from serving.home.controllers.addresses import HostsFile, ServiceHosts, publish_activators
+from serving.home.controllers.addresses import HostsFiles, ServiceHosts, publish_activators
 from serving.home.controllers.claimkeeper import ClaimKeeper
 from serving.home.controllers.diskspace import collect_images, collect_snapshots
 from serving.home.controllers.garbage import collect_garbage
@@ -89,6 +89,8 @@ async def _body(stop: asyncio.Event) -> None:
     cluster, rules = _store(state.journal, config, has_runtime=containers is not None)
     runtime, logs, virtual = ProcessRuntime(state.template), state.logs / "pods", _virtual_nodes()
     inner_tls = config.proxy.settings.inner_tls.resolved(os.environ)
+    inner_port = int(os.environ["SERVING_LOCAL_INNER_PORT"])
+    hosts = HostsFiles(cluster, state.hosts, lambda: config.own.settings, inner_port=inner_port)
     node = NodeContext(
         cluster=cluster,
         restore=cluster.restore,
@@ -101,7 +103,7 @@ async def _body(stop: asyncio.Event) -> None:
         authority=authority_of(read_key(state.key), inner_tls),
         containers=containers,
         cgroups=await asyncio.to_thread(_cgroups, state.path, containers),
-        hosts=state.hosts,
+        hosts_of=hosts.file_of,
         virtual=virtual,
         isolation_gap=os.environ.get(GAP_VARIABLE, ""),
         isolation=isolation_of(os.environ.get(ISOLATION_VARIABLE, MODES[0]), state.path),
@@ -110,8 +112,6 @@ async def _body(stop: asyncio.Event) -> None:
         gone_logs=lambda: gone_log_limits(config.own.settings),
         eviction_free_ratio=lambda: config.own.settings.eviction_free_ratio,
     )
-    hosts = HostsFile(cluster, state.hosts, lambda: config.own.settings)
-    hosts.write()
     scheduler = PodScheduler(cluster, _placing(virtual))
     kubelet, manager, claims = Kubelet(node), Manager(cluster, scheduler), ClaimKeeper(cluster, state.volumes)
     api = _api(cluster, state, LocalPodStreams(kubelet, FilePodLogs(logs)), has_runtime=containers is not None)
@@ -138,7 +138,6 @@ async def _body(stop: asyncio.Event) -> None:
             tasks.append(group.create_task(ViewWriter(cluster).run(), name="views"))
             tasks.append(group.create_task(hosts.run(), name="hosts"))
             tasks += _beside_containers(group, cluster, containers, rules=lambda: config.own.settings.host_rules)
-            inner_port = int(os.environ["SERVING_LOCAL_INNER_PORT"])
             await publish_activators(cluster, system_namespace(), inner_port=inner_port)
             controlling = group.create_task(controller.run(stop), name="controller")
             await until_rebuilt(cluster, within_s=_REBUILD_S)

@@ -148,7 +148,7 @@ class StateFolder:
         self.images = path / "images"
         self.volumes = path / "volumes"
         self.template = path / "template.sock"
-        self.hosts = path / "hosts"
+        self.hosts = path / "names"
         self._lock_path = path / "lock"
         self._lock_fd: int | None = None
 

@@ -126,6 +126,11 @@ def named_network(gateway: str) -> str:
     return f"{first}.{_NAMED_FIRST + int(third) % _NAMED_COUNT}.{fourth}"
 
 
+def machine_gateway(inner_port: int) -> str:
+    """The gateway of pods that share their machine's network, by the port of the inner listener. 8081: 127.0.31.145."""
+    return f"127.0.{inner_port >> 8}.{inner_port & 255}"
+
+
 def named_address(gateway: str, namespace: str) -> str:
     """The address at which pods of one machine reach services of a namespace by their short names.
 

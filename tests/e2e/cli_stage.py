@@ -57,6 +57,13 @@ class Stage(msgspec.Struct, frozen=True):
             assert time.monotonic() < until_s, found
             time.sleep(0.05)
 
+    def until(self, text: str, *arguments: str) -> None:
+        """Repeat a command until it prints a text."""
+        until_s = time.monotonic() + _PATIENCE_S
+        while text not in (found := self(*arguments).stdout):
+            assert time.monotonic() < until_s, found
+            time.sleep(0.05)
+
     @contextlib.contextmanager
     def process(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         """A command in a process with pipes; interrupted at the end."""

@@ -1,10 +1,13 @@
 """The services of a compose file, which call each other by their names."""
 
+import socket
 from pathlib import Path
 
 import pytest
 import yaml
 
+from serving.home.processes.mounts import can_mount
+from serving.home.state import StateFolder
 from tests.e2e.cli_stage import staged
 from tests.integration.image_stage import app_image, needs_containers
 
@@ -26,9 +29,86 @@ COMPOSE = {
 }
 NAMESPACE = "apiVersion: v1\nkind: Namespace\nmetadata: {name: other}\n---\n"
 
-pytestmark = [pytest.mark.timeout(300), needs_containers()]
+APP = """import http.server, os, urllib.request
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        path, _, target = self.path.partition("?")
+        text = urllib.request.urlopen("http://" + target).read() if target else os.environ["WHO"].encode()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *arguments):
+        pass
+
+http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"""
+# Commands without an image here run as processes of this machine.
+PROCESSES = {
+    "services": {
+        "api": {
+            "image": "localhost/none",
+            "entrypoint": ["python3", "APP"],
+            "expose": ["PORT"],
+            "environment": {"WHO": "first"},
+        },
+        "web": {"image": "localhost/none", "entrypoint": ["python3", "APP"], "expose": ["PORT"]},
+    }
+}
+
+pytestmark = pytest.mark.timeout(300)
 
 
+def free_port() -> int:
+    with socket.socket() as kept:
+        kept.bind(("127.0.0.1", 0))
+        number: int = kept.getsockname()[1]
+        return number
+
+
+@pytest.mark.skipif(not can_mount(), reason="no mount namespaces here")
+def test_processes_and_forks_of_a_warm_process_call_a_service_at_zero_by_its_name(tmp_path: Path) -> None:
+    """Starts a system and up to four pods in each of two namespaces; nothing runs until it is called."""
+    port = str(free_port())
+    (tmp_path / "app.py").write_text(APP)
+    text = yaml.safe_dump(PROCESSES).replace("APP", str(tmp_path / "app.py")).replace("PORT", port)
+    (tmp_path / "compose.yaml").write_text(text)
+    with staged(tmp_path / "state", SERVING_AUTOSCALER_INITIAL_SCALE="0") as serving:
+        manifests = serving("convert", str(tmp_path / "compose.yaml")).stdout
+        serving("apply", "-f", "-", "--wait", stdin=manifests)
+        serving("apply", "-f", "-", stdin=NAMESPACE)
+        serving("apply", "-n", "other", "-f", "-", "--wait", stdin=manifests.replace("first", "second"))
+        serving("deploy", "warm", str(tmp_path), "--command", "python3 app.py", "--preload")
+        for caller in ("web", "warm"):
+            serving.until_status("first", caller, f"/?api:{port}/")
+        # The next pod is a fork.
+        serving.until("Preloaded", "describe", "warm")
+        pod = serving("get", "pods", "-l", "serving.knative.dev/service=warm", "-o", "name").stdout.strip()
+        serving("delete", pod)
+        serving.until_status("first", "warm", f"/?api:{port}/")
+        serving.until_status("second", "web", f"/?api:{port}/", "-n", "other")
+        inner = StateFolder(serving.state).read_ports()["inner"]
+        for host in (f"api:{inner}", f"api.default.svc:{port}", f"api.default.svc.cluster.local:{inner}"):
+            assert serving("invoke", "web", f"/?{host}/").stdout == "first", host
+        assert serving("invoke", "web", f"/?api.other:{port}/").stdout == "second"
+        assert f"http://api:{port}/" in serving("describe", "api").stdout
+
+
+@needs_containers()
+def test_rootless_containers_call_each_other_by_name(tmp_path: Path) -> None:
+    """Starts a system and two containers that share the network of this machine."""
+    app_image(tmp_path / "web.tar")
+    port = str(free_port())
+    compose = yaml.safe_dump(COMPOSE).replace("8088", port)
+    (tmp_path / "compose.yaml").write_text(compose)
+    with staged(tmp_path / "state", SERVING_CONTAINER_RUNTIME="rootless") as serving:
+        serving("image", "import", str(tmp_path / "web.tar"))
+        serving("apply", "-f", "-", "--wait", stdin=serving("convert", str(tmp_path / "compose.yaml")).stdout)
+        serving.until_status("TARGET=none", "web", f"/cgi-bin/call?api:{port}/me")
+
+
+@needs_containers()
 def test_services_of_a_compose_file_call_each_other_by_name(tmp_path: Path) -> None:
     """Starts a system and four containers: two services in each of two namespaces, whose names must not mix."""
     app_image(tmp_path / "web.tar")

@@ -1,8 +1,8 @@
 """Listens for pods that call services of their namespace by short names, as in ``http://api:8080/``.
 
 Input: routes as they change. Effect: an open listener at each port that a route asks for, at an address for each namespace. Only one
-machine has them, where pods have networks of their own: the address says in which namespace the client's resolver has completed
-the name.
+machine has them: the address says in which namespace the client's resolver or hosts file has completed the name. Pods with networks
+of their own call addresses behind their gateway, and pods that share the machine's network call loopback addresses.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import msgspec
 
 from serving.activator.routing.hostclaims import ServedRoute
 from serving.activator.routing.sites import Listener
-from serving.model.routehosts import named_address
+from serving.model.routehosts import machine_gateway, named_address
 from serving.model.routepolicy import route_policy
 from serving.proxy.forwarding.exchange import Handler, Wiring
 from serving.proxy.http1.rendering import ClientPeer
@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 _RETRY_S = 5.0
 # Names of the inherited sockets at the gateway of pods.
 _INNER_OF_PODS = "inner-pods-"
+_LOOPBACK = "127.0.0.1"
 
 
 class NamedPort(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +58,7 @@ class NamedPorts:
         self._server, self._handler, self._make = server, handler, make
         self.claims: dict[str, NamedPort] = {}
         self._open: set[tuple[str, int]] = set()
+        self._refused: set[tuple[str, int]] = set()
         self._changed = asyncio.Event()
 
     def set(self, route: str, facts: ServedRoute | None) -> None:
@@ -77,28 +79,40 @@ class NamedPorts:
         return both
 
     async def run(self, sockets: Mapping[str, socket.socket], stop: asyncio.Event) -> None:
-        """Follow the routes until ``stop`` is set. ``sockets`` has those at the gateway of pods, whose ports all services have."""
-        gateways = [one.getsockname() for name, one in sockets.items() if name.startswith(_INNER_OF_PODS)]
-        if gateways:
-            await self.follow(gateways[0][0], {port for _, port in gateways}, stop)
+        """Follow the routes until ``stop`` is set.
 
-    async def follow(self, gateway: str, ports: Collection[int], stop: asyncio.Event) -> None:
-        """The same, behind the gateway with this address."""
+        ``sockets`` has those of the inner listener on one machine, also at the gateway of pods; all services have their ports.
+        """
+        gateways: dict[str, set[int]] = {}
+        for name, one in sockets.items():
+            if not name.startswith(Listener.INNER):
+                continue
+            host, port = one.getsockname()[:2]
+            if name.startswith(_INNER_OF_PODS):
+                gateways.setdefault(host, set()).add(port)
+            elif host == _LOOPBACK:
+                gateways[machine_gateway(port)] = {port}
+        if gateways:
+            await self.follow(gateways, stop)
+
+    async def follow(self, gateways: Mapping[str, Collection[int]], stop: asyncio.Event) -> None:
+        """The same, behind the gateways with these addresses and ports."""
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(self._follow(gateway, ports), name="named ports")
+            following = group.create_task(self._follow(gateways), name="named ports")
             await stop.wait()
             following.cancel()
 
-    async def _follow(self, gateway: str, ports: Collection[int]) -> None:
+    async def _follow(self, gateways: Mapping[str, Collection[int]]) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            for one in list(self.claims.values()):
-                address = named_address(gateway, one.namespace)
-                for port in {one.port, *ports}:
-                    if (address, port) not in self._open and not self._server.draining:
-                        await self._listen(gateway, address, port)
-            if not self._open.issuperset(self._wanted(gateway)):
+            for gateway, ports in gateways.items():
+                for one in list(self.claims.values()):
+                    address = named_address(gateway, one.namespace)
+                    for port in {one.port, *ports}:
+                        if (address, port) not in self._open and not self._server.draining:
+                            await self._listen(gateway, address, port)
+            if any(not self._open.issuperset(self._wanted(gateway)) for gateway in gateways):
                 asyncio.get_running_loop().call_later(_RETRY_S, self._changed.set)
 
     def _wanted(self, gateway: str) -> Collection[tuple[str, int]]:
@@ -119,7 +133,10 @@ class NamedPorts:
                 shares_port=True,
             )
         except OSError as error:
-            _log.warning("named.unavailable", extra={"address": f"{address}:{port}", "error": str(error)})
+            # It is tried again and again.
+            if (address, port) not in self._refused:
+                _log.warning("named.unavailable", extra={"address": f"{address}:{port}", "error": str(error)})
+            self._refused.add((address, port))
         else:
             self._open.add((address, port))
 

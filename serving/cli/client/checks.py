@@ -20,6 +20,7 @@ from typing import Literal
 
 import msgspec
 
+from serving.cli.client.shortnames import UNRESOLVED
 from serving.home.containers.cgroups import places_by_controller
 from serving.home.containers.engine import RUNTIME_VARIABLE, find_engine
 from serving.home.processes import mounts
@@ -154,8 +155,7 @@ def check_pod_names(*, can_mount: bool | None = None) -> Iterator[Finding]:
         yield Finding(name="pod names", state="ok", text="apps call other services by their cluster-local names")
         return
     advice = "allow user namespaces (sysctl user.max_user_namespaces), or run `serving up` as root"
-    text = "apps cannot resolve the names of other services: no mount namespaces here"
-    yield Finding(name="pod names", state="warn", text=text, advice=advice)
+    yield Finding(name="pod names", state="warn", text=UNRESOLVED, advice=advice)
 
 
 def check_isolation(missing: Sequence[str] | None = None) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,19 @@ import yaml
 
 from serving.cli.client.api import fail, fail_usage, state_option
 from serving.cli.client.output import Progress, print_aside
+from serving.cli.client.shortnames import UNRESOLVED, privileged_problem, short_url
 from serving.cli.services.compose import Converted, from_compose, is_compose, pairs_with_values
 from serving.cli.services.containeroptions import read_compose_env_file
 from serving.cli.services.interpolation import Interpolation
 from serving.cli.services.manifests import ManifestLoader, check_depth
 from serving.cluster.kinds import DOMAIN_MAPPING, SCALING_POLICY
 from serving.home.images.store import ImageStore, ImageUnavailable, build_image
+from serving.home.processes.mounts import can_mount
 from serving.home.state import StateFolder, default_state_path
 from serving.model.errors import InvalidValue, SettingsError
 from serving.model.knative import AUTOSCALING_GROUP, SERVING_API_VERSION
-from serving.model.objects import Object, name_of, namespace_of, nested
+from serving.model.objects import Object, annotations_of, name_of, namespace_of, nested
+from serving.model.routepolicy import route_policy
 
 ROUTE_KINDS = frozenset({"HTTPScaledObject", "InterceptorRoute"})
 _POD_FIELDS = ("volumes", "serviceAccountName", "imagePullSecrets")
@@ -217,7 +220,7 @@ def convert(*, files: tuple[str, ...], is_building: bool, state_path: Path | Non
         fail_usage(
             "nothing to convert: expected a compose file with services, an HTTPScaledObject or an InterceptorRoute"
         )
-    for note in found.notes:
+    for note in (*found.notes, *_name_notes(found.manifests)):
         print_aside(f"note: {note}")
     if is_building:
         _build(found, ImageStore(StateFolder((state_path or default_state_path()).absolute()).images))
@@ -227,6 +230,18 @@ def convert(*, files: tuple[str, ...], is_building: bool, state_path: Path | Non
                 f"note: {build.name}: build is not converted; `serving deploy {build.name} FOLDER` deploys a folder"
             )
     click.echo(yaml.safe_dump_all(found.manifests, sort_keys=False, default_flow_style=False), nl=False)
+
+
+def _name_notes(manifests: Iterable[Object]) -> Iterator[str]:
+    """What keeps pods of this machine from the short names of services."""
+    named = [one for one in manifests if short_url(one)]
+    if named and not can_mount():
+        yield f"{UNRESOLVED}; this concerns {', '.join(map(short_url, named))}"
+        return
+    for one in named:
+        problem = privileged_problem(route_policy(annotations_of(one)).named_port)
+        if problem:
+            yield f"{short_url(one)}: {problem}"
 
 
 def _build(found: Converted, store: ImageStore) -> None:

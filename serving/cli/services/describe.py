@@ -22,6 +22,7 @@ from serving.cli.client.objects import (
 from serving.cli.client.output import age_text, aligned, paint, printable, wrapped
 from serving.cli.client.resources import kind_named
 from serving.cli.client.rows import dormant_counts, header_of, revision_row, server_table
+from serving.cli.client.shortnames import short_name_problem, short_url
 from serving.cli.services.url import address_of
 from serving.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE, Kind
 from serving.model.errors import InvalidValue
@@ -90,6 +91,7 @@ def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator
         yield f"URL        {address.url}"
         if address.connect_host != address.host:
             yield f"           {address.curl}"
+        yield from _short_name(api, service)
     events = _events(api, [service, *revisions, *pods])
     yield from _tcp(service, events)
     yield from _traffic(service)
@@ -151,6 +153,15 @@ def _brief(message: str) -> str:
     """Shorten to the first and last line: the failure, and the error of its traceback."""
     first, *others = message.splitlines()
     return f"{first} ... {others[-1].strip()}" if others else first
+
+
+def _short_name(api: ApiClient, service: Object) -> Iterator[str]:
+    """The URL with its short name, and the problem that pods of this machine have with it."""
+    url = short_url(service)
+    if url and api.state_path is not None:
+        yield f"{'':<11}{url} in pods of {namespace_of(service)}"
+        problem = short_name_problem(service, api.state_path)
+        yield from wrapped(problem, indent=" " * 11) if problem else ()
 
 
 def _tcp(service: Object, events: list[Object]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from serving.cli.client.api import fail, state_option
+from serving.cli.client.api import ApiClient, fail, state_option
 from serving.cli.client.checks import (
     Finding,
     check_cgroup,
@@ -29,11 +29,15 @@ from serving.cli.client.checks import (
     holder_of,
 )
 from serving.cli.client.connection import ApiRequest, connect
+from serving.cli.client.objects import items_of
 from serving.cli.client.output import Progress, paint, wrapped
+from serving.cli.client.shortnames import short_name_problem, short_url
+from serving.cluster.kinds import SERVING_SERVICE
 from serving.home.processes.process_lifetime import FORKED_NAMES, age_s, children_of
 from serving.home.state import StateFolder, default_state_path
 from serving.home.supervisor.children import CHILDREN
 from serving.model.errors import ServingError
+from serving.model.objects import name_of, namespace_of
 
 _LOOPBACK = "127.0.0.1"
 _TIMEOUT_S = 5.0
@@ -83,9 +87,20 @@ def check_reach(state: Path) -> Iterator[Finding]:
         return
     if status == http.client.OK:
         yield Finding(name="token", state="ok", text="the API takes the kubeconfig's token")
+        yield from _short_names(state)
     else:
         advice = "another system listens there; start `serving up` again"
         yield Finding(name="token", state="fail", text=f"the API answers {status}", advice=advice)
+
+
+def _short_names(state: Path) -> Iterator[Finding]:
+    """A line for each service that pods cannot call by its short name."""
+    for service in items_of(ApiClient(state), SERVING_SERVICE, everywhere=True):
+        problem = short_name_problem(service, state) if short_url(service) else ""
+        if problem:
+            text = f"{short_url(service)} in pods of {namespace_of(service)}: {problem}"
+            advice = f"`serving url {name_of(service)} --cluster-local` prints another way"
+            yield Finding(name="short name", state="warn", text=text, advice=advice)
 
 
 def _reached(name: str, port: int) -> Finding:

@@ -30,9 +30,8 @@ from serving.home.images.source import ID_SCHEME, ImageSource
 from serving.home.images.store import ImageStore, StoredImage
 from serving.home.pods.locations import PodLocation
 from serving.home.pods.podplan import all_containers, container_name_of, refuse_unsupported, serves
-from serving.home.processes.mounts import MountPoint, OverlayMount
+from serving.home.processes.mounts import HOSTS_PATH, MountPoint, OverlayMount
 from serving.home.processes.orders import Launch, StartProcess
-from serving.home.state import StateFolder
 from serving.model.objects import Object, name_of, namespace_of
 
 _PORT_DEFAULT = 8080
@@ -43,15 +42,13 @@ _HOSTNAME_MAX = 63
 class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
     """The container runtime of this machine: its path, images, networks, and cgroups if available.
 
-    Without ``networks`` containers are rootless: they share the machine's network and the user of this process, and resolve names
-    by the file ``hosts``. ``profiles`` is the folder of seccomp profiles.
+    Without ``networks`` containers are rootless: they share the machine's network and the user of this process. ``profiles`` is the folder of seccomp profiles.
     """
 
     runtime: str
     images: ImageSource
     networks: PodNetworks | None
     cgroups: CgroupTree | None
-    hosts: Path
     profiles: Path
 
     def remove(self, pod: str) -> None:
@@ -72,10 +69,10 @@ class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
 class PodSandbox:
     """A pod with its own network: containers of ``images``, or processes where there are no images.
 
-    ``location`` is its own, and so is ``folder``. Rootless containers share the network of the machine.
+    ``location`` is its own, and so is ``folder``. Rootless containers share the network of the machine, and see the file ``hosts``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a pod is made of
         self,
         host: ContainerHost,
         manifest: Object,
@@ -84,9 +81,10 @@ class PodSandbox:
         pod_id: str,
         location: PodLocation,
         folder: Path,
+        hosts: str = "",
     ) -> None:
         self._host, self._manifest, self._images, self._pod_id = host, manifest, images, pod_id
-        self._location, self._folder = location, folder
+        self._location, self._folder, self._hosts = location, folder, hosts
         self.cgroups = PodCgroups(host.cgroups, pod_id)
 
     @property
@@ -222,7 +220,7 @@ class PodSandbox:
         files = {name: own / name for name in ("hostname", "hosts", "resolv.conf")}
         if self.is_rootless:
             # The machine's own names are right where its network is shared.
-            files |= {"hosts": self._host.hosts, "resolv.conf": Path("/etc/resolv.conf")}
+            files |= {"hosts": Path(self._hosts or HOSTS_PATH), "resolv.conf": Path("/etc/resolv.conf")}
         return tuple(
             MountPoint(source=str(source), target=f"/etc/{name}") for name, source in files.items() if source.exists()
         )
@@ -269,12 +267,10 @@ def container_host(state: Path, runtime: str = "") -> tuple[ContainerHost | None
     engine = find_engine(runtime)
     if not engine.runtime:
         return None, engine.reason
-    hosts, profiles = StateFolder(state).hosts, state / "seccomp"
+    profiles = state / "seccomp"
     source = ImageSource(ImageStore(state / "images"), installed_pullers())
     if engine.is_rootless:
-        return ContainerHost(
-            runtime=engine.runtime, images=source, networks=None, cgroups=None, hosts=hosts, profiles=profiles
-        ), ""
+        return ContainerHost(runtime=engine.runtime, images=source, networks=None, cgroups=None, profiles=profiles), ""
     networks = networks_of(state)
     try:
         networks.prepare()
@@ -282,5 +278,5 @@ def container_host(state: Path, runtime: str = "") -> tuple[ContainerHost | None
         return None, f"pods cannot have networks of their own: {error.filename}: {error.strerror}"
     cgroups = find_cgroups(cgroup_name_of(state))
     return ContainerHost(
-        runtime=engine.runtime, images=source, networks=networks, cgroups=cgroups, hosts=hosts, profiles=profiles
+        runtime=engine.runtime, images=source, networks=networks, cgroups=cgroups, profiles=profiles
     ), ""

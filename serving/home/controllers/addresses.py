@@ -1,8 +1,8 @@
-"""Publishes addresses: the hosts file with all services of this machine, and the activators' Service.
+"""Publishes addresses: the hosts files with all services of this machine, and the activators' Service.
 
-Apps call each other by ``status.address.url``. Every resolver reads /etc/hosts: glibc, musl, Go, Node. The file has the
-machine's own entries, then the hosts of each route. It is written in place, because the mount in a pod's namespace shows
-the file and not its name.
+Apps call each other by ``status.address.url``, and by short names where a service has a named port. Every resolver reads
+/etc/hosts: glibc, musl, Go, Node. Each namespace has a file: the machine's own entries, the hosts of each route, and the short names
+of its own services. It is written in place, because the mount in a pod's namespace shows the file and not its name.
 """
 
 import asyncio
@@ -12,13 +12,21 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ENDPOINT_SLICE, ROUTE, SERVICE
-from serving.cluster.port import Cluster
-from serving.cluster.reflector import Reflector
+from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ENDPOINT_SLICE, NAMESPACE, ROUTE, SERVICE
+from serving.cluster.port import Cluster, EventType
+from serving.cluster.reflector import CacheChange, Reflector
 from serving.controller.revisions.public import ACTIVATOR_SERVICE
 from serving.model.errors import AlreadyExists
 from serving.model.objects import Object, annotations_of, name_of, namespace_of, nested
-from serving.model.routehosts import HostRules, claimed_hosts, hosts_of, inner_host, tags_of
+from serving.model.routehosts import (
+    HostRules,
+    claimed_hosts,
+    hosts_of,
+    inner_host,
+    machine_gateway,
+    named_address,
+    tags_of,
+)
 from serving.model.routepolicy import route_policy
 from serving.settings.controller import ControllerSettings
 
@@ -28,66 +36,138 @@ _MACHINES = Path("/etc/hosts")
 _ADDRESS = "127.0.0.1"
 # Changes that come together are written once.
 _PAUSE_S = 0.1
-_READABLE = 0o644
+_READABLE, _FOLDER_MODE = 0o644, 0o700
 
 
-def names_of(route: Object, settings: ControllerSettings) -> list[str]:
-    """The hosts of a route and of its tags. "hello": hello.default.localhost, hello.default.svc.cluster.local and shorter."""
-    found: list[str] = []
+def names_of(route: Object, settings: ControllerSettings) -> dict[str, list[str]]:
+    """The public and the cluster-local hosts of a route and of its tags, by the key "shown" and "inner".
+
+    "hello": hello.default.localhost; hello.default.svc.cluster.local and shorter.
+    """
+    shown, inner = [], []
     for tag in ("", *tags_of(route)):
         hosts = hosts_of(route, settings.host_rules, tag=tag)
         short = hosts.inner.removesuffix(f".{settings.cluster_domain}")
-        found += [hosts.shown, hosts.inner, short, short.removesuffix(".svc")]
-    return list(dict.fromkeys(found))
+        inner += [hosts.inner, short, short.removesuffix(".svc")]
+        shown += [hosts.shown] if hosts.shown != hosts.inner else []
+    return {"shown": shown, "inner": inner}
 
 
-def hosts_text(machines: str, routes: Iterable[Iterable[str]]) -> str:
-    """A hosts file: the machine's own, and a line for each route's names; see hosts(5)."""
-    lines = [f"{_ADDRESS} {' '.join(names)}" for names in routes]
-    return "\n".join([machines.rstrip("\n"), "# services", *lines, ""])
+def entries_of(
+    routes: Iterable[Object], settings: ControllerSettings, *, gateway: str
+) -> tuple[list[str], dict[str, list[str]]]:
+    """The lines for all namespaces, and those for pods of one namespace; see hosts(5).
+
+    Services with a named port are at the address of their namespace behind ``gateway``, all others at 127.0.0.1. No name has two.
+    """
+    everywhere: list[str] = []
+    own: dict[str, list[str]] = {}
+    for route in routes:
+        names, namespace = names_of(route, settings), namespace_of(route)
+        if not route_policy(annotations_of(route)).named_port:
+            everywhere.append(_line(_ADDRESS, [*names["shown"], *names["inner"]]))
+            continue
+        address = named_address(gateway, namespace)
+        everywhere += [_line(_ADDRESS, names["shown"])] if names["shown"] else []
+        everywhere.append(_line(address, names["inner"]))
+        own.setdefault(namespace, []).append(_line(address, [name_of(route)]))
+    return everywhere, own
 
 
-class HostsFile:
-    """Writes the hosts file at ``path`` whenever routes change. ``settings`` returns the present domains."""
+def _line(address: str, names: Iterable[str]) -> str:
+    return " ".join([address, *dict.fromkeys(names)])
 
-    def __init__(self, cluster: Cluster, path: Path, settings: Callable[[], ControllerSettings]) -> None:
-        self._path, self._settings = path, settings
-        self._routes = Reflector(cluster, ROUTE)
+
+class HostsFiles:
+    """Writes the hosts file of each namespace in ``folder`` whenever routes change. ``settings`` returns the present domains.
+
+    ``inner_port`` is that of the activators' inner listener.
+    """
+
+    def __init__(
+        self, cluster: Cluster, folder: Path, settings: Callable[[], ControllerSettings], *, inner_port: int
+    ) -> None:
+        self._folder, self._settings, self._gateway = folder, settings, machine_gateway(inner_port)
+        self._routes, self._namespaces = Reflector(cluster, ROUTE), Reflector(cluster, NAMESPACE)
         self._changed = asyncio.Event()
+        self._gone: set[str] = set()
         self._routes.on_change(lambda _: self._changed.set())
-        self._written = ""
+        self._namespaces.on_change(self._follow_namespace)
+        folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
+        # By namespace; those that pods of an earlier process see have a text that is not known.
+        self._written = dict.fromkeys((path.name for path in folder.iterdir()), "")
+
+    def file_of(self, namespace: str) -> str:
+        """The path of the file for pods of a namespace.
+
+        A missing one is made; "" if that fails.
+        """
+        if namespace not in self._written:
+            self._written[namespace] = ""
+            try:
+                self.write([namespace])
+            except OSError as error:
+                _log.warning("hosts.failed", extra={"error": str(error)})
+                del self._written[namespace]
+                return ""
+        return str(self._folder / namespace)
 
     async def run(self) -> None:
-        """Keep the file up to date until cancelled."""
+        """Keep the files up to date until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._routes.run(), name="hosts")
+            for one in (self._routes, self._namespaces):
+                group.create_task(one.run(), name="hosts")
+                # Before, names would go that are only not known yet.
+                await one.synced.wait()
+            self._gone |= self._written.keys() - self._known_namespaces()
             while True:
-                await self._changed.wait()
                 self._changed.clear()
                 try:
-                    self.write()
+                    self.write(self._written)
+                    self._remove_gone()
                 except OSError as error:
                     _log.warning("hosts.failed", extra={"error": str(error)})
                 await asyncio.sleep(_PAUSE_S)
+                await self._changed.wait()
 
-    def write(self) -> None:
-        """Write the file if its content has changed. Raises ``OSError``."""
-        settings, routes = self._settings(), self._routes.cache
+    def write(self, namespaces: Iterable[str]) -> None:
+        """Write the files of namespaces whose content has changed. Raises ``OSError``."""
+        routes = self._routes.cache
         machines = _MACHINES.read_text(errors="replace") if _MACHINES.exists() else ""
-        text = hosts_text(machines, (names_of(routes[key], settings) for key in sorted(routes)))
-        if text == self._written:
-            return
-        content = text.encode()
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _READABLE)
-        try:
-            # Pods have other users, whatever the umask.
-            os.fchmod(descriptor, _READABLE)
-            # A reader finds the old content or the new one: nothing is empty in between.
-            os.pwrite(descriptor, content, 0)
-            os.ftruncate(descriptor, len(content))
-        finally:
-            os.close(descriptor)
-        self._written = text
+        everywhere, own = entries_of((routes[key] for key in sorted(routes)), self._settings(), gateway=self._gateway)
+        for namespace in namespaces:
+            lines = [machines.rstrip("\n"), "# services", *everywhere, *own.get(namespace, ()), ""]
+            text = "\n".join(lines)
+            if text != self._written[namespace]:
+                _write_in_place(self._folder / namespace, text.encode())
+                self._written[namespace] = text
+
+    def _follow_namespace(self, change: CacheChange) -> None:
+        if change.type is EventType.DELETED:
+            self._gone.add(change.key[1])
+            self._changed.set()
+
+    def _known_namespaces(self) -> set[str]:
+        return {name for _, name in self._namespaces.cache}
+
+    def _remove_gone(self) -> None:
+        """Remove the files of namespaces that are gone, and with them their pods."""
+        for namespace in self._gone - self._known_namespaces():
+            self._written.pop(namespace, None)
+            (self._folder / namespace).unlink(missing_ok=True)
+        self._gone.clear()
+
+
+def _write_in_place(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _READABLE)
+    try:
+        # Pods have other users, whatever the umask.
+        os.fchmod(descriptor, _READABLE)
+        # A reader finds the old content or the new one: nothing is empty in between.
+        os.pwrite(descriptor, content, 0)
+        os.ftruncate(descriptor, len(content))
+    finally:
+        os.close(descriptor)
 
 
 class ServiceHosts:

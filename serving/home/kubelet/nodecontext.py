@@ -31,7 +31,7 @@ def gone_log_limits(settings: ControllerSettings) -> GoneLogLimits:
 class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     """Shared by all pods on this node: store, runtime, folders, address for statistics, and cluster key.
 
-    ``hosts`` is the hosts file of pods, with the names of services. ``name`` is the node's name. ``reported_network``
+    ``hosts_of`` returns the hosts file of a namespace's pods, with the names of services, or "" for the machine's. ``name`` is the node's name. ``reported_network``
     replaces the "127." of a pod's address in its status, for servers that refuse loopback addresses; activators undo it
     (``pod_address_override``). ``containers`` runs images, None if this machine cannot. ``cgroups`` are for the limits of
     processes. ``pacer`` bounds how many pods start at once. ``virtual`` are the virtual nodes of this machine, None if it
@@ -49,7 +49,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: Path
     stats_url: str
     key: bytes
-    hosts: Path | None = None
+    hosts_of: Callable[[str], str] = lambda _: ""
     name: str = "local"
     reported_network: str = "127."
     containers: ContainerHost | None = None

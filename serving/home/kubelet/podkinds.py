@@ -89,7 +89,7 @@ class ProcessPod:
 
     def __init__(self, setup: PodSetup) -> None:
         self.setup = setup
-        self.network, self.resolver, self.hosts = "", "", str(setup.node.hosts or "")
+        self.network, self.resolver, self.hosts = "", "", setup.hosts
         self.port = setup.location.port
         """The port of the app."""
         self.tcp_ports = setup.tcp_ports
@@ -362,7 +362,9 @@ async def choose_kind(
                 images[name] = await host.images.ensure(
                     container.get("image", ""), policy=policy, key=key, credentials=credentials
                 )
-            sandbox = PodSandbox(host, pod, images, pod_id=setup.pod_id, location=setup.location, folder=setup.folder)
+            sandbox = PodSandbox(
+                host, pod, images, pod_id=setup.pod_id, location=setup.location, folder=setup.folder, hosts=setup.hosts
+            )
             await sandbox.prepare()
         except ImageUnavailable as error:
             if names_commands(pod) and IMAGES_ONLY_ANNOTATION not in annotations_of(pod):
@@ -383,10 +385,7 @@ async def choose_kind(
 
 
 async def _credentials(setup: PodSetup, warn: Callable[[str, str], Awaitable[None]]) -> bytes:
-    """Collect registry credentials from the pod's imagePullSecrets.
-
-    A Secret without credentials is reported as an event; the pull is tried anyway.
-    """
+    """Collect registry credentials from the pod's imagePullSecrets. An Event reports a Secret without credentials."""
     found = []
     for name in dict.fromkeys(one.get("name", "") for one in setup.manifest["spec"].get("imagePullSecrets") or ()):
         try:

@@ -131,6 +131,11 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         """The folder of the pod."""
         return self.node.folder_of(self.manifest, self.pod_id)
 
+    @property
+    def hosts(self) -> str:
+        """The hosts file that the pod sees, "" for the machine's."""
+        return self.node.hosts_of(namespace_of(self.manifest))
+
     async def read_revision(self) -> Object:
         """The pod's revision; {} if it was deleted."""
         name = labels_of(self.manifest).get(REVISION_LABEL, "")

@@ -90,7 +90,7 @@ def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = 
     if plan["has_own_pids"]:
         layer("pid", _check_pids)
     layer("memory", lambda: _written("/proc/self/oom_score_adj", _OOM_SCORE))
-    is_hidden = not hidden or layer("mounts", _own_mounts)
+    is_hidden = not hidden or layer("mounts", own_mounts)
     if user and is_hidden:
         for path in plan["owned"]:
             layer("owner", functools.partial(_give, path, user))
@@ -135,8 +135,8 @@ def _check_pids() -> None:
         raise OSError(1, "no pid namespace", "clone")
 
 
-def _own_mounts() -> None:
-    """Give this process its own mounts, where necessary in a user namespace."""
+def own_mounts() -> None:
+    """Give this process its own mounts, where necessary in a user namespace with the same user. Raises ``OSError``."""
     if _LIBC.unshare(_CLONE_NEWNS) != 0:
         user, group = os.geteuid(), os.getegid()
         _checked(_LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")

@@ -34,8 +34,7 @@ from collections.abc import Callable
 from typing import Any
 
 _PR_SET_NAME, _PR_SET_PDEATHSIG = 15, 1
-_CLONE_NEWNS, _CLONE_NEWUTS = 0x00020000, 0x04000000
-_MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
+_CLONE_NEWUTS, _MS_BIND = 0x04000000, 4096
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _START_TIME_FIELD = 19
 _PIECE_BYTES = 65536
@@ -76,8 +75,9 @@ def main(descriptor: int) -> None:
     try:
         line, _ = _received(control)
         first = json.loads(line)
-        confine = runpy.run_path(first["confine"])["confine"]
-        _take_names(first["hostname"].encode(), first["hosts"].encode())
+        isolation = runpy.run_path(first["confine"])
+        confine = isolation["confine"]
+        _take_names(first["hostname"].encode(), first["hosts"].encode(), isolation["own_mounts"])
         _confined(first, confine)
         # A new user namespace, or another user, takes that signal away. A pod sets it when its first parent is gone.
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -306,13 +306,14 @@ def _become(order: dict[str, Any], pipe: socket.socket, middle: int, *, log: int
     pipe.sendall(record.encode())
 
 
-def _take_names(hostname: bytes, hosts: bytes) -> None:
-    """Use the pod's hostname and hosts file, as root; otherwise the hosts file stays the machine's."""
+def _take_names(hostname: bytes, hosts: bytes, own_mounts: Callable[[], None]) -> None:
+    """Use the pod's hostname, as root, and its hosts file, where the kernel allows this user its own mounts."""
     if os.geteuid() == 0 and _LIBC.unshare(_CLONE_NEWUTS) == 0:
         _LIBC.sethostname(hostname, len(hostname))
-    if os.geteuid() == 0 and hosts and _LIBC.unshare(_CLONE_NEWNS) == 0:
-        _LIBC.mount(b"none", b"/", b"none", ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None)
-        _LIBC.mount(hosts, b"/etc/hosts", b"none", ctypes.c_ulong(_MS_BIND), None)
+    if hosts:
+        with contextlib.suppress(OSError):
+            own_mounts()
+            _LIBC.mount(hosts, b"/etc/hosts", b"none", ctypes.c_ulong(_MS_BIND), None)
 
 
 def _run(arguments: list[str]) -> None:

@@ -11,6 +11,7 @@ from serving.model.routehosts import (
     hosts_of,
     inner_host,
     is_cluster_local,
+    machine_gateway,
     named_address,
     named_network,
 )
@@ -88,3 +89,12 @@ def test_namespaces_have_addresses_in_the_network_of_their_gateway() -> None:
     found = {named_address("10.138.7.9", f"team-{number}") for number in range(2_000)}
     # Each of them is a host of the network, and none is its broadcast address.
     assert found == {f"10.147.9.{last}" for last in range(1, 255)}
+
+
+def test_pods_in_the_network_of_their_machine_have_loopback_addresses_of_their_own() -> None:
+    assert machine_gateway(8081) == "127.0.31.145"
+    assert named_network(machine_gateway(8081)) == "127.171.145"
+    # Above the addresses of pods, 127.64 to 127.66, also for the highest port.
+    assert {named_network(machine_gateway(port)).split(".")[1] for port in range(1, 65536)} == set(
+        map(str, range(140, 256))
+    )

@@ -4,7 +4,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from serving.cli.client.shortnames import UNRESOLVED
 from serving.cli.main import main
+from serving.cli.services import convert
 from serving.cluster.kinds import SCALING_POLICY
 from serving.home.admission.admission import admit
 
@@ -143,3 +145,12 @@ def test_cron_triggers_of_keda_are_schedules_that_the_api_takes(tmp_path: Path) 
 def test_a_cron_trigger_that_is_not_whole_is_named(tmp_path: Path, changed: dict[str, object], said: str) -> None:
     _, done = converted(tmp_path, with_cron(**changed), code=2)
     assert said in done.stderr
+
+
+def test_a_machine_that_cannot_resolve_short_names_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "services: {api: {image: a, expose: [80]}}"
+    monkeypatch.setattr(convert, "can_mount", lambda: False)
+    assert f"note: {UNRESOLVED}; this concerns http://api:80/" in converted(tmp_path, text)[1].stderr
+    monkeypatch.setattr(convert, "can_mount", lambda: True)
+    monkeypatch.setattr(convert, "privileged_problem", lambda port: f"port {port} needs root")
+    assert "note: http://api:80/: port 80 needs root" in converted(tmp_path, text)[1].stderr

@@ -2,11 +2,13 @@ import asyncio
 import os
 from pathlib import Path
 
-from serving.cluster.kinds import ROUTE
-from serving.home.controllers.addresses import HostsFile, ServiceHosts, hosts_text, names_of
+from serving.cluster.kinds import NAMESPACE, ROUTE
+from serving.home.controllers.addresses import HostsFiles, ServiceHosts, entries_of, names_of
+from serving.home.controllers.garbage import collect_garbage
 from serving.home.store.memory import MemoryCluster
-from serving.model.knative import NAMED_PORT_ANNOTATION
+from serving.model.knative import NAMED_PORT_ANNOTATION, VISIBILITY_LABEL
 from serving.model.objects import Object
+from serving.model.routehosts import machine_gateway, named_address
 from serving.settings.controller import ControllerSettings
 from tests.eventually import until
 
@@ -22,41 +24,99 @@ def route(name: str = "hello", **fields: object) -> Object:
     }
 
 
+def named(name: str = "api", namespace: str = "default") -> Object:
+    found = route(name)
+    found["metadata"] |= {"namespace": namespace, "annotations": {NAMED_PORT_ANNOTATION: "8080"}}
+    return found
+
+
 def test_a_route_has_its_public_host_and_three_cluster_local_ones() -> None:
-    public = f"hello.default.{SETTINGS.domain}"
     inner = ["hello.default.svc.cluster.local", "hello.default.svc", "hello.default"]
-    assert names_of(route(), SETTINGS) == [public, *inner]
+    assert names_of(route(), SETTINGS) == {"shown": [f"hello.default.{SETTINGS.domain}"], "inner": inner}
 
 
 def test_tags_have_hosts_too() -> None:
-    assert "blue-hello.default.svc.cluster.local" in names_of(route(tag="blue"), SETTINGS)
+    assert "blue-hello.default.svc.cluster.local" in names_of(route(tag="blue"), SETTINGS)["inner"]
 
 
-def test_the_machines_own_entries_come_first() -> None:
-    text = hosts_text("127.0.0.1 localhost\n", [["a.b", "a"], ["c"]])
-    assert text == "127.0.0.1 localhost\n# services\n127.0.0.1 a.b a\n127.0.0.1 c\n"
+def test_a_named_port_gives_a_short_name_in_its_own_namespace_and_each_name_one_address() -> None:
+    gateway = machine_gateway(8081)
+    everywhere, own = entries_of([route(), named(), named("api", "shop")], SETTINGS, gateway=gateway)
+    here, there = named_address(gateway, "default"), named_address(gateway, "shop")
+    assert own == {"default": [f"{here} api"], "shop": [f"{there} api"]}
+    assert everywhere == [
+        "127.0.0.1 hello.default.localhost hello.default.svc.cluster.local hello.default.svc hello.default",
+        "127.0.0.1 api.default.localhost",
+        f"{here} api.default.svc.cluster.local api.default.svc api.default",
+        "127.0.0.1 api.shop.localhost",
+        f"{there} api.shop.svc.cluster.local api.shop.svc api.shop",
+    ]
 
 
-async def test_the_file_follows_routes_and_stays_the_same_file(tmp_path: Path) -> None:
-    path, cluster = tmp_path / "hosts", MemoryCluster()
-    hosts = HostsFile(cluster, path, lambda: SETTINGS)
+def test_a_cluster_local_service_has_no_public_name() -> None:
+    inner = named()
+    inner["metadata"]["labels"] = {VISIBILITY_LABEL: "cluster-local"}
+    gateway = machine_gateway(8081)
+    everywhere, _ = entries_of([inner], SETTINGS, gateway=gateway)
+    address = named_address(gateway, "default")
+    assert everywhere == [f"{address} api.default.svc.cluster.local api.default.svc api.default"]
+
+
+def state_of(path: Path) -> tuple[str, int, int]:
+    """The text, the mode and the number of a file."""
+    found = path.stat()
+    return path.read_text(), found.st_mode & 0o777, found.st_ino
+
+
+async def test_the_files_follow_routes_and_stay_the_same_files(tmp_path: Path) -> None:
+    folder, cluster = tmp_path / "names", MemoryCluster()
+    hosts = HostsFiles(cluster, folder, lambda: SETTINGS, inner_port=8081)
     mask = os.umask(0o077)
     try:
-        hosts.write()
+        path, other = Path(hosts.file_of("default")), Path(hosts.file_of("kube-system"))
     finally:
         os.umask(mask)
-    # Pods read it, which have other users.
-    assert path.stat().st_mode & 0o777 == 0o644
-    number = path.stat().st_ino
+    # Pods read it, which have other users; the machine's own entries come first.
+    text, mode, number = state_of(path)
+    assert mode == 0o644
+    assert text.startswith(state_of(Path("/etc/hosts"))[0].rstrip("\n"))
     running = asyncio.create_task(hosts.run())
-    await cluster.create(ROUTE, route())
-    await until(lambda: "hello.default.svc" in path.read_text())
-    await cluster.delete(ROUTE, "default", "hello")
-    await until(lambda: "hello.default.svc" not in path.read_text())
+    await cluster.create(ROUTE, named())
+    await until(lambda: path.read_text().endswith(" api\n"))
+    await until(lambda: other.read_text().endswith(" api.default\n"))
+    await cluster.delete(ROUTE, "default", "api")
+    await until(lambda: "api.default.svc" not in path.read_text())
     running.cancel()
     # A mount in a pod shows this file, whatever has its name later.
-    assert path.stat().st_ino == number
+    assert state_of(path)[2] == number
     await cluster.close()
+
+
+async def test_names_stay_over_a_restart_and_go_with_their_namespace(tmp_path: Path) -> None:
+    folder, cluster = tmp_path / "names", MemoryCluster()
+    folder.mkdir()
+    for namespace in ("default", "gone"):
+        (folder / namespace).write_text("127.0.0.1 kept\n")
+    hosts = HostsFiles(cluster, folder, lambda: SETTINGS, inner_port=8081)
+    # Until all routes are known, pods of an earlier process find what they found.
+    assert state_of(Path(hosts.file_of("default")))[0] == "127.0.0.1 kept\n"
+    running = asyncio.create_task(hosts.run())
+    await until(lambda: "kept" not in (folder / "default").read_text())
+    await until(lambda: not (folder / "gone").exists())
+    await cluster.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+    path = Path(hosts.file_of("shop"))
+    collecting = asyncio.create_task(collect_garbage(cluster))
+    await cluster.delete(NAMESPACE, "", "shop")
+    await until(lambda: not path.exists())
+    collecting.cancel()
+    running.cancel()
+    await cluster.close()
+
+
+def test_without_a_file_of_their_own_pods_have_the_machines(tmp_path: Path) -> None:
+    hosts = HostsFiles(MemoryCluster(), tmp_path / "names", lambda: SETTINGS, inner_port=8081)
+    (tmp_path / "names").rmdir()
+    assert hosts.file_of("default") == ""
 
 
 async def test_services_with_a_named_port_are_known_by_their_inner_hosts() -> None:

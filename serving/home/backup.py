@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from serving.aio.inputfile import open_input
 from serving.home.state import SECRET_FILES, StateFolder
 from serving.home.store.migrations import SQLITE_DAMAGE, check_reader, copy_of
 from serving.model.errors import UNREADABLE, JournalDamaged, ServingError
@@ -111,7 +112,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 def read_manifest(file: Path) -> BackupManifest:
     """Read the manifest of an archive. Raises ``BadBackup``."""
     try:
-        with tarfile.open(file, "r:gz") as archive:
+        with open_input(file) as source, tarfile.open(fileobj=source, mode="r:gz") as archive:
             first = archive.next()
             content = archive.extractfile(first) if first is not None and first.name == _MANIFEST else None
             if content is None:
@@ -120,7 +121,8 @@ def read_manifest(file: Path) -> BackupManifest:
     except FileNotFoundError as error:
         raise BadBackup(f"{file}: there is no such file") from error
     except (*_BROKEN, *UNREADABLE) as error:
-        raise BadBackup(f"{file} is no backup of serving: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise BadBackup(f"{file} is no backup of serving: {reason}") from error
     if manifest.format > FORMAT:
         raise BadBackup(
             f"{file} has format {manifest.format}, written by serving {manifest.version}; this program knows up to {FORMAT}: "

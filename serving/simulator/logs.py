@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from serving.aio.inputfile import open_input
 from serving.model.errors import UNREADABLE, Problem, SettingsError
 from serving.scaling.scaler.decision_history import DecisionRecord
 from serving.simulator.results import DurationModel, Quantiles
@@ -122,7 +123,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         for file in files:
             if path.is_dir() and not any(part in (".log", ".jsonl") for part in file.suffixes):
                 continue
-            with file.open("rb") as opened:
+            with open_input(file) as opened:
                 yield from opened
     except OSError as error:
         raise SettingsError(

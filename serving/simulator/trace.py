@@ -10,6 +10,7 @@ import collections
 import csv
 import enum
 import gzip
+import io
 import lzma
 import math
 import random
@@ -21,6 +22,7 @@ from typing import TextIO
 
 import msgspec
 
+from serving.aio.inputfile import open_input
 from serving.model.errors import InvalidValue, Problem, SettingsError
 
 _MINUTE_S = 60.0
@@ -129,11 +131,14 @@ def read_trace(
 
 
 def _opened(path: Path) -> TextIO:
+    file = open_input(path)
+    if path.suffix not in {".xz", ".gz"}:
+        return io.TextIOWrapper(file, encoding="utf-8", newline="")
+    # These open it themselves, and close what they have opened.
+    file.close()
     if path.suffix == ".xz":
         return lzma.open(path, "rt", encoding="utf-8", newline="")
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")
+    return gzip.open(path, "rt", encoding="utf-8", newline="")
 
 
 def _wrong(path: Path, line: int, text: str, *, expected: str) -> SettingsError:

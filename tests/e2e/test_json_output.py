@@ -47,6 +47,7 @@ STEPS = {
     "image list": (),
     "volume create": ("data",),
     "volume list": (),
+    "token create": ("ann", "--role", "view"),
     "token list": (),
     "nodegroups get": (),
     "nodegroups describe": ("group",),
@@ -93,6 +94,8 @@ def test_commands_print_json_alone(serving: Stage) -> None:
     assert STEPS.keys() | ALONE.keys() == with_json()
     done = {name: serving(*name.split(), *words, "-o", "json") for name, words in STEPS.items()}
     done |= {name: CliRunner().invoke(main, [*name.split(), *words, "-o", "json"]) for name, words in ALONE.items()}
+    done["nodegroups"] = serving("nodegroups", "-o", "json")
+    assert json.loads(done["nodegroups"].stdout) == json.loads(done["nodegroups get"].stdout) != []
     for name, result in done.items():
         assert result.exit_code == 0, (name, result.output)
         assert is_json(result.stdout), (name, result.stdout)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from serving.aio.inputfile import read_input_text
 from serving.cluster.localserver import CLUSTER_EXTRA, LocalServer, local_server
 from serving.model.errors import Problem, SettingsError, Unavailable
 
@@ -38,10 +39,10 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
 def connect(path: Path, context: str | None = None) -> "ApiConnection":
     """A connection for a kubeconfig, not opened yet. Raises ``SettingsError``."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
-        problem = Problem(where=str(path), what=f"not readable: {reason}", expected=_KUBECONFIG_EXPECTED)
+        text = read_input_text(path)
+    except OSError as error:
+        what = f"not readable: {error.strerror}"
+        problem = Problem(where=str(path), what=what, expected=_KUBECONFIG_EXPECTED)
         raise SettingsError([problem]) from error
     server = local_server(text)
     if server is not None and context in (None, server.context):

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from serving.aio.inputfile import open_input
 from serving.cli.client.api import fail
 from serving.model.errors import InvalidValue
 from serving.scaling.scaler.decision_history import DecisionRecord
@@ -111,7 +112,7 @@ def _print_record(count: int, revision_count: int, different: list[_Difference])
 
 def _read(files: tuple[Path, ...]) -> Iterator[DecisionRecord]:
     for path in files:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             for number, line in enumerate(file, 1):
                 try:
                     yield read_record(line)

@@ -2,6 +2,7 @@
 
 import array
 import csv
+import io
 import math
 import os
 import random
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from serving.aio.inputfile import open_input
 from serving.cli.decisions.simulatenodes import node_options, node_plan_of
 from serving.cli.decisions.simulatetrace import PolicyRunner
 from serving.model.errors import InvalidValue, Problem, SettingsError
@@ -297,7 +299,7 @@ def _nodes(options: Mapping[str, Any]) -> NodePlan | None:
 
 def _read_quantiles(path: Path, option: str) -> DurationModel:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with io.TextIOWrapper(open_input(path), encoding="utf-8", newline="") as file:
             rows = list(csv.reader(file))
     except (OSError, UnicodeDecodeError) as error:
         raise _refused(option, f"{path}: {error}", _DURATION_FORMS) from error

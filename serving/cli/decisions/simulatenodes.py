@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from serving.aio.inputfile import read_input_text
 from serving.cli.nodes.nodeflags import AmountFlags
 from serving.model.errors import Problem, SettingsError
 from serving.model.quantity import parse_bytes, parse_duration_s, parse_millicores
@@ -100,7 +101,7 @@ def node_plan_of(options: Mapping[str, Any]) -> NodePlan | None:
 def _group_of(path: Path | None) -> NodeGroupSettings | None:
     if path is None:
         return None
-    reading = groups_of_text(path.read_text(encoding="utf-8"), where=str(path))
+    reading = groups_of_text(read_input_text(path), where=str(path))
     problems = list(reading.problems)
     if not problems and len(reading.groups) != 1:
         problems.append(Problem(where=str(path), what=f"{len(reading.groups)} node groups", expected="one node group"))

@@ -232,18 +232,25 @@ def _clock(value: object) -> str:
     return f"{text} (unix seconds)" if text.isdecimal() else "an unknown time"
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def nodegroups(context: click.Context) -> None:
-    """Node groups: nodes that grow and shrink with pod requests."""
-    if context.invoked_subcommand is None:
-        context.invoke(_get)
+class _NodeGroupsGroup(click.Group):
+    """``nodegroups`` alone, or with options, is ``nodegroups get``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert the default command."""
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["get", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_NodeGroupsGroup)
+def nodegroups() -> None:
+    """Node groups: nodes that grow and shrink with pod requests. Alone it is `get`."""
 
 
 @nodegroups.command("get")
 @_output_option
 @api_options
-def _get(*, api: ApiClient, output: str = "text") -> None:
+def _get(*, api: ApiClient, output: str) -> None:
     """All node groups: nodes by state, target, utilisation, the rule of the last pass."""
     if output == "json":
         click.echo(json.dumps(items_of(api, NODE_GROUP), indent=2))

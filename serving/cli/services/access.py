@@ -5,6 +5,7 @@ import json
 import re
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +18,9 @@ from serving.home.state import StateFolder
 from serving.home.state import kubeconfig as written
 from serving.model.errors import InvalidValue
 from serving.model.knative import ACCESS_TOKEN_LABEL
+
+if TYPE_CHECKING:
+    from serving.model.grants import Grant
 
 _LIFE = re.compile(r"([1-9][0-9]{0,4})([dhm])")
 _UNITS_S = {"d": 86_400, "h": 3_600, "m": 60}
@@ -51,8 +55,18 @@ class _LifeParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer
 )
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="It holds in all namespaces.")
 @click.option("--for", "life_s", type=_LifeParam(), default="30d", show_default=True, help="How long it is valid.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
-def create(*, api: ApiClient, name: str, role: str, namespaces: tuple[str, ...], everywhere: bool, life_s: int) -> None:
+def create(  # noqa: PLR0913 - the options of the command
+    *,
+    api: ApiClient,
+    name: str,
+    role: str,
+    namespaces: tuple[str, ...],
+    everywhere: bool,
+    life_s: int,
+    output: str,
+) -> None:
     """Make a token for the API of this machine, and print it: it is shown this once.
 
     `view` reads all but Secrets; `deploy` also writes services and what they need, and enters pods of images; `admin` may do all
@@ -67,7 +81,8 @@ def create(*, api: ApiClient, name: str, role: str, namespaces: tuple[str, ...],
     chosen = None if everywhere else frozenset(namespaces or (api.namespace,))
     try:
         grant = Grant(user=name, role=Role(role), namespaces=chosen)
-        text, secret = new_token(grant, until_s=time.time() + life_s)
+        until_s = time.time() + life_s
+        text, secret = new_token(grant, until_s=until_s)
     except InvalidValue as error:
         fail_usage(str(error))
     status, response = api.call("POST", path_of(SECRET, system_namespace()), secret)
@@ -77,7 +92,18 @@ def create(*, api: ApiClient, name: str, role: str, namespaces: tuple[str, ...],
         fail(str(response.get("message", status)))
     where = "all namespaces" if chosen is None else ", ".join(sorted(chosen))
     print_aside(f"token {name}: {role} in {where} for {age_text(life_s)}; it is not shown again")
-    click.echo(text)
+    shown = {**_shown(grant, until_s=until_s), "token": text}
+    click.echo(json.dumps(shown, indent=2) if output == "json" else text)
+
+
+def _shown(grant: "Grant", *, until_s: float) -> dict[str, str]:
+    """A token as it is listed, without its text."""
+    return {
+        "name": grant.user,
+        "role": str(grant.role),
+        "namespaces": "*" if grant.namespaces is None else ",".join(sorted(grant.namespaces)),
+        "expires": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(until_s)),
+    }
 
 
 @click.command("list")
@@ -96,16 +122,9 @@ def list_tokens(*, api: ApiClient, output: str) -> None:
         except ValueError as error:
             print_aside(str(error))
             continue
-        grant, left_s = token.grant, token.until_s - now_s
-        rows.append(
-            {
-                "name": grant.user,
-                "role": str(grant.role),
-                "namespaces": "*" if grant.namespaces is None else ",".join(sorted(grant.namespaces)),
-                "expires": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(token.until_s)),
-                "left": age_text(left_s) if left_s > 0 else "expired",
-            }
-        )
+        left_s = token.until_s - now_s
+        left = age_text(left_s) if left_s > 0 else "expired"
+        rows.append({**_shown(token.grant, until_s=token.until_s), "left": left})
     if output == "json":
         click.echo(json.dumps(rows, indent=2))
         return

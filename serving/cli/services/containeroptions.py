@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from serving.aio.inputfile import open_input
 from serving.cli.client.api import ApiClient, fail_usage
 from serving.cli.services.interpolation import Interpolation
 from serving.model.errors import InvalidValue, Problem, SettingsError
@@ -186,7 +187,7 @@ class _Binding(NamedTuple):
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """The variables of a file as .env, quotes removed. Raises ``SettingsError`` with each wrong line."""
+    """The variables of a file as .env, quotes removed. Raises ``OSError``, or ``SettingsError`` with each wrong line."""
     lines: dict[str, int] = {}
     values: dict[str, str] = {}
     problems: list[Problem] = []
@@ -205,7 +206,7 @@ def read_compose_env_file(path: Path, interpolation: Interpolation) -> dict[str,
     """The variables of a file as compose reads it: they are inserted, and defined in ``interpolation`` too.
 
     A name may come again, or without a value, which then is that of the environment, if it has one.
-    Raises ``SettingsError`` with each wrong line.
+    Raises ``OSError``, or ``SettingsError`` with each wrong line.
     """
     values: dict[str, str] = {}
     problems: list[Problem] = []
@@ -245,7 +246,7 @@ def _bindings(path: Path, problems: list[Problem], *, needs_value: bool) -> Iter
 
 
 def _text_of(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_input(path) as file:
         content = file.read(_ENV_FILE_MAX_BYTES + 1)
     if len(content) > _ENV_FILE_MAX_BYTES:
         expected = f"at most {_ENV_FILE_MAX_BYTES:,} bytes of variables; mount a Secret or ConfigMap as a file"

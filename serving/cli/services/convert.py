@@ -9,6 +9,7 @@ from typing import Any
 import click
 import yaml
 
+from serving.aio.inputfile import read_input_text
 from serving.cli.client.api import fail, fail_usage, state_option
 from serving.cli.client.output import Progress, print_aside
 from serving.cli.client.shortnames import UNRESOLVED, privileged_problem, short_url
@@ -320,10 +321,11 @@ def _add(found: Converted, part: Converted) -> None:
 
 def _documents(file: str) -> list[dict[str, Any]]:
     try:
-        text = sys.stdin.read() if file == _STDIN else Path(file).read_text(encoding="utf-8")
+        text = sys.stdin.read() if file == _STDIN else read_input_text(Path(file))
         check_depth(text)
         found = list(yaml.load_all(text, Loader=ManifestLoader))
     except (OSError, UnicodeDecodeError) as error:
+        # Standard input is read as text.
         fail_usage(f"{file}: {error.strerror if isinstance(error, OSError) else 'not a text file'}")
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""

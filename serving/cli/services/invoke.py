@@ -6,11 +6,13 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from serving.aio.inputfile import open_input
 from serving.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.cli.client.completion import complete_service
 from serving.cli.client.objects import condition, service_of
@@ -59,9 +61,9 @@ def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, 
 
     Exits with 1 if the status is 400 or more.
     """
+    body = _body(asked["data"])
     service = service_of(api, name)
     address = address_of(api, service, tag=asked["tag"])
-    body = _body(asked["data"])
     method = asked["method"] or ("GET" if body is None else "POST")
     headers = {"Host": address.url.partition("//")[2], **_access(api, service), **_headers(asked["headers"])}
     if body is not None and not any(key.lower() == "content-type" for key in headers):
@@ -183,7 +185,7 @@ def _body(data: str | None) -> bytes | None:
         return None if data is None else data.encode()
     if data == "@-":
         return sys.stdin.buffer.read()
-    with open(data[1:], "rb") as file:  # noqa: PTH123 - a path as a person writes it
+    with open_input(Path(data[1:])) as file:
         return file.read()
 
 

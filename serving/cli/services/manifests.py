@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from serving.aio.inputfile import read_input_text
 from serving.cluster.kinds import (
     CONFIG_MAP,
     KINDS,
@@ -95,10 +96,10 @@ def _texts(path: str, problems: list[Problem]) -> Iterator[tuple[str, str]]:
             problems.append(Problem(where=path, what="no manifest in it", expected="files *.yaml, *.yml or *.json"))
     for file in files:
         try:
-            yield str(file), file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not a text file"
-            problems.append(Problem(where=str(file), what=f"not readable: {reason}", expected="a file of YAML or JSON"))
+            yield str(file), read_input_text(file)
+        except OSError as error:
+            what = f"not readable: {error.strerror}"
+            problems.append(Problem(where=str(file), what=what, expected="a file of YAML or JSON"))
 
 
 def _documents(name: str, text: str, problems: list[Problem]) -> Iterator[tuple[str, Any]]:

@@ -16,6 +16,7 @@ import click
 import msgspec
 import yaml
 
+from serving.aio.inputfile import read_input_text
 from serving.cli.client.api import ApiClient, state_option
 from serving.cli.client.checks import holder_of
 from serving.cli.client.objects import items_of
@@ -96,7 +97,7 @@ def _reading_of(path: Path) -> list[GroupReading] | None:
     if path.is_dir():
         return None
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_input_text(path)
         documents = [one for one in yaml.load_all(text, Loader=YamlLoader) if one is not None]
     except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError):
         return None
@@ -310,9 +311,10 @@ def _read(paths: Iterable[Path]) -> tuple[list[ConfigMap], list[Problem]]:
     for path in paths:
         for file in sorted(path.glob("config-*.yaml")) if path.is_dir() else [path]:
             try:
-                text = file.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                problems.append(Problem(where=str(file), what=f"not readable: {error}", expected="a text file"))
+                text = read_input_text(file)
+            except OSError as error:
+                what = f"not readable: {error.strerror}"
+                problems.append(Problem(where=str(file), what=what, expected="a text file"))
                 continue
             if not text.strip():
                 problems.append(Problem(where=str(file), what="it is empty", expected="ConfigMaps or node groups"))

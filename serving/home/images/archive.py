@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from serving.aio.inputfile import open_input
 from serving.home.images.layers import BoundedEntry
 from serving.model.errors import UNREADABLE, InvalidValue
 
@@ -118,7 +119,7 @@ def _extract(path: Path, folder: Path) -> None:
     links: list[tuple[str, str]] = []
     total = 0
     try:
-        with tarfile.open(path, mode="r|*", tarinfo=BoundedEntry) as tar:
+        with open_input(path) as opened, tarfile.open(fileobj=opened, mode="r|*", tarinfo=BoundedEntry) as tar:
             for number, entry in enumerate(tar):
                 total += entry.size
                 if number > _MEMBERS_MAX or total > _BYTES_MAX:

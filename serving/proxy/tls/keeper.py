@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from serving.aio.clock import stamp, wall_s
+from serving.aio.inputfile import open_input
 from serving.model.errors import InvalidCertificate
 from serving.proxy.tls.certificate import Certificate, CertificateChoice, Pair, load_certificate, new_context
 from serving.proxy.tls.layer import TlsTerms
@@ -195,7 +196,7 @@ def _stamp(path: Path) -> _Stamp:
 
 
 def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with open_input(path) as file:
         text = file.read(_BYTES_MAX + 1)
     if len(text) > _BYTES_MAX:
         raise OSError(0, "it is larger than 1 MiB")

@@ -61,6 +61,8 @@ FEATURES: dict[str, tuple[int, int]] = {
     "shared options of services": (60, 0),
     "compared revisions": (420, 3),
     "daemons that share memory": (205, 1),
+    "short names of services for every pod": (145, 1),
+    "files of commands that are files": (70, 1),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

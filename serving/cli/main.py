@@ -52,6 +52,7 @@ SECTIONS: dict[str, Section] = {
         "logs": ("serving.cli.services.logs:logs", "Print the logs of a service's pods."),
         "requests": ("serving.cli.services.requests:requests", "Failed and slow requests of a service, and why."),
         "stats": ("serving.cli.services.stats:stats", "The history of a service: requests, latency, pods."),
+        "compare": ("serving.cli.services.compare:compare", "Two revisions of a service side by side."),
         "cost": ("serving.cli.services.cost:cost", "Pod-hours and memory of services, and what else they would be."),
         "exec": ("serving.cli.services.exec:execute", "Run a command in a pod of a service."),
         "invoke": ("serving.cli.services.invoke:invoke", "Send a request to a service."),

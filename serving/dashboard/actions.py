@@ -42,6 +42,7 @@ _log = logging.getLogger("dashboard")
 # A cold start may take this long; the user watches the page meanwhile.
 _WAKE_WITHIN_S = 60.0
 _COUNT_MAX = 10_000
+_UNFOLLOWED = "newer revisions get traffic when you move it"
 
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=_COUNT_MAX)]
@@ -161,7 +162,7 @@ class DashboardActions:
         targets = desired_traffic(service, AskedService(shares=asked.shares))
         await self._patch(asked, {"spec": {"traffic": targets}})
         shares = ", ".join(f"{percent} % to {one}" for one, percent in asked.shares.items() if percent)
-        return f"{asked.service}: {shares}"
+        return f"{asked.service}: {shares}{'' if asked.shares.get(LATEST) else f'; {_UNFOLLOWED}'}"
 
     async def _rollback(self, service: Object, asked: _RollbackRequest) -> str:
         revisions, before = await self._revisions(asked), shares_of(service)
@@ -174,8 +175,8 @@ class DashboardActions:
             raise ServingError(f"{name} has all traffic already")
         targets = desired_traffic(service, AskedService(shares={name: 100}))
         await self._patch(asked, {"spec": {"traffic": targets}})
-        left = ", ".join(f"{percent} % from {one}" for one, percent in before.items() if one != name)
-        return f"{asked.service}: rolled back to {name}, {left or 'all traffic'}; newer revisions get traffic when you move it"
+        left = ", ".join(f"{one} ({percent} %)" for one, percent in before.items() if one != name)
+        return f"{asked.service}: rolled back to {name} from {left or 'no revision'}; {_UNFOLLOWED}"
 
     async def _revisions(self, asked: _WakeRequest) -> list[Object]:
         """The revisions of the service, the newest first."""

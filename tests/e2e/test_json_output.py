@@ -37,6 +37,7 @@ STEPS = {
     "logs": ("app",),
     "requests": ("app",),
     "stats": ("app",),
+    "compare": ("app",),
     "cost": (),
     "why": ("app",),
     "top": ("--once",),

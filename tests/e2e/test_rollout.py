@@ -4,6 +4,7 @@ import http.client
 import json
 import sys
 import time
+import urllib.parse
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +100,38 @@ def check_history(stage: Stage) -> None:
     assert "is not before --to" in stage("stats", "hello", "--from", "5m", "--to", "1h", code=2).stderr
 
 
+def roll_back(stage: Stage) -> str:
+    """Click "Roll back" on the page, and return what it says."""
+    link, token = stage("dashboard").stdout.strip(), stage("dashboard", "--token").stdout.strip()
+    body = json.dumps({"namespace": "default", "service": "hello"}).encode()
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(link).netloc, timeout=60)
+    connection.request("POST", "/actions/rollback", body, headers)
+    said = str(json.load(connection.getresponse())["said"])
+    connection.close()
+    return said
+
+
+def check_rollback(stage: Stage, folder: Path) -> None:
+    """A click in the middle of a rollout ends it, and ``serving why`` explains it."""
+    deploy(stage, folder, 201, "errors<11%,p99<30s")
+    ends_s = time.monotonic() + _PATIENCE_S
+    # Its first step waits for responses.
+    while [one["revisionName"] for one in ready(stage)["traffic"]] != ["hello-00003", "hello-00004"]:
+        assert time.monotonic() < ends_s, ready(stage)
+        time.sleep(0.1)
+    said = roll_back(stage)
+    assert said.startswith("hello: rolled back to hello-00003 from hello-00004 (1 %); ")
+    requested(stage, until_revision="hello-00003")
+    stage("wait", "hello", "--timeout", "60s")
+    route = json.loads(stage("get", "route", "hello", "-o", "json").stdout)
+    assert "networking.internal.knative.dev/rollout" not in route["metadata"]["annotations"]
+    assert f"hello requested in the dashboard: {said}" in stage("why", "hello").stdout
+    compared = json.loads(stage("compare", "hello", "3", "4", "-o", "json").stdout)
+    assert [one["traffic_percent"] for one in compared["revisions"]] == [100, 0]
+    assert [one["name"] for one in compared["settings"]] == ["env STATUS"]
+
+
 def test_a_revision_that_fails_is_rolled_back_and_one_that_is_good_goes_through(stage: Stage, tmp_path: Path) -> None:
     deploy(stage, tmp_path, 200, "errors<5%,p99<30s")
     stage("wait", "hello", "--timeout", "60s")
@@ -114,3 +147,4 @@ def test_a_revision_that_fails_is_rolled_back_and_one_that_is_good_goes_through(
     requested(stage, until_revision="hello-00003")
     assert ready(stage)["status"] in {"True", "Unknown"}
     check_history(stage)
+    check_rollback(stage, tmp_path)

@@ -48,6 +48,11 @@ class Browser:
         self._cdp("Network.enable")
         self._cdp("Network.setBlockedURLs", urls=patterns)
 
+    def send(self, headers: dict[str, str]) -> None:
+        """Send these headers with each request from now on, as a proxy in front of the page does."""
+        self._cdp("Network.enable")
+        self._cdp("Network.setExtraHTTPHeaders", headers=headers)
+
     def run(self, script: str, *arguments: object) -> Any:  # noqa: ANN401 - JSON of the page
         """The result of a script; ``arguments[0]`` is its first argument."""
         return _call("POST", f"{self._url}/execute/sync", {"script": script, "args": list(arguments)})

@@ -31,7 +31,11 @@ async def test_scale_sets_the_bounds_and_leaves_an_event() -> None:
 async def test_traffic_moves_between_revisions_that_there_are() -> None:
     async with staged() as stage:
         status, response = await stage.act("traffic", shares={"hello-00001": 30, "hello-00002": 70})
-        assert (status, response["said"]) == (200, "hello: 30 % to hello-00001, 70 % to hello-00002")
+        said = "hello: 30 % to hello-00001, 70 % to hello-00002; newer revisions get traffic when you move it"
+        assert (status, response["said"]) == (200, said)
+        status, response = await stage.act("traffic", shares={"hello-00001": 30, "@latest": 70})
+        assert (status, response["said"]) == (200, "hello: 30 % to hello-00001, 70 % to @latest")
+        assert (await stage.act("traffic", shares={"hello-00001": 30, "hello-00002": 70}))[0] == 200
         traffic = (await stage.service())["spec"]["traffic"]
         assert [(one["revisionName"], one["percent"]) for one in traffic] == [("hello-00001", 30), ("hello-00002", 70)]
         assert "is 60 % together" in (await stage.act("traffic", shares={"hello-00001": 60}))[1]["error"]
@@ -51,7 +55,7 @@ async def test_a_rollback_goes_to_the_revision_before_the_newest_with_traffic_an
         await stage.cluster.patch(SERVING_SERVICE, "default", "hello", patch={"spec": {"traffic": [tagged]}})
         status, response = await stage.act("rollback")
         assert status == 200
-        said = "hello: rolled back to hello-00001, 40 % from hello-00002; newer revisions get traffic when you move it"
+        said = "hello: rolled back to hello-00001 from hello-00002 (40 %); newer revisions get traffic when you move it"
         assert response["said"] == said
         assert (await stage.service())["spec"]["traffic"] == [
             {"revisionName": "hello-00001", "latestRevision": False, "percent": 100},

@@ -1,5 +1,7 @@
 """Two revisions side by side, by HTTP and in a browser."""
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,19 @@ from serving.aio.clock import wall_s
 from serving.cluster.kinds import REVISION
 from serving.dashboard.archive import Archive, history_steps
 from serving.dashboard.board import COLUMNS
-from tests.integration.dashboard_stage import API, DashboardStage, staged
+from serving.dashboard.viewers import PROXY_SECRET_HEADER
+from tests.integration.browser import Browser, browser
+from tests.integration.dashboard_stage import API, TOKEN, DashboardStage, staged
 
+SECRET = "p" * 43
 OLD, NEW = "hello-00001", "hello-00002"
 RATE = 10.0
+_TEXT = "return document.querySelector(arguments[0]).textContent"
+_ROW = "return [...document.querySelectorAll('#compare-rows tr')].find((one) => one.firstChild.textContent === arguments[0])?.textContent"
+_MOVES = "return [...document.querySelectorAll('#compare-act button')].map((one) => one.textContent)"
+_PRESS = "[...document.querySelectorAll('#compare-act button')].find((one) => one.textContent === arguments[0]).click()"
+_TYPE = "const field = document.getElementById('token'); field.value = arguments[0]; field.dispatchEvent(new Event('input'))"
+_CHOOSE = "const one = document.getElementById(arguments[0]); one.value = arguments[1]; one.dispatchEvent(new Event('change'))"
 
 
 def fill(path: Path, *, minutes: int = 20) -> None:
@@ -101,3 +112,141 @@ async def test_what_cannot_be_compared_says_why(query: str, status: int, error: 
     async with staged() as stage:
         found, text = await compare(stage, query)
         assert (found, text.startswith(error)) == (status, True), text
+
+
+# In a browser.
+
+
+async def seen(
+    stage: DashboardStage,
+    capture: Callable[[Browser], None],
+    *,
+    at: str = f"#default/{NEW}",
+    dark: bool = False,
+    width: int = 1400,
+) -> None:
+    def opened() -> None:
+        with browser() as window:
+            window.capture(dark=dark, width=width, height=900)
+            window.open(f"{stage.url}/{at}")
+            capture(window)
+            assert window.run("return document.documentElement.scrollWidth") <= width
+            assert window.violations() == []
+
+    await asyncio.to_thread(opened)
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (390, True)])
+async def test_a_rollout_shows_both_revisions_by_itself(tmp_path: Path, width: int, *, dark: bool) -> None:
+    fill(tmp_path / "history.db")
+
+    def capture(window: Browser) -> None:
+        window.until("return document.getElementById('compare-rows').checkVisibility()")
+        window.until(f"{_ROW}?.includes(' times')", "p95")
+        assert window.run(_TEXT, "#compare-title") == f"Compare {OLD} and {NEW}: both have traffic"
+        note = window.run(_TEXT, "#compare-note")
+        assert note.startswith(f"{NEW} fails 10 % of its requests, {OLD} 0 %; it is slower: p95 ")
+        assert window.run(_ROW, "Traffic now") == "Traffic now90 %10 %"
+        assert window.run(_ROW, "5xx").endswith("+10 points")
+        assert window.run(_TEXT, "#compare-same") == "No setting differs."
+        # Without a token nothing can be moved.
+        assert window.run(_MOVES) == []
+        assert window.run("return document.getElementById('compare-token').checkVisibility()")
+
+    async with staged(history_file=str(tmp_path / "history.db")) as stage:
+        await stage.split(_1=90, _2=10)
+        await seen(stage, capture, dark=dark, width=width)
+
+
+async def test_any_two_revisions_are_chosen_and_stay_in_the_address() -> None:
+    def capture(window: Browser) -> None:
+        window.until("return document.getElementById('compare').checkVisibility()")
+        assert not window.run("return document.getElementById('compare').open")
+        window.run("document.querySelector('#compare summary').click()")
+        window.until("return document.getElementById('compare-note').textContent.includes('no requests')")
+        assert window.run("return location.search") == f"?compare={OLD}%2C{NEW}"
+        window.run(_CHOOSE, "compare-new", "hello-00003")
+        window.until("return document.getElementById('compare-set').textContent.includes('env API_KEY')")
+        address = window.run("return location.href")
+        assert address.endswith(f"?compare={OLD}%2Chello-00003#default/{NEW}")
+        # Whoever opens that address sees the same.
+        window.open("about:blank")
+        window.open(address)
+        window.until("return document.getElementById('compare-set')?.textContent.includes('env API_KEY')")
+        assert "zq-secret" not in window.run("return document.documentElement.outerHTML")
+        window.run("document.querySelector('#compare summary').click()")
+        window.until("return location.search === ''")
+
+    async with staged() as stage:
+        await give_settings(stage)
+        await seen(stage, capture)
+
+
+async def test_one_click_rolls_back_and_another_moves_traffic() -> None:
+    def capture(window: Browser) -> None:
+        window.until("return document.getElementById('compare-rows').checkVisibility()")
+        window.run(_TYPE, TOKEN)
+        steps = [f"{step} % to {NEW}" for step in (10, 50, 100)]
+        window.until(f"return {_MOVES.removeprefix('return ')}.length === 5")
+        assert window.run(_MOVES) == [f"Roll back to {OLD}", *steps, "Follow the latest ready revision"]
+        window.run(_PRESS, steps[0])
+        said = "return document.getElementById('compare-done').textContent.includes(arguments[0])"
+        window.until(said, f"hello: 10 % to {NEW}, 90 % to {OLD}")
+        window.run(_PRESS, f"Roll back to {OLD}")
+        window.until(said, f"hello: rolled back to {OLD} from ")
+        assert window.run("return document.getElementById('compare-done').className") == "good"
+
+    async with staged() as stage:
+        await stage.ready(OLD, NEW)
+        await stage.split(_1=30, _2=70)
+        await seen(stage, capture)
+        assert (await stage.service())["spec"]["traffic"] == [
+            {"revisionName": OLD, "latestRevision": False, "percent": 100}
+        ]
+        assert [reason for reason, _ in await stage.events()] == ["TrafficAsked", "RollbackAsked"]
+
+
+async def test_a_wrong_token_moves_nothing_and_a_service_of_one_revision_has_nothing_to_compare() -> None:
+    def refused(window: Browser) -> None:
+        window.until("return document.getElementById('compare-rows').checkVisibility()")
+        window.run(_TYPE, TOKEN[1:])
+        window.until(f"return {_MOVES.removeprefix('return ')}.length > 0")
+        window.run(_PRESS, f"Roll back to {OLD}")
+        window.until("return document.getElementById('compare-done').textContent.includes('the token is wrong')")
+
+    def alone(window: Browser) -> None:
+        window.until("return document.getElementById('facts').children.length > 0")
+        assert not window.run("return document.getElementById('compare').checkVisibility()")
+
+    async with staged() as stage:
+        await stage.ready(OLD, NEW)
+        await stage.split(_1=30, _2=70)
+        before = await stage.service()
+        await seen(stage, refused)
+        assert await stage.service() == before
+        await stage.cluster.delete(REVISION, "default", OLD)
+        await stage.split(_2=100)
+        await seen(stage, alone)
+
+
+async def test_of_a_proxys_users_only_those_who_may_act_have_buttons() -> None:
+    def opened() -> None:
+        with browser() as window:
+            for user, count in (("ann", 0), ("bob", 5)):
+                window.send({"X-Remote-User": user, PROXY_SECRET_HEADER: SECRET})
+                window.open("about:blank")
+                window.open(f"{stage.url}/#default/{NEW}")
+                window.until("return document.getElementById('compare-rows')?.checkVisibility()")
+                # The fields for a token are gone for one and the other.
+                assert not window.run("return document.getElementById('compare-token').checkVisibility()")
+                assert len(window.run(_MOVES)) == count, user
+            window.run(_PRESS, f"Roll back to {OLD}")
+            window.until("return document.getElementById('compare-done').textContent.includes('rolled back to')")
+
+    users = "ann=view:default, bob=deploy:default"
+    async with staged(proxy_users=users, proxy_secret=SECRET) as stage:
+        await stage.ready(OLD, NEW)
+        await stage.split(_1=30, _2=70)
+        await asyncio.to_thread(opened)
+        ((_, said),) = await stage.events()
+        assert said.startswith(f"requested in the dashboard by bob: hello: rolled back to {OLD} from {NEW} (70 %)")

@@ -15,6 +15,7 @@ from serving.autoscaler.io.events import EventPermit, scale_event
 from serving.cli.main import main
 from serving.cluster.kinds import EVENT, REVISION
 from serving.home.store.memory import MemoryCluster
+from serving.model.event import ROLLBACK_REASON, EventText, about, new_event
 from tests.integration.api_server import Served, served
 from tests.unit.scaling.scaler_builders import revision_with
 
@@ -41,6 +42,16 @@ async def filled() -> MemoryCluster:
         revision = msgspec.structs.replace(revision_with(), key=("default", name))
         leave = EventPermit(number=number, left_out_count=0)
         await cluster.create(EVENT, scale_event(revision, sentence, leave=leave, now=stamp))
+    for name in ("hello", "other"):
+        service = {
+            "apiVersion": REVISION.api_version,
+            "kind": "Service",
+            "metadata": {"namespace": "default", "name": name},
+        }
+        text = EventText(reason=ROLLBACK_REASON, message=f"rolled back to {name}-00001")
+        await cluster.create(
+            EVENT, new_event(about(service), text, suffix="1", component="x", now="2026-11-21T08:00:03Z")
+        )
     return cluster
 
 
@@ -55,6 +66,7 @@ async def test_events_tell_each_change_of_a_service_and_how_to_learn_more(tmp_pa
         lines = [line.split(" ", 1)[1] for line in result.stdout.splitlines()]
         assert [line[line.index("hello") :] for line in lines] == [
             "hello-00001 0 → 1: stable",
+            "hello rolled back to hello-00001",
             "hello-00001 1 → 3: panic",
         ]
         assert "port-forward -n knative-serving deployment/autoscaler 6081" in result.stderr
@@ -79,8 +91,12 @@ async def test_events_are_followed(tmp_path: Path) -> None:
         )
         assert process.stdout is not None
         async with asyncio.timeout(60):
-            seen = {(await process.stdout.readline()).decode().split("hello-00001 ")[1].strip() for _ in range(2)}
-            assert seen == {"0 → 1: stable", "1 → 3: panic"}
+            lines = [(await process.stdout.readline()).decode().strip() for _ in range(3)]
+            assert {line[line.index("hello") :] for line in lines} == {
+                "hello-00001 0 → 1: stable",
+                "hello-00001 1 → 3: panic",
+                "hello rolled back to hello-00001",
+            }
             revision = revision_with()
             leave = EventPermit(number=9, left_out_count=2)
             await cluster.create(EVENT, scale_event(revision, "3 → 4: stable", leave=leave, now="2026-11-21T08:01:00Z"))

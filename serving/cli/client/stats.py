@@ -10,9 +10,8 @@ import socket
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import click
@@ -159,7 +158,7 @@ def dashboard_link(state_path: Path | None) -> str:
     return f"{url_of('dashboard', state_path)}/?token={state_token(state_path)}"
 
 
-def dashboard_page(url: str, path: str, query: Mapping[str, str] = MappingProxyType({})) -> Mapping[str, Any]:
+def dashboard_page(url: str, path: str, query: Mapping[str, str] | Sequence[tuple[str, str]] = ()) -> Mapping[str, Any]:
     """Read JSON from a dashboard by its link with the token. Ends the command if that fails."""
     page = urllib.parse.urlsplit(url)
     try:

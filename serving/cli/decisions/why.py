@@ -1,4 +1,4 @@
-"""``serving why``: each change of a service's or revision's scale, in one sentence with its numbers.
+"""``serving why``: each change of a service's or revision's scale in one sentence with its numbers, and moves of its traffic.
 
 What is wrong now comes first. Recent decisions come from the autoscaler; those that it has dropped, or lost in a restart, from
 the decision log in the state folder. If a cluster's autoscaler cannot be reached, the command uses Events.
@@ -23,8 +23,9 @@ from serving.cli.decisions.whycold import print_cold_starts
 from serving.cli.decisions.whystate import dormant_lines, ejected_lines, pod_scaler_lines, unready_lines
 from serving.cli.nodes.nodegroups import node_story, print_why_of_nodes
 from serving.cli.services.get import watched
-from serving.cluster.kinds import EVENT, POD, REVISION
+from serving.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE
 from serving.model.errors import InvalidValue, NewerFormat, ServingError
+from serving.model.event import ROLLBACK_REASON, TRAFFIC_REASON
 from serving.model.knative import SERVICE_LABEL
 from serving.model.objects import Object, nested
 from serving.model.quantity import parse_duration_s
@@ -32,7 +33,9 @@ from serving.model.versions import DECISIONS, NEWER_DECISIONS, refuse_newer
 from serving.scaling.scaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES, DecisionLine, LoggedDecision
 from serving.settings.autoscaler import POLICIES
 
-_REASON = "Scaled"
+_SCALED = "Scaled"
+# The reasons of Events that are shown, with the kinds of their objects.
+_REASONS = {_SCALED: REVISION.name, TRAFFIC_REASON: SERVING_SERVICE.name, ROLLBACK_REASON: SERVING_SERVICE.name}
 
 _REVISIONS = "/apis/serving.knative.dev/v1/namespaces/{namespace}/revisions"
 _NOT_FOUND = 404
@@ -44,15 +47,16 @@ _COUNTDOWN = re.compile(r"\d+ s more")
 
 
 class ScaleEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One change: time (seconds since the epoch), revision, text."""
+    """One change: time (seconds since the epoch), revision, or service whose traffic moved, and text."""
 
     at_s: float
+    reason: str
     revision: str
     sentence: str
 
 
 def past_changes(api: ApiClient, is_ours: Callable[[str], bool]) -> list[ScaleEvent]:
-    """The recorded changes of these revisions in the namespace, oldest first."""
+    """The recorded changes of these revisions and services in the namespace, oldest first."""
     said = [_change_of(one) for one in items_of(api, EVENT)]
     return sorted((one for one in said if one is not None and is_ours(one.revision)), key=lambda one: one.at_s)
 
@@ -70,11 +74,13 @@ def coming_changes(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: f
 
 
 def _change_of(event: Object) -> ScaleEvent | None:
-    if nested(event, "involvedObject", "kind") != REVISION.name or event.get("reason") != _REASON:
+    reason = str(event.get("reason"))
+    if nested(event, "involvedObject", "kind") != _REASONS.get(reason, "none"):
         return None
     stamp = str(event.get("lastTimestamp") or nested(event, "metadata", "creationTimestamp"))
     return ScaleEvent(
         at_s=dt.datetime.fromisoformat(stamp).timestamp(),
+        reason=reason,
         revision=str(nested(event, "involvedObject", "name")),
         sentence=str(event.get("message", "")),
     )
@@ -126,11 +132,12 @@ def why(
     now = [*(_saved(stats, api.namespace, ours) if said else ()), *pod_scaler_lines(api, ours.__contains__)]
     now += dormant_lines(items_of(api, POD), ours.__contains__)
     now += node_story(api, ours.__contains__, since_s=since_s)
+    moves = [one for one in past_changes(api, ours.__contains__) if one.reason != _SCALED and one.at_s >= since_s]
     if output == "text":
-        _print_lines([*causes, *map(line_of, folded(one.line for one in recent)), *now])
+        _print_lines([*causes, *in_order(folded(one.line for one in recent), moves), *now])
     else:
         _print_lines(one.body.decode() for one in recent)
-    if not (causes or said or now or follow):
+    if not (causes or said or now or moves or follow):
         fail(ours.nothing())
     if follow:
         # From the time of the first response, so that later decisions are not lost.
@@ -159,6 +166,12 @@ def line_of(one: DecisionLine) -> str:
     times = "once" if entry.repeated_count == 1 else f"{entry.repeated_count} times"
     again = f" ({times} more, until {clock_text(entry.at_wall_s)})" if entry.repeated_count else ""
     return f"{clock_text(entry.since_wall_s)} {one.revision} {one.sentence}{again}"
+
+
+def in_order(lines: Iterable[DecisionLine], moves: Iterable[ScaleEvent]) -> list[str]:
+    """The lines of decisions, and of moves of traffic between them, by time."""
+    timed = [(one.entry.since_wall_s, line_of(one)) for one in lines] + [(one.at_s, _event_line(one)) for one in moves]
+    return [text for _, text in sorted(timed, key=lambda one: one[0])]
 
 
 def folded(lines: Iterable[DecisionLine]) -> list[DecisionLine]:

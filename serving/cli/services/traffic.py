@@ -1,20 +1,23 @@
 """``serving traffic``: shows and sets each revision's share of requests, and tags."""
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
+from serving.aio.clock import stamp
 from serving.cli.client.api import ApiClient, api_options, fail_usage
 from serving.cli.client.completion import complete_revision, complete_service
 from serving.cli.client.objects import revisions_of, service_of
 from serving.cli.client.output import Progress, aligned
 from serving.cli.client.resources import path_of
 from serving.cli.services.waiting import until_ready
-from serving.cluster.kinds import SERVING_SERVICE
+from serving.cluster.kinds import EVENT, SERVING_SERVICE
 from serving.cluster.servicepatch import LATEST, AskedService, desired_traffic, rollback_target
 from serving.model.errors import InvalidValue, ServingError
+from serving.model.event import ROLLBACK_REASON, TRAFFIC_REASON, EventText, about, new_event
 from serving.model.objects import Object, name_of, nested
 
 _TIMEOUT_S = 300.0
@@ -49,9 +52,25 @@ def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, 
         with Progress(f"moving traffic of {name}"):
             path = path_of(SERVING_SERVICE, api.namespace, name)
             service = api.done("PATCH", path, {"spec": {"traffic": targets}})
+            if wanted.shares:
+                _record(api, service, wanted.shares, is_rollback=asked["rollback"])
             if wait:
                 service = until_ready(api, name, timeout_s=_TIMEOUT_S)
     _print(service, output)
+
+
+def _record(api: ApiClient, service: Object, shares: Mapping[str, int], *, is_rollback: bool) -> None:
+    """Record an Event of the service for ``serving why``. Without the right to write Events there is none."""
+    text = ", ".join(f"{percent} % to {one}" for one, percent in shares.items() if percent)
+    reason, flag = (ROLLBACK_REASON, " --rollback") if is_rollback else (TRAFFIC_REASON, "")
+    event = new_event(
+        about({**service, "apiVersion": SERVING_SERVICE.api_version, "kind": SERVING_SERVICE.name}),
+        EventText(reason=reason, message=f"requested by serving traffic{flag}: {text}"),
+        suffix=f"{time.time_ns() // 1_000_000:x}-cli",
+        component="serving",
+        now=stamp(),
+    )
+    api.call("POST", path_of(EVENT, api.namespace), event)
 
 
 def _requested(
@@ -67,17 +86,18 @@ def _requested(
         word, _, percent = text.partition("=")
         if not percent.removesuffix("%").isdecimal():
             raise InvalidValue(text=text, expected="REVISION=PERCENT, as hello-00001=90")
-        wanted[_named(word, service, names)] = int(percent.removesuffix("%"))
+        wanted[revision_named(word, service, names)] = int(percent.removesuffix("%"))
     tags = {}
     for text in asked["tags"]:
         word, _, tag = text.partition("=")
         if not tag:
             raise InvalidValue(text=text, expected="REVISION=TAG, as hello-00002=canary")
-        tags[tag] = _named(word, service, names)
+        tags[tag] = revision_named(word, service, names)
     return AskedService(shares=wanted, tags=tags, untagged=asked["untagged"])
 
 
-def _named(word: str, service: Object, names: Sequence[str]) -> str:
+def revision_named(word: str, service: Object, names: Sequence[str]) -> str:
+    """The revision of a service that a word such as "2" or "@latest" stands for. Raises ``InvalidValue``."""
     if word == LATEST:
         return word
     prefix = f"{name_of(service)}-"

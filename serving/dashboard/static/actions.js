@@ -11,6 +11,17 @@ export function credentials(user) {
     : { credentials: "omit", headers: { ...headers, Authorization: `Bearer ${by("token").value.trim()}` } };
 }
 
+// Carries out an action; resolves to what was said, or to an error.
+export async function act(name, body, user) {
+  try {
+    const answer = await fetch(`actions/${name}`, { method: "POST", redirect: "error", ...credentials(user), body: JSON.stringify(body) });
+    const found = await answer.json().catch(() => ({ error: `the dashboard answered ${answer.status}` }));
+    return { ...found, status: answer.status };
+  } catch (error) {
+    return { error: `the dashboard does not answer: ${error.message}`, status: 0 };
+  }
+}
+
 export class Actions {
   constructor() {
     this.service = null;
@@ -88,18 +99,9 @@ export class Actions {
     if (button.getAttribute("aria-disabled") === "true") return;
     button.setAttribute("aria-disabled", "true");
     this.#say(`${name} …`, "wait");
-    try {
-      const answer = await fetch(`actions/${name}`, {
-        method: "POST", redirect: "error", ...credentials(this.user),
-        body: JSON.stringify({ namespace: this.service.namespace, service: this.service.name, ...this.#body(name) }),
-      });
-      const { said, error } = await answer.json().catch(() => ({ error: `the dashboard answered ${answer.status}` }));
-      this.#say(said || error, said ? "good" : "bad");
-      if (answer.status === 401) by("token").focus();
-    } catch (error) {
-      this.#say(`the dashboard does not answer: ${error.message}`, "bad");
-    } finally {
-      button.removeAttribute("aria-disabled");
-    }
+    const { said, error, status } = await act(name, { namespace: this.service.namespace, service: this.service.name, ...this.#body(name) }, this.user);
+    this.#say(said || error, said ? "good" : "bad");
+    if (status === 401) by("token").focus();
+    button.removeAttribute("aria-disabled");
   }
 }

@@ -2,11 +2,13 @@
 import { Actions } from "./actions.js";
 import { Charts, cells, clock, make, moment, number } from "./charts.js";
 import { ColdStarts } from "./coldstarts.js";
+import { Compare } from "./compare.js";
 import { Logs } from "./logs.js";
 import { Nodes } from "./nodes.js";
 import { Overview, grouped, problemOf, share } from "./overview.js";
 import { Policy } from "./policy.js";
 import { Requests } from "./requests.js";
+import { keyed, write } from "./rows.js";
 
 const by = (id) => document.getElementById(id);
 const ROWS_MAX = 1800, RECONNECT_MS = 3000, LIVE_S = 3600, LEAST_SPAN_S = 30, REFRESH_S = 60;
@@ -14,6 +16,7 @@ const objects = { service: new Map(), revision: new Map() };
 let columns = [], rows = {}, pods = [], nodes = null, decisions = [], present = null, history = null, selected = "", source = null, again = 0, marks = [], span = null, readAt = 0, seconds = 300, mayAct = false, mayReadLogs = false, user = "", isLoaded = false;
 const charts = new Charts(by("charts"), by("spoken"), (from, to) => choosePast(from, to));
 const actions = new Actions();
+const compare = new Compare(by("compare"), { range: () => span && !span.isLast ? span : lastOf(seconds), address });
 const logs = new Logs();
 const nodeList = new Nodes(by("nodes-part"), keyed);
 const policy = new Policy(by("policy-part"));
@@ -168,23 +171,6 @@ addEventListener("hashchange", () => {
 const TONES = { True: "good", False: "bad", Unknown: "wait" };
 const badge = (text, tone) => make("span", { className: `state ${tone}`, textContent: text });
 
-// Rows keep their elements, so that focus and what was marked stay.
-function keyed(root, items, update, tag = "tr") {
-  const old = new Map([...root.children].map((node) => [node.dataset.key, node]));
-  const wanted = new Set(items.map(([key]) => key));
-  // Those that go go first: what is moved in the page loses the focus.
-  for (const [key, node] of old) if (!wanted.has(key)) { node.remove(); old.delete(key); }
-  let place = root.firstChild;
-  for (const [key, item] of items) {
-    const node = old.get(key) || make(tag);
-    node.dataset.key = key;
-    const text = JSON.stringify(item);
-    if (node.drawn !== text) { node.drawn = text; update(node, item); }
-    if (node === place) place = place.nextSibling;
-    else root.insertBefore(node, place);
-  }
-}
-
 function revisionState(view, row) {
   if (view.ready === "False") return ["Failed", "bad"];
   if (view.state !== "Active") return [view.state === "Reserve" ? "At zero" : view.state, "off"];
@@ -263,11 +249,6 @@ function drawRevision(node, { key, one, row, share: percent, isChosen }) {
   write(load, `${count} · ${number(row ? (row[0] || 0) + (row[1] || 0) : 0)} in flight`);
 }
 
-function write(node, text) {
-  if (!node.firstChild) node.append(text);
-  else if (node.firstChild.data !== text) node.firstChild.data = text;
-}
-
 function showDetail() {
   const view = objects.revision.get(selected);
   by("detail").hidden = !view;
@@ -287,7 +268,9 @@ function showDetail() {
   const service = objects.service.get(`${view.namespace}/${view.service}`);
   const siblings = [...objects.revision.values()].filter((one) => one.namespace === view.namespace && one.service === view.service);
   siblings.sort((a, b) => b.name.localeCompare(a.name));
-  actions.show(mayAct, user, service, siblings.map((one) => one.name), siblings[0].scaling);
+  const names = siblings.map((one) => one.name), shown = span && !span.isLast ? span.from : seconds;
+  actions.show(mayAct, user, service, names, siblings[0].scaling);
+  compare.show({ service, names, selected, mayAct, user, shown });
   logs.show(mayReadLogs, user, view.namespace, view.service);
   const conditions = [...view.conditions.map((one) => ["revision", one]), ...(service?.conditions || []).map((one) => ["service", one])];
   keyed(by("conditions"), conditions.map(([of, one]) => [`${of} ${one.type}`, { of, ...one }]), (node, one) =>

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from serving.autoscaler.decision_events import ExplainedDecision, explained
-from serving.cli.decisions.why import ShownDecisions, folded, forgotten, line_of, log_files
+from serving.cli.decisions.why import ScaleEvent, ShownDecisions, folded, forgotten, in_order, line_of, log_files
 from serving.scaling.scaler.decision_history import DecisionRecord, HistoryEntry
 from serving.scaling.scaler.decision_lines import DecisionLine, DecisionStamp
 from tests.unit.scaling.scaler.test_replay import a_day
@@ -71,6 +71,16 @@ def test_lines_that_differ_in_a_countdown_are_one_with_the_newest_sentence() -> 
         DecisionStamp(since_s=1.0, repeated_count=3, at_wall_s=5.0, since_wall_s=1.0),
     )
     assert [other, *rest] == [DAY[1], *DAY[3:]]
+
+
+def test_moves_of_traffic_stand_between_the_decisions() -> None:
+    moves = [
+        ScaleEvent(at_s=at_s, reason="RollbackAsked", revision="hello", sentence=f"at {at_s}") for at_s in (10.0, 0.5)
+    ]
+    shown = [line[line.index("hello") :] for line in in_order([DAY[0], DAY[3], DAY[4]], moves)]
+    assert [line.partition(":")[0] for line in shown] == [
+        *("hello at 0.5", "hello-00001 stays 1", "hello-00001 1 → 2", "hello at 10.0", "hello-00001 stays 1"),
+    ]
 
 
 def test_a_followed_decision_that_only_counts_down_is_printed_as_json_alone() -> None:

@@ -16,6 +16,7 @@ from serving.controller.values.naming import revisions_named_by
 from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan
 from serving.model.knative import ACCESS_ANNOTATION, CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, VISIBILITY_LABEL
 from serving.model.objects import Key, Object
+from serving.model.rollout import read_rollout
 from serving.model.routepolicy import route_digest
 from serving.settings.controller import ControllerSettings
 from tests.unit.controller.builders import (
@@ -245,7 +246,7 @@ def rolled(
     """The route after its plan was carried out at that time, and the plan."""
     configuration = {**a_configuration(), "status": {"latestReadyRevisionName": latest}}
     names = set(revisions_named_by(route))
-    revisions = {one["metadata"]["name"]: one for one in (a_revision(), a_revision(generation=2))}
+    revisions = {one["metadata"]["name"]: with_ready(one, "True") for one in (a_revision(), a_revision(generation=2))}
     known = RouteTargets(
         configurations={"hello": configuration}, revisions={name: revisions[name] for name in names & revisions.keys()}
     )
@@ -294,6 +295,21 @@ def test_a_route_without_its_duration_ends_the_rollout_at_once() -> None:
     route, _ = rolled(route, "hello-00002", now_s=100.1)
     assert shares_of(route) == [("hello-00002", 100, True)]
     assert ROLLOUT_ANNOTATION not in route["metadata"]["annotations"]
+
+
+def test_a_rollback_to_a_named_revision_ends_the_rollout() -> None:
+    route, _ = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
+    route, _ = rolled(route, "hello-00002", now_s=100.0)
+    assert shares_of(route) == [("hello-00001", 99, False), ("hello-00002", 1, True)]
+    back = {"revisionName": "hello-00001", "latestRevision": False, "percent": 100}
+    route, plan = rolled(merged(route, {"spec": {"traffic": [back]}}), "hello-00002", now_s=100.5)
+    assert shares_of(route) == [("hello-00001", 100, False)]
+    assert condition_values(route["status"], "Ready")[0] == "True"
+    assert plan.again_after_s is None
+    # Nothing of it is left that a later step could go on from.
+    route, plan = rolled(route, "hello-00002", now_s=200.0)
+    assert (shares_of(route), plan.again_after_s) == ([("hello-00001", 100, False)], None)
+    assert read_rollout(route["metadata"]["annotations"]) == read_rollout({})
 
 
 def test_the_setting_holds_where_a_route_has_no_annotation() -> None:

@@ -1,0 +1,80 @@
+"""``serving compare``: two revisions of a service side by side, as the dashboard sums up its history."""
+
+from collections.abc import Callable, Sequence
+
+import click
+import msgspec
+
+from serving.cli.client.api import ApiClient, api_options, fail_usage
+from serving.cli.client.completion import complete_revision, complete_service
+from serving.cli.client.objects import revisions_of, service_of
+from serving.cli.client.output import aligned
+from serving.cli.client.stats import dashboard_link, dashboard_page
+from serving.cli.services.stats import range_of
+from serving.cli.services.traffic import revision_named
+from serving.dashboard.compare import ComparedRevision, RevisionComparison
+from serving.model.errors import ServingError
+from serving.model.objects import name_of
+
+_PAIR = 2
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.argument("revisions", nargs=-1, metavar="[REVISION REVISION]", shell_complete=complete_revision)
+@click.option(
+    "--from", "begin", default="1h", show_default=True, metavar="TIME", help="1h (ago), 13:05 or 2026-11-24T13:05."
+)
+@click.option("--to", "end", default="0s", metavar="TIME", help="The same; by default now.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--dashboard", "url", metavar="URL", help="The link of a dashboard; by default from the state folder.")
+@api_options
+def compare(  # noqa: PLR0913 - a range, and what to compare
+    *, api: ApiClient, name: str, revisions: tuple[str, ...], begin: str, end: str, output: str, url: str | None
+) -> None:
+    """Compare two revisions of the service NAME: requests, errors, latency, pods, cost, and settings that differ.
+
+    Without revisions it compares the two with the most traffic, or the one that has all of it with the one before.
+    """
+    if len(revisions) not in {0, _PAIR}:
+        fail_usage(f"{' '.join(revisions)}: expected two revisions, or none")
+    service, names = service_of(api, name), [name_of(one) for one in revisions_of(api, name)]
+    try:
+        pair = [revision_named(one, service, names) for one in revisions]
+    except ServingError as error:
+        fail_usage(str(error))
+    asked = [("name", f"{api.namespace}/{name}"), *(("revision", f"{api.namespace}/{one}") for one in pair)]
+    link = url or dashboard_link(api.state_path)
+    found = dashboard_page(link, "compare", [*asked, *range_of(begin, end).items()])
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        return
+    for line in compared_lines(msgspec.convert(found, RevisionComparison)):
+        click.echo(line)
+
+
+def compared_lines(found: RevisionComparison) -> list[str]:
+    """The comparison as a table of numbers, and one of the settings that differ."""
+    shown: Sequence[tuple[str, Callable[[ComparedRevision], str | None]]] = (
+        ("traffic now", lambda one: f"{one.traffic_percent} %"),
+        ("requests", lambda one: str(one.requests)),
+        ("5xx", lambda one: f"{100 * one.errors / one.requests:.3g} % ({one.errors})" if one.requests else "-"),
+        ("p50", lambda one: _ms(one.p50_s)),
+        ("p95", lambda one: _ms(one.p95_s)),
+        ("p99", lambda one: _ms(one.p99_s)),
+        ("pods, mean", lambda one: f"{one.pods_mean:.2f}"),
+        ("pod-seconds", lambda one: f"{one.pod_seconds:.0f}"),
+        ("GiB-seconds", lambda one: f"{one.gib_seconds:.0f}"),
+        ("cost", lambda one: None if one.price is None else f"{one.price:.4f}"),
+    )
+    numbers = [(name, *map(text, found.revisions)) for name, text in shown]
+    titles = tuple(one.revision for one in found.revisions)
+    lines = aligned([("", *titles), *(one for one in numbers if None not in one)])
+    if not found.settings:
+        return [*lines, "no setting differs"]
+    settings = [(one.name, one.older or "-", one.newer or "-") for one in found.settings]
+    return [*lines, "", *aligned([("SETTING", *titles), *settings])]
+
+
+def _ms(took_s: float | None) -> str:
+    return "-" if took_s is None else f"{took_s * 1000:.0f} ms"

@@ -190,6 +190,7 @@ class RevisionEntry:
             present_scale=deployment.replica_count,
             ready_count=len(self.ready_names),
             serving_state=revision.serving_state,
+            is_recorded=revision.was_ready,
             proved_at_s=self.proved_at_s,
             has_public=self.public.is_there,
             proxy_since_s=self.public.proxy_since_s,

@@ -138,6 +138,9 @@ class GateInputs(msgspec.Struct, frozen=True, kw_only=True):
     has_service: bool = True
     """Whether the revision's service exists; before that it does not count as initialised."""
 
+    is_recorded: bool = True
+    """Whether the revision's status has that its first pods were ready; without pods it would count as failed."""
+
     proxy_since_s: float | None = None
     """Time since which the activators are the endpoints; None while the pods are."""
 
@@ -165,6 +168,7 @@ class GateReason(enum.StrEnum):
     ACTIVATION_PENDING = "first pods are not ready yet"
     ACTIVATION_FAILED = "first pods did not become ready in time"
     ACTIVE_TOO_SHORT = "active for less than the stable window"
+    NOT_RECORDED = "first pods are not recorded as ready yet"
     MARKED_INACTIVE = "marked inactive"
     ALREADY_ZERO = "already at zero"
     HAND_OFF_IN_DOUBT = "the activator is not proved to be in the path"
@@ -288,6 +292,8 @@ def _while_active(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now
     rest_s = active_min_s - (now_s - state.since_s)
     if rest_s > 0:
         return _apply(1, GateReason.ACTIVE_TOO_SHORT, facts, recheck_in_s=rest_s)
+    if not facts.is_recorded:
+        return _apply(1, GateReason.NOT_RECORDED, facts, recheck_in_s=PROBE_PERIOD_S)
     is_in_path = facts.proxy_since_s is not None
     return _hold_zero(GateReason.MARKED_INACTIVE, recheck_in_s=_INACTIVE_RECHECK_S if is_in_path else None)
 

@@ -57,6 +57,7 @@ _GATE = {
     GateReason.ACTIVE_TOO_SHORT: (
         "1 stays until it was active for the stable window of {spec.stable_window_s:g} s, {rest_s:.0f} s more"
     ),
+    GateReason.NOT_RECORDED: "1 stays until the controller has recorded that its first pods were ready",
     GateReason.MARKED_INACTIVE: "idle, so it is marked inactive and the activator takes over",
     GateReason.ALREADY_ZERO: "already at 0",
     GateReason.HAND_OFF_IN_DOUBT: "first the activator must prove that it answers in the pods' place",

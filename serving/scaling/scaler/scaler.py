@@ -366,6 +366,7 @@ def conclude(inputs: DecisionInputs, decided: Decided, limit: Limit | None = Non
         desired=merged if isinstance(merged, NoData) else merged.desired_count,
         present_scale=facts.present_scale,
         ready_count=facts.ready_count,
+        is_recorded=facts.is_recorded,
         proxy_since_s=proxy_since_s,
         proved_at_s=facts.proof_s,
         active_min_s=inputs.advice.active_min_s if allowance.count else 0.0,

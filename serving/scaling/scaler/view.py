@@ -26,6 +26,9 @@ class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
     path: TrafficPath = TrafficPath.PROXY
     """The path written last."""
 
+    is_recorded: bool = True
+    """Whether the controller has recorded that its first pods were ready."""
+
     is_woken: bool = False
     """Whether an activator has taken it out of reserve since the last decision, maybe before its scale was 0."""
 

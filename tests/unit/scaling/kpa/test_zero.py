@@ -1,10 +1,12 @@
 import itertools
 
+import msgspec
 import pytest
 
 from serving.model.errors import IllegalTransition
 from serving.model.nodata import NoData
 from serving.scaling.kpa.zero import (
+    PROBE_PERIOD_S,
     PROOF_VALID_S,
     TRANSITIONS,
     Event,
@@ -312,6 +314,16 @@ def test_a_revision_is_initialised_once_its_first_pods_are_ready() -> None:
     assert (state.phase, state.reason) == (GatePhase.ACTIVE, None)
     state, _ = stepped(state, desired=1, ready_count=1, spec=spec, now_s=3.0)
     assert state.is_initialized
+
+
+def test_the_last_pod_stays_until_the_status_has_that_it_was_ready() -> None:
+    active = state_of(GatePhase.ACTIVE)
+    facts = GateInputs(desired=0, present_scale=1, ready_count=1, is_recorded=False)
+    state, decision = step(active, facts, spec=DEFAULTS, now_s=1000.0)
+    assert summary_of(decision) == (GateAction.HOLD, GateReason.NOT_RECORDED, 1, PROBE_PERIOD_S)
+    recorded = msgspec.structs.replace(facts, is_recorded=True)
+    _, decision = step(state, recorded, spec=DEFAULTS, now_s=1001.0)
+    assert decision.reason is GateReason.MARKED_INACTIVE
 
 
 def test_a_revision_without_a_service_is_not_initialised() -> None:

@@ -53,12 +53,13 @@ def sentence_of(
     decided: Decided | None = None,
     proved: bool = False,
     proxied_s: float | None = None,
+    recorded: bool = True,
     limit: Limit | None = None,
     **spec: object,
 ) -> str:
     """The sentence about one decision on these averages, at 7 in flight a pod."""
     return explain(outcome_of(stable, panic, ready=ready, scale=scale, state=state, gate=gate, beside=beside,
-                              waiting=waiting, decided=decided, proved=proved, proxied_s=proxied_s, limit=limit, **spec))  # fmt: skip
+                              waiting=waiting, decided=decided, proved=proved, proxied_s=proxied_s, recorded=recorded, limit=limit, **spec))  # fmt: skip
 
 
 def outcome_of(
@@ -74,6 +75,7 @@ def outcome_of(
     decided: Decided | None,
     proved: bool,
     proxied_s: float | None = None,
+    recorded: bool = True,
     limit: Limit | None = None,
     **spec: object,
 ) -> ScalerOutcome:
@@ -92,6 +94,7 @@ def outcome_of(
             present_scale=present_scale,
             ready_count=ready,
             serving_state=ServingState.ACTIVE if present_scale or waiting else ServingState.RESERVE,
+            is_recorded=recorded,
             proved_at_s=NOW_S - 0.1 if proved else None,
             has_public=proxied_s is not None,
             proxy_since_s=None if proxied_s is None else NOW_S - proxied_s,
@@ -401,6 +404,10 @@ ZERO: dict[str, tuple[Callable[[], str], str]] = {
     "2: active for a shorter time than the window": (
         lambda: sentence_of(0.0, ready=1, gate=gate_of(GatePhase.ACTIVE, for_s=48)),
         f"stays 1: {IDLE}; 1 stays until it was active for the stable window of 60 s, 12 s more",
+    ),
+    "2: the controller has not seen the first pod": (
+        lambda: sentence_of(0.0, ready=1, recorded=False),
+        f"stays 1: {IDLE}; 1 stays until the controller has recorded that its first pods were ready",
     ),
     "3: idle": (
         lambda: sentence_of(0.0, ready=1),

@@ -213,6 +213,8 @@ async def compared(one: Stage, measures: Measures, options: argparse.Namespace, 
         f"  at rest for {options.rest_s:.0f} s: {'-' if writes is None else writes} writes, CPU: {measures.used()}",
         flush=True,
     )
+    for body in bodies:
+        await one.cluster.delete(DEPLOYMENT, SPACE, body["metadata"]["name"])
 
 
 async def main(options: argparse.Namespace) -> None:

@@ -42,6 +42,7 @@ class FencedCluster(Cluster):
     """Wraps another cluster. ``check`` raises if the caller may not write; reads are not checked."""
 
     def __init__(self, cluster: Cluster, check: Callable[[], None]) -> None:
+        self.is_in_process = cluster.is_in_process
         self._cluster = cluster
         self._check = check
 

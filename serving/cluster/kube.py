@@ -127,7 +127,7 @@ class KubeCluster(Cluster):
         # A real server leaves the type out of the items of its own kinds.
         typed = {"apiVersion": kind.api_version, "kind": kind.name}
         return Listing(
-            items=[typed | item for item in reply.get("items") or ()],
+            items=[typed | _without_managers(item) for item in reply.get("items") or ()],
             resource_version=metadata.get("resourceVersion", ""),
             next_page=metadata.get("continue", ""),
         )
@@ -210,7 +210,7 @@ class KubeCluster(Cluster):
             reply: Object = msgspec.json.decode(data, type=dict[str, Any])
         except (msgspec.MsgspecError, RecursionError) as error:
             raise Unavailable(f"{method} {path}: the server's answer is not a JSON object") from error
-        return reply
+        return _without_managers(reply)
 
     @contextlib.asynccontextmanager
     async def _stream(
@@ -264,6 +264,14 @@ class KubeCluster(Cluster):
             return self._session
 
 
+def _without_managers(one: Object) -> Object:
+    """Drop the owners of fields, often half of an object and read by no daemon."""
+    metadata = one.get("metadata")
+    if isinstance(metadata, dict):
+        metadata.pop("managedFields", None)
+    return one
+
+
 @contextlib.asynccontextmanager
 async def _watched(
     stream: AbstractAsyncContextManager[aiohttp.ClientResponse], path: str
@@ -306,7 +314,7 @@ def _event_of(line: bytes) -> WatchEvent:
         event = _LINES.decode(line)
         if event.type == "ERROR":
             raise event_error(event.object)
-        return WatchEvent(type=EventType(event.type), object=event.object)
+        return WatchEvent(type=EventType(event.type), object=_without_managers(event.object))
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise Unavailable("the server's watch sent something that is not an event") from error
 

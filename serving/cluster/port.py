@@ -222,6 +222,9 @@ class Cluster(abc.ABC):
     Callers use ``get``, ``list``, ``watch`` and the five writes. The other methods are what adapters implement.
     """
 
+    is_in_process: bool = False
+    """Whether readers share the objects of a store of this process, so that a copy of them costs nothing."""
+
     @abc.abstractmethod
     async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
         """One object, or its scale. Raises ``NotFound``."""

@@ -4,13 +4,17 @@ Works over any ``port.Cluster``. ``cache`` is the copy, ``synced`` is set once t
 change in order, with the object before and after. A watch that ends is resumed. One that is ``Gone`` or fails leads to a new
 list, after a jittered wait that doubles with each failure. Repeated events are dropped; the list every ``relist_s`` finds
 dropped ones. Times are the loop's.
+
+The copy of a cluster that is not in this process is packed as JSON: it takes about a tenth of the memory of maps and lists, and the
+garbage collector has nothing to visit. Few of its objects are read again.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -19,7 +23,7 @@ from serving.aio.cooperative import turn
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster, EventType, Selection, WatchEvent
 from serving.model.errors import ClusterError, Gone
-from serving.model.objects import Key, Object, is_older_version, key_of
+from serving.model.objects import Key, Object, is_older_version, key_of, version_of
 from serving.traffic.backoff import backoff_s
 
 _log = logging.getLogger(__name__)
@@ -29,6 +33,57 @@ _log = logging.getLogger(__name__)
 _EVENTS_PER_TURN = 16
 # A watch that lived this long, or delivered an event, did not fail.
 _SOUND_S = 5.0
+
+
+_UNPACKED_MAX = 32
+_DECODER = msgspec.json.Decoder(dict[str, Any])
+
+
+class PackedObjects(MutableMapping[Key, Object]):
+    """Objects by namespace and name, packed but for the last ones. A reader shares them with others: do not change one."""
+
+    def __init__(self) -> None:
+        self._packed: dict[Key, tuple[str, bytes]] = {}
+        self._unpacked: dict[Key, Object] = {}
+
+    def __getitem__(self, key: Key) -> Object:
+        found = self._unpacked.get(key)
+        if found is None:
+            found = _DECODER.decode(self._packed[key][1])
+            self._keep(key, found)
+        return found
+
+    def __setitem__(self, key: Key, one: Object) -> None:
+        self._packed[key] = version_of(one), msgspec.json.encode(one)
+        self._keep(key, one)
+
+    def __delitem__(self, key: Key) -> None:
+        del self._packed[key]
+        self._unpacked.pop(key, None)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._packed)
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._packed
+
+    def version(self, key: Key) -> str:
+        """The version of an object, without unpacking it."""
+        return self._packed[key][0]
+
+    def _keep(self, key: Key, one: Object) -> None:
+        self._unpacked.pop(key, None)
+        self._unpacked[key] = one
+        if len(self._unpacked) > _UNPACKED_MAX:
+            del self._unpacked[next(iter(self._unpacked))]
+
+
+def objects_map(cluster: Cluster) -> MutableMapping[Key, Object]:
+    """An empty copy of objects of a cluster: packed, unless they are in this process anyway."""
+    return {} if cluster.is_in_process else PackedObjects()
 
 
 class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +138,7 @@ class Reflector:
         )
         self._settings = settings or ReflectorSettings()
         self._dice = dice or random.Random()  # noqa: S311 - spreads waits
-        self._cache: dict[Key, Object] = {}
+        self._cache = objects_map(cluster)
         self._callbacks: list[Callable[[CacheChange], None]] = []
         self._failures = 0
         self._on_list: list[Callable[[str], None]] = []
@@ -154,7 +209,7 @@ class Reflector:
             self._delete(key, self._cache[key])
             await turn()
         for key, one in found.items():
-            if key not in self._cache or _version_of(self._cache[key]) != _version_of(one):
+            if self._version(key) != _version_of(one):
                 self._put(key, one)
                 await turn()
         for callback in self._on_list:
@@ -195,12 +250,18 @@ class Reflector:
             return
         one = self._settings.kept(event.shared)
         key = key_of(one)
-        old = self._cache.get(key)
+        known, found = self._version(key), _version_of(one)
         if event.type is EventType.DELETED:
-            if old is not None and not _is_older(one, old):
+            if known is not None and not is_older_version(found, known):
                 self._delete(key, one)
-        elif old is None or not (_version_of(old) == _version_of(one) or _is_older(one, old)):
+        elif known is None or not (known == found or is_older_version(found, known)):
             self._put(key, one)
+
+    def _version(self, key: Key) -> str | None:
+        """The version of an object in the copy; None if it is not there."""
+        if key not in self._cache:
+            return None
+        return self._cache.version(key) if isinstance(self._cache, PackedObjects) else _version_of(self._cache[key])
 
     def _put(self, key: Key, one: Object) -> None:
         old = self._cache.get(key)
@@ -225,7 +286,3 @@ class Reflector:
 def _version_of(one: Object) -> str:
     version: str = one["metadata"].get("resourceVersion", "")
     return version
-
-
-def _is_older(one: Object, other: Object) -> bool:
-    return is_older_version(_version_of(one), _version_of(other))

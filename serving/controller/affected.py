@@ -4,7 +4,7 @@ Only fields that a decision reads count: a configuration does not depend on the 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 
 import msgspec
 
@@ -137,7 +137,7 @@ def _move(index: _Index, key: Key, *, before: set[str], after: set[str]) -> None
 class CacheIndexes(msgspec.Struct, frozen=True, kw_only=True):
     """The cached objects by kind and key, and the indexes derived from them."""
 
-    objects: Mapping[Kind, dict[Key, Object]]
+    objects: Mapping[Kind, MutableMapping[Key, Object]]
     relations: Relations
     claims: Claims
     domains: Domains

@@ -5,7 +5,7 @@ affects (``affected.py``); ``decide.py`` reads from here.
 """
 
 from collections import OrderedDict
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping
 
 import msgspec
 
@@ -31,14 +31,19 @@ class ControllerCache:
     """Objects by kind, namespace and name. ``settings``, ``scaling`` and ``indexes`` are read by decisions."""
 
     def __init__(
-        self, settings: ControllerSettings, scaling: AutoscalerSettings, *, sidecar: Sidecar | None = None
+        self,
+        settings: ControllerSettings,
+        scaling: AutoscalerSettings,
+        *,
+        sidecar: Sidecar | None = None,
+        objects_map: Callable[[], MutableMapping[Key, Object]] = dict,
     ) -> None:
         self.settings = settings
         self.scaling = scaling
         self.sidecar = sidecar
         self.activators = Activators()
         self.indexes = CacheIndexes(
-            objects={kind: {} for kind in FOLLOWED_KINDS},
+            objects={kind: objects_map() for kind in FOLLOWED_KINDS},
             relations=Relations(),
             claims=Claims(),
             domains=Domains(),
@@ -116,7 +121,8 @@ class ControllerCache:
         Only writes put such objects here, and no watch reports their deletion, which preceded the list.
         """
         self._listed[kind] = version
-        missing = [key for key, one in self._objects[kind].items() if key not in keys and _order(one, version) <= 0]
+        objects = self._objects[kind]
+        missing = [key for key in objects if key not in keys and _order(objects[key], version) <= 0]
         return {woken for key in missing for woken in self.drop(kind, key)}
 
     def drop(self, kind: Kind, key: Key) -> set[WorkKey]:
@@ -194,6 +200,11 @@ class ControllerCache:
         """Why the server refused an object of a resource's plan; "" if it did not."""
         generation, message = self._refusals.get(key, (None, ""))
         return message if generation == nested(found, "metadata", "generation") else ""
+
+
+def activator_pages(cache: ControllerCache) -> tuple[str, ...]:
+    """The address of each activator's page of metrics, as HOST:PORT; empty if none is known."""
+    return cache.settings.activator_page_addresses or cache.activators.pages
 
 
 def _order(found: Object, version: str) -> int:

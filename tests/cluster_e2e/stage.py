@@ -55,6 +55,8 @@ _PAGES = {
     "placement": ("placement", "/healthz"),
 }
 _LISTENERS = {"activator": ("public", "inner")}
+# Those that others reach: bound before anything starts.
+_SOCKETS = ("public", "inner", "stats", "activator-metrics")
 # Each report is of a second; two in one would add up.
 _LOAD_PERIOD_S = 1.0
 # Windows as short as they may be; what is shown does not hang on their length.
@@ -105,7 +107,7 @@ class Stage:
         self.daemons: dict[str, Daemon] = {}
         self._settings = settings
         self.kubelet = StatusKubelet(cluster, server.node)
-        self.sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in ("public", "inner", "stats")}
+        self.sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in _SOCKETS}
         (folder / "key").write_bytes(KEY)
         (folder / "query-token").write_text(QUERY_TOKEN)
         url = f"ws://127.0.0.1:{self.port('stats')}/stats"
@@ -143,6 +145,7 @@ class Stage:
             "SERVING_ACTIVATOR_STATS_URL": f"ws://127.0.0.1:{self.port('stats')}/stats",
             "SERVING_CONTROLLER_SIDECAR_STATS_URL": f"ws://127.0.0.1:{self.port('stats')}/stats",
             "SERVING_AUTOSCALER_ACTIVATOR_ADDRESS": f"127.0.0.1:{self.port('public')}",
+            **(self._pages() if is_real() else {}),
         }
         with (self.folder / f"{label}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
@@ -156,6 +159,10 @@ class Stage:
         self.daemons[label] = Daemon(label, process, self.folder)
         await self._at_work(self.daemons[label], f"http://127.0.0.1:{self.port(own)}{path}")
         return self.daemons[label]
+
+    def _pages(self) -> dict[str, str]:
+        """The page of the activator where slices do not lead to it."""
+        return {"SERVING_CONTROLLER_ACTIVATOR_PAGES": f"127.0.0.1:{self.port('activator-metrics')}"}
 
     async def _at_work(self, one: Daemon, url: str) -> None:
         with contextlib.suppress(TimeoutError):
@@ -263,7 +270,10 @@ class Stage:
                 "labels": {"kubernetes.io/service-name": name, "endpointslice.kubernetes.io/managed-by": "e2e"},
             },
             "addressType": "IPv4",
-            "ports": [{"name": "http", "port": self.port("inner"), "protocol": "TCP"}],
+            "ports": [
+                {"name": name, "port": self.port(socket), "protocol": "TCP"}
+                for name, socket in (("http", "inner"), ("metrics", "activator-metrics"))
+            ],
             "endpoints": [{"addresses": [one], "conditions": {"ready": True}} for one in addresses],
         }
         try:

@@ -1,13 +1,15 @@
 """Requests through the activator to pods that are processes of this machine, over the API of a cluster."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, REVISION
-from serving.model.objects import Object
+from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, REVISION, SERVING_SERVICE
+from serving.model.objects import Object, condition_of
 from tests.cluster_e2e.server import SPACE
 from tests.cluster_e2e.stage import ACTIVATOR_ADDRESSES, Stage, service
 from tests.cluster_e2e.with_pods import COMMAND, QUEUE_PORT, asked, send_get, with_pods
@@ -16,6 +18,17 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(900),
 ]
+FAILS_IN_VERSION_2 = """
+import http.server, os
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(500 if os.environ["VERSION"] == "2" else 200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -53,6 +66,34 @@ async def test_many_requests_at_once_are_all_answered_while_pods_are_added(stage
     await stage.ready("many")
     responses = await asyncio.gather(*[send_get(stage, "many") for _ in range(40)])
     assert {status for status, _ in responses} == {200}
+
+
+async def test_a_rollout_goes_back_by_the_responses_that_activators_count(stage: Stage, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(FAILS_IN_VERSION_2)
+    command = {"serving.dev/command": f"{sys.executable} {tmp_path / 'app.py'}"}
+    first, second = (
+        service("checked", version=version, annotations={**command, "autoscaling.knative.dev/min-scale": "1"})
+        for version in ("1", "2")
+    )
+    first["metadata"]["annotations"] = {
+        "serving.knative.dev/rollout-duration": "4s",
+        "serving.dev/rollout-check": "errors<5%",
+    }
+    await stage.apply(first)
+    await stage.ready("checked")
+    await stage.apply(second)
+
+    async def load() -> None:
+        while True:
+            await asyncio.gather(*[send_get(stage, "checked") for _ in range(10)])
+
+    loading = asyncio.create_task(load())
+    found = await stage.until(
+        SERVING_SERVICE, "checked", lambda one: condition_of(one, "Ready").get("reason") == "RolledBack"
+    )
+    loading.cancel()
+    assert 'Revision "checked-00002" is rolled back by errors<5%: ' in condition_of(found, "Ready")["message"]
+    assert [(one["revisionName"], one["percent"]) for one in found["status"]["traffic"]] == [("checked-00001", 100)]
 
 
 @pytest.mark.parametrize(("name", "names_pods"), [("direct", False), ("direct-00001", True)])

@@ -72,6 +72,15 @@ async def test_items_of_a_list_have_their_kind(cluster: KubeCluster) -> None:
     assert [(one["apiVersion"], one["kind"]) for one in listing.items] == [("v1", "ConfigMap")]
 
 
+async def test_the_record_of_who_owns_a_field_is_left_out(cluster: KubeCluster) -> None:
+    made = await cluster.create(CONFIG_MAP, config_map())
+    listing = await cluster.list(CONFIG_MAP, "default")
+    async with cluster.watch(CONFIG_MAP, "default", resource_version="0") as events:
+        event = await anext(events)
+    for one in (made, await cluster.get(CONFIG_MAP, "default", "m"), *listing.items, event.object):
+        assert "managedFields" not in one["metadata"]
+
+
 async def test_a_breach_comes_back_with_its_causes(cluster: KubeCluster) -> None:
     with pytest.raises(Invalid) as caught:
         await cluster.create(SERVING_SERVICE, {"metadata": {"name": "hello"}, "spec": {}})

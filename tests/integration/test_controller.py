@@ -19,7 +19,7 @@ from serving.model.objects import Object, annotations_of, condition_of, labels_o
 from serving.settings.controller import ControllerSettings
 from tests.integration.fake_node import World, a_service, a_world, ready
 
-WRITES_PER_SERVICE_MAX = 20
+WRITES_PER_SERVICE_MAX = 17
 
 
 async def apply(world: World, manifest: Object) -> None:

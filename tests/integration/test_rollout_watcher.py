@@ -91,6 +91,15 @@ async def test_responses_of_all_activators_since_the_first_reading_are_judged(
         stage.watcher.follow(ROUTE, None)
 
 
+async def test_a_rollout_is_held_while_no_activator_is_known() -> None:
+    stage = Stage([])
+    running = asyncio.create_task(stage.watcher.run())
+    stage.watcher.follow(ROUTE, WATCH)
+    await until(lambda: stage.verdict() != "")
+    assert stage.last[NEWEST].why == "an activator does not report its responses"
+    running.cancel()
+
+
 async def test_an_activator_that_does_not_answer_holds_the_rollout(activators: tuple[Activator, Activator]) -> None:
     activators[1].is_silent = True
     async with staged(activators) as stage:

@@ -6,6 +6,7 @@ lose.
 """
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Mapping
@@ -18,8 +19,9 @@ from serving.cluster import kinds
 from serving.cluster.configmaps import ConfigMapWatch
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster
+from serving.cluster.reflector import objects_map
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
-from serving.controller.cache import ControllerCache
+from serving.controller.cache import ControllerCache, activator_pages
 from serving.controller.decide import decide
 from serving.controller.io.plan_writer import NoteWriter, PlanWriter
 from serving.controller.io.rollout_watcher import RolloutWatcher
@@ -60,7 +62,8 @@ class Controller:
     ) -> None:
         self._metrics = metrics
         self._settings, self._scaling = settings or ControllerSettings(), scaling or AutoscalerSettings()
-        self._cache = ControllerCache(self._settings, self._scaling, sidecar=sidecar)
+        objects = functools.partial(objects_map, cluster)
+        self._cache = ControllerCache(self._settings, self._scaling, sidecar=sidecar, objects_map=objects)
         retries = WorkQueueSettings(retry_max_s=self._settings.retry_delay_max_s)
         self._queue: WorkQueue[WorkKey] = WorkQueue("controller", settings=retries, on_error=_log_failure)
         self._counted_s: dict[WorkKey, float] = {}
@@ -70,7 +73,7 @@ class Controller:
         self._limit = ConcurrencyLimit(low=self._settings.workers, high=self._settings.workers_max)
         self._prober = RouteProber(addresses=self._cache.activator_addresses, confirmed=self._confirmed)
         self._watcher = RolloutWatcher(
-            addresses=self._cache.activator_addresses,
+            addresses=functools.partial(activator_pages, self._cache),
             headers=QueryGate.of_environment().headers,
             judged=lambda route, found: self._wake(self._cache.judge(route, found)),
         )

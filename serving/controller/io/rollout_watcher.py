@@ -61,7 +61,7 @@ class RolloutWatcher:
                 found = await asyncio.gather(*(self._read(session, address) for address in self._addresses()))
                 self._judge(
                     {source: page for source, page in found if page is not None},
-                    is_whole=all(page is not None for _, page in found),
+                    is_whole=bool(found) and all(page is not None for _, page in found),
                 )
                 await asyncio.sleep(_PERIOD_S)
 

@@ -15,7 +15,7 @@ from serving.cluster.port import Create, Patch, Write
 from serving.controller.revisions.defaults import fields_not_allowed, spec_with_defaults, timeouts_too_long
 from serving.controller.revisions.revision import desired_revision, revision_name_for
 from serving.controller.revisions.revision_status import serving_state_of, was_ready
-from serving.controller.values.conditions import Condition, updated_conditions
+from serving.controller.values.conditions import Condition, is_unsettled, updated_conditions
 from serving.controller.values.naming import RoutingState
 from serving.controller.values.writes import Note, WritePlan, patch_of, status_patch
 from serving.model.knative import (
@@ -45,6 +45,8 @@ from serving.settings.annotations import read_annotations
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import DISABLED, ControllerSettings
 
+# How long the first status waits for the revision to be ready: not as long as that of the Service, which repeats the name.
+_FIRST_STATUS_S = 1.0
 # Annotations that the controller and the autoscaler write on a revision.
 _OWN_LABELS = frozenset({CONFIGURATION_GENERATION_LABEL, ROUTING_STATE_LABEL})
 _OWN_ANNOTATIONS = REVISION_STATE_ANNOTATIONS | {CREATOR_ANNOTATION}
@@ -136,10 +138,14 @@ def reconcile_configuration(
             # The first revision has its own Events.
             notes.append(Note(about=configuration, reason="Created", message=f'Created Revision "{name_of(body)}"'))
     status = _status(configuration, own, latest, now=now)
+    can_wait = not configuration.get("status") and is_unsettled(configuration, status)
+    if can_wait and writes:
+        # The response to the write decides again, and a revision that is ready soon saves this write.
+        return WritePlan(writes=tuple(writes), notes=tuple(notes))
     writes += status_patch(kinds.CONFIGURATION, configuration, status)
     writes += _retirements({**configuration, "status": status}, own, settings, now=now)
     notes += _notes(configuration, status, latest)
-    return WritePlan(writes=tuple(writes), notes=tuple(notes))
+    return WritePlan(writes=tuple(writes), notes=tuple(notes), debounce_s=_FIRST_STATUS_S if can_wait else 0.0)
 
 
 def revision_name_is_taken(

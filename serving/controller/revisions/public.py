@@ -62,6 +62,7 @@ MANAGER = "serving-controller"
 # Limit of discovery.k8s.io/v1.
 ENDPOINTS_MAX = 1000
 _PORT_NAME = "http"
+_METRICS_PORT_NAME = "metrics"
 # State of a Route that says nothing about its Services.
 _OWN_ANNOTATIONS = {CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, ROLLED_BACK_ANNOTATION, LAST_APPLIED_ANNOTATION}
 _H2C = "kubernetes.io/h2c"
@@ -102,9 +103,18 @@ class Activators:
     @property
     def addresses(self) -> tuple[str, ...]:
         """One address of each activator, as HOST:PORT: those of one family, because each pod may have one of each."""
+        return self._at_port(None)
+
+    @property
+    def pages(self) -> tuple[str, ...]:
+        """The pages of metrics of the same activators; empty if the Service names no such port, as before 0.2."""
+        ports = {_port_of(one, _METRICS_PORT_NAME) for one in self._slices.values()} - {None}
+        return self._at_port(max(filter(None, ports))) if ports else ()
+
+    def _at_port(self, port: int | None) -> tuple[str, ...]:
         for family, group in sorted(self.backends.items()):
             shown = "[{}]:{}" if family == "IPv6" else "{}:{}"
-            return tuple(shown.format(one["addresses"][0], group.port) for one in group.endpoints)
+            return tuple(shown.format(one["addresses"][0], port or group.port) for one in group.endpoints)
         return ()
 
     def _sum_up(self) -> bool:
@@ -136,9 +146,9 @@ def _takes_requests(endpoint: Object) -> bool:
     )
 
 
-def _port_of(endpoint_slice: Object) -> int | None:
+def _port_of(endpoint_slice: Object, name: str = _PORT_NAME) -> int | None:
     for port in nested(endpoint_slice, "ports") or ():
-        if port.get("name") == _PORT_NAME and port.get("port"):
+        if port.get("name") == name and port.get("port"):
             return int(port["port"])
     return None
 

@@ -240,8 +240,9 @@ def _out_of_date(condition_type: str, kind: str) -> Condition:
 
 
 def _notes(service: Object, status: Object) -> list[Note]:
+    """Events for a service that fails, or works again. Its first readiness is in its condition."""
     old, new = condition_of(service, CONDITION_READY), condition_of({"status": status}, CONDITION_READY)
-    if new.get("status") == ConditionStatus.TRUE and old.get("status") != ConditionStatus.TRUE:
+    if (old.get("status"), new.get("status")) == (ConditionStatus.FALSE, ConditionStatus.TRUE):
         return [Note(about=service, reason="ServiceReady", message=f"Service is ready at {status.get('url', '')}")]
     if new.get("status") == ConditionStatus.FALSE and new.get("message") != old.get("message"):
         return [Note(about=service, reason=new.get("reason", ""), message=new.get("message", ""), warning=True)]

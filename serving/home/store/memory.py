@@ -118,6 +118,8 @@ def _admit_all(_: Kind, new: Object, __: Object | None = None, *, subresource: S
 class MemoryCluster(Cluster):
     """The store. Create it before or inside the loop that uses it; ``close`` ends its watches and its journal."""
 
+    is_in_process = True
+
     def __init__(
         self,
         journal: Journal | None = None,

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from serving.aio.clock import now_s
+from serving.cluster import reflector
+from serving.cluster.fenced import FencedCluster
 from serving.cluster.kinds import CONFIG_MAP
 from serving.cluster.port import EventType, Listing, Selection, WatchEvent
-from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
+from serving.cluster.reflector import CacheChange, PackedObjects, Reflector, ReflectorSettings, objects_map
 from serving.home.store.history import StoreLimits
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import ClusterError, Gone, Unavailable
@@ -27,7 +29,9 @@ class Steady(random.Random):
 
 
 class Troubled(MemoryCluster):
-    """A memory store whose lists and watches can be made to fail, end and drop."""
+    """A memory store whose lists and watches can be made to fail, end and drop. Copies of it are packed."""
+
+    is_in_process = False
 
     def __init__(self) -> None:
         super().__init__(limits=StoreLimits(history_count_max=5))
@@ -313,3 +317,38 @@ def test_a_cache_can_report_all_objects_again() -> None:
         await turn()
 
     assert sorted(follow(scenario).reported) == [("MODIFIED", "a"), ("MODIFIED", "b")]
+
+
+def an_object(number: int, version: str = "1") -> Object:
+    return {"metadata": {"namespace": "a", "name": f"n{number}", "resourceVersion": version}, "spec": {"size": number}}
+
+
+def test_objects_are_as_they_were_put_whether_they_are_unpacked_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector, "_UNPACKED_MAX", 2)
+    objects, count = PackedObjects(), 5
+    for number in range(count):
+        objects["a", f"n{number}"] = an_object(number)
+    assert dict(objects) == {("a", f"n{number}"): an_object(number) for number in range(count)}
+    # A reader finds the same object again, as long as it is among the last.
+    assert objects["a", "n0"] is objects["a", "n0"]
+    assert len(objects) == count
+
+
+def test_a_change_and_a_deletion_reach_the_packed_and_the_unpacked_form() -> None:
+    objects = PackedObjects()
+    objects["a", "n0"] = an_object(0)
+    objects["a", "n0"] = an_object(0, "2")
+    assert objects.version(("a", "n0")) == "2"
+    assert objects["a", "n0"] == an_object(0, "2")
+    del objects["a", "n0"]
+    assert ("a", "n0") not in objects
+    assert objects.get(("a", "n0")) is None
+    with pytest.raises(KeyError):
+        del objects["a", "n0"]
+
+
+async def test_objects_of_a_store_in_this_process_are_not_packed() -> None:
+    cluster = MemoryCluster()
+    assert isinstance(objects_map(cluster), dict)
+    assert isinstance(objects_map(FencedCluster(cluster, lambda: None)), dict)
+    await cluster.close()

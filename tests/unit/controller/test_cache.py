@@ -8,7 +8,7 @@ import pytest
 from serving.cluster import kinds
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Patch
-from serving.controller.cache import ControllerCache
+from serving.controller.cache import ControllerCache, activator_pages
 from serving.controller.decide import decide
 from serving.controller.revisions.deployment import desired_private_service
 from serving.controller.revisions.sidecar import Sidecar
@@ -327,7 +327,7 @@ def test_a_refusal_holds_until_the_spec_changes() -> None:
     assert cache.refuse(CONFIGURATION, "too many") == {CONFIGURATION}
     status = written_status(decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S), kinds.CONFIGURATION)
     assert "too many" in condition_values(status, "Ready")[2]
-    cache.put(kinds.CONFIGURATION, newer(a_configuration(generation=2)))
+    cache.put(kinds.CONFIGURATION, newer({**a_configuration(generation=2), "status": status}))
     status = written_status(decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S), kinds.CONFIGURATION)
     assert condition_values(status, "Ready")[0] == "Unknown"
 
@@ -386,7 +386,7 @@ def test_a_route_waits_until_all_activators_serve_it() -> None:
     settings = msgspec.structs.replace(SETTINGS, activator_pages="127.0.0.1:6082,127.0.0.1:6083")
     ready = {**a_configuration(), "status": {"latestReadyRevisionName": "hello-00001"}}
     cache = a_cache((kinds.CONFIGURATION, ready), (kinds.ROUTE, a_route()), settings=settings)
-    assert cache.activator_addresses() == ("127.0.0.1:6082", "127.0.0.1:6083")
+    assert cache.activator_addresses() == activator_pages(cache) == ("127.0.0.1:6082", "127.0.0.1:6083")
     plan = decide(cache, ROUTE, now=NOW, now_s=NOW_S)
     assert condition_values(written_status(plan, kinds.ROUTE), "Ready")[:2] == ("Unknown", "Uninitialized")
     assert cache.confirm(("default", "hello"), plan.unconfirmed) == {ROUTE}

@@ -76,3 +76,12 @@ def test_each_activator_has_one_address() -> None:
     assert list(activators.addresses) == ["[fd00::1]:8081"]
     activators.put(KEY, a_slice("10.0.0.1", "10.0.0.2"))
     assert list(activators.addresses) == ["10.0.0.1:8081", "10.0.0.2:8081"]
+
+
+def test_each_activator_has_a_page_where_the_service_names_its_port() -> None:
+    activators, found = Activators(), a_slice("10.0.0.1", "10.0.0.2")
+    activators.put(KEY, found)
+    assert activators.pages == ("10.0.0.1:9090", "10.0.0.2:9090")
+    assert activators.addresses == ("10.0.0.1:8081", "10.0.0.2:8081")
+    activators.put(KEY, {**found, "ports": [one for one in found["ports"] if one["name"] == "http"]})
+    assert not activators.pages

@@ -8,7 +8,7 @@ import pytest
 from serving.cluster import kinds
 from serving.cluster.port import Create, Patch
 from serving.controller.revisions.configuration import reconcile_configuration, revision_name_is_taken
-from serving.controller.values.writes import WritePlan
+from serving.controller.values.writes import UNSETTLED_S, WritePlan
 from serving.model.knative import BECAME_READY_ANNOTATION, ROUTING_STATE_LABEL
 from serving.model.objects import Object
 from serving.settings.controller import ControllerSettings
@@ -145,6 +145,20 @@ def test_where_status_was_lost_what_was_ready_once_is_the_latest() -> None:
 def test_where_the_latest_ready_one_is_gone_another_is_taken() -> None:
     configuration = having(a_configuration(generation=2), latestReadyRevisionName="hello-00002")
     assert status_of(configuration, ready(1))["latestReadyRevisionName"] == "hello-00001"
+
+
+def test_the_first_status_waits_for_the_revision() -> None:
+    (write,) = plan_for(a_configuration()).writes
+    assert isinstance(write, Create)
+    plan = plan_for(a_configuration(), ready(1, "Unknown"))
+    assert 0 < plan.debounce_s < UNSETTLED_S, "the Service repeats the name in its own first status"
+    assert written_status(plan, kinds.CONFIGURATION)["latestCreatedRevisionName"] == "hello-00001"
+    for condition in ("True", "False"):
+        assert plan_for(a_configuration(), ready(1, condition)).debounce_s == 0.0
+    assert (
+        plan_for(having(a_configuration(), latestCreatedRevisionName="hello-00001"), ready(1, "Unknown")).debounce_s
+        == 0.0
+    )
 
 
 def test_where_none_is_left_none_is_named() -> None:

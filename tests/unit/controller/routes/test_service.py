@@ -117,7 +117,14 @@ def test_a_service_says_what_its_children_say() -> None:
     assert (status["url"], status["address"]) == ("http://hello", {"url": "http://inner"})
     assert status["latestReadyRevisionName"] == status["latestCreatedRevisionName"] == "hello-00001"
     assert status["traffic"][0]["revisionName"] == "hello-00001"
-    assert [note.reason for note in plan.notes] == ["ServiceReady"]
+    assert plan.notes == ()
+
+
+def test_a_service_that_works_again_is_an_event() -> None:
+    plan = plan_for(with_ready(a_service(), "False"), ready_children())
+    assert [(note.reason, note.message) for note in plan.notes] == [
+        ("ServiceReady", "Service is ready at http://hello")
+    ]
 
 
 def test_a_settled_service_is_left_alone() -> None:

@@ -17,6 +17,7 @@ import msgspec
 import uvloop
 
 from serving.aio.clock import stamp
+from serving.aio.periodic import next_beat
 from serving.model.errors import JournalDamaged, ServingError, SettingsError
 
 LISTEN_FDS_VARIABLE = "SERVING_LISTEN_FDS"
@@ -79,7 +80,7 @@ async def _keep_log_short() -> None:
     log = OwnLog.of(os.environ)
     while log.is_ours:
         log.check()
-        await asyncio.sleep(CHECK_S)
+        await next_beat(CHECK_S)
 
 
 def inherited_sockets() -> dict[str, socket.socket]:

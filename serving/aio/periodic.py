@@ -10,15 +10,28 @@ from collections.abc import Awaitable, Callable
 from serving.aio.clock import now_s
 
 
+def until_beat_s(period_s: float) -> float:
+    """About a period, in seconds, until a multiple of it on the loop's clock: chores of one process then share their wake-ups."""
+    left_s = period_s - now_s() % period_s
+    # A timer that fires a little early must not fire twice.
+    return left_s if left_s > period_s / 2 else left_s + period_s
+
+
+async def next_beat(period_s: float) -> None:
+    """Sleep for ``until_beat_s``."""
+    await asyncio.sleep(until_beat_s(period_s))
+
+
 async def every(
     period_s: float,
     beat: Callable[[], Awaitable[None]],
     *,
     stop: asyncio.Event,
     on_error: Callable[[Exception], None],
+    is_shared: bool = False,
 ) -> None:
-    """Await ``beat`` at once and then every ``period_s`` seconds, until ``stop`` is set."""
-    due_s = now_s()
+    """Await ``beat`` at once and then every ``period_s`` seconds, until ``stop`` is set; ``is_shared`` as for ``until_beat_s``."""
+    due_s = now_s() // period_s * period_s if is_shared else now_s()
     while not stop.is_set():
         try:
             await beat()

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Watches and calls of a daemon at once: 15 kinds and bursts of /scale patches. The library's own bound is 100.
 _CONNECTIONS_MAX = 256
+# Longer than the periods in which the daemons ask: each new connection costs both ends a handshake.
+_KEPT_S = 60.0
 # A line of a watch may be a whole object. As the library's own.
 _READ_BUFFER_BYTES = 2**21
 
@@ -101,7 +103,7 @@ class LocalSession:
         self._kubeconfig, self._server = kubeconfig, server
         tls = ssl.create_default_context(cadata=server.authority) if server.authority else True
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=_CONNECTIONS_MAX, ssl=tls),
+            connector=aiohttp.TCPConnector(limit=_CONNECTIONS_MAX, ssl=tls, keepalive_timeout=_KEPT_S),
             request_class=CheckedRequest,
             read_bufsize=_READ_BUFFER_BYTES,
             # A proxy from the environment is for other hosts; it would get the token and could not reach loopback.

@@ -7,6 +7,7 @@ address. A stream that ends is requested again from the time it began, so no dec
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import logging
 import socket
@@ -19,6 +20,7 @@ import msgspec
 from yarl import URL
 
 from serving.aio.clock import wall_s
+from serving.aio.periodic import next_beat
 from serving.traffic.latencies import FINE_TYPE
 
 _RESPONSE_MAX_S = 1.5
@@ -70,6 +72,9 @@ async def read_pages(
 
 async def addresses_of(url: URL) -> list[str]:
     """The addresses of a URL's host, of one family, as both lead to the same process. Raises ``OSError`` if it is unknown."""
+    with contextlib.suppress(ValueError):
+        # The resolver would take a thread for it.
+        return [str(ipaddress.ip_address(url.host or ""))]
     found = await asyncio.get_running_loop().getaddrinfo(url.host or "", url.port or 80, type=socket.SOCK_STREAM)
     family = socket.AF_INET if any(one[0] == socket.AF_INET for one in found) else socket.AF_INET6
     return sorted({str(one[4][0]) for one in found if one[0] == family})
@@ -116,7 +121,7 @@ class Deciders:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._keep(await self._places(), group)
-                await asyncio.sleep(_CHECK_S if self._followed else _RETRY_S)
+                await next_beat(_CHECK_S if self._followed else _RETRY_S)
 
     async def policies(self, names: Mapping[str, str]) -> list[Mapping[str, Any]]:
         """Fetch policy savings from each responsive autoscaler; ``names`` filter them."""

@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 
 from serving.aio.clock import now_s, wall_s
-from serving.aio.periodic import every
+from serving.aio.periodic import every, next_beat
 from serving.cluster.kinds import NODE, NODE_GROUP, NODE_METRICS, POD, REVISION, SERVING_SERVICE, Kind
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
@@ -182,7 +182,7 @@ class Feed:
                 self._board.nodes.measured(listing.items, wall_s())
                 # A metrics-server that has just started answers soon.
                 wait_s = _USES_PERIOD_S if listing.items else PERIOD_S
-            await asyncio.sleep(wait_s)
+            await next_beat(wait_s)
 
     async def _follow_groups(self) -> None:
         groups = Reflector(self._cluster, NODE_GROUP)
@@ -214,7 +214,7 @@ class Feed:
             self._board.requests(None)
             self._row()
 
-        await every(PERIOD_S, beat, stop=stop, on_error=failed)
+        await every(PERIOD_S, beat, stop=stop, on_error=failed, is_shared=True)
 
     def _row(self) -> None:
         at_s = round(wall_s(), 1)

@@ -12,11 +12,14 @@ import json
 import os
 import re
 import socket
-import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from serving.model.errors import Problem, SettingsError
+
+if TYPE_CHECKING:
+    import ssl
 
 SECRET_FILES = ("key", "token", "dashboard-token", "query-token")
 """Names of the files in a state folder that hold a secret, beside its certificates."""
@@ -51,8 +54,10 @@ class ApiCertificate:
             self._write()
         return self.authority.read_text(encoding="ascii")
 
-    def server_context(self) -> ssl.SSLContext:
+    def server_context(self) -> "ssl.SSLContext":
         """Create the server's TLS context. Raises ``OSError``."""
+        import ssl  # noqa: PLC0415 - the supervisor has no use for OpenSSL
+
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         # The server speaks no HTTP/2.
         context.set_alpn_protocols(["http/1.1"])
@@ -173,6 +178,12 @@ class StateFolder:
             # Records of processes that ended with the previous holder of the folder.
             for record in self.processes.iterdir():
                 record.unlink()
+
+    @property
+    def lock_fd(self) -> int:
+        """The descriptor of the lock of a held folder; the lock lasts until all copies of it are closed."""
+        assert self._lock_fd is not None
+        return self._lock_fd
 
     def holder(self) -> int | None:
         """The process that holds the folder; None if there is none."""

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
+from serving.aio.periodic import until_beat_s
 from serving.metrics.names import BUCKETS_S, COMMON_METRICS, MetricKind, MetricSpec, named
 from serving.traffic.latencies import FINE_TYPE
 
@@ -169,6 +170,7 @@ async def watch_lag(page: MetricsPage) -> None:
     """Measure the lag of the loop with a timer of a second, until cancelled."""
     lag = page.histogram("serving_loop_lag_seconds", COMMON_METRICS)
     while True:
-        due_s = time.perf_counter() + _PERIOD_S
-        await asyncio.sleep(_PERIOD_S)
+        left_s = until_beat_s(_PERIOD_S)
+        due_s = time.perf_counter() + left_s
+        await asyncio.sleep(left_s)
         lag.observe(max(0.0, time.perf_counter() - due_s))

@@ -67,6 +67,7 @@ FORMS = {
     "faults.py": [Form(lines=(r"\| app killed -9 \| 0 of \d+ \|", '"lone_start_s":', '"capacity_per_s":'))],
     "from_zero.py": [Form(arguments="--json", keys=("seconds_to_all_at_once", "cpu_seconds", "floor_seconds"))],
     "fuzz_http2.py": [Form(arguments="--json", keys=("frames", "warm_mib", "end_mib"))],
+    "idle.py": [Form(arguments="--json", keys=("this",))],
     "inner_tls.py": [Form(lines=(r"^\| 16 \| ", r"^\| 256 \| "), needs=WRK)],
     "model_server.py": [
         Form(arguments="--traces {folder} --quick", lines=("^azure-code: 300 requests", r"200000 tokens +[\d.]+% +\d+"))

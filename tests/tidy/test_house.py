@@ -63,6 +63,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "daemons that share memory": (205, 1),
     "short names of services for every pod": (145, 1),
     "files of commands that are files": (70, 1),
+    "a small supervisor, shared wake-ups": (200, 1),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

@@ -125,4 +125,4 @@ async def report_loads(
     def on_error(error: Exception) -> None:
         _log.error("report.failed", exc_info=error)
 
-    await every(period_s, report, stop=stop, on_error=on_error)
+    await every(period_s, report, stop=stop, on_error=on_error, is_shared=True)

@@ -1,12 +1,12 @@
 """Watches the memory of one machine while pods sleep, and has decisions made about those that go by ``scaling.memoryshort``."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from serving.aio.clock import now_s
 from serving.aio.machinememory import CGROUPS, NO_BOUND, amounts_of, cgroup_folders, held_bytes, memory_bound
+from serving.aio.periodic import next_beat
 from serving.autoscaler.entry import RevisionEntry
 from serving.model.knative import RevisionKey
 from serving.scaling.memoryshort import DormantPod, MemoryReading, MemoryShortage
@@ -35,7 +35,7 @@ class MemoryWatch:
     async def run(self) -> None:
         """Check periodically until cancelled."""
         while True:
-            await asyncio.sleep(_PERIOD_S)
+            await next_beat(_PERIOD_S)
             self.check()
 
     def check(self) -> None:

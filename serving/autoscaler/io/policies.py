@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from serving.aio.clock import now_s, stamp, wall_s
+from serving.aio.periodic import next_beat
 from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.io.sharing import Sharing
 from serving.cluster.kinds import POD_METRICS, SCALING_POLICY
@@ -185,7 +186,7 @@ class PolicyClient:
                     self.usages.take(listing.items, at_s)
                     self._learning.take(self.usages, at_s)
                     self._is_failure_logged = False
-            await asyncio.sleep(self._settings.triggers.usage_period_s)
+            await next_beat(self._settings.triggers.usage_period_s)
 
     def _log_unmeasured(self, error: ClusterError) -> None:
         """Log once that usage is not measured; triggers then have no data, and targets are learnt from response times."""

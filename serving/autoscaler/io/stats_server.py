@@ -27,6 +27,7 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
 from serving.aio.clock import now_s
+from serving.aio.periodic import next_beat
 from serving.autoscaler.announcements import AnnouncementPace, announcement_of
 from serving.autoscaler.decision_events import DecisionBook, parse_target
 from serving.autoscaler.io.connection import StatsConnection
@@ -332,7 +333,7 @@ class StatsServer:
 
     async def _drop_silent(self) -> None:
         while True:
-            await asyncio.sleep(_CHECK_PERIOD_S)
+            await next_beat(_CHECK_PERIOD_S)
             for one in list(self._all):
                 if not one.was_active():
                     self.counts.silent_connections += 1

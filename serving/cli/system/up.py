@@ -18,15 +18,14 @@ from serving.aio.ownlog import BYTES_VARIABLE, FILES_VARIABLE, LOG_FILES_MAX
 from serving.cli.client.api import fail_usage
 from serving.cli.nodes.nodeflags import NODE_FLAGS, nodes_environment, with_node_flags
 from serving.cli.system.reload import reload_system
-from serving.home.containers.network import bind_gateway, gateway_of, remove_leftovers
+from serving.home.containers.network import bind_gateway, gateway_of
 from serving.home.processes.confine import ISOLATION_VARIABLE
 from serving.home.processes.isolation import GAP_VARIABLE, MODES, isolation_gap
-from serving.home.processes.process_lifetime import die_with_parent
 from serving.home.state import StateFolder, default_state_path
 from serving.home.supervisor.binding import PORTS, bind
 from serving.home.supervisor.children import CHILDREN
-from serving.home.supervisor.notify import SystemdNotifier
-from serving.home.supervisor.supervisor import Supervisor
+from serving.home.supervisor.main import SupervisorLaunch, become_supervisor
+from serving.home.supervisor.notify import SystemdNotifier, take_variables
 from serving.model.errors import InvalidCertificate, InvalidValue, Problem, SettingsError
 from serving.model.knative import WINDOW_ANNOTATION
 from serving.model.quantity import parse_quantity
@@ -86,15 +85,6 @@ def start_in_background(arguments: Sequence[str], logs: Path) -> int:
             f"serving has not started after {_READY_S:g} s and goes on; see {logs}; `serving down` ends it", err=True
         )
     return code
-
-
-def report_ready() -> None:
-    """Report that the system has started, where it was started in the background."""
-    text = os.environ.pop(_READY_VARIABLE, "")
-    if text:
-        sys.stdout.flush()
-        os.write(int(text), b"1")
-        os.close(int(text))
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
@@ -239,10 +229,12 @@ def up(  # noqa: PLR0913 - options
     state = StateFolder((state_path or default_state_path()).absolute())
     if more.pop("reloads"):
         _refuse_other_options()
-        return reload_system(state.path)
+        reload_system(state.path)
+        return
     _refuse_wrong_settings()
     limits = {BYTES_VARIABLE: str(more.pop("log_size")), FILES_VARIABLE: str(more.pop("log_files"))}
-    notifier = _systemd_notifier(is_wanted=more.pop("systemd"))
+    systemd = take_variables(os.environ)
+    _check_systemd(systemd, is_wanted=more.pop("systemd"))
     if detach:
         sys.exit(_run_in_background(state, has_sample=sample))
     by_name = {
@@ -271,29 +263,35 @@ def up(  # noqa: PLR0913 - options
         click.echo(str(error), err=True)
         sys.exit(_EXIT_SETTINGS)
 
-    def on_started() -> None:
-        port = sockets["public"].getsockname()[1]
-        click.echo(f"serving is up: services answer at http://NAME.NAMESPACE.localhost:{port}")
-        if has_certificate:
-            click.echo(f"over TLS: https://NAME.NAMESPACE.localhost:{sockets['tls'].getsockname()[1]}")
-        click.echo(f"dashboard: {_dashboard_text(sockets['dashboard'].getsockname()[1], state)}")
-        for line in path_lines(Path(sys.argv[0]), Path(sys.executable), os.environ.get("PATH", "")):
-            click.echo(line)
-        click.echo(f"kubectl: export KUBECONFIG={state.kubeconfig}\nlogs:    {state.logs}")
-        if activator_count > 1:
-            pages = (
-                sockets[name].getsockname()[1] for name in sockets if re.fullmatch(r"activator(-\d+)?-metrics", name)
-            )
-            click.echo(f"metrics of the {activator_count} activators: ports {', '.join(map(str, pages))}")
-        if sample:
-            # In a process of its own: this one supervises children.
-            subprocess.Popen(_sample_command(state.path), preexec_fn=die_with_parent)  # noqa: S603, PLW1509 - our own CLI; one thread, by design
-        report_ready()
+    ports = {name: one.getsockname()[1] for name, one in sockets.items() if name != "template"}
+    launch = SupervisorLaunch(
+        state=str(state.path),
+        lock_fd=state.lock_fd,
+        sockets={name: one.fileno() for name, one in sockets.items()},
+        activator_count=activator_count,
+        has_node_groups=more["nodes"] is not None,
+        environment=environment,
+        systemd=systemd,
+        lines=_started_lines(ports, state, activator_count=activator_count, has_certificate=has_certificate),
+        sample=_sample_command(state.path) if sample else [],
+        ready_fd=int(os.environ.pop(_READY_VARIABLE, "-1")),
+    )
+    become_supervisor(launch, ["up", *sys.argv[sys.argv.index("up") + 1 :]])
 
-    exit_code = Supervisor(state, sockets, children, environment=environment, notifier=notifier).run(on_started)
-    remove_leftovers(state.path)
-    click.echo("serving has ended", err=exit_code != 0)
-    sys.exit(exit_code)
+
+def _started_lines(
+    ports: Mapping[str, int], state: StateFolder, *, activator_count: int, has_certificate: bool
+) -> list[str]:
+    lines = [f"serving is up: services answer at http://NAME.NAMESPACE.localhost:{ports['public']}"]
+    if has_certificate:
+        lines.append(f"over TLS: https://NAME.NAMESPACE.localhost:{ports['tls']}")
+    lines.append(f"dashboard: {_dashboard_text(ports['dashboard'], state)}")
+    lines += path_lines(Path(sys.argv[0]), Path(sys.executable), os.environ.get("PATH", ""))
+    lines += [f"kubectl: export KUBECONFIG={state.kubeconfig}", f"logs:    {state.logs}"]
+    if activator_count > 1:
+        pages = (str(port) for name, port in ports.items() if re.fullmatch(r"activator(-\d+)?-metrics", name))
+        lines.append(f"metrics of the {activator_count} activators: ports {', '.join(pages)}")
+    return lines
 
 
 def _run_in_background(state: StateFolder, *, has_sample: bool) -> int:
@@ -306,11 +304,9 @@ def _run_in_background(state: StateFolder, *, has_sample: bool) -> int:
     return code
 
 
-def _systemd_notifier(*, is_wanted: bool) -> SystemdNotifier:
-    notifier = SystemdNotifier(os.environ)
-    if is_wanted and not notifier.is_on:
+def _check_systemd(variables: Mapping[str, str], *, is_wanted: bool) -> None:
+    if is_wanted and not SystemdNotifier(variables).is_on:
         fail_usage("--systemd needs a service of systemd with Type=notify; `serving install-service` writes one")
-    return notifier
 
 
 def _refuse_wrong_settings() -> None:

@@ -15,6 +15,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from serving.aio.clock import now_s, wall_s
+from serving.aio.periodic import until_beat_s
 from serving.cluster.kinds import POD
 from serving.home.apiserver.accesstokens import Authenticator, Unauthorized
 from serving.home.apiserver.audit import AuditedRequest, AuditLog
@@ -199,9 +200,9 @@ class ApiGuard:
             except Unauthorized:
                 task.cancel()
                 return
-            timer = loop.call_later(_TOKEN_CHECK_S, check)
+            timer = loop.call_later(until_beat_s(_TOKEN_CHECK_S), check)
 
-        timer = loop.call_later(_TOKEN_CHECK_S, check)
+        timer = loop.call_later(until_beat_s(_TOKEN_CHECK_S), check)
         self._streams.add(task)
         try:
             yield

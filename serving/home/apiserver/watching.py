@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 from serving.aio.clock import now_s, wall_s
+from serving.aio.periodic import until_beat_s
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster, EventType, Selection, WatchEvent
 from serving.home.apiserver.content import JSON_TYPE, Shape, WantedShape, shaped_object
@@ -120,7 +121,7 @@ async def _forward(
                 bookmark_s = now_s() + options.bookmark_period_s
                 await response.write(_line(EventType.BOOKMARK, kind, _seen_until(last, options), options=options))
             step = step or asyncio.create_task(_next(events), name=f"watch of {kind.resource}")
-            wait_s = min(rest_s, _CHECK_EVERY_S, max(0.0, bookmark_s - now_s()))
+            wait_s = min(rest_s, until_beat_s(_CHECK_EVERY_S), max(0.0, bookmark_s - now_s()))
             done, _ = await asyncio.wait({step}, timeout=wait_s)
             if not done:
                 continue

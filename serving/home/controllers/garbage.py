@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from serving.aio.clock import now_s
+from serving.aio.periodic import next_beat
 from serving.cluster.kinds import EVENT, KINDS, NAMESPACE, Kind
 from serving.cluster.port import EventType, WatchEvent
 from serving.home.schemas.records import ObjectMetadata, read_metadata
@@ -154,4 +155,4 @@ async def collect_events(
                 # One that was written since comes again.
                 with contextlib.suppress(NotFound, Conflict):
                     await cluster.delete(EVENT, namespace, name, resource_version=version)
-            await asyncio.sleep(pause_s)
+            await next_beat(pause_s)

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from serving.aio.clock import now_s, stamp, wall_s
+from serving.aio.periodic import next_beat
 from serving.cluster.events import write_once
 from serving.cluster.kinds import DEPLOYMENT, HORIZONTAL_POD_AUTOSCALER, POD, POD_METRICS
 from serving.cluster.port import Cluster
@@ -66,7 +67,7 @@ class PodScaler:
                 await one.synced.wait()
             while True:
                 await self.scale_all()
-                await asyncio.sleep(_PERIOD_S)
+                await next_beat(_PERIOD_S)
 
     async def scale_all(self) -> None:
         """Scale all once. A failure is reported in that object's status and does not stop the others."""

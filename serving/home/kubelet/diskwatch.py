@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from serving.aio.clock import now_s, stamp
+from serving.aio.periodic import next_beat
 from serving.cluster.events import write_once
 from serving.cluster.kinds import POD
 from serving.home.kubelet.nodecontext import NodeContext
@@ -96,7 +97,7 @@ class DiskWatch:
     async def run(self) -> None:
         """Check periodically until cancelled."""
         while True:
-            await asyncio.sleep(_PERIOD_S)
+            await next_beat(_PERIOD_S)
             await self.check()
 
     async def check(self) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from serving.aio.clock import now_s, stamp, wall_s
 from serving.aio.cooperative import finished_in_thread
-from serving.aio.periodic import wait_for
+from serving.aio.periodic import next_beat, wait_for
 from serving.cluster.kinds import POD, REVISION
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.home.containers.network import PodNetworks
@@ -355,7 +355,7 @@ class Kubelet:
     async def _watch_memory(self) -> None:
         """Kill containers above their memory limit."""
         while True:
-            await asyncio.sleep(_MEMORY_PERIOD_S)
+            await next_beat(_MEMORY_PERIOD_S)
             limited = [pod for pod in self._running.values() if memory_limits(pod)]
             if limited:
                 resident_bytes = await asyncio.to_thread(resident_bytes_by_session)
@@ -365,7 +365,7 @@ class Kubelet:
     async def _rotate_logs(self) -> None:
         """Keep logs of pods below their size."""
         while True:
-            await asyncio.sleep(_ROTATION_PERIOD_S)
+            await next_beat(_ROTATION_PERIOD_S)
             present, limits = {pod.logs for pod in self._running.values()}, self._node.gone_logs()
             await asyncio.to_thread(tidy_logs, self._node.logs, present, limits, wall_s=wall_s())
 
@@ -373,7 +373,7 @@ class Kubelet:
         """Note when the logs of pods grow."""
         times, before = LogTimes(), set[Path]()
         while True:
-            await asyncio.sleep(_LOG_TIMES_PERIOD_S)
+            await next_beat(_LOG_TIMES_PERIOD_S)
             logs = {pod.logs for pod in self._running.values()}
             if logs or before:
                 await asyncio.to_thread(times.note, logs, wall_s=wall_s())

@@ -197,7 +197,9 @@ class UsageReporter:
 
     async def measure(self) -> None:
         """Measure once, and report every pod with an earlier measurement."""
-        sessions = await asyncio.to_thread(_read_all, list(self._pods()))
+        pods = list(self._pods())
+        # It reads a file of each process of the machine.
+        sessions = await asyncio.to_thread(_read_all, pods) if pods else {}
         at_s, at = now_s(), stamp()
         window_s, before = at_s - self._at_s, self._sessions
         self._at_s, self._sessions = at_s, sessions

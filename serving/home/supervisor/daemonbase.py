@@ -30,8 +30,16 @@ _REQUEST_BYTES_MAX = 2**17
 _REPLY_BYTES_MAX = 32
 _DESCRIPTORS_MAX = 253
 _ADOPTION_PAUSE_S = 0.0001
+# Of CPython's allocator of small objects. The first objects of a new pool are neighbours.
+_SMALLEST_BYTES, _SMALL_BYTES_MAX, _SIZE_STEP_BYTES = 48, 512, 16
+_POOL_BYTES, _POOL_HEAD_BYTES_MAX = 2**14, 64
+_ROW_OF_NEW_POOL = 3
+# With another allocator there is no end to be found.
+_GAPS_MAX = 20_000
 # Variables of the base alone: numpy starts no threads, and there is room to show a daemon's own environment.
 _OWN_VARIABLES = {"OPENBLAS_NUM_THREADS": "1", "SERVING_BASE_ROOM": "-" * 2**14}
+
+_kept: list[bytes] = []
 
 
 class DaemonLaunch(NamedTuple):
@@ -112,6 +120,7 @@ def main() -> int:
     # All daemons share the present objects, as long as no collection touches them.
     gc.collect()
     gc.freeze()
+    _kept.extend(fill_pools())
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         # Another thread may hold a lock, which no thread of a fork would release.
         return 1
@@ -132,6 +141,26 @@ def main() -> int:
             return 1
         for one in descriptors:
             os.close(one)
+
+
+def fill_pools() -> list[bytes]:
+    """Fill the gaps between small objects; returns what they are filled with, to be kept.
+
+    A new object takes the place of one that was freed. In a forked daemon each of these gaps is in a page that it shares until then:
+    with them filled, its own objects share few new pages. CPython has pools of one size each (Objects/obmalloc.c).
+    """
+    kept = []
+    for size in range(_SMALLEST_BYTES, _SMALL_BYTES_MAX + 1, _SIZE_STEP_BYTES):
+        row_count = last = 0
+        for _ in range(_GAPS_MAX):
+            one = bytes(size - sys.getsizeof(b""))
+            kept.append(one)
+            is_first = id(one) % _POOL_BYTES < _POOL_HEAD_BYTES_MAX
+            row_count = 1 if is_first else row_count + 1 if row_count and id(one) == last + size else 0
+            last = id(one)
+            if row_count == _ROW_OF_NEW_POOL:
+                break
+    return kept
 
 
 def _be_daemon(request: bytes, descriptors: Sequence[int], control: socket.socket, *, owner: int, middle: int) -> int:

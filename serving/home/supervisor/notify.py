@@ -3,22 +3,27 @@
 import contextlib
 import os
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 
 _USEC = 1e6
+_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+
+
+def take_variables(environment: MutableMapping[str, str]) -> dict[str, str]:
+    """Remove systemd's variables from an environment, and return them: no child is to speak for the service."""
+    return {name: environment.pop(name) for name in _VARIABLES if name in environment}
 
 
 class SystemdNotifier:
-    """Sends states to the socket that systemd names in the environment; without one it sends nothing.
+    """Sends states to the socket that systemd names in ``variables``; without one it sends nothing.
 
-    ``period_s`` is how often ``report_alive`` is due, half of the watchdog's time; None without a watchdog. The variables are
-    removed from the environment: no child is to speak for the service.
+    ``period_s`` is how often ``report_alive`` is due, half of the watchdog's time; None without a watchdog.
     """
 
-    def __init__(self, environment: MutableMapping[str, str]) -> None:
-        self._address = environment.pop("NOTIFY_SOCKET", "")
-        watchdog = environment.pop("WATCHDOG_USEC", "")
-        is_ours = environment.pop("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._address = variables.get("NOTIFY_SOCKET", "")
+        watchdog = variables.get("WATCHDOG_USEC", "")
+        is_ours = variables.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         self.period_s = int(watchdog) / _USEC / 2 if watchdog.isdecimal() and int(watchdog) and is_ours else None
 
     @property

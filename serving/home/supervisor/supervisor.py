@@ -27,6 +27,7 @@ from serving.home.state import StateFolder, write_private
 from serving.home.supervisor.children import (
     ACTIVATOR,
     ALLOCATOR,
+    IMPORTED_LATER,
     TEMPLATE,
     Child,
     ChildProcess,
@@ -373,7 +374,8 @@ class Supervisor:
 
 def _base_of(children: Sequence[Child]) -> DaemonBase:
     """A base of the present code, for all but the template, which is one itself."""
-    return DaemonBase({child.module: None for child in children if child.name != TEMPLATE}, environment=ALLOCATOR)
+    modules = {child.module: None for child in children if child.name != TEMPLATE}
+    return DaemonBase([*modules, *IMPORTED_LATER], environment=ALLOCATOR)
 
 
 def _unready(children: Sequence[Child]) -> list[str]:

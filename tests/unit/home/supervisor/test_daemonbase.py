@@ -93,3 +93,19 @@ def test_a_base_with_a_thread_forks_nothing(tmp_path: Path) -> None:
     (supervisor, _, codes), lines = supervise(tmp_path, more=more)
     assert codes == [7, 7]
     assert [(one["forked"], one["parent"]) for one in map(json.loads, lines)] == [(False, supervisor)] * 2
+
+
+def test_new_objects_are_neighbours_once_the_pools_are_filled() -> None:
+    program = """
+from serving.home.supervisor.daemonbase import fill_pools
+
+gaps = [[bytes(30 + size) for _ in range(1000)] for size in (20, 200)]
+for one in gaps:
+    del one[::2]
+kept = fill_pools()
+for size in (20, 200):
+    made = [bytes(30 + size) for _ in range(20)]
+    print(max(map(id, made)) - min(map(id, made)) < 2**14)
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True)
+    assert done.stdout.split() == ["True", "True"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.home.supervisor.notify import SystemdNotifier
+from serving.home.supervisor.notify import SystemdNotifier, take_variables
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])
@@ -43,4 +43,9 @@ def test_the_watchdog_is_fed_twice_in_its_time_and_by_its_process_alone(
     environment: dict[str, str], period_s: float | None
 ) -> None:
     assert SystemdNotifier(environment).period_s == period_s
-    assert environment == {}
+
+
+def test_no_child_speaks_for_the_service() -> None:
+    environment = {"NOTIFY_SOCKET": "@one", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "2", "PATH": "/bin"}
+    assert take_variables(environment) == {"NOTIFY_SOCKET": "@one", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "2"}
+    assert environment == {"PATH": "/bin"}

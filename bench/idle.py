@@ -1,0 +1,116 @@
+"""What ``serving up`` costs while nothing happens: memory and CPU of its processes, with one service at zero.
+
+    python bench/idle.py [--seconds N] [--beside PYTHON] [--quick] [--json]
+
+``--beside`` is the interpreter of another version, whose system runs at the same time and is measured in the same seconds.
+Memory is the sum of ``Pss:`` of all processes; CPU is the time that their threads ran, and that of the supervisor, by the kernel's
+count in nanoseconds. The service has had a request and is back at zero. Goals: 180 MiB, 0.3 % of a core.
+"""
+
+import contextlib
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import serving.samples
+from bench.parts.processes import pss_mib
+from bench.parts.program import exit_code, options_of, show
+from bench.parts.system import System, running_system
+from serving.home.processes.process_lifetime import children_of
+
+GOAL_MIB, GOAL_CORE_PERCENT = 180.0, 0.3
+WITHIN_S = 120.0
+REST_S = 20.0
+SERVICE = "idle"
+SAMPLE = (str(Path(serving.samples.__file__).parent), "--command", f"{sys.executable} hello.py")
+
+
+def tree_of(pid: int) -> list[int]:
+    """A process and all below it."""
+    return [pid, *(below for child in children_of(pid) for below in tree_of(child))]
+
+
+def name_of(pid: int) -> str:
+    """A process's name, and its module where it has one."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    module = words[words.index("-m") + 1] if "-m" in words else ""
+    return f"{Path(f'/proc/{pid}/comm').read_text().strip()} {module}".strip()
+
+
+def threads_of(pid: int) -> dict[str, tuple[int, int]]:
+    """The nanoseconds that each thread of a process has run, and how often it was given the CPU."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            ran_ns, _, turns = map(int, (task / "schedstat").read_text().split())
+            found[task.name] = (ran_ns, turns)
+    return found
+
+
+def growth(pid: int, before: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    """What ``threads_of`` has grown by."""
+    now = threads_of(pid)
+    return tuple(sum(one[part] - before.get(name, (0, 0))[part] for name, one in now.items()) for part in (0, 1))  # type: ignore[return-value] # two
+
+
+def rest(system: System) -> list[int]:
+    """Deploy the service, ask it once, wait until it is at zero and its pods are gone; the processes."""
+    system.serving("deploy", SERVICE, *SAMPLE, "--annotate", "autoscaling.knative.dev/window=6s")
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{system.port}/", headers={"Host": f"{SERVICE}.default.localhost"}
+    )
+    with urllib.request.urlopen(request, timeout=WITHIN_S) as response:  # noqa: S310 - as above
+        response.read()
+    if not system.until_zero(SERVICE, WITHIN_S):
+        raise TimeoutError("the service does not come to zero")
+    return tree_of(system.process.pid)
+
+
+def measured(systems: Mapping[str, System], options: Any) -> dict[str, dict[str, object]]:  # noqa: ANN401 - argparse's
+    """Memory and CPU of each system, over the same seconds."""
+    for system in systems.values():
+        rest(system)
+    time.sleep(0 if options.quick else REST_S)
+    trees = {name: tree_of(system.process.pid) for name, system in systems.items()}
+    before = {pid: threads_of(pid) for tree in trees.values() for pid in tree}
+    began_s = time.monotonic()
+    time.sleep(options.seconds)
+    took_ns = (time.monotonic() - began_s) * 1e9
+    found: dict[str, dict[str, object]] = {}
+    for name, tree in trees.items():
+        rows = []
+        for pid in tree:
+            ran_ns, turns = growth(pid, before[pid])
+            rows.append((round(pss_mib(pid), 1), round(100 * ran_ns / took_ns, 3), turns * 1e9 / took_ns, name_of(pid)))
+        found[name] = {
+            "processes": len(rows),
+            "pss_mib": round(sum(row[0] for row in rows), 1),
+            "core_percent": round(sum(row[1] for row in rows), 3),
+            "wakeups_per_second": round(sum(row[2] for row in rows), 1),
+            "each": [f"{mib} MiB, {percent} %, {per_s:.1f}/s, {what}" for mib, percent, per_s, what in rows],
+        }
+    return found
+
+
+def main() -> int:
+    """Run, and print what was measured; exit 0 only if the goals are met."""
+    options = options_of(__doc__, quick={"seconds": 1.0}, seconds=60.0, beside=str)
+    with contextlib.ExitStack() as stack:
+        systems = {"this": stack.enter_context(running_system())}
+        if options.beside:
+            other = running_system(python=options.beside, environment={"PYTHONSAFEPATH": "1"})
+            systems["beside"] = stack.enter_context(other)
+        found = measured(systems, options)
+    show(
+        found if options.json else {f"{name} {key}": one for name, row in found.items() for key, one in row.items()},
+        options,
+    )
+    mine: dict[str, Any] = found["this"]
+    return exit_code(options, is_met=mine["pss_mib"] <= GOAL_MIB and mine["core_percent"] <= GOAL_CORE_PERCENT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

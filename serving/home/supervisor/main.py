@@ -1,0 +1,103 @@
+"""``python -m serving.home.supervisor.main``: what ``serving up`` becomes once it has read its options and bound its sockets.
+
+It is a new interpreter in the same process, because the modules of the command line would take 15 MiB for as long as the system runs.
+"""
+
+if __name__ == "__main__":
+    # Before the imports below, which take long: see there.
+    from serving.aio.startup import exit_on_signals
+
+    exit_on_signals()
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from serving.home.processes.process_lifetime import die_with_parent
+from serving.home.state import StateFolder
+from serving.home.supervisor.children import CHILDREN
+from serving.home.supervisor.notify import SystemdNotifier
+from serving.home.supervisor.supervisor import Supervisor
+
+_MODULE = "serving.home.supervisor.main"
+# The descriptor of a file in memory with the launch, which has tokens: arguments and variables are shown by the kernel.
+_LAUNCH_VARIABLE = "SERVING_LAUNCH_FD"
+
+
+class SupervisorLaunch(NamedTuple):
+    """The options of a system. ``sockets`` are descriptors by name; ``environment`` is for daemons, ``systemd`` has systemd's variables.
+
+    ``lines`` are printed when all daemons serve; then ``sample`` is run, a command, and ``ready_fd`` gets a byte. An empty command and
+    -1 are none.
+    """
+
+    state: str
+    lock_fd: int
+    sockets: Mapping[str, int]
+    activator_count: int
+    has_node_groups: bool
+    environment: Mapping[str, str]
+    systemd: Mapping[str, str]
+    lines: Sequence[str]
+    sample: Sequence[str]
+    ready_fd: int
+
+    @property
+    def descriptors(self) -> list[int]:
+        """All descriptors that it names."""
+        return [*self.sockets.values(), self.lock_fd, *([self.ready_fd] if self.ready_fd >= 0 else [])]
+
+
+def become_supervisor(launch: SupervisorLaunch, arguments: Sequence[str]) -> NoReturn:
+    """Replace this program by the supervisor. ``arguments`` are shown by ``ps``."""
+    file = os.memfd_create("launch", 0)
+    os.write(file, json.dumps(launch._asdict()).encode())
+    for one in launch.descriptors:
+        os.set_inheritable(one, True)
+    sys.stdout.flush()
+    environment = {**os.environ, _LAUNCH_VARIABLE: str(file)}
+    os.execve(sys.executable, [sys.executable, "-m", _MODULE, *arguments], environment)  # noqa: S606 - our own module
+
+
+def main() -> int:
+    """Run the system until SIGTERM or SIGINT; returns the exit code."""
+    with os.fdopen(int(os.environ.pop(_LAUNCH_VARIABLE)), "rb") as file:
+        file.seek(0)
+        launch = SupervisorLaunch(**json.load(file))
+    for one in launch.descriptors:
+        os.set_inheritable(one, False)
+    sockets = {name: socket.socket(fileno=number) for name, number in launch.sockets.items()}
+    state = StateFolder(Path(launch.state))
+
+    def on_started() -> None:
+        sys.stdout.write("".join(f"{line}\n" for line in launch.lines))
+        sys.stdout.flush()
+        if launch.sample:
+            # In a process of its own: this one supervises children.
+            subprocess.Popen(launch.sample, preexec_fn=die_with_parent)  # noqa: S603, PLW1509 - our own CLI; one thread, by design
+        if launch.ready_fd >= 0:
+            os.write(launch.ready_fd, b"1")
+            os.close(launch.ready_fd)
+
+    exit_code = Supervisor(
+        state,
+        sockets,
+        CHILDREN(launch.activator_count, has_node_groups=launch.has_node_groups),
+        environment=launch.environment,
+        notifier=SystemdNotifier(dict(launch.systemd)),
+    ).run(on_started)
+    # Only now: the supervisor has no other use for its modules.
+    from serving.home.containers.network import remove_leftovers  # noqa: PLC0415 - as said
+
+    remove_leftovers(state.path)
+    (sys.stderr if exit_code else sys.stdout).write("serving has ended\n")
+    return exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

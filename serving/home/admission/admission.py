@@ -307,6 +307,10 @@ def _annotation_problems(kind: Kind, body: Object, scaling: AutoscalerSettings) 
         own = (body.get("metadata") or {}).get("annotations") or {}
         texts = {key: text for key, text in own.items() if isinstance(text, str)}
         ports = read_tcp_ports(str(own.get(TCP_ANNOTATION) or ""))
+        if ports and place == QueueProxyPlace.IN_PROCESS:
+            what = f"needs a queue-proxy beside the app, which annotation {QUEUE_PROXY_ANNOTATION}={place} does without"
+            expected = "one of the two annotations"
+            yield Problem(where=f"annotation {TCP_ANNOTATION}", what=f"{what}; expected {expected}", expected=expected)
         for one in (read_rollout_duration(texts), read_rollout_check_of(texts), ports):
             if isinstance(one, Problem):
                 yield msgspec.structs.replace(one, what=f"{one.what}; expected {one.expected}")

@@ -197,6 +197,17 @@ def test_a_place_of_the_queue_proxy_that_does_not_exist_is_refused() -> None:
         admit(SERVING_SERVICE, body)
 
 
+def test_tcp_ports_need_a_queue_proxy_beside_the_app() -> None:
+    body = service()
+    body["metadata"]["annotations"] = {"serving.dev/tcp": "5432"}
+    assert admit(SERVING_SERVICE, body)
+    body["spec"]["template"]["metadata"] = {"annotations": {"serving.dev/queue-proxy": "in-process"}}
+    with pytest.raises(
+        Invalid, match=r"serving.dev/tcp: needs a queue-proxy beside the app.*one of the two annotations"
+    ):
+        admit(SERVING_SERVICE, body)
+
+
 @pytest.mark.parametrize("name", ["rollout-duration", "rolloutDuration"])
 @pytest.mark.parametrize("text", ["soon", "-1s", "1.5s", "10"])
 def test_a_wrong_rollout_duration_is_refused(name: str, text: str) -> None:

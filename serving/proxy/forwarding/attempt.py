@@ -167,13 +167,16 @@ class Attempt:
     # Called by the exchange.
 
     def start(self) -> None:
-        """Send the request on an idle connection, or connect first."""
-        head = self.head
-        upstream = self._pool.take(self.address, sure=head.method != b"GET" and not head.may_be_repeated)
+        """Send the request on an idle connection, or wait for one; a retry waits for a new one."""
+        upstream = None
+        if not self._is_second:
+            head = self.head
+            upstream = self._pool.take(self.address, sure=head.method != b"GET" and not head.may_be_repeated)
         if upstream is not None:
             self._send(upstream)
         else:
-            self._connect()
+            self._exchange.phase = _ON_CONNECT[self._exchange.phase]
+            self._pool.connect(self.address, self, new=self._is_second)
 
     def hold(self, *, full: bool) -> None:
         """Pause reading the response while the client's buffer is full."""
@@ -190,18 +193,19 @@ class Attempt:
 
     # Called by the pool.
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the request is still to be sent."""
+        return self._exchange.phase is _CONNECTING
+
     def connected(self, upstream: RequestCarrier) -> None:
-        """Send the request on a new connection."""
-        if self._exchange.phase is _CONNECTING:
-            self._send(upstream)
-        else:
-            self._pool.give(upstream)
+        """Send the request on a connection that has become free."""
+        self._send(upstream)
 
     def unreachable(self, error: OSError) -> None:
         """Give the request back: the connection failed."""
-        if self._exchange.phase is _CONNECTING:
-            lost = "the upstream closed its connection and takes no other"
-            self._exchange.give_back(lost if self._is_second else error)
+        lost = "the upstream closed its connection and takes no other"
+        self._exchange.give_back(lost if self._is_second else error)
 
     # Called by the upstream's connection.
 
@@ -322,7 +326,7 @@ class Attempt:
             if reused and not self._is_second:
                 # The upstream closed an idle connection while the request was on its way.
                 self._is_second = True
-                self._connect()
+                self.start()
             else:
                 exchange.give_back(reason)
 
@@ -337,10 +341,6 @@ class Attempt:
             exchange.body.restore(body)
         self._client.resume(Pause.UPSTREAM_FULL)
         exchange.give_back(ConnectionRefusedError(reason))
-
-    def _connect(self) -> None:
-        self._exchange.phase = _ON_CONNECT[self._exchange.phase]
-        self._pool.connect(self.address, self)
 
     def _send(self, upstream: RequestCarrier) -> None:
         exchange = self._exchange

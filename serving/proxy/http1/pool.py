@@ -4,20 +4,27 @@ The most recently used connection is taken first, so that the others become idle
 peak of requests in flight, which the listeners limit: with fewer idle connections each burst would open many new ones. A request
 that must not be sent twice takes only a recently used connection: an upstream may be closing an idle one, and then it is unknown
 whether the request arrived.
+
+A request without an idle connection waits for a new one, or for another request's if that is done first. Few connections to one
+address are opened at a time, so that the handshakes of a burst do not delay each other.
 """
 
 import asyncio
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import ClassVar, Protocol, TypeVar
 
+from serving.proxy.http1.connectionqueue import ConnectionQueue, Waiter
 from serving.proxy.http1.upstream import Address, RequestCarrier, Upstream
 from serving.settings.http import HttpSettings
 from serving.traffic.backoff import backoff_s
 
 # Half of the shortest keep-alive time of the usual servers (gunicorn: 2 s; Node and uvicorn: 5 s).
 _SURE_IDLE_MAX_S = 1.0
+# A network's round trip is far longer than opening a connection takes.
+_ATTEMPTS_MAX = 64
 # Time for the first attempt to connect, in seconds; it doubles up to the longest. Knative's dialer: 50 ms, times 1.4.
 _ATTEMPT_FIRST_S = 0.25
 _ATTEMPT_MAX_S = 4.0
@@ -32,6 +39,9 @@ UpstreamProtocol = TypeVar("UpstreamProtocol", bound=asyncio.Protocol)
 class Connector(Protocol):
     """Opens connections to upstreams. ``turn`` changes when earlier connections must carry no further request."""
 
+    attempts_max: int
+    """Most connections that are opened at a time to one address."""
+
     @property
     def turn(self) -> int:
         """Identifies the connections that may carry further requests."""
@@ -44,6 +54,7 @@ class PlainConnector:
     """Connections as they are."""
 
     turn = 0
+    attempts_max = _ATTEMPTS_MAX
     attempt_first_s, attempt_max_s = _ATTEMPT_FIRST_S, _ATTEMPT_MAX_S
 
     async def connect(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
@@ -68,36 +79,21 @@ class AppConnector(PlainConnector):
     complete. The request on it then waits for retransmissions, which come after 0.2, 0.4 and up to 100 s.
     """
 
+    attempts_max = 1
     attempt_first_s, attempt_max_s = _APP_ATTEMPT_FIRST_S, _APP_ATTEMPT_MAX_S
-
-    def __init__(self) -> None:
-        self._handshake = asyncio.Lock()
-
-    async def connect(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
-        """Connect when it is this one's turn, first come first served."""
-        async with self._handshake:
-            return await super().connect(make, address)
-
-
-class Waiter(Protocol):
-    """Waits for a new connection. The pool calls exactly one of the methods."""
-
-    def connected(self, upstream: RequestCarrier) -> None:
-        """Handle the new connection."""
-
-    def unreachable(self, error: OSError) -> None:
-        """Handle a failure to connect."""
 
 
 class Pool:
     """Idle connections to all addresses, and connections being made."""
 
     __slots__ = (
+        "_attempts",
         "_connect_max_s",
         "_connecting",
         "_idle",
         "_idle_max_s",
         "_open",
+        "_queue",
         "clock",
         "connector",
         "head_bytes_max",
@@ -118,6 +114,8 @@ class Pool:
         self._idle: dict[Address, dict[Upstream, None]] = {}
         self._open: set[Upstream] = set()
         self._connecting: set[asyncio.Task[None]] = set()
+        self._attempts: Counter[Address] = Counter()
+        self._queue = ConnectionQueue()
 
     def __repr__(self) -> str:
         return f"Pool(open {len(self._open)}, idle {self.idle_count}, connecting {len(self._connecting)})"
@@ -147,11 +145,16 @@ class Pool:
         return None
 
     def give(self, upstream: RequestCarrier) -> None:
-        """Keep a connection for the next request."""
+        """Pass a connection to a request that waits for one, or keep it for the next."""
         assert isinstance(upstream, Upstream)
         # A paused connection would never hear the next response.
         upstream.hold(full=False)
         upstream.is_reused = True
+        if self._queue.is_waiting and upstream.turn == self.connector.turn:
+            waiter = self._queue.take(upstream.address, is_reused=True)
+            if waiter is not None:
+                waiter.connected(upstream)
+                return
         upstream.idle_since_s = self.clock()
         idle = self._idle.get(upstream.address)
         if idle is None:
@@ -167,11 +170,10 @@ class Pool:
             if not idle:
                 del self._idle[upstream.address]
 
-    def connect(self, address: Address, waiter: Waiter) -> None:
-        """Connect, and pass the result to ``waiter``."""
-        task = asyncio.get_running_loop().create_task(self._connect(address, waiter), name=f"connect {address}")
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+    def connect(self, address: Address, waiter: Waiter, *, new: bool = False) -> None:
+        """Pass the next free connection to ``waiter``; with ``new`` one that no request has used."""
+        self._queue.add(address, waiter, since_s=self.clock(), is_for_new=new)
+        self._open_more(address)
 
     def expire(self, now_s: float) -> float:
         """Close connections past their idle limit; return when the next one expires."""
@@ -194,17 +196,43 @@ class Pool:
                 upstream.close()
         self._idle.clear()
 
-    async def _connect(self, address: Address, waiter: Waiter) -> None:
+    def _open_more(self, address: Address) -> None:
+        """Open a connection for each request that waits, up to the connector's limit."""
+        wanted = min(self._queue.count(address), self.connector.attempts_max)
+        for _ in range(wanted - self._attempts[address]):
+            self._attempts[address] += 1
+            task = asyncio.get_running_loop().create_task(self._connect(address), name=f"connect {address}")
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, address: Address) -> None:
         host, port = address
         turn = self.connector.turn
+        begun_s = self.clock()
         try:
             async with asyncio.timeout(self._connect_max_s):
                 upstream = await self.connector.connect(lambda: self.make(self, address), address)
         except TimeoutError:
-            waiter.unreachable(TimeoutError(f"no connection to {host}:{port} within {self._connect_max_s} s"))
+            self._report(
+                TimeoutError(f"no connection to {host}:{port} within {self._connect_max_s} s"), address, begun_s
+            )
         except OSError as error:
-            waiter.unreachable(error)
+            self._report(error, address, -math.inf)
         else:
             upstream.turn = turn
             self._open.add(upstream)
-            waiter.connected(upstream)
+            waiter = self._queue.take(address, is_reused=False)
+            if waiter is None:
+                self.give(upstream)
+            else:
+                waiter.connected(upstream)
+        finally:
+            self._attempts[address] -= 1
+            if not self._attempts[address]:
+                del self._attempts[address]
+        self._open_more(address)
+
+    def _report(self, error: OSError, address: Address, begun_s: float) -> None:
+        """Report a failed attempt to the requests that fail with it."""
+        for waiter in self._queue.failed(address, before_s=begun_s):
+            waiter.unreachable(error)

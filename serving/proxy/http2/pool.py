@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from serving.proxy.http1.pool import Pool, Waiter
+from serving.proxy.http1.connectionqueue import Waiter
+from serving.proxy.http1.pool import Pool
 from serving.proxy.http1.upstream import Address, RequestCarrier
 from serving.proxy.http2.upstream import StreamUpstream
 from serving.proxy.http2.upstreamsession import UpstreamSession
@@ -39,8 +40,10 @@ class Http2Pool(Pool):
         link = self._link_with_room(address, sure=sure)
         return None if link is None else StreamUpstream(link, self)
 
-    def give(self, upstream: RequestCarrier) -> None:
-        """Do nothing: a returned stream was never opened."""
+    def connect(self, address: Address, waiter: Waiter, *, new: bool = False) -> None:
+        """Pass a stream to ``waiter`` once a connection has room; a stream is new in any case."""
+        del new
+        self._spawn(self._open_stream(address, waiter), f"connect {address}")
 
     def again(self, stream: StreamUpstream) -> None:
         """Send a refused, unprocessed stream on another link."""
@@ -70,13 +73,15 @@ class Http2Pool(Pool):
         for link in [link for links in self._links.values() for link in links]:
             link.close()
 
-    async def _connect(self, address: Address, waiter: Waiter) -> None:
+    async def _open_stream(self, address: Address, waiter: Waiter) -> None:
         try:
             link = await self._link(address)
         except OSError as error:
-            waiter.unreachable(error)
+            if waiter.is_waiting:
+                waiter.unreachable(error)
         else:
-            waiter.connected(StreamUpstream(link, self))
+            if waiter.is_waiting:
+                waiter.connected(StreamUpstream(link, self))
 
     async def _move(self, stream: StreamUpstream) -> None:
         try:

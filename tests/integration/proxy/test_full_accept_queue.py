@@ -3,10 +3,13 @@
 import asyncio
 import contextlib
 import socket
+import time
 from pathlib import Path
 
-from serving.proxy.http1.pool import AppConnector, PlainConnector
+from serving.proxy.http1.pool import AppConnector, PlainConnector, Pool
+from serving.settings.http import HttpSettings
 from tests.eventually import until
+from tests.integration.proxy.waiting import Waiting
 
 _SYN_SENT = "02"
 
@@ -49,8 +52,11 @@ async def test_an_app_sees_one_handshake_at_a_time() -> None:
     with contextlib.ExitStack() as stack:
         listener = _full_listener(stack)
         address = listener.getsockname()
-        connector = AppConnector()
-        connecting = [asyncio.create_task(connector.connect(asyncio.Protocol, address)) for _ in range(20)]
+        pool = Pool(HttpSettings(upstream_connect_max_s=60.0), clock=time.monotonic)
+        pool.connector = AppConnector()
+        waiters = [Waiting() for _ in range(20)]
+        for waiter in waiters:
+            pool.connect(address, waiter)
         at_once: list[int] = []
         seen: set[str] = set()
 
@@ -65,5 +71,9 @@ async def test_an_app_sees_one_handshake_at_a_time() -> None:
         listener.setblocking(False)
         loop = asyncio.get_running_loop()
         accepted = [stack.enter_context((await loop.sock_accept(listener))[0]) for _ in range(21)]
-        await asyncio.gather(*connecting)
+        await until(lambda: all(waiter.upstream is not None for waiter in waiters))
         assert len(accepted) == 21
+        for waiter in waiters:
+            assert waiter.upstream is not None
+            waiter.upstream.drop()
+        pool.close()

@@ -1,0 +1,154 @@
+"""Requests that wait for a connection to an upstream, over real sockets."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from serving.proxy.http1.pool import PlainConnector, Pool, UpstreamProtocol
+from serving.proxy.http1.upstream import Address, Upstream
+from serving.settings.http import HttpSettings
+from tests.eventually import until
+from tests.integration.proxy.waiting import Waiting
+
+_MANY = 600
+
+
+async def _listening() -> asyncio.Server:
+    """A server that accepts, and sends nothing."""
+    return await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
+
+
+class _GatedConnector(PlainConnector):
+    """Opens no connection until ``gate`` is set."""
+
+    attempts_max = 3
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.count = 0
+
+    async def connect(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
+        self.count += 1
+        await self.gate.wait()
+        return await super().connect(make, address)
+
+
+class _Stage:
+    """A pool, its connector, and a server."""
+
+    def __init__(self, address: Address, *, connect_max_s: float = 60.0) -> None:
+        self.address = address
+        self.pool = Pool(HttpSettings(upstream_connect_max_s=connect_max_s), clock=time.monotonic)
+        self.connector = _GatedConnector()
+        self.pool.connector = self.connector
+        self.waiters: list[Waiting] = []
+
+    def ask(self, *, new: bool = False) -> Waiting:
+        """A request that needs a connection."""
+        waiter = Waiting()
+        self.waiters.append(waiter)
+        self.pool.connect(self.address, waiter, new=new)
+        return waiter
+
+    async def used(self) -> Upstream:
+        """A connection that a request uses; the next attempts wait at the gate."""
+        self.connector.gate.set()
+        waiter = self.ask()
+        await until(lambda: waiter.upstream is not None)
+        self.connector.gate.clear()
+        self.connector.count = 0
+        assert isinstance(waiter.upstream, Upstream)
+        return waiter.upstream
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.pool.close()
+        for waiter in self.waiters:
+            if waiter.upstream is not None:
+                waiter.upstream.drop()
+
+    async def begun(self, count: int) -> None:
+        """Wait until so many attempts have begun."""
+        await until(lambda: self.connector.count >= count)
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[_Stage]:
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(await _listening())
+        made = _Stage(server.sockets[0].getsockname())
+        yield made
+        made.connector.gate.set()
+        await until(lambda: "connecting 0" in repr(made.pool))
+        made.close()
+
+
+async def test_a_request_takes_the_first_connection_that_is_free(stage: _Stage) -> None:
+    upstream = await stage.used()
+    first, second = stage.ask(), stage.ask()
+    await stage.begun(2)
+    stage.pool.give(upstream)
+    assert (first.upstream, second.upstream) == (upstream, None)
+    stage.connector.gate.set()
+    await until(lambda: second.upstream is not None)
+    # The connection that was opened for the first is kept for the next request.
+    await until(lambda: stage.pool.idle_count == 1)
+    kept = stage.pool.take(stage.address)
+    assert kept is not None
+    assert kept not in (upstream, second.upstream)
+    kept.drop()
+
+
+async def test_a_retry_takes_a_new_connection_only(stage: _Stage) -> None:
+    upstream = await stage.used()
+    retry, other = stage.ask(new=True), stage.ask()
+    stage.pool.give(upstream)
+    assert (retry.upstream, other.upstream) == (None, upstream)
+    stage.connector.gate.set()
+    await until(lambda: retry.upstream is not None)
+    assert retry.upstream is not None
+    assert not retry.upstream.is_reused
+
+
+async def test_requests_whose_clients_have_left_get_nothing(stage: _Stage) -> None:
+    upstream = await stage.used()
+    left = [stage.ask() for _ in range(_MANY)]
+    for waiter in left:
+        waiter.is_waiting = False
+    last = stage.ask()
+    stage.pool.give(upstream)
+    assert last.upstream is upstream
+    assert all(waiter.upstream is None and waiter.error is None for waiter in left)
+
+
+async def test_few_connections_are_opened_at_a_time(stage: _Stage) -> None:
+    waiters = [stage.ask() for _ in range(10)]
+    await stage.begun(3)
+    assert stage.connector.count == 3
+    stage.connector.gate.set()
+    await until(lambda: all(waiter.upstream is not None for waiter in waiters))
+    assert len({id(waiter.upstream) for waiter in waiters}) == 10
+
+
+async def test_all_that_waited_as_long_as_an_attempt_may_take_fail_with_it() -> None:
+    stage = _Stage(("127.0.0.1", 9), connect_max_s=0.2)
+    waiters = [stage.ask() for _ in range(10)]
+    await until(lambda: all(waiter.error is not None for waiter in waiters))
+    assert {type(waiter.error) for waiter in waiters} == {TimeoutError}
+    assert stage.connector.count == 3
+
+
+async def test_each_refused_attempt_fails_one_request() -> None:
+    listener = await _listening()
+    address = listener.sockets[0].getsockname()
+    listener.close()
+    await listener.wait_closed()
+    stage = _Stage(address)
+    stage.connector.gate.set()
+    waiters = [stage.ask() for _ in range(10)]
+    await until(lambda: all(waiter.error is not None for waiter in waiters))
+    assert {type(waiter.error) for waiter in waiters} == {ConnectionRefusedError}
+    assert stage.connector.count == 10

@@ -9,12 +9,15 @@ The methods block for milliseconds, and their caller is a thread of its own (``H
 
 import contextlib
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
 from serving.dashboard.board import COLUMNS
+from serving.dashboard.cost import RevisionOwner, RevisionUsage, ServiceUsage, UsageReport
 from serving.dashboard.marks import Mark
 
 VERSION = 1
@@ -86,6 +89,7 @@ class Archive:
         self._steps = steps
         self._bytes_max = bytes_max
         self._ids: dict[str, int] = {}
+        self._owners: dict[str, RevisionOwner] = {}
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
@@ -111,6 +115,9 @@ class Archive:
                 "CREATE TABLE IF NOT EXISTS mark (id INTEGER, at_s REAL, kind TEXT, text TEXT, "
                 "PRIMARY KEY (id, at_s, kind, text)) WITHOUT ROWID"
             )
+            self._db.execute(
+                "CREATE TABLE IF NOT EXISTS owner (id INTEGER PRIMARY KEY, service TEXT, memory_bytes INTEGER)"
+            )
             for one in self._steps:
                 # In the order of time, so that a step of all revisions is written to few pages.
                 self._db.execute(
@@ -118,14 +125,24 @@ class Archive:
                     "PRIMARY KEY (at_s, id)) WITHOUT ROWID"
                 )
             self._db.execute(f"PRAGMA user_version = {VERSION}")
-        self._ids = dict(self._db.execute("SELECT key, id FROM revision"))
+        self._load()
 
     def close(self) -> None:
         """Close the file."""
         self._db.close()
 
-    def put(self, at_s: int, rows: Mapping[str, Row], marks: Iterable[Mark]) -> None:
-        """Write the rows of a step of 5 s that began at ``at_s``, by "namespace/revision", and marks. All or nothing."""
+    def put(
+        self,
+        at_s: int,
+        rows: Mapping[str, Row],
+        marks: Iterable[Mark],
+        *,
+        owners: Mapping[str, RevisionOwner] = MappingProxyType({}),
+    ) -> None:
+        """Write the rows of a step of 5 s that began at ``at_s``, by "namespace/revision", and marks. All or nothing.
+
+        ``owners`` of revisions outlive them, as their rows do.
+        """
         places = ", ".join("?" * (len(COLUMNS) + 2))
         table = f"row_{self._steps[0].step_s}"
         with self._change():
@@ -137,6 +154,11 @@ class Archive:
                 "INSERT OR IGNORE INTO mark VALUES (?, ?, ?, ?)",
                 [(self._id(one.key), one.at_s, one.kind, one.text) for one in marks],
             )
+            new = {key: one for key, one in owners.items() if self._owners.get(key) != one}
+            self._db.executemany(
+                "INSERT OR REPLACE INTO owner VALUES (?, ?, ?)", [(self._id(key), *one) for key, one in new.items()]
+            )
+            self._owners |= new
 
     def roll(self, now_s: float) -> None:
         """Write the longer steps that have ended, and delete expired and surplus rows."""
@@ -175,6 +197,41 @@ class Archive:
             columns=columns,
             marks=[Mark(key=key, at_s=at_s, kind=kind, text=text) for at_s, kind, text in reversed(marks)],
         )
+
+    def usage(self, *, from_s: float, to_s: float, now_s: float) -> UsageReport:
+        """The use of all revisions and services in a range, in whole steps. Revisions without an owner are left out."""
+        chosen = step_of(self._steps, from_s=from_s, to_s=to_s, now_s=now_s)
+        pods_s: defaultdict[str, float] = defaultdict(float)
+        known_s: defaultdict[str, float] = defaultdict(float)
+        absent_s: defaultdict[str, float] = defaultdict(float)
+        cursor = from_s
+        for one in reversed(self._steps[: self._steps.index(chosen) + 1]):
+            table, span = f"row_{one.step_s}", (max(cursor, now_s - one.kept_s - one.step_s), to_s)
+            for key, pods in self._db.execute(
+                f"SELECT key, total(ready) FROM {table} JOIN revision USING (id) "  # noqa: S608 - a name of this module
+                "WHERE at_s >= ? AND at_s < ? GROUP BY id",
+                span,
+            ):
+                pods_s[key] += pods * one.step_s
+            for service, count, absent in self._db.execute(
+                "SELECT service, count(*), total(max(0.0, 1.0 - pods)) FROM (SELECT service, total(ready) AS pods "  # noqa: S608
+                f"FROM {table} JOIN owner USING (id) WHERE at_s >= ? AND at_s < ? GROUP BY at_s, service) GROUP BY service",
+                span,
+            ):
+                known_s[service] += count * one.step_s
+                absent_s[service] += absent * one.step_s
+            (last,) = self._db.execute(f"SELECT max(at_s) FROM {table}").fetchone()  # noqa: S608
+            cursor = cursor if last is None else max(cursor, last + one.step_s)
+        owned = {key: owner for key, owner in self._owners.items() if key in pods_s}
+        return UsageReport(
+            [RevisionUsage(revision=key, owner=owner, pod_s=pods_s[key]) for key, owner in owned.items()],
+            [ServiceUsage(service=key, known_s=seconds, absent_s=absent_s[key]) for key, seconds in known_s.items()],
+        )
+
+    def _load(self) -> None:
+        self._ids = dict(self._db.execute("SELECT key, id FROM revision"))
+        owners = self._db.execute("SELECT key, service, memory_bytes FROM owner JOIN revision USING (id)")
+        self._owners = {key: RevisionOwner(service, memory) for key, service, memory in owners}
 
     def _rows(self, number: int, step_s: int, *, from_s: float, to_s: float) -> list[tuple[float, ...]]:
         first = int(-(-from_s // step_s) * step_s)
@@ -237,9 +294,9 @@ class Archive:
             # SQLite itself rolls back for some errors, such as a full disk.
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
-            self._ids = {}
+            self._ids, self._owners = {}, {}
             with contextlib.suppress(sqlite3.Error):
-                self._ids = dict(self._db.execute("SELECT key, id FROM revision"))
+                self._load()
             raise
 
 

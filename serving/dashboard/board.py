@@ -10,7 +10,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from serving.dashboard.coldstarts import ColdRequest, ColdStarts, StartFacts, summary
+from serving.dashboard.cost import RevisionOwner, RevisionUsage, ServiceUsage, UsageReport
 from serving.dashboard.marks import Marks
 from serving.dashboard.nodes import Nodes
 from serving.dashboard.requests import RequestRates
@@ -26,6 +29,9 @@ COLUMNS = (
 """The columns of a row: requests in flight, pod counts, responses a second by class, latencies in seconds."""
 
 _BUNCH = 128
+_READY = COLUMNS.index("ready")
+# What a row stands for at most, where the next one is late.
+_ROW_STANDS_S = 10.0
 _RATES = slice(COLUMNS.index("rps_2xx"), COLUMNS.index("rps_5xx") + 1)
 
 _DECISIONS_MAX = 200
@@ -70,6 +76,31 @@ class RevisionHistory:
         count = min(len(columns[0]), self._rows_max)
         found = {name: list(column[len(column) - count :]) for name, column in zip(COLUMNS, columns, strict=True)}
         return {"at_s": list(self._times[len(self._times) - count :]), **found}
+
+    def usage(self, owners: Mapping[str, RevisionOwner], *, from_s: float, to_s: float) -> UsageReport:
+        """The use of revisions with an owner in a range. A row stands until the next one."""
+        times = np.array(self._times)
+        stands_s = np.minimum(np.diff(times, append=times[-1:]), _ROW_STANDS_S)
+        stands_s[(times < from_s) | (times >= to_s)] = 0.0
+        revisions: list[RevisionUsage] = []
+        pods: dict[str, tuple[int, np.ndarray]] = {}
+        for key in owners.keys() & self._columns.keys():
+            ready = np.array(self._columns[key][_READY])
+            revisions.append(
+                RevisionUsage(revision=key, owner=owners[key], pod_s=float(ready @ stands_s[len(times) - len(ready) :]))
+            )
+            count, sums = pods.get(owners[key].service, (0, np.zeros(len(times))))
+            sums[len(times) - len(ready) :] += ready
+            pods[owners[key].service] = max(count, len(ready)), sums
+        services = [
+            ServiceUsage(
+                service=service,
+                known_s=float(stands_s[len(times) - count :].sum()),
+                absent_s=float((np.maximum(0.0, 1.0 - sums) * stands_s)[len(times) - count :].sum()),
+            )
+            for service, (count, sums) in pods.items()
+        ]
+        return UsageReport(revisions, services)
 
     def _drop(self) -> None:
         for column in (self._times, *(one for columns in self._columns.values() for one in columns)):
@@ -129,6 +160,8 @@ class Board:
         self.sparklines = Sparklines()
         self.cold = ColdStarts()
         self.marks = Marks()
+        self.owners: dict[str, RevisionOwner] = {}
+        """The service of each revision, and the memory of its pods."""
         self._facts: dict[str, StartFacts] = {}
         self._views: dict[_Key, tuple[int, View]] = {}
         self._gone: deque[tuple[int, _Key]] = deque(maxlen=_GONE_MAX)
@@ -294,6 +327,7 @@ class Board:
             self._decisions.pop(key, None)
             self._changed_s.pop(key, None)
             self._facts.pop(key, None)
+            self.owners.pop(key, None)
             self.cold.forget(key)
 
     def _row(self, key: str) -> list[float | None]:

@@ -12,13 +12,12 @@ import msgspec
 
 from serving.cluster.servicepatch import newest_first, shares_of
 from serving.dashboard.revisionsettings import SettingDifference, differences
-from serving.dashboard.sums import RATES, History, cost_of, lengths_of, summary
+from serving.dashboard.sums import GIB, HOUR_S, RATES, History, lengths_of, price_of, summary
 from serving.model.errors import ServingError
 from serving.model.objects import Object, name_of, nested
 from serving.scaling.revision import memory_of
 from serving.traffic.latencies import bucket_of, quantile_s
 
-_HOUR_S = 3600.0
 _P95, _P99 = 0.95, 0.99
 # A step with fewer responses has its slowest one as p95.
 _MANY = 20
@@ -147,9 +146,8 @@ def _at_level(level: float, quantiles: tuple[float, float, float], *, middle: fl
 def _summed(revision: Object, history: History, *, percent: int, prices: Mapping[str, float]) -> ComparedRevision:
     name = name_of(revision)
     memory = memory_of(nested(revision, "spec", "containers") or ())
-    histories = {name: history} if history["at_s"] else {}
-    cost = cost_of(name, histories, memory={name: memory}, stories=(), prices=prices)
-    seen = summary(name, history) if histories else None
+    seen = summary(name, history) if history["at_s"] else None
+    pod_hours = seen.pod_hours if seen else 0.0
     spread = spread_of(history)
     p50_s, p95_s, p99_s = (quantile_s(spread, ratio) for ratio in (0.5, 0.95, 0.99))
     return ComparedRevision(
@@ -162,7 +160,7 @@ def _summed(revision: Object, history: History, *, percent: int, prices: Mapping
         p95_s=p95_s,
         p99_s=p99_s,
         pods_mean=seen.pods_mean if seen else 0.0,
-        pod_seconds=cost.pod_hours * _HOUR_S,
-        gib_seconds=cost.gib_hours * _HOUR_S,
-        price=cost.price,
+        pod_seconds=pod_hours * HOUR_S,
+        gib_seconds=pod_hours * HOUR_S * memory / GIB,
+        price=price_of(pod_hours, memory_bytes=memory, prices=prices),
     )

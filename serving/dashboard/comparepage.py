@@ -13,7 +13,8 @@ from aiohttp import web
 from serving.aio.clock import wall_s
 from serving.dashboard.board import Board
 from serving.dashboard.keeper import HistoryKeeper
-from serving.dashboard.server import LIVE_S, range_of, response_of
+from serving.dashboard.responses import json_response_of, range_of
+from serving.dashboard.server import LIVE_S
 from serving.model.errors import ServingError
 from serving.model.objects import Object, name_of
 
@@ -59,7 +60,7 @@ class ComparePage:
         found = await asyncio.to_thread(
             compared, service, (older, newer), (before, after), span_s=span_s, prices=self._prices
         )
-        return response_of(key, found)
+        return json_response_of(key, found)
 
     async def _rows(self, key: str, span_s: tuple[float, float], *, now_s: float) -> _Rows:
         """The rows of a revision: those of this process, and older ones from the disk."""

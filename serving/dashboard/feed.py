@@ -18,6 +18,7 @@ from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
 from serving.dashboard.board import Board
 from serving.dashboard.coldstarts import ColdRequest
+from serving.dashboard.cost import owner_of
 from serving.dashboard.deciders import Deciders, read_pages
 from serving.dashboard.marks import Mark
 from serving.dashboard.requests import Requests
@@ -48,6 +49,7 @@ def _put_revision(board: Board, key: Key, found: Object | None) -> None:
     board.put("revision", "/".join(key), None if found is None else revision_view(found))
     if found is not None:
         board.put_facts("/".join(key), start_facts(found))
+        board.owners["/".join(key)] = owner_of(found)
     board.nodes.put_revision("/".join(key), found)
 
 

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from serving.dashboard.archive import (
@@ -22,6 +23,7 @@ from serving.dashboard.archive import (
     is_damaged,
     merged_row,
 )
+from serving.dashboard.cost import RevisionOwner, UsageReport
 from serving.dashboard.marks import Mark
 
 _log = logging.getLogger("dashboard")
@@ -45,6 +47,7 @@ class HistoryKeeper:
         self._step = 0
         self._rows: dict[str, list[Row]] = {}
         self._marks: list[Mark] = []
+        self._owners: Mapping[str, RevisionOwner] = {}
         self._waiting_count = 0
         self._warned_s = -_WARN_PERIOD_S
 
@@ -53,8 +56,15 @@ class HistoryKeeper:
         """The longest range that ``read`` gives."""
         return self._steps[-1].step_s * POINTS_MAX
 
-    def note(self, at_s: float, rows: Mapping[str, Row], marks: Sequence[Mark]) -> None:
-        """Take the rows of a tick, and its marks. A step is written once the next one begins."""
+    def note(
+        self,
+        at_s: float,
+        rows: Mapping[str, Row],
+        marks: Sequence[Mark],
+        *,
+        owners: Mapping[str, RevisionOwner] = MappingProxyType({}),
+    ) -> None:
+        """Take the rows of a tick, its marks, and the owners of revisions. A step is written once the next one begins."""
         step_s = self._steps[0].step_s
         step = int(at_s // step_s) * step_s
         if step != self._step:
@@ -63,11 +73,15 @@ class HistoryKeeper:
         for key, row in rows.items():
             self._rows.setdefault(key, []).append(row)
         self._marks += marks
+        self._owners = owners
 
     async def read(self, key: str, *, from_s: float, to_s: float, now_s: float) -> HistoryRange | None:
         """The history of "namespace/revision" in a range; None if it cannot be read, which is logged."""
-        work = functools.partial(Archive.read, key=key, from_s=from_s, to_s=to_s, now_s=now_s)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._attempt, work, now_s)
+        return await self._run(functools.partial(Archive.read, key=key, from_s=from_s, to_s=to_s, now_s=now_s), now_s)
+
+    async def usage(self, *, from_s: float, to_s: float, now_s: float) -> UsageReport | None:
+        """The use of all revisions in a range; None if it cannot be read, as the log says."""
+        return await self._run(functools.partial(Archive.usage, from_s=from_s, to_s=to_s, now_s=now_s), now_s)
 
     async def close(self, now_s: float) -> None:
         """Write what is left, and close the file."""
@@ -75,6 +89,9 @@ class HistoryKeeper:
         await asyncio.to_thread(self._thread.shutdown)
         if self._archive is not None:
             self._archive.close()
+
+    async def _run(self, work: Callable[[Archive], _T], now_s: float) -> _T | None:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._attempt, work, now_s)
 
     def _flush(self, now_s: float) -> None:
         rows, marks, self._rows, self._marks = self._rows, self._marks, {}, []
@@ -84,16 +101,24 @@ class HistoryKeeper:
             self._warn("the disk is too slow", now_s)
             return
         self._waiting_count += 1
-        self._thread.submit(self._write, self._step, rows, marks, now_s=now_s)
+        self._thread.submit(self._write, self._step, rows, marks, owners=dict(self._owners), now_s=now_s)
 
     # In the thread.
 
-    def _write(self, step: int, rows: Mapping[str, Sequence[Row]], marks: Sequence[Mark], *, now_s: float) -> None:
+    def _write(
+        self,
+        step: int,
+        rows: Mapping[str, Sequence[Row]],
+        marks: Sequence[Mark],
+        *,
+        owners: Mapping[str, RevisionOwner],
+        now_s: float,
+    ) -> None:
         self._waiting_count -= 1
         merged = {key: merged_row(several) for key, several in rows.items()}
 
         def work(archive: Archive) -> None:
-            archive.put(step, merged, marks)
+            archive.put(step, merged, marks, owners=owners)
             if step % _ROLL_PERIOD_S == 0:
                 archive.roll(now_s)
 

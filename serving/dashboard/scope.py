@@ -77,7 +77,7 @@ def _owner(one: object) -> str:
     """The namespace of an item, or a key that begins with it."""
     if isinstance(one, Mapping):
         return str(one.get("key") or one.get("namespace") or "")
-    return str(getattr(one, "key", ""))
+    return str(getattr(one, "key", "") or getattr(one, "namespace", ""))
 
 
 def _sparklines(part: object, grant: Grant) -> object:
@@ -91,8 +91,10 @@ def _nodes(part: object, grant: Grant) -> object:
 
 
 _RULES: Mapping[str, Callable[[object, Grant], object]] = {
-    **dict.fromkeys(("at_s", "columns", "may_act", "may_read_logs", "prices", "step_s", "user"), _open),
-    **dict.fromkeys(("changed_s", "decisions", "marks", "objects", "pods", "policies", "rows"), _items),
+    **dict.fromkeys(
+        ("at_s", "columns", "from_s", "may_act", "may_read_logs", "prices", "step_s", "to_s", "user"), _open
+    ),
+    **dict.fromkeys(("changed_s", "decisions", "marks", "objects", "pods", "policies", "rows", "services"), _items),
     "decision": _item,
     "nodes": _nodes,
     "sparklines": _sparklines,

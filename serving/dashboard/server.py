@@ -3,7 +3,8 @@
 ``/`` serves the page; ``/events?revision=NAMESPACE/NAME`` sends everything once and then each change, with the pods of that
 revision, or without one with the sparklines of all; ``/coldstarts?name=`` returns the last cold starts of a service or
 revision in steps; ``/requests?revision=`` the requests that activators recorded; ``/history?revision=`` returns its last hour, or with
-``from=`` and ``to=`` a range of what is kept on disk; ``/compare?name=`` two revisions of a service (``comparepage``);
+``from=`` and ``to=`` a range of what is kept on disk; ``/cost`` what all services used in a range;
+``/compare?name=`` two revisions of a service (``comparepage``);
 ``/policy?revision=`` the rates by which its pods are kept, and the savings; ``POST /logs`` follows the logs of a service (``logs``);
 ``/state`` returns everything once as JSON, for the terminal;
 ``/healthz``.
@@ -14,20 +15,21 @@ unknown Host, so another site cannot read the page by DNS rebinding. The page lo
 
 import asyncio
 import importlib.resources
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from serving.aio.clock import wall_s
 from serving.dashboard.actions import DashboardActions
+from serving.dashboard.archive import DAY_S
 from serving.dashboard.board import COLUMNS, Board
 from serving.dashboard.coldstarts import ColdRequest
+from serving.dashboard.cost import UsageReport, knative_ratios, service_costs
 from serving.dashboard.keeper import HistoryKeeper
 from serving.dashboard.logs import LogPages
 from serving.dashboard.marks import Mark
+from serving.dashboard.responses import add_headers, encode, json_response, json_response_of, range_of, refusal_of
 from serving.dashboard.scope import visible
 from serving.dashboard.viewers import REVIEW_VALID_S, Viewers, current_actor, current_grant
 from serving.dashboard.views import View
@@ -35,17 +37,6 @@ from serving.model.grants import Grant, Role
 from serving.settings.dashboard import DashboardSettings
 from serving.traffic.requesthistory import RequestReport
 
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-cache",
-}
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
 _STREAMS = ("events", "logs")
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
@@ -56,9 +47,9 @@ _WAITING_MAX = 30
 LIVE_S = 3600.0
 """What is shown without a range, in seconds."""
 
-# Two clocks differ a little.
-_AHEAD_S = 60.0
-_encode = msgspec.json.Encoder().encode
+# As history-days.
+_COST_MAX_S = 366 * DAY_S
+_UNREAD = "the history cannot be read; the dashboard's log says why\n"
 
 
 class _OpenPage:
@@ -79,7 +70,7 @@ class _OpenPage:
         if self.waiting.full():
             self.is_lost = True
             return
-        self.waiting.put_nowait(b"event: %b\ndata: %b\n\n" % (event.encode(), _encode(shown)))
+        self.waiting.put_nowait(b"event: %b\ndata: %b\n\n" % (event.encode(), encode(shown)))
 
 
 class Pages:
@@ -120,12 +111,13 @@ class Pages:
     def application(self) -> web.Application:
         """The aiohttp application."""
         app = web.Application(middlewares=[self._guard], client_max_size=_BODY_BYTES_MAX)
-        app.on_response_prepare.append(_add_headers)
+        app.on_response_prepare.append(add_headers)
         app.router.add_get("/", self._file)
         app.router.add_get("/events", self._events)
         app.router.add_get("/history", self._history)
         app.router.add_get("/policy", self._policy)
         app.router.add_get("/coldstarts", self._cold_starts)
+        app.router.add_get("/cost", self._cost)
         app.router.add_get("/requests", self._requests)
         app.router.add_get("/state", self._state)
         if self.compare is not None:
@@ -176,7 +168,7 @@ class Pages:
         name = request.path.removeprefix("/")
         if name == "healthz" or name in self._files.keys() - {"index.html"}:
             return await handler(request)
-        refused = await self._viewers.admit(request) or _unseen(request)
+        refused = await self._viewers.admit(request) or refusal_of(request)
         if refused is not None or name not in _STREAMS:
             return refused or await handler(request)
         holding = asyncio.create_task(self._hold(request), name="dashboard rights")
@@ -206,7 +198,8 @@ class Pages:
 
     async def _history(self, request: web.Request) -> web.StreamResponse:
         revision, now_s = request.query.get("revision", ""), wall_s()
-        asked = range_of(request, now_s, longest_s=LIVE_S if self.keeper is None else self.keeper.longest_s)
+        longest_s = LIVE_S if self.keeper is None else self.keeper.longest_s
+        asked = range_of(request, now_s, longest_s=longest_s)
         live = self._board.history.read(revision)
         from_s, to_s = asked or (now_s - LIVE_S, now_s)
         found = None
@@ -215,19 +208,32 @@ class Pages:
             until_s = to_s if asked or not live["at_s"] else live["at_s"][0] - 1
             found = await self.keeper.read(revision, from_s=from_s, to_s=max(from_s, until_s), now_s=now_s)
             if found is None:
-                raise web.HTTPServiceUnavailable(text="the history cannot be read; the dashboard's log says why\n")
+                raise web.HTTPServiceUnavailable(text=_UNREAD)
         body: dict[str, Any] = live if found is None else found.columns
         if asked is None and found is not None:
             body = {name: [*found.columns[name], *live[name]] for name in live}
         more = {"marks": [] if found is None else found.marks, "step_s": None if found is None else found.step_s}
         body = {**body, **more, "decisions": self._board.decisions(revision)}
-        return response_of(revision, body)
+        return json_response_of(revision, body)
+
+    async def _cost(self, request: web.Request) -> web.StreamResponse:
+        now_s = wall_s()
+        from_s, to_s = range_of(request, now_s, longest_s=_COST_MAX_S) or (now_s - DAY_S, now_s)
+        if self.keeper is None:
+            used: UsageReport | None = self._board.history.usage(self._board.owners, from_s=from_s, to_s=to_s)
+        else:
+            used = await self.keeper.usage(from_s=from_s, to_s=to_s, now_s=now_s)
+        if used is None:
+            raise web.HTTPServiceUnavailable(text=_UNREAD)
+        ratios = knative_ratios(await self._policies({}))
+        services = service_costs(used, ratios=ratios, prices=self.prices)
+        return json_response({"from_s": from_s, "to_s": to_s, "prices": self.prices, "services": services})
 
     async def _policy(self, request: web.Request) -> web.StreamResponse:
         namespace, _, name = request.query.get("revision", "").partition("/")
         found = await self._policies({"namespace": namespace, "revision": name, "curve": ""}) if name else []
         own = (one for one in found if (one["namespace"], one["revision"]) == (namespace, name))
-        return response_of(namespace, next(own, None))
+        return json_response_of(namespace, next(own, None))
 
     async def _cold_starts(self, request: web.Request) -> web.StreamResponse:
         name = request.query.get("name", "")
@@ -237,14 +243,14 @@ class Pages:
         namespace = name.partition("/")[0]
         requests = [] if self.cold_requests is None else await self.cold_requests(namespace)
         body = [self._board.cold_starts(one, requests) for one in revisions]
-        return response_of(name, body)
+        return json_response_of(name, body)
 
     async def _requests(self, request: web.Request) -> web.StreamResponse:
         revision = request.query.get("revision", "")
         namespace, _, name = revision.partition("/")
         ask = self.recorded if revision in self._board.rows else None
         found = None if ask is None else await ask(namespace, name)
-        return response_of(revision, found)
+        return json_response_of(revision, found)
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
         body = {
@@ -253,7 +259,7 @@ class Pages:
             "policies": await self._policies({}),
             "prices": self.prices,
         }
-        return _response(body)
+        return json_response(body)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         if len(self._pages) >= self._pages_max:
@@ -290,41 +296,3 @@ class Pages:
             "may_read_logs": may_act or (self._actions is not None and actor is not None),
             "user": "" if actor is None else actor.user,
         }
-
-
-def range_of(request: web.Request, now_s: float, *, longest_s: float) -> tuple[float, float] | None:
-    """The range in seconds since the epoch that is asked for; None without one."""
-    texts = [request.query.get(name) for name in ("from", "to")]
-    if texts == [None, None]:
-        return None
-    try:
-        from_s, to_s = (now_s if text is None else float(text) for text in texts)
-    except ValueError:
-        from_s, to_s = math.nan, math.nan
-    if not (0 <= from_s < to_s <= now_s + _AHEAD_S and to_s - from_s <= longest_s):
-        expected = f"two times in seconds since the epoch, not in the future, at most {longest_s:.0f} s apart"
-        raise web.HTTPBadRequest(text=f"from={texts[0]} and to={texts[1]} are no range; expected {expected}\n")
-    return from_s, to_s
-
-
-def _unseen(request: web.Request) -> web.Response | None:
-    """The response to a request for a namespace that the user has no right to, whether or not it exists; None to go on."""
-    asked = [one for name in ("revision", "name") for one in request.query.getall(name, ()) if one]
-    if all(current_grant().may_read(one) for one in asked):
-        return None
-    return web.Response(status=403, text="you have no right to see this namespace\n")
-
-
-def _response(body: Mapping[str, Any]) -> web.Response:
-    return web.Response(body=_encode(visible(body, current_grant())), content_type="application/json")
-
-
-def response_of(owner: str, body: object) -> web.Response:
-    """A body that as a whole is of the namespace of ``owner``, a revision or service."""
-    shown = body if current_grant().may_read(owner) else None
-    return web.Response(body=_encode(shown), content_type="application/json")
-
-
-async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    del request
-    response.headers.update(HEADERS)

@@ -62,10 +62,10 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     """Most bytes of the history file; the oldest rows of each step go first. Range: 1Mi to 1Ti. Default: ours, 200Mi."""
 
     price_pod_hour: Annotated[float, Knob(key="price-pod-hour", unit=NUMBER, low=0)] = 0.0
-    """Price of a pod for an hour, in any currency, for ``serving cost``. Range: at least 0. Default: ours, 0."""
+    """Price of a pod for an hour, in any currency, for ``serving cost`` and the page. Range: at least 0. Default: ours, 0."""
 
     price_gib_hour: Annotated[float, Knob(key="price-gib-hour", unit=NUMBER, low=0)] = 0.0
-    """Price of a GiB of requested memory for an hour, for ``serving cost``. Range: at least 0. Default: ours, 0."""
+    """Price of a GiB of requested memory for an hour, for ``serving cost`` and the page. Range: at least 0. Default: ours, 0."""
 
     inner_tls: InnerTlsSettings = InnerTlsSettings()
     """TLS with the autoscalers and the activators."""

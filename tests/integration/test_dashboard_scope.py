@@ -23,6 +23,7 @@ from serving.dashboard import server, viewers
 from serving.dashboard.board import Board
 from serving.dashboard.coldstarts import ColdRequest
 from serving.dashboard.comparepage import ComparePage
+from serving.dashboard.cost import RevisionOwner
 from serving.dashboard.main import read_proxy_secret
 from serving.dashboard.requests import RequestRates
 from serving.dashboard.server import Pages
@@ -83,6 +84,7 @@ def filled(state: Mapping[str, int]) -> tuple[Board, list[dict[str, Any]]]:
         own = {"namespace": namespace, "name": name, "service": name, "conditions": [], "ready": "True", "created": ""}
         board.put("service", key, {**own, "traffic": [{"revision": name, "percent": 100}], "url": f"http://{name}"})
         board.put("revision", key, {**own, "scaling": {}})
+        board.owners[key] = RevisionOwner(key, 2**30)
         pod = {**own, "revision": name, "restarts": 0, "ending": False, "dormant": False, "ready": True, "reason": ""}
         board.put("pod", f"{key}-pod", {**pod, "name": f"{name}-pod"})
         board.put("pod", f"{key}-pod", {**pod, "name": f"{name}-pod", "restarts": 1})
@@ -133,7 +135,7 @@ async def texts_of(pages: Pages, board: Board, state: Mapping[str, int]) -> list
     headers, found = {HEADER: "ann", **PROOF}, []
     app = pages.application()
     paths = {one.resource.canonical for one in app.router.routes() if one.resource} - UNREAD
-    assert {"/compare", "/history", "/policy", "/coldstarts", "/requests", "/state"} <= paths
+    assert {"/compare", "/history", "/policy", "/coldstarts", "/cost", "/requests", "/state"} <= paths
     asked = ["", *keys_of(state), *state, "zq-none/x"]
     async with TestClient(TestServer(app)) as client:
         for path in sorted(paths):
@@ -174,6 +176,8 @@ def test_no_string_of_a_forbidden_namespace_reaches_a_user(state: dict[str, int]
         text = next(text for path, text in found if path == f"/compare {{'name': '{key}'}}")
         names = [one["revision"] for one in msgspec.json.decode(text)["revisions"]]
         assert names == [f"{key.partition('/')[2]}-{number}" for number in (1, 2)]
+    costs = msgspec.json.decode(next(text for path, text in found if path.startswith("/cost {'revision': ''}")))
+    assert len(costs["services"]) == sum(grant.may_read(key) for key in keys_of(state))
     state_text = next(text for path, text in found if path.startswith("/state {'revision': ''}"))
     assert {one["key"] for one in msgspec.json.decode(state_text)["objects"] if one["view"]} >= {
         key for key in keys_of(state) if grant.may_read(key)

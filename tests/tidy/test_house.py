@@ -53,7 +53,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "slow readers, query token at pods, bodies of many values": (290, 2),
     "rests of revisions at zero": (120, 1),
     "rollout checks": (560, 4),
-    "cost": (180, 1),
+    "cost": (360, 3),
     "requests that leave a lost node": (25, 0),
     "dashboard by namespace": (430, 3),
     "variables of compose files": (210, 1),

@@ -7,16 +7,14 @@ import msgspec
 
 from serving.cli.client.api import ApiClient, api_options
 from serving.cli.client.completion import complete_service
-from serving.cli.client.objects import items_of
 from serving.cli.client.output import aligned, print_aside
 from serving.cli.client.stats import dashboard_link, dashboard_page
-from serving.cli.services.stats import histories_of, range_of
-from serving.cluster.kinds import REVISION
-from serving.dashboard.sums import ServiceCost, cost_of
-from serving.model.knative import SERVICE_LABEL
-from serving.model.objects import labels_of, name_of, nested
-from serving.scaling.adaptive.policy_story import PolicyStory
-from serving.scaling.revision import memory_of
+from serving.cli.services.stats import range_of
+from serving.dashboard.cost import ServiceCost
+
+_HOUR_S = 3600.0
+# Less of a range, whose ends are cut to whole steps, is said.
+_KNOWN_MIN = 0.98
 
 
 @click.command()
@@ -30,27 +28,24 @@ from serving.scaling.revision import memory_of
 @api_options
 def cost(*, api: ApiClient, name: str | None, begin: str, end: str, output: str, url: str | None) -> None:
     """Show pod-hours and GiB-hours of the service NAME, or of all services in the namespace."""
-    link, asked = url or dashboard_link(api.state_path), range_of(begin, end)
-    state = dashboard_page(link, "state")
-    stories = [one for one in msgspec.convert(state["policies"], list[PolicyStory]) if one.namespace == api.namespace]
-    memory: dict[str, dict[str, int]] = {}
-    for one in items_of(api, REVISION):
-        service = labels_of(one).get(SERVICE_LABEL) or name_of(one)
-        if name in (None, service):
-            memory.setdefault(service, {})[name_of(one)] = memory_of(nested(one, "spec", "containers") or ())
-    found = [
-        cost_of(service, histories, memory=bytes_of, stories=stories, prices=state.get("prices") or {})
-        for service, bytes_of in sorted(memory.items())
-        if (histories := histories_of(link, api.namespace, bytes_of, asked=asked))
-    ]
+    asked = range_of(begin, end)
+    page = dashboard_page(url or dashboard_link(api.state_path), "cost", asked)
+    services = msgspec.convert(page["services"], list[ServiceCost])
+    found = [one for one in services if one.namespace == api.namespace and name in {None, one.service}]
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     elif found:
         for line in aligned(_rows(found)):
             click.echo(line)
-    else:
+    known_hours = max((one.known_hours for one in found), default=0.0)
+    hours = (float(asked["to"]) - float(asked["from"])) / _HOUR_S
+    if not found:
         what = "a service" if name is None else name
         print_aside(f"the dashboard has no history of {what} in {api.namespace} from {begin} to {end}")
+    elif known_hours < hours * _KNOWN_MIN:
+        print_aside(
+            f"the dashboard has history of {known_hours:.3g} of these {hours:.3g} hours; the rest is not counted"
+        )
 
 
 def _rows(found: Sequence[ServiceCost]) -> list[tuple[str, ...]]:

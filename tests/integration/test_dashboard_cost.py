@@ -1,0 +1,136 @@
+"""What services cost, by HTTP and by ``serving cost``."""
+
+import asyncio
+import contextlib
+import datetime as dt
+import json
+import math
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from click.testing import CliRunner
+
+from serving.aio.clock import wall_s
+from serving.cli.main import main
+from serving.dashboard.archive import Archive, history_steps
+from serving.dashboard.board import COLUMNS
+from serving.dashboard.cost import RevisionOwner
+from serving.home.admission.admission import admit
+from serving.home.store.memory import MemoryCluster
+from tests.eventually import until
+from tests.integration.api_server import served
+from tests.integration.dashboard_stage import DashboardStage, staged
+
+OWNERS = {
+    # Its revision is gone; its rows are not.
+    "default/hello-00001": RevisionOwner("default/hello", 2**30),
+    "default/hello-00002": RevisionOwner("default/hello", 2**29),
+    "shop/cart-00001": RevisionOwner("shop/cart", 2**28),
+}
+PODS = {"default/hello-00001": 2.0, "default/hello-00002": 0.0, "shop/cart-00001": 1.0}
+HOURS = 3
+STORY = {
+    "namespace": "default",
+    "revision": "hello-00001",
+    "policy": "adaptive",
+    "costs": {"adaptive_pod_seconds": 100.0, "knative_pod_seconds": 250.0},
+}
+
+
+def fill(path: Path) -> None:
+    """Three hours until now, of which hello has pods in the first two."""
+    now_s = wall_s()
+    archive = Archive(path, history_steps(14), bytes_max=2**30)
+    begin_s = int(now_s - HOURS * 3600) // 600 * 600
+    for at_s in range(begin_s, int(now_s) - 9, 5):
+        is_early = at_s < begin_s + 2 * 3600
+        rows = {
+            key: [count if name == "ready" and (is_early or key.startswith("shop")) else 0.0 for name in COLUMNS]
+            for key, count in PODS.items()
+        }
+        archive.put(at_s, rows, (), owners=OWNERS)
+        if at_s % 600 == 0:
+            archive.roll(at_s)
+    archive.close()
+
+
+@contextlib.asynccontextmanager
+async def filled(folder: Path) -> AsyncIterator[DashboardStage]:
+    await asyncio.to_thread(fill, folder / "history.db")
+    async with staged(history_file=str(folder / "history.db")) as stage:
+        stage.policies = [STORY]
+        yield stage
+
+
+async def read(stage: DashboardStage, path: str, **asked: object) -> tuple[int, Any]:
+    query = {name.rstrip("_"): str(value) for name, value in asked.items()}
+    async with aiohttp.ClientSession() as session, session.get(f"{stage.url}/{path}", params=query) as response:
+        return response.status, await response.json() if response.status == 200 else await response.text()
+
+
+def moment(at_s: float) -> str:
+    return dt.datetime.fromtimestamp(at_s, dt.UTC).isoformat()
+
+
+async def test_the_page_and_the_command_have_the_same_numbers(tmp_path: Path) -> None:
+    now_s = int(wall_s())
+    asked = {"from_": now_s - 6 * 3600, "to": now_s - 60}
+    async with served(MemoryCluster(admit=admit), tmp_path) as api, filled(tmp_path) as stage:
+
+        async def estimated() -> Any:  # noqa: ANN401 - JSON
+            (one, _) = (await read(stage, "cost", **asked))[1]["services"]
+            return one if one["knative_pod_hours"] is not None else None
+
+        hello = await until(estimated)
+        histories = [
+            (await read(stage, "history", revision=key, **asked))[1]["ready"] for key in OWNERS if "hello" in key
+        ]
+        typed = ["cost", "--dashboard", stage.url, "--kubeconfig", str(api.kubeconfig), "-o", "json"]
+        typed += [f"--from={moment(now_s - 6 * 3600)}", f"--to={moment(now_s - 60)}"]
+        result = await asyncio.to_thread(CliRunner().invoke, main, typed)
+        elsewhere = await asyncio.to_thread(CliRunner().invoke, main, [*typed, "-n", "shop"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == [hello]
+    assert [one["service"] for one in json.loads(elsewhere.stdout)] == ["cart"]
+    assert "history of" in result.stderr
+    assert "of these 5.98 hours; the rest is not counted" in result.stderr
+    # A step of ten minutes may lie across an end of a range.
+    step_h = 1 / 6
+    assert math.isclose(hello["pod_hours"], 2 * 2, abs_tol=2 * step_h)
+    assert hello["gib_hours"] == hello["pod_hours"]
+    assert math.isclose(hello["knative_pod_hours"], 2.5 * hello["pod_hours"])
+    assert math.isclose(hello["always_on_pod_hours"] - hello["pod_hours"], HOURS - 2, abs_tol=2 * step_h)
+    assert math.isclose(hello["known_hours"], HOURS, abs_tol=2 * step_h)
+    assert max(max(one) for one in histories) == 2.0
+
+
+async def test_a_range_is_cut_by_its_ends(tmp_path: Path) -> None:
+    async with filled(tmp_path) as stage:
+        now_s = int(wall_s())
+        status, found = await read(stage, "cost", from_=now_s - 1800, to=now_s - 900)
+        assert (status, found["to_s"] - found["from_s"]) == (200, 900)
+        cart = next(one for one in found["services"] if one["service"] == "cart")
+        assert math.isclose(cart["pod_hours"], 0.25, abs_tol=10 / 3600)
+        assert math.isclose(cart["known_hours"], 0.25, abs_tol=10 / 3600)
+        status, text = await read(stage, "cost", from_="yesterday")
+        assert (status, text.startswith("from=yesterday and to=None are no range")) == (400, True)
+
+
+async def test_without_a_file_the_last_hour_counts() -> None:
+    async with staged() as stage:
+
+        async def known() -> Any:  # noqa: ANN401 - JSON
+            _, found = await read(stage, "cost")
+            return [one for one in found["services"] if one["known_hours"] > 0]
+
+        (hello,) = await until(known)
+    assert (hello["service"], hello["pod_hours"], hello["price"]) == ("hello", 0.0, None)
+    assert math.isclose(hello["always_on_pod_hours"], hello["known_hours"])
+
+
+async def test_a_history_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    async with staged(history_file=str(tmp_path / "file" / "history.db")) as stage:
+        assert await read(stage, "cost") == (503, "the history cannot be read; the dashboard's log says why\n")

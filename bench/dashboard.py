@@ -16,18 +16,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 from aiohttp import web
 
 from bench.parts.program import options_of
 from serving.dashboard.board import COLUMNS, Board
+from serving.dashboard.cost import RevisionOwner
 from serving.dashboard.keeper import HistoryKeeper
 from serving.dashboard.server import Pages
+from serving.dashboard.viewers import PROXY_SECRET_HEADER, Viewers
+from serving.model.grants import Grant, Role
 from serving.settings.dashboard import DashboardSettings
 from tests.integration.browser import Browser, browser
 
 NODES = 50
 PERIOD_S = 2.0
+TICKS = 15
 DICE = random.Random(1)
 VIEWS = (
     (
@@ -36,7 +41,12 @@ VIEWS = (
         "return document.querySelectorAll('.u-wrap canvas').length >= 2",
     ),
     ("overview", "", "return document.querySelectorAll('#rows tr').length > 0"),
+    ("map", "#map", "return document.querySelectorAll('.box').length > 0"),
+    ("cost", "#cost", "return document.querySelectorAll('.cost tbody tr').length > 0"),
 )
+# How many pages are open, and whether their user sees one namespace only.
+OPEN_PAGES = ((0, False), (1, False), (10, False), (10, True))
+HEADER, PROXY_SECRET = "X-Remote-User", "p" * 43
 WATCH = """
 window.tasks = [];
 new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((one) => one.duration)))
@@ -54,6 +64,7 @@ def filled(revision_count: int, pod_count: int) -> Board:
         board.put("service", f"default/{service}", {**common, "name": service, "url": "http://x", "traffic": traffic})
         shown = {**common, "name": name, "service": service, "state": "Active", "concurrency": 10, "scaling": {}}
         board.put("revision", f"default/{name}", shown)
+        board.owners[f"default/{name}"] = RevisionOwner(f"default/{service}", 2**28)
     for number in range(pod_count):
         revision = f"service-{number % revision_count:03}-00001"
         name, node = f"{revision}-{number}", f"node-{number % NODES}"
@@ -94,12 +105,17 @@ def measured(board: Board, at_s: float) -> None:
 
 def change(board: Board, revision_count: int, at_s: float) -> dict[str, list[float | None]]:
     """New numbers of all revisions, and their row."""
+    sample(board, revision_count, at_s)
+    return board.tick(at_s)
+
+
+def sample(board: Board, revision_count: int, at_s: float) -> None:
+    """New numbers of all revisions."""
     for number in range(revision_count):
         running = DICE.uniform(0, 100)
-        sample = {"namespace": "default", "revision": f"service-{number:03}-00001", "at_wall_s": at_s, "pods": {}}
+        name = {"namespace": "default", "revision": f"service-{number:03}-00001", "at_wall_s": at_s, "pods": {}}
         load = {"running": running, "held": DICE.uniform(0, 9), "target": 70.0, "observed_stable": running}
-        board.sample(sample | load | {"desired_count": DICE.randrange(1, 12), "is_panic": DICE.random() < 0.1})
-    return board.tick(at_s)
+        board.sample(name | load | {"desired_count": DICE.randrange(1, 12), "is_panic": DICE.random() < 0.1})
 
 
 async def measure(revision_count: int, pod_count: int, tick_count: int) -> None:
@@ -110,22 +126,22 @@ async def measure(revision_count: int, pod_count: int, tick_count: int) -> None:
         del names
         return []
 
-    pages = Pages(board, DashboardSettings(), is_well=lambda: True, policies=no_policies)
+    ann = Grant(user="ann", role=Role.VIEW, namespaces=frozenset({"default"}))
+    users = Viewers(header=HEADER, secret=PROXY_SECRET, users={"ann": ann})
+    pages = Pages(board, DashboardSettings(), is_well=lambda: True, policies=no_policies, viewers=users)
     # A page that is open would hold the end up for a minute.
     runner = web.AppRunner(pages.application(), shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = "http://{}:{}".format(*runner.addresses[0][:2])
-    ticks_ms: list[float] = []
+    for count, is_limited in OPEN_PAGES:
+        await measure_ticks(pages, board, url, revision_count=revision_count, count=count, is_limited=is_limited)
 
     async def tick() -> None:
         while True:
             rows = change(board, revision_count, time.time())
-            # As if they were measured and moved all the time: all nodes are scored again with each tick.
             measured(board, time.time())
-            began_s = time.perf_counter()
             pages.tick(time.time(), rows)
-            ticks_ms.append((time.perf_counter() - began_s) * 1000)
             await asyncio.sleep(PERIOD_S)
 
     ticking = asyncio.create_task(tick())
@@ -138,7 +154,33 @@ async def measure(revision_count: int, pod_count: int, tick_count: int) -> None:
     ticking.cancel()
     await runner.cleanup()
     size = len(msgspec.json.encode(board.rows))
-    print(f"{revision_count} revisions, {pod_count} pods: tick {statistics.median(ticks_ms):.1f} ms, rows {size} bytes")
+    print(f"{revision_count} revisions, {pod_count} pods: rows {size} bytes")
+
+
+async def measure_ticks(
+    pages: Pages, board: Board, url: str, *, revision_count: int, count: int, is_limited: bool
+) -> None:
+    """Print the CPU of this process for a tick of everything with open pages, their writing included."""
+    headers = {HEADER: "ann", PROXY_SECRET_HEADER: PROXY_SECRET} if is_limited else {}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        streams = [await session.get(f"{url}/events?revision=default/service-000-00001") for _ in range(count)]
+        spent_ms = []
+        for _ in range(TICKS):
+            sample(board, revision_count, time.time())
+            # As if they were measured and moved all the time: all nodes are scored again with each tick.
+            measured(board, time.time())
+            began_s = time.thread_time()
+            pages.tick(time.time(), board.tick(time.time()))
+            await asyncio.sleep(0)
+            spent_ms.append((time.thread_time() - began_s) * 1000)
+            for stream in streams:
+                while b"event: tick" not in await stream.content.readuntil(b"\n\n"):
+                    pass
+        for stream in streams:
+            stream.close()
+    tick_ms = statistics.median(spent_ms)
+    who = "users of a namespace" if is_limited else "pages"
+    print(f"{count} {who}: {tick_ms:.1f} ms of CPU a tick, {tick_ms / PERIOD_S / 1000:.2%} of a core")
 
 
 def capture(window: Browser, url: str, tick_count: int, *, name: str, drawn: str) -> None:

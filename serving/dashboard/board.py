@@ -7,7 +7,7 @@ receives only what it lacks. ``tick`` builds one row per revision from the lates
 import math
 from array import array
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -258,6 +258,11 @@ class Board:
         running = (self._samples.get(revision) or {}).get("pods", {})
         pods = self._pods.get(revision, {})
         return [{**pods[key], "running": running.get(pods[key]["name"])} for key in sorted(pods)]
+
+    @property
+    def all_pods(self) -> Mapping[str, Iterable[View]]:
+        """The pods of each revision that has any."""
+        return {key: pods.values() for key, pods in self._pods.items()}
 
     def pods_of_service(self, namespace: str, service: str) -> list[View]:
         """The pods of all revisions of a service, the newest revision first."""

@@ -5,7 +5,7 @@ Each source reconnects on its own: while the autoscaler restarts, the page keeps
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import aiohttp
@@ -13,7 +13,17 @@ import msgspec
 
 from serving.aio.clock import now_s, wall_s
 from serving.aio.periodic import every, next_beat
-from serving.cluster.kinds import NODE, NODE_GROUP, NODE_METRICS, POD, REVISION, SERVING_SERVICE, Kind
+from serving.cluster.kinds import (
+    DOMAIN_MAPPING,
+    NODE,
+    NODE_GROUP,
+    NODE_METRICS,
+    POD,
+    REVISION,
+    ROUTE,
+    SERVING_SERVICE,
+    Kind,
+)
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
 from serving.dashboard.board import Board
@@ -22,6 +32,7 @@ from serving.dashboard.cost import owner_of
 from serving.dashboard.deciders import Deciders, read_pages
 from serving.dashboard.marks import Mark
 from serving.dashboard.requests import Requests
+from serving.dashboard.topology import ServedHost, hosts_of
 from serving.dashboard.views import View, lean_pod, pod_view, revision_view, service_view, start_facts
 from serving.model.errors import ClusterError
 from serving.model.knative import SERVICE_LABEL
@@ -37,6 +48,8 @@ _PAST_S = 3600.0
 # As often as metrics-server measures.
 _USES_PERIOD_S = 15.0
 _GROUPS_RETRY_S = 30.0
+# For all open maps together.
+_HOSTS_VALID_S = 10.0
 _LINE_BYTES_MAX = 2**20
 _LEAN = ReflectorSettings(kept=lean_pod)
 
@@ -98,6 +111,8 @@ class Feed:
         self._requests = Requests()
         self._deciders: Deciders | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._hosts: list[ServedHost] = []
+        self._hosts_until_s = 0.0
         self._reflectors = [self._reflector(cluster, kind) for kind in _FOLLOWED]
         self._caches = {one.kind: one.cache for one in self._reflectors}
 
@@ -137,6 +152,21 @@ class Feed:
             return [one for page in pages.values() for one in msgspec.json.decode(page, type=kind)]
         except (OSError, msgspec.DecodeError) as error:
             _log.debug("records.unread", extra={"path": path, "error": str(error)})
+            return []
+
+    async def hosts(self) -> list[ServedHost]:
+        """The hosts of Routes and DomainMappings, listed at most every 10 s; none of a kind that cannot be listed."""
+        if now_s() >= self._hosts_until_s:
+            self._hosts_until_s = now_s() + _HOSTS_VALID_S
+            routes, mappings = [await self._listed(kind) for kind in (ROUTE, DOMAIN_MAPPING)]
+            self._hosts = hosts_of(routes, mappings)
+        return self._hosts
+
+    async def _listed(self, kind: Kind) -> Sequence[Object]:
+        try:
+            return (await self._cluster.list(kind)).items
+        except ClusterError as error:
+            _log.warning("hosts.unknown", extra={"kind": kind.resource, "error": str(error)})
             return []
 
     async def run(self, stop: asyncio.Event) -> None:

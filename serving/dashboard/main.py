@@ -103,6 +103,7 @@ class Dashboard:
         )
         self._pages.cold_requests = self._feed.cold_requests
         self._pages.recorded = self._feed.recorded
+        self._pages.hosts = self._feed.hosts
         file = history_file(settings.history_file, os.environ.get("SERVING_STATE", ""))
         self._keeper = (
             None

@@ -94,7 +94,9 @@ _RULES: Mapping[str, Callable[[object, Grant], object]] = {
     **dict.fromkeys(
         ("at_s", "columns", "from_s", "may_act", "may_read_logs", "prices", "step_s", "to_s", "user"), _open
     ),
-    **dict.fromkeys(("changed_s", "decisions", "marks", "objects", "pods", "policies", "rows", "services"), _items),
+    **dict.fromkeys(
+        ("changed_s", "decisions", "hosts", "marks", "objects", "pods", "policies", "rows", "services"), _items
+    ),
     "decision": _item,
     "nodes": _nodes,
     "sparklines": _sparklines,

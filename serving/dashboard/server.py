@@ -3,7 +3,7 @@
 ``/`` serves the page; ``/events?revision=NAMESPACE/NAME`` sends everything once and then each change, with the pods of that
 revision, or without one with the sparklines of all; ``/coldstarts?name=`` returns the last cold starts of a service or
 revision in steps; ``/requests?revision=`` the requests that activators recorded; ``/history?revision=`` returns its last hour, or with
-``from=`` and ``to=`` a range of what is kept on disk; ``/cost`` what all services used in a range;
+``from=`` and ``to=`` a range of what is kept on disk; ``/cost`` what all services used in a range; ``/map`` their hosts and the nodes of their pods;
 ``/compare?name=`` two revisions of a service (``comparepage``);
 ``/policy?revision=`` the rates by which its pods are kept, and the savings; ``POST /logs`` follows the logs of a service (``logs``);
 ``/state`` returns everything once as JSON, for the terminal;
@@ -31,6 +31,7 @@ from serving.dashboard.logs import LogPages
 from serving.dashboard.marks import Mark
 from serving.dashboard.responses import add_headers, encode, json_response, json_response_of, range_of, refusal_of
 from serving.dashboard.scope import visible
+from serving.dashboard.topology import ServedHost, pod_counts
 from serving.dashboard.viewers import REVIEW_VALID_S, Viewers, current_actor, current_grant
 from serving.dashboard.views import View
 from serving.model.grants import Grant, Role
@@ -99,6 +100,8 @@ class Pages:
         """Reads the recorded requests of a namespace and revision; None shows none."""
         self.compare: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
         """Serves ``/compare``; None does not."""
+        self.hosts: Callable[[], Awaitable[list[ServedHost]]] | None = None
+        """Lists the hosts of all services; None knows of none."""
         self.keeper: HistoryKeeper | None = None
         """Has the history on disk; None has only the last hour, in memory."""
         self._hosts = _LOCAL | {name.strip().lower() for name in settings.host_names.split(",") if name.strip()}
@@ -115,6 +118,7 @@ class Pages:
         app.router.add_get("/", self._file)
         app.router.add_get("/events", self._events)
         app.router.add_get("/history", self._history)
+        app.router.add_get("/map", self._map)
         app.router.add_get("/policy", self._policy)
         app.router.add_get("/coldstarts", self._cold_starts)
         app.router.add_get("/cost", self._cost)
@@ -228,6 +232,11 @@ class Pages:
         ratios = knative_ratios(await self._policies({}))
         services = service_costs(used, ratios=ratios, prices=self.prices)
         return json_response({"from_s": from_s, "to_s": to_s, "prices": self.prices, "services": services})
+
+    async def _map(self, request: web.Request) -> web.StreamResponse:
+        del request
+        hosts = [] if self.hosts is None else await self.hosts()
+        return json_response({"hosts": hosts, "pods": pod_counts(self._board.all_pods)})
 
     async def _policy(self, request: web.Request) -> web.StreamResponse:
         namespace, _, name = request.query.get("revision", "").partition("/")

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -78,8 +78,13 @@ class OverviewStage:
 
 
 @contextlib.asynccontextmanager
-async def overview(stage: OverviewStage) -> AsyncIterator[Pages]:
-    pages = Pages(stage.board, DashboardSettings(), is_well=lambda: True, policies=stage.no_policies)
+async def overview(
+    stage: OverviewStage,
+    settings: DashboardSettings | None = None,
+    policies: Callable[[Mapping[str, str]], Awaitable[list[Mapping[str, Any]]]] | None = None,
+) -> AsyncIterator[Pages]:
+    shown = settings or DashboardSettings()
+    pages = Pages(stage.board, shown, is_well=lambda: True, policies=policies or stage.no_policies)
     runner = web.AppRunner(pages.application(), shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

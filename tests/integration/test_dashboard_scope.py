@@ -27,6 +27,7 @@ from serving.dashboard.cost import RevisionOwner
 from serving.dashboard.main import read_proxy_secret
 from serving.dashboard.requests import RequestRates
 from serving.dashboard.server import Pages
+from serving.dashboard.topology import ServedHost
 from serving.dashboard.viewers import PROXY_SECRET_HEADER, Viewers
 from serving.home.admission.admission import admit
 from serving.home.apiserver.accesstokens import new_token, secret_name
@@ -86,6 +87,7 @@ def filled(state: Mapping[str, int]) -> tuple[Board, list[dict[str, Any]]]:
         board.put("revision", key, {**own, "scaling": {}})
         board.owners[key] = RevisionOwner(key, 2**30)
         pod = {**own, "revision": name, "restarts": 0, "ending": False, "dormant": False, "ready": True, "reason": ""}
+        pod |= {"node": "", "phase": "Running"}
         board.put("pod", f"{key}-pod", {**pod, "name": f"{name}-pod"})
         board.put("pod", f"{key}-pod", {**pod, "name": f"{name}-pod", "restarts": 1})
         outcome = {"apply_count": 1, "gate": {"wanted": 1}}
@@ -125,7 +127,20 @@ def pages_of(board: Board, state: Mapping[str, int], grant: Grant) -> Pages:
         own = [{"metadata": {"namespace": namespace, "name": f"{name}-{number}"}} for number in (1, 2)]
         return {"metadata": {"namespace": namespace, "name": name}}, own
 
+    async def hosts() -> list[ServedHost]:
+        urls: dict[str, Any] = {
+            "url": "http://x",
+            "kind": "Route",
+            "service": "",
+            "tag": "",
+            "targets": (),
+            "ready": "True",
+            "reason": "",
+        }
+        return [ServedHost(namespace=namespace, host=name, **urls) for namespace, _, name in keys]
+
     pages.cold_requests = cold_requests
+    pages.hosts = hosts
     pages.compare = ComparePage(board, None, objects=compared, prices={}).handle
     return pages
 
@@ -135,7 +150,7 @@ async def texts_of(pages: Pages, board: Board, state: Mapping[str, int]) -> list
     headers, found = {HEADER: "ann", **PROOF}, []
     app = pages.application()
     paths = {one.resource.canonical for one in app.router.routes() if one.resource} - UNREAD
-    assert {"/compare", "/history", "/policy", "/coldstarts", "/cost", "/requests", "/state"} <= paths
+    assert {"/compare", "/history", "/policy", "/coldstarts", "/cost", "/map", "/requests", "/state"} <= paths
     asked = ["", *keys_of(state), *state, "zq-none/x"]
     async with TestClient(TestServer(app)) as client:
         for path in sorted(paths):
@@ -178,6 +193,9 @@ def test_no_string_of_a_forbidden_namespace_reaches_a_user(state: dict[str, int]
         assert names == [f"{key.partition('/')[2]}-{number}" for number in (1, 2)]
     costs = msgspec.json.decode(next(text for path, text in found if path.startswith("/cost {'revision': ''}")))
     assert len(costs["services"]) == sum(grant.may_read(key) for key in keys_of(state))
+    found_map = msgspec.json.decode(next(text for path, text in found if path.startswith("/map {'revision': ''}")))
+    readable = sum(grant.may_read(key) for key in keys_of(state))
+    assert (len(found_map["hosts"]), len(found_map["pods"])) == (readable, readable)
     state_text = next(text for path, text in found if path.startswith("/state {'revision': ''}"))
     assert {one["key"] for one in msgspec.json.decode(state_text)["objects"] if one["view"]} >= {
         key for key in keys_of(state) if grant.may_read(key)

@@ -54,6 +54,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "rests of revisions at zero": (120, 1),
     "rollout checks": (560, 4),
     "cost": (360, 3),
+    "map": (190, 1),
     "requests that leave a lost node": (25, 0),
     "dashboard by namespace": (430, 3),
     "variables of compose files": (210, 1),

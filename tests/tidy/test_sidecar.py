@@ -28,7 +28,7 @@ MODULES_MAX = {
     "serving.controller.main": 473,
     "serving.nodegroup.main": 460,
     "serving.extender.main": 475,
-    "serving.dashboard.main": 504,
+    "serving.dashboard.main": 507,
     # With the times of logs and the claims of pods, which are kept from the first second on, and the text of budgets among the settings.
     "serving.home.main": 793,
     "serving.cli.main": 72,

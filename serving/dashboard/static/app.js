@@ -1,19 +1,23 @@
 // What the page knows, and its tables. Everything that comes from outside is set as text, never as markup.
 import { Actions } from "./actions.js";
+import { address } from "./address.js";
 import { Charts, cells, clock, make, moment, number } from "./charts.js";
 import { ColdStarts } from "./coldstarts.js";
 import { Compare } from "./compare.js";
+import { Cost } from "./cost.js";
 import { Logs } from "./logs.js";
+import { TrafficMap } from "./map.js";
 import { Nodes } from "./nodes.js";
-import { Overview, grouped, problemOf, share } from "./overview.js";
+import { Overview, grouped, problemOf, revisionState, share } from "./overview.js";
 import { Policy } from "./policy.js";
 import { Requests } from "./requests.js";
 import { keyed, write } from "./rows.js";
+import { onThemeChange } from "./themebutton.js";
 
 const by = (id) => document.getElementById(id);
 const ROWS_MAX = 1800, RECONNECT_MS = 3000, LIVE_S = 3600, LEAST_SPAN_S = 30, REFRESH_S = 60;
 const objects = { service: new Map(), revision: new Map() };
-let columns = [], rows = {}, pods = [], nodes = null, decisions = [], present = null, history = null, selected = "", source = null, again = 0, marks = [], span = null, readAt = 0, seconds = 300, mayAct = false, mayReadLogs = false, user = "", isLoaded = false;
+let columns = [], rows = {}, pods = [], nodes = null, decisions = [], present = null, history = null, selected = "", page = "", source = null, again = 0, marks = [], span = null, readAt = 0, seconds = 300, mayAct = false, mayReadLogs = false, user = "", isLoaded = false;
 const charts = new Charts(by("charts"), by("spoken"), (from, to) => choosePast(from, to));
 const actions = new Actions();
 const compare = new Compare(by("compare"), { range: () => span && !span.isLast ? span : lastOf(seconds), address });
@@ -23,6 +27,8 @@ const policy = new Policy(by("policy-part"));
 const coldStarts = new ColdStarts(by("cold-part"));
 const requests = new Requests(by("requests-part"), keyed);
 const overview = new Overview(by("overview"), keyed, show);
+const map = new TrafficMap(by("map"), keyed);
+const cost = new Cost(by("cost"), keyed);
 
 // What comes in.
 
@@ -155,6 +161,9 @@ function asked() {
   try { return decodeURIComponent(location.hash.slice(1)); } catch { return ""; }
 }
 
+// A page beside the overview and the revisions.
+const pageOf = (key) => ["map", "cost"].includes(key) ? key : "";
+
 // On a narrow screen the list folds away, so that the charts of the chosen revision are on the first screen.
 const narrow = matchMedia("(max-width: 900px)");
 function foldList() { by("list").open = !narrow.matches; }
@@ -163,7 +172,10 @@ narrow.addEventListener("change", foldList);
 addEventListener("hashchange", () => {
   const key = asked();
   if (narrow.matches) by("list").open = false;
-  if (!key || objects.revision.has(key)) choose(key);
+  const before = page;
+  page = pageOf(key);
+  if (!key || page || objects.revision.has(key)) choose(page ? "" : key);
+  if (page !== before) { show(); if (page) by(`${page}-title`).focus(); }
 });
 
 // What is shown.
@@ -171,22 +183,18 @@ addEventListener("hashchange", () => {
 const TONES = { True: "good", False: "bad", Unknown: "wait" };
 const badge = (text, tone) => make("span", { className: `state ${tone}`, textContent: text });
 
-function revisionState(view, row) {
-  if (view.ready === "False") return ["Failed", "bad"];
-  if (view.state !== "Active") return [view.state === "Reserve" ? "At zero" : view.state, "off"];
-  if (row?.[5] && row[8] === row[5]) return ["Dormant", "sleep"];
-  if (row?.[5]) return ["Active", "good"];
-  return ["Starting", "wait"];
-}
-
 function show() {
   if (document.hidden) return;
-  const failing = overview.show(objects, rows, !selected);
-  const count = objects.service.size + objects.revision.size;
-  by("overview").hidden = Boolean(selected) || !count;
-  by("empty").hidden = Boolean(count) || !isLoaded;
-  document.querySelector("nav").hidden = !selected || !count;
-  document.body.dataset.view = selected ? "revision" : "overview";
+  const view = selected ? "revision" : page || "overview", count = objects.service.size + objects.revision.size;
+  const failing = overview.show(objects, rows, view);
+  by("overview").hidden = view !== "overview" || !count;
+  by("choices").hidden = view === "revision" || !count;
+  by("empty").hidden = Boolean(count) || !isLoaded || view === "cost";
+  by("revisions").hidden = !selected || !count;
+  document.body.dataset.view = view;
+  for (const one of by("views").children) { if ((one.hash.slice(1) || "overview") === view) one.setAttribute("aria-current", "page"); else one.removeAttribute("aria-current"); }
+  map.show(view === "map" && count > 0, { objects, rows, overview, nodes });
+  cost.show(view === "cost", overview.wanted);
   showServices();
   showDetail();
   showPods();
@@ -199,7 +207,7 @@ function show() {
   by("failing").hidden = !failing;
   write(by("failing"), `${failing} failing`);
   write(by("totals"), [many(objects.service.size, "service"), many(objects.revision.size, "revision"), `${many(ready, "pod")} ready`].join(" · "));
-  const title = `${failing ? `(${failing} failing) ` : ""}${selected ? `${selected.split("/")[1]} - ` : ""}serving`;
+  const title = `${failing ? `(${failing} failing) ` : ""}${selected ? `${selected.split("/")[1]} - ` : page ? `${page} - ` : ""}serving`;
   if (document.title !== title) document.title = title;
 }
 
@@ -338,15 +346,7 @@ function showPods() {
 
 // What can be set.
 
-const isDark = () => (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-function nameTheme() { by("theme").textContent = isDark() ? "Light" : "Dark"; }
-by("theme").addEventListener("click", () => {
-  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-  try { localStorage.setItem("theme", document.documentElement.dataset.theme); } catch { /* not kept then */ }
-  nameTheme();
-  charts.restyle();
-});
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { nameTheme(); charts.restyle(); });
+onThemeChange(() => charts.restyle());
 by("range").addEventListener("change", (event) => chooseLast(Number(event.target.value)));
 by("earlier").addEventListener("click", () => pan(-0.5));
 by("later").addEventListener("click", () => pan(0.5));
@@ -380,12 +380,6 @@ function pan(part) {
   choosePast(span.from + part * length, span.to + part * length);
 }
 
-function address(values) {
-  const query = new URLSearchParams(location.search);
-  for (const [name, value] of Object.entries(values)) { if (value == null) query.delete(name); else query.set(name, value); }
-  window.history.replaceState(null, "", `${location.pathname}${query.size ? `?${query}` : ""}${location.hash}`);
-}
-
 function showSpan() {
   by("past").hidden = !span;
   if (span) write(by("span"), `${moment(span.from)} to ${moment(span.to)}; mark a part of a chart to zoom`);
@@ -398,9 +392,9 @@ function askedRange() {
   else if (from > 0 && to > from) span = { from, to };
 }
 
-nameTheme();
 foldList();
 askedRange();
 showSpan();
-selected = asked();
+page = pageOf(asked());
+selected = page ? "" : asked();
 connect();

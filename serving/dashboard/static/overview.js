@@ -1,4 +1,5 @@
 // The overview: one row a service, those in trouble first. What is chosen stands in the address, so that a view can be shared.
+import { address, asked } from "./address.js";
 import { make, number } from "./charts.js";
 
 export const STATES = {
@@ -28,6 +29,14 @@ export function problemOf(view) {
   return found("False", (type) => type !== "Active" && type !== "Ready") || found("False", (type) => type === "Ready") || found("Unknown", (type) => type === "ContainerHealthy");
 }
 
+export function revisionState(view, row) {
+  if (view.ready === "False") return ["Failed", "bad"];
+  if (view.state !== "Active") return [view.state === "Reserve" ? "At zero" : view.state, "off"];
+  if (row?.[5] && row[8] === row[5]) return ["Dormant", "sleep"];
+  if (row?.[5]) return ["Active", "good"];
+  return ["Starting", "wait"];
+}
+
 export const share = (service, name) => service.traffic.filter((one) => one.revision === name).reduce((sum, one) => sum + one.percent, 0);
 
 export class Overview {
@@ -38,16 +47,18 @@ export class Overview {
     this.isAll = false;
     this.sparklines = null;
     this.changes = {};
+    this.lines = this.found = [];
     this.wanted = read();
     by("filter").value = this.wanted.text;
     const changed = () => {
       this.wanted = { text: by("filter").value, namespace: by("namespace").value, state: by("states").querySelector(":checked")?.value || "" };
-      write(this.wanted);
+      const { text: q, namespace, state } = this.wanted;
+      address({ q, namespace, state });
       onChange();
     };
     for (const id of ["filter", "namespace", "states"]) by(id).addEventListener("input", changed);
     by("all-rows").addEventListener("click", () => { this.isAll = true; onChange(); });
-    root.addEventListener("keydown", (event) => this.#move(event));
+    document.querySelector("main").addEventListener("keydown", (event) => this.#move(event));
     addEventListener("popstate", () => {
       this.wanted = read();
       by("filter").value = this.wanted.text;
@@ -85,14 +96,18 @@ export class Overview {
     if (decision.is_change) this.changes[decision.key] = Math.max(this.changes[decision.key] || 0, decision.at_s);
   }
 
-  show(objects, rows, isShown) {
+  // `view` is "overview", or that of another page; their services are filtered alike. Returns how many fail.
+  show(objects, rows, view) {
     const lines = [...grouped(objects)].map(([key, one]) => this.#line(key, one, rows)).sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || compare(a.key, b.key));
     const failing = lines.filter((one) => one.state === "failing").length;
-    if (!isShown) return failing;
+    if (view === "revision") return failing;
     const { text, namespace, state } = this.wanted, part = text.trim().toLowerCase();
     const matching = lines.filter((one) => (!namespace || one.namespace === namespace) && (!part || `${one.key} ${one.host} ${one.names}`.toLowerCase().includes(part)));
     this.#choices(lines, matching);
     const found = matching.filter((one) => !state || one.state === state);
+    Object.assign(this, { lines, found });
+    by("states").hidden = view === "cost";
+    if (view !== "overview") { set(by("found"), ""); return failing; }
     const shown = this.isAll ? found : found.slice(0, ROWS_FIRST);
     this.keyed(by("rows"), shown.map(({ names, ...one }) => [one.key, one]), draw);
     by("all-rows").hidden = shown.length === found.length;
@@ -167,10 +182,10 @@ export class Overview {
 
   // Arrows go from row to row, "/" to the filter.
   #move(event) {
-    const isText = event.target.matches("input[type=search], select");
-    if (event.key === "/" && !isText) { event.preventDefault(); by("filter").focus(); return; }
+    const isText = event.target.matches("input:not([type=radio]), select");
+    if (event.key === "/" && !isText && !by("choices").hidden) { event.preventDefault(); by("filter").focus(); return; }
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (!step || event.target.matches("select, input[type=radio]")) return;
+    if (!step || this.root.hidden || event.target.matches("select, input[type=radio]")) return;
     const links = [...by("rows").querySelectorAll("th a")], place = links.indexOf(event.target.closest("tr")?.querySelector("th a"));
     if (place < 0 && step < 0) return;
     event.preventDefault();
@@ -200,14 +215,8 @@ export function age(seconds) {
 }
 
 function read() {
-  const found = new URLSearchParams(location.search), state = found.get("state") || "";
-  return { text: found.get("q") || "", namespace: found.get("namespace") || "", state: ORDER.includes(state) ? state : "" };
-}
-
-function write({ text, namespace, state }) {
-  const found = new URLSearchParams();
-  for (const [name, value] of [["q", text], ["namespace", namespace], ["state", state]]) if (value) found.set(name, value);
-  history.replaceState(null, "", `${location.pathname}${found.size ? `?${found}` : ""}${location.hash}`);
+  const state = asked("state");
+  return { text: asked("q"), namespace: asked("namespace"), state: ORDER.includes(state) ? state : "" };
 }
 
 function draw(node, one) {

@@ -1,0 +1,246 @@
+// The map: hosts, services, revisions, pods and nodes as one picture, and as a table. Services at rest fold into counted rows.
+import { address, asked } from "./address.js";
+import { cells, make, number } from "./charts.js";
+import { HEIGHT, folded, path, placed } from "./maplayout.js";
+import { STATES, grouped, problemOf, revisionState, share } from "./overview.js";
+
+const PERIOD_MS = 5000, WIDE = 700, DOTS_MAX = 6, SPARE_NODES_MAX = 8;
+const TITLES = { host: "Hosts", service: "Services", revision: "Revisions", pods: "Pods", node: "Nodes" };
+const POD_TONES = { ready: "good", dormant: "sleep", starting: "wait", failing: "bad", ending: "off" };
+const READY_TONES = { True: "", False: "bad", Unknown: "wait" };
+const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
+const sum = (values) => values.reduce((total, one) => total + one, 0);
+const svg = (tag, attributes) => { const found = document.createElementNS("http://www.w3.org/2000/svg", tag); for (const [name, value] of Object.entries(attributes)) found.setAttribute(name, value); return found; };
+
+export class TrafficMap {
+  constructor(root, keyed) {
+    Object.assign(this, { root, keyed, isShown: false, hosts: [], pods: new Map(), state: null, drawn: "", layout: null, current: "", pinned: "", stood: new Set() });
+    this.words = make("p", { className: "note", id: "map-words" });
+    this.words.setAttribute("role", "status");
+    this.lines = svg("svg", { "aria-hidden": "true" });
+    this.boxes = make("div");
+    this.titles = make("div", { className: "map-titles" });
+    this.titles.setAttribute("aria-hidden", "true");
+    this.picture = make("div", { className: "map" }, this.titles, this.lines, this.boxes);
+    this.picture.setAttribute("role", "group");
+    this.picture.setAttribute("aria-label", "Picture of where requests go. Arrow keys move from box to box.");
+    this.table = make("tbody");
+    const heads = ["Service", "State", "Hosts", "Revisions", "Pods"].map((one) => make("th", { scope: "col", textContent: one }));
+    const scroll = make("div", { className: "scroll wide", tabIndex: 0 }, make("table", {}, make("thead", {}, make("tr", {}, ...heads)), this.table));
+    scroll.setAttribute("role", "region");
+    scroll.setAttribute("aria-label", "Map as a table");
+    this.details = make("details", {}, make("summary", { textContent: "Map as a table" }), scroll);
+    root.append(make("h2", { id: "map-title", className: "hidden", textContent: "Map", tabIndex: -1 }), this.words, this.picture, this.details);
+    this.details.addEventListener("toggle", () => this.#tabulate());
+    const boxAt = (event) => event.target.closest?.("[data-key]")?.dataset.key;
+    for (const [name, act] of [["mouseover", boxAt], ["focusin", boxAt], ["mouseleave", () => ""], ["focusout", () => ""]]) this.picture.addEventListener(name, (event) => this.#light(act(event) || this.pinned));
+    this.boxes.addEventListener("focusin", (event) => this.#hold(boxAt(event)));
+    this.boxes.addEventListener("click", (event) => this.#click(boxAt(event)));
+    this.boxes.addEventListener("keydown", (event) => this.#move(event));
+    new ResizeObserver(() => requestAnimationFrame(() => { if (this.isShown) this.#draw(); })).observe(this.picture);
+    setInterval(() => { if (this.isShown && !document.hidden) this.#load(); }, PERIOD_MS);
+  }
+
+  show(isShown, state) {
+    const isNew = isShown && !this.isShown;
+    Object.assign(this, { isShown, state });
+    this.root.hidden = !isShown;
+    if (isNew) this.#load();
+    if (isShown) this.#draw();
+  }
+
+  async #load() {
+    try {
+      const answer = await fetch("map"), found = answer.ok ? await answer.json() : null;
+      if (!found) return;
+      this.hosts = found.hosts;
+      this.pods = Map.groupBy ? Map.groupBy(found.pods, (one) => one.key) : byKey(found.pods);
+    } catch { return; /* the dashboard is away; the page says so */ }
+    if (this.isShown) this.#draw();
+  }
+
+  #draw() {
+    const width = this.picture.clientWidth, columns = width >= WIDE ? Object.keys(TITLES) : ["service", "revision", "node"];
+    const model = this.#model(columns), text = JSON.stringify([model, width]);
+    if (text === this.drawn) return;
+    this.drawn = text;
+    const gap = width >= 1000 ? 60 : width >= WIDE ? 40 : 24, wide = (width - gap * (columns.length - 1)) / columns.length;
+    const left = (column) => columns.indexOf(column) * (wide + gap);
+    this.layout = placed(model.blocks, model.nodes, columns);
+    const { boxes, edges, height } = this.layout, at = new Map(boxes.map((one) => [one.id, one]));
+    this.titles.replaceChildren(...columns.map((one) => { const title = make("span", { textContent: TITLES[one] }); title.style.left = `${left(one)}px`; return title; }));
+    this.boxes.style.height = `${height}px`;
+    this.keyed(this.boxes, boxes.map((one) => [one.id, { ...one, left: left(one.column), wide: one.isWide ? 2 * wide + gap : wide }]), drawBox, "div");
+    for (const [name, value] of [["width", width], ["height", height]]) this.lines.setAttribute(name, value);
+    this.lines.replaceChildren(...edges.flatMap((edge) => drawEdge(edge, at.get(edge.from), at.get(edge.to), { left, wide, isNarrow: width < WIDE })));
+    if (!at.has(this.current)) this.current = boxes[0]?.id ?? "";
+    this.#hold(this.current);
+    this.#light(this.boxes.querySelector(":focus")?.closest("[data-key]").dataset.key || this.pinned);
+    this.#tabulate();
+  }
+
+  // What there is to place: a block for each service, and the nodes.
+  #model(columns) {
+    const { objects, rows, overview, nodes } = this.state, groups = grouped(objects), { text, state } = overview.wanted;
+    const load = (line) => sum((groups.get(line.key)?.revisions ?? []).map(([key]) => (rows[key]?.[0] || 0) + (rows[key]?.[1] || 0)));
+    const { open, folds } = folded(overview.found, { isFiltered: Boolean(text || state), load, opened: asked("open").split(","), stood: this.stood });
+    this.stood = new Set(open.map((line) => line.key));
+    const block = (line, isIndented) => this.#block(line, groups.get(line.key), columns, isIndented);
+    const blocks = open.map((line) => block(line, false));
+    for (const one of folds) {
+      blocks.push(this.#fold(one, one.lines.flatMap((line) => groups.get(line.key)?.revisions ?? []), columns));
+      if (one.isOpen) blocks.push(...one.lines.map((line) => block(line, true)));
+    }
+    return { blocks, nodes: this.#nodes(nodes, columns) };
+  }
+
+  // A counted row, with the pods of all its services together.
+  #fold({ key, namespace, state, lines, isOpen }, revisions, columns) {
+    const [title, tone] = STATES[state], nodes = new Map(), pods = revisions.flatMap(([one]) => this.pods.get(one) ?? []), count = sum(pods.map((one) => one.count)), fold = { fold: key, isOpen };
+    for (const one of pods) if (one.node) nodes.set(one.node, (nodes.get(one.node) || 0) + one.count);
+    const own = { key: `fold ${key}`, percent: 0, nodes: [...nodes], box: { ...fold, text: many(revisions.length, "revision"), note: columns.length < 5 ? `×${count}` : "", tone: "" }, pods: { ...fold, count, text: many(count, "pod"), tone: "" } };
+    return { key: `fold ${key}`, hosts: [], revisions: count && !isOpen ? [own] : [], box: { ...fold, text: `${isOpen ? "▾" : "▸"} ${lines.length} ${title.toLowerCase()}`, note: namespace, tone } };
+  }
+
+  #block(line, { view, revisions }, columns, isIndented) {
+    const { rows } = this.state, tags = new Set(view.traffic.filter((one) => one.tag).map((one) => one.revision));
+    const shown = revisions.filter(([key, one], place) => place === 0 || share(view, one.name) || tags.has(one.name) || rows[key]?.[5] || rows[key]?.[6]);
+    const own = new Set(shown.map(([key]) => key));
+    const hosts = this.hosts.filter((one) => one.namespace === line.namespace && (one.service ? one.service === line.name : one.targets.some((target) => own.has(`${one.namespace}/${target.revision}`))));
+    if (line.url && !hosts.some((one) => one.service)) hosts.unshift({ namespace: line.namespace, host: line.host, url: line.url, kind: "Route", service: line.name, tag: "", targets: [], ready: view.ready, reason: "" });
+    return {
+      key: line.key, isIndented, box: { text: line.name, note: columns.length < 5 ? "" : line.namespace, tone: STATES[line.state][1], href: line.revision && `#${line.revision}`, words: `${STATES[line.state][0]}${line.why ? `: ${line.why}` : ""}` },
+      hosts: hosts.map((one) => ({
+        id: `${one.namespace}/${one.kind} ${one.tag} ${one.host}`, text: one.host, note: one.tag || (one.kind === "Route" ? "" : "domain"), tone: READY_TONES[one.ready], href: one.url, isLink: true,
+        words: [one.kind === "Route" ? (one.tag && `tag ${one.tag}`) : "DomainMapping", one.ready !== "True" && one.reason].filter(Boolean).join(", "), targets: one.targets.map((target) => [`${one.namespace}/${target.revision}`, target.percent]),
+      })),
+      revisions: shown.map(([key, one]) => this.#revision(key, one, view, columns, line)),
+    };
+  }
+
+  #revision(key, one, view, columns, line) {
+    const [state, tone] = revisionState(one, this.state.rows[key]), pods = this.pods.get(key) ?? [], count = sum(pods.map((pod) => pod.count));
+    const failed = one.ready === "False" || line.state === "failing" ? problemOf(one) : null;
+    const text = one.name.startsWith(`${view.name}-`) && columns.length < 5 ? one.name.slice(view.name.length + 1) : one.name;
+    return {
+      key, percent: share(view, one.name), nodes: [...this.#nodesOf(key)],
+      box: { text, note: columns.length < 5 && count ? `×${count}` : "", tone, href: `#${key}`, words: failed ? `${state}: ${failed.message.split("\n")[0]}` : state },
+      pods: count || failed ? { count, text: failed ? failed.message.split("\n")[0] : many(count, "pod"), tone: failed ? "bad" : "", dots: pods.map((pod) => [POD_TONES[pod.state], pod.count]), href: `#${key}`, words: pods.map((pod) => `${pod.count} ${pod.state}${pod.node ? ` on ${pod.node}` : ""}`).join(", ") } : null,
+    };
+  }
+
+  #nodesOf(key) {
+    const found = new Map();
+    for (const one of this.pods.get(key) ?? []) if (one.node) found.set(one.node, (found.get(one.node) || 0) + one.count);
+    return found;
+  }
+
+  // All nodes with pods, and some of the others. Who sees some namespaces sees only the former, without their state.
+  #nodes(nodes, columns) {
+    const counts = new Map();
+    for (const list of this.pods.values()) for (const one of list) if (one.node) counts.set(one.node, (counts.get(one.node) || 0) + one.count);
+    const known = new Map((nodes?.lines ?? []).map((one) => [one.name, one]));
+    const spare = [...known.keys()].filter((one) => !counts.has(one)).slice(0, SPARE_NODES_MAX);
+    return [...counts.keys(), ...spare].map((name) => {
+      const ready = known.get(name)?.ready, count = counts.get(name) || 0;
+      return { name, box: { text: name, note: columns.length < 5 ? `×${count}` : many(count, "pod"), tone: { True: "good", False: "bad", Unknown: "wait" }[ready] || "", isNode: true, words: ready === "False" ? "not ready" : "" } };
+    });
+  }
+
+  // What is lit, and the words about it.
+  #light(id) {
+    const { boxes = [], edges = [] } = this.layout ?? {}, box = boxes.find((one) => one.id === id), lit = box ? path(edges, id) : new Set();
+    this.picture.classList.toggle("lit", Boolean(box));
+    for (const one of this.boxes.children) one.classList.toggle("on", lit.has(one.dataset.key));
+    for (const one of this.lines.children) one.classList.toggle("on", lit.has(one.dataset.from) && lit.has(one.dataset.to));
+    const { overview } = this.state, total = overview.lines.length, found = overview.found.length;
+    const text = box ? wordsOf(box, boxes.filter((one) => lit.has(one.id) && one.id !== id)) : `${found === total ? many(total, "service") : `${found} of ${many(total, "service")}`}. Point at a box, or move there with the arrow keys, to see its path.`;
+    if (this.words.textContent !== text) this.words.textContent = text;
+  }
+
+  // One box is reached by Tab; the arrow keys lead to the others.
+  #hold(id) {
+    if (!id) return;
+    this.current = id;
+    for (const one of this.boxes.children) one.firstChild.tabIndex = one.dataset.key === id ? 0 : -1;
+  }
+
+  #click(id) {
+    const box = this.layout.boxes.find((one) => one.id === id);
+    if (box?.isNode) { this.pinned = this.pinned === id ? "" : id; this.#light(id); }
+    if (!box?.fold) return;
+    const opened = new Set(asked("open").split(",").filter(Boolean));
+    if (!opened.delete(box.fold)) opened.add(box.fold);
+    address({ open: [...opened].join(",") });
+    this.#draw();
+  }
+
+  #move(event) {
+    const [side, step] = { ArrowUp: ["", -1], ArrowDown: ["", 1], ArrowLeft: ["to", "from"], ArrowRight: ["from", "to"] }[event.key] ?? [];
+    if (!step) return;
+    event.preventDefault();
+    const { boxes, edges } = this.layout, own = boxes.find((one) => one.id === this.current);
+    const column = boxes.filter((one) => one.column === own?.column).sort((a, b) => a.y - b.y);
+    // The host of a tag leads past its service: the nearest column counts.
+    const distance = (id) => Math.abs(Object.keys(TITLES).indexOf(id.split(" ")[0]) - Object.keys(TITLES).indexOf(own.column));
+    const ends = edges.filter((one) => one[side] === this.current).map((one) => one[step]).sort((a, b) => distance(a) - distance(b));
+    const next = side ? ends[0] : column[column.indexOf(own) + step]?.id;
+    [...this.boxes.children].find((one) => one.dataset.key === next)?.firstChild.focus();
+  }
+
+  #tabulate() {
+    if (!this.details.open || !this.state) return;
+    const groups = grouped(this.state.objects), columns = Object.keys(TITLES);
+    this.keyed(this.table, this.state.overview.found.map((line) => [line.key, { line, block: this.#block(line, groups.get(line.key), columns, false) }]), (node, { line, block }) => {
+      cells(node, line.key, STATES[line.state][0], block.hosts.map((one) => one.text).join(", ") || "–", block.revisions.map((one) => `${one.box.text} ${one.percent} %`).join(", ") || "–", block.revisions.map((one) => one.pods?.words).filter(Boolean).join("; ") || "–");
+      node.firstChild.replaceWith(make("th", { scope: "row", textContent: line.key }));
+    });
+  }
+}
+
+function byKey(pods) {
+  const found = new Map();
+  for (const one of pods) { if (!found.has(one.key)) found.set(one.key, []); found.get(one.key).push(one); }
+  return found;
+}
+
+// "Service shop/cart, Failing: ...: 2 hosts, 1 revision, 3 pods on 2 nodes."
+function wordsOf(box, others) {
+  const count = (column) => others.filter((one) => one.column === column).length, pods = sum(others.map((one) => one.column === "pods" ? one.count : 0));
+  const parts = [["host", "host"], ["service", "service"], ["revision", "revision"]].map(([column, word]) => count(column) && many(count(column), word));
+  const rest = [...parts, pods && many(pods, "pod"), count("node") && many(count("node"), "node")].filter(Boolean).join(", ");
+  return `${[box.text, box.note].filter(Boolean).join(", ")}${box.words ? `: ${box.words}` : ""}${rest ? `; on its paths ${rest}` : ""}`;
+}
+
+function drawBox(node, box) {
+  const isLink = Boolean(box.href), tag = isLink ? "A" : "BUTTON";
+  let inner = node.firstChild;
+  if (inner?.tagName !== tag) {
+    inner = make(tag.toLowerCase(), isLink ? {} : { type: "button" }, make("i"), make("b"), make("small"));
+    inner.tabIndex = -1;
+    node.replaceChildren(inner);
+  }
+  Object.assign(node.style, { left: `${box.left + (box.isIndented ? 12 : 0)}px`, top: `${box.y}px`, width: `${box.wide - (box.isIndented ? 12 : 0)}px`, height: `${HEIGHT}px` });
+  node.className = `box in-${box.column} ${box.tone || "plain"}`;
+  if (isLink) inner.href = box.href;
+  if (box.isLink) inner.rel = "noreferrer";
+  if (box.fold) inner.setAttribute("aria-expanded", String(box.isOpen));
+  const [dots, text, small] = inner.children;
+  const list = box.dots?.flatMap(([tone, count]) => Array(Math.min(count, DOTS_MAX)).fill(tone)) ?? (box.tone && box.column !== "pods" ? [box.tone] : []);
+  dots.replaceChildren(...list.slice(0, DOTS_MAX).map((tone) => make("span", { className: tone, textContent: "●" })));
+  dots.setAttribute("aria-hidden", "true");
+  text.textContent = box.text;
+  small.textContent = box.note ? ` ${box.note}` : "";
+  inner.title = [box.text, box.words].filter(Boolean).join(": ");
+}
+
+function drawEdge(edge, from, to, { left, wide, isNarrow }) {
+  const x1 = left(from.column) + wide, y1 = from.y + HEIGHT / 2, x2 = left(to.column), y2 = to.y + HEIGHT / 2, middle = (x1 + x2) / 2;
+  const weight = edge.percent ? 1 + 2.5 * edge.percent / 100 : edge.count ? Math.min(3.5, 1 + Math.log2(edge.count) / 3) : 1;
+  const ends = { "data-from": edge.from, "data-to": edge.to };
+  const line = svg("path", { ...ends, d: `M${x1} ${y1}C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}`, "stroke-width": weight.toFixed(1), class: edge.isIdle ? "idle" : "" });
+  if (!edge.percent || (isNarrow && edge.percent === 100)) return [line];
+  const label = svg("text", { ...ends, x: x2 - 4, y: y2 - 4, "text-anchor": "end" });
+  label.textContent = `${number(edge.percent)} %`;
+  return [line, label];
+}

@@ -60,7 +60,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "variables of compose files": (210, 1),
     "bug reports without copies of values": (15, 0),
     "shared options of services": (60, 0),
-    "compared revisions": (560, 4),
+    "compared revisions": (580, 5),
     "daemons that share memory": (205, 1),
     "short names of services for every pod": (145, 1),
     "files of commands that are files": (70, 1),

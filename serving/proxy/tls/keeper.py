@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from serving.aio.clock import stamp, wall_s
-from serving.aio.inputfile import open_input
 from serving.model.errors import InvalidCertificate
 from serving.proxy.tls.certificate import Certificate, CertificateChoice, Pair, load_certificate, new_context
 from serving.proxy.tls.layer import TlsTerms
@@ -196,6 +195,8 @@ def _stamp(path: Path) -> _Stamp:
 
 
 def _read(path: Path) -> bytes:
+    from serving.aio.inputfile import open_input  # noqa: PLC0415 - most systems have no certificate in a file
+
     with open_input(path) as file:
         text = file.read(_BYTES_MAX + 1)
     if len(text) > _BYTES_MAX:

@@ -27,6 +27,14 @@ COMMANDS = (
     "up --state EMPTY --tls-cert FILE --tls-key FILE",
 )
 
+KUBECONFIG = """
+apiVersion: v1
+clusters: [{name: a, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: a, user: {}}]
+contexts: [{name: a, context: {cluster: a, user: a}}]
+current-context: a
+"""
+
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("what", ["pipe", "device"])
@@ -42,12 +50,3 @@ def test_a_file_that_never_ends_is_refused(command: str, what: str, tmp_path: Pa
     assert done.exit_code in (1, 2), done.output
     assert file in done.stderr
     assert ("named pipe" if what == "pipe" else "a device") in done.stderr, done.stderr
-
-
-KUBECONFIG = """
-apiVersion: v1
-clusters: [{name: a, cluster: {server: "http://127.0.0.1:9"}}]
-users: [{name: a, user: {}}]
-contexts: [{name: a, context: {cluster: a, user: a}}]
-current-context: a
-"""

@@ -1,12 +1,14 @@
 """What a request from zero costs beyond the app's own start: overhead = total - (exec to first accept) - handler.
 
-    python bench/cold_start.py [--samples N] [--per-second N] [--trace | --runtimes | --frameworks | --isolation] [--quick] [--json]
+    python bench/cold_start.py [--samples N] [--per-second N] [--app sockets|binary] [--trace | --runtimes | --frameworks | --isolation] [--quick] [--json]
 
 Starts the whole system, makes N services that have never had a pod, and asks each of them once, at a steady pace. The app
 says when it was executed (by the clock of the shell that executes it, so that this shell's own start counts as
 overhead), when it accepted its first connection, and how long it took to answer; the client adds the total. The goal is
 a median of 15 ms and a 99th percentile of 30 ms. ``--trace`` prints the steps of a start with their milliseconds, which costs a
 start two or three itself.
+
+``--app binary`` starts a compiled program instead, whose own start is short.
 
 With ``--runtimes`` the services are by turns processes and containers of the same compiled program: N of each in one run. The goal is
 a median of the containers at most 30 ms over that of the processes. ``--frameworks`` measures FastAPI, Flask and Django
@@ -42,17 +44,23 @@ Found = list[tuple[float, float, TracedStart] | BaseException]
 """Overhead and total of each request in seconds, and its times; or what it failed with."""
 
 
-def compiled_for_both(folder: Path, system: System) -> list[str]:
-    """Compile the app and import an image of it; its command as a process."""
+def compiled(folder: Path) -> list[str]:
+    """Compile the app; its command."""
     for name in ("stamp", "binary"):
         subprocess.run(
             ["cc", "-O2", "-static", "-o", str(folder / name), str(APPS / f"{name}.c")],  # noqa: S607
             check=True,
         )
+    return [str(folder / "stamp"), str(folder / "binary")]
+
+
+def compiled_for_both(folder: Path, system: System) -> list[str]:
+    """Compile the app and import an image of it; its command as a process."""
+    command = compiled(folder)
     layer = tar_of([(name, (folder / name).read_bytes(), 0o755) for name in ("stamp", "binary")])
     oci_archive(folder / "image.tar", [layer], name=IMAGE, config={"Entrypoint": ["/stamp", "/binary"]})
     system.serving("image", "import", str(folder / "image.tar"))
-    return [str(folder / "stamp"), str(folder / "binary")]
+    return command
 
 
 def manifest(name: str, command: list[str]) -> dict[str, object]:
@@ -116,7 +124,7 @@ def report(found: Found) -> dict[str, float | str]:
 
 def main() -> int:
     """Run, and print what was measured; exit 0 only if the goal is met."""
-    sizes = {"samples": 500, "per_second": 1.0}
+    sizes = {"samples": 500, "per_second": 1.0, "app": "sockets"}
     ways = {"trace": False, "runtimes": False, "frameworks": False, "isolation": False}
     options = options_of(__doc__, quick={"samples": 1}, **sizes, **ways)
     if options.isolation:
@@ -146,6 +154,8 @@ def measured(options: argparse.Namespace, folder: Path) -> Found:
     with running_system(environment={"SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true", **traced}) as system:
         if options.runtimes:
             commands = [compiled_for_both(folder, system), []]
+        elif options.app == "binary":
+            commands = [compiled(folder)]
         else:
             app = [sys.executable, str(APPS / "sockets.py")]
             commands = [["bash", "-c", 'EXEC_S=$EPOCHREALTIME exec "$0" "$@"', *app]]

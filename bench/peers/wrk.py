@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -34,6 +35,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     p50_ms: float
     p99_ms: float
     error_count: int
+    count: int
     cpu_us: float = 0.0
 
 
@@ -47,9 +49,18 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     headers: tuple[str, ...] = HEADERS
     is_varied: bool = False
 
-    def run(self, port: int, *, scheme: str = "http") -> Run:
-        """One run of wrk."""
-        command = ["taskset", "-c", str(self.core), "wrk", "-t1", f"-c{self.connections}", f"-d{self.seconds:.0f}s"]
+    def run(self, port: int, *, scheme: str = "http", watcher: Sequence[str] = ()) -> Run:
+        """One run of wrk, started by ``watcher`` if there is one."""
+        command = [
+            *watcher,
+            "taskset",
+            "-c",
+            str(self.core),
+            "wrk",
+            "-t1",
+            f"-c{self.connections}",
+            f"-d{self.seconds:.0f}s",
+        ]
         for header in self.headers:
             command += ["-H", header]
         if self.is_varied:
@@ -62,7 +73,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         before_s = cpu_s(cast.pid(name))
         run = self.run(port or cast.ports[name], scheme=scheme)
         spent_s = cpu_s(cast.pid(name)) - before_s
-        return msgspec.structs.replace(run, cpu_us=spent_s * 1e6 / (run.per_second * self.seconds))
+        return msgspec.structs.replace(run, cpu_us=spent_s * 1e6 / max(1, run.count))
 
 
 def parsed(printed: str) -> Run:
@@ -73,6 +84,7 @@ def parsed(printed: str) -> Run:
         p50_ms=_ms(_found(r"\n +50% +(\S+)", printed)),
         p99_ms=_ms(_found(r"\n +99% +(\S+)", printed)),
         error_count=sum(errors),
+        count=int(_found(r"(\d+) requests in", printed)),
     )
 
 

@@ -7,17 +7,22 @@ of 4 ms, and no step longer than 1 ms, other work waits little longer than 5 ms.
 
 Use it for background work in large numbers: writes of a store, changes of a watch, keys of a queue. Code that serves a socket
 takes no turns, and so has priority.
+
+A single long computation has no steps: ``computed`` runs it in a thread within ``costly``, where the interpreter shares the time.
 """
 
 import asyncio
+import contextlib
+import contextvars
 import heapq
 import itertools
 import threading
 import time
-from collections.abc import Callable
-from typing import ParamSpec
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 BUDGET_S = 0.004
 """Longest turn of a loop, in seconds. Longer turns poll the sockets less often; at 4 ms the 10 µs of a poll are negligible."""
@@ -109,6 +114,26 @@ async def turn() -> None:
         turns = _present.turns = _Turns(loop)
     if not turns.may_go_on():
         await turns.wait()
+
+
+_is_costly: contextvars.ContextVar[bool] = contextvars.ContextVar("is_costly", default=False)
+
+
+@contextlib.contextmanager
+def costly() -> Iterator[None]:
+    """Mark the computations of a block as too long for the loop."""
+    token = _is_costly.set(True)
+    try:
+        yield
+    finally:
+        _is_costly.reset(token)
+
+
+async def computed(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """The result of a pure computation: of a thread within ``costly``, else at once, in one step with the caller."""
+    if _is_costly.get():
+        return await asyncio.to_thread(work, *args, **kwargs)
+    return work(*args, **kwargs)
 
 
 async def finished_in_thread(work: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs) -> None:

@@ -181,10 +181,12 @@ def _store(journal: Path, config: ControllerConfig, *, has_runtime: bool) -> tup
         settings = config.scaling.settings
         features = config.own.settings
         whole = admit(kind, new, old, subresource=subresource, scaling=settings, features=features, is_one_machine=True)
-        whole = without_host_programs(kind, whole, old, has_runtime=has_runtime)
-        return rules.admit(kind, whole, old, subresource=subresource)
+        return without_host_programs(kind, whole, old, has_runtime=has_runtime)
 
-    cluster = MemoryCluster(Journal(journal), admit=admitted)
+    def ruled(kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None) -> Object:
+        return rules.admit(kind, new, old, subresource=subresource)
+
+    cluster = MemoryCluster(Journal(journal), admit=admitted, rules=ruled)
     rules = NamespaceRules(cluster.table)
     return cluster, rules
 

@@ -1,13 +1,46 @@
 """Large bodies at the local API leave the loop to other requests."""
 
 import asyncio
+import threading
+from pathlib import Path
 
 import pytest
 
 from serving.aio.clock import now_s
+from serving.aio.cooperative import costly
+from serving.cluster.kinds import CONFIG_MAP, Kind
+from serving.cluster.port import Subresource
 from serving.home.apiserver.guard import LargeBodies
+from serving.home.store.memory import MemoryCluster
+from serving.model.errors import AlreadyExists, NotFound
+from serving.model.objects import Object
+from tests.integration.test_api import MAPS, MERGE, connected
 
 LARGE = 2**20
+WITHIN_S = 60.0
+
+
+class SlowAdmission:
+    """Admits an object while the loop works: each write waits in its thread until it may go on."""
+
+    def __init__(self) -> None:
+        self.may_go_on = threading.Semaphore(0)
+        self._loop = asyncio.get_running_loop()
+        self._began = asyncio.Event()
+
+    def __call__(
+        self, kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
+    ) -> Object:
+        del kind, old, subresource
+        if threading.current_thread() is not threading.main_thread():
+            self._loop.call_soon_threadsafe(self._began.set)
+            assert self.may_go_on.acquire(timeout=WITHIN_S)
+        return new
+
+    async def began(self) -> None:
+        """Wait for the next write to begin."""
+        await asyncio.wait_for(self._began.wait(), WITHIN_S)
+        self._began.clear()
 
 
 async def test_a_large_body_waits_as_long_as_the_one_before_took_and_a_small_one_does_not() -> None:
@@ -34,3 +67,68 @@ async def test_a_large_body_that_is_refused_gives_its_turn_back() -> None:
         with pytest.raises(ValueError, match="refused"):
             async with asyncio.timeout(60), bodies.turn(LARGE):
                 raise ValueError("refused")
+
+
+async def test_the_loop_goes_on_while_a_large_object_is_checked(tmp_path: Path) -> None:
+    admission = SlowAdmission()
+    admission.may_go_on.release()
+    large = {"metadata": {"name": "large"}, "data": {"a": "b" * 2**18}}
+    async with connected(MemoryCluster(admit=admission), tmp_path) as client:
+        assert (await client.call("POST", MAPS, large))[0] == 201
+        await admission.began()
+        # A few bytes, but all of the object is checked.
+        patch = asyncio.create_task(client.call("PATCH", f"{MAPS}/large", {"data": {"c": "d"}}, headers=MERGE))
+        await admission.began()
+        small = {"metadata": {"name": "small"}}
+        assert (await client.call("POST", MAPS, small))[0] == 201
+        assert (await client.call("GET", f"{MAPS}/small"))[0] == 200
+        admission.may_go_on.release()
+        status, made = await patch
+    assert (status, made["data"]["c"]) == (200, "d")
+
+
+async def test_a_write_that_another_outran_in_its_thread_is_made_upon_it() -> None:
+    admission = SlowAdmission()
+    cluster = MemoryCluster(admit=admission)
+    await cluster.create(CONFIG_MAP, {"metadata": {"name": "one"}, "data": {"a": "b"}})
+    with costly():
+        patch = asyncio.create_task(cluster.patch(CONFIG_MAP, "default", "one", patch={"data": {"c": "d"}}))
+    await admission.began()
+    await cluster.patch(CONFIG_MAP, "default", "one", patch={"data": {"e": "f"}})
+    admission.may_go_on.release(2)
+    assert (await patch)["data"] == {"a": "b", "c": "d", "e": "f"}
+
+
+async def test_a_write_that_is_always_outrun_is_made_in_one_step() -> None:
+    admission = SlowAdmission()
+    cluster = MemoryCluster(admit=admission)
+    await cluster.create(CONFIG_MAP, {"metadata": {"name": "one"}})
+    with costly():
+        patch = asyncio.create_task(cluster.patch(CONFIG_MAP, "default", "one", patch={"data": {"c": "d"}}))
+    for number in range(3):
+        await admission.began()
+        await cluster.patch(CONFIG_MAP, "default", "one", patch={"data": {"e": str(number)}})
+        admission.may_go_on.release()
+    assert (await asyncio.wait_for(patch, WITHIN_S))["data"] == {"c": "d", "e": "2"}
+
+
+@pytest.mark.parametrize("is_patch", [True, False])
+async def test_a_write_sees_what_others_did_meanwhile(*, is_patch: bool) -> None:
+    admission = SlowAdmission()
+    cluster, body = MemoryCluster(admit=admission), {"metadata": {"name": "one"}}
+    with costly():
+        if is_patch:
+            admission.may_go_on.release()
+            await cluster.create(CONFIG_MAP, body)
+            await admission.began()
+            write = asyncio.create_task(cluster.patch(CONFIG_MAP, "default", "one", patch={"data": {"c": "d"}}))
+        else:
+            write = asyncio.create_task(cluster.create(CONFIG_MAP, body))
+    await admission.began()
+    if is_patch:
+        await cluster.delete(CONFIG_MAP, "default", "one")
+    else:
+        await cluster.create(CONFIG_MAP, body)
+    admission.may_go_on.release()
+    with pytest.raises(NotFound if is_patch else AlreadyExists):
+        await write

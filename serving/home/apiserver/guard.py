@@ -15,11 +15,12 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from serving.aio.clock import now_s, wall_s
+from serving.aio.cooperative import costly
 from serving.aio.periodic import until_beat_s
 from serving.cluster.kinds import POD
 from serving.home.apiserver.accesstokens import Authenticator, Unauthorized
 from serving.home.apiserver.audit import AuditedRequest, AuditLog
-from serving.home.apiserver.content import decode_body, json_response
+from serving.home.apiserver.content import json_response
 from serving.home.apiserver.logoptions import KEPT_LOGS_PATH
 from serving.home.apiserver.requests import (
     Fault,
@@ -35,6 +36,7 @@ from serving.home.apiserver.roles import Access, may, refusal_text
 from serving.home.store.requester import acting_as
 from serving.model.errors import ClusterError, Forbidden, Unsupported
 from serving.model.grants import Grant, Role
+from serving.model.objects import Object, nested
 
 _log = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -52,6 +54,8 @@ _LARGE_BYTES = 16 * 2**10
 # A write may also wait for a slow disk.
 _PAUSE_MAX_S = 1.0
 _IMPERSONATION = "Impersonate-"
+# The longest name that an object may have.
+_NAME_LENGTH_MAX = 253
 _REVIEW_PARTS = 4
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
@@ -63,15 +67,22 @@ def current_request() -> AuditedRequest:
     return _current.get()
 
 
+def note_name(created: Object) -> None:
+    """Note the name of the object that the current request creates, for the audit log and a refusal."""
+    audited, name = _current.get(None), nested(created, "metadata", "name")
+    if audited is not None and audited.access is not None and not audited.access.name and isinstance(name, str):
+        audited.access = msgspec.structs.replace(audited.access, name=name[:_NAME_LENGTH_MAX])
+
+
 def path_of(request: web.Request) -> str:
     """The path as it was sent, still quoted."""
     return request.rel_url.raw_path
 
 
 class LargeBodies:
-    """Lets large bodies be handled one after another, each followed by a pause as long as it took.
+    """Lets writes of large objects be handled one after another, in threads, each followed by a pause as long as it took.
 
-    Their values cost up to 10 µs of the loop each; other requests have it at least half of the time.
+    Their values cost up to 10 µs each; other requests have the interpreter at least half of the time.
     """
 
     def __init__(self) -> None:
@@ -79,14 +90,15 @@ class LargeBodies:
 
     @contextlib.asynccontextmanager
     async def turn(self, byte_count: int) -> AsyncIterator[None]:
-        """Wait for a turn to handle a body as a context; a small one needs none."""
+        """Wait for a turn to handle a body, with the object that it changes, as a context; small ones need none."""
         if byte_count < _LARGE_BYTES:
             yield
             return
         await self._lock.acquire()
         began_s = now_s()
         try:
-            yield
+            with costly():
+                yield
         finally:
             # The response does not wait for it.
             asyncio.get_running_loop().call_later(min(now_s() - began_s, _PAUSE_MAX_S), self._lock.release)
@@ -143,7 +155,7 @@ class ApiGuard:
             _log.info("api.unauthorized", extra={"reason": error.reason, "path": request.path})
             fault = error
         except (ClusterError, Fault) as error:
-            return json_response(refusal(error, await _subject(request)), status=refusal_code(error))
+            return json_response(refusal(error, _subject(request)), status=refusal_code(error))
         except web.HTTPException as error:
             fault = Fault(error.status, error.text or error.reason)
         except RecursionError:
@@ -249,16 +261,12 @@ def _access_of(request: web.Request) -> tuple[Access, str]:
     return access, kind.version
 
 
-async def _subject(request: web.Request) -> RequestTarget | None:
+def _subject(request: web.Request) -> RequestTarget | None:
     try:
         target = target_of(path_of(request))
     except ClusterError:
         return None
-    if request.method != "POST" or target.name:
+    audited = _current.get(None)
+    if target.name or audited is None or audited.access is None:
         return target
-    try:
-        body = decode_body(await request.read(), request.headers.get("Content-Type", ""))
-        return msgspec.structs.replace(target, name=str(body["metadata"]["name"]))
-    except (Fault, web.HTTPException, RecursionError, TypeError, KeyError):
-        # The error of the body has been reported already.
-        return target
+    return msgspec.structs.replace(target, name=audited.access.name)

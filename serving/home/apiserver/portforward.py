@@ -52,6 +52,7 @@ Connect = Callable[[int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWr
 _SPDY, _CHANNELS = "SPDY/3.1+portforward.k8s.io", "v4.channel.k8s.io"
 _PIECE_BYTES = 32 * 1024
 _PORT_MAX = 65535
+_PORT_LENGTH_MAX = 5
 _STREAMS_MAX = 1000
 
 
@@ -171,8 +172,8 @@ async def forward_ports(request: web.Request, connect: Connect) -> web.WebSocket
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= _PORT_MAX:
-        raise Fault(400, f"ports: {text!r} is not a port")
+    if not text.isdecimal() or len(text) > _PORT_LENGTH_MAX or not 0 < int(text) <= _PORT_MAX:
+        raise Fault(400, f"ports: {text[:100]!r} is not a port")
     return int(text)
 
 

@@ -64,6 +64,7 @@ _UNKNOWN = "the server could not find the requested resource"
 _UNSERVED = {
     *("approval", "binding", "ephemeralcontainers", "finalize", "proxy", "resize", "token"),
 }
+_LIMIT_LENGTH_MAX = 18
 _OF_PODS = ("eviction", "log", *STREAMED)
 _SELF_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubject"
 # The Kubernetes version of this API; clients print it, and choose features by it.
@@ -265,7 +266,8 @@ class _ApiHandlers:
         content_type, options = request.headers.get("Content-Type", ""), self._options
         data = await request.read()
         sent = writing.Sent(request.query, content_type, data, options.runs_images)
-        async with self._large_bodies.turn(len(data)):
+        changed = self._cluster.size_of(target.kind, target.one_namespace, target.name)
+        async with self._large_bodies.turn(len(data) + changed):
             match request.method, bool(target.name):
                 case "POST", True if target.subresource == "eviction":
                     written = await evict(self._cluster, target, sent)
@@ -360,6 +362,6 @@ def _check_subresource(target: RequestTarget) -> None:
 
 def _page_size(query: Mapping[str, str]) -> int:
     text = query.get("limit", "")
-    if text and not text.isdecimal():
-        raise Fault(400, f"limit: {text!r} is not a whole number")
+    if text and (not text.isdecimal() or len(text) > _LIMIT_LENGTH_MAX):
+        raise Fault(400, f"limit: {text[:_LIMIT_LENGTH_MAX]!r} is not a whole number of 64 bits")
     return int(text or 0)

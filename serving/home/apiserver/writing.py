@@ -3,23 +3,26 @@
 This module checks the request, the store checks the object. Warnings for the writer become ``Warning`` headers.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 import msgspec
 from multidict import MultiMapping
 
+from serving.aio.cooperative import computed
 from serving.cluster.kinds import POD, REVISION
 from serving.cluster.port import Cluster, PatchType, Propagation, Subresource
 from serving.home.admission.admission import annotation_warnings
 from serving.home.admission.kuberules.decoding import undecodable
 from serving.home.apiserver.content import check_fields, decode_body, duplicate_fields, touched
 from serving.home.apiserver.effects import effectless, record_remarks, settings_warnings, unrunnable
+from serving.home.apiserver.guard import note_name
 from serving.home.apiserver.requests import Fault, RequestTarget, is_set, success
 from serving.home.schemas.patch import APPLIED_VALUES_MAX, check_operations
 from serving.home.schemas.records import encode
 from serving.home.schemas.schema import is_within
 from serving.home.store.budgets import check_budgets
+from serving.home.store.history import StoreLimits
 from serving.home.store.memory import Apply, MemoryCluster
 from serving.model.errors import Conflict, NotFound
 from serving.model.objects import Object, name_of
@@ -53,21 +56,17 @@ async def create(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> W
         raise Fault(405, "POST goes to the whole kind; PUT and PATCH go to an object")
     if target.kind.namespaced and target.namespace is None:
         raise Fault(405, "POST of a kind with namespaces goes to one of them")
-    body = _object_of(cluster, target, sent)
-    warnings = _field_warnings(target, [body], sent)
+    body, warnings = await computed(_object_of, target, sent, cluster.limits)
     made = await cluster.create(target.kind, body, dry_run=_dry_run(sent.query))
-    return Written(
-        object=made, status=201, warnings=(*warnings, *await _report(cluster, target, [body], made=made, sent=sent))
-    )
+    return Written(object=made, status=201, warnings=await _report(cluster, target, warnings, made=made, sent=sent))
 
 
 async def replace(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Written:
     """PUT of an object or a subresource."""
     _must_name(target)
-    body = _object_of(cluster, target, sent)
-    warnings = _field_warnings(target, [body], sent)
+    body, warnings = await computed(_object_of, target, sent, cluster.limits)
     made = await cluster.replace(target.kind, body, subresource=_part(target), dry_run=_dry_run(sent.query))
-    return Written(object=made, warnings=(*warnings, *await _report(cluster, target, [body], made=made, sent=sent)))
+    return Written(object=made, warnings=await _report(cluster, target, warnings, made=made, sent=sent))
 
 
 async def patch(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Written:
@@ -83,14 +82,7 @@ async def patch(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Wr
         raise Fault(
             415, f"a patch is one of {', '.join((*_PATCH_TYPES, *_APPLY))}, not {media or 'of no content type'}"
         )
-    body = decode_body(sent.data, sent.content_type)
-    if not isinstance(body, list if patch_type is PatchType.JSON else dict):
-        raise Fault(400, f"a patch of type {media} is {'a list' if patch_type is PatchType.JSON else 'an object'}")
-    if patch_type is PatchType.JSON and isinstance(body, list):
-        # Before anything looks at each of them.
-        check_operations(body)
-    parts = touched(body, patch_type)
-    warnings = _field_warnings(target, parts, sent)
+    body, warnings = await computed(_patch_of, target, sent, patch_type)
     made = await cluster.patch(
         target.kind,
         target.one_namespace,
@@ -100,18 +92,29 @@ async def patch(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Wr
         subresource=_part(target),
         dry_run=_dry_run(sent.query),
     )
-    return Written(object=made, warnings=(*warnings, *await _report(cluster, target, parts, made=made, sent=sent)))
+    return Written(object=made, warnings=await _report(cluster, target, warnings, made=made, sent=sent))
+
+
+def _patch_of(target: RequestTarget, sent: Sent, patch_type: PatchType) -> tuple[Any, "_Warnings"]:
+    """A patch, with warnings about what it writes. Raises ``Fault``, ``Invalid``."""
+    body = decode_body(sent.data, sent.content_type)
+    if not isinstance(body, list if patch_type is PatchType.JSON else dict):
+        name = "a list" if patch_type is PatchType.JSON else "an object"
+        raise Fault(400, f"a patch of type {sent.content_type} is {name}")
+    if patch_type is PatchType.JSON and isinstance(body, list):
+        # Before anything looks at each of them.
+        check_operations(body)
+    return body, _warnings(target, touched(body, patch_type), sent)
 
 
 async def _apply(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Written:
     if not sent.query.get("fieldManager", ""):
         raise Fault(422, "fieldManager: Required value: is required for apply patch")
-    body = _object_of(cluster, target, sent)
+    body, warnings = await computed(_object_of, target, sent, cluster.limits)
     if body["metadata"].get("managedFields"):
         raise Fault(400, "metadata.managedFields must be nil")
     if not is_within(body, APPLIED_VALUES_MAX):
         raise Fault(413, f"an applied configuration has at most {APPLIED_VALUES_MAX} values; replace the object")
-    warnings = _field_warnings(target, [body], sent)
     config = body
     if target.subresource == "scale":
         # The entry of a scale names the field of the object itself.
@@ -131,7 +134,7 @@ async def _apply(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> W
     return Written(
         object=made,
         status=201 if is_new else 200,
-        warnings=(*warnings, *await _report(cluster, target, [body], made=made, sent=sent)),
+        warnings=await _report(cluster, target, warnings, made=made, sent=sent),
     )
 
 
@@ -202,14 +205,16 @@ def _check_types(target: RequestTarget, body: Object) -> None:
         raise Fault(400, f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: {said}')
 
 
-def _object_of(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Object:
+def _object_of(target: RequestTarget, sent: Sent, limits: StoreLimits) -> tuple[Object, "_Warnings"]:
+    """The object of a body, with warnings about it. Raises ``Fault``, ``Invalid``."""
     body = decode_body(sent.data, sent.content_type)
     if not isinstance(body, dict):
         raise Fault(400, "the body is not an object")
+    note_name(body)
     kind = target.kind
     # The store checks it too, after all other checks; a short body needs no encoding.
-    if len(sent.data) > cluster.limits.object_bytes_max:
-        cluster.limits.check_size(kind, encode(body))
+    if len(sent.data) > limits.object_bytes_max:
+        limits.check_size(kind, encode(body))
     if target.subresource != "scale":
         for field, right in (("apiVersion", kind.api_version), ("kind", kind.name)):
             given = body.get(field)
@@ -227,43 +232,47 @@ def _object_of(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Obj
         metadata["name"] = target.name
     if target.namespace:
         metadata["namespace"] = target.namespace
-    return body
+    return body, _warnings(target, [body], sent)
 
 
-def _field_warnings(target: RequestTarget, written: list[Object], sent: Sent) -> list[str]:
+class _Warnings(msgspec.Struct, frozen=True):
+    """Warnings about fields that are not stored, and about those that have no effect, which become Events."""
+
+    fields: list[str]
+    effects: list[str]
+
+
+def _warnings(target: RequestTarget, parts: list[Object], sent: Sent) -> _Warnings:
+    """Warnings about whole or partial objects. Raises ``Fault`` 400 where the client asks for strict validation."""
     level = sent.query.get("fieldValidation", "")
     duplicates = duplicate_fields(sent.data, sent.content_type) if level != "Ignore" else []
-    if target.subresource == "scale":
-        written = []
-    return check_fields(target.kind, written, duplicates=duplicates, level=level)
-
-
-def _warnings(target: RequestTarget, parts: Iterable[Object], *, runs_images: bool) -> list[str]:
-    """Warnings about whole or partial objects, except those that controllers write."""
+    written = [] if target.subresource == "scale" else parts
+    fields = check_fields(target.kind, written, duplicates=duplicates, level=level)
+    # Controllers write Revisions.
     if target.subresource or target.kind == REVISION:
-        return []
+        return _Warnings(fields, [])
     texts = [
         text
         for part in parts
         for text in (
-            *effectless(target.kind, part, runs_images=runs_images),
+            *effectless(target.kind, part, runs_images=sent.runs_images),
             *annotation_warnings(target.kind, part),
         )
     ]
-    return list(dict.fromkeys(texts))
+    return _Warnings(fields, list(dict.fromkeys(texts)))
 
 
 async def _report(
-    cluster: Cluster, target: RequestTarget, parts: Iterable[Object], *, made: Object, sent: Sent
-) -> list[str]:
-    """Return the warnings about a write, and record them as Events unless it was a dry run."""
-    texts = _warnings(target, parts, runs_images=sent.runs_images)
+    cluster: Cluster, target: RequestTarget, warnings: _Warnings, *, made: Object, sent: Sent
+) -> tuple[str, ...]:
+    """Return the warnings about a write, and record those about effects as Events unless it was a dry run."""
+    texts = list(warnings.effects)
     if not sent.runs_images and not target.subresource:
         texts += unrunnable(target.kind, made)
     about_settings = settings_warnings(target.kind, made)
     if texts and target.kind.namespaced and not _dry_run(sent.query):
         await record_remarks(cluster, target.kind, made, texts=texts)
-    return [*texts, *about_settings]
+    return (*warnings.fields, *texts, *about_settings)
 
 
 def _must_name(target: RequestTarget) -> None:

@@ -1,6 +1,7 @@
 """The cluster port in this process: the store itself, with a journal for durable objects.
 
-Each write is one step of the loop: read, decide (``writes``), admit, apply, notify the watches. Only the durable part of
+Each write is one step of the loop: read, decide (``writes``), admit, apply, notify the watches. A write of a large object
+decides and admits in a thread (``aio/cooperative.py``), and again if another has changed the object. Only the durable part of
 durable kinds waits for its commit before it is applied, so no reader sees what a crash could lose, and the caller gets its
 response after the disk. One such write per object runs at a time; status and ``servingState`` bypass it
 (``home/store/durability.py``). ``resourceVersion`` is one counter for all kinds.
@@ -21,7 +22,7 @@ import msgspec
 
 from serving.aio.clock import stamp as stamp_of
 from serving.aio.clock import wall_s as real_wall_s
-from serving.aio.cooperative import turn
+from serving.aio.cooperative import computed, turn
 from serving.cluster.kinds import NAMESPACE, POD, Kind
 from serving.cluster.port import (
     Cluster,
@@ -70,6 +71,9 @@ from serving.model.objects import Key, Object
 
 # How often a generated name that exists is replaced by another; one in 14 million exists.
 _NAME_TRIES = 8
+
+# How often a change is computed in a thread that others outrun, before it is made in one step.
+_THREAD_TRIES = 3
 
 # What makes an object the same one as before.
 _IDENTITY = ("uid", "creationTimestamp")
@@ -125,12 +129,15 @@ class MemoryCluster(Cluster):
         journal: Journal | None = None,
         *,
         admit: Admit | None = None,
+        rules: Admit | None = None,
         limits: StoreLimits | None = None,
         dice: random.Random | None = None,
         wall_s: Callable[[], float] = real_wall_s,
     ) -> None:
         self._journal = journal
+        # The first is pure and may run in a thread; the other reads the store, in one step with the write.
         self._admit = admit or _admit_all
+        self._rules = rules or _admit_all
         self._state = StoreState(
             journal,
             limits=limits or StoreLimits(),
@@ -170,6 +177,11 @@ class MemoryCluster(Cluster):
         check_subresource(kind, subresource)
         whole = decoded(self._state.find(kind, _key(kind, namespace, name)).encoded)
         return scale_of(whole) if subresource == "scale" else whole
+
+    def size_of(self, kind: Kind, namespace: str, name: str) -> int:
+        """The bytes of an object as JSON, 0 if there is none."""
+        found = self._state.table(kind).objects.get(_key(kind, namespace, name))
+        return 0 if found is None else len(found.encoded)
 
     async def get_encoded(self, kind: Kind, namespace: str, name: str) -> bytes:
         """One object as JSON. Raises ``NotFound``."""
@@ -227,11 +239,7 @@ class MemoryCluster(Cluster):
         while True:
             made = self._state.fresh(kind, dict(one.body))
             made["metadata"] |= identity
-            made = self._admit(kind, made)
-            if owners:
-                made = with_entries(made, owners)
-            elif acting_manager():
-                made = after_update(kind, None, made, writer=self._writer())
+            made = self._rules(kind, await computed(self._completed, kind, made, owners))
             metadata = checked_metadata(kind, made)
             key = (metadata.namespace or "", metadata.name or "")
             self._check_namespace(kind, key[0])
@@ -247,6 +255,13 @@ class MemoryCluster(Cluster):
         created = await self._commits.apply(kind, None, made, disk=disk_for(kind, None, made), metadata=metadata)
         await turn()
         return decoded(created.encoded)
+
+    def _completed(self, kind: Kind, made: Object, owners: Sequence[Object]) -> Object:
+        """A new object after admission, with the owners of its fields. Pure."""
+        made = self._admit(kind, made)
+        if owners:
+            return with_entries(made, owners)
+        return after_update(kind, None, made, writer=self._writer()) if acting_manager() else made
 
     async def apply(self, one: Apply) -> tuple[Object, bool]:
         """Apply a configuration server-side for the acting manager; return the object, and whether it is new.
@@ -307,16 +322,15 @@ class MemoryCluster(Cluster):
     async def _update(self, one: Replace | Patch | Apply, change: _Change) -> Object:
         kind, subresource, key = one.kind, one.subresource, _key(one.kind, one.namespace, one.name)
         check_subresource(kind, subresource)
+        tries = _THREAD_TRIES
         while True:
-            old = decoded(self._state.find(kind, key).encoded)
-            sent = change(old)
-            check_identity(kind, old, sent)
-            new = self._admit(kind, settled(kind, old, sent, subresource=subresource), old, subresource=subresource)
-            new = with_generation(kind, old, new)
-            if isinstance(one, Apply):
-                new = with_entries(new, entries_of(sent))
-            elif "managedFields" in old["metadata"]:
-                new = after_update(kind, old, new, writer=self._writer(subresource), sent=entries_of(sent))
+            base = self._state.find(kind, key)
+            work = functools.partial(self._changed, one, change, base.encoded)
+            old, new = await computed(work) if tries else work()
+            if self._state.find(kind, key) is not base:
+                tries -= 1
+                continue
+            new = self._rules(kind, new, old, subresource=subresource)
             if same_json(old, new):
                 return _shown(old, subresource)
             disk = disk_for(kind, old, new, subresource=subresource)
@@ -329,6 +343,19 @@ class MemoryCluster(Cluster):
         updated = await self._commits.apply(kind, old, new, disk=disk, metadata=metadata, is_removal=is_removal)
         await turn()
         return _shown(decoded(updated.encoded), subresource)
+
+    def _changed(self, one: Replace | Patch | Apply, change: _Change, encoded: bytes) -> tuple[Object, Object]:
+        """An object before and after a change, admitted, with the owners of its fields. Pure."""
+        kind, subresource, old = one.kind, one.subresource, decoded(encoded)
+        sent = change(old)
+        check_identity(kind, old, sent)
+        new = self._admit(kind, settled(kind, old, sent, subresource=subresource), old, subresource=subresource)
+        new = with_generation(kind, old, new)
+        if isinstance(one, Apply):
+            new = with_entries(new, entries_of(sent))
+        elif "managedFields" in old["metadata"]:
+            new = after_update(kind, old, new, writer=self._writer(subresource), sent=entries_of(sent))
+        return old, new
 
     def _check_namespace(self, kind: Kind, namespace: str) -> None:
         if not kind.namespaced:

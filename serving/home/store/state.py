@@ -41,6 +41,8 @@ _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH = 5
 # As on a real server, a watch cannot start at version 1: changes before the start are not kept.
 _FIRST_VERSION = 2
+# The digits of 64 bits.
+_VERSION_LENGTH_MAX = 20
 _BY_RESOURCE = {kind.resource: kind for kind in KINDS}
 
 
@@ -128,8 +130,10 @@ class StoreState:
     def watch(self, selection: Selection, resource_version: str) -> Watch:
         """A watch from a version; from "" or "0" it starts with all current objects. Raises ``Invalid``."""
         wanted, table = filter_of(selection), self.table(selection.kind)
-        if resource_version and not (resource_version.isascii() and resource_version.isdecimal()):
-            raise Invalid(f"resourceVersion: {resource_version!r} is not a version of this server")
+        is_number = resource_version.isascii() and resource_version.isdecimal()
+        if resource_version and (not is_number or len(resource_version) > _VERSION_LENGTH_MAX):
+            shown = resource_version[:_VERSION_LENGTH_MAX]
+            raise Invalid(f"resourceVersion: {shown!r} is not a version of this server")
         version = int(resource_version or 0)
 
         def begin(watch: Watch) -> Iterable[StoreChange]:

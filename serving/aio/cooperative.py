@@ -34,6 +34,8 @@ _PASSED_MAX = 8
 # Tasks that may continue in a new turn: as many as can make a step within one turn.
 _WOKEN_MAX = 16
 
+_is_costly: contextvars.ContextVar[bool] = contextvars.ContextVar("is_costly", default=False)
+
 
 class _Turns:
     """Tracks the turns of one loop. A turn lasts from the first request for time to the loop's next round."""
@@ -114,9 +116,6 @@ async def turn() -> None:
         turns = _present.turns = _Turns(loop)
     if not turns.may_go_on():
         await turns.wait()
-
-
-_is_costly: contextvars.ContextVar[bool] = contextvars.ContextVar("is_costly", default=False)
 
 
 @contextlib.contextmanager

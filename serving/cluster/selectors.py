@@ -10,14 +10,19 @@ import enum
 import functools
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from serving.model.errors import Invalid
 
+_C = TypeVar("_C")
+
 # Reflectors and controllers use the same few texts again and again.
 _COMPILED_MAX = 1024
+
+# Each object of a kind is compared with each clause.
+_CLAUSES_MAX = 50
 
 _PART = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _KEY = re.compile(rf"(?:(?P<prefix>[a-z0-9](?:[-a-z0-9.]{{0,251}}[a-z0-9])?)/)?{_PART}")
@@ -113,7 +118,7 @@ def label_selector(text: str) -> LabelSelector:
             raise Invalid(f"unable to parse label selector {text!r}: it stops making sense at {rest[at:]!r}")
         requirements.append(_checked(_requirement(clause), text))
         at = clause.end()
-    return LabelSelector(tuple(requirements))
+    return LabelSelector(_bounded(requirements))
 
 
 _WRITTEN_OPERATORS = {
@@ -140,6 +145,12 @@ def written_selector(selector: Mapping[str, Any]) -> LabelSelector:
             raise Invalid(f"{one.get('operator')!r} is not an operator; known are {', '.join(_WRITTEN_OPERATORS)}")
         requirements.append(Requirement(one["key"], operator, frozenset(one.get("values") or ())))
     return LabelSelector(tuple(requirements))
+
+
+def _bounded(clauses: list[_C]) -> tuple[_C, ...]:
+    if len(clauses) > _CLAUSES_MAX:
+        raise Invalid(f"a selector has at most {_CLAUSES_MAX} clauses, this has {len(clauses)}")
+    return tuple(clauses)
 
 
 def _requirement(clause: re.Match[str]) -> Requirement:
@@ -185,4 +196,4 @@ def _field_selector(text: str) -> FieldSelector:
         value = re.sub(r"\\(.)", r"\1", clause["value"])
         clauses.append((clause["key"], value, clause["op"] != "!="))
         at = clause.end()
-    return FieldSelector(tuple(clauses))
+    return FieldSelector(_bounded(clauses))

@@ -221,7 +221,6 @@ async def test_a_dry_run_deletes_nothing(client: Client) -> None:
         ("OPTIONS", MAPS, None, {}, 405),
         ("GET", f"{MAPS}?limit=x", None, {}, 400),
         ("GET", f"{MAPS}?limit={'9' * 5000}", None, {}, 400),
-        ("GET", f"{MAPS}?watch=1&resourceVersion={'9' * 5000}", None, {}, 422),
         ("GET", MAPS, None, {"Accept": "text/html"}, 406),
         ("GET", "/apis/rbac.authorization.k8s.io", None, {}, 404),
         ("GET", "/openapi/v3/apis/rbac.authorization.k8s.io/v1", None, {}, 404),

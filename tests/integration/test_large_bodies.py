@@ -4,6 +4,7 @@ import asyncio
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from serving.aio.clock import now_s
@@ -132,3 +133,20 @@ async def test_a_write_sees_what_others_did_meanwhile(*, is_patch: bool) -> None
     admission.may_go_on.release()
     with pytest.raises(NotFound if is_patch else AlreadyExists):
         await write
+
+
+async def test_a_large_list_is_sent_object_by_object_and_whole(tmp_path: Path) -> None:
+    cluster = MemoryCluster()
+    for number in range(5):
+        await cluster.create(CONFIG_MAP, {"metadata": {"name": f"m{number}"}, "data": {"a": "b" * 2**18}})
+    async with connected(cluster, tmp_path) as client:
+        status, reply = await client.call("GET", MAPS)
+        async with client.session.head(MAPS) as head:
+            length = int(head.headers["Content-Length"])
+        async with client.session.get(f"{MAPS}?watch=1&timeoutSeconds=1") as response:
+            events = [msgspec.json.decode(line) for line in (await response.read()).splitlines()]
+        table = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+        _, rows = await client.call("GET", f"{MAPS}?includeObject=Object", headers=table)
+    assert (status, reply["kind"], length) == (200, "ConfigMapList", len(msgspec.json.encode(reply)))
+    assert [one["metadata"]["name"] for one in reply["items"]] == [f"m{number}" for number in range(5)]
+    assert [one["object"] for one in events] == [one["object"] for one in rows["rows"]] == reply["items"]

@@ -18,12 +18,13 @@ from aiohttp import web
 
 from serving.aio.clock import wall_s
 from serving.cluster.kinds import Kind
-from serving.cluster.port import Listing, PatchType
+from serving.cluster.port import PatchType
 from serving.home.admission.admission import unknown
 from serving.home.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
 from serving.home.apiserver.requests import Fault
 from serving.home.apiserver.tables import metadata_list, partial_metadata, table
 from serving.home.schemas.patch import JSON_PATCH_VALUES_MAX, VALUES_MAX
+from serving.home.schemas.records import decoded
 from serving.home.schemas.schema import is_within
 from serving.home.store.history import StoreLimits
 from serving.home.store.memory import EncodedListing
@@ -295,24 +296,27 @@ def shaped_object(kind: Kind, one: Object, *, wanted: WantedShape, include: str)
     return partial_metadata(one, wanted.version)
 
 
-def whole_list(kind: Kind, listing: EncodedListing) -> Object:
-    """A list of whole objects."""
-    return {
-        "kind": f"{kind.name}List",
-        "apiVersion": kind.api_version,
-        "metadata": _list_metadata(listing),
-        "items": [msgspec.Raw(item) for item in listing.items],
-    }
+def whole_list(kind: Kind, listing: EncodedListing) -> list[bytes]:
+    """The pieces of a list of whole objects."""
+    begin = {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": _list_metadata(listing)}
+    pieces = [msgspec.json.encode(begin)[:-1], b',"items":[']
+    for item in listing.items:
+        pieces += (item, b",")
+    if listing.items:
+        pieces.pop()
+    return [*pieces, b"]}"]
 
 
-def _list_metadata(listing: Listing | EncodedListing) -> Object:
+def _list_metadata(listing: EncodedListing) -> Object:
     page = listing.next_page
     return {"resourceVersion": listing.resource_version, **({"continue": page} if page else {})}
 
 
-def shaped_list(kind: Kind, listing: Listing, *, wanted: WantedShape, include: str) -> Object:
-    """A list as a table or as metadata only."""
-    metadata = _list_metadata(listing)
+def shaped_list(kind: Kind, listing: EncodedListing, *, wanted: WantedShape, include: str) -> bytes:
+    """A list as a table or as metadata only, encoded."""
+    metadata, objects = _list_metadata(listing), map(decoded, listing.items)
     if wanted.shape is Shape.TABLE:
-        return table(kind, listing.items, metadata, version=wanted.version, include=include, now_s=wall_s())
-    return metadata_list(listing.items, metadata, wanted.version)
+        shaped = table(kind, objects, metadata, version=wanted.version, include=include, now_s=wall_s())
+    else:
+        shaped = metadata_list(objects, metadata, wanted.version)
+    return msgspec.json.encode(shaped)

@@ -10,11 +10,13 @@ import functools
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from serving import __version__
+from serving.aio.cooperative import computed
 from serving.cluster.kinds import POD, UNUSED_KINDS
 from serving.cluster.port import Subresource
 from serving.home.apiserver import discovery, writing
@@ -51,7 +53,7 @@ from serving.home.apiserver.roles import (
 from serving.home.apiserver.watching import stream_watch, watch_options
 from serving.home.apiserver.writing import evict
 from serving.home.state import BACKUP_PATH
-from serving.home.store.memory import MemoryCluster
+from serving.home.store.memory import EncodedListing, MemoryCluster
 from serving.model.errors import Forbidden, NotFound, Unsupported
 from serving.model.grants import Grant, Role
 from serving.model.objects import Object, name_of, nested
@@ -65,6 +67,8 @@ _UNSERVED = {
     *("approval", "binding", "ephemeralcontainers", "finalize", "proxy", "resize", "token"),
 }
 _LIMIT_LENGTH_MAX = 18
+# A longer list is sent object by object.
+_PIECE_BYTES_MAX = 2**20
 _OF_PODS = ("eviction", "log", *STREAMED)
 _SELF_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubject"
 # The Kubernetes version of this API; clients print it, and choose features by it.
@@ -157,7 +161,7 @@ class _ApiHandlers:
         self._options = options
         self._logs, self._pods = logs, pods
         self._guard = guard
-        self._large_bodies = LargeBodies()
+        self._large_bodies, self._large_lists = LargeBodies(), LargeBodies()
 
     async def health(self, _: web.Request) -> web.Response:
         """``/healthz`` and similar: the loop runs."""
@@ -195,7 +199,7 @@ class _ApiHandlers:
         return json_response(self_review(current_request().user), status=201)
 
     async def _reviewed(self, request: web.Request, review: Callable[[Grant, object], Object]) -> web.Response:
-        asked = decode_body(await request.read(), request.headers.get("Content-Type", ""))
+        asked = await self._asked(request)
         try:
             return json_response(review(current_request().user, asked), status=201)
         except ValueError as error:
@@ -203,8 +207,13 @@ class _ApiHandlers:
 
     async def review_token(self, request: web.Request) -> web.Response:
         """Serve a TokenReview."""
-        asked = decode_body(await request.read(), request.headers.get("Content-Type", ""))
+        asked = await self._asked(request)
         return json_response(self._options.token_reviews.review(asked, self._guard.grant_of), status=201)
+
+    async def _asked(self, request: web.Request) -> Any:  # noqa: ANN401 - whatever was sent
+        data = await request.read()
+        async with self._large_bodies.turn(len(data)):
+            return await computed(decode_body, data, request.headers.get("Content-Type", ""))
 
     async def resource(self, request: web.Request) -> web.StreamResponse:
         """Everything below ``/api`` and ``/apis``."""
@@ -240,23 +249,37 @@ class _ApiHandlers:
             async with self._guard.stream(request):
                 return await stream_watch(self._cluster, request, options)
         if shape.shape is Shape.WHOLE and target.subresource != "scale":
-            return await self._read_encoded(target, query)
+            return await self._read_encoded(target, request)
         if target.name:
             subresource: Subresource | None = "scale" if target.subresource == "scale" else None
             one = await self._cluster.get(target.kind, target.one_namespace, target.name, subresource=subresource)
             return json_response(shaped_object(target.kind, one, wanted=shape, include=include))
-        page = query.get("continue", "")
-        listing = await self._cluster.list_selection(target.selection(query), page_size=_page_size(query), page=page)
-        return json_response(shaped_list(target.kind, listing, wanted=shape, include=include))
+        found = self._listed(target, query)
+        async with self._large_lists.turn(sum(map(len, found.items))):
+            body = await computed(shaped_list, target.kind, found, wanted=shape, include=include)
+        return web.Response(body=body, content_type=JSON_TYPE)
 
-    async def _read_encoded(self, target: RequestTarget, query: Mapping[str, str]) -> web.Response:
+    def _listed(self, target: RequestTarget, query: Mapping[str, str]) -> EncodedListing:
+        page = query.get("continue", "")
+        return self._cluster.list_encoded(target.selection(query), page_size=_page_size(query), page=page)
+
+    async def _read_encoded(self, target: RequestTarget, request: web.Request) -> web.StreamResponse:
         """Read stored JSON without decoding it, where the request allows it."""
         if target.name:
             data = await self._cluster.get_encoded(target.kind, target.one_namespace, target.name)
             return web.Response(body=data, content_type=JSON_TYPE)
-        page = query.get("continue", "")
-        found = self._cluster.list_encoded(target.selection(query), page_size=_page_size(query), page=page)
-        return json_response(whole_list(target.kind, found))
+        pieces = whole_list(target.kind, self._listed(target, request.query))
+        byte_count = sum(map(len, pieces))
+        if byte_count < _PIECE_BYTES_MAX or request.method == "HEAD":
+            return web.Response(body=b"".join(pieces), content_type=JSON_TYPE)
+        response = web.StreamResponse(headers={"Content-Type": JSON_TYPE, "Content-Length": str(byte_count)})
+        # The loop goes on, and the memory holds the store's own bytes, while the client reads.
+        with contextlib.suppress(ConnectionResetError):
+            await response.prepare(request)
+            for piece in pieces:
+                await response.write(piece)
+            await response.write_eof()
+        return response
 
     async def _write(self, target: RequestTarget, request: web.Request) -> web.Response:
         if target.kind in UNUSED_KINDS:
@@ -266,8 +289,8 @@ class _ApiHandlers:
         content_type, options = request.headers.get("Content-Type", ""), self._options
         data = await request.read()
         sent = writing.Sent(request.query, content_type, data, options.runs_images)
-        changed = self._cluster.size_of(target.kind, target.one_namespace, target.name)
-        async with self._large_bodies.turn(len(data) + changed):
+        stored = self._cluster.table(target.kind).objects.get((target.one_namespace, target.name))
+        async with self._large_bodies.turn(len(data) + (len(stored.encoded) if stored else 0)):
             match request.method, bool(target.name):
                 case "POST", True if target.subresource == "eviction":
                     written = await evict(self._cluster, target, sent)

@@ -14,12 +14,14 @@ import msgspec
 from aiohttp import web
 
 from serving.aio.clock import now_s, wall_s
+from serving.aio.cooperative import turn
 from serving.aio.periodic import until_beat_s
 from serving.cluster.kinds import Kind
-from serving.cluster.port import Cluster, EventType, Selection, WatchEvent
+from serving.cluster.port import Encoded, EventType, Selection, WatchEvent
 from serving.home.apiserver.content import JSON_TYPE, Shape, WantedShape, shaped_object
 from serving.home.apiserver.requests import Fault, RequestTarget, is_set, refusal
 from serving.home.apiserver.tables import partial_metadata, table
+from serving.home.store.memory import MemoryCluster
 from serving.model.errors import ClusterError, Unavailable
 from serving.model.objects import Object
 
@@ -71,13 +73,13 @@ def watch_options(
     )
 
 
-async def stream_watch(cluster: Cluster, request: web.Request, options: WatchOptions) -> web.StreamResponse:
+async def stream_watch(cluster: MemoryCluster, request: web.Request, options: WatchOptions) -> web.StreamResponse:
     """Serve one watch to its end. Raises only before the first byte."""
     kind = options.selection.kind
-    initial: list[Object] = []
+    initial: list[bytes] = []
     version = options.resource_version
     if options.initial_events or version in {"", "0"}:
-        listing = await cluster.list_selection(options.selection)
+        listing = cluster.list_encoded(options.selection)
         version = listing.resource_version
         initial = listing.items if options.initial_events else []
     until_s = now_s() + options.timeout_s
@@ -87,7 +89,9 @@ async def stream_watch(cluster: Cluster, request: web.Request, options: WatchOpt
             async with asyncio.timeout_at(until_s + _UNREAD_S):
                 await response.prepare(request)
                 for one in initial:
-                    await response.write(_line(EventType.ADDED, kind, one, options=options))
+                    event = WatchEvent(type=EventType.ADDED, payload=Encoded(one))
+                    await response.write(_event_line(event, kind, options))
+                    await turn()
                 if is_set(request.query, "sendInitialEvents"):
                     await response.write(_line(EventType.BOOKMARK, kind, _initial_end(kind, version), options=options))
                 since = msgspec.structs.replace(options, resource_version=version)

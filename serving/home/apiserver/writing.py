@@ -236,7 +236,7 @@ def _object_of(target: RequestTarget, sent: Sent, limits: StoreLimits) -> tuple[
 
 
 class _Warnings(msgspec.Struct, frozen=True):
-    """Warnings about fields that are not stored, and about those that have no effect, which become Events."""
+    """Warnings about fields that are dropped or doubled, and about fields without effect."""
 
     fields: list[str]
     effects: list[str]

@@ -28,6 +28,8 @@ JSON_PATCH_VALUES_MAX = 3 * VALUES_MAX
 # A path names a field of an object: a key of an annotation has 317 characters, each of which may be escaped.
 _POINTER_LENGTH_MAX = 2048
 _POINTER_DEPTH_MAX = 100
+# Parts of all paths together, each of which is a value to look at.
+_POINTER_PARTS_MAX = JSON_PATCH_VALUES_MAX
 
 # ``dict`` is checked first: finding that a value is no ``Mapping`` takes ten times as long.
 _OBJECT = (dict, Mapping)
@@ -98,14 +100,18 @@ def check_operations(operations: Sequence[object]) -> None:
     """Raise ``Invalid`` for a JSON patch with more operations than are carried out, or paths that lead too deep."""
     if len(operations) > JSON_OPERATIONS_MAX:
         raise Invalid(f"a JSON patch has at most {JSON_OPERATIONS_MAX} operations, this has {len(operations)}")
+    part_count = 0
     for operation in operations:
         for key in ("path", "from"):
             pointer = operation.get(key) if isinstance(operation, dict) else None
-            if isinstance(pointer, str) and (
-                len(pointer) > _POINTER_LENGTH_MAX or pointer.count("/") > _POINTER_DEPTH_MAX
-            ):
+            if not isinstance(pointer, str):
+                continue
+            part_count += pointer.count("/")
+            if len(pointer) > _POINTER_LENGTH_MAX or pointer.count("/") > _POINTER_DEPTH_MAX:
                 limits = f"{_POINTER_LENGTH_MAX} characters and {_POINTER_DEPTH_MAX} parts"
                 raise Invalid(f"a {key} of a JSON patch has at most {limits}: {pointer[:100]!r}...")
+    if part_count > _POINTER_PARTS_MAX:
+        raise Invalid(f"the paths of a JSON patch have at most {_POINTER_PARTS_MAX} parts, these have {part_count}")
 
 
 def check_values(result: object) -> None:

@@ -45,7 +45,7 @@ from serving.home.schemas.ownership.managers import (
     without_nulls,
 )
 from serving.home.schemas.patch import check_values, same_json
-from serving.home.schemas.records import checked_metadata, decoded, read_metadata
+from serving.home.schemas.records import Stored, checked_metadata, decoded, read_metadata
 from serving.home.schemas.strategic import patched
 from serving.home.store.budgets import check_budgets
 from serving.home.store.commits import Commits
@@ -178,11 +178,6 @@ class MemoryCluster(Cluster):
         whole = decoded(self._state.find(kind, _key(kind, namespace, name)).encoded)
         return scale_of(whole) if subresource == "scale" else whole
 
-    def size_of(self, kind: Kind, namespace: str, name: str) -> int:
-        """The bytes of an object as JSON, 0 if there is none."""
-        found = self._state.table(kind).objects.get(_key(kind, namespace, name))
-        return 0 if found is None else len(found.encoded)
-
     async def get_encoded(self, kind: Kind, namespace: str, name: str) -> bytes:
         """One object as JSON. Raises ``NotFound``."""
         return self._state.find(kind, _key(kind, namespace, name)).encoded
@@ -242,7 +237,8 @@ class MemoryCluster(Cluster):
             made = self._rules(kind, await computed(self._completed, kind, made, owners))
             metadata = checked_metadata(kind, made)
             key = (metadata.namespace or "", metadata.name or "")
-            self._check_namespace(kind, key[0])
+            if kind.namespaced:
+                _check_namespace(self._state.find(NAMESPACE, ("", key[0])))
             if await self._commits.other(kind, key):
                 continue
             if key not in self._state.table(kind).objects:
@@ -357,12 +353,10 @@ class MemoryCluster(Cluster):
             new = after_update(kind, old, new, writer=self._writer(subresource), sent=entries_of(sent))
         return old, new
 
-    def _check_namespace(self, kind: Kind, namespace: str) -> None:
-        if not kind.namespaced:
-            return
-        found = self._state.find(NAMESPACE, ("", namespace))
-        if found.is_deleting:
-            raise Forbidden(f"unable to create new content in namespace {namespace} because it is being terminated")
+
+def _check_namespace(found: Stored) -> None:
+    if found.is_deleting:
+        raise Forbidden(f"unable to create new content in namespace {found.key[1]} because it is being terminated")
 
 
 def _key(kind: Kind, namespace: str, name: str) -> Key:

@@ -78,3 +78,11 @@ def test_a_field_that_may_have_several_values_has_no_exact_one() -> None:
 def test_a_field_selector_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(Invalid):
         field_selector(text, KNOWN)
+
+
+def test_a_selector_has_a_maximum_of_clauses() -> None:
+    assert label_selector(",".join(f"a{number}" for number in range(50))).matches({}) is False
+    with pytest.raises(Invalid, match="at most 50 clauses, this has 51"):
+        label_selector(",".join(f"a{number}" for number in range(51)))
+    with pytest.raises(Invalid, match="at most 50 clauses, this has 51"):
+        field_selector(",".join(["metadata.name!=a"] * 51), ["metadata.name"])

@@ -130,6 +130,11 @@ def test_a_path_that_leads_too_deep_is_refused(operation: dict[str, str]) -> Non
         json_patch({}, [{"op": "move", **operation}])
 
 
+def test_paths_together_have_a_maximum_of_parts() -> None:
+    with pytest.raises(Invalid, match="at most 60000 parts, these have 60100"):
+        json_patch({}, [{"op": "remove", "path": "/a" * 100}] * 601)
+
+
 def test_an_object_has_a_maximum_of_values_and_no_more_are_looked_at() -> None:
     check_values({"a": [[1] * (VALUES_MAX - 2)]})
     with pytest.raises(Invalid, match="at most 20000 values"):

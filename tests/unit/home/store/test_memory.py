@@ -128,6 +128,12 @@ async def test_a_version_of_the_future_is_gone() -> None:
             pass
 
 
+async def test_a_version_of_thousands_of_digits_is_refused() -> None:
+    with pytest.raises(Invalid, match="not a version of this server"):
+        async with MemoryCluster().watch(CONFIG_MAP, resource_version="9" * 5000):
+            pass
+
+
 async def test_closing_ends_watches_after_what_they_still_have() -> None:
     cluster = MemoryCluster()
     async with cluster.watch(CONFIG_MAP, resource_version="0") as events:

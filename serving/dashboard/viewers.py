@@ -9,6 +9,8 @@ ignored, because only the proxy has the secret.
 import asyncio
 import contextvars
 import hashlib
+import logging
+import math
 import re
 import secrets
 from collections import OrderedDict
@@ -25,7 +27,9 @@ from serving.dashboard.scope import reviewed_grant
 from serving.metrics.queries import REFUSED_HEADERS, QueryGate, bearer_of, is_same
 from serving.model.errors import ClusterError
 from serving.model.grants import Grant, Role
+from serving.traffic.wrongtokens import WrongTokens
 
+_log = logging.getLogger(__name__)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 PROXY_SECRET_HEADER = "X-Serving-Proxy-Secret"  # noqa: S105 - the name of a header
@@ -114,6 +118,7 @@ class Viewers:
         self._secret = secret
         self._users = users
         self._tokens = tokens
+        self._wrong = WrongTokens()
 
     async def admit(self, request: web.Request) -> web.Response | None:
         """Set the request's grant; return a response to refuse it or to set the cookie, else None."""
@@ -175,6 +180,13 @@ class Viewers:
         if is_same(request.cookies.get(cookie, ""), view) or not objection:
             _grant.set(EVERYTHING)
             return None
+        if given is not None or "Authorization" in request.headers:
+            wrong = self._wrong.note(request.remote or "", now_s())
+            if wrong.is_news:
+                _log.warning("dashboard.guessed", extra={"client": request.remote})
+            if wrong.wait_s:
+                headers = {"Retry-After": str(math.ceil(wrong.wait_s))}
+                return web.Response(status=429, text="too many wrong tokens from one address\n", headers=headers)
         text = f"{objection}`serving dashboard` prints the link that opens this page.\n"
         return web.Response(status=401, text=text, headers=REFUSED_HEADERS)
 

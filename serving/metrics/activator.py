@@ -191,6 +191,7 @@ class ActivatorMetrics:
         self.unreachable = page.counter("serving_pods_unreachable_total")
         self.lost = page.counter("serving_pods_lost_total")
         self.silent = page.counter("serving_pods_silent_total")
+        self.wrong_tokens = page.counter("serving_wrong_tokens_total")
         self.connection = page.gauge("kn_activator_stats_conn_reachable")
         self.lost_frames: Callable[[], int] = lambda: 0
         self._configuration_of = configuration_of

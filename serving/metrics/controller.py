@@ -11,6 +11,7 @@ from serving.metrics.names import CONTROLLER_METRICS, LOCAL_METRICS, MetricSpec,
 from serving.metrics.page import MetricsPage, family_of
 
 _CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
+_UNAUTHORIZED = (401, 429)
 
 
 class ControllerMetrics:
@@ -42,12 +43,15 @@ class LocalMetrics:
     def __init__(self, page: MetricsPage, *, pods: Callable[[], int]) -> None:
         page.gauge("serving_local_pods").set_function(pods)
         self._requests = page.counter("serving_api_requests_total")
+        self._unauthorized = page.counter("serving_api_unauthorized_total")
         self._duration = page.histogram("serving_api_request_duration_seconds")
 
     def note_response(self, verb: str, status: int, duration_s: float) -> None:
         """Count a response of the API. ``verb`` is a method of HTTP, or watch, whose duration is ignored."""
         by_class = status // 100
         self._requests.labels(verb, _CLASSES[by_class] if by_class < len(_CLASSES) else "5xx").inc()
+        if status in _UNAUTHORIZED:
+            self._unauthorized.labels(str(status)).inc()
         if verb != "watch":
             self._duration.labels(verb).observe(duration_s)
 

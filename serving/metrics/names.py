@@ -161,6 +161,7 @@ ACTIVATOR_METRICS = (
     _revision_gauge("serving_requests_waiting", "Requests that wait for a pod now."),
     _counter("serving_requests_unmatched_total", "Requests for a host that no service has, and probes."),
     _counter("serving_http_refused_total", "Requests and connections that broke HTTP or its limits, by code.", "code"),
+    _counter("serving_wrong_tokens_total", "Requests with a wrong token at private services."),
     _counter("serving_pods_unreachable_total", "Times that a pod was listed and could not be connected to."),
     _counter("serving_pods_lost_total", "Times that a pod took a request and died before it answered."),
     _counter("serving_pods_silent_total", "Times that a pod answered nothing and was ejected for a while."),
@@ -273,6 +274,7 @@ LOCAL_METRICS = (
     _gauge("serving_local_pods", "Pods that run on this machine."),
     _histogram("serving_api_request_duration_seconds", "Time of one call of the API, watches left out.", "verb"),
     _counter("serving_api_requests_total", "Calls of the API.", "verb", "response_code_class"),
+    _counter("serving_api_unauthorized_total", "Calls without a valid token, by code: 401 or 429.", "code"),
 )
 
 # Escalator's names, so that its dashboards and alerts carry over, and a few more. Where a name contradicts its value, a second

@@ -23,6 +23,7 @@ from serving.home.apiserver.accesstokens import new_token
 from serving.home.apiserver.audit import AuditLog
 from serving.home.store.memory import MemoryCluster
 from serving.model.grants import Grant, Role
+from serving.traffic.wrongtokens import COUNT_MAX
 from tests.eventually import until
 from tests.integration.api_server import TOKEN, Served, served
 from tests.integration.kubectl import KUBECTLS, Kubectl, Lines, needs_kubectl
@@ -254,3 +255,21 @@ async def test_kubectl_works_with_a_token(program: str, tmp_path: Path) -> None:
         assert "pods/exec" in await kubectl("auth", "can-i", "--list")
         code, printed = await kubectl.tried("get", "nodes")
         assert 'Error from server (Forbidden): nodes is forbidden: User "deploy" cannot list' in printed
+
+
+async def test_an_address_with_too_many_wrong_tokens_waits_and_users_behind_it_are_served(users: Users) -> None:
+    token = await users.token("view")
+    found = [(await users.call(f"view.{number}", "GET", MAPS))[0] for number in range(COUNT_MAX + 5)]
+    assert found == [401] * COUNT_MAX + [429] * 5
+    headers = {"Authorization": "Bearer guess"}
+    async with aiohttp.ClientSession(users.api.url) as session:
+        async with session.get(MAPS, headers=headers) as response:
+            reply = await response.json()
+            assert (response.status, reply["reason"], reply["code"]) == (429, "TooManyRequests", 429)
+            assert 0 < int(response.headers["Retry-After"]) <= 60
+        # No token is no guess.
+        async with session.get(MAPS) as response:
+            assert response.status == 401
+    # They have the same address, as behind a proxy.
+    assert (await users.call(token, "GET", MAPS))[0] == 200
+    assert (await users.call(TOKEN, "GET", MAPS))[0] == 200

@@ -16,6 +16,7 @@ from serving.model.knative import (
     SESSION_AFFINITY_ANNOTATION,
 )
 from serving.model.routehosts import named_address
+from serving.traffic.wrongtokens import COUNT_MAX
 from serving.wire.tokens import access_token
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, Stage, send_request, staged
@@ -59,6 +60,19 @@ async def test_no_other_way_in_opens_a_private_service() -> None:
             stage.inner, host="hello-00001.default", headers=[f"Authorization: Bearer {_TOKEN}"]
         )
         assert allowed.body == "pod"
+
+
+async def test_an_address_with_too_many_wrong_tokens_waits_and_the_right_one_is_served() -> None:
+    async with staged() as stage:
+        await served(stage, {ACCESS_ANNOTATION: "private"}, "pod")
+        for _ in range(COUNT_MAX):
+            assert (await send_request(stage.public, headers=["Authorization: Bearer guess"])).status == 401
+        refused = await send_request(stage.public, headers=["Authorization: Bearer guess"])
+        assert (refused.status, 0 < int(refused.headers["retry-after"]) <= 60) == (429, True)
+        # No token is no guess, and the holder of the right one shares the address.
+        assert (await send_request(stage.public)).status == 401
+        assert (await send_request(stage.public, headers=[f"Authorization: Bearer {_TOKEN}"])).body == "pod"
+        assert f"serving_wrong_tokens_total {COUNT_MAX + 1}" in stage.activator.ingress.metrics.page.text("")
 
 
 async def test_another_version_of_the_token_ends_the_one_before() -> None:

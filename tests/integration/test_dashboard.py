@@ -12,6 +12,7 @@ import aiohttp
 import serving.dashboard.main
 from serving.dashboard.main import Dashboard
 from serving.settings.dashboard import DashboardSettings
+from serving.traffic.wrongtokens import COUNT_MAX
 from tests.integration.autoscaler_stage import NAME
 from tests.integration.browser import Browser, browser
 from tests.integration.query_token import GATE, HEADERS, TOKEN
@@ -155,6 +156,22 @@ async def test_who_has_no_query_token_sees_files_and_health_only() -> None:
         for path in ("/app.js", "/healthz"):
             async with session.get(path) as response:
                 assert response.status == 200
+
+
+async def test_an_address_with_too_many_wrong_tokens_waits_and_the_right_one_is_served() -> None:
+    async with shown() as page, aiohttp.ClientSession(page.url) as session:
+        found, wait = [], "0"
+        for number in range(COUNT_MAX + 1):
+            path, given = ("/state", {"Authorization": "Bearer guess"}) if number % 2 else ("/?token=guess", {})
+            async with session.get(path, headers=given) as response:
+                found.append(response.status)
+                wait = response.headers.get("Retry-After", "0")
+        assert found == [401] * COUNT_MAX + [429]
+        assert 0 < int(wait) <= 60
+        # An old cookie and no token at all are no guesses.
+        async with session.get("/state", headers={"Cookie": "serving-view=" + "0" * 64}) as response:
+            assert response.status == 401
+        assert (await page.get("/state"))[0] == 200
 
 
 async def test_the_link_opens_views_by_a_cookie_that_is_not_the_token() -> None:

@@ -65,6 +65,8 @@ FEATURES: dict[str, tuple[int, int]] = {
     "short names of services for every pod": (145, 1),
     "files of commands that are files": (70, 1),
     "a small supervisor, shared wake-ups": (200, 1),
+    "large writes in threads, long lists in pieces": (125, 0),
+    "wrong tokens": (120, 1),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

@@ -17,13 +17,13 @@ from serving.activator.io.prober import PodProber
 from serving.activator.io.recorder import RequestRecorder
 from serving.activator.io.visits import (
     VIEW,
+    AccessGate,
     TokenGate,
     Visit,
     begin_session,
     begin_trace,
     client_of,
     held_notes,
-    is_refused,
     named_revision,
     respond_early,
     without_agent,
@@ -82,7 +82,6 @@ class Ingress:
         self.counts: Counter[str] = Counter()
         self.is_draining = False
         self._settings = settings
-        self._key = key
         self._draw = draw
         self._clock = clock
         self._on_wake = on_wake
@@ -95,6 +94,7 @@ class Ingress:
             inside=router.inside,
             has_old_names=settings.metrics_old_names,
         )
+        self._access = AccessGate(key, self._clients, self.metrics)
         self.tracer: Tracer | None = None
         """Creates spans of sampled requests; None without a collector."""
         revision = router.directory.revision
@@ -260,7 +260,7 @@ class Ingress:
                 text = b"service %b has no allow-from, and callers are denied by default\n" % site.route.encode()
                 exchange.respond(403, text, _TEXT)
                 return None
-        elif is_refused(exchange, access, self._key, now_s=wall_s()):
+        elif self._access.is_refused(exchange, access, now_s=wall_s()):
             self.counts["refused-access"] += 1
             return None
         elif access.jwt is not None and not self._tokens.admits(exchange, access, again=self.begin):

@@ -1,6 +1,8 @@
 """Keeps the ingress's notes on a request, and edits its head."""
 
 import asyncio
+import logging
+import math
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -25,7 +27,7 @@ from serving.activator.routing.sites import (
     caller_refusal,
     new_session,
 )
-from serving.metrics.activator import RevisionRows
+from serving.metrics.activator import ActivatorMetrics, RevisionRows
 from serving.metrics.spans import RequestTrace
 from serving.metrics.tracing import Tracer
 from serving.model.knative import RevisionKey
@@ -33,10 +35,13 @@ from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.forwarding.sharing import view_of
 from serving.proxy.http1.requesthead import RequestHead, with_traceparent
 from serving.traffic.clients import ClientLoad, Clients
+from serving.traffic.wrongtokens import WrongTokens
 from serving.wire.tokens import access_token, read_caller_token
 
 if TYPE_CHECKING:
     from serving.activator.io.jwtcheck import JwtChecker
+
+_log = logging.getLogger(__name__)
 
 
 class Visit:
@@ -96,28 +101,50 @@ def named_revision(head: RequestHead) -> tuple[list[bytes], list[bytes]]:
     return [*head.values(b"knative-serving-namespace")], [*head.values(b"knative-serving-revision")]
 
 
-def is_refused(exchange: Exchange, rule: AccessRule, key: bytes, *, now_s: float) -> bool:
-    """Reject a request that breaks the access rule of its route. ``now_s`` is seconds since the epoch."""
-    if rule.is_private and _refuse_without_token(exchange, rule, key):
+class AccessGate:
+    """Rejects requests that break the access rule of their route. ``key`` is the cluster key."""
+
+    def __init__(self, key: bytes, clients: Clients, metrics: ActivatorMetrics) -> None:
+        self._key = key
+        self._clients = clients
+        self._metrics = metrics
+        self._wrong = WrongTokens()
+
+    def is_refused(self, exchange: Exchange, rule: AccessRule, *, now_s: float) -> bool:
+        """Reject a request, or let it through. ``now_s`` is seconds since the epoch."""
+        if rule.is_private and self._refuse_without_token(exchange, rule, now_s):
+            return True
+        given = [*exchange.head.values(CALLER)]
+        refusal = caller_refusal(rule, given, read=lambda text: read_caller_token(self._key, text, now_s=now_s))
+        if refusal is not None:
+            exchange.respond(refusal.status, refusal.text, refusal.headers)
+        return refusal is not None
+
+    def _refuse_without_token(self, exchange: Exchange, rule: AccessRule, now_s: float) -> bool:
+        """Reject a request without the token of a private service; otherwise strip our own header."""
+        head = exchange.head
+        own, usual = [*head.values(OWN_AUTHORIZATION)], [*head.values(b"authorization")]
+        token = access_token(self._key, namespace=rule.namespace, route=rule.route, version=rule.version)
+        refusal = access_refusal(rule, token, own=own, usual=usual)
+        if refusal is None:
+            if own:
+                exchange.head = head.without(lambda line: line.name == OWN_AUTHORIZATION)
+            return False
+        wait_s = self._note_wrong(exchange, rule, now_s) if own or usual else 0.0
+        if wait_s:
+            headers = b"Content-Type: text/plain; charset=utf-8\r\nRetry-After: %d\r\n" % math.ceil(wait_s)
+            exchange.respond(429, b"too many wrong tokens from one address\n", headers)
+        else:
+            exchange.respond(refusal.status, refusal.text, refusal.headers)
         return True
-    given = [*exchange.head.values(CALLER)]
-    refusal = caller_refusal(rule, given, read=lambda text: read_caller_token(key, text, now_s=now_s))
-    if refusal is not None:
-        exchange.respond(refusal.status, refusal.text, refusal.headers)
-    return refusal is not None
 
-
-def _refuse_without_token(exchange: Exchange, rule: AccessRule, key: bytes) -> bool:
-    """Reject a request without the token of a private service; otherwise strip our own header."""
-    head = exchange.head
-    own, usual = [*head.values(OWN_AUTHORIZATION)], [*head.values(b"authorization")]
-    token = access_token(key, namespace=rule.namespace, route=rule.route, version=rule.version)
-    refusal = access_refusal(rule, token, own=own, usual=usual)
-    if refusal is not None:
-        exchange.respond(refusal.status, refusal.text, refusal.headers)
-    elif own:
-        exchange.head = head.without(lambda line: line.name == OWN_AUTHORIZATION)
-    return refusal is not None
+    def _note_wrong(self, exchange: Exchange, rule: AccessRule, now_s: float) -> float:
+        address = client_of(exchange, self._clients).address
+        wrong = self._wrong.note(address, now_s)
+        self._metrics.wrong_tokens.inc()
+        if wrong.is_news:
+            _log.warning("access.guessed", extra={"client": address, "service": f"{rule.namespace}/{rule.route}"})
+        return wrong.wait_s
 
 
 class TokenGate:

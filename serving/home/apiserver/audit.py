@@ -101,7 +101,8 @@ class AuditLog:
         if _is_routine(request) and code < _FAILED:
             return
         annotations = {}
-        if request.grant is None:
+        # The line that an address guesses comes once a minute at most, and is not left out.
+        if request.grant is None and not request.reason:
             if not self._is_within_budget(now_s):
                 return
             if self._omitted:

@@ -277,9 +277,11 @@ def warning_header(text: str) -> str:
     return f'299 - "{escaped}"'
 
 
-def json_response(body: object, *, status: int = 200, warnings: Iterable[str] = ()) -> web.Response:
+def json_response(
+    body: object, *, status: int = 200, warnings: Iterable[str] = (), headers: Mapping[str, str] | None = None
+) -> web.Response:
     """A JSON response with a header for each warning."""
-    response = web.Response(body=msgspec.json.encode(body), status=status, content_type=JSON_TYPE)
+    response = web.Response(body=msgspec.json.encode(body), status=status, content_type=JSON_TYPE, headers=headers)
     # Clients take 100 lines of headers at least, and no more of thousands.
     for warning in itertools.islice(warnings, _WARNINGS_MAX):
         response.headers.add("Warning", warning_header(warning))

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 import msgspec
@@ -37,6 +38,7 @@ from serving.home.store.requester import acting_as
 from serving.model.errors import ClusterError, Forbidden, Unsupported
 from serving.model.grants import Grant, Role
 from serving.model.objects import Object, nested
+from serving.traffic.wrongtokens import COUNT_MAX, WrongTokens
 
 _log = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -111,6 +113,7 @@ class ApiGuard:
         self._authenticator = authenticator
         self._audit = audit
         self._hosts = hosts
+        self._wrong = WrongTokens()
         self._streams: set[asyncio.Task[object]] = set()
 
     @property
@@ -153,6 +156,10 @@ class ApiGuard:
                 return await handler(request)
         except Unauthorized as error:
             _log.info("api.unauthorized", extra={"reason": error.reason, "path": request.path})
+            if wait_s := self._note_wrong(request):
+                text = "Too many requests with a wrong token from this address, please try again later."
+                headers = {"Retry-After": str(math.ceil(wait_s))}
+                return json_response(refusal(Fault(429, text)), status=429, headers=headers)
             fault = error
         except (ClusterError, Fault) as error:
             return json_response(refusal(error, _subject(request)), status=refusal_code(error))
@@ -164,6 +171,16 @@ class ApiGuard:
             _log.exception("api.failed method=%s path=%s", request.method, request.path)
             fault = Fault(500, "the server failed; its cause is in the server's log")
         return json_response(refusal(fault), status=fault.code)
+
+    def _note_wrong(self, request: web.Request) -> float:
+        """Count a wrong token of an address; return the seconds that it should wait. No token is no guess."""
+        if "Authorization" not in request.headers:
+            return 0.0
+        wrong = self._wrong.note(request.remote or "", now_s())
+        if wrong.is_news:
+            _current.get().reason = f"more than {COUNT_MAX} wrong tokens in a minute from one address"
+            _log.warning("api.guessed", extra={"client": request.remote})
+        return wrong.wait_s
 
     def _authorized(self, request: web.Request) -> Grant:
         """The user of a request, who may make it. Raises ``Unauthorized`` or ``Forbidden``."""

@@ -26,6 +26,7 @@ _REASONS = {
     406: "NotAcceptable",
     413: "RequestEntityTooLarge",
     415: "UnsupportedMediaType",
+    429: "TooManyRequests",
     500: "InternalError",
     501: "NotImplemented",
     503: "ServiceUnavailable",

@@ -83,6 +83,8 @@ def test_strangers_cannot_push_out_what_users_did() -> None:
         log.note(request(), code=401, now_s=10.0)
     log.note(request(grant=ANN), code=200, now_s=10.0)
     assert len(written) == 11
+    log.note(request(reason="it guesses"), code=429, now_s=10.0)
+    assert msgspec.json.decode(written.pop())["annotations"] == {"authorization.k8s.io/reason": "it guesses"}
     log.note(request(), code=401, now_s=11.0)
     annotations = msgspec.json.decode(written[-1])["annotations"]
     assert annotations == {"authorization.k8s.io/reason": "40 requests without a valid token are not logged"}

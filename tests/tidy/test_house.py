@@ -67,6 +67,8 @@ FEATURES: dict[str, tuple[int, int]] = {
     "a small supervisor, shared wake-ups": (200, 1),
     "large writes in threads, long lists in pieces": (125, 0),
     "wrong tokens": (120, 1),
+    "packed copies of objects, checked rollouts": (100, 0),
+    "requests that take freed connections": (120, 0),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

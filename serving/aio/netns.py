@@ -27,6 +27,16 @@ def enter(descriptor: int) -> None:
         raise OSError(number, os.strerror(number), "network namespace")
 
 
+def enter_at(path: str) -> None:
+    """Move this thread into the network namespace at ``path``; "" does nothing. Raises ``OSError``."""
+    if path:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            enter(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 @contextlib.contextmanager
 def entered(path: str) -> Iterator[None]:
     """Enter the namespace at ``path`` for a ``with``; "" does nothing. Await nothing in it. Raises ``OSError``."""
@@ -35,11 +45,7 @@ def entered(path: str) -> Iterator[None]:
         return
     home = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        other = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            enter(other)
-        finally:
-            os.close(other)
+        enter_at(path)
         try:
             yield
         finally:

@@ -204,6 +204,14 @@ async def test_a_container_is_the_user_of_its_image_or_of_its_manifest(machine: 
     assert "home=/srv/web" in page
 
 
+async def test_a_container_is_not_given_a_device_of_the_machine(machine: Machine) -> None:
+    script = "cat; stat -L -c %F /proc/self/fd/0; exec /server"
+    await machine.start(boxed(command=["/bin/sh", "-c", script], securityContext={"runAsUser": 1000}))
+    await machine.ready()
+    # A runtime gives the streams of a container to its user, who could close the machine's /dev/null to all others.
+    assert machine.log("p").startswith("fifo\n")
+
+
 async def test_a_read_only_root_takes_writes_to_volumes_only(machine: Machine) -> None:
     made = boxed(
         securityContext={"readOnlyRootFilesystem": True, "runAsUser": 1000},
@@ -241,7 +249,6 @@ async def test_a_profile_of_the_machine_filters_calls(machine: Machine, tmp_path
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({"hostUsers": False}, "expected hostUsers true, or none"),
         (
             {"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "none.json"}}},
             "'none.json' to be a profile below",

@@ -17,6 +17,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "gauges, learnt target that protects": (1_000, 4),
     "bounds for slow and hostile clients": (800, 4),
     "a user per pod, disk budgets": (800, 3),
+    "pods with users of their own, pauses after evictions": (500, 3),
     "inner TLS": (1_550, 10),
     "dormant pods": (1_200, 6),
     "backup, commit in the version": (350, 2),

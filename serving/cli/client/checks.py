@@ -23,6 +23,7 @@ import msgspec
 from serving.cli.client.shortnames import UNRESOLVED
 from serving.home.containers.cgroups import places_by_controller
 from serving.home.containers.engine import RUNTIME_VARIABLE, find_engine
+from serving.home.pods.userranges import subordinate_range
 from serving.home.processes import mounts
 from serving.home.processes.isolation import MODES, Isolation, missing_layers
 from serving.home.supervisor.binding import PORTS
@@ -211,9 +212,9 @@ def _older_cgroup(places: Mapping[str, Path], instead: str) -> Finding:
     return Finding(name="cgroup", state="warn", text=text, advice=instead)
 
 
-def check_containers() -> Iterator[Finding]:
+def check_containers(state: Path) -> Iterator[Finding]:
     """Check that images can be run, by running a container, and pulled."""
-    engine = find_engine(os.environ.get(RUNTIME_VARIABLE, ""))
+    engine = find_engine(os.environ.get(RUNTIME_VARIABLE, ""), state)
     if not engine.runtime:
         advice = "without it manifests that name an image do not run; --command and serving.dev/command do"
         yield Finding(name="containers", state="warn", text=engine.reason, advice=advice)
@@ -222,6 +223,14 @@ def check_containers() -> Iterator[Finding]:
     if engine.is_rootless:
         text += " without root: they share this machine's network and one user, and cpu limits are not enforced"
     yield Finding(name="containers", state="ok", text=text)
+    if engine.no_users:
+        advice = "pods with `hostUsers: false` do not start; see docs/containers.md, Users of its own"
+        text = f"containers cannot have users of their own: {engine.no_users}"
+        yield Finding(name="users", state="warn", text=text, advice=advice)
+    elif not engine.is_rootless:
+        found = subordinate_range()
+        text = f"`hostUsers: false` gives a pod 65,536 users from {found.first} on, enough for {found.pod_count} pods"
+        yield Finding(name="users", state="ok", text=text)
     if shutil.which("skopeo") is None:
         advice = "apt-get install skopeo; `serving image import FILE` works without it"
         yield Finding(name="images", state="warn", text="images cannot be pulled from registries", advice=advice)

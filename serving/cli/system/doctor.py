@@ -232,7 +232,7 @@ def _findings(state: Path) -> Iterator[Finding]:
     yield from check_state(state, holder)
     yield from check_descriptors()
     yield from check_cgroup()
-    yield from check_containers()
+    yield from check_containers(state)
     yield from check_names()
     yield from check_pod_names()
     yield from check_isolation()

@@ -15,6 +15,7 @@ import msgspec
 from serving.home.containers.users import ContainerUser
 from serving.home.images.archive import ImageRun
 from serving.home.processes.mounts import MountPoint
+from serving.home.processes.ownusers import IDS_PER_POD, OwnUsers
 from serving.home.processes.seccomp import oci_profile
 from serving.model.errors import InvalidValue
 from serving.model.objects import Object
@@ -68,22 +69,27 @@ _SYSTEM_MOUNTS: tuple[Object, ...] = (
     {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": [*_SAFE, "ro"]},
 )
 
+
+def _system_bind(source: str) -> Object:
+    return {"destination": "/sys", "type": "bind", "source": source, "options": [*_SAFE, "rbind", "ro"]}
+
+
 # With one user there is no group 5, and sysfs belongs to the creator of the network.
 _ROOTLESS_MOUNTS: tuple[Object, ...] = (
     *(
         {**one, "options": [option for option in one["options"] if not option.startswith("gid=")]}
         for one in _SYSTEM_MOUNTS[:-1]
     ),
-    {"destination": "/sys", "type": "bind", "source": "/sys", "options": [*_SAFE, "rbind", "ro"]},
+    _system_bind("/sys"),
 )
 
 
 class ContainerBox(msgspec.Struct, frozen=True, kw_only=True):
     """The start parameters of a container: arguments, environment, working folder, user, mounts, network.
 
-    ``network`` is the path of the pod's network namespace; ``cgroup`` is for a runtime that joins cgroups itself, and
+    ``network`` is the path of the pod's network namespace, in which the runtime already is where there are ``users``; ``cgroup`` is for a runtime that joins cgroups itself, and
     ``cgroup_views`` are folders by the path at which the container reads them. ``seccomp`` is its own profile, None for Docker's. ``is_rootless``: it has a single user, and shares
-    the machine's network.
+    the machine's network. ``users`` are those of a user namespace that root makes, with the files of ``mounts`` in its place.
     """
 
     arguments: tuple[str, ...]
@@ -97,6 +103,7 @@ class ContainerBox(msgspec.Struct, frozen=True, kw_only=True):
     cgroup_views: Mapping[str, str] = {}
     seccomp: Object | None = None
     is_rootless: bool = False
+    users: OwnUsers | None = None
 
 
 def arguments_of(container: Object, image: ImageRun, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -132,10 +139,18 @@ def security_of(pod: Object, container: Object) -> Object:
 def bundle_config(box: ContainerBox, security: Object) -> Object:
     """The whole ``config.json``."""
     namespaces = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount", "cgroup")]
-    if not box.is_rootless:
+    if not box.is_rootless and not (box.users and box.network):
         namespaces.append({"type": "network", "path": box.network} if box.network else {"type": "network"})
     system = _ROOTLESS_MOUNTS if box.is_rootless else _SYSTEM_MOUNTS
+    root, mapped = "rootfs", dict[str, object]()
+    if box.users is not None:
+        namespaces.append({"type": "user"})
+        ids = [{"containerID": 0, "hostID": box.users.first, "size": IDS_PER_POD}]
+        root, mapped = box.users.root, {"uidMappings": ids, "gidMappings": ids}
+        # Of the container's own network, which this machine's root has made.
+        system = (*_SYSTEM_MOUNTS[:-1], _system_bind(box.users.system))
     linux: Object = {
+        **mapped,
         "namespaces": namespaces,
         "maskedPaths": [*_MASKED, *thermal_paths()],
         "readonlyPaths": list(_READ_ONLY),
@@ -156,7 +171,7 @@ def bundle_config(box: ContainerBox, security: Object) -> Object:
             "noNewPrivileges": security.get("allowPrivilegeEscalation") is not True,
             "oomScoreAdj": 0,
         },
-        "root": {"path": "rootfs", "readonly": bool(security.get("readOnlyRootFilesystem"))},
+        "root": {"path": root, "readonly": bool(security.get("readOnlyRootFilesystem"))},
         "hostname": box.hostname,
         "mounts": [*system, *_cgroup_mounts(box.cgroup_views), *map(_bind, box.mounts)],
         "linux": linux,

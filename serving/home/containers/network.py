@@ -6,9 +6,11 @@ same last numbers. All routes lead to one gateway, an address of this machine wh
 do not reach each other. ``ip`` of iproute2 makes the links.
 """
 
+import asyncio
 import contextlib
 import ctypes
 import hashlib
+import logging
 import os
 import socket
 import subprocess
@@ -18,8 +20,9 @@ from pathlib import Path
 
 import msgspec
 
+from serving.aio.cooperative import finished_in_thread
 from serving.home.containers.cgroups import find_cgroups
-from serving.home.pods.locations import host_part
+from serving.home.pods.locations import PodLocation, PodLocations, host_part
 from serving.home.pods.podfolder import sweep_folders
 from serving.model.routehosts import named_network
 
@@ -28,6 +31,14 @@ _HTTP_PORT = 80
 _BACKLOG = 4096
 # <linux/in.h>: bind to an address that the machine will have later.
 _IP_FREEBIND = 15
+
+# For two services that wake up at once.
+_AHEAD_COUNT = 2
+# Delay after a pod took one: by then the pod is ready, and needs no core.
+_AHEAD_LAG_S = 0.3
+_AHEAD_RETRY_S = 5.0
+
+_log = logging.getLogger("kubelet")
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET, _MS_BIND, _MNT_DETACH = 0x40000000, 4096, 2
@@ -155,6 +166,37 @@ class PodNetworks:
             _ip("".join(f"address del {one}/32 dev lo\n" for one in (self.gateway.inner, self.gateway.public)))
         with contextlib.suppress(OSError):
             _ip(f"route del local {named_network(self.gateway.inner)}.0/24 dev lo\n")
+
+
+class AheadNetworks:
+    """Creates networks ahead of pods. ``networks`` is None if pods share the machine's. ``run`` does the work."""
+
+    def __init__(self, locations: PodLocations, networks: PodNetworks | None) -> None:
+        self._locations, self._networks = locations, networks
+        self._ready: list[PodLocation] = []
+        self._wanted = asyncio.Event()
+
+    def take(self) -> PodLocation:
+        """Assign a location with a network, one made ahead if ready. Raises ``OSError``."""
+        self._wanted.set()
+        return self._ready.pop(0) if self._ready else self._locations.take()
+
+    async def run(self) -> None:
+        """Make networks until cancelled."""
+        while self._networks is not None:
+            await self._wanted.wait()
+            await asyncio.sleep(_AHEAD_LAG_S)
+            self._wanted.clear()
+            while len(self._ready) < _AHEAD_COUNT:
+                location = self._locations.take()
+                try:
+                    await finished_in_thread(self._networks.make_ahead, location.address)
+                except OSError as error:
+                    self._locations.leave(location)
+                    _log.warning("network.not_ahead", extra={"error": str(error)})
+                    await asyncio.sleep(_AHEAD_RETRY_S)
+                else:
+                    self._ready.append(location)
 
 
 def _ahead(address: str) -> str:

@@ -23,7 +23,7 @@ from serving.home.containers.bundle import (
 from serving.home.containers.cgroups import CgroupTree, PodCgroups, find_cgroups, limits_of
 from serving.home.containers.engine import find_engine, joins_cgroups, runtime_arguments
 from serving.home.containers.network import PodNetworks, cgroup_name_of, networks_of
-from serving.home.containers.users import user_of
+from serving.home.containers.users import ContainerUser, user_of
 from serving.home.images.pullers import installed_pullers
 from serving.home.images.reference import parse_reference
 from serving.home.images.source import ID_SCHEME, ImageSource
@@ -32,6 +32,8 @@ from serving.home.pods.locations import PodLocation
 from serving.home.pods.podplan import all_containers, container_name_of, refuse_unsupported, serves
 from serving.home.processes.mounts import HOSTS_PATH, MountPoint, OverlayMount
 from serving.home.processes.orders import Launch, StartProcess
+from serving.home.processes.ownusers import IDS_PER_POD, OwnUsers
+from serving.model.errors import InvalidValue
 from serving.model.objects import Object, name_of, namespace_of
 
 _PORT_DEFAULT = 8080
@@ -42,7 +44,9 @@ _HOSTNAME_MAX = 63
 class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
     """The container runtime of this machine: its path, images, networks, and cgroups if available.
 
-    Without ``networks`` containers are rootless: they share the machine's network and the user of this process. ``profiles`` is the folder of seccomp profiles.
+    Without ``networks`` containers are rootless: they share the machine's network and the user of this process. ``profiles`` is
+    the folder of seccomp profiles. ``users_place`` is where the files of a container with users of its own are mounted, or
+    ``no_users`` says why there are none.
     """
 
     runtime: str
@@ -50,6 +54,8 @@ class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
     networks: PodNetworks | None
     cgroups: CgroupTree | None
     profiles: Path
+    users_place: str = ""
+    no_users: str = ""
 
     def remove(self, pod: str) -> None:
         """Remove a pod's network and cgroups, if any, and kill the processes in them. Blocks."""
@@ -147,19 +153,22 @@ class PodSandbox:
             OSError: when its folder cannot be written.
         """
         name = container_name_of(container)
-        refuse_unsupported(self._manifest, container, is_process=False, has_users=self.is_rootless)
+        refuse_unsupported(self._manifest, container, is_process=False, no_users=self._host.no_users)
         image = self._images[name]
         folder = self._folder / "containers" / name
         folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         root, run = self._host.images.store.root_of(image), image.config.config
         security = security_of(self._manifest, container)
         user = user_of(security, run.user, root)
+        users = self._users_of(user)
         if self.is_rootless:
             user = msgspec.structs.replace(user, uid=0, gid=0, groups=())
         port = self.port if serves(self._manifest, container) else None
         environment = environment_of(run, given, hostname=hostname_of(self._manifest), port=port)
         environment.setdefault("HOME", user.home)
-        held, mounts = _held(str(folder / "volumes"), mounts)
+        volumes = users.place if users else str(folder / "volumes")
+        shown = (*self._shared_mounts(), *sorted(mounts, key=lambda one: one.target.count("/")))
+        held, shown = _held(volumes, shown, is_all=users is not None)
         cgroups = self.cgroups.make(name, limits_of(container))
         cgroup = self.cgroups.path_of(name) if joins_cgroups(self._host.runtime) else ""
         box = ContainerBox(
@@ -167,17 +176,17 @@ class PodSandbox:
             environment=environment,
             folder=container.get("workingDir") or run.folder or "/",
             user=user,
-            mounts=(*self._shared_mounts(), *sorted(mounts, key=lambda one: one.target.count("/"))),
+            mounts=shown,
             hostname=hostname_of(self._manifest),
             network=self.network,
             cgroup=cgroup,
             cgroup_views=self.cgroups.views(name),
             is_rootless=self.is_rootless,
+            users=users,
             seccomp=self._profile(security),
         )
         (folder / "config.json").write_bytes(msgspec.json.encode(bundle_config(box, security)))
-        state, errors = str(folder / "state"), str(folder / "errors")
-        pid_file = str(folder / "pid")
+        state, errors, pid_file = (str(folder / one) for one in ("state", "errors", "pid"))
         return StartProcess(
             pod=self._pod_id,
             name=name,
@@ -194,17 +203,24 @@ class PodSandbox:
                 state=state,
                 cgroups=() if cgroup else cgroups,
                 stop_signal=_stop_signal_of(run.stop_signal),
-                root=OverlayMount(
-                    lower=str(root),
-                    upper=str(folder / "upper"),
-                    work=str(folder / "work"),
-                    target=str(folder / "rootfs"),
-                ),
+                root=_root_of(folder, str(root)),
                 is_rootless=self.is_rootless,
-                volumes=str(folder / "volumes"),
+                volumes=volumes,
                 mounts=held,
+                users=users,
             ),
         )
+
+    def _users_of(self, user: ContainerUser) -> OwnUsers | None:
+        """The users of a container's user namespace; None where it has those of the machine. Raises ``InvalidValue``."""
+        if not self._location.users:
+            return None
+        ids = (user.uid, user.gid, *user.groups)
+        if max(ids) >= IDS_PER_POD:
+            raise InvalidValue(
+                text=str(max(ids)), expected=f"users and groups below {IDS_PER_POD} with hostUsers: false"
+            )
+        return OwnUsers(first=self._location.users, place=self._host.users_place)
 
     def _profile(self, security: Object) -> Object | None:
         """The seccomp profile of a container; None for the default one. Raises ``InvalidValue``."""
@@ -226,9 +242,19 @@ class PodSandbox:
         )
 
 
-def _held(folder: str, mounts: Sequence[MountPoint]) -> tuple[tuple[MountPoint, ...], tuple[MountPoint, ...]]:
-    """The mounts that the launcher makes in ``folder``, as a runtime follows links of a pod, and all of the container."""
-    held = {number: f"{folder}/{number}" for number, one in enumerate(mounts) if one.below}
+def _root_of(folder: Path, lower: str) -> OverlayMount:
+    upper, work, target = (str(folder / one) for one in ("upper", "work", "rootfs"))
+    return OverlayMount(lower=lower, upper=upper, work=work, target=target)
+
+
+def _held(
+    folder: str, mounts: Sequence[MountPoint], *, is_all: bool
+) -> tuple[tuple[MountPoint, ...], tuple[MountPoint, ...]]:
+    """The mounts that the launcher makes in ``folder``, and all of the container, with these as their sources.
+
+    A runtime would follow links of a pod, and reach nothing of the state folder as other users: that is ``is_all``.
+    """
+    held = {number: f"{folder}/{number}" for number, one in enumerate(mounts) if one.below or is_all}
     made = tuple(msgspec.structs.replace(mounts[number], target=path) for number, path in held.items())
     found = (
         msgspec.structs.replace(one, source=held[number], below="") if number in held else one
@@ -264,7 +290,7 @@ def container_host(state: Path, runtime: str = "") -> tuple[ContainerHost | None
 
     ``runtime`` is "crun" or "runc", "" for the first of them that works.
     """
-    engine = find_engine(runtime)
+    engine = find_engine(runtime, state)
     if not engine.runtime:
         return None, engine.reason
     profiles = state / "seccomp"
@@ -278,5 +304,11 @@ def container_host(state: Path, runtime: str = "") -> tuple[ContainerHost | None
         return None, f"pods cannot have networks of their own: {error.filename}: {error.strerror}"
     cgroups = find_cgroups(cgroup_name_of(state))
     return ContainerHost(
-        runtime=engine.runtime, images=source, networks=networks, cgroups=cgroups, profiles=profiles
+        runtime=engine.runtime,
+        images=source,
+        networks=networks,
+        cgroups=cgroups,
+        profiles=profiles,
+        users_place=engine.users_place,
+        no_users=engine.no_users,
     ), ""

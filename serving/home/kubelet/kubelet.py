@@ -16,11 +16,10 @@ from pathlib import Path
 import msgspec
 
 from serving.aio.clock import now_s, stamp, wall_s
-from serving.aio.cooperative import finished_in_thread
 from serving.aio.periodic import next_beat, wait_for
 from serving.cluster.kinds import POD, REVISION
 from serving.cluster.reflector import CacheChange, Reflector
-from serving.home.containers.network import PodNetworks
+from serving.home.containers.network import AheadNetworks
 from serving.home.kubelet.container import ReplacementPauses, RestartPauses, RestartSettings
 from serving.home.kubelet.diskwatch import DiskWatch
 from serving.home.kubelet.localnodes import LocalNodes
@@ -32,7 +31,7 @@ from serving.home.pods.locations import PodLocation, PodLocations
 from serving.home.pods.machine import read_machine
 from serving.home.pods.podfolder import count_oom_kill, disk_error, sweep_folders
 from serving.home.pods.podlogs import LogTimes, tidy_logs
-from serving.home.pods.podplan import has_own_network, runs_images
+from serving.home.pods.podplan import has_own_network, has_own_users, runs_images
 from serving.home.pods.podstatus import BROKEN, broken_status, evicted_status
 from serving.home.pods.usage import UsageReporter
 from serving.home.processes.orders import HeldPod
@@ -58,11 +57,6 @@ _EVICTED_PER_OWNER, _EVICTED_KEPT = 5, 50
 _PATIENCE = RestartSettings(pause_first_s=10.0, pause_max_s=300.0, sound_s=600.0)
 _CHORE_PAUSE_S = 10.0
 _DELETE_PAUSE_S = 1.0
-# Networks made ahead of pods: for two services that wake up at once.
-_AHEAD_COUNT = 2
-# Delay after a pod took one: by then the pod is ready, and needs no core.
-_AHEAD_LAG_S = 0.3
-_AHEAD_RETRY_S = 5.0
 
 
 def resident_bytes_by_session() -> Counter[int]:
@@ -88,37 +82,6 @@ def kill_above_limits(pod: PodRun, resident_bytes: Mapping[int, int]) -> None:
         if process is not None and resident_bytes.get(process.pid, 0) > limit:
             count_oom_kill(pod.logs)
             pod.keepers[name].kill("OOMKilled")
-
-
-class AheadNetworks:
-    """Creates networks ahead of pods. ``networks`` is None if pods share the machine's. ``run`` does the work."""
-
-    def __init__(self, locations: PodLocations, networks: PodNetworks | None) -> None:
-        self._locations, self._networks = locations, networks
-        self._ready: list[PodLocation] = []
-        self._wanted = asyncio.Event()
-
-    def take(self) -> PodLocation:
-        """Assign a location with a network, one made ahead if ready. Raises ``OSError``."""
-        self._wanted.set()
-        return self._ready.pop(0) if self._ready else self._locations.take()
-
-    async def run(self) -> None:
-        """Make networks until cancelled."""
-        while self._networks is not None:
-            await self._wanted.wait()
-            await asyncio.sleep(_AHEAD_LAG_S)
-            self._wanted.clear()
-            while len(self._ready) < _AHEAD_COUNT:
-                location = self._locations.take()
-                try:
-                    await finished_in_thread(self._networks.make_ahead, location.address)
-                except OSError as error:
-                    self._locations.leave(location)
-                    _log.warning("network.not_ahead", extra={"error": str(error)})
-                    await asyncio.sleep(_AHEAD_RETRY_S)
-                else:
-                    self._ready.append(location)
 
 
 class Kubelet:
@@ -247,7 +210,8 @@ class Kubelet:
     def _location_for(self, pod: PodRun) -> PodLocation:
         taken_over = self._taken_over.pop(pod.id, None)
         count = len(tcp_ports_of(pod.manifest["spec"]["containers"]))
-        return self._locations.with_tcp_ports(taken_over or self._free_location(pod), count)
+        location = self._locations.with_tcp_ports(taken_over or self._free_location(pod), count)
+        return self._locations.with_users(location) if _gets_users(pod.manifest, self._node) else location
 
     def _free_location(self, pod: PodRun) -> PodLocation:
         is_boxed = self._node.containers is not None and (runs_images(pod.manifest) or has_own_network(pod.manifest))
@@ -378,6 +342,11 @@ class Kubelet:
             if logs or before:
                 await asyncio.to_thread(times.note, logs, wall_s=wall_s())
             before = logs
+
+
+def _gets_users(pod: Object, node: NodeContext) -> bool:
+    is_possible = node.containers is not None and bool(node.containers.users_place)
+    return is_possible and runs_images(pod) and has_own_users(pod)
 
 
 async def _repeated(name: str, chore: Callable[[], Coroutine[object, object, None]]) -> None:

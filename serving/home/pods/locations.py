@@ -3,7 +3,7 @@
 Addresses are 127.64.x.y, or those of the pod's virtual node: the last two numbers are unique on the whole machine, as
 containers have one network for all nodes. Ports are below the kernel's range for outgoing connections, which could take an
 app's port between two starts. Both begin at random, so that two systems on one machine rarely collide; used ones are
-skipped.
+skipped. So do the users of a pod that has some of its own.
 """
 
 import contextlib
@@ -13,6 +13,8 @@ import socket
 from pathlib import Path
 
 import msgspec
+
+from serving.home.pods.userranges import free_firsts, subordinate_range, used_ranges
 
 _NETWORK = "127.64"
 _ADDRESSES = 2**16
@@ -31,11 +33,15 @@ _SESSION = 3
 
 
 class PodLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """``address`` is the pod's own, "127.64.3.7"; ``port`` is the app's, on 127.0.0.1, and so are ``tcp_ports``."""
+    """``address`` is the pod's own, "127.64.3.7"; ``port`` is the app's, on 127.0.0.1, and so are ``tcp_ports``.
+
+    ``users`` is the first of this machine's users that are the pod's (``userranges``), 0 if it has none.
+    """
 
     address: str
     port: int
     tcp_ports: tuple[int, ...] = ()
+    users: int = 0
 
 
 class PodLocations:
@@ -43,6 +49,7 @@ class PodLocations:
 
     def __init__(self, dice: random.Random) -> None:
         self._taken: set[str | int] = set()
+        self._dice = dice
         self._port_end = _first_outgoing_port()
         self._next_address = dice.randrange(_ADDRESSES)
         self._next_port = dice.randrange(_PORT_FIRST, self._port_end)
@@ -57,14 +64,25 @@ class PodLocations:
             place = self.occupy(msgspec.structs.replace(place, tcp_ports=(*place.tcp_ports, self._free_port())))
         return place
 
+    def with_users(self, place: PodLocation) -> PodLocation:
+        """Reserve users of this machine for a location, unless it has some. Raises ``OSError`` if there are none."""
+        if place.users:
+            return place
+        whole = subordinate_range()
+        start = self._dice.randrange(whole.pod_count)
+        for first in free_firsts(whole, used_ranges(), start=start):
+            if first not in self._taken:
+                return self.occupy(msgspec.structs.replace(place, users=first))
+        raise OSError("no range of users is free for a pod")
+
     def occupy(self, place: PodLocation) -> PodLocation:
         """Mark a location as used."""
-        self._taken |= {host_part(place.address), place.port, *place.tcp_ports}
+        self._taken |= _numbers_of(place)
         return place
 
     def leave(self, place: PodLocation) -> None:
         """Release a location."""
-        self._taken -= {host_part(place.address), place.port, *place.tcp_ports}
+        self._taken -= _numbers_of(place)
 
     def _free_address(self, network: str) -> str:
         for _ in range(_TRIES):
@@ -83,6 +101,11 @@ class PodLocations:
             if self._next_port not in self._taken and _is_free("", self._next_port):
                 return self._next_port
         raise OSError("no port is free")
+
+
+def _numbers_of(place: PodLocation) -> set[str | int]:
+    # No user of a pod is as low as a port.
+    return {host_part(place.address), place.port, *place.tcp_ports, *((place.users,) if place.users else ())}
 
 
 def host_part(address: str) -> str:

@@ -108,7 +108,7 @@ def _remove_others(volume: Path, files: Iterable[str]) -> None:
 
 
 def mount_points(
-    folder: Path, container: Object, volumes: Iterable[Object], *, claims: Mapping[str, Path] = MappingProxyType({})
+    folder: Path, container: Object, volumes: Collection[Object], *, claims: Mapping[str, Path] = MappingProxyType({})
 ) -> tuple[MountPoint, ...]:
     """The mounts of a container at their own paths. API sources are read-only, as in Kubernetes.
 
@@ -119,12 +119,14 @@ def mount_points(
         for one in volumes
         if "emptyDir" in one or not (one.get("persistentVolumeClaim") or {"readOnly": True}).get("readOnly")
     }
+    own = {one["name"] for one in volumes if "emptyDir" in one}
     return tuple(
         MountPoint(
             source=str(claims.get(one["name"], folder / _VOLUMES / one["name"])),
             below="/".join(_parts(one.get("subPath", ""))),
             target="/" + one["mountPath"].strip("/"),
             read_only=bool(one.get("readOnly")) or one["name"] not in writable,
+            is_own=one["name"] in own,
         )
         for one in container.get("volumeMounts", ())
     )

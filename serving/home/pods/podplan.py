@@ -53,7 +53,8 @@ _SHELL_WORDS = frozenset(
 )
 # All pods of a revision have one; to split it takes a quarter of a millisecond of a cold start.
 _COMMANDS_KEPT = 1024
-_NO_USERS = "hostUsers true, or none: only `serving up` of a user other than root gives containers users of their own"
+_NO_USERS = "hostUsers true, or none: users of their own are for containers of images, and this is a process"
+_NO_RANGE = "hostUsers true, or none: this machine gives containers no users of their own"
 _NO_PROFILE = (
     "seccompProfile RuntimeDefault, or none: profiles of files are for containers of images, and this is a process"
 )
@@ -96,13 +97,18 @@ class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
         return self.started_at, self.restart_count, self.is_over
 
 
-def refuse_unsupported(pod: Object, container: Object, *, is_process: bool, has_users: bool) -> None:
+def has_own_users(pod: Object) -> bool:
+    """Whether a pod asks for a user namespace."""
+    return pod["spec"].get("hostUsers") is False
+
+
+def refuse_unsupported(pod: Object, container: Object, *, is_process: bool, no_users: str = "") -> None:
     """Raise ``InvalidValue`` for isolation that a container asks for and would not get.
 
-    ``has_users``: it has a user namespace.
+    ``no_users`` says why a container of an image has no user namespace; "" if it has one.
     """
-    if pod["spec"].get("hostUsers") is False and not has_users:
-        raise InvalidValue(text="hostUsers: false", expected=_NO_USERS)
+    if has_own_users(pod) and (is_process or no_users):
+        raise InvalidValue(text="hostUsers: false", expected=_NO_USERS if is_process else f"{_NO_RANGE}: {no_users}")
     security = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
     if is_process and (security.get("seccompProfile") or {}).get("type") == "Localhost":
         raise InvalidValue(text="seccompProfile: Localhost", expected=_NO_PROFILE)
@@ -116,7 +122,7 @@ def app_plan(
     ``given`` is the environment of its manifest, ``home`` the pod's folder, ``snapshot`` the folder of the application's snapshot
     if it has one. Only the container that serves gets the port.
     """
-    refuse_unsupported(pod, container, is_process=True, has_users=False)
+    refuse_unsupported(pod, container, is_process=True)
     if IMAGES_ONLY_ANNOTATION in annotations_of(pod):
         raise InvalidValue(text=container.get("image", ""), expected=_NO_PROGRAM)
     annotation = (pod["metadata"].get("annotations") or {}).get(COMMAND_ANNOTATION, "")

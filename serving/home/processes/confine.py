@@ -5,8 +5,7 @@ nothing of ``serving``. Layers: mounts (the state folder is hidden, ``/proc`` sh
 no capabilities, ``no_new_privs``, Landlock (landlock(7)), and a filter for system calls (seccomp(2)). When memory runs out, the
 kernel kills a pod before any daemon.
 
-A pod with its own user does not own its app's folder. If the app must, a mount maps the folder's owner to the pod's user
-(mount_setattr(2), ``MOUNT_ATTR_IDMAP``).
+A pod with its own user does not own its app's folder. If the app must, an id-mapped mount makes it the owner (mount_setattr(2)).
 """
 
 # A process that many are forked from imports little.
@@ -38,7 +37,7 @@ _MS_RDONLY, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 4096, 16384, 1 << 18
 # <linux/mount.h>, <linux/fcntl.h>: the new calls of mounts have the same numbers on all machines.
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _AT_CWD, _AT_EMPTY_PATH, _OPEN_TREE_CLONE, _MOVE_FROM_EMPTY, _ATTR_IDMAP = -100, 0x1000, 1, 4, 0x00100000
-_IDS = 1 << 32
+NO_EXEC, _IDS = 8, 1 << 32
 # Of all processes the kernel ends a pod's first (proc_pid_oom_score_adj(5)).
 _OOM_SCORE = "1000"
 _CAPABILITY_VERSION = 0x20080522
@@ -223,23 +222,24 @@ def _give(path: str, user: int) -> None:
     found = os.stat(path)
     if found.st_uid == user:
         return
-    users = _mapped(found.st_uid, found.st_gid, user)
-    tree = _LIBC.syscall(_OPEN_TREE, _AT_CWD, path.encode(), _OPEN_TREE_CLONE | os.O_CLOEXEC)
+    with open(open_users(_exchanged(found.st_uid, user), _exchanged(found.st_gid, user))) as users:
+        mount_mapped(path, path, users.fileno())
+
+
+def mount_mapped(source: str, target: str, users: int, *, cleared: int = 0) -> None:
+    """Mount a file or folder with its owners mapped by the user namespace ``users``, a descriptor. Raises ``OSError``."""
+    tree = _LIBC.syscall(_OPEN_TREE, _AT_CWD, source.encode(), _OPEN_TREE_CLONE | os.O_CLOEXEC)
+    _checked(min(tree, 0), source)
     try:
-        _checked(min(tree, 0), path)
-        wanted = struct.pack("=QQQQ", _ATTR_IDMAP, 0, 0, users)
-        buffer = ctypes.create_string_buffer(wanted, len(wanted))
-        result = _LIBC.syscall(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, buffer, ctypes.c_size_t(len(wanted)))
-        _checked(result, path)
-        _checked(_LIBC.syscall(_MOVE_MOUNT, tree, b"", _AT_CWD, path.encode(), _MOVE_FROM_EMPTY), path)
+        wanted = ctypes.create_string_buffer(struct.pack("=QQQQ", _ATTR_IDMAP, cleared, 0, users), 32)
+        _checked(_LIBC.syscall(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, wanted, ctypes.c_size_t(32)), source)
+        _checked(_LIBC.syscall(_MOVE_MOUNT, tree, b"", _AT_CWD, target.encode(), _MOVE_FROM_EMPTY), target)
     finally:
-        os.close(users)
-        if tree >= 0:
-            os.close(tree)
+        os.close(tree)
 
 
-def _mapped(owner: int, group: int, user: int) -> int:
-    """Open a user namespace that exchanges an owner and a user, and leaves the others as they are."""
+def open_users(user_map: str, group_map: str) -> int:
+    """Open a new user namespace with these maps, as in user_namespaces(7). Raises ``OSError``."""
     mine, its = os.pipe()
     waiting, wake = os.pipe()
     pid = os.fork()
@@ -258,8 +258,8 @@ def _mapped(owner: int, group: int, user: int) -> int:
         name = os.read(mine, 32).decode()
         if not name:
             raise OSError(1, "no user namespace", "unshare")
-        _written(f"/proc/{name}/uid_map", _exchanged(owner, user))
-        _written(f"/proc/{name}/gid_map", _exchanged(group, user))
+        _written(f"/proc/{name}/uid_map", user_map)
+        _written(f"/proc/{name}/gid_map", group_map)
         return os.open(f"/proc/{name}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(mine)

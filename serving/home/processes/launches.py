@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from serving.aio.netns import enter_at
 from serving.home.processes.mounts import (
     hide,
     join_user,
@@ -22,6 +23,7 @@ from serving.home.processes.mounts import (
     unmount,
 )
 from serving.home.processes.orders import ForgetPod, Launch, Order, SendSignal, StartProcess, open_streams
+from serving.home.processes.ownusers import hide_place, mount_files, own_streams
 from serving.home.processes.process_lifetime import die_with_parent, start_ticks
 from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
 from serving.home.trees import discard_tree
@@ -50,6 +52,10 @@ class ContainerLaunch:
         self._errors.unlink(missing_ok=True)
         streams = open_streams(order)
         try:
+            if not order.stdin:
+                _end_input(streams[0])
+            if launch.users is not None:
+                own_streams(launch.users, streams)
             self._process = subprocess.Popen(  # noqa: S603 - the runtime that was found at the start
                 order.arguments,
                 env={"PATH": os.environ.get("PATH", os.defpath)},
@@ -58,7 +64,7 @@ class ContainerLaunch:
                 stdout=streams[1],
                 stderr=streams[2],
                 start_new_session=True,
-                preexec_fn=lambda: _prepare(launch),  # noqa: PLW1509 - one thread, by design
+                preexec_fn=lambda: _prepare(launch, order.network),  # noqa: PLW1509 - one thread, by design
             )
         finally:
             for descriptor in streams:
@@ -85,7 +91,7 @@ class ContainerLaunch:
         return int(self._pid_file.read_text())
 
 
-def _prepare(launch: Launch) -> None:
+def _prepare(launch: Launch, network: str) -> None:
     """Prepare the forked child before the runtime starts."""
     try:
         for folder in launch.cgroups:
@@ -94,6 +100,9 @@ def _prepare(launch: Launch) -> None:
             _be_rootless(launch)
         else:
             own_mounts()
+            if launch.users is not None:
+                # runc 1.1 cannot join a network that the users of the container do not own.
+                enter_at(network)
             if _HYBRID_CGROUPS.is_dir():
                 unmount(str(_HYBRID_CGROUPS))
         if launch.root is not None:
@@ -102,15 +111,33 @@ def _prepare(launch: Launch) -> None:
                 discard_tree(Path(path))
                 Path(path).mkdir(parents=True)
             Path(launch.root.upper).chmod(os.stat(launch.root.lower).st_mode & 0o7777)  # noqa: PTH116
-            Path(launch.root.target).mkdir(exist_ok=True)
-            mount_overlay(launch.root)
-            if launch.mounts:
-                Path(launch.volumes).mkdir(exist_ok=True)
-                show_at(launch.volumes, launch.mounts)
+            _mount_files(launch, network)
+        elif launch.users is not None:
+            hide_place(launch.users)
     except OSError as error:
         Path(launch.error_log).write_text(json.dumps({"msg": f"{error.filename or 'container'}: {error.strerror}"}))
         os._exit(1)
     die_with_parent()
+
+
+def _end_input(stdin: int) -> None:
+    """Replace /dev/null by an ended pipe: crun gives the streams of a container to its user."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    os.dup2(reader, stdin, inheritable=False)
+    os.close(reader)
+    os.close(writer)
+
+
+def _mount_files(launch: Launch, network: str) -> None:
+    assert launch.root is not None, "a new container"
+    if launch.users is not None:
+        mount_files(launch.users, launch.root, launch.mounts, has_network=bool(network))
+        return
+    Path(launch.root.target).mkdir(exist_ok=True)
+    mount_overlay(launch.root)
+    if launch.mounts:
+        Path(launch.volumes).mkdir(exist_ok=True)
+        show_at(launch.volumes, launch.mounts)
 
 
 def _be_rootless(launch: Launch) -> None:

@@ -36,13 +36,15 @@ _SUB_PATH_MODE = 0o777
 class MountPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A file or folder ``source`` that a container sees at ``target``, an absolute path.
 
-    ``below`` is a path in ``source``, which the pod may write: no link in it is followed.
+    ``below`` is a path in ``source``, which the pod may write: no link in it is followed. ``is_own``: it is made for the pod, and goes
+    with it.
     """
 
     source: str
     target: str
     read_only: bool = False
     below: str = ""
+    is_own: bool = False
 
 
 class OverlayMount(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +100,7 @@ def show_at(folder: str, mounts: Sequence[MountPoint]) -> None:
     hide(folder)
     for one in mounts:
         with opened(one) as source:
-            _bind(source, Path(one.target))
+            bind(source, Path(one.target))
 
 
 @contextlib.contextmanager
@@ -128,6 +130,25 @@ def _entered(folder: int, name: str, mount: MountPoint) -> int:
         os.close(found)
         raise OSError(errno.ELOOP, f"subPath {mount.below}: {name} is a link", mount.target)
     return found
+
+
+def mount_system(folder: str) -> None:
+    """Mount a /sys that shows the network of this process. Needs root. Raises ``OSError``."""
+    _mount("sysfs", folder, kind="sysfs", flags=_NOSUID | _NODEV | _NOEXEC)
+
+
+def bind(source: str, target: Path) -> None:
+    """Show a file or folder at a path that does not exist. Raises ``OSError``."""
+    make_place(source, target)
+    _mount(source, str(target), flags=_MS_BIND | _MS_REC)
+
+
+def make_place(source: str, target: Path) -> None:
+    """Create an empty file or folder at which ``source`` can be mounted. Raises ``OSError``."""
+    if Path(source).is_dir():
+        target.mkdir()
+    else:
+        target.touch()
 
 
 def unmount(target: str) -> None:
@@ -224,7 +245,7 @@ def _fill(source: Path, wanted: _Folder, target: Path, *, passed: str) -> None:
         _fill(source / name, below, target / name, passed=passed)
     for name, mount in wanted.mounts.items():
         with opened(mount) as held:
-            _bind(held, target / name)
+            bind(held, target / name)
         if mount.read_only:
             flags = os.statvfs(target / name).f_flag & _KEPT_FLAGS
             _mount("none", str(target / name), flags=_MS_BIND | _MS_REMOUNT | _MS_RDONLY | flags)
@@ -234,15 +255,7 @@ def _copy(entry: "os.DirEntry[str]", target: Path) -> None:
     if entry.is_symlink():
         target.symlink_to(Path(entry.path).readlink())
     else:
-        _bind(entry.path, target)
-
-
-def _bind(source: str, target: Path) -> None:
-    if Path(source).is_dir():
-        target.mkdir()
-    else:
-        target.touch()
-    _mount(source, str(target), flags=_MS_BIND | _MS_REC)
+        bind(entry.path, target)
 
 
 def _unshare() -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from serving.home.processes.isolation import Confinement
 from serving.home.processes.mounts import MountPoint, OverlayMount
+from serving.home.processes.ownusers import OwnUsers
 
 # A manifest with its environment fits; a longer line is an error.
 _LINE_BYTES_MAX = 16 * 2**20
@@ -33,7 +34,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     join before. ``root`` is mounted without the files of an earlier run, and ``state``, the runtime's record of that run,
     is removed; without a root the order runs a command in an existing container. ``volumes`` is the folder at which the runtime
     finds ``mounts``. ``stop_signal`` is sent for SIGTERM.
-    ``is_rootless``: the container has a user namespace, in which its starting user is root.
+    ``is_rootless``: the container has a user namespace, in which its starting user is root; ``users`` are those of one that root
+    starts.
     """
 
     pid_file: str
@@ -45,6 +47,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     volumes: str = ""
     mounts: tuple[MountPoint, ...] = ()
     is_rootless: bool = False
+    users: OwnUsers | None = None
 
 
 class StartProcess(_TemplateMessage, frozen=True, kw_only=True):

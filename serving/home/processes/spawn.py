@@ -33,7 +33,7 @@ import msgspec
 
 import serving.queueproxy.io.dormant
 import serving.wire.websocket  # noqa: F401 - as above
-from serving.aio.netns import enter
+from serving.aio.netns import enter_at
 from serving.home.processes.confine import ISOLATION_VARIABLE, confine
 from serving.home.processes.isolation import Confinement, plan_of
 from serving.home.processes.mounts import (
@@ -285,7 +285,7 @@ class Spawner:
             ready = {"SERVING_READY_FD": str(self._events), READY_PID_VARIABLE: str(ids_of(self._stat)[0])}
             environment = {**environment, **ready}
         take_hostname(order.hostname)
-        _enter_network(order)
+        enter_at(order.network)
         mounted = _take_mounts(order)
         for number in _IGNORED:
             signal.signal(number, signal.SIG_DFL)
@@ -353,15 +353,8 @@ def _in_network(order: StartProcess) -> dict[str, str]:
         made = socket.create_server((host, int(port)), backlog=_BACKLOG)
         descriptors[name] = made.detach()
     home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    _enter_network(order)
+    enter_at(order.network)
     return {"SERVING_LISTEN_FDS": json.dumps(descriptors), "SERVING_POD_STATS_NETWORK": f"/proc/self/fd/{home}"}
-
-
-def _enter_network(order: StartProcess) -> None:
-    if order.network:
-        network = os.open(order.network, os.O_RDONLY | os.O_CLOEXEC)
-        enter(network)
-        os.close(network)
 
 
 def _redirect(order: StartProcess) -> None:

@@ -37,6 +37,7 @@ _KEYS_OF_TYPE = {
     "kubernetes.io/tls": ("tls.crt", "tls.key"),
 }
 _HAS_VALUES = {"In": True, "NotIn": True, "Exists": False, "DoesNotExist": False}
+_OF_THE_NODE = ("hostNetwork", "hostPID", "hostIPC")
 _BASIC_AUTH = ("username", "password")
 _ACCOUNT = "kubernetes.io/service-account.name"
 
@@ -81,6 +82,18 @@ def _other_names(value: Sequence[Json] | None, where: str, context: Context) -> 
         if one.get("name") in taken:
             yield duplicate(f"{where}[{index}].name", one["name"])
         taken.add(one.get("name"))
+
+
+def _own_users(value: bool | None, where: str, context: Context) -> Iterator[Problem]:  # noqa: FBT001 - the value of a field
+    """A pod with users of its own shares nothing else of its node, and no device."""
+    if value is not False:
+        return
+    at, reason = where.removesuffix("hostUsers"), "when `hostUsers` is false"
+    yield from (forbidden(f"{at}{one}", reason) for one in _OF_THE_NODE if context.owner.get(one))
+    for field in ("initContainers", "containers"):
+        for index, container in enumerate(items_of(context.owner, field)):
+            if container.get("volumeDevices"):
+                yield forbidden(f"{at}{field}[{index}].volumeDevices", reason)
 
 
 def _host_ports(value: Sequence[Json] | None, where: str, _: Context) -> Iterator[Problem]:
@@ -291,7 +304,7 @@ CHECKS: Mapping[str, Callable[[Any, str, Context], Iterator[Problem]]] = Mapping
     {
         one.__name__.removeprefix("_"): one
         for one in (
-            *(_other_names, _host_ports, _one_source, _mounts, _resources),
+            *(_other_names, _own_users, _host_ports, _one_source, _mounts, _resources),
             *(_downward, _token_path, _other_keys, _secret_texts, _secret_type),
             *(_label_name, _external_name, _cluster_ip, _service_ports, _template),
             *(_strategy, _endpoints, _endpoint_ports),

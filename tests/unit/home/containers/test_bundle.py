@@ -1,7 +1,10 @@
 from pathlib import Path
 
+import msgspec
+
 from serving.home.containers.bundle import ContainerBox, bundle_config, thermal_paths
 from serving.home.containers.users import ContainerUser
+from serving.home.processes.ownusers import OwnUsers
 
 
 def box(*, is_rootless: bool) -> ContainerBox:
@@ -29,6 +32,18 @@ def test_a_container_of_root_has_a_network_and_sysfs_of_its_own() -> None:
     config = bundle_config(box(is_rootless=False), {})
     assert {"type": "network"} in config["linux"]["namespaces"]
     assert next(one for one in config["mounts"] if one["destination"] == "/sys")["type"] == "sysfs"
+
+
+def test_a_container_with_users_of_its_own_has_its_files_where_they_may_enter() -> None:
+    own = msgspec.structs.replace(
+        box(is_rootless=False), network="/run/network", users=OwnUsers(first=70_000, place="/mnt")
+    )
+    config = bundle_config(own, {})
+    linux, mounts = config["linux"], {one["destination"]: one for one in config["mounts"]}
+    assert linux["uidMappings"] == linux["gidMappings"] == [{"containerID": 0, "hostID": 70_000, "size": 65_536}]
+    # The runtime is in the network already.
+    assert [one["type"] for one in linux["namespaces"]] == ["pid", "ipc", "uts", "mount", "cgroup", "user"]
+    assert (config["root"]["path"], mounts["/sys"]["source"]) == ("/mnt/root", "/mnt/sys")
 
 
 def test_a_container_makes_the_calls_of_dockers_list_unless_it_is_unconfined() -> None:

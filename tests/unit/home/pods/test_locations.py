@@ -1,6 +1,8 @@
 import random
 import socket
 
+import pytest
+
 from serving.home.pods.locations import PodLocation, PodLocations, host_part
 
 
@@ -35,6 +37,23 @@ def test_ports_for_tcp_are_reserved_with_the_place() -> None:
     assert one.with_tcp_ports(place, 2) == place
     one.leave(place)
     assert not one._taken
+
+
+def test_users_are_reserved_with_the_place() -> None:
+    one = places()
+    taken = [one.with_users(one.take()) for _ in range(3)]
+    assert len({place.users for place in taken}) == 3
+    assert one.with_users(taken[0]) == taken[0]
+    for place in taken:
+        one.leave(place)
+    assert not one._taken
+
+
+def test_without_a_free_range_of_users_there_is_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.home.pods.locations.used_ranges", lambda: {(0, 2**32 - 2)})
+    one = places()
+    with pytest.raises(OSError, match="no range of users is free"):
+        one.with_users(one.take())
 
 
 def test_pods_of_two_nodes_have_different_last_numbers() -> None:

@@ -72,6 +72,14 @@ def test_what_is_right_is_taken(kind: Kind, whole: dict[str, Any]) -> None:
             {"containers": [{**CONTAINER, "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1001m"}}}]},
             'spec.containers[0].resources.requests: Invalid value: "1001m": must be less than or equal to cpu limit of 1',
         ),
+        (
+            {"containers": [CONTAINER], "hostUsers": False, "hostPID": True},
+            "spec.hostPID: Forbidden: when `hostUsers` is false",
+        ),
+        (
+            {"containers": [{**CONTAINER, "volumeDevices": [{"name": "d", "devicePath": "/d"}]}], "hostUsers": False},
+            "spec.containers[0].volumeDevices: Forbidden: when `hostUsers` is false",
+        ),
     ],
 )
 def test_a_pod_that_cannot_run_is_refused(spec: object, said: str) -> None:

@@ -1,0 +1,78 @@
+"""The ranges of this machine's users that pods with ``hostUsers: false`` get: 65,536 each, for users and groups alike.
+
+As for Kubernetes' kubelet, an administrator may name the users for pods in /etc/subuid and /etc/subgid (subuid(5)), by a line for
+the user ``serving`` that both have. Without one they are some that systemd leaves to container managers. A range that any
+process of the machine uses is skipped, such as one of another system.
+"""
+
+import contextlib
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import msgspec
+
+from serving.home.processes.ownusers import IDS_PER_POD
+
+OWNER = "serving"
+"""The name in /etc/subuid and /etc/subgid."""
+
+_FILES = (Path("/etc/subuid"), Path("/etc/subgid"))
+# Every user and group of the machine, as in a process without a user namespace.
+_ALL = 2**32 - 1
+
+
+class IdRange(msgspec.Struct, frozen=True, kw_only=True):
+    """``count`` users of this machine from ``first``."""
+
+    first: int
+    count: int
+
+    @property
+    def pod_count(self) -> int:
+        """The number of pods that it is enough for."""
+        return self.count // IDS_PER_POD
+
+
+# UIDs and GIDs of systemd: containers have 524288 to 1879048191. These are far from those that useradd gives out.
+DEFAULT_RANGE = IdRange(first=0x4000_0000, count=0x2000_0000)
+
+
+def subordinate_range(files: Collection[Path] = _FILES) -> IdRange:
+    """The users for pods by /etc/subuid and /etc/subgid; the default where they have no usable line."""
+    found: list[set[tuple[int, int]]] = []
+    for file in files:
+        lines: list[str] = []
+        with contextlib.suppress(OSError):
+            lines = file.read_text(errors="replace").splitlines()
+        rows = (line.strip().split(":") for line in lines)
+        found.append({(int(one[1]), int(one[2])) for one in rows if _is_ours(one)})
+    usable = sorted(set.intersection(*found))
+    return IdRange(first=usable[0][0], count=usable[0][1]) if usable else DEFAULT_RANGE
+
+
+def _is_ours(row: list[str]) -> bool:
+    if len(row) != 3 or row[0] != OWNER or not (row[1].isdecimal() and row[2].isdecimal()):
+        return False
+    # The machine's own users are below.
+    first, count = int(row[1]), int(row[2])
+    return first >= IDS_PER_POD and count >= IDS_PER_POD and first + count < _ALL
+
+
+def used_ranges(proc: Path = Path("/proc")) -> set[tuple[int, int]]:
+    """The users of this machine in user namespaces of processes: first and count. Reads a file for each process."""
+    found: set[bytes] = set()
+    for name in os.listdir(proc):  # noqa: PTH208 - hundreds of entries, while a pod waits
+        if name.isdecimal():
+            with contextlib.suppress(OSError), open(f"{proc}/{name}/uid_map", "rb") as file:  # noqa: PTH123 - the same
+                found |= set(file.read().splitlines())
+    rows = (tuple(map(int, line.split())) for line in found)
+    return {(first, count) for _, first, count in rows if count != _ALL}
+
+
+def free_firsts(whole: IdRange, used: Collection[tuple[int, int]], *, start: int) -> Iterator[int]:
+    """Yield the first user of each range of a pod that is not in use, from the range number ``start`` on, around the whole."""
+    for number in range(whole.pod_count):
+        first = whole.first + (start + number) % whole.pod_count * IDS_PER_POD
+        if not any(first < other + count and other < first + IDS_PER_POD for other, count in used):
+            yield first

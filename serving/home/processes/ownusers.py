@@ -1,0 +1,104 @@
+"""Mounts the files of a container with a user namespace of its own, as root (user_namespaces(7)).
+
+The users of such a container are a range of this machine's, and may not enter the state folder. So its files are mounted at a
+folder that everyone may enter, in the mount namespace of the runtime alone. Id-mapped mounts show the files of an image and of
+volumes with the owners that they have on disk. What the container writes in its own root and in an emptyDir belongs to the range.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from serving.home.processes.confine import NO_EXEC, mount_mapped, open_users
+from serving.home.processes.mounts import (
+    MountPoint,
+    OverlayMount,
+    bind,
+    hide,
+    make_place,
+    mount_overlay,
+    mount_system,
+    opened,
+)
+
+IDS_PER_POD = 65_536
+"""As many users and groups as a pod has, as in Kubernetes."""
+
+_PORTS = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+_NEEDS = "needs id-mapped mounts of this file system (Linux 6.3, and ext4, xfs, btrfs or tmpfs)"
+
+
+class OwnUsers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The users of a container: its user 0 is user ``first`` of this machine, and so on; the same with groups.
+
+    Its files are mounted below the folder ``place``.
+    """
+
+    first: int
+    place: str
+
+    @property
+    def root(self) -> str:
+        """The path of the container's root."""
+        return f"{self.place}/root"
+
+    @property
+    def system(self) -> str:
+        """The path of /sys, which shows the container's network."""
+        return f"{self.place}/sys"
+
+    @property
+    def map(self) -> str:
+        """The line of ``uid_map`` and ``gid_map``."""
+        return f"0 {self.first} {IDS_PER_POD}\n"
+
+
+def mount_files(users: OwnUsers, overlay: OverlayMount, mounts: Sequence[MountPoint], *, has_network: bool) -> None:
+    """Mount the root and the volumes of a container, before its runtime starts. Raises ``OSError``.
+
+    ``overlay`` has its empty folders, and ``mounts`` are those below the place. ``has_network``: this process is in the
+    container's network.
+    """
+    hide_place(users)
+    lower, top = f"{users.place}/lower", os.stat(overlay.lower)  # noqa: PTH116 - of a path in text
+    # Of the writable layer the folder at the top is there before the container.
+    os.chown(overlay.upper, users.first + top.st_uid % IDS_PER_POD, users.first + top.st_gid % IDS_PER_POD)
+    with open(open_users(users.map, users.map)) as namespace:  # noqa: PTH123 - a descriptor
+        for one in (MountPoint(source=overlay.lower, target=lower), *mounts):
+            _show(one, users, namespace.fileno())
+    mount_overlay(msgspec.structs.replace(overlay, lower=lower, target=users.root))
+    Path(users.system).mkdir()
+    mount_system(users.system)
+    if has_network:
+        # The machine's root owns it: ports below 1024 would be closed to the container's.
+        _PORTS.write_text("0")
+
+
+def _show(mount: MountPoint, users: OwnUsers, namespace: int) -> None:
+    with opened(mount) as source:
+        if mount.is_own:
+            bind(source, Path(mount.target))
+            if os.stat(source).st_uid == 0:  # noqa: PTH116 - of a descriptor
+                os.chown(source, users.first, users.first)
+            return
+        make_place(source, Path(mount.target))
+        try:
+            # What is locked in the container's namespace, runc cannot set again. Nor does a Secret forbid it without one.
+            mount_mapped(source, mount.target, namespace, cleared=NO_EXEC)
+        except OSError as error:
+            raise OSError(error.errno, f"{error.strerror}: hostUsers: false {_NEEDS}", mount.source) from error
+
+
+def hide_place(users: OwnUsers) -> None:
+    """Cover the place of a container's files, for its runtime alone; runc also needs it beside a running container."""
+    hide(users.place)
+    Path(users.root).mkdir()
+
+
+def own_streams(users: OwnUsers, streams: Sequence[int]) -> None:
+    """Give the streams of a container to its root, which may open them again by /dev/stdout. Raises ``OSError``."""
+    for one in streams:
+        if not os.isatty(one):
+            os.fchown(one, users.first, users.first)

@@ -1,0 +1,252 @@
+"""Containers with users of their own (``hostUsers: false``), started by root."""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from serving.cluster.kinds import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, POD, SECRET
+from serving.home.containers.network import remove_leftovers
+from serving.home.containers.podsandbox import ContainerHost, container_host
+from serving.home.controllers.workloads import is_ready
+from serving.home.pods.userranges import DEFAULT_RANGE, used_ranges
+from serving.home.processes.ownusers import IDS_PER_POD
+from serving.model.objects import Object, nested
+from tests.eventually import until
+from tests.integration.image_stage import BUSYBOX, app_image, needs_containers
+from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
+
+pytestmark = [needs_containers()]
+IMAGE = "test.local/web:1"
+
+# Each is done by a root that is the machine's, with all capabilities or over its own device.
+ATTACKS = {
+    "device": "/bin/busybox mknod /x c 1 3",
+    "mount": "/bin/busybox mount -t tmpfs x /tmp",
+    "system": "/bin/busybox mount -o remount,rw /sys",
+    "null": "/bin/busybox chmod 666 /dev/null",
+    "settings": "/bin/busybox mount -o remount,rw /proc/sys",
+    "forwarding": "echo 1 > /proc/sys/net/ipv4/ip_forward",
+    "larger map": "echo 0 0 4294967295 > /proc/self/uid_map",
+    "kernel log": "/bin/busybox dmesg -n 8",
+    "weight": "/bin/busybox nice -n -5 true",
+}
+
+
+def host_of(state: Path, runtime: str = "") -> ContainerHost:
+    host, reason = container_host(state, runtime)
+    assert host is not None, reason
+    if host.no_users:
+        pytest.skip(host.no_users)
+    app_image(state.parent / "image.tar")
+    host.images.store.add(state.parent / "image.tar", is_kept=True)
+    return host
+
+
+@pytest.fixture(params=["crun", "runc"])
+def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ContainerHost]:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    yield host_of(state, request.param)
+    remove_leftovers(state)
+
+
+@pytest.fixture
+async def machine(host: ContainerHost, tmp_path: Path) -> AsyncIterator[Machine]:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state, containers=host) as made:
+            yield made
+            await ended(made)
+
+
+async def ended(machine: Machine) -> None:
+    for pod in (await machine.cluster.list(POD)).items:
+        await machine.cluster.delete(POD, "default", pod["metadata"]["name"], grace_s=0)
+        await machine.until_gone(pod["metadata"]["name"])
+
+
+def boxed(name: str = "p", *, volumes: list[Object] | None = None, **container: Any) -> Object:  # noqa: ANN401 - fields of the API
+    made = manifest(name)
+    made["metadata"]["annotations"] = {}
+    made["spec"]["hostUsers"] = False
+    made["spec"]["volumes"] = volumes or []
+    made["spec"]["containers"] = [{"name": "user-container", "image": IMAGE, **container}]
+    return made
+
+
+def shell(text: str) -> list[str]:
+    return ["/bin/sh", "-c", f"{text}; exec /server"]
+
+
+def process_of(machine: Machine, name: str = "p") -> Path:
+    return Path("/proc", str(machine.kubelet.find("default", name).sessions["user-container"]))
+
+
+def first_of(machine: Machine, name: str = "p") -> int:
+    """The user of this machine that is the container's root."""
+    return process_of(machine, name).stat().st_uid
+
+
+async def test_root_of_a_container_is_another_user_of_the_machine(machine: Machine) -> None:
+    await machine.start(boxed(command=shell("echo mine > /file; echo said >> /dev/stdout")))
+    status, page = await machine.get(await machine.ready(), "/me")
+    assert (status, "user=0:0" in page) == (200, True)
+    await until(lambda: "said" in machine.log("p"))
+    mapped = (process_of(machine) / "uid_map").read_text().split()
+    assert (mapped[0], mapped[2]) == ("0", str(IDS_PER_POD))
+    first = int(mapped[1])
+    assert DEFAULT_RANGE.first <= first < DEFAULT_RANGE.first + DEFAULT_RANGE.count
+    assert first_of(machine) == first
+    (file,) = (machine.state.path / "pods").glob("*/containers/*/upper/file")
+    assert file.stat().st_uid == first
+    # A runtime gives the streams of a container to its user, who must not own a device of the machine.
+    assert str((process_of(machine) / "fd" / "0").readlink()).startswith("pipe:")
+
+
+async def test_two_pods_have_no_user_in_common(machine: Machine) -> None:
+    for name in ("p", "q"):
+        await machine.start(boxed(name))
+    for name in ("p", "q"):
+        await machine.ready(name)
+    firsts = {first_of(machine, name) for name in ("p", "q")}
+    assert len(firsts) == 2
+    assert {(first, IDS_PER_POD) for first in firsts} <= used_ranges()
+
+
+async def test_volumes_have_the_owners_that_they_have_without(machine: Machine) -> None:
+    for kind, data in ((CONFIG_MAP, "value"), (SECRET, "c2VjcmV0")):
+        await machine.cluster.create(kind, {"metadata": {"name": "s", "namespace": "default"}, "data": {"key": data}})
+    await machine.cluster.create(
+        PERSISTENT_VOLUME_CLAIM, {"metadata": {"name": "c", "namespace": "default"}, "spec": {}}
+    )
+    volumes: list[Object] = [
+        {"name": "config", "configMap": {"name": "s"}},
+        {"name": "secret", "secret": {"secretName": "s", "defaultMode": 0o400}},
+        {"name": "claim", "persistentVolumeClaim": {"claimName": "c"}},
+        {"name": "empty", "emptyDir": {}},
+    ]
+    mounts = [{"name": one["name"], "mountPath": f"/{one['name']}"} for one in volumes]
+    part = {"name": "empty", "mountPath": "/part", "subPath": "a/b"}
+    script = (
+        "cat /config/key /secret/key; touch /claim/mine /empty/mine /part/mine; touch /config/x || echo refused; "
+        "/bin/busybox chown 1000:1000 /claim/mine; stat -c '%u %n' /claim/mine /empty/mine /empty/a/b/mine /config/key"
+    )
+    await machine.start(boxed(volumes=volumes, volumeMounts=[*mounts, part], command=shell(script)))
+    await machine.ready()
+    await until(lambda: "/config/key" in machine.log("p"))
+    lines = machine.log("p").splitlines()
+    assert lines[0] == "valuesecrettouch: /config/x: Read-only file system"
+    assert lines[1:6] == ["refused", "1000 /claim/mine", "0 /empty/mine", "0 /empty/a/b/mine", "0 /config/key"]
+    # On disk a claim has the owners that the next pod sees, whose users are others.
+    assert (machine.state.path / "volumes" / "default" / "c" / "mine").stat().st_uid == 1000
+    (mine,) = (machine.state.path / "pods").glob("*/.volumes/empty/mine")
+    assert mine.stat().st_uid == first_of(machine)
+
+
+async def test_another_user_of_a_container_runs_and_is_probed(machine: Machine) -> None:
+    probe = {"exec": {"command": ["/bin/sh", "-c", "test $(id -u) = 1000 && echo probed >> /dev/stdout"]}}
+    await machine.start(
+        boxed(
+            readinessProbe={**probe, "periodSeconds": 1},
+            securityContext={"runAsUser": 1000},
+            command=shell("echo said >> /dev/stdout; echo erred >> /dev/stderr"),
+        )
+    )
+    assert "user=1000:" in (await machine.get(await machine.ready(), "/me"))[1]
+    assert {"said", "erred"} <= set(machine.log("p").split())
+    assert "probed" in (machine.state.logs / "pods" / "default" / "p" / "user-container.probe.log").read_text()
+
+
+async def test_a_container_starts_again_and_listens_below_1024(machine: Machine) -> None:
+    script = "test -e /left && echo dirty; touch /left; sleep 0.2; exit 3"
+    await machine.start(boxed(command=["/bin/sh", "-c", script]))
+    await machine.until(lambda one: status_of(one).get("restartCount", 0) >= 2)
+    assert "dirty" not in machine.log("p")
+    low = boxed("low", ports=[{"containerPort": 80}])
+    await machine.start(low)
+    assert "PORT=80 " in (await machine.get(await machine.ready("low"), "/me"))[1]
+
+
+async def test_root_of_a_container_has_no_right_over_the_machine(machine: Machine) -> None:
+    tried = "; ".join(f"({attack}) >/dev/null 2>&1 && echo 'done: {name}'" for name, attack in ATTACKS.items())
+    await machine.start(boxed(command=shell(f"{tried}; echo over")))
+    await machine.ready()
+    await until(lambda: "over" in machine.log("p"))
+    assert [line for line in machine.log("p").splitlines() if line.startswith("done: ")] == []
+
+
+async def test_files_of_the_machine_are_closed_to_users_of_a_container(machine: Machine) -> None:
+    """As after an escape: a process with the container's root as its user, among the machine's own mounts."""
+    await machine.start(boxed())
+    await machine.ready()
+    first, state = first_of(machine), machine.state.path
+    (state / "secret").write_text("x")
+    for tried in (
+        ("ls", str(state)),
+        ("cat", f"{state}/secret"),
+        ("touch", "/etc/serving-escaped"),
+        ("chmod", "666", "/dev/null"),
+        ("cat", "/etc/shadow"),
+        ("kill", str(os.getpid())),
+    ):
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [str(BUSYBOX), *tried],
+            user=first,
+            group=first,
+            extra_groups=[],
+            capture_output=True,
+            check=False,
+        )
+        assert b"ermi" in done.stderr, (tried, done)
+
+
+async def test_a_user_beyond_those_of_the_pod_is_refused(machine: Machine) -> None:
+    await machine.start(boxed(securityContext={"runAsUser": IDS_PER_POD}))
+    assert "users and groups below 65536 with hostUsers: false" in await refusal(machine)
+
+
+async def refusal(machine: Machine) -> str:
+    pod = await machine.until(lambda one: (nested(status_of(one), "state", "waiting") or {}).get("message"))
+    waiting = status_of(pod)["state"]["waiting"]
+    assert waiting["reason"] == "CreateContainerConfigError"
+    return str(waiting["message"])
+
+
+async def test_without_users_of_its_own_a_pod_that_asks_for_them_does_not_run(
+    host: ContainerHost, tmp_path: Path
+) -> None:
+    unable = msgspec.structs.replace(host, users_place="", no_users="overlay: Invalid argument")
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state, containers=unable) as machine:
+            await machine.start(boxed())
+            assert "this machine gives containers no users of their own: overlay: Invalid argument" in await refusal(
+                machine
+            )
+            await ended(machine)
+
+
+async def test_a_pod_keeps_its_users_under_the_next_control_process(host: ContainerHost, tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state, containers=host) as machine:
+            await machine.start(boxed())
+            await machine.ready()
+            first, process = first_of(machine), process_of(machine)
+        async with controlled(template.state, containers=host) as machine:
+            await machine.ready()
+            assert process_of(machine) == process
+            os.kill(int(process.name), signal.SIGKILL)
+            await machine.until(lambda one: status_of(one).get("restartCount", 0) == 1 and is_ready(one))
+            assert first_of(machine) == first
+            await machine.start(boxed("q"))
+            await machine.ready("q")
+            assert first_of(machine, "q") != first
+            await ended(machine)
+            # With files of other users.
+            await until(lambda: not list(machine.state.pods.iterdir()))

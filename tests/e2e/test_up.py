@@ -15,6 +15,7 @@ import pytest
 
 from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE
 from serving.cluster.kube import KubeCluster, KubeTimeouts
+from serving.home.pods.diskbudget import is_evicted
 from serving.home.supervisor.binding import PORTS
 from serving.model.errors import NotFound, Unavailable
 from serving.model.objects import Object
@@ -206,6 +207,41 @@ async def test_daemons_that_are_killed_come_back_and_no_connection_is_refused(up
             with contextlib.suppress(Unavailable):
                 await until_ready(cluster)
                 break
+
+
+async def pausing(cluster: KubeCluster, *, but: str = "") -> Object:
+    """A pod that waits because those in its place were evicted, of another name than ``but``."""
+
+    def waits(pod: Object) -> bool:
+        is_other = pod["metadata"]["name"] != but
+        return is_other and "evicted one after another" in (pod.get("status") or {}).get("message", "")
+
+    listing = await cluster.list(POD, "default")
+    if found := next(filter(waits, listing.items), None):
+        return found
+    async with cluster.watch(POD, "default", resource_version=listing.resource_version) as events:
+        async for event in events:
+            if event.type != "DELETED" and waits(event.object):
+                return event.object
+    raise AssertionError("the watch ended")
+
+
+@pytest.mark.slow
+async def test_pods_that_fill_the_disk_wait_under_the_next_control_process_too(up: Up) -> None:
+    writing = f"sh -c 'head -c 5242880 /dev/zero > $HOME/filled; exec {sys.executable} {SAMPLE}'"
+    looping = hello(**{"serving.dev/command": writing, "autoscaling.knative.dev/min-scale": "1"})
+    limits = {"limits": {"ephemeral-storage": "1Mi"}}
+    looping["spec"]["template"]["spec"]["containers"][0]["resources"] = limits
+    async with cluster_of(up) as cluster:
+        await cluster.create(SERVING_SERVICE, looping)
+        pod = await pausing(cluster)
+        os.kill(up.children()["serving.home.main"], signal.SIGKILL)
+        while True:
+            with contextlib.suppress(Unavailable):
+                await pausing(cluster, but=pod["metadata"]["name"])
+                break
+        # A process that knows of none before evicts two at first, and lists them: pods are not in the journal.
+        assert sum(map(is_evicted, (await cluster.list(POD, "default")).items)) < 2
 
 
 async def test_deleting_the_service_leaves_nothing(up: Up) -> None:

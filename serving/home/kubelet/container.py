@@ -73,42 +73,16 @@ class RestartSettings(msgspec.Struct, frozen=True, kw_only=True):
 class RestartPauses:
     """Computes the pauses before restarts of a failing container."""
 
-    def __init__(self, settings: RestartSettings) -> None:
-        self._settings, self._end_count = settings, 0
+    def __init__(self, settings: RestartSettings, end_count: int = 0) -> None:
+        self._settings, self.end_count = settings, end_count
 
     def after(self, lived_s: float) -> float:
         """The pause after one more end. Runs of 1 s: 0, 1, 2, 4, ..., 32, 60 and 60 again. After a run of 30 s: 0."""
         settings = self._settings
-        self._end_count = 1 if lived_s >= settings.sound_s else self._end_count + 1
-        if self._end_count == 1:
+        self.end_count = 1 if lived_s >= settings.sound_s else self.end_count + 1
+        if self.end_count == 1:
             return 0.0
-        return backoff_s(self._end_count - 1, first_s=settings.pause_first_s, max_s=settings.pause_max_s)
-
-
-class ReplacementPauses:
-    """Computes the pauses before replacements of evicted pods: an owner whose pods fill the disk again is a crash loop."""
-
-    def __init__(self, settings: RestartSettings) -> None:
-        self._settings = settings
-        # By owner: its pauses, when it last lost a pod, and when the next may start.
-        self._owners: dict[str, tuple[RestartPauses, float, float]] = {}
-
-    def evicted(self, owner: str, *, began_s: float, at_s: float) -> None:
-        """Count the eviction of a pod of ``began_s``.
-
-        Pods that began before the last eviction count with it, as one.
-        """
-        pauses, last_s, due_s = self._owners.pop(owner, (RestartPauses(self._settings), began_s, at_s))
-        if began_s >= last_s:
-            last_s, due_s = at_s, at_s + pauses.after(at_s - began_s)
-        # Owners that were quiet for long are forgotten.
-        quiet_s = self._settings.sound_s + self._settings.pause_max_s
-        self._owners = {name: one for name, one in self._owners.items() if at_s - one[1] < quiet_s}
-        self._owners[owner] = pauses, last_s, due_s
-
-    def due_s(self, owner: str) -> float:
-        """When a new pod of the owner may start."""
-        return self._owners[owner][2] if owner in self._owners else 0.0
+        return backoff_s(self.end_count - 1, first_s=settings.pause_first_s, max_s=settings.pause_max_s)
 
 
 _RESTARTS = RestartSettings()

@@ -12,13 +12,14 @@ import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from serving.aio.clock import now_s, stamp
+from serving.aio.clock import now_s, stamp, wall_s
 from serving.aio.periodic import next_beat
 from serving.cluster.events import write_once
 from serving.cluster.kinds import POD
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.pod import PodRun
 from serving.home.kubelet.podwarnings import pod_event
+from serving.home.kubelet.replacements import ReplacementPauses, lineage_of, write_pauses
 from serving.home.pods.diskbudget import EVICTED, DiskUse, PodOnDisk, has_budget, overuse, pod_to_evict
 from serving.home.pods.podstatus import evicted_status
 from serving.model.errors import ClusterError
@@ -83,16 +84,10 @@ def _files(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 class DiskWatch:
-    """Watches the disk use of one kubelet's pods. ``on_evicted`` gets each pod before its replacement is made."""
+    """Watches the disk use of one kubelet's pods, and counts those evicted in ``pauses``."""
 
-    def __init__(
-        self,
-        node: NodeContext,
-        pods: Callable[[], Collection[PodRun]],
-        *,
-        on_evicted: Callable[[PodRun], None],
-    ) -> None:
-        self._node, self._pods, self._on_evicted = node, pods, on_evicted
+    def __init__(self, node: NodeContext, pods: Callable[[], Collection[PodRun]], pauses: ReplacementPauses) -> None:
+        self._node, self._pods, self._pauses = node, pods, pauses
 
     async def run(self) -> None:
         """Check periodically until cancelled."""
@@ -124,7 +119,9 @@ class DiskWatch:
     async def _evict(self, pod: PodRun, message: str) -> None:
         _log.warning("pod.evicted", extra={"pod": pod.key[1], "namespace": pod.key[0], "reason": message})
         pod.evicted = message
-        self._on_evicted(pod)
+        # Before its replacement is made.
+        self._pauses.evicted(lineage_of(pod.manifest), began_s=pod.began_s, at_s=now_s())
+        write_pauses(self._pauses, self._node.evictions, now_s=now_s(), wall_s=wall_s())
         event = pod_event(pod.manifest, reason=EVICTED, message=message, now=stamp())
         try:
             await write_once(self._node.cluster, event)

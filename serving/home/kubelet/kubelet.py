@@ -20,13 +20,14 @@ from serving.aio.periodic import next_beat, wait_for
 from serving.cluster.kinds import POD, REVISION
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.home.containers.network import AheadNetworks
-from serving.home.kubelet.container import ReplacementPauses, RestartPauses, RestartSettings
+from serving.home.kubelet.container import RestartPauses, RestartSettings
 from serving.home.kubelet.diskwatch import DiskWatch
 from serving.home.kubelet.localnodes import LocalNodes
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.pod import PodNote, PodRun
+from serving.home.kubelet.replacements import ReplacementPauses, lineage_of, read_pauses
 from serving.home.kubelet.virtualnodes import network_of
-from serving.home.pods.diskbudget import owner_of, surplus_evicted
+from serving.home.pods.diskbudget import surplus_evicted
 from serving.home.pods.locations import PodLocation, PodLocations
 from serving.home.pods.machine import read_machine
 from serving.home.pods.podfolder import count_oom_kill, disk_error, sweep_folders
@@ -126,6 +127,7 @@ class Kubelet:
     async def take_over(self) -> None:
         """Create the objects of pods still held by the template. Waits for the template. Raises ``NewerFormat``."""
         await self._node.runtime.connected.wait()
+        read_pauses(self._replacements, self._node.evictions, now_s=now_s(), wall_s=wall_s())
         for held in self._node.runtime.held:
             version = held.note.get("version")
             if isinstance(version, int):
@@ -168,17 +170,12 @@ class Kubelet:
             self._group = group
             for uid, pod in self._running.items():
                 group.create_task(self._run_pod(uid, pod), name=f"pod {pod.key[0]}/{pod.key[1]}")
-            evicted = self._replacements.evicted
             chores = {
                 "nodes": self._nodes.run,
                 "memory": self._watch_memory,
                 "logs": self._rotate_logs,
                 "times of logs": self._note_log_times,
-                "disk": DiskWatch(
-                    self._node,
-                    self._running.values,
-                    on_evicted=lambda pod: evicted(owner_of(pod.manifest), began_s=pod.began_s, at_s=now_s()),
-                ).run,
+                "disk": DiskWatch(self._node, self._running.values, self._replacements).run,
                 "usage": self._usage.run,
                 "networks": self._ahead.run,
             }
@@ -259,7 +256,7 @@ class Kubelet:
 
     async def _wait_for_turn(self, pod: PodRun) -> bool:
         """Wait while its owner is in back-off after evictions; return whether the pod was deleted meanwhile."""
-        due_s = self._replacements.due_s(owner_of(pod.manifest))
+        due_s = self._replacements.due_s(lineage_of(pod.manifest))
         if due_s <= now_s():
             return False
         message = f"pods in its place were evicted one after another; starts in {due_s - now_s():.0f} s"

@@ -70,6 +70,11 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
         """The folder of the claims' folders."""
         return self.pods.parent / "volumes"
 
+    @property
+    def evictions(self) -> Path:
+        """The file with the pauses after evictions."""
+        return self.pods.parent / "evictions.json"
+
     def warm_revision_of(self, pod: Object) -> str:
         """The revision, NAMESPACE/NAME, whose warm process forks a pod; "" for another pod.
 

@@ -1,0 +1,98 @@
+"""The pauses before replacements of evicted pods: a revision whose pods fill the disk again is a crash loop.
+
+The pauses outlive this process, and the machine's restart, by a file: pods are not in the journal, and their Deployments are made
+again with other uids.
+"""
+
+import logging
+from pathlib import Path
+
+import msgspec
+
+from serving.home.kubelet.container import RestartPauses, RestartSettings
+from serving.home.pods.diskbudget import owner_of
+from serving.model.knative import REVISION_UID_LABEL
+from serving.model.objects import Object, labels_of
+
+_log = logging.getLogger("kubelet")
+
+
+class _Loss(msgspec.Struct, kw_only=True):
+    """The evictions of pods with one owner: their number in a row, when the last was, and when the next pod may start."""
+
+    end_count: int
+    last_s: float
+    due_s: float
+
+
+def lineage_of(pod: Object) -> str:
+    """What replaces a pod, under the same name after a restart: its revision's uid, else its owner."""
+    return labels_of(pod).get(REVISION_UID_LABEL) or owner_of(pod)
+
+
+class ReplacementPauses:
+    """Computes the pauses, by owner."""
+
+    def __init__(self, settings: RestartSettings) -> None:
+        self._settings = settings
+        self._owners: dict[str, _Loss] = {}
+
+    def evicted(self, owner: str, *, began_s: float, at_s: float) -> None:
+        """Count the eviction of a pod of ``began_s``.
+
+        Pods that began before the last eviction count with it, as one.
+        """
+        loss = self._owners.pop(owner, _Loss(end_count=0, last_s=began_s, due_s=at_s))
+        if began_s >= loss.last_s:
+            pauses = RestartPauses(self._settings, loss.end_count)
+            due_s = at_s + pauses.after(at_s - began_s)
+            loss = _Loss(end_count=pauses.end_count, last_s=at_s, due_s=due_s)
+        # Owners that were quiet for long are forgotten.
+        quiet_s = self._settings.sound_s + self._settings.pause_max_s
+        self._owners = {name: one for name, one in self._owners.items() if at_s - one.last_s < quiet_s}
+        self._owners[owner] = loss
+
+    def due_s(self, owner: str) -> float:
+        """When a new pod of the owner may start."""
+        return self._owners[owner].due_s if owner in self._owners else 0.0
+
+    def written(self, *, ahead_s: float) -> bytes:
+        """All as JSON, with the times of another clock that is ``ahead_s``."""
+        losses = {name: _shifted(one, ahead_s) for name, one in self._owners.items()}
+        return msgspec.json.encode(losses)
+
+    def read(self, text: bytes, *, ahead_s: float, now_s: float) -> None:
+        """Take what ``written`` gave. Raises ``msgspec.DecodeError``.
+
+        No pause is longer than the longest, wherever the other clock has been set to.
+        """
+        losses = msgspec.json.decode(text, type=dict[str, _Loss])
+        for name, one in losses.items():
+            loss = _shifted(one, -ahead_s)
+            loss.last_s = min(loss.last_s, now_s)
+            loss.due_s = min(loss.due_s, now_s + self._settings.pause_max_s)
+            self._owners[name] = loss
+
+
+def _shifted(loss: _Loss, by_s: float) -> _Loss:
+    return _Loss(end_count=loss.end_count, last_s=loss.last_s + by_s, due_s=loss.due_s + by_s)
+
+
+def read_pauses(pauses: ReplacementPauses, path: Path, *, now_s: float, wall_s: float) -> None:
+    """Take the pauses of an earlier process from a file, if there is one. A file that is damaged is left out."""
+    try:
+        pauses.read(path.read_bytes(), ahead_s=wall_s - now_s, now_s=now_s)
+    except FileNotFoundError:
+        return
+    except (OSError, msgspec.DecodeError) as error:
+        _log.warning("evictions.not_read", extra={"path": str(path), "error": str(error)})
+
+
+def write_pauses(pauses: ReplacementPauses, path: Path, *, now_s: float, wall_s: float) -> None:
+    """Write the pauses into a file. On a full disk they are left to this process."""
+    made = path.with_name(f"{path.name}.new")
+    try:
+        made.write_bytes(pauses.written(ahead_s=wall_s - now_s))
+        made.replace(path)
+    except OSError as error:
+        _log.warning("evictions.not_written", extra={"path": str(path), "error": str(error)})

@@ -1,0 +1,90 @@
+from pathlib import Path
+
+import pytest
+
+from serving.home.kubelet.container import RestartSettings
+from serving.home.kubelet.replacements import ReplacementPauses, lineage_of, read_pauses, write_pauses
+
+KUBELET = RestartSettings(pause_first_s=10, pause_max_s=300, sound_s=600)
+AHEAD_S = 1_700_000_000.0
+
+
+def lost(count: int) -> ReplacementPauses:
+    """After this many evictions one after another, the last at 1000 s."""
+    made = ReplacementPauses(KUBELET)
+    for number in range(count):
+        at_s = 1000.0 - 50 * (count - 1 - number)
+        made.evicted("d", began_s=at_s - 1, at_s=at_s)
+    return made
+
+
+def test_a_revision_loses_its_pods_whatever_deployment_makes_them() -> None:
+    labels = {"serving.knative.dev/revisionUID": "r"}
+    metadata = {"name": "p", "namespace": "n", "ownerReferences": [{"uid": "d"}]}
+    assert lineage_of({"metadata": {**metadata, "labels": labels}}) == "r"
+    assert lineage_of({"metadata": metadata}) == "d"
+
+
+def test_the_pauses_go_on_in_the_next_process_with_another_clock(tmp_path: Path) -> None:
+    path = tmp_path / "evictions.json"
+    write_pauses(lost(3), path, now_s=1000.0, wall_s=1000.0 + AHEAD_S)
+    again = ReplacementPauses(KUBELET)
+    # Five seconds later, and 5 s after the machine's start.
+    read_pauses(again, path, now_s=5.0, wall_s=1005.0 + AHEAD_S)
+    assert again.due_s("d") == pytest.approx(20.0)
+    again.evicted("d", began_s=20.0, at_s=21.0)
+    assert again.due_s("d") == pytest.approx(21.0 + 40)
+
+
+def test_a_clock_that_was_set_back_makes_no_pause_longer_than_the_longest(tmp_path: Path) -> None:
+    path = tmp_path / "evictions.json"
+    write_pauses(lost(3), path, now_s=1000.0, wall_s=1000.0 + AHEAD_S)
+    again = ReplacementPauses(KUBELET)
+    read_pauses(again, path, now_s=5.0, wall_s=0.0)
+    assert again.due_s("d") == 5 + 300
+    # It counts on.
+    again.evicted("d", began_s=305.0, at_s=306.0)
+    assert again.due_s("d") == 306 + 40
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'{"d": 5}', b'{"d": {"end_count": 1}}', b"\xff"])
+def test_a_damaged_file_is_left_out(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "evictions.json"
+    made = ReplacementPauses(KUBELET)
+    read_pauses(made, path, now_s=0.0, wall_s=0.0)
+    path.write_bytes(text)
+    read_pauses(made, path, now_s=0.0, wall_s=0.0)
+    assert made.due_s("d") == 0
+
+
+def test_a_file_that_cannot_be_written_leaves_the_pauses(tmp_path: Path) -> None:
+    made = lost(3)
+    write_pauses(made, tmp_path / "none" / "evictions.json", now_s=1000.0, wall_s=AHEAD_S)
+    assert made.due_s("d") == 1020
+
+
+def test_the_second_pod_in_a_row_that_is_evicted_is_replaced_after_a_pause() -> None:
+    made, at_s, pauses = ReplacementPauses(KUBELET), 1000.0, []
+    for _ in range(8):
+        began_s, at_s = at_s, at_s + 5
+        made.evicted("d", began_s=began_s, at_s=at_s)
+        pauses.append(made.due_s("d") - at_s)
+        at_s = made.due_s("d")
+    assert pauses == [0, 10, 20, 40, 80, 160, 300, 300]
+    assert made.due_s("other") == 0
+
+
+def test_pods_that_are_evicted_together_count_once() -> None:
+    made = ReplacementPauses(KUBELET)
+    for at_s in (1005.0, 1006.0, 1007.0):
+        made.evicted("d", began_s=1000.0, at_s=at_s)
+    assert made.due_s("d") == 1005
+
+
+def test_owners_are_forgotten_after_they_were_quiet() -> None:
+    made = ReplacementPauses(KUBELET)
+    for at_s in (5.0, 10.0):
+        made.evicted("d", began_s=at_s - 5, at_s=at_s)
+    assert made.due_s("d") == 20
+    made.evicted("other", began_s=0.0, at_s=2000.0)
+    assert made.due_s("d") == 0

@@ -7,7 +7,7 @@ receives only what it lacks. ``tick`` builds one row per revision from the lates
 import math
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -165,7 +165,8 @@ class Board:
         self._facts: dict[str, StartFacts] = {}
         self._views: dict[_Key, tuple[int, View]] = {}
         self._gone: deque[tuple[int, _Key]] = deque(maxlen=_GONE_MAX)
-        self._pods: dict[str, dict[str, View]] = {}
+        self.revision_pods: dict[str, dict[str, View]] = {}
+        """The pods of each revision that has any, by key."""
         self._revision_of_pod: dict[str, str] = {}
         self._samples: dict[str, Mapping[str, Any]] = {}
         self._fresh: dict[str, Mapping[str, Any]] = {}
@@ -256,13 +257,8 @@ class Board:
     def pods(self, revision: str) -> list[View]:
         """The pods of a revision by name, each with its requests in flight; None without a sample."""
         running = (self._samples.get(revision) or {}).get("pods", {})
-        pods = self._pods.get(revision, {})
+        pods = self.revision_pods.get(revision, {})
         return [{**pods[key], "running": running.get(pods[key]["name"])} for key in sorted(pods)]
-
-    @property
-    def all_pods(self) -> Mapping[str, Iterable[View]]:
-        """The pods of each revision that has any."""
-        return {key: pods.values() for key, pods in self._pods.items()}
 
     def pods_of_service(self, namespace: str, service: str) -> list[View]:
         """The pods of all revisions of a service, the newest revision first."""
@@ -271,7 +267,7 @@ class Board:
             for (kind, key), (_, view) in self._views.items()
             if kind == "revision" and (view["namespace"], view["service"]) == (namespace, service)
         ]
-        return [pod for key in sorted(keys, reverse=True) for _, pod in sorted(self._pods.get(key, {}).items())]
+        return [pod for key in sorted(keys, reverse=True) for _, pod in sorted(self.revision_pods.get(key, {}).items())]
 
     def decisions(self, revision: str) -> list[Mapping[str, Any]]:
         """The last decisions about a revision, oldest first."""
@@ -316,14 +312,14 @@ class Board:
         revision = None if view is None else f"{view['namespace']}/{view['revision']}"
         before = self._revision_of_pod.pop(key, None)
         if before is not None:
-            pods = self._pods.get(before, {})
+            pods = self.revision_pods.get(before, {})
             old = pods.pop(key, None)
             if view is not None:
                 self.marks.change("pod", key, before=old, after=view)
             if not pods:
-                self._pods.pop(before, None)
+                self.revision_pods.pop(before, None)
         if view is not None and revision is not None:
-            self._pods.setdefault(revision, {})[key] = view
+            self.revision_pods.setdefault(revision, {})[key] = view
             self._revision_of_pod[key] = revision
 
     def _forget(self, kind: str, key: str) -> None:
@@ -336,7 +332,7 @@ class Board:
             self.cold.forget(key)
 
     def _row(self, key: str) -> list[float | None]:
-        pods = self._pods.get(key, {}).values()
+        pods = self.revision_pods.get(key, {}).values()
         ready_count = sum(pod["ready"] and not pod["ending"] for pod in pods)
         starting_count = sum(not pod["ready"] and not pod["ending"] for pod in pods)
         dormant_count = sum(pod["ready"] and pod["dormant"] and not pod["ending"] for pod in pods)

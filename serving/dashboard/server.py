@@ -236,7 +236,8 @@ class Pages:
     async def _map(self, request: web.Request) -> web.StreamResponse:
         del request
         hosts = [] if self.hosts is None else await self.hosts()
-        return json_response({"hosts": hosts, "pods": pod_counts(self._board.all_pods)})
+        pods = {key: views.values() for key, views in self._board.revision_pods.items()}
+        return json_response({"hosts": hosts, "pods": pod_counts(pods)})
 
     async def _policy(self, request: web.Request) -> web.StreamResponse:
         namespace, _, name = request.query.get("revision", "").partition("/")

@@ -1,4 +1,4 @@
-"""The parts of the map that open pages do not receive anyway: the hosts of services, and on which nodes pods are.
+"""The hosts of services and the nodes of pods, for the map.
 
 Pure. Routes and DomainMappings go in, and the views of pods. Services, revisions and their numbers are on the page already.
 """

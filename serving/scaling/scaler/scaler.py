@@ -1,8 +1,7 @@
 """Scales one revision: stats and cluster state in, a scale decision out.
 
-Input: stats, when each was received, and what the cluster says (scale, ready pods, serving state). Output: an ``ScalerOutcome``
-with the count to apply, whether the revision goes into reserve, whether the hand-off has to be proved, when to decide again, and
-every intermediate value. ``record`` returns whether a stat needs a decision at once.
+Input: stats, the time each was received, and the cluster's state (scale, ready pods, serving state). Output: a ``ScalerOutcome``
+with what to do, when to decide again, and every intermediate value. ``record`` returns whether a stat needs a decision at once.
 
 Combines the decisions beside it: sources, algorithm, triggers, merge with bounds, gate to zero. A revision that is Active at
 scale 0 was woken by an activator: it gets at least one pod, and as many as its queue needs. It uses no clock and no cluster.
@@ -360,7 +359,7 @@ def conclude(inputs: DecisionInputs, decided: Decided, limit: Limit | None = Non
         inputs = msgspec.structs.replace(inputs, allowance=limit(demand))
     allowance = inputs.allowance or UNLIMITED
     merged, spec = within(merged, allowance), gated(spec, allowance)
-    # Without a public Service they have been in the path for the grace period, always.
+    # Without a public Service they have always been in the path for the grace period.
     proxy_since_s = facts.proxy_since_s if facts.has_public else now_s - spec.scale_to_zero_grace_s
     gate_facts = GateInputs(
         desired=merged if isinstance(merged, NoData) else merged.desired_count,

@@ -82,7 +82,8 @@ def _foreign(headers: Mapping[str, str]) -> str:
         return f"the request comes from another site ({site})"
     origin = headers.get("origin")
     if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
-        return f"the request comes from {origin}, which is not this dashboard"
+        host = headers.get("host", "")
+        return f"the request comes from {origin}, which is not this dashboard at {host}; a proxy must pass Host with its port"
     return ""
 
 

@@ -45,6 +45,7 @@ NAMESPACES = ("zq-amber", "zq-birch", "zq-cedar", "zq-amber-2")
 SECRET = "p" * 43
 HEADER = "X-Remote-User"
 PROOF = {PROXY_SECRET_HEADER: SECRET}
+PROXY = "http://localhost:8443"
 UNREAD = {"/events", "/{name}"}
 NGINX = """
 user root; daemon off; error_log stderr; pid {folder}/pid;
@@ -61,7 +62,7 @@ http {{
       proxy_set_header X-Remote-User $remote_user;
       proxy_set_header X-Serving-Proxy-Secret {secret};
       proxy_set_header Authorization "";
-      proxy_set_header Host $host;
+      proxy_set_header Host $http_host;
     }}
   }}
 }}
@@ -365,12 +366,19 @@ async def test_users_of_a_real_nginx_see_their_namespaces(tmp_path: Path) -> Non
         nginx = await asyncio.create_subprocess_exec("nginx", "-p", str(tmp_path), "-c", str(tmp_path / "conf"))
         try:
             connector = aiohttp.UnixConnector(str(tmp_path / "socket"))
-            async with aiohttp.ClientSession("http://localhost", connector=connector) as session:
+            async with aiohttp.ClientSession(PROXY, connector=connector) as session:
 
                 async def asked(user: str, **headers: str) -> tuple[int, str]:
                     auth = f"Basic {base64.b64encode(f'{user}:{user[:1]}'.encode()).decode()}"
                     async with session.get("/state", headers={"Authorization": auth, **headers}) as response:
                         return response.status, await response.text()
+
+                async def acted(user: str, origin: str) -> int:
+                    auth = f"Basic {base64.b64encode(f'{user}:{user[:1]}'.encode()).decode()}"
+                    headers = {"Authorization": auth, "Origin": origin, "Sec-Fetch-Site": "same-origin"}
+                    body = {"namespace": "default", "service": "hello", "min": 1}
+                    async with session.post("/actions/scale", json=body, headers=headers) as response:
+                        return response.status
 
                 await until(lambda: is_listening(tmp_path / "socket"))
                 assert (await asked("joe"))[0] == 401
@@ -378,6 +386,9 @@ async def test_users_of_a_real_nginx_see_their_namespaces(tmp_path: Path) -> Non
                     status, text = await asked("ann", **claimed)
                     assert (status, "hello" in text) == (200, False)
                 assert "hello-00002" in (await asked("bob"))[1]
+                # As a browser sends it: the page's own origin has the port of the proxy.
+                assert [await acted(user, PROXY) for user in ("bob", "ann")] == [200, 403]
+                assert await acted("bob", "http://localhost") == 403
         finally:
             nginx.terminate()
             await nginx.wait()

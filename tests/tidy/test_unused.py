@@ -14,6 +14,7 @@ USED_ELSEWHERE: dict[str, str] = {
     "serving/cli/client/stats.py: redirect_request": "urllib calls it",
     "serving/home/containers/nameserver.py: datagram_received": "asyncio calls it",
     "serving/home/containers/nameserver.py: error_received": "asyncio calls it",
+    "serving/home/containers/network.py: remove_leftovers": "the supervisor runs it in an interpreter of its own",
     "serving/cli/system/service.py: install_service": "the table of commands names it",
     "serving/samples/hello.py: do_GET": "http.server calls it",
     "serving/settings/nodegroup_options.py: read_node_group": "the node-group daemon will read its ConfigMap with it",

@@ -9,6 +9,7 @@ if __name__ == "__main__":
 
     exit_on_signals()
 
+import contextlib
 import json
 import os
 import socket
@@ -27,6 +28,16 @@ from serving.home.supervisor.supervisor import Supervisor
 _MODULE = "serving.home.supervisor.main"
 # The descriptor of a file in memory with the launch, which has tokens: arguments and variables are shown by the kernel.
 _LAUNCH_VARIABLE = "SERVING_LAUNCH_FD"
+REMOVE_LEFTOVERS = """
+import sys
+from pathlib import Path
+from serving.home.containers.network import remove_leftovers
+remove_leftovers(Path(sys.argv[1]))
+"""
+"""Removes the leftovers of pods from a state folder, as a program.
+
+After an upgrade the modules on disk do not fit those that this process loaded at its start, so that it imports no more of them.
+"""
 
 
 class SupervisorLaunch(NamedTuple):
@@ -91,10 +102,8 @@ def main() -> int:
         environment=launch.environment,
         notifier=SystemdNotifier(dict(launch.systemd)),
     ).run(on_started)
-    # Only now: the supervisor has no other use for its modules.
-    from serving.home.containers.network import remove_leftovers  # noqa: PLC0415 - as said
-
-    remove_leftovers(state.path)
+    with contextlib.suppress(OSError):
+        subprocess.run([sys.executable, "-c", REMOVE_LEFTOVERS, launch.state], check=False)  # noqa: S603 - our own code
     (sys.stderr if exit_code else sys.stdout).write("serving has ended\n")
     return exit_code
 

@@ -130,8 +130,13 @@ soak: $(VENV)/.ready  ## Ten minutes of mixed traffic, then 2,000 services that 
 	$(BIN)/python bench/soak_control.py
 
 FUZZ_SECONDS ?= 600
-fuzz: $(VENV)/.ready  ## Changed requests, frames, bodies, patches, manifests, images, journals and logs for FUZZ_SECONDS=600
+fuzz: $(VENV)/.ready  ## Changed requests, frames, bodies, manifests, images, journals for FUZZ_SECONDS=600; ENGINE=atheris is led by coverage
+ifeq ($(ENGINE),atheris)
+	$(INSTALL) --editable '.[fuzz]'
+	$(BIN)/python -m tests.fuzz.guided --seconds $(FUZZ_SECONDS)
+else
 	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS)
+endif
 
 fuzz-http2: $(VENV)/.ready  ## Ten million frames, legal and not, through the HTTP/2 side; about 20 minutes
 	$(BIN)/python bench/fuzz_http2.py

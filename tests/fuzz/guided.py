@@ -1,0 +1,84 @@
+"""``make fuzz ENGINE=atheris``: fuzzes each target, led by the lines of ``serving`` that an input reaches.
+
+    python -m tests.fuzz.guided [--seconds N] [--seed N] [TARGET...]
+
+Each target gets a process of its own, and the same share of the time. Inputs that reach something new are kept in
+``build/fuzz/TARGET``, from where the next run goes on. An input that fails is written to ``tests/fuzz/corpus/TARGET``, as by
+``tests.fuzz.run``; a target stops at its first.
+"""
+
+import argparse
+import hashlib
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+KEPT = Path("build/fuzz")
+LENGTH_MAX = 4096
+# Of one input, in seconds: each takes some milliseconds.
+INPUT_MAX_S = 20
+_FAILURE = "failure-"
+
+
+def fuzz(name: str, *, seconds: int, seed: int) -> None:
+    """Fuzz one target in this process, which ends with it."""
+    atheris = importlib.import_module("atheris")
+    with atheris.instrument_imports(include=["serving"]):
+        targets = importlib.import_module("tests.fuzz.targets")
+    folder = KEPT / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for data in targets.inputs_of(name):
+        (folder / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
+    options = [f"-max_total_time={seconds}", f"-seed={seed}", f"-max_len={LENGTH_MAX}", f"-timeout={INPUT_MAX_S}"]
+    atheris.Setup(
+        [sys.argv[0], str(folder), f"-artifact_prefix={folder}/{_FAILURE}", "-print_final_stats=1", *options],
+        targets.TARGETS[name].run,
+    )
+    atheris.Fuzz()
+
+
+def keep_failures(name: str, corpus: Path) -> int:
+    """Move failing inputs to the corpus; return how many there are."""
+    found = list((KEPT / name).glob(f"{_FAILURE}*"))
+    for path in found:
+        data = path.read_bytes()
+        kept = corpus / name / hashlib.sha256(data).hexdigest()[:16]
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(data.hex())
+        path.unlink()
+        sys.stdout.write(f"{name}: {kept}\n")
+    return len(found)
+
+
+def main() -> int:
+    """Fuzz the named targets, or all of them, one after another."""
+    parser = argparse.ArgumentParser(description="Fuzz what others give to serving, led by coverage.")
+    parser.add_argument("targets", nargs="*", metavar="TARGET")
+    parser.add_argument("--seconds", type=float, default=600.0, help="time for all targets")
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
+    parser.add_argument("--here", action="store_true", help="fuzz one target in this process")
+    given = parser.parse_args()
+    if given.here:
+        fuzz(given.targets[0], seconds=round(given.seconds), seed=given.seed)
+    # Imported late: a process that fuzzes instruments what it imports.
+    known = importlib.import_module("tests.fuzz.targets")
+    names = given.targets or list(known.TARGETS)
+    failed = 0
+    for name in names:
+        options = ["--here", "--seconds", str(max(1, round(given.seconds / len(names)))), "--seed", str(given.seed)]
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.fuzz.guided", name, *options], check=False, stderr=subprocess.PIPE, text=True
+        )
+        failures = keep_failures(name, known.CORPUS)
+        failed += failures or done.returncode != 0
+        last = [line for line in done.stderr.splitlines() if " cov: " in line][-1:]
+        sys.stdout.write(f"{name:<20} {failures} failures  {' '.join(last)}\n")
+        if done.returncode:
+            sys.stdout.write(done.stderr[-3000:])
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -53,9 +53,8 @@ _LEARNT = {f"autoscaling.serving.dev/{name}" for name in ("learnt", "savings", "
 # They stay over a reload, but an older version writes them again.
 _OF_OLDER = {"serving.knative.dev/routingStateModified"}
 _PODS = "/api/v1/pods "
+# An older version gives other ones to what it makes again.
 _IDENTITY = {"uid", "creationTimestamp"}
-# An older version gives random uids to what it makes again.
-_OF_OLDER_DERIVED = {"uid"}
 _DERIVED = (
     "/api/",
     "/apis/apps/",
@@ -63,7 +62,7 @@ _DERIVED = (
     "/apis/autoscaling.internal.knative.dev/",
     "/apis/networking.internal.knative.dev/",
 )
-_OF_DERIVED = {"creationTimestamp", "generation", "observedGeneration"}
+_GENERATIONS = {"generation", "observedGeneration"}
 _DORMANT = "serving.dev/Dormant"
 
 
@@ -198,9 +197,10 @@ def differences(before: Any, after: Any, path: str, left_out: set[str]) -> Itera
 def unexpected(before: dict[str, Any], after: dict[str, Any], *, has_older: bool) -> Iterator[str]:
     """The differences that docs/version-skew.md does not list. ``has_older``: the older version wrote one of them."""
     for name in sorted({*before, *after}):
-        left_out = _FIELDS_LEFT_OUT | (_OF_DERIVED if name.startswith(_DERIVED) else _LEARNT)
+        is_derived = name.startswith(_DERIVED)
+        left_out = _FIELDS_LEFT_OUT | (_GENERATIONS if is_derived else _LEARNT)
         if has_older:
-            left_out |= _OF_OLDER | (_OF_OLDER_DERIVED if name.startswith(_DERIVED) else set())
+            left_out |= _OF_OLDER | (_IDENTITY if is_derived else set())
         elif name.startswith(_PODS):
             one, other = (_identity(found.get(name)) for found in (before, after))
             yield from differences(one, other, name, set())

@@ -1,7 +1,7 @@
 """Fill the root file system of an image: this Python, installed packages, and the libraries that they are linked to.
 
-The root has the interpreter and its standard library below ``/usr/local``, without what servers never import; packages below
-``/opt/serving``; every shared library that one of them needs; certificates; and a user without rights. It has no shell and no
+The root has the interpreter and its standard library below ``/usr/local``, as byte code and without what servers never import; packages
+below ``/opt/serving``; every shared library that one of them needs; certificates; and a user without rights. It has no shell and no
 package manager. For scanners ``/var/lib/dpkg/status.d`` names the Debian packages of the libraries, as in distroless images.
 
 The content depends on the interpreter, the packages and the machine's libraries alone: no time, no folder of the build.
@@ -33,7 +33,7 @@ _UNUSED = {
         "venv",
     ),
     *("site-packages", "dist-packages", "unittest", "doctest.py", "xmlrpc", "mailbox.py"),
-    *("dbm", "curses"),
+    *("dbm", "curses", "ctypes/test", "pdb.py", "pickletools.py"),
     # Removed from later versions (PEP 594).
     *("msilib", "nntplib.py", "telnetlib.py", "smtpd.py", "aifc.py", "sunau.py", "cgitb.py"),
 }
@@ -41,10 +41,10 @@ _UNUSED_EXTENSIONS: tuple[str, ...] = ("_tkinter", "_test", "_ctypes_test", "_xx
 _UNUSED_EXTENSIONS += ("_dbm", "_gdbm", "_curses", "_codecs_", "audioop", "ossaudiodev")
 # Only the dashboard keeps something.
 _DATABASE, _KEEPER = ("sqlite3", "_sqlite3"), "dashboard"
-# Of installed packages: what only their development needs.
-_UNUSED_FOLDERS = {"tests", "__pycache__", "include"}
+# Of installed packages: what only their development needs. numpy imports these two when they are asked for.
+_UNUSED_FOLDERS = {"tests", "__pycache__", "include", "f2py", "distutils"}
 _UNUSED_SUFFIXES = {".pyi", ".pyx", ".pxd", ".h", ".c", ".a"}
-# Of the packages, all but the project itself are byte code without source. The Kubernetes client is generated: 75 MB of source, 36 of
+# All but the project itself is byte code without source, as in an installation with `compileall -b`. The Kubernetes client is generated: 75 MB of source, 36 of
 # byte code without docstrings, 12 in an archive, which Python imports as fast.
 _PROJECT = "serving"
 _ARCHIVED = "kubernetes"
@@ -71,6 +71,7 @@ def fill(root: Path, site_packages: Path) -> None:
     _add_interpreter(root, interpreter, library.name)
     owned = {_copy(path, root) for path in (*libraries, *_PLAIN_FILES) if path.exists()}
     _strip(root)
+    _keep_byte_code_alone(home, root, optimize=-1)
     for package in sorted(packages.iterdir()):
         if package.name != _PROJECT:
             _keep_byte_code_alone(package, root, optimize=2 if package.name == _ARCHIVED else -1)

@@ -10,7 +10,15 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from serving.cluster.kinds import POD, REVISION
+from serving.cluster.kinds import (
+    DEPLOYMENT,
+    ENDPOINT_SLICE,
+    POD,
+    POD_AUTOSCALER,
+    REVISION,
+    SERVERLESS_SERVICE,
+    SERVICE,
+)
 from serving.cluster.kube import KubeCluster
 from serving.home.processes.process_lifetime import FORKED_NAMES
 from tests.e2e.cli_stage import SAMPLE, Stage, staged
@@ -140,8 +148,13 @@ async def test_no_request_fails_and_what_runs_goes_on(stage: Stage, tmp_path: Pa
 
 
 async def _identities(cluster: KubeCluster) -> dict[str, tuple[str, str]]:
-    pods = [one["metadata"] for one in (await cluster.list(POD, "default")).items]
-    return {one["name"]: (one["uid"], one["creationTimestamp"]) for one in pods}
+    """The uid and creation time of pods, and of what controllers make again."""
+    found = [
+        (kind.name, one["metadata"])
+        for kind in (POD, DEPLOYMENT, SERVICE, ENDPOINT_SLICE, POD_AUTOSCALER, SERVERLESS_SERVICE)
+        for one in (await cluster.list(kind, "default")).items
+    ]
+    return {f"{kind} {one['name']}": (one["uid"], one["creationTimestamp"]) for kind, one in found}
 
 
 async def _modified(cluster: KubeCluster) -> dict[str, str]:

@@ -50,6 +50,7 @@ from serving.home.schemas.strategic import patched
 from serving.home.store.budgets import check_budgets
 from serving.home.store.commits import Commits
 from serving.home.store.durability import Disk, disk_for
+from serving.home.store.former import write_note
 from serving.home.store.history import StoreLimits, Watch
 from serving.home.store.journal import Journal
 from serving.home.store.owners import Owners
@@ -165,6 +166,7 @@ class MemoryCluster(Cluster):
         self._state.close_watches()
         if self._journal is not None:
             await self._journal.close()
+            write_note(self._journal.path, self._state.derived())
 
     async def journal_copy(self) -> bytes:
         """A copy of the journal as one SQLite file. Raises ``Unsupported`` without a journal, ``Unavailable``."""
@@ -234,7 +236,7 @@ class MemoryCluster(Cluster):
         while True:
             made = self._state.fresh(kind, dict(one.body))
             made["metadata"] |= identity
-            made = self._rules(kind, await computed(self._completed, kind, made, owners))
+            made = self._state.resumed(self._rules(kind, await computed(self._completed, kind, made, owners)))
             metadata = checked_metadata(kind, made)
             key = (metadata.namespace or "", metadata.name or "")
             if kind.namespaced:

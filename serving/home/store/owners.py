@@ -101,7 +101,7 @@ class Uids:
 
     def new(self, kind: Kind, made: Object) -> str:
         """The uid of an object with its name and namespace."""
-        derived = _derived(kind, made)
+        derived = derived_uid(kind, made)
         if derived and derived not in self._retired:
             return derived
         return str(uuid.UUID(int=self._dice.getrandbits(128), version=4))
@@ -115,7 +115,8 @@ class Uids:
             self._retired.popitem(last=False)
 
 
-def _derived(kind: Kind, made: Object) -> str:
+def derived_uid(kind: Kind, made: Object) -> str:
+    """The uid that follows from an object's owner; "" for one that is not made again."""
     owner_uid, namespace = controller_uid_of(made), namespace_of(made)
     is_made_again = bool(owner_uid) or namespace == SYSTEM_NAMESPACE
     if kind.durable or not is_made_again or made["metadata"].get("generateName"):

@@ -23,9 +23,10 @@ from serving.home.schemas.records import (
     stored,
 )
 from serving.home.store.durability import durable_part
+from serving.home.store.former import FormerObjects
 from serving.home.store.history import ObjectFilter, StoreChange, StoreLimits, Watch
 from serving.home.store.journal import Journal, JournalEntry
-from serving.home.store.owners import Owners, Uids
+from serving.home.store.owners import Owners, Uids, derived_uid
 from serving.home.store.tables import KindTable, ListPage, page_of_token, path_of
 from serving.home.store.writes import fresh
 from serving.model.errors import UNREADABLE, Gone, Invalid, JournalDamaged, NotFound
@@ -67,6 +68,7 @@ class StoreState:
         self._journal = journal
         self._dice = dice
         self._uids = Uids(dice)
+        self._former = FormerObjects(None if journal is None else journal.path)
         self.version = _FIRST_VERSION if journal is None else max(_FIRST_VERSION, journal.start_version)
         self._tables = {kind: KindTable(kind, limits, floor=self.version) for kind in KINDS}
         for kind, whole in _loaded(journal) if journal is not None else ():
@@ -104,6 +106,18 @@ class StoreState:
         made = fresh(kind, body, stamp=stamp(self.wall_s()), suffix=suffix)
         made["metadata"]["uid"] = self._uids.new(kind, made)
         return made
+
+    def resumed(self, made: Object) -> Object:
+        """A new object as it was in an earlier run, if it is derived."""
+        return self._former.resumed(made)
+
+    def derived(self) -> Iterator[Object]:
+        """The objects that controllers make again after a restart, with the same uid."""
+        for kind, table in self._tables.items():
+            for one in table.objects.values() if not kind.durable else ():
+                whole = decoded(one.encoded)
+                if derived_uid(kind, whole) == one.uid:
+                    yield whole
 
     def apply(self, kind: Kind, new: Object, metadata: ObjectMetadata, *, is_removal: bool = False) -> Stored:
         """Apply a change. Raises ``Invalid`` if the object is too large, ``Unavailable`` if no versions are left."""

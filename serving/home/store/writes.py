@@ -202,13 +202,14 @@ def with_generation(kind: Kind, old: Object, new: Object) -> Object:
     generation = old["metadata"].get("generation")
     if generation is None or kind in _NO_GENERATION:
         return new
-    before, after = _content(old), _content(new)
+    before, after = content_of(old), content_of(new)
     if same_json(before, after) or (kind in _COMPARED_BY_MEANING and same_json(meant(before), meant(after))):
         return new
     return {**new, "metadata": {**new["metadata"], "generation": generation + 1}}
 
 
-def _content(whole: Object) -> Object:
+def content_of(whole: Object) -> Object:
+    """All of an object but its type, metadata and status."""
     return {key: value for key, value in whole.items() if key not in _NOT_CONTENT}
 
 

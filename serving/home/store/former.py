@@ -1,0 +1,75 @@
+"""What derived objects had in an earlier run: they are not on disk, and controllers make them again after a restart.
+
+Their uid follows from their owner's (``owners``). Their creation time and generation are noted beside the journal when a process ends in
+order, so that clients see the same objects over a reload, an upgrade and a downgrade. A note that is lost costs only that.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from serving.home.store.migrations import write_synced
+from serving.home.store.writes import content_of
+from serving.model.errors import UNREADABLE
+from serving.model.objects import Object
+
+_log = logging.getLogger(__name__)
+
+
+class _Former(msgspec.Struct, frozen=True, array_like=True):
+    """An object's creation time, its generation if its kind has one, and the digest of its content."""
+
+    created: str
+    generation: int | None
+    digest: str
+
+
+class FormerObjects:
+    """The derived objects of an earlier run, by the note beside its journal; None reads nothing."""
+
+    def __init__(self, journal: Path | None) -> None:
+        self._by_uid: dict[str, _Former] = {}
+        if journal is None:
+            return
+        try:
+            self._by_uid = msgspec.json.decode(_note_of(journal).read_bytes(), type=dict[str, _Former])
+        except FileNotFoundError:
+            return
+        except (OSError, *UNREADABLE) as error:
+            _log.warning("derived.unreadable", extra={"error": str(error)})
+
+    def resumed(self, made: Object) -> Object:
+        """A new object with its earlier creation time and generation, which is one higher if its content is another."""
+        metadata = made["metadata"]
+        one = self._by_uid.get(metadata["uid"])
+        if one is None:
+            return made
+        kept: Object = {**metadata, "creationTimestamp": one.created}
+        if one.generation is not None and "generation" in metadata:
+            kept["generation"] = one.generation + (one.digest != _digest(made))
+        return {**made, "metadata": kept}
+
+
+def write_note(journal: Path, derived: Iterable[Object]) -> None:
+    """Note derived objects for the next process, where the disk takes it."""
+    found = {}
+    for one in derived:
+        metadata = one["metadata"]
+        found[metadata["uid"]] = _Former(metadata["creationTimestamp"], metadata.get("generation"), _digest(one))
+    try:
+        write_synced(_note_of(journal), msgspec.json.encode(found))
+    except OSError as error:
+        _log.warning("derived.not_noted", extra={"error": str(error)})
+
+
+def _note_of(journal: Path) -> Path:
+    return journal.with_name(f"{journal.name}.derived")
+
+
+def _digest(whole: Object) -> str:
+    text = json.dumps(content_of(whole), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

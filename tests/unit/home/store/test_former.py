@@ -1,0 +1,80 @@
+"""Derived objects after a restart: with their creation time and generation."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT
+from serving.home.store.former import FormerObjects
+from serving.home.store.journal import Journal
+from serving.home.store.memory import MemoryCluster
+from serving.model.objects import Object
+
+FIRST_S, SECOND_S = 1_800_000_000.0, 1_800_003_600.0
+
+
+def opened(folder: Path, wall_s: float) -> MemoryCluster:
+    return MemoryCluster(Journal(folder / "journal.db"), wall_s=lambda: wall_s)
+
+
+async def deployed(cluster: MemoryCluster, *, replicas: int = 1) -> Object:
+    """The Deployment of a ConfigMap, which is made if it is missing."""
+    owners = (await cluster.list(CONFIG_MAP, namespace="default")).items
+    owner = owners[0] if owners else await cluster.create(CONFIG_MAP, {"metadata": {"name": "owner"}})
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
+    metadata = {"name": "app", "ownerReferences": [{**reference, "controller": True}]}
+    return await cluster.create(DEPLOYMENT, {"metadata": metadata, "spec": {"replicas": replicas}})
+
+
+def identity(one: Object) -> tuple[Any, ...]:
+    return tuple(one["metadata"][key] for key in ("uid", "creationTimestamp", "generation"))
+
+
+async def test_what_is_made_again_is_the_same_object(tmp_path: Path) -> None:
+    first = opened(tmp_path, FIRST_S)
+    await deployed(first)
+    patched = await first.patch(DEPLOYMENT, "default", "app", patch={"spec": {"replicas": 3}})
+    assert patched["metadata"]["generation"] == 2
+    await first.close()
+    second = opened(tmp_path, SECOND_S)
+    assert identity(await deployed(second, replicas=3)) == identity(patched)
+    await second.close()
+    # Another content is a change, as it would have been in one run.
+    third = opened(tmp_path, SECOND_S)
+    assert identity(await deployed(third, replicas=4)) == (*identity(patched)[:2], 3)
+    await third.close()
+
+
+async def test_one_that_is_deleted_and_made_again_is_new(tmp_path: Path) -> None:
+    first = opened(tmp_path, FIRST_S)
+    before = await deployed(first)
+    await first.close()
+    second = opened(tmp_path, SECOND_S)
+    await deployed(second)
+    await second.delete(DEPLOYMENT, "default", "app")
+    again = await deployed(second)
+    assert again["metadata"]["creationTimestamp"] > before["metadata"]["creationTimestamp"]
+    assert again["metadata"]["generation"] == 1
+    await second.close()
+
+
+async def test_a_note_that_is_lost_or_unreadable_costs_only_that(tmp_path: Path) -> None:
+    first = opened(tmp_path, FIRST_S)
+    before = await deployed(first)
+    note = tmp_path / "journal.db.derived"
+    # A note that cannot be written.
+    note.with_name(f"{note.name}.new").mkdir()
+    await first.close()
+    assert not note.exists()
+    for content in (b"", b"[]", b'{"a": 1}', os.urandom(20)):
+        note.write_bytes(content)
+        second = opened(tmp_path, SECOND_S)
+        after = await deployed(second)
+        assert after["metadata"]["uid"] == before["metadata"]["uid"]
+        assert after["metadata"]["creationTimestamp"] > before["metadata"]["creationTimestamp"]
+        await second.close()
+
+
+def test_without_a_journal_nothing_is_resumed() -> None:
+    made = {"metadata": {"uid": "a", "creationTimestamp": "b"}}
+    assert FormerObjects(None).resumed(made) is made

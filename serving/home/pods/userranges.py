@@ -14,8 +14,8 @@ import msgspec
 
 from serving.home.processes.ownusers import IDS_PER_POD
 
-OWNER = "serving"
-"""The name in /etc/subuid and /etc/subgid."""
+# The name in /etc/subuid and /etc/subgid.
+_OWNER = "serving"
 
 _FILES = (Path("/etc/subuid"), Path("/etc/subgid"))
 # Every user and group of the machine, as in a process without a user namespace.
@@ -52,7 +52,7 @@ def subordinate_range(files: Collection[Path] = _FILES) -> IdRange:
 
 
 def _is_ours(row: list[str]) -> bool:
-    if len(row) != 3 or row[0] != OWNER or not (row[1].isdecimal() and row[2].isdecimal()):
+    if len(row) != 3 or row[0] != _OWNER or not (row[1].isdecimal() and row[2].isdecimal()):
         return False
     # The machine's own users are below.
     first, count = int(row[1]), int(row[2])

@@ -30,7 +30,8 @@ cleanup() {
 trap cleanup EXIT
 ip link set lo up
 (cd "$root" && "$python" -m bench.parts.static_image "$built/images" "$out/archives" conf.test)
-serving up --state "$state" --isolation none >"$out/system.log" 2>&1 & system=$!
+# The program itself, so that its process is the one that is ended: a function in the background is a shell.
+"$root/.venv/bin/serving" up --state "$state" --isolation none >"$out/system.log" 2>&1 & system=$!
 export KUBECONFIG=$state/kubeconfig
 for _ in $(seq 300); do kubectl get --raw /readyz >/dev/null 2>&1 && break; sleep 0.2; done
 for archive in "$out"/archives/*.tar; do serving image import --state "$state" "$archive" >/dev/null; done

@@ -28,7 +28,7 @@ class AskedService(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scaling_annotations(scaling: Mapping[str, str]) -> dict[str, str | None]:
-    """The annotations of a template for values by key, such as "min-scale". None removes a key's other spelling: both are refused."""
+    """The annotations of a template for values by key, such as "min-scale". None removes a key's other spelling."""
     found: dict[str, str | None] = {}
     for key, text in scaling.items():
         own, *others = spellings(GROUP + key)

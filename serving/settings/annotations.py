@@ -243,20 +243,23 @@ def known_annotations() -> frozenset[str]:
 def _read(pairs: tuple[tuple[str, str], ...], settings: AutoscalerSettings) -> ReadAnnotations:
     annotations = dict(pairs)
     problems: list[Problem] = []
+    unused: list[Problem] = []
     values: dict[str, Value] = {}
     spelled: set[str] = set()
     for field in annotation_fields():
         names = [name for name in spellings(field.knob.key) if name in annotations]
         spelled.update(names)
-        if len({annotations[name] for name in names}) > 1:
-            what = " and ".join(f"{name}: {annotations[name]!r}" for name in names) + " disagree"
-            problems.append(_problem(names[0], what, "one of the two spellings"))
-        elif names:
+        if names:
             _read_one(field, names[0], annotations[names[0]], values=values, problems=problems)
+        # As in Knative, the first spelling counts: pkg/apis/autoscaling/annotation_validation.go, through kmap.KeyPriority.
+        for name in names[1:]:
+            if annotations[name] != annotations[names[0]]:
+                what = f"{annotations[name]!r} has no effect beside {names[0]}: {annotations[names[0]]!r}"
+                unused.append(_problem(name, what, "one of the two spellings"))
     own = {field.name: values.pop(field.name) for field in _OWN if field.name in values}
     scaling = msgspec.convert({**own, "overrides": tuple(values.items())}, ScalingAnnotations)
     problems.extend(_clashes(scaling, settings))
-    warnings = tuple(
+    warnings = tuple(unused) + tuple(
         _problem(name, "no such annotation; it has no effect", "a known name in " + GROUP)
         for name in annotations
         if name.startswith(GROUP) and name not in spelled

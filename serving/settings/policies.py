@@ -109,8 +109,6 @@ def _template_policy() -> str:
         name, value = f"variables.{field.path[-1]}", f"variables.{field.path[-1]}_text"
         variables.append((field.path[-1], _first(names)))
         variables.append((f"{field.path[-1]}_text", f'{name} == "" ? "" : variables.given[{name}].trim()'))
-        if len(names) > 1:
-            problems.append(_disagreement(*names))
         if (valid := _valid(field.knob, value)) != "true":
             problems.append(
                 _problem(f'{name} != "" && !({valid})', name, _is_not_right(name), expected=_expected(field.knob))
@@ -257,13 +255,6 @@ def _is_not_right(name: str) -> str:
 def _problem(condition: str, name: str, what: str, *, expected: str) -> str:
     """CEL: the text of a problem, "" if the condition does not hold. All parts are CEL."""
     return f'{condition} ? "annotation " + {name} + ": " + {what} + "; expected " + {expected} : ""'
-
-
-def _disagreement(kebab: str, camel: str) -> str:
-    first, other = (f"variables.given[{_text(name)}]" for name in (kebab, camel))
-    condition = f"{_text(kebab)} in variables.given && {_text(camel)} in variables.given && {first} != {other}"
-    what = f'''"{kebab}: '" + {first} + "' and {camel}: '" + {other} + "' disagree"'''
-    return _problem(condition, _text(kebab), what, expected=_text("one of the two spellings"))
 
 
 def _clash_variables() -> Iterator[tuple[str, str]]:

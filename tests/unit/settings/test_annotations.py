@@ -1,7 +1,7 @@
 import pytest
 
 from serving.model.errors import Problem
-from serving.settings.annotations import ScalingAnnotations, read_annotations, read_rollout_duration
+from serving.settings.annotations import GROUP, ScalingAnnotations, read_annotations, read_rollout_duration
 from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 
 SETTINGS = AutoscalerSettings(max_scale_limit=100)
@@ -75,9 +75,11 @@ def test_spellings_that_agree_are_one() -> None:
     assert read(**{"minScale": "3", "min-scale": "3"}).override("min_scale") == 3
 
 
-def test_spellings_that_disagree_are_refused() -> None:
-    (problem,) = problems_of({"minScale": "3", "min-scale": "4"})
-    assert "autoscaling.knative.dev/min-scale: '4' and autoscaling.knative.dev/minScale: '3' disagree" in problem
+def test_of_two_spellings_the_first_counts_and_a_warning_names_the_other() -> None:
+    found = read_annotations({f"{GROUP}minScale": "3", f"{GROUP}min-scale": "4"}, SETTINGS)
+    assert (found.scaling.override("min_scale"), found.problems) == (4, ())
+    (warning,) = found.warnings
+    assert "minScale: '3' has no effect beside autoscaling.knative.dev/min-scale: '4'" in str(warning)
 
 
 @pytest.mark.parametrize(

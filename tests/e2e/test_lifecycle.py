@@ -72,17 +72,14 @@ def test_the_sample_answers_once_a_system_in_the_background_is_up(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("name", "reason", "code"), [("journal.db", "file is not a database", 2), ("hosts", "Is a directory", 1)]
+    ("name", "reason", "code"), [("journal.db", "file is not a database", 2), ("names", "File exists", 1)]
 )
 def test_a_system_that_cannot_start_in_the_background_gives_its_reason(
     tmp_path: Path, name: str, reason: str, code: int
 ) -> None:
     state, ports = tmp_path / "state", [f"--{port.name}-port=0" for port in PORTS]
     state.mkdir()
-    if name == "hosts":
-        (state / name).mkdir()
-    else:
-        (state / name).write_text("this is no journal at all\n" * 100)
+    (state / name).write_text("this is no journal at all, and no folder\n" * 100)
     done = typed(state, "up", "-d", *ports, code=code)
     assert reason in done.stderr
     assert (done.stdout, "is up" in done.stderr) == ("", False)

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from serving.aio.clock import stamp
 from serving.cli.client.api import ApiClient, api_options, fail_usage
 from serving.cli.client.completion import complete_revision, complete_service
 from serving.cli.client.objects import revisions_of, service_of
@@ -61,6 +60,8 @@ def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, 
 
 def _record(api: ApiClient, service: Object, shares: Mapping[str, int], *, is_rollback: bool) -> None:
     """Record an Event of the service for ``serving why``. Without the right to write Events there is none."""
+    from serving.aio.clock import stamp  # noqa: PLC0415 - it loads asyncio, which other commands of this file do not need
+
     text = ", ".join(f"{percent} % to {one}" for one, percent in shares.items() if percent)
     reason, flag = (ROLLBACK_REASON, " --rollback") if is_rollback else (TRAFFIC_REASON, "")
     event = new_event(

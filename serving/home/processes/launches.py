@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from serving.aio.netns import enter_at
 from serving.home.processes.mounts import (
     hide,
     join_user,
@@ -101,6 +100,8 @@ def _prepare(launch: Launch, network: str) -> None:
         else:
             own_mounts()
             if launch.users is not None:
+                from serving.aio.netns import enter_at  # noqa: PLC0415 - it loads asyncio, which `serving doctor` does not need
+
                 # runc 1.1 cannot join a network that the users of the container do not own.
                 enter_at(network)
             if _HYBRID_CGROUPS.is_dir():

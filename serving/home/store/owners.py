@@ -116,7 +116,7 @@ class Uids:
 
 
 def derived_uid(kind: Kind, made: Object) -> str:
-    """The uid that follows from an object's owner; "" for one that is not made again."""
+    """The uid derived from an object's owner; "" for objects on disk and without an owner."""
     owner_uid, namespace = controller_uid_of(made), namespace_of(made)
     is_made_again = bool(owner_uid) or namespace == SYSTEM_NAMESPACE
     if kind.durable or not is_made_again or made["metadata"].get("generateName"):

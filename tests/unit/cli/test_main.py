@@ -46,7 +46,7 @@ def test_a_command_that_people_often_type_loads_no_large_package(name: str) -> N
 
 def test_the_supervisor_loads_neither_an_event_loop_nor_a_server() -> None:
     # It stays in memory for as long as the system runs.
-    program = "import sys, serving.cli.system.up; print(*sys.modules)"
+    program = "import sys, serving.home.supervisor.main; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert set(done.stdout.split()) & {"aiohttp", "asyncio", "http.server", "numpy", "yaml"} == set()
 

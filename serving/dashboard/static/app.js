@@ -1,6 +1,6 @@
 // What the page knows, and its tables. Everything that comes from outside is set as text, never as markup.
 import { Actions } from "./actions.js";
-import { address } from "./address.js";
+import { address, asked as inQuery } from "./address.js";
 import { Charts, cells, clock, make, moment, number } from "./charts.js";
 import { ColdStarts } from "./coldstarts.js";
 import { Compare } from "./compare.js";
@@ -11,7 +11,7 @@ import { Nodes } from "./nodes.js";
 import { Overview, grouped, problemOf, revisionState, share } from "./overview.js";
 import { Policy } from "./policy.js";
 import { Requests } from "./requests.js";
-import { keyed, write } from "./rows.js";
+import { keyed, many, write } from "./rows.js";
 import { onThemeChange } from "./themebutton.js";
 
 const by = (id) => document.getElementById(id);
@@ -20,15 +20,15 @@ const objects = { service: new Map(), revision: new Map() };
 let columns = [], rows = {}, pods = [], nodes = null, decisions = [], present = null, history = null, selected = "", page = "", source = null, again = 0, marks = [], span = null, readAt = 0, seconds = 300, mayAct = false, mayReadLogs = false, user = "", isLoaded = false;
 const charts = new Charts(by("charts"), by("spoken"), (from, to) => choosePast(from, to));
 const actions = new Actions();
-const compare = new Compare(by("compare"), { range: () => span && !span.isLast ? span : lastOf(seconds), address });
+const compare = new Compare(by("compare"), () => span && !span.isLast ? span : lastOf(seconds));
 const logs = new Logs();
-const nodeList = new Nodes(by("nodes-part"), keyed);
+const nodeList = new Nodes(by("nodes-part"));
 const policy = new Policy(by("policy-part"));
 const coldStarts = new ColdStarts(by("cold-part"));
-const requests = new Requests(by("requests-part"), keyed);
-const overview = new Overview(by("overview"), keyed, show);
-const map = new TrafficMap(by("map"), keyed);
-const cost = new Cost(by("cost"), keyed);
+const requests = new Requests(by("requests-part"));
+const overview = new Overview(by("overview"), show);
+const map = new TrafficMap(by("map"));
+const cost = new Cost(by("cost"));
 
 // What comes in.
 
@@ -203,7 +203,6 @@ function show() {
   requests.show(objects.revision.has(selected) ? selected : "");
   policy.show(objects.revision.has(selected) ? selected : "", loadOf(selected) > 0);
   const ready = Object.values(rows).reduce((sum, row) => sum + (row[5] || 0), 0);
-  const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
   by("failing").hidden = !failing;
   write(by("failing"), `${failing} failing`);
   write(by("totals"), [many(objects.service.size, "service"), many(objects.revision.size, "revision"), `${many(ready, "pod")} ready`].join(" · "));
@@ -387,7 +386,7 @@ function showSpan() {
 }
 
 function askedRange() {
-  const query = new URLSearchParams(location.search), [from, to, last] = ["from", "to", "last"].map((name) => Number(query.get(name)));
+  const [from, to, last] = ["from", "to", "last"].map((name) => Number(inQuery(name)));
   if (last > 0) { seconds = last; if (last > LIVE_S) span = lastOf(last); }
   else if (from > 0 && to > from) span = { from, to };
 }

@@ -1,13 +1,14 @@
 // Two revisions of a service side by side, with the settings that differ, and traffic moved between them by one click.
 import { act } from "./actions.js";
+import { address, asked } from "./address.js";
 import { cells, make, number } from "./charts.js";
 import { keyed, write } from "./rows.js";
 import { share } from "./overview.js";
 
 const PERIOD_MS = 5000, PARTS = 60, PERIOD_MAX_S = 60, ENOUGH = 20, NOTABLE = 0.1, STEPS = [10, 50, 100], LATEST = "@latest";
 const by = (id) => document.getElementById(id);
-const many = (value) => Math.round(value).toLocaleString("en");
-const ms = (seconds) => seconds == null ? "–" : `${seconds < 0.01 ? (1000 * seconds).toFixed(1) : many(1000 * seconds)} ms`;
+const whole = (value) => Math.round(value).toLocaleString("en");
+const ms = (seconds) => seconds == null ? "–" : `${seconds < 0.01 ? (1000 * seconds).toFixed(1) : whole(1000 * seconds)} ms`;
 const percent = (part) => `${number(100 * part)} %`;
 const errorsOf = (one) => one.requests ? one.errors / one.requests : null;
 const podsPer = (one) => one.requests ? 1000 * one.pod_seconds / one.requests : null;
@@ -15,22 +16,22 @@ const podsPer = (one) => one.requests ? 1000 * one.pod_seconds / one.requests : 
 // Name, text of a revision's value, and the number that is better when it is less.
 const ROWS = [
   ["Traffic now", (one) => `${one.traffic_percent} %`],
-  ["Requests", (one) => many(one.requests)],
-  ["5xx", (one) => one.requests ? `${percent(errorsOf(one))} (${many(one.errors)})` : "–", errorsOf, true],
+  ["Requests", (one) => whole(one.requests)],
+  ["5xx", (one) => one.requests ? `${percent(errorsOf(one))} (${whole(one.errors)})` : "–", errorsOf, true],
   ["p50", (one) => ms(one.p50_s), (one) => one.p50_s],
   ["p95", (one) => ms(one.p95_s), (one) => one.p95_s],
   ["p99", (one) => ms(one.p99_s), (one) => one.p99_s],
   ["Pods, mean", (one) => number(one.pods_mean)],
-  ["Pod-seconds", (one) => many(one.pod_seconds)],
-  ["GiB-seconds", (one) => many(one.gib_seconds)],
+  ["Pod-seconds", (one) => whole(one.pod_seconds)],
+  ["GiB-seconds", (one) => whole(one.gib_seconds)],
   ["Cost", (one) => one.price == null ? null : one.price.toFixed(4)],
-  ["Pod-seconds per 1,000 requests", (one) => podsPer(one) == null ? "–" : many(podsPer(one)), podsPer],
+  ["Pod-seconds per 1,000 requests", (one) => podsPer(one) == null ? "–" : whole(podsPer(one)), podsPer],
 ];
 
 export class Compare {
-  // `range` returns the times shown; `address` sets parts of the page's query.
-  constructor(part, { range, address }) {
-    Object.assign(this, { part, range, address, chosen: "", pair: [], asked: "", found: null, isClosed: false, readAt: 0 });
+  // `range` returns the times shown.
+  constructor(part, range) {
+    Object.assign(this, { part, range, chosen: "", pair: [], wanted: "", found: null, isClosed: false, readAt: 0 });
     [this.old, this.new] = [by("compare-old"), by("compare-new")];
     for (const one of [this.old, this.new]) {
       one.addEventListener("change", () => { this.#keep([this.old.value, this.new.value]); this.#fill(); this.#load(); });
@@ -66,22 +67,22 @@ export class Compare {
     if (!this.isClosed && (kept || served.length > 1)) this.part.open = true;
     this.#fill();
     this.#buttons();
-    const asked = `${chosen} ${this.pair} ${shown}`;
-    if (asked === this.asked) return;
-    this.asked = asked;
+    const wanted = `${chosen} ${this.pair} ${shown}`;
+    if (wanted === this.wanted) return;
+    this.wanted = wanted;
     this.found = null;
     this.#load();
   }
 
   // The pair in the address, if it is of this service.
   #kept() {
-    const pair = (new URLSearchParams(location.search).get("compare") || "").split(",");
+    const pair = asked("compare").split(",");
     return pair.length === 2 && pair[0] !== pair[1] && pair.every((name) => this.names.includes(name)) ? pair : null;
   }
 
   #keep(pair) {
     if (pair) this.pair = pair;
-    this.address({ compare: pair?.join(",") ?? null });
+    address({ compare: pair?.join(",") ?? null });
   }
 
   // Older first: those with the most traffic, or the chosen revision and the one that has it, or the one before.
@@ -123,8 +124,7 @@ export class Compare {
   #draw() {
     const [old, other] = this.found.revisions, settings = this.found.settings;
     write(by("compare-note"), verdict(old, other));
-    for (const [id, one] of [["compare-first", old], ["compare-second", other]]) write(by(id), one.revision);
-    for (const [id, one] of [["compare-first-set", old], ["compare-second-set", other]]) write(by(id), one.revision);
+    for (const [id, one] of [["first", old], ["second", other]]) for (const table of ["", "-set"]) write(by(`compare-${id}${table}`), one.revision);
     const rows = ROWS.map(([name, text, value, isShare]) => ({ name, texts: [text(old), text(other)], than: value ? difference(value(old), value(other), isShare) : "", tone: value ? toneOf(old, other, value, isShare) : "" }));
     keyed(by("compare-rows"), rows.filter((one) => one.texts[0] != null).map((one) => [one.name, one]), (node, one) => {
       cells(node, one.name, ...one.texts, make("span", { className: one.tone, textContent: one.than }));

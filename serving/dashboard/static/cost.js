@@ -1,6 +1,7 @@
 // What services cost: pods and memory over a range, with the operator's prices, beside those always on and under Knative's policy.
 import { address, asked } from "./address.js";
 import { make, moment, number } from "./charts.js";
+import { keyed } from "./rows.js";
 
 const LASTS = [[3600, "1h"], [21600, "6h"], [86400, "1d"], [604800, "7d"], [1209600, "14d"]];
 const PERIOD_MS = 60000, DEFAULT_S = 86400, ROWS_FIRST = 100, HOUR_S = 3600, KNOWN_MIN = 0.98;
@@ -17,8 +18,8 @@ const money = (value) => value == null ? "–" : value === 0 ? "0" : value < 0.0
 const isAll = (one, { from_s: from, to_s: to }) => one.known_hours * HOUR_S >= (to - from) * KNOWN_MIN;
 
 export class Cost {
-  constructor(root, keyed) {
-    Object.assign(this, { root, keyed, found: null, problem: "", isShown: false, isAll: false, readAt: 0, wanted: null });
+  constructor(root) {
+    Object.assign(this, { root, found: null, problem: "", isShown: false, isAll: false, readAt: 0, wanted: null });
     const range = make("fieldset", { id: "cost-range" }, make("legend", { className: "hidden", textContent: "Time shown" }),
       ...LASTS.map(([length, text]) => make("label", {}, make("input", { type: "radio", name: "cost-range", value: length }), ` ${text}`)));
     range.addEventListener("change", (event) => { address({ from: null, to: null, last: Number(event.target.value) === DEFAULT_S ? null : event.target.value }); this.#load(); });
@@ -104,7 +105,7 @@ export class Cost {
       else head.removeAttribute("aria-sort");
     }
     const shown = this.isAll ? matching : matching.slice(0, ROWS_FIRST), most = Math.max(...matching.map((one) => one.always_on_pod_hours), 0);
-    this.keyed(this.body, shown.map((one) => [`${one.namespace}/${one.service}`, { one, most, names: columns.map(([name]) => name) }]), drawRow);
+    keyed(this.body, shown.map((one) => [`${one.namespace}/${one.service}`, { one, most, names: columns.map(([name]) => name) }]), drawRow);
     this.sums.replaceChildren(make("th", { scope: "row", textContent: "Total" }), ...columns.slice(1).map(([name, , , isPrice]) =>
       make("td", { className: `num ${name}`, textContent: name === "known_hours" ? "" : (isPrice ? money : hours)(sum(matching, name)) })));
     this.more.hidden = shown.length === matching.length;

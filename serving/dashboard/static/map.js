@@ -3,18 +3,18 @@ import { address, asked } from "./address.js";
 import { cells, make, number } from "./charts.js";
 import { HEIGHT, folded, path, placed } from "./maplayout.js";
 import { STATES, grouped, problemOf, revisionState, share } from "./overview.js";
+import { keyed, many } from "./rows.js";
 
 const PERIOD_MS = 5000, WIDE = 700, DOTS_MAX = 6, SPARE_NODES_MAX = 8;
 const TITLES = { host: "Hosts", service: "Services", revision: "Revisions", pods: "Pods", node: "Nodes" };
 const POD_TONES = { ready: "good", dormant: "sleep", starting: "wait", failing: "bad", ending: "off" };
 const READY_TONES = { True: "", False: "bad", Unknown: "wait" };
-const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 const sum = (values) => values.reduce((total, one) => total + one, 0);
 const svg = (tag, attributes) => { const found = document.createElementNS("http://www.w3.org/2000/svg", tag); for (const [name, value] of Object.entries(attributes)) found.setAttribute(name, value); return found; };
 
 export class TrafficMap {
-  constructor(root, keyed) {
-    Object.assign(this, { root, keyed, isShown: false, hosts: [], pods: new Map(), state: null, drawn: "", layout: null, current: "", pinned: "", stood: new Set() });
+  constructor(root) {
+    Object.assign(this, { root, isShown: false, hosts: [], pods: new Map(), state: null, drawn: "", layout: null, current: "", pinned: "", stood: new Set() });
     this.words = make("p", { className: "note", id: "map-words" });
     this.words.setAttribute("role", "status");
     this.lines = svg("svg", { "aria-hidden": "true" });
@@ -54,7 +54,7 @@ export class TrafficMap {
       const answer = await fetch("map"), found = answer.ok ? await answer.json() : null;
       if (!found) return;
       this.hosts = found.hosts;
-      this.pods = Map.groupBy ? Map.groupBy(found.pods, (one) => one.key) : byKey(found.pods);
+      this.pods = byKey(found.pods);
     } catch { return; /* the dashboard is away; the page says so */ }
     if (this.isShown) this.#draw();
   }
@@ -70,7 +70,7 @@ export class TrafficMap {
     const { boxes, edges, height } = this.layout, at = new Map(boxes.map((one) => [one.id, one]));
     this.titles.replaceChildren(...columns.map((one) => { const title = make("span", { textContent: TITLES[one] }); title.style.left = `${left(one)}px`; return title; }));
     this.boxes.style.height = `${height}px`;
-    this.keyed(this.boxes, boxes.map((one) => [one.id, { ...one, left: left(one.column), wide: one.isWide ? 2 * wide + gap : wide }]), drawBox, "div");
+    keyed(this.boxes, boxes.map((one) => [one.id, { ...one, left: left(one.column), wide: one.isWide ? 2 * wide + gap : wide }]), drawBox, "div");
     for (const [name, value] of [["width", width], ["height", height]]) this.lines.setAttribute(name, value);
     this.lines.replaceChildren(...edges.flatMap((edge) => drawEdge(edge, at.get(edge.from), at.get(edge.to), { left, wide, isNarrow: width < WIDE })));
     if (!at.has(this.current)) this.current = boxes[0]?.id ?? "";
@@ -96,9 +96,8 @@ export class TrafficMap {
 
   // A counted row, with the pods of all its services together.
   #fold({ key, namespace, state, lines, isOpen }, revisions, columns) {
-    const [title, tone] = STATES[state], nodes = new Map(), pods = revisions.flatMap(([one]) => this.pods.get(one) ?? []), count = sum(pods.map((one) => one.count)), fold = { fold: key, isOpen };
-    for (const one of pods) if (one.node) nodes.set(one.node, (nodes.get(one.node) || 0) + one.count);
-    const own = { key: `fold ${key}`, percent: 0, nodes: [...nodes], box: { ...fold, text: many(revisions.length, "revision"), note: columns.length < 5 ? `×${count}` : "", tone: "" }, pods: { ...fold, count, text: many(count, "pod"), tone: "" } };
+    const [title, tone] = STATES[state], pods = revisions.flatMap(([one]) => this.pods.get(one) ?? []), count = sum(pods.map((one) => one.count)), fold = { fold: key, isOpen };
+    const own = { key: `fold ${key}`, percent: 0, nodes: [...countByNode(pods)], box: { ...fold, text: many(revisions.length, "revision"), note: columns.length < 5 ? `×${count}` : "", tone: "" }, pods: { ...fold, count, text: many(count, "pod"), tone: "" } };
     return { key: `fold ${key}`, hosts: [], revisions: count && !isOpen ? [own] : [], box: { ...fold, text: `${isOpen ? "▾" : "▸"} ${lines.length} ${title.toLowerCase()}`, note: namespace, tone } };
   }
 
@@ -123,22 +122,15 @@ export class TrafficMap {
     const failed = one.ready === "False" || line.state === "failing" ? problemOf(one) : null;
     const text = one.name.startsWith(`${view.name}-`) && columns.length < 5 ? one.name.slice(view.name.length + 1) : one.name;
     return {
-      key, percent: share(view, one.name), nodes: [...this.#nodesOf(key)],
+      key, percent: share(view, one.name), nodes: [...countByNode(pods)],
       box: { text, note: columns.length < 5 && count ? `×${count}` : "", tone, href: `#${key}`, words: failed ? `${state}: ${failed.message.split("\n")[0]}` : state },
       pods: count || failed ? { count, text: failed ? failed.message.split("\n")[0] : many(count, "pod"), tone: failed ? "bad" : "", dots: pods.map((pod) => [POD_TONES[pod.state], pod.count]), href: `#${key}`, words: pods.map((pod) => `${pod.count} ${pod.state}${pod.node ? ` on ${pod.node}` : ""}`).join(", ") } : null,
     };
   }
 
-  #nodesOf(key) {
-    const found = new Map();
-    for (const one of this.pods.get(key) ?? []) if (one.node) found.set(one.node, (found.get(one.node) || 0) + one.count);
-    return found;
-  }
-
   // All nodes with pods, and some of the others. Who sees some namespaces sees only the former, without their state.
   #nodes(nodes, columns) {
-    const counts = new Map();
-    for (const list of this.pods.values()) for (const one of list) if (one.node) counts.set(one.node, (counts.get(one.node) || 0) + one.count);
+    const counts = countByNode([...this.pods.values()].flat());
     const known = new Map((nodes?.lines ?? []).map((one) => [one.name, one]));
     const spare = [...known.keys()].filter((one) => !counts.has(one)).slice(0, SPARE_NODES_MAX);
     return [...counts.keys(), ...spare].map((name) => {
@@ -191,11 +183,17 @@ export class TrafficMap {
   #tabulate() {
     if (!this.details.open || !this.state) return;
     const groups = grouped(this.state.objects), columns = Object.keys(TITLES);
-    this.keyed(this.table, this.state.overview.found.map((line) => [line.key, { line, block: this.#block(line, groups.get(line.key), columns, false) }]), (node, { line, block }) => {
+    keyed(this.table, this.state.overview.found.map((line) => [line.key, { line, block: this.#block(line, groups.get(line.key), columns, false) }]), (node, { line, block }) => {
       cells(node, line.key, STATES[line.state][0], block.hosts.map((one) => one.text).join(", ") || "–", block.revisions.map((one) => `${one.box.text} ${one.percent} %`).join(", ") || "–", block.revisions.map((one) => one.pods?.words).filter(Boolean).join("; ") || "–");
       node.firstChild.replaceWith(make("th", { scope: "row", textContent: line.key }));
     });
   }
+}
+
+function countByNode(pods) {
+  const found = new Map();
+  for (const one of pods) if (one.node) found.set(one.node, (found.get(one.node) || 0) + one.count);
+  return found;
 }
 
 function byKey(pods) {

@@ -1,15 +1,14 @@
 // Nodes: what pods ask for and what is in use, as bars and in words; and how each scores for the next pod, with reasons to open.
 import { make, number } from "./charts.js";
+import { keyed, many } from "./rows.js";
 
 const GIB = 2 ** 30, MIB = 2 ** 20;
 const TONES = { True: "good", False: "bad", Unknown: "wait" };
-const many = (count, word) => `${count} ${word}${Number(count) === 1 ? "" : "s"}`;
 const share = (part, whole) => whole ? Math.min(100, 100 * part / whole) : 0;
 
 export class Nodes {
-  constructor(root, keyed) {
+  constructor(root) {
     this.root = root;
-    this.keyed = keyed;
     this.list = root.querySelector("#nodes");
     this.groups = root.querySelector("#groups");
     this.note = root.querySelector("#nodes-note");
@@ -25,7 +24,7 @@ export class Nodes {
     const sized = lines.filter((one) => one.cpu_millicores || one.memory_bytes || one.requested_millicores || one.requested_bytes);
     this.root.hidden = !sized.length && !groups.length;
     this.groups.hidden = !groups.length;
-    this.keyed(this.groups, groups.map((one) => [one.name, one]), drawGroup, "li");
+    keyed(this.groups, groups.map((one) => [one.name, one]), drawGroup, "li");
     // A scheduler leaves out nodes that are not ready, and most pods tainted ones, before it looks at scores.
     const isOpen = (one) => one.score != null && one.ready === "True" && !one.taints.length && !one.removal;
     const best = Math.max(...sized.filter(isOpen).map((one) => one.score));
@@ -34,7 +33,7 @@ export class Nodes {
       count > lines.length ? `${lines.length} of ${count}.` : "",
       sized.some((one) => one.score != null) ? `Scores, of 10, are for the next pod of this revision, which ${asked}; more is better.` : "",
     ].filter(Boolean).join(" ");
-    this.keyed(this.list, sized.map((one) => [one.name, { ...one, isBest: isOpen(one) && one.score === best }]), draw, "li");
+    keyed(this.list, sized.map((one) => [one.name, { ...one, isBest: isOpen(one) && one.score === best }]), draw, "li");
   }
 }
 

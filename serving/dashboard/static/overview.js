@@ -1,6 +1,7 @@
 // The overview: one row a service, those in trouble first. What is chosen stands in the address, so that a view can be shared.
 import { address, asked } from "./address.js";
 import { make, number } from "./charts.js";
+import { keyed } from "./rows.js";
 
 export const STATES = {
   failing: ["Failing", "bad"], errors: ["Errors", "bad"], waking: ["Waking", "wait"], serving: ["Serving", "good"], dormant: ["Dormant", "sleep"], zero: ["At zero", "off"],
@@ -40,9 +41,8 @@ export function revisionState(view, row) {
 export const share = (service, name) => service.traffic.filter((one) => one.revision === name).reduce((sum, one) => sum + one.percent, 0);
 
 export class Overview {
-  constructor(root, keyed, onChange) {
+  constructor(root, onChange) {
     this.root = root;
-    this.keyed = keyed;
     this.columns = [];
     this.isAll = false;
     this.sparklines = null;
@@ -109,7 +109,7 @@ export class Overview {
     by("states").hidden = view === "cost";
     if (view !== "overview") { set(by("found"), ""); return failing; }
     const shown = this.isAll ? found : found.slice(0, ROWS_FIRST);
-    this.keyed(by("rows"), shown.map(({ names, ...one }) => [one.key, one]), draw);
+    keyed(by("rows"), shown.map(({ names, ...one }) => [one.key, one]), draw);
     by("all-rows").hidden = shown.length === found.length;
     set(by("all-rows"), `Show all ${found.length}`);
     by("none").hidden = found.length > 0;
@@ -166,11 +166,11 @@ export class Overview {
   // The choices with counts; a namespace or state that is asked for stays, though nothing has it now.
   #choices(lines, matching) {
     const names = [...new Set([...lines.map((one) => one.namespace), this.wanted.namespace])].filter(Boolean).sort();
-    this.keyed(by("namespace"), [["", "All namespaces"], ...names.map((one) => [one, one])], (node, text) => Object.assign(node, { value: node.dataset.key, textContent: text }), "option");
+    keyed(by("namespace"), [["", "All namespaces"], ...names.map((one) => [one, one])], (node, text) => Object.assign(node, { value: node.dataset.key, textContent: text }), "option");
     by("namespace").value = this.wanted.namespace;
     by("namespace").parentNode.hidden = names.length < 2;
     const count = (state) => matching.filter((one) => one.state === state).length;
-    this.keyed(by("states-list"), [["", ["All", "", matching.length]], ...ORDER.map((one) => [one, [...STATES[one], count(one)]])], (node, [text, tone, its]) => {
+    keyed(by("states-list"), [["", ["All", "", matching.length]], ...ORDER.map((one) => [one, [...STATES[one], count(one)]])], (node, [text, tone, its]) => {
       if (!node.firstChild) node.append(make("input", { type: "radio", name: "state", value: node.dataset.key }), make("span"), make("b"));
       node.className = its ? tone : "";
       set(node.children[1], text);

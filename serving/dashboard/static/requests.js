@@ -1,13 +1,14 @@
 // Requests of a revision: errors by cause, and one of three lists. All texts come from outside and are set as text.
 import { cells, clock, make } from "./charts.js";
+import { keyed } from "./rows.js";
 
 const PERIOD_MS = 5000, SHOWN_MAX = 50;
 const TONES = { client: "wait", "": "good" };
 const ms = (seconds) => `${Math.round(1000 * seconds)} ms`;
 
 export class Requests {
-  constructor(part, keyed) {
-    Object.assign(this, { part, keyed, revision: "", report: null });
+  constructor(part) {
+    Object.assign(this, { part, revision: "", report: null });
     [this.state, this.errors, this.rows] = ["requests-state", "requests-errors", "requests-rows"].map((id) => part.querySelector(`#${id}`));
     part.addEventListener("change", () => this.draw());
     setInterval(() => { if (!document.hidden) this.#load(); }, PERIOD_MS);
@@ -44,13 +45,13 @@ export class Requests {
     const text = chosen.length ? "" : { failed: "No request has failed.", slow: "No request ended in the last 15 minutes.", sampled: "No request is recorded." }[list];
     if (this.state.textContent !== text) this.state.textContent = text;
     this.errors.parentNode.parentNode.hidden = !report.errors.length;
-    this.keyed(this.errors, report.errors.map((one) => [`${one.failed_by} ${one.status} ${one.why.replace(/\d+/g, "N")}`, one]), (node, one) => {
+    keyed(this.errors, report.errors.map((one) => [`${one.failed_by} ${one.status} ${one.why.replace(/\d+/g, "N")}`, one]), (node, one) => {
       cells(node, String(one.count), one.failed_by, one.status ? String(one.status) : "–", one.why, clock(one.first_wall_s), clock(one.last_wall_s));
       for (const cell of [...node.children].slice(-2)) cell.className = "time";
     });
     this.rows.parentNode.parentNode.hidden = !chosen.length;
     const keys = new Map();
-    this.keyed(this.rows, chosen.slice(0, SHOWN_MAX).map((one) => {
+    keyed(this.rows, chosen.slice(0, SHOWN_MAX).map((one) => {
       const key = `${one.at_wall_s} ${one.duration_s} ${one.path}`, count = keys.get(key) || 0;
       keys.set(key, count + 1);
       return [`${key} ${count}`, one];

@@ -1,6 +1,8 @@
 // Rows and texts that change in place.
 import { make } from "./charts.js";
 
+export const many = (count, word) => `${count} ${word}${Number(count) === 1 ? "" : "s"}`;
+
 // Rows keep their elements, so that focus and what was marked stay.
 export function keyed(root, items, update, tag = "tr") {
   const old = new Map([...root.children].map((node) => [node.dataset.key, node]));

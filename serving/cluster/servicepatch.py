@@ -82,6 +82,11 @@ def shares_of(service: Object) -> dict[str, int]:
     return found
 
 
+def shares_text(shares: Mapping[str, int]) -> str:
+    """A split of traffic in words: "90 % to hello-00001, 10 % to hello-00002"."""
+    return ", ".join(f"{percent} % to {one}" for one, percent in shares.items() if percent)
+
+
 def newest_first(revisions: Iterable[Object]) -> list[Object]:
     """Revisions of a service, the newest first."""
     return sorted(revisions, key=age_order, reverse=True)

@@ -2,7 +2,8 @@
 
 Scale sets the bounds of a service's pods and traffic the shares of its revisions, as ``serving scale`` and ``serving traffic``
 do. Rollback sends all traffic to an older revision, and ends a gradual rollout: a target that names a revision takes no steps.
-Wake sends one GET / to the service through the activator, as a user's request would, and reports the response and its duration. Each action is logged and becomes an Event of the service. Errors of the API come back in its own words.
+Wake sends one GET / to the service through the activator, as a user's request would, and reports the response and its
+duration. Each action is logged and becomes an Event of the service. Errors of the API come back in its own words.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from serving.cluster.servicepatch import (
     rollback_target,
     scale_patch,
     shares_of,
+    shares_text,
 )
 from serving.dashboard.gate import Gate
 from serving.dashboard.viewers import current_actor
@@ -161,8 +163,7 @@ class DashboardActions:
             raise ServingError(f"{asked.service} has no revision {', '.join(unknown)}; there are {are}, and {LATEST}")
         targets = desired_traffic(service, AskedService(shares=asked.shares))
         await self._patch(asked, {"spec": {"traffic": targets}})
-        shares = ", ".join(f"{percent} % to {one}" for one, percent in asked.shares.items() if percent)
-        return f"{asked.service}: {shares}{'' if asked.shares.get(LATEST) else f'; {_UNFOLLOWED}'}"
+        return f"{asked.service}: {shares_text(asked.shares)}{'' if asked.shares.get(LATEST) else f'; {_UNFOLLOWED}'}"
 
     async def _rollback(self, service: Object, asked: _RollbackRequest) -> str:
         revisions, before = await self._revisions(asked), shares_of(service)

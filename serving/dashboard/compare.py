@@ -126,8 +126,8 @@ def spread_of(history: History) -> dict[int, float]:
             continue
         logs = (math.log(p50_s), math.log(p95_s), math.log(p99_s))
         few = max(1, round(count)) if count < _MANY else 0
+        middle, top = (math.ceil(few / 2) / few, 1.0) if few else (0.5, _P95)
         for level, part in [(rank / few, 1 / few) for rank in range(1, few + 1)] or _LEVELS:
-            middle, top = (math.ceil(few / 2) / few, 1.0) if few else (0.5, _P95)
             found[bucket_of(math.exp(_at_level(level, logs, middle=middle, top=top)))] += count * part
     return found
 

@@ -13,8 +13,7 @@ from aiohttp import web
 from serving.aio.clock import wall_s
 from serving.dashboard.board import Board
 from serving.dashboard.keeper import HistoryKeeper
-from serving.dashboard.responses import json_response_of, range_of
-from serving.dashboard.server import LIVE_S
+from serving.dashboard.responses import LIVE_S, UNREAD, json_response_of, range_of
 from serving.model.errors import ServingError
 from serving.model.objects import Object, name_of
 
@@ -73,7 +72,7 @@ class ComparePage:
             return rows
         kept = await self._keeper.read(key, from_s=from_s, to_s=until_s, now_s=now_s)
         if kept is None:
-            raise web.HTTPServiceUnavailable(text="the history cannot be read; the dashboard's log says why\n")
+            raise web.HTTPServiceUnavailable(text=UNREAD)
         return {name: [*kept.columns[name], *column] for name, column in rows.items()}
 
 

@@ -21,6 +21,10 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
+LIVE_S = 3600.0
+"""What is shown without a range, in seconds."""
+
+UNREAD = "the history cannot be read; the dashboard's log says why\n"
 # Two clocks differ a little.
 _AHEAD_S = 60.0
 encode = msgspec.json.Encoder().encode

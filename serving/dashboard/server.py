@@ -29,7 +29,16 @@ from serving.dashboard.cost import UsageReport, knative_ratios, service_costs
 from serving.dashboard.keeper import HistoryKeeper
 from serving.dashboard.logs import LogPages
 from serving.dashboard.marks import Mark
-from serving.dashboard.responses import add_headers, encode, json_response, json_response_of, range_of, refusal_of
+from serving.dashboard.responses import (
+    LIVE_S,
+    UNREAD,
+    add_headers,
+    encode,
+    json_response,
+    json_response_of,
+    range_of,
+    refusal_of,
+)
 from serving.dashboard.scope import visible
 from serving.dashboard.topology import ServedHost, pod_counts
 from serving.dashboard.viewers import REVIEW_VALID_S, Viewers, current_actor, current_grant
@@ -45,12 +54,8 @@ _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 _BODY_BYTES_MAX = 64 * 1024
 # Events queued for a page; a page that is further behind is disconnected and starts over.
 _WAITING_MAX = 30
-LIVE_S = 3600.0
-"""What is shown without a range, in seconds."""
-
 # As history-days.
 _COST_MAX_S = 366 * DAY_S
-_UNREAD = "the history cannot be read; the dashboard's log says why\n"
 
 
 class _OpenPage:
@@ -212,7 +217,7 @@ class Pages:
             until_s = to_s if asked or not live["at_s"] else live["at_s"][0] - 1
             found = await self.keeper.read(revision, from_s=from_s, to_s=max(from_s, until_s), now_s=now_s)
             if found is None:
-                raise web.HTTPServiceUnavailable(text=_UNREAD)
+                raise web.HTTPServiceUnavailable(text=UNREAD)
         body: dict[str, Any] = live if found is None else found.columns
         if asked is None and found is not None:
             body = {name: [*found.columns[name], *live[name]] for name in live}
@@ -228,7 +233,7 @@ class Pages:
         else:
             used = await self.keeper.usage(from_s=from_s, to_s=to_s, now_s=now_s)
         if used is None:
-            raise web.HTTPServiceUnavailable(text=_UNREAD)
+            raise web.HTTPServiceUnavailable(text=UNREAD)
         ratios = knative_ratios(await self._policies({}))
         services = service_costs(used, ratios=ratios, prices=self.prices)
         return json_response({"from_s": from_s, "to_s": to_s, "prices": self.prices, "services": services})

@@ -10,7 +10,7 @@ from serving.cli.client.completion import complete_revision, complete_service
 from serving.cli.client.objects import revisions_of, service_of
 from serving.cli.client.output import aligned
 from serving.cli.client.stats import dashboard_link, dashboard_page
-from serving.cli.services.stats import range_of
+from serving.cli.services.stats import history_options, range_of
 from serving.cli.services.traffic import revision_named
 from serving.dashboard.compare import ComparedRevision, RevisionComparison
 from serving.model.errors import ServingError
@@ -22,12 +22,7 @@ _PAIR = 2
 @click.command()
 @click.argument("name", shell_complete=complete_service)
 @click.argument("revisions", nargs=-1, metavar="[REVISION REVISION]", shell_complete=complete_revision)
-@click.option(
-    "--from", "begin", default="1h", show_default=True, metavar="TIME", help="1h (ago), 13:05 or 2026-11-24T13:05."
-)
-@click.option("--to", "end", default="0s", metavar="TIME", help="The same; by default now.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--dashboard", "url", metavar="URL", help="The link of a dashboard; by default from the state folder.")
+@history_options("1h")
 @api_options
 def compare(  # noqa: PLR0913 - a range, and what to compare
     *, api: ApiClient, name: str, revisions: tuple[str, ...], begin: str, end: str, output: str, url: str | None

@@ -9,7 +9,7 @@ from serving.cli.client.api import ApiClient, api_options
 from serving.cli.client.completion import complete_service
 from serving.cli.client.output import aligned, print_aside
 from serving.cli.client.stats import dashboard_link, dashboard_page
-from serving.cli.services.stats import range_of
+from serving.cli.services.stats import history_options, range_of
 from serving.dashboard.cost import ServiceCost
 
 _HOUR_S = 3600.0
@@ -19,12 +19,7 @@ _KNOWN_MIN = 0.98
 
 @click.command()
 @click.argument("name", required=False, shell_complete=complete_service)
-@click.option(
-    "--from", "begin", default="24h", show_default=True, metavar="TIME", help="24h (ago), 13:05 or 2026-11-24T13:05."
-)
-@click.option("--to", "end", default="0s", metavar="TIME", help="The same; by default now.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--dashboard", "url", metavar="URL", help="The link of a dashboard; by default from the state folder.")
+@history_options("24h")
 @api_options
 def cost(*, api: ApiClient, name: str | None, begin: str, end: str, output: str, url: str | None) -> None:
     """Show pod-hours and GiB-hours of the service NAME, or of all services in the namespace."""

@@ -2,9 +2,10 @@
 
 import csv
 import datetime as dt
+import functools
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import click
 import msgspec
@@ -22,14 +23,30 @@ _TITLES = ("REVISION", "REQUESTS", "5XX", "P99 MAX", "PODS", "MAX", "POD-HOURS")
 _NOT_COLUMNS = {"at_s", "marks", "decisions", "step_s"}
 
 
+def history_options(
+    begin: str, outputs: Sequence[str] = ("text", "json")
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of a range of the dashboard's history that begins ``begin`` ago, its output and its dashboard."""
+    options = (
+        click.option(
+            *("--from", "begin"),
+            default=begin,
+            show_default=True,
+            metavar="TIME",
+            help=f"{begin} (ago), 13:05 or 2026-11-24T13:05.",
+        ),
+        click.option("--to", "end", default="0s", metavar="TIME", help="The same; by default now."),
+        click.option("-o", "--output", type=click.Choice(outputs), default="text", show_default=True),
+        click.option(
+            *("--dashboard", "url"), metavar="URL", help="The link of a dashboard; by default from the state folder."
+        ),
+    )
+    return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
+
+
 @click.command()
 @click.argument("name", shell_complete=complete_service)
-@click.option(
-    "--from", "begin", default="24h", show_default=True, metavar="TIME", help="24h (ago), 13:05 or 2026-11-24T13:05."
-)
-@click.option("--to", "end", default="0s", metavar="TIME", help="The same; by default now.")
-@click.option("-o", "--output", type=click.Choice(["text", "csv", "json"]), default="text", show_default=True)
-@click.option("--dashboard", "url", metavar="URL", help="The link of a dashboard; by default from the state folder.")
+@history_options("24h", outputs=("text", "csv", "json"))
 @api_options
 def stats(*, api: ApiClient, name: str, begin: str, end: str, output: str, url: str | None) -> None:
     """Show the history of the service or revision NAME: requests, errors, latency and pods.

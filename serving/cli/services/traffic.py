@@ -14,7 +14,7 @@ from serving.cli.client.output import Progress, aligned
 from serving.cli.client.resources import path_of
 from serving.cli.services.waiting import until_ready
 from serving.cluster.kinds import EVENT, SERVING_SERVICE
-from serving.cluster.servicepatch import LATEST, AskedService, desired_traffic, rollback_target
+from serving.cluster.servicepatch import LATEST, AskedService, desired_traffic, rollback_target, shares_text
 from serving.model.errors import InvalidValue, ServingError
 from serving.model.event import ROLLBACK_REASON, TRAFFIC_REASON, EventText, about, new_event
 from serving.model.objects import Object, name_of, nested
@@ -62,11 +62,10 @@ def _record(api: ApiClient, service: Object, shares: Mapping[str, int], *, is_ro
     """Record an Event of the service for ``serving why``. Without the right to write Events there is none."""
     from serving.aio.clock import stamp  # noqa: PLC0415 - it loads asyncio, which other commands of this file do not need
 
-    text = ", ".join(f"{percent} % to {one}" for one, percent in shares.items() if percent)
     reason, flag = (ROLLBACK_REASON, " --rollback") if is_rollback else (TRAFFIC_REASON, "")
     event = new_event(
         about({**service, "apiVersion": SERVING_SERVICE.api_version, "kind": SERVING_SERVICE.name}),
-        EventText(reason=reason, message=f"requested by serving traffic{flag}: {text}"),
+        EventText(reason=reason, message=f"requested by serving traffic{flag}: {shares_text(shares)}"),
         suffix=f"{time.time_ns() // 1_000_000:x}-cli",
         component="serving",
         now=stamp(),

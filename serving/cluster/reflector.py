@@ -81,9 +81,17 @@ class PackedObjects(MutableMapping[Key, Object]):
             del self._unpacked[next(iter(self._unpacked))]
 
 
-def objects_map(cluster: Cluster) -> MutableMapping[Key, Object]:
+class SharedObjects(dict[Key, Object]):
+    """Objects by namespace and name that are in this process anyway."""
+
+    def version(self, key: Key) -> str:
+        """The version of an object."""
+        return version_of(self[key])
+
+
+def objects_map(cluster: Cluster) -> PackedObjects | SharedObjects:
     """An empty copy of objects of a cluster: packed, unless they are in this process anyway."""
-    return {} if cluster.is_in_process else PackedObjects()
+    return SharedObjects() if cluster.is_in_process else PackedObjects()
 
 
 class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,7 +217,7 @@ class Reflector:
             self._delete(key, self._cache[key])
             await turn()
         for key, one in found.items():
-            if self._version(key) != _version_of(one):
+            if self._version(key) != version_of(one):
                 self._put(key, one)
                 await turn()
         for callback in self._on_list:
@@ -226,7 +234,7 @@ class Reflector:
                 async with asyncio.timeout_at(until_s):
                     async with self._cluster.watch_selection(self._selection, version) as events:
                         async for event in events:
-                            version = _version_of(event.shared) or version
+                            version = version_of(event.shared) or version
                             self._failures = 0
                             self._take(event)
                             # A busy watch never yields by itself.
@@ -250,7 +258,7 @@ class Reflector:
             return
         one = self._settings.kept(event.shared)
         key = key_of(one)
-        known, found = self._version(key), _version_of(one)
+        known, found = self._version(key), version_of(one)
         if event.type is EventType.DELETED:
             if known is not None and not is_older_version(found, known):
                 self._delete(key, one)
@@ -259,9 +267,7 @@ class Reflector:
 
     def _version(self, key: Key) -> str | None:
         """The version of an object in the copy; None if it is not there."""
-        if key not in self._cache:
-            return None
-        return self._cache.version(key) if isinstance(self._cache, PackedObjects) else _version_of(self._cache[key])
+        return self._cache.version(key) if key in self._cache else None
 
     def _put(self, key: Key, one: Object) -> None:
         old = self._cache.get(key)
@@ -281,8 +287,3 @@ class Reflector:
             except Exception:  # noqa: BLE001 - the outermost frame of foreign code
                 # One object that a callback cannot handle must not stop the others.
                 _log.exception("reflector.callback_failed", extra={"resource": self.kind.resource, "key": change.key})
-
-
-def _version_of(one: Object) -> str:
-    version: str = one["metadata"].get("resourceVersion", "")
-    return version

@@ -376,9 +376,12 @@ def conclude(inputs: DecisionInputs, decided: Decided, limit: Limit | None = Non
     apply_count = gate.wanted if gate.action is GateAction.APPLY and isinstance(gate.wanted, int) else None
     if apply_count is not None and apply_count > max(allowance.count, facts.present_scale):
         apply_count = None
-    ready_count, is_inactive = facts.ready_count, state.is_inactive
     path = wanted_path(
-        decided, present=facts.path, wanted_count=gate.wanted, is_inactive=is_inactive, ready_count=ready_count
+        decided,
+        present=facts.path,
+        wanted_count=gate.wanted,
+        is_inactive=state.is_inactive,
+        ready_count=facts.ready_count,
     )
     waits_s = (gate.recheck_in_s, inputs.advice.recheck_in_s, allowance.recheck_in_s)
     outcome = ScalerOutcome(

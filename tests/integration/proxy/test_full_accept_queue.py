@@ -9,7 +9,7 @@ from pathlib import Path
 from serving.proxy.http1.pool import AppConnector, PlainConnector, Pool
 from serving.settings.http import HttpSettings
 from tests.eventually import until
-from tests.integration.proxy.waiting import Waiting
+from tests.unit.proxy.waiting import Waiting
 
 _SYN_SENT = "02"
 

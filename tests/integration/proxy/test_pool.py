@@ -11,7 +11,7 @@ from serving.proxy.http1.pool import PlainConnector, Pool, UpstreamProtocol
 from serving.proxy.http1.upstream import Address, Upstream
 from serving.settings.http import HttpSettings
 from tests.eventually import until
-from tests.integration.proxy.waiting import Waiting
+from tests.unit.proxy.waiting import Waiting
 
 _MANY = 600
 

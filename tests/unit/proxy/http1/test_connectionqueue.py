@@ -1,23 +1,12 @@
 from serving.proxy.http1.connectionqueue import ConnectionQueue
-from serving.proxy.http1.upstream import RequestCarrier
+from tests.unit.proxy.waiting import Waiting
 
 _A, _B = ("10.0.0.1", 80), ("10.0.0.2", 80)
 _MANY = 5000
 
 
-class _Client:
-    def __init__(self) -> None:
-        self.is_waiting = True
-
-    def connected(self, upstream: RequestCarrier) -> None:
-        raise NotImplementedError(upstream)
-
-    def unreachable(self, error: OSError) -> None:
-        raise NotImplementedError(error)
-
-
-def _filled(*since_s: float, is_for_new: bool = False) -> tuple[ConnectionQueue, list[_Client]]:
-    queue, clients = ConnectionQueue(), [_Client() for _ in since_s]
+def _filled(*since_s: float, is_for_new: bool = False) -> tuple[ConnectionQueue, list[Waiting]]:
+    queue, clients = ConnectionQueue(), [Waiting() for _ in since_s]
     for client, each_s in zip(clients, since_s, strict=True):
         queue.add(_A, client, since_s=each_s, is_for_new=is_for_new)
     return queue, clients
@@ -33,7 +22,7 @@ def test_requests_are_served_in_order_and_by_address() -> None:
 
 def test_a_retry_waits_for_a_new_connection_and_keeps_its_place() -> None:
     queue, (retry,) = _filled(1, is_for_new=True)
-    other = _Client()
+    other = Waiting()
     queue.add(_A, other, since_s=1, is_for_new=False)
     assert queue.take(_A, is_reused=True) is other
     assert queue.take(_A, is_reused=True) is None

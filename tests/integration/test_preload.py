@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import sys
+import venv
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -96,6 +97,18 @@ async def test_pods_are_forked_from_a_warm_process_and_share_nothing_that_is_a_p
     assert set(arguments) == {"app.py"}
     assert "asked" in machine.log("q")
     assert "imported" not in machine.log("q")
+
+
+async def test_an_environment_of_copies_below_temporary_files_is_preloaded(machine: Machine, tmp_path: Path) -> None:
+    """As ``venv.create`` makes it, in a folder that is closed to users of pods."""
+    venv.create(tmp_path / "venv", symlinks=False)
+    for name in ("p", "q"):
+        pod = preloaded(tmp_path, name)
+        pod["metadata"]["annotations"]["serving.dev/command"] = f"{tmp_path}/venv/bin/python app.py"
+        await machine.start(pod)
+        process, importer, *_ = await response_of(machine, name)
+        assert (process == importer) == (name == "p")
+        assert "MiB" in await event_with(machine, "Preloaded")
 
 
 async def test_pods_with_volumes_are_not_forked_and_say_why(machine: Machine, tmp_path: Path) -> None:

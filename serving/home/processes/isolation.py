@@ -156,8 +156,8 @@ def is_open(path: str) -> bool:
 def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: str = "/") -> list[str]:
     """Find installations and files named by a command, also by links, in PYTHONPATH, and in its scripts.
 
-    For a program in a folder "bin" it is the parent of that folder: /venv for /venv/bin/python. ``folder`` is where the command
-    runs.
+    For a program in a folder "bin" it is the parent of that folder: /venv for /venv/bin/python. A virtual environment brings the
+    installation of its Python. ``folder`` is where the command runs.
     """
     program = shutil.which(arguments[0], path=environment.get("PATH")) if arguments else None
     texts = [program or "", *arguments, environment.get("PYTHONPATH", "")]
@@ -170,8 +170,9 @@ def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: s
     texts, words = [*texts, *in_path], [*words, *filter(None, in_path)]
     texts += [script for word in dict.fromkeys(words) if (script := _script(os.path.join(folder, word)))]  # noqa: PTH118 - may be absolute
     found: dict[str, None] = {}
-    for named in (path for text in texts for path in _PATH.findall(text)):
-        for path in (Path(named), Path(os.path.realpath(named))):
+    named = [path for text in texts for path in _PATH.findall(text)]
+    for one in [*named, *filter(None, map(_python_below, named))]:
+        for path in (Path(one), Path(os.path.realpath(one))):
             if path.exists():
                 installation = path.parent.parent if path.parent.name == "bin" else path
                 # A home with a folder "bin" is no installation.
@@ -179,6 +180,16 @@ def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: s
                 found[str(path if closed and not _is_in(str(installation), closed) else installation)] = None
                 found |= dict.fromkeys(_editable_projects(installation))
     return [path for path in found if path not in _TOO_MUCH]
+
+
+def _python_below(program: str) -> str:
+    """The Python that has the standard library of a virtual environment, whose own may be a copy; "" for other programs."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in (Path(program).parent.parent / "pyvenv.cfg").read_text().splitlines():
+            key, _, value = line.partition("=")
+            if key.strip() == "home":
+                return f"{value.strip()}/python3"
+    return ""
 
 
 def _editable_projects(installation: Path) -> tuple[str, ...]:

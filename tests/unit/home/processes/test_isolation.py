@@ -146,6 +146,18 @@ def test_a_virtual_environment_brings_the_projects_that_it_imports_from_their_fo
     assert set(files_of((str(venv / "bin" / "python"),), {})) == {str(venv), str(project)}
 
 
+def test_a_virtual_environment_of_copies_brings_the_python_that_it_was_made_of(closed: Path) -> None:
+    venv, base = closed / "app", closed / "base"
+    (base / "bin").mkdir(parents=True)
+    (base / "bin" / "python3").write_text("")
+    (venv / "bin" / "serve").write_text(f"#!{venv}/bin/python\n")
+    (venv / "bin" / "python").write_text("")
+    (venv / "pyvenv.cfg").write_text(f"version = 3\nhome = {base}/bin\n")
+    assert set(files_of((str(venv / "bin" / "serve"),), {})) == {str(venv), str(base)}
+    (venv / "pyvenv.cfg").write_bytes(b"home = \xff\n")
+    assert files_of((str(venv / "bin" / "serve"),), {}) == [str(venv)]
+
+
 def test_scripts_that_a_command_names_are_read_for_files(closed: Path) -> None:
     interpreter = closed / "app" / "bin" / "python"
     interpreter.write_text("")

@@ -102,7 +102,7 @@ class DashboardActions:
         headers = {name.lower(): value for name, value in request.headers.items()}
         actor = current_actor()
         user = "" if actor is None else actor.user
-        refused = self._gate.judge(headers, now_s=now_s(), is_known=actor is not None)
+        refused = self._gate.judge(headers, now_s=now_s(), user=None if actor is None else actor.user)
         name = request.match_info["action"]
         if refused is not None:
             _log.warning("action.refused", extra={"action": name, "why": refused.why, "peer": request.remote or ""})

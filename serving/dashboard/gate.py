@@ -29,7 +29,7 @@ class Gate:
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
-        self._actions: deque[float] = deque(maxlen=_ACTIONS_MAX)
+        self._actions: dict[str | None, deque[float]] = {}
         self._wrong: deque[float] = deque(maxlen=_WRONG_MAX)
 
     @property
@@ -37,17 +37,20 @@ class Gate:
         """Whether a token is configured."""
         return bool(self._token)
 
-    def judge(self, headers: Mapping[str, str], *, now_s: float, is_known: bool = False) -> GateRefusal | None:
-        """None if the request may act, which counts as one action. Header names are lower case.
+    def judge(self, headers: Mapping[str, str], *, now_s: float, user: str | None = None) -> GateRefusal | None:
+        """None if the request may act, which counts as one action of its user. Header names are lower case.
 
-        A request whose user ``is_known`` needs no token.
+        A request of a known ``user`` needs no token; None is the holder of the token.
         """
-        refused = self._unfit(headers) or (None if is_known else self._unknown(headers, now_s))
-        if refused is None and _is_full(self._actions, now_s):
-            refused = GateRefusal(status=429, why=f"more than {_ACTIONS_MAX} actions in a minute; try again soon")
-        if refused is None:
-            self._actions.append(now_s)
-        return refused
+        refused = self._unfit(headers) or (self._unknown(headers, now_s) if user is None else None)
+        if refused is not None:
+            return refused
+        # Else a user who may only look could hold up the actions of all others.
+        actions = self._actions.setdefault(user, deque(maxlen=_ACTIONS_MAX))
+        if _is_full(actions, now_s):
+            return GateRefusal(status=429, why=f"more than {_ACTIONS_MAX} actions in a minute; try again soon")
+        actions.append(now_s)
+        return None
 
     def _unfit(self, headers: Mapping[str, str]) -> GateRefusal | None:
         if not self._token:

@@ -131,7 +131,7 @@ class LogPages:
         """Stream the logs of one service until the page goes away."""
         headers = {name.lower(): value for name, value in request.headers.items()}
         actor = current_actor()
-        refused = self._gate.judge(headers, now_s=now_s(), is_known=actor is not None)
+        refused = self._gate.judge(headers, now_s=now_s(), user=None if actor is None else actor.user)
         if refused is not None:
             _log.warning("logs.refused", extra={"why": refused.why, "peer": request.remote or ""})
             return _error(refused.status, refused.why)

@@ -16,13 +16,16 @@ from serving.aio.clock import wall_s
 from serving.aio.linefile import LineFile
 from serving.cli.main import main
 from serving.cluster.identity import system_namespace
-from serving.cluster.kinds import POD, SECRET
+from serving.cluster.kinds import POD, SECRET, Kind
+from serving.cluster.port import Subresource
 from serving.home.admission.admission import admit
+from serving.home.admission.namespacerules import NamespaceRules
 from serving.home.apiserver import guard
 from serving.home.apiserver.accesstokens import new_token
 from serving.home.apiserver.audit import AuditLog
 from serving.home.store.memory import MemoryCluster
 from serving.model.grants import Grant, Role
+from serving.model.objects import Object
 from serving.traffic.wrongtokens import COUNT_MAX
 from tests.eventually import until
 from tests.integration.api_server import TOKEN, Served, served
@@ -73,7 +76,15 @@ def audit_log(path: Path) -> Iterator[AuditLog]:
 
 @pytest.fixture
 async def users(tmp_path: Path) -> AsyncIterator[Users]:
-    cluster, path = MemoryCluster(admit=admit), tmp_path / "logs" / "audit.log"
+    rules: NamespaceRules | None = None
+
+    def ruled(kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None) -> Object:
+        assert rules is not None
+        return rules.admit(kind, new, old, subresource=subresource)
+
+    cluster, path = MemoryCluster(admit=admit, rules=ruled), tmp_path / "logs" / "audit.log"
+    rules = NamespaceRules(cluster.table)
+    rules.enforce()
     path.parent.mkdir()
     with audit_log(path) as audit:
         async with served(cluster, tmp_path, logs=Lines(), audit=audit, has_tls=False) as api:
@@ -143,6 +154,19 @@ async def test_no_user_makes_a_token(users: Users) -> None:
     elsewhere = {**secret, "metadata": {**secret["metadata"], "namespace": "default"}}
     assert (await users.call(TOKEN, "POST", SECRETS, elsewhere))[0] == 201
     assert (await users.call("own.x", "GET", PODS))[0] == 401
+
+
+async def test_users_of_a_namespace_map_no_host_without_a_claim(users: Users) -> None:
+    mappings = "/apis/serving.knative.dev/v1beta1/namespaces/default/domainmappings"
+    body = {
+        "metadata": {"name": "packages.example"},
+        "spec": {"ref": {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "s"}},
+    }
+    for role in ("deploy", "admin"):
+        status, reply = await users.call(await users.token(role), "POST", mappings, body)
+        assert status == 403
+        assert f'User "{role}" cannot claim hosts; expected a ClusterDomainClaim' in reply["message"]
+    assert (await users.call(TOKEN, "POST", mappings, body))[0] == 201
 
 
 async def test_a_user_is_the_creator_of_what_it_writes(users: Users) -> None:

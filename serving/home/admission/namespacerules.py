@@ -1,4 +1,4 @@
-"""Admission by other objects of a namespace: ServiceAccounts, LimitRanges and ResourceQuotas.
+"""Admission by other objects: ServiceAccounts, LimitRanges and ResourceQuotas of a namespace, and claims of hosts.
 
 Input: an object that is to be created or replaced, after ``admission``, and the store. A pod gets its account, the account's
 ``imagePullSecrets`` and the defaults of LimitRanges; violations are rejected with a real server's messages. The rules do not
@@ -10,6 +10,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from serving.cluster.kinds import (
+    CLUSTER_DOMAIN_CLAIM,
+    DOMAIN_MAPPING,
     LIMIT_RANGE,
     NAMESPACE,
     PERSISTENT_VOLUME_CLAIM,
@@ -22,6 +24,7 @@ from serving.cluster.port import Selection, Subresource
 from serving.home.admission.quotas import Claim, claim_of, limit_breaches, quota_refusal, with_limit_defaults
 from serving.home.pods.claims import claim_problems
 from serving.home.schemas.records import Stored, decoded
+from serving.home.store.requester import acting_user, may_claim_hosts
 from serving.home.store.state import filter_of
 from serving.home.store.tables import KindTable
 from serving.model.errors import Forbidden, Invalid, InvalidValue, Problem
@@ -101,11 +104,21 @@ class NamespaceRules:
             breaches = limit_breaches(new, ranges) if ranges else []
             if breaches:
                 raise _forbidden(kind, new, breaches[0] if len(breaches) == 1 else f"[{', '.join(breaches)}]")
+        if kind == DOMAIN_MAPPING and not may_claim_hosts():
+            self._check_host(new, namespace)
         quotas = self._objects(RESOURCE_QUOTA, namespace)
         refusal = quota_refusal(kind, new, quotas, claims_of=claims_in(self._tables, namespace)) if quotas else ""
         if refusal:
             raise _forbidden(kind, new, refusal)
         return new
+
+    def _check_host(self, mapping: Object, namespace: str) -> None:
+        """Raise ``Forbidden`` for a host that its namespace has not claimed: the controller would claim it for the user."""
+        host = name_of(mapping)
+        found = self._tables(CLUSTER_DOMAIN_CLAIM).objects.get(("", host))
+        if found is None or nested(decoded(found.encoded), "spec", "namespace") != namespace:
+            what = f'User "{acting_user()}" cannot claim hosts; expected a ClusterDomainClaim "{host}" of namespace "{namespace}"'
+            raise _forbidden(DOMAIN_MAPPING, mapping, f"{what}, which an admin of all namespaces can create")
 
     def _with_account(self, pod: Object, namespace: str) -> Object:
         """The pod with its account's name, and with the account's pull secrets if it has none of its own."""

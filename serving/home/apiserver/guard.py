@@ -152,7 +152,8 @@ class ApiGuard:
                 return await handler(request)
             grant = self._authorized(request)
             manager = field_manager(request.query, request.headers.get("User-Agent", ""))
-            with acting_as(grant.user, manager=manager, runs_programs=grant.role is Role.ADMIN):
+            runs_programs = grant.role is Role.ADMIN
+            with acting_as(grant.user, manager=manager, runs_programs=runs_programs, claims_hosts=grant.is_full):
                 return await handler(request)
         except Unauthorized as error:
             _log.info("api.unauthorized", extra={"reason": error.reason, "path": request.path})

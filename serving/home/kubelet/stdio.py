@@ -218,7 +218,7 @@ class ContainerInput:
 
     def attach(self) -> WaitingDescriptor:
         """Open a client's write end; the client closes it. Raises ``OSError`` without a reader."""
-        return WaitingDescriptor(os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        return WaitingDescriptor(os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC))
 
     def detach(self) -> None:
         """Detach a client: ends an input with ``stdinOnce``."""

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -34,6 +34,7 @@ _FRAME = re.compile(r"\s+File \"|\s+at |\S.*\(.*\)$")
 _INSIDE = (" ", "\t", "")
 _PRIVATE_FOLDER = 0o700
 _SHARED_FOLDER, _OPEN_FOLDER = 0o755, 0o777
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REMOVALS_MAX, _REMOVAL_PAUSE_S = 5, 0.05
 _VOLUMES = ".volumes"
@@ -76,35 +77,60 @@ def mount(
     The files belong to ``user``, if it is not 0. ``claims`` are the folders of volumes that outlive the pod.
     """
     for name, target in claims.items():
-        make_folder(folder / _VOLUMES)
-        make_folder(root_folder(folder))
-        with contextlib.suppress(FileExistsError):
-            (folder / _VOLUMES / name).symlink_to(target)
+        with _entered(folder, (_VOLUMES,)) as volumes_folder, contextlib.suppress(FileExistsError):
+            os.symlink(target, name, dir_fd=volumes_folder)
     for name, files in volumes.items():
-        if name in claims:
-            continue
-        make_folder(folder / _VOLUMES / name)
-        # The pod's folder is closed to others; within it a container's own user reads, and writes where there are no files.
-        (folder / _VOLUMES / name).chmod(_SHARED_FOLDER if files else _OPEN_FOLDER)
+        if name not in claims:
+            _write_volume(folder, name, files, user=user)
+    if claims or volumes:
         make_folder(root_folder(folder))
-        for path, wanted in files.items():
-            _write(folder / _VOLUMES / name / path, wanted, user=user)
-        if files:
-            _remove_others(folder / _VOLUMES / name, files)
     for one in mounts:
-        place = _inside(folder, one["mountPath"])
-        target = _inside(folder / _VOLUMES / one["name"], one.get("subPath", ""))
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if not place.is_symlink() and not place.exists():
-            place.symlink_to(os.path.relpath(target, place.parent))
+        *above, place = _parts(one["mountPath"]) or ["."]
+        source = os.path.join(_VOLUMES, one["name"], *_parts(one.get("subPath", "")))  # noqa: PTH118 - the text of a link
+        try:
+            with _entered(folder, above, mode=_OPEN_FOLDER) as here, contextlib.suppress(FileExistsError):
+                os.symlink("../" * len(above) + source, place, dir_fd=here)
+        except NotADirectoryError:
+            # It is below another mount, in which a pod may have made a link that leads anywhere.
+            continue
 
 
-def _remove_others(volume: Path, files: Iterable[str]) -> None:
+@contextlib.contextmanager
+def _entered(folder: Path | int, parts: Iterable[str], *, mode: int = _SHARED_FOLDER) -> Iterator[int]:
+    """Open a folder below that of a pod, as a descriptor. Missing ones are made.
+
+    Raises ``NotADirectoryError`` for a link on the way: what writes here has rights that the pod has not.
+    """
+    held = os.dup(folder) if isinstance(folder, int) else os.open(folder, _FOLDER_FLAGS)
+    try:
+        for part in parts:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, mode, dir_fd=held)
+            above, held = held, os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=held)
+            os.close(above)
+        yield held
+    finally:
+        os.close(held)
+
+
+def _write_volume(folder: Path, name: str, files: Mapping[str, VolumeFile], *, user: int) -> None:
+    with _entered(folder, (_VOLUMES, *_parts(name))) as volume:
+        # The pod's folder is closed to others; within it a container's own user reads, and writes where there are no files.
+        os.fchmod(volume, _SHARED_FOLDER if files else _OPEN_FOLDER)
+        for path, wanted in files.items():
+            *above, last = _parts(path)
+            with _entered(volume, above) as here:
+                _write(here, last, wanted, user=user)
+        if files:
+            _remove_others(volume, {"/".join(_parts(path)) for path in files})
+
+
+def _remove_others(volume: int, kept: Collection[str]) -> None:
     """Remove files of removed keys."""
-    kept = {volume / path for path in files}
-    for path in volume.rglob("*"):
-        if not path.is_dir() and path not in kept:
-            path.unlink(missing_ok=True)
+    for above, _, names, here in os.fwalk(".", dir_fd=volume):
+        for name in names:
+            if f"{above}/{name}".removeprefix("./") not in kept:
+                os.unlink(name, dir_fd=here)
 
 
 def mount_points(
@@ -123,6 +149,7 @@ def mount_points(
     return tuple(
         MountPoint(
             source=str(claims.get(one["name"], folder / _VOLUMES / one["name"])),
+            home="" if one["name"] in claims else str(folder),
             below="/".join(_parts(one.get("subPath", ""))),
             target="/" + one["mountPath"].strip("/"),
             read_only=bool(one.get("readOnly")) or one["name"] not in writable,
@@ -142,22 +169,19 @@ def temporary_folder(folder: Path) -> Path:
     return folder / _TEMPORARY
 
 
-def _write(path: Path, wanted: VolumeFile, *, user: int) -> None:
+def _write(folder: int, name: str, wanted: VolumeFile, *, user: int) -> None:
     # The folder is closed to other users, whatever the mode of the file.
-    path.parent.mkdir(mode=_SHARED_FOLDER, parents=True, exist_ok=True)
-    made = path.with_name(path.name + ".new")
-    made.unlink(missing_ok=True)
-    with open(made, "wb", opener=lambda name, flags: os.open(name, flags, wanted.mode)) as file:
+    made = f"{name}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(made, dir_fd=folder)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with open(os.open(made, flags, wanted.mode, dir_fd=folder), "wb") as file:  # noqa: PTH123 - a descriptor
         # Without the umask.
         os.fchmod(file.fileno(), wanted.mode)
         if user:
             os.fchown(file.fileno(), user, user)
         file.write(wanted.content)
-    made.replace(path)
-
-
-def _inside(folder: Path, path: str) -> Path:
-    return folder.joinpath(*_parts(path))
+    os.replace(made, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _parts(path: str) -> list[str]:
@@ -202,11 +226,10 @@ def is_secret(volume: Object) -> bool:
 def keep_in_memory(folder: Path, volumes: Iterable[str]) -> None:
     """Mount a memory file system for these volumes of a pod, if this process may; otherwise they stay on disk."""
     for name in volumes:
-        volume = _inside(folder / _VOLUMES, name)
-        make_folder(volume)
-        if not volume.is_mount():
-            with contextlib.suppress(OSError):
-                mount_memory(str(volume), bytes_max=_SECRETS_BYTES_MAX)
+        with _entered(folder, (_VOLUMES, *_parts(name))) as volume:
+            if not (folder / _VOLUMES / name).is_mount():
+                with contextlib.suppress(OSError):
+                    mount_memory(f"/proc/self/fd/{volume}", bytes_max=_SECRETS_BYTES_MAX)
 
 
 def _unmount_memory(folder: Path) -> None:

@@ -36,13 +36,14 @@ _SUB_PATH_MODE = 0o777
 class MountPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A file or folder ``source`` that a container sees at ``target``, an absolute path.
 
-    ``below`` is a path in ``source``, which the pod may write: no link in it is followed. ``is_own``: it is made for the pod, and goes
-    with it.
+    ``below`` is a path in ``source``, which the pod may write: no link in it is followed, nor one on the way from ``home``, the
+    pod's folder, to a source in it. ``is_own``: it is made for the pod, and goes with it.
     """
 
     source: str
     target: str
     read_only: bool = False
+    home: str = ""
     below: str = ""
     is_own: bool = False
 
@@ -108,11 +109,12 @@ def opened(mount: MountPoint) -> Iterator[str]:
     """Open what a mount shows; its path for mount(2) as long as it is open. Missing folders on the way are made.
 
     Raises:
-        OSError: when it is missing, or a part of ``below`` is a link.
+        OSError: when it is missing, or a part in ``home`` or of ``below`` is a link.
     """
-    held = os.open(mount.source, os.O_PATH | os.O_CLOEXEC)
+    held = os.open(mount.home or mount.source, os.O_PATH | os.O_CLOEXEC)
+    inside = mount.source.removeprefix(mount.home) if mount.home else ""
     try:
-        for part in [one for one in mount.below.split("/") if one]:
+        for part in [one for one in f"{inside}/{mount.below}".split("/") if one]:
             above, held = held, _entered(held, part, mount)
             os.close(above)
         yield f"/proc/self/fd/{held}"
@@ -128,7 +130,8 @@ def _entered(folder: int, name: str, mount: MountPoint) -> int:
     found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     if stat.S_ISLNK(os.fstat(found).st_mode):
         os.close(found)
-        raise OSError(errno.ELOOP, f"subPath {mount.below}: {name} is a link", mount.target)
+        where = f"subPath {mount.below}" if mount.below else "volume"
+        raise OSError(errno.ELOOP, f"{where}: {name} is a link", mount.target)
     return found
 
 

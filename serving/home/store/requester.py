@@ -14,6 +14,7 @@ ADMIN_USER = "serving-admin"
 _user: contextvars.ContextVar[str] = contextvars.ContextVar("acting_user", default="")
 _manager: contextvars.ContextVar[str] = contextvars.ContextVar("acting_manager", default="")
 _may_run_programs: contextvars.ContextVar[bool] = contextvars.ContextVar("may_run_programs", default=True)
+_may_claim_hosts: contextvars.ContextVar[bool] = contextvars.ContextVar("may_claim_hosts", default=True)
 
 
 def acting_user() -> str:
@@ -31,14 +32,24 @@ def may_run_programs() -> bool:
     return _may_run_programs.get()
 
 
+def may_claim_hosts() -> bool:
+    """Whether the current user may claim hosts for a namespace; the system itself may."""
+    return _may_claim_hosts.get()
+
+
 @contextlib.contextmanager
-def acting_as(user: str, *, manager: str = "", runs_programs: bool = True) -> Iterator[None]:
-    """Attribute the writes of a block to a user and a field manager. ``runs_programs``: the user may run programs."""
+def acting_as(user: str, *, manager: str = "", runs_programs: bool = True, claims_hosts: bool = True) -> Iterator[None]:
+    """Attribute the writes of a block to a user and a field manager.
+
+    ``runs_programs``: the user may run programs; ``claims_hosts``: and claim hosts.
+    """
     user_token, manager_token = _user.set(user), _manager.set(manager)
     programs_token = _may_run_programs.set(runs_programs)
+    hosts_token = _may_claim_hosts.set(claims_hosts)
     try:
         yield
     finally:
         _user.reset(user_token)
         _manager.reset(manager_token)
         _may_run_programs.reset(programs_token)
+        _may_claim_hosts.reset(hosts_token)

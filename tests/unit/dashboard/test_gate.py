@@ -60,3 +60,11 @@ def test_actions_and_wrong_tokens_are_bounded_apart_from_each_other() -> None:
     # A minute after the first of them.
     assert status(gate, {"authorization": "Bearer x"}, at_s=60.0) == 401
     assert [status(gate, at_s=79.9), status(gate, at_s=80.0)] == [429, 200]
+
+
+def test_actions_are_bounded_for_each_user_alone() -> None:
+    gate = Gate(TOKEN)
+    refused = [gate.judge(JSON, now_s=0.0, user="mallory") for _ in range(31)]
+    assert [one is None for one in refused] == [True] * 30 + [False]
+    assert gate.judge(JSON, now_s=0.0, user="ann") is None
+    assert gate.judge(GIVEN, now_s=0.0) is None

@@ -4,12 +4,22 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import LIMIT_RANGE, POD, RESOURCE_QUOTA, SECRET, SERVICE_ACCOUNT, Kind
+from serving.cluster.kinds import (
+    CLUSTER_DOMAIN_CLAIM,
+    DOMAIN_MAPPING,
+    LIMIT_RANGE,
+    POD,
+    RESOURCE_QUOTA,
+    SECRET,
+    SERVICE_ACCOUNT,
+    Kind,
+)
 from serving.cluster.port import Subresource
 from serving.home.admission.namespacerules import NamespaceRules
 from serving.home.store.memory import MemoryCluster
+from serving.home.store.requester import acting_as
 from serving.model.errors import Forbidden, Invalid, NotFound
-from serving.model.objects import Object
+from serving.model.objects import Object, name_of
 
 NO_QUANTITY = '\'{}\' is not a quantity such as "500m", "2" or "1Gi"'
 NEGATIVE = 'Invalid value: "-1": must be greater than or equal to 0'
@@ -159,3 +169,23 @@ async def test_a_bad_bound_is_refused_with_its_place(kind: Kind, spec: Object, s
     await cluster.create(kind, {"metadata": {"name": "x"}, "spec": {}})
     with pytest.raises(Invalid):
         await cluster.patch(kind, "default", "x", patch={"spec": spec})
+
+
+async def test_a_user_of_a_namespace_maps_hosts_that_it_has_a_claim_of_and_no_others() -> None:
+    cluster = Ruled()
+    mapping = {"metadata": {"name": "packages.example"}, "spec": {"ref": {"kind": "Service", "name": "s"}}}
+    for owner in (None, "other"):
+        if owner is not None:
+            await cluster.create(
+                CLUSTER_DOMAIN_CLAIM, {"metadata": {"name": "packages.example"}, "spec": {"namespace": owner}}
+            )
+        with (
+            acting_as("dee", claims_hosts=False),
+            pytest.raises(Forbidden, match=r'"dee" cannot claim hosts; expected'),
+        ):
+            await cluster.create(DOMAIN_MAPPING, mapping)
+    await cluster.patch(CLUSTER_DOMAIN_CLAIM, "", "packages.example", patch={"spec": {"namespace": "default"}})
+    with acting_as("dee", claims_hosts=False):
+        made = await cluster.create(DOMAIN_MAPPING, mapping)
+        await cluster.patch(DOMAIN_MAPPING, "default", name_of(made), patch={"spec": {"ref": {"name": "t"}}})
+    await cluster.create(DOMAIN_MAPPING, {**mapping, "metadata": {"name": "other.example"}})

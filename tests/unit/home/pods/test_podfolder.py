@@ -47,10 +47,59 @@ def test_nothing_is_mounted_outside_of_the_folder(tmp_path: Path, path: str) -> 
         mount(tmp_path, {"v": {}}, [{"name": "v", "mountPath": path}])
 
 
+def test_a_volume_in_place_of_the_root_is_no_link(tmp_path: Path) -> None:
+    mount(tmp_path, {"v": {}}, [{"name": "v", "mountPath": "/"}])
+    assert [path.name for path in tmp_path.iterdir() if path.is_symlink()] == []
+
+
 def test_mounted_again_it_has_the_new_content(tmp_path: Path) -> None:
     for content in (b"1", b"2"):
         mount(tmp_path, {"v": {"a": VolumeFile(content=content, mode=0o400)}}, [{"name": "v", "mountPath": "/m"}])
     assert (tmp_path / "m/a").read_bytes() == b"2"
+
+
+def test_no_link_of_a_pod_in_a_volume_leads_a_mount_outside(tmp_path: Path) -> None:
+    pod, claim, outside = (tmp_path / name for name in ("pod", "claim", "outside"))
+    for folder in (pod, claim, outside):
+        folder.mkdir()
+    # Left by the pod before, in a claim or in its own emptyDir.
+    (claim / "out").symlink_to(outside)
+    mounts = [{"name": "c", "mountPath": "/data"}, {"name": "v", "mountPath": "/data/out/deep/planted"}]
+    mounts += [{"name": "e", "mountPath": "/own"}, {"name": "v", "mountPath": "/own/out/deep/planted"}]
+    volumes = {"v": {"a": VolumeFile(content=b"x")}, "c": {}, "e": {}}
+    for _ in range(2):
+        mount(pod, volumes, mounts, claims={"c": claim})
+        if not (pod / "own/out").is_symlink():
+            (pod / ".volumes/e/out").symlink_to(outside)
+    assert list(outside.iterdir()) == []
+    assert (pod / ".volumes/v/a").read_bytes() == b"x"
+
+
+def test_a_volume_that_a_pod_has_exchanged_for_a_link_is_not_written(tmp_path: Path) -> None:
+    pod, outside = tmp_path / "pod", tmp_path / "outside"
+    for folder in (pod, outside):
+        folder.mkdir()
+    (outside / "kept").write_text("kept")
+    mount(pod, {"v": {"a": VolumeFile(content=b"1")}}, [])
+    # Without root the pod is the user that owns its folder.
+    (pod / ".volumes/v").rename(pod / "before")
+    (pod / ".volumes/v").symlink_to(outside)
+    with pytest.raises(NotADirectoryError):
+        mount(pod, {"v": {"a": VolumeFile(content=b"2")}}, [])
+    assert [path.name for path in outside.iterdir()] == ["kept"]
+
+
+def test_a_link_in_the_way_of_a_file_is_replaced(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("kept")
+    for content in (b"1", b"2"):
+        mount(tmp_path, {"v": {"a": VolumeFile(content=content)}}, [])
+        for name in ("a", "a.new"):
+            (tmp_path / ".volumes/v" / name).unlink(missing_ok=True)
+            (tmp_path / ".volumes/v" / name).symlink_to(outside)
+    mount(tmp_path, {"v": {"a": VolumeFile(content=b"3")}}, [])
+    assert outside.read_text() == "kept"
+    assert [(path.name, path.read_bytes()) for path in (tmp_path / ".volumes/v").iterdir()] == [("a", b"3")]
 
 
 def test_a_folder_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
@@ -137,6 +186,7 @@ def test_an_error_of_the_disk_has_a_path_and_a_full_disk_a_way_out(tmp_path: Pat
 
 def test_folders_that_no_pod_owns_are_removed(tmp_path: Path) -> None:
     for name in ("kept", "gone"):
+        make_folder(tmp_path / name)
         mount(tmp_path / name, {"v": {"a": VolumeFile(content=b"secret")}}, [])
     assert sweep_folders(tmp_path, ["kept"]) == ["gone"]
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
@@ -170,6 +220,7 @@ def test_secrets_and_tokens_are_secret(volume: dict[str, object], *, expected: b
 @pytest.mark.skipif(os.geteuid() != 0, reason="root only")
 def test_secrets_are_in_memory_and_go_with_the_pod(tmp_path: Path) -> None:
     pod = tmp_path / "pod"
+    make_folder(pod)
     for _ in range(2):
         keep_in_memory(pod, ["v"])
     mount(pod, {"v": {"a": VolumeFile(content=b"x")}}, [{"name": "v", "mountPath": "/m"}])

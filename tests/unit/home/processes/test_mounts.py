@@ -112,6 +112,18 @@ def test_a_part_of_a_volume_is_made_and_a_link_on_the_way_is_refused(tmp_path: P
             pass
 
 
+def test_a_volume_that_a_pod_has_exchanged_for_a_link_is_refused(tmp_path: Path) -> None:
+    volume = tmp_path / ".volumes" / "v"
+    volume.mkdir(parents=True)
+    mount = MountPoint(source=str(volume), home=str(tmp_path), target="/part-mount")
+    with opened(mount) as source:
+        assert Path(source).samefile(volume)
+    (tmp_path / ".volumes").rename(tmp_path / "before")
+    (tmp_path / ".volumes").symlink_to("/etc")
+    with pytest.raises(OSError, match=r"volume: \.volumes is a link"), opened(mount):
+        pass
+
+
 def test_a_file_is_shown_over_one_that_exists_and_to_this_process_only(tmp_path: Path) -> None:
     mine = tmp_path / "hosts"
     mine.write_text("127.0.0.1 shown-over\n")

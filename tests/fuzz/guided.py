@@ -11,15 +11,27 @@ import argparse
 import hashlib
 import importlib
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 KEPT = Path("build/fuzz")
-LENGTH_MAX = 4096
+# An input is at most twice as long as the longest seed, or this: a longer seed would be cut, and be no valid file.
+LENGTH_MIN_MAX = 4096
+# libFuzzer takes no longer ones.
+WORD_MAX = 64
 # Of one input, in seconds: each takes some milliseconds.
 INPUT_MAX_S = 20
 _FAILURE = "failure-"
+
+
+def words_of(seeds: Sequence[bytes], tokens: Iterable[bytes]) -> str:
+    """A dictionary for libFuzzer: tokens that mean something, and the words of the seeds."""
+    found = {word for seed in seeds for word in re.findall(rb"[\w$./:-]{3,%d}" % WORD_MAX, seed)}
+    found |= {token for token in tokens if 0 < len(token) <= WORD_MAX}
+    return "".join('"' + "".join(f"\\x{byte:02x}" for byte in word) + '"\n' for word in sorted(found))
 
 
 def fuzz(name: str, *, seconds: int, seed: int) -> None:
@@ -27,11 +39,22 @@ def fuzz(name: str, *, seconds: int, seed: int) -> None:
     atheris = importlib.import_module("atheris")
     with atheris.instrument_imports(include=["serving"]):
         targets = importlib.import_module("tests.fuzz.targets")
+    tokens = importlib.import_module("tests.fuzz.run").TOKENS
     folder = KEPT / name
     folder.mkdir(parents=True, exist_ok=True)
-    for data in targets.inputs_of(name):
+    inputs = targets.inputs_of(name)
+    for data in inputs:
         (folder / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
-    options = [f"-max_total_time={seconds}", f"-seed={seed}", f"-max_len={LENGTH_MAX}", f"-timeout={INPUT_MAX_S}"]
+    words = KEPT / f"{name}.dict"
+    words.write_text(words_of(inputs, tokens))
+    length = max(LENGTH_MIN_MAX, *(2 * len(data) for data in inputs))
+    options = [
+        f"-max_total_time={seconds}",
+        f"-seed={seed}",
+        f"-max_len={length}",
+        f"-timeout={INPUT_MAX_S}",
+        f"-dict={words}",
+    ]
     atheris.Setup(
         [sys.argv[0], str(folder), f"-artifact_prefix={folder}/{_FAILURE}", "-print_final_stats=1", *options],
         targets.TARGETS[name].run,

@@ -72,7 +72,6 @@ class WorkQueue(Generic[Key]):
         self._is_quiet.set()
         self._next_start_s = 0.0
         self._limit: Callable[[], int] = lambda: 1
-        self._freed = asyncio.Event()
 
     def __repr__(self) -> str:
         return (
@@ -91,11 +90,7 @@ class WorkQueue(Generic[Key]):
             return
         self._ready[key] = None
         self._is_quiet.clear()
-        while self._idle:
-            worker = self._idle.popleft()
-            if not worker.done():
-                worker.set_result(None)
-                return
+        self._wake_worker()
 
     def add_after(self, key: Key, delay_s: float) -> None:
         """Make a key ready after a delay; the earliest of several delays counts."""
@@ -163,21 +158,28 @@ class WorkQueue(Generic[Key]):
 
     async def _next(self) -> Key:
         while True:
-            if not self._ready:
-                worker = asyncio.get_running_loop().create_future()
-                self._idle.append(worker)
-                await worker
-                continue
-            await self._pace()
-            if not self._ready:
-                continue
-            if len(self._active) >= max(1, self._limit()):
-                self._freed.clear()
-                await self._freed.wait()
-                continue
-            key, _ = self._ready.popitem(last=False)
-            self._active.add(key)
-            return key
+            if self._has_work():
+                await self._pace()
+            if self._has_work():
+                key, _ = self._ready.popitem(last=False)
+                self._active.add(key)
+                # The limit may have grown since the keys were added.
+                self._wake_worker()
+                return key
+            worker = asyncio.get_running_loop().create_future()
+            self._idle.append(worker)
+            await worker
+
+    def _has_work(self) -> bool:
+        return bool(self._ready) and len(self._active) < max(1, self._limit())
+
+    def _wake_worker(self) -> None:
+        """Wake one idle worker if it may work."""
+        while self._idle and self._has_work():
+            worker = self._idle.popleft()
+            if not worker.done():
+                worker.set_result(None)
+                return
 
     async def _pace(self) -> None:
         """Wait for a start slot: slots are 1/rate apart, and a burst of them may accumulate."""
@@ -191,10 +193,11 @@ class WorkQueue(Generic[Key]):
 
     def _done(self, key: Key) -> None:
         self._active.discard(key)
-        self._freed.set()
         if key in self._again:
             self._again.discard(key)
             self.add(key)
+        else:
+            self._wake_worker()
 
     def _retry(self, key: Key, error: Exception) -> None:
         count = self._failures[key] = self._failures.get(key, 0) + 1

@@ -48,9 +48,8 @@ _YAML_DEPTH_MAX = 200
 _NUMBER_LENGTH_MAX = 100
 _WARNINGS_MAX = 50
 _TOO_MANY = "a body has at most %d values, members and elements together"
-# Both look at each byte once: the first begins nowhere within a number, the second takes back nothing of a text without an end.
-_LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{%d}" % (_NUMBER_LENGTH_MAX + 1))
-_JSON_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_LONG_NUMBER = b"0" * (_NUMBER_LENGTH_MAX + 1)
+_DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _JSON_LIST = re.compile(rb"\s*\[")
 _NUMBER = re.compile(r"[-+.0-9][-+.:_0-9a-fA-FxXoO]*\Z")
 _INDEX = re.compile(r"(\d+|-)\Z")
@@ -110,16 +109,26 @@ def _from_json(data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
     if data.count(b'"') - data.count(b'\\"') > 4 * values_max:
         raise Fault(413, _TOO_MANY % values_max)
     # Texts may have any number of brackets, commas and digits.
-    if _separators_in(data) > values_max or _LONG_NUMBER.search(data):
-        bare = _JSON_TEXT.sub(b"", data)
+    if _separators_in(data) > values_max or _has_long_number(data):
+        bare = _without_texts(data)
         if _separators_in(bare) > values_max:
             raise Fault(413, _TOO_MANY % values_max)
-        if _LONG_NUMBER.search(bare):
+        if _has_long_number(bare):
             raise Fault(400, f"the object provided is unrecognized: a number has at most {_NUMBER_LENGTH_MAX} digits")
     body = msgspec.json.decode(data)
     if isinstance(body, dict | list) and not is_within(body, values_max):
         raise Fault(413, _TOO_MANY % values_max)
     return body
+
+
+# Each of these holds the interpreter, for a tenth of the time of a regular expression.
+def _has_long_number(data: bytes) -> bool:
+    return _LONG_NUMBER in data.translate(_DIGITS_AS_ZEROS)
+
+
+def _without_texts(data: bytes) -> bytes:
+    """A body in JSON without its texts; of one that is no JSON at least what a parser reads before it refuses it."""
+    return b"".join(data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
 
 
 def _separators_in(data: bytes) -> int:

@@ -102,6 +102,15 @@ def test_a_text_may_have_any_number_of_brackets_and_digits() -> None:
     assert decode_body(msgspec.json.encode(sent), "application/json") == sent
 
 
+@pytest.mark.parametrize("text", ["\\", '"', '\\"', "\\\\", 'a\\\\"[1,', "\n", "\u4e2d", ""])
+def test_a_text_ends_where_a_parser_says(text: str) -> None:
+    inside = text + "[," * 40_000 + "9" * 200
+    for sent in ({text: inside, "b": [text, {inside: 1}]}, [inside, text, inside]):
+        assert decode_body(msgspec.json.encode(sent), "application/json") == sent
+        with pytest.raises(Fault, match="values"):
+            decode_body(msgspec.json.encode([sent, [1] * 60_001]), "application/json")
+
+
 def test_warnings_are_fewer_than_headers_that_a_client_takes() -> None:
     response = json_response({}, warnings=map(str, range(1000)))
     assert len(response.headers.getall("Warning")) == 50

@@ -12,10 +12,16 @@ import hashlib
 import importlib
 import os
 import re
-import subprocess
 import sys
+import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NoReturn
+
+atheris = importlib.import_module("atheris")
+with atheris.instrument_imports(include=["serving"]):
+    targets = importlib.import_module("tests.fuzz.targets")
+    TOKENS = importlib.import_module("tests.fuzz.run").TOKENS
 
 KEPT = Path("build/fuzz")
 # An input is at most twice as long as the longest seed, or this: a longer seed would be cut, and be no valid file.
@@ -34,32 +40,38 @@ def words_of(seeds: Sequence[bytes], tokens: Iterable[bytes]) -> str:
     return "".join('"' + "".join(f"\\x{byte:02x}" for byte in word) + '"\n' for word in sorted(found))
 
 
-def fuzz(name: str, *, seconds: int, seed: int) -> None:
+def fuzz(name: str, *, seconds: int, seed: int) -> NoReturn:
     """Fuzz one target in this process, which ends with it."""
-    atheris = importlib.import_module("atheris")
-    with atheris.instrument_imports(include=["serving"]):
-        targets = importlib.import_module("tests.fuzz.targets")
-    tokens = importlib.import_module("tests.fuzz.run").TOKENS
     folder = KEPT / name
     folder.mkdir(parents=True, exist_ok=True)
     inputs = targets.inputs_of(name)
     for data in inputs:
         (folder / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
     words = KEPT / f"{name}.dict"
-    words.write_text(words_of(inputs, tokens))
+    words.write_text(words_of(inputs, TOKENS))
     length = max(LENGTH_MIN_MAX, *(2 * len(data) for data in inputs))
-    options = [
-        f"-max_total_time={seconds}",
-        f"-seed={seed}",
-        f"-max_len={length}",
-        f"-timeout={INPUT_MAX_S}",
-        f"-dict={words}",
-    ]
-    atheris.Setup(
-        [sys.argv[0], str(folder), f"-artifact_prefix={folder}/{_FAILURE}", "-print_final_stats=1", *options],
-        targets.TARGETS[name].run,
-    )
+    options = [f"-max_total_time={seconds}", f"-seed={seed}", f"-timeout={INPUT_MAX_S}", f"-dict={words}"]
+    # Changes at any place from the start: libFuzzer begins with few bytes, of which no file and no session consists.
+    options += [f"-max_len={length}", "-len_control=0", f"-artifact_prefix={folder}/{_FAILURE}"]
+    atheris.Setup([sys.argv[0], str(folder), *options], targets.TARGETS[name].run)
     atheris.Fuzz()
+    os._exit(0)
+
+
+def fuzz_in_child(name: str, log: Path, *, seconds: int, seed: int) -> int:
+    """Fuzz one target in a fork, as importing and instrumenting takes ten seconds; return its exit code."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with log.open("wb") as file:
+                os.dup2(file.fileno(), sys.stderr.fileno())
+                os.dup2(file.fileno(), sys.stdout.fileno())
+            fuzz(name, seconds=seconds, seed=seed)
+        finally:
+            traceback.print_exc()
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def keep_failures(name: str, corpus: Path) -> int:
@@ -81,25 +93,20 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", metavar="TARGET")
     parser.add_argument("--seconds", type=float, default=600.0, help="time for all targets")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
-    parser.add_argument("--here", action="store_true", help="fuzz one target in this process")
     given = parser.parse_args()
-    if given.here:
-        fuzz(given.targets[0], seconds=round(given.seconds), seed=given.seed)
-    # Imported late: a process that fuzzes instruments what it imports.
-    known = importlib.import_module("tests.fuzz.targets")
-    names = given.targets or list(known.TARGETS)
+    names = given.targets or list(targets.TARGETS)
     failed = 0
+    KEPT.mkdir(parents=True, exist_ok=True)
     for name in names:
-        options = ["--here", "--seconds", str(max(1, round(given.seconds / len(names)))), "--seed", str(given.seed)]
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.fuzz.guided", name, *options], check=False, stderr=subprocess.PIPE, text=True
-        )
-        failures = keep_failures(name, known.CORPUS)
-        failed += failures or done.returncode != 0
-        last = [line for line in done.stderr.splitlines() if " cov: " in line][-1:]
+        log = KEPT / f"{name}.log"
+        code = fuzz_in_child(name, log, seconds=max(1, round(given.seconds / len(names))), seed=given.seed)
+        failures = keep_failures(name, targets.CORPUS)
+        failed += failures or code != 0
+        lines = log.read_text(errors="replace").splitlines()
+        last = [line for line in lines if " cov: " in line][-1:]
         sys.stdout.write(f"{name:<20} {failures} failures  {' '.join(last)}\n")
-        if done.returncode:
-            sys.stdout.write(done.stderr[-3000:])
+        if code:
+            sys.stdout.write("\n".join(lines[-40:]))
     return 1 if failed else 0
 
 

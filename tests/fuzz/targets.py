@@ -5,6 +5,7 @@ A target returns, or raises one of the errors that its callers handle; anything 
 """
 
 import asyncio
+import base64
 import contextlib
 import functools
 import gzip
@@ -17,14 +18,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import jwt
 import msgspec
 from click.testing import CliRunner
 from multidict import MultiDict
 
 from bench.fuzz_http2 import draw_session, run_session
-from serving.activator.io.jwtcheck import BadToken, verify
-from serving.activator.io.jwtkeys import SigningKey
 from serving.activator.slots.messages import Ask, Frames, PeerHello, encode
 from serving.cli.services.convert import convert
 from serving.cli.services.manifests import read_manifests
@@ -36,7 +34,7 @@ from serving.dashboard.marks import Mark
 from serving.home.admission.admission import admit
 from serving.home.apiserver.content import decode_body, duplicate_fields
 from serving.home.apiserver.portforward import SpdyCodec, SpdyError
-from serving.home.apiserver.requests import Fault, target_of
+from serving.home.apiserver.requests import Fault, RequestTarget, target_of
 from serving.home.apiserver.writing import Sent, create, patch
 from serving.home.backup import FORMAT, BackupManifest, BadBackup, restore_backup, write_backup
 from serving.home.images.archive import open_archive
@@ -46,9 +44,7 @@ from serving.home.store.journal import Journal, JournalEntry
 from serving.home.store.memory import MemoryCluster
 from serving.home.store.repair import read_damaged
 from serving.model import knative
-from serving.model.accessrules import JwtRule
 from serving.model.errors import ClusterError, InvalidValue, JournalDamaged, NewerFormat, SettingsError
-from serving.model.identities import CallerIdentity
 from serving.model.objects import Object
 from serving.model.rollout import tag_splits
 from serving.model.rolloutcheck import read_broken
@@ -67,18 +63,25 @@ from serving.settings.annotations import known_annotations, read_rollout_check_o
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.wire.frames import (
     ActivatorStats,
+    AnnouncedPod,
     PodStat,
+    RelayedStat,
+    RelayedStats,
     RevisionStat,
     decode_activator_stats,
+    decode_announced_pod,
     decode_pod_stat,
     decode_relayed_stats,
     encode_activator_stats,
+    encode_announced_pod,
     encode_pod_stat,
+    encode_relayed_stats,
 )
-from serving.wire.tokens import caller_token, read_caller_token
+from tests.fuzz import structured
 from tests.integration.image_stage import folder_of, oci_archive, tar_of
 from tests.property.test_clienthello import real
 from tests.property.test_http_splits import DATE
+from tests.unit.home.apiserver.test_protobuf import CASES
 from tests.unit.proxy.wires import Bench, messages
 from tests.unit.scaling.scaler.test_replay import a_day
 
@@ -149,10 +152,6 @@ _SCALARS = (
     b"a: [!!int 1_0, !!float .5, !!bool on, !!timestamp 2001-12-14, !!binary YQ==, 0o14, 12:30:45, 0b1, 2001-12-14]\n"
 )
 _SESSION = draw_session(1, frames=12)
-_SECRET = b"a secret of thirty-two bytes and more"
-_CALLER = caller_token(_SECRET, CallerIdentity(namespace="n", account="a", service="s"), until_s=1e9)
-_RULE = JwtRule(issuer="i", audiences=("x",), claims=("sub",))
-_CLAIMS = {"iss": "i", "aud": "x", "sub": "ann", "exp": 1e9}
 _RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-A: b\r\n\r\nok"
 _EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
 _CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: A\r\n\r\n2;x\r\nok\r\n0\r\nA: b\r\n\r\n"
@@ -232,33 +231,14 @@ def _gauges(data: bytes) -> None:
         assert all(math.isfinite(value) for value in found.values())
 
 
-def _jwt(data: bytes) -> None:
-    """A token of a client: no change of a valid one proves anything else."""
-    try:
-        found = verify(
-            data.decode("latin-1"), _RULE, {"k": SigningKey(key=_SECRET, algorithms=frozenset({"HS256"}))}, at_s=0.0
-        )
-    except BadToken:
-        return
-    assert [one.value for one in found.lines] == [b"ann"]
-
-
-def _caller(data: bytes) -> None:
-    """A token of a calling pod: no change of a valid one names another."""
-    try:
-        assert read_caller_token(_SECRET, data.decode("latin-1"), now_s=0.0) == read_caller_token(
-            _SECRET, _CALLER, now_s=0.0
-        )
-    except InvalidValue:
-        return
-
-
 def _stats(data: bytes) -> None:
-    for decode in (decode_pod_stat, decode_activator_stats, decode_relayed_stats):
+    """A frame: what is taken has bounds, and is the same once it was written again."""
+    for decode in (decode_pod_stat, decode_activator_stats, decode_relayed_stats, decode_announced_pod):
         try:
-            decode(data)
+            found = decode(data)
         except (InvalidValue, NewerFormat):
             continue
+        assert decode(msgspec.msgpack.encode(found)) == found
 
 
 def _slots(data: bytes) -> None:
@@ -302,24 +282,25 @@ def _written(path: str, content_type: str, data: bytes) -> None:
     asyncio.run(write())
 
 
+@functools.cache
+def _patched_store() -> tuple[asyncio.Runner, MemoryCluster, list[RequestTarget]]:
+    """A store with a ConfigMap, a pod and a service, and their paths."""
+    runner, cluster, targets = asyncio.Runner(), MemoryCluster(admit=_ADMIT), []
+    for kind, body in ((CONFIG_MAP, _MAP), (POD, _POD), (SERVING_SERVICE, _SERVICE)):
+        made: Object = {**body, "metadata": {**body["metadata"], "namespace": "default"}}  # type: ignore[dict-item]
+        runner.run(cluster.create(kind, made))
+        group = f"apis/{kind.group}/{kind.version}" if kind.group else "api/v1"
+        targets.append(target_of(f"/{group}/namespaces/default/{kind.plural}/{made['metadata']['name']}"))
+    return runner, cluster, targets
+
+
 def _patched(content_type: str, data: bytes) -> None:
-    """A patch of a ConfigMap, a pod and a service."""
-
-    async def write() -> None:
-        cluster = MemoryCluster(admit=_ADMIT)
-        for kind, body in ((CONFIG_MAP, _MAP), (POD, _POD), (SERVING_SERVICE, _SERVICE)):
-            made: Object = {**body, "metadata": {**body["metadata"], "namespace": "default"}}  # type: ignore[dict-item]
-            await cluster.create(kind, made)
-            group = f"apis/{kind.group}/{kind.version}" if kind.group else "api/v1"
-            target = target_of(f"/{group}/namespaces/default/{kind.plural}/{made['metadata']['name']}")
-            query = MultiDict({"fieldManager": "fuzz"} if "apply" in content_type else {})
-            try:
-                await patch(cluster, target, Sent(query, content_type, data))
-            except (Fault, ClusterError):
-                continue
-        await cluster.close()
-
-    asyncio.run(write())
+    """A dry run of a patch of a ConfigMap, a pod and a service: a store for each input takes ten times as long."""
+    runner, cluster, targets = _patched_store()
+    query = MultiDict({"dryRun": "All", **({"fieldManager": "fuzz"} if "apply" in content_type else {})})
+    for target in targets:
+        with contextlib.suppress(Fault, ClusterError):
+            runner.run(patch(cluster, target, Sent(query, content_type, data)))
 
 
 def _names(folder: str | Path) -> list[str]:
@@ -463,7 +444,14 @@ def _seed_journal() -> bytes:
 def _seed_stats() -> tuple[bytes, ...]:
     pod = PodStat(at_s=1.0, concurrency=1.5, request_count=3, gauges={"waiting": 2.0}, pod="p")
     revision = RevisionStat(namespace="n", revision="r", concurrency=1.0, request_count=1)
-    return encode_pod_stat(pod), encode_activator_stats(ActivatorStats(stats=[revision]))
+    announced = AnnouncedPod(namespace="n", revision="r", pod="p", address="1.2.3.4:5")
+    relayed = RelayedStat(namespace="n", revision="r", concurrency=1.0, pod="p", is_activator=True)
+    return (
+        encode_pod_stat(pod),
+        encode_activator_stats(ActivatorStats(stats=[revision])),
+        encode_relayed_stats(RelayedStats(stats=[relayed], announced=[announced])),
+        encode_announced_pod(announced),
+    )
 
 
 def _seed_archive() -> bytes:
@@ -538,8 +526,6 @@ TARGETS: dict[str, Target] = {
     "http2-client": Target(functools.partial(_http2, is_client=True), (_SESSION[0], draw_session(2, frames=40)[0])),
     "http2-app": Target(functools.partial(_http2, is_client=False), (_SESSION[1], draw_session(2, frames=40)[1])),
     "app-gauges": Target(_gauges, (_METRICS, b"TEXT a=1, b.c=2", b'JSON {"a": 1, "named_metrics": {"b": 2}}')),
-    "jwt": Target(_jwt, (jwt.encode(_CLAIMS, _SECRET, headers={"kid": "k"}).encode(),)),
-    "caller-token": Target(_caller, (_CALLER.encode(),)),
     "stat-frames": Target(_stats, _seed_stats()),
     "slot-messages": Target(
         _slots, (encode(PeerHello(index=1)) + encode(Ask(key=("ns", "r"), waiting_count=2, waited_s=0.5)),)
@@ -548,7 +534,8 @@ TARGETS: dict[str, Target] = {
     "body-json": Target(functools.partial(_body, "application/json"), (_JSON(_SERVICE).encode(), _MERGE)),
     "body-yaml": Target(functools.partial(_body, "application/yaml"), (_YAML, _SCALARS)),
     "body-protobuf": Target(
-        functools.partial(_body, "application/vnd.kubernetes.protobuf"), (b"k8s\0\n\r\n\2v1\x12\7PodList",)
+        functools.partial(_body, "application/vnd.kubernetes.protobuf"),
+        (b"k8s\0\n\r\n\2v1\x12\7PodList", *(base64.b64decode(json.loads(line)["protobuf"]) for line in CASES)),
     ),
     "manifest-service": Target(
         functools.partial(_written, "/apis/serving.knative.dev/v1/namespaces/default/services", "application/json"),
@@ -565,7 +552,19 @@ TARGETS: dict[str, Target] = {
     "patch-strategic": Target(
         functools.partial(_patched, "application/strategic-merge-patch+json"), (_MERGE, _DIRECTIVES)
     ),
-    "patch-apply": Target(functools.partial(_patched, "application/apply-patch+yaml"), (_JSON(_MAP).encode(),)),
+    "patch-apply": Target(
+        functools.partial(_patched, "application/apply-patch+yaml"),
+        tuple(
+            map(
+                msgspec.json.encode,
+                (
+                    {"apiVersion": "v1", "kind": "ConfigMap", **_MAP},
+                    {"apiVersion": "v1", "kind": "Pod", **_POD},
+                    _SERVICE,
+                ),
+            )
+        ),
+    ),
     "image-layer": Target(_layer, tuple(_seed_layers())),
     "image-archive": Target(_archive, (_seed_archive(),)),
     "journal": Target(_journal, (_seed_journal(),)),
@@ -575,4 +574,5 @@ TARGETS: dict[str, Target] = {
     "backup": Target(_backup, (_seed_backup(), gzip.decompress(_seed_backup()))),
     "manifest-file": Target(_manifest_file, (_YAML, _SCALARS, _JSON(_SERVICE).encode(), _YAML + b"---\n" + _YAML)),
     "compose-file": Target(_compose_file, (_COMPOSE, _SCALARS + _COMPOSE)),
+    **{name: Target(run, structured.SEEDS[name]) for name, run in structured.RUNS.items()},
 }

@@ -78,6 +78,10 @@ def merged_row(rows: Sequence[Row]) -> list[float | None]:
     return found
 
 
+ARCHIVE_ERRORS = (sqlite3.Error, TypeError, ValueError)
+"""What reading and writing an open file raises."""
+
+
 class ArchiveNewerError(Exception):
     """The file has the format of a newer version."""
 
@@ -301,5 +305,5 @@ class Archive:
 
 
 def is_damaged(error: Exception) -> bool:
-    """Whether a file is no database, or a broken one, whose error may quote text that is not UTF-8."""
-    return isinstance(error, UnicodeDecodeError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+    """Whether a file is no database, or a broken one: SQLite takes values of any type and texts that are not UTF-8."""
+    return isinstance(error, TypeError | ValueError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED

@@ -6,7 +6,6 @@ All work on the file runs in one thread. A damaged file, or one of a newer versi
 import asyncio
 import functools
 import logging
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from serving.dashboard.archive import (
+    ARCHIVE_ERRORS,
     POINTS_MAX,
     Archive,
     ArchiveNewerError,
@@ -131,7 +131,7 @@ class HistoryKeeper:
             return work(self._archive)
         except ArchiveNewerError as error:
             self._put_aside("newer", str(error))
-        except (sqlite3.Error, UnicodeDecodeError) as error:
+        except ARCHIVE_ERRORS as error:
             if is_damaged(error):
                 self._put_aside("damaged", str(error))
             else:

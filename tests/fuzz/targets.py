@@ -28,7 +28,7 @@ from serving.cli.services.convert import convert
 from serving.cli.services.manifests import read_manifests
 from serving.cluster.kinds import CONFIG_MAP, POD, SERVING_SERVICE
 from serving.controller.revisions.revision_status import failure_to_keep
-from serving.dashboard.archive import Archive, ArchiveNewerError, history_steps
+from serving.dashboard.archive import ARCHIVE_ERRORS, Archive, ArchiveNewerError, history_steps
 from serving.dashboard.board import COLUMNS
 from serving.dashboard.marks import Mark
 from serving.home.admission.admission import admit
@@ -381,9 +381,9 @@ def _history(data: bytes) -> None:
         path.write_bytes(data)
         try:
             archive = Archive(path, history_steps(1.0), bytes_max=2**20)
-        except (sqlite3.Error, OSError, ArchiveNewerError, UnicodeDecodeError):
+        except (*ARCHIVE_ERRORS, OSError, ArchiveNewerError):
             return
-        with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):
+        with contextlib.suppress(*ARCHIVE_ERRORS):
             archive.roll(200.0)
             msgspec.json.encode(archive.read("n/r", from_s=0.0, to_s=200.0, now_s=200.0))
         archive.close()

@@ -73,6 +73,19 @@ async def test_a_file_that_cannot_be_used_is_put_aside(
     assert [one.levelno for one in caplog.records if one.message == "history.put-aside"] == [logging.ERROR]
 
 
+async def test_a_file_with_a_value_of_another_type_is_put_aside(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    async with kept(path) as keeper:
+        keeper.note(NOW_S - 9, {KEY: row(1.0)}, ())
+        keeper.note(NOW_S - 4, {KEY: row(2.0)}, ())
+    with contextlib.closing(sqlite3.connect(path)) as made, made:
+        # As by a changed byte: SQLite takes any type in any column.
+        made.execute("UPDATE row_5 SET at_s = 'x' || at_s")
+    async with kept(path) as keeper:
+        assert await keeper.usage(from_s=NOW_S - 3600, to_s=NOW_S, now_s=NOW_S) is None
+    assert path.with_name("history.db.damaged").exists()
+
+
 async def test_a_file_that_is_damaged_between_two_runs_is_put_aside(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     async with kept(path) as keeper:

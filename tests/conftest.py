@@ -22,7 +22,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # How long anything takes says something of the machine only.
 _UNHURRIED = [HealthCheck.too_slow]
-settings.register_profile("usual", deadline=None, max_examples=60, derandomize=True, suppress_health_check=_UNHURRIED)
+settings.register_profile("usual", deadline=None, max_examples=40, derandomize=True, suppress_health_check=_UNHURRIED)
 settings.register_profile("thorough", deadline=None, max_examples=1000, suppress_health_check=_UNHURRIED)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 

@@ -1,5 +1,6 @@
 """Images for tests: OCI layouts and files of ``docker save``, built from folders, and one with busybox."""
 
+import functools
 import hashlib
 import io
 import json
@@ -21,6 +22,7 @@ exec httpd -f -p "${PORT:-8080}" -h /tmp
 """
 
 
+@functools.cache
 def needs_containers(runtime: str = "") -> pytest.MarkDecorator:
     """Skip a test with the reason where no container can run, by ``runtime`` if it is named; else as root."""
     engine = find_engine(runtime)

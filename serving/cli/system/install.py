@@ -288,8 +288,7 @@ def install(*, kubeconfig: Path | None, context: str | None, **asked: Any) -> No
     if asked["uninstall"]:
         objects = _wanted_objects(msgspec.structs.replace(wanted, components=tuple(component_names(tree_folder()))))
     elif not named:
-        (space,) = (one["metadata"]["name"] for one in objects if one["kind"] == "Namespace")
-        objects = _wanted_objects(msgspec.structs.replace(wanted, components=installed_components(api, space)))
+        objects = _with_installed(api, objects, wanted)
     installation = Installation(api, objects)
     installation.check()
     if asked["uninstall"]:
@@ -307,6 +306,12 @@ def _wanted_objects(wanted: InstallOptions) -> list[Object]:
         return objects_of(tree_folder(), wanted)
     except ServingError as error:
         fail_usage(f"--component: {error}")
+
+
+def _with_installed(api: ApiClient, objects: list[Object], wanted: InstallOptions) -> list[Object]:
+    (space,) = (one["metadata"]["name"] for one in objects if one["kind"] == "Namespace")
+    components = installed_components(api, space)
+    return _wanted_objects(msgspec.structs.replace(wanted, components=components)) if components else objects
 
 
 def _usual_kubeconfig() -> Path:

@@ -71,6 +71,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "packed copies of objects, checked rollouts": (100, 0),
     "requests that take freed connections": (120, 0),
     "derived objects that stay the same": (110, 1),
+    "sizes of volumes": (290, 1),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

@@ -24,6 +24,7 @@ from serving.cli.client.shortnames import UNRESOLVED
 from serving.home.containers.cgroups import places_by_controller
 from serving.home.containers.engine import RUNTIME_VARIABLE, find_engine
 from serving.home.pods.userranges import subordinate_range
+from serving.home.pods.volumequota import quota_gap
 from serving.home.processes import mounts
 from serving.home.processes.isolation import MODES, Isolation, missing_layers
 from serving.home.supervisor.binding import PORTS
@@ -107,6 +108,20 @@ def check_state(state: Path, holder: int | None) -> Iterator[Finding]:
         yield Finding(name="disk", state="fail" if is_full else "warn", text=text, advice="make room on this disk")
     else:
         yield Finding(name="disk", state="ok", text=text)
+
+
+def check_volumes(volumes: Path) -> Iterator[Finding]:
+    """Check whether the file system bounds the volumes; nothing without any."""
+    count = sum(1 for _ in volumes.glob("*/*")) if os.access(volumes, os.R_OK | os.X_OK) else 0
+    if not count:
+        return
+    gap = quota_gap(volumes)
+    if gap:
+        text = f"the sizes of {count} are not enforced: {gap}"
+        advice = "a warning follows where one is over its size; docs/volumes.md says how to enforce them"
+        yield Finding(name="volumes", state="warn", text=text, advice=advice)
+    else:
+        yield Finding(name="volumes", state="ok", text=f"the sizes of {count} are enforced by project quotas")
 
 
 def check_journal(path: Path) -> Iterator[Finding]:

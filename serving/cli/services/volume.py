@@ -1,6 +1,7 @@
 """``serving volume``: folders that outlive pods, as PersistentVolumeClaims."""
 
 import json
+import os
 
 import click
 
@@ -10,10 +11,11 @@ from serving.cli.client.output import aligned
 from serving.cli.client.resources import path_of
 from serving.cli.services.deployment import check_name
 from serving.cluster.kinds import PERSISTENT_VOLUME_CLAIM, POD, REVISION
-from serving.home.pods.claims import users_of
+from serving.home.pods.claims import ENFORCED, OVER_SIZE, users_of
+from serving.home.pods.volumequota import tree_bytes
 from serving.home.state import StateFolder
 from serving.model.errors import InvalidValue
-from serving.model.objects import Object, is_being_deleted, name_of, nested
+from serving.model.objects import Object, is_being_deleted, is_true, name_of, nested
 from serving.model.quantity import parse_bytes
 
 _output_option = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -27,7 +29,7 @@ def volume() -> None:
 @volume.command()
 @click.argument("name")
 @click.option(
-    "--size", default="1Gi", show_default=True, help="The size asked for; nothing enforces it on one machine."
+    "--size", default="1Gi", show_default=True, help="The most it may hold, where the file system has project quotas."
 )
 @_output_option
 @api_options
@@ -54,15 +56,30 @@ def create(*, api: ApiClient, name: str, size: str, output: str) -> None:
 @_output_option
 @api_options
 def _list(*, api: ApiClient, output: str) -> None:
-    """List the volumes of the namespace, what uses them, and on one machine their folders."""
+    """List the volumes of the namespace: what they hold, what uses them, and on one machine their folders."""
     rows = [_described(api, claim) for claim in items_of(api, PERSISTENT_VOLUME_CLAIM)]
     if output == "json":
         click.echo(json.dumps(rows, indent=2))
     elif not rows:
         click.echo(f"no volumes in namespace {api.namespace}; `serving volume create NAME` creates one", err=True)
     else:
-        table = [[row["name"], row["status"], row["size"], ", ".join(row["used_by"]), row["folder"]] for row in rows]
-        click.echo("\n".join(aligned([["NAME", "STATUS", "SIZE", "USED BY", "FOLDER"], *table])))
+        table = [
+            [
+                row["name"],
+                row["status"],
+                row["size"],
+                _enforced(row),
+                _held(row),
+                ", ".join(row["used_by"]),
+                row["folder"],
+            ]
+            for row in rows
+        ]
+        head = ["NAME", "STATUS", "SIZE", "ENFORCED", "HOLDS", "USED BY", "FOLDER"]
+        click.echo("\n".join(aligned([head, *table])))
+        for row in rows:
+            if row["over_size"]:
+                click.echo(f"{row['name']} holds more than its size of {row['size']}", err=True)
 
 
 @volume.command()
@@ -80,11 +97,25 @@ def delete(*, api: ApiClient, name: str) -> None:
 
 def _described(api: ApiClient, claim: Object) -> Object:
     name = name_of(claim)
-    folder = "" if api.state_path is None else str(StateFolder(api.state_path).volumes / api.namespace / name)
+    folder = None if api.state_path is None else StateFolder(api.state_path).volumes / api.namespace / name
+    # Only its owner may look into the folder.
+    is_readable = folder is not None and os.access(folder, os.R_OK | os.X_OK)
     return {
         "name": name,
         "status": "Terminating" if is_being_deleted(claim) else nested(claim, "status", "phase") or "Pending",
         "size": str(nested(claim, "spec", "resources", "requests", "storage") or ""),
+        "enforced": is_true(claim, ENFORCED),
+        "over_size": is_true(claim, OVER_SIZE),
+        "holds_bytes": tree_bytes(folder) if folder and is_readable else None,
         "used_by": users_of(name, items_of(api, POD), items_of(api, REVISION)),
-        "folder": folder,
+        "folder": str(folder or ""),
     }
+
+
+def _enforced(row: Object) -> str:
+    return "yes" if row["enforced"] else "no"
+
+
+def _held(row: Object) -> str:
+    held = row["holds_bytes"]
+    return "" if held is None else f"{held / 2**20:.1f}Mi"

@@ -26,18 +26,20 @@ from serving.cli.client.checks import (
     check_python,
     check_secrets,
     check_state,
+    check_volumes,
     holder_of,
 )
 from serving.cli.client.connection import ApiRequest, connect
 from serving.cli.client.objects import items_of
 from serving.cli.client.output import Progress, paint, wrapped
 from serving.cli.client.shortnames import short_name_problem, short_url
-from serving.cluster.kinds import SERVING_SERVICE
+from serving.cluster.kinds import PERSISTENT_VOLUME_CLAIM, SERVING_SERVICE
+from serving.home.pods.claims import OVER_SIZE
 from serving.home.processes.process_lifetime import FORKED_NAMES, age_s, children_of
 from serving.home.state import StateFolder, default_state_path
 from serving.home.supervisor.children import CHILDREN
 from serving.model.errors import ServingError
-from serving.model.objects import name_of, namespace_of
+from serving.model.objects import is_true, name_of, namespace_of, nested
 
 _LOOPBACK = "127.0.0.1"
 _TIMEOUT_S = 5.0
@@ -88,6 +90,7 @@ def check_reach(state: Path) -> Iterator[Finding]:
     if status == http.client.OK:
         yield Finding(name="token", state="ok", text="the API takes the kubeconfig's token")
         yield from _short_names(state)
+        yield from _full_volumes(state)
     else:
         advice = "another system listens there; start `serving up` again"
         yield Finding(name="token", state="fail", text=f"the API answers {status}", advice=advice)
@@ -101,6 +104,15 @@ def _short_names(state: Path) -> Iterator[Finding]:
             text = f"{short_url(service)} in pods of {namespace_of(service)}: {problem}"
             advice = f"`serving url {name_of(service)} --cluster-local` prints another way"
             yield Finding(name="short name", state="warn", text=text, advice=advice)
+
+
+def _full_volumes(state: Path) -> Iterator[Finding]:
+    """A line for each volume that holds more than its size."""
+    for claim in items_of(ApiClient(state), PERSISTENT_VOLUME_CLAIM, everywhere=True):
+        if is_true(claim, OVER_SIZE):
+            size = nested(claim, "spec", "resources", "requests", "storage")
+            text = f"{namespace_of(claim)}/{name_of(claim)} holds more than its size of {size}"
+            yield Finding(name="volumes", state="warn", text=text, advice="free room in it, or ask for a larger size")
 
 
 def _reached(name: str, port: int) -> Finding:
@@ -230,6 +242,7 @@ def _findings(state: Path) -> Iterator[Finding]:
     holder = holder_of(state)
     yield from check_python()
     yield from check_state(state, holder)
+    yield from check_volumes(StateFolder(state).volumes)
     yield from check_descriptors()
     yield from check_cgroup()
     yield from check_containers(state)

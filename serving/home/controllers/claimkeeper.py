@@ -1,21 +1,39 @@
-"""Keeps PersistentVolumeClaims: makes their folders, and removes a deleted claim's folder once nothing uses it."""
+"""Keeps PersistentVolumeClaims: makes their folders, and removes a deleted claim's folder once nothing uses it.
+
+The size of a claim is enforced by the file system; where it cannot be, its folder is measured, and a warning says when it is over.
+"""
 
 import asyncio
+import contextlib
 import logging
 from pathlib import Path
 
+from serving.aio.clock import now_s, stamp
+from serving.cluster.events import write_once
 from serving.cluster.kinds import PERSISTENT_VOLUME_CLAIM, POD, REVISION
 from serving.cluster.port import Cluster
 from serving.cluster.reflector import Reflector
 from serving.cluster.workqueue import WorkQueue
-from serving.home.pods.claims import FINALIZER, claim_folder, claim_status, make_claim_folder, users_of
+from serving.home.pods.claims import (
+    FINALIZER,
+    OVER_SIZE,
+    claim_bytes,
+    claim_folder,
+    claim_status,
+    make_claim_folder,
+    users_of,
+)
 from serving.home.pods.diskbudget import is_evicted
+from serving.home.pods.volumequota import limit_folder, quota_gap, tree_bytes
 from serving.home.trees import remove_tree
 from serving.model.errors import InvalidValue, NotFound
-from serving.model.objects import Key, Object, is_being_deleted
+from serving.model.event import EventText, about, digest, new_event
+from serving.model.objects import Key, Object, is_being_deleted, is_true
 
 # A claim that is used is looked at again, and so is one whose folder could not be made or removed.
 _AGAIN_S = 1.0
+# What one walk over all folders takes, times this: a walk of 10 s is repeated after five minutes.
+_MEASURE_PERIOD_S, _MEASURE_PAUSE_RATIO = 30.0, 30
 
 _log = logging.getLogger("claims")
 
@@ -27,6 +45,8 @@ class ClaimKeeper:
         self._cluster, self._volumes = cluster, volumes
         self._claims = Reflector(cluster, PERSISTENT_VOLUME_CLAIM)
         self._queue: WorkQueue[Key] = WorkQueue("claims")
+        # What the folders hold that no quota bounds.
+        self._used_bytes: dict[Key, int] = {}
         self._claims.on_change(lambda change: self._queue.add(change.key))
 
     async def run(self) -> None:
@@ -34,7 +54,28 @@ class ClaimKeeper:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._claims.run(), name="claims")
             await self._claims.synced.wait()
+            group.create_task(self._measure(), name="volume sizes")
             await self._queue.run(1, self._work)
+
+    async def _measure(self) -> None:
+        """Measure the folders that no quota bounds, and look at those again that are over their size, or no longer."""
+        while True:
+            started_s = now_s()
+            for key in [*self._used_bytes]:
+                with contextlib.suppress(InvalidValue):
+                    await self._measure_one(key)
+            await asyncio.sleep(_MEASURE_PERIOD_S + _MEASURE_PAUSE_RATIO * (now_s() - started_s))
+
+    async def _measure_one(self, key: Key) -> None:
+        claim = self._claims.cache.get(key)
+        if claim is None:
+            del self._used_bytes[key]
+            return
+        used = await asyncio.to_thread(tree_bytes, claim_folder(self._volumes, *key))
+        if key in self._used_bytes:
+            self._used_bytes[key] = used
+        if (used > claim_bytes(claim) > 0) != is_true(claim, OVER_SIZE):
+            self._queue.add(key)
 
     async def _work(self, key: Key) -> float | None:
         claim = self._claims.cache.get(key)
@@ -55,10 +96,14 @@ class ClaimKeeper:
         if FINALIZER not in finalizers:
             patch = {"metadata": {"finalizers": [*finalizers, FINALIZER]}}
             await self._cluster.patch(PERSISTENT_VOLUME_CLAIM, *key, patch=patch)
-        await asyncio.to_thread(make_claim_folder, folder)
-        status = claim_status(claim)
+        gap = await asyncio.to_thread(_keep_folder, folder, claim_bytes(claim))
+        if gap and key not in self._used_bytes:
+            self._used_bytes[key] = await asyncio.to_thread(tree_bytes, folder)
+        status = claim_status(claim, gap=gap, used_bytes=self._used_bytes.get(key), now=stamp())
         if claim.get("status") != status:
             await self._cluster.patch(PERSISTENT_VOLUME_CLAIM, *key, patch={"status": status}, subresource="status")
+            if is_true({"status": status}, OVER_SIZE) and not is_true(claim, OVER_SIZE):
+                await write_once(self._cluster, _over_size(claim))
         return True
 
     async def _remove(self, claim: Object, key: Key, folder: Path) -> bool:
@@ -66,8 +111,37 @@ class ClaimKeeper:
         pods, revisions = [(await self._cluster.list(kind, key[0])).items for kind in (POD, REVISION)]
         if users_of(key[1], [one for one in pods if not is_evicted(one)], revisions):
             return False
-        await asyncio.to_thread(remove_tree, folder)
+        await asyncio.to_thread(_remove_folder, folder)
+        self._used_bytes.pop(key, None)
         left = [one for one in claim["metadata"].get("finalizers") or [] if one != FINALIZER]
         patch = {"metadata": {"finalizers": left or None}}
         await self._cluster.patch(PERSISTENT_VOLUME_CLAIM, *key, patch=patch)
         return True
+
+
+def _keep_folder(folder: Path, byte_count: int) -> str:
+    """Make a claim's folder of a size; returns why the size is not enforced, "" if it is."""
+    make_claim_folder(folder)
+    gap = quota_gap(folder)
+    if not gap:
+        try:
+            limit_folder(folder, byte_count)
+        except OSError as error:
+            return f"the file system takes no limit: {error.strerror}"
+    return gap
+
+
+def _remove_folder(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        # The next folder with its number begins without it.
+        if not quota_gap(folder):
+            limit_folder(folder, 0)
+    remove_tree(folder)
+
+
+def _over_size(claim: Object) -> Object:
+    size, name = claim["spec"]["resources"]["requests"]["storage"], claim["metadata"]["name"]
+    message = f"the volume {name} holds more than its size of {size}; nothing enforces the size on this file system"
+    _log.warning("claim.over_size", extra={"claim": name, "size": size})
+    text = EventText(reason=OVER_SIZE, message=message, is_warning=True)
+    return new_event(about(claim), text, suffix=digest(name, stamp()), component="claims", now=stamp())

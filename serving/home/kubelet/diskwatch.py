@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from serving.aio.clock import now_s, stamp, wall_s
@@ -22,6 +22,7 @@ from serving.home.kubelet.podwarnings import pod_event
 from serving.home.kubelet.replacements import ReplacementPauses, lineage_of, write_pauses
 from serving.home.pods.diskbudget import EVICTED, DiskUse, PodOnDisk, has_budget, overuse, pod_to_evict
 from serving.home.pods.podstatus import evicted_status
+from serving.home.pods.volumequota import tree_bytes, tree_files
 from serving.model.errors import ClusterError
 
 _log = logging.getLogger("kubelet")
@@ -29,9 +30,6 @@ _log = logging.getLogger("kubelet")
 _PERIOD_S = 2.0
 # As Kubernetes gives a pod that it evicts for its own use.
 _GRACE_S = 1
-_BLOCK_BYTES = 512
-# Most files of one pod: a walk of this many takes some seconds, and then counts what it has found.
-_ENTRIES_MAX = 500_000
 # Pods with less are not worth their end.
 _REMOVABLE_BYTES = 2**20
 _VOLUMES, _CONTAINERS = ".volumes", "containers"
@@ -41,14 +39,14 @@ def disk_use(folder: Path, logs: Path) -> DiskUse:
     """Measure a pod's folder and its logs. Files in memory, and links, do not count. Blocks."""
     volumes, layers = folder / _VOLUMES, folder / _CONTAINERS
     by_log: dict[str, int] = {}
-    for path, size in _files(logs):
+    for path, size in tree_files(logs):
         name = path.removeprefix(f"{logs}/").partition(".")[0]
         by_log[name] = by_log.get(name, 0) + size
-    written = {one.name: _size(one / "upper") for one in _folders(layers)}
+    written = {one.name: tree_bytes(one / "upper") for one in _folders(layers)}
     return DiskUse(
-        total_bytes=_size(folder) + sum(by_log.values()),
+        total_bytes=tree_bytes(folder) + sum(by_log.values()),
         containers={name: written.get(name, 0) + by_log.get(name, 0) for name in written.keys() | by_log.keys()},
-        volumes={one.name: _size(one) for one in _folders(volumes)},
+        volumes={one.name: tree_bytes(one) for one in _folders(volumes)},
     )
 
 
@@ -57,30 +55,6 @@ def _folders(path: Path) -> list[Path]:
         return [one for one in path.iterdir() if one.is_dir() and not one.is_symlink()]
     except OSError:
         return []
-
-
-def _size(folder: Path) -> int:
-    return sum(size for _, size in _files(folder))
-
-
-def _files(folder: Path) -> Iterator[tuple[str, int]]:
-    """Yield path and bytes of all files of a tree on one file system; a file with several names once."""
-    waiting, seen, count = [str(folder)], set[int](), 0
-    with contextlib.suppress(OSError):
-        device = folder.stat().st_dev
-        while waiting and count < _ENTRIES_MAX:
-            # A folder that a pod removes meanwhile.
-            with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    count += 1
-                    found = entry.stat(follow_symlinks=False)
-                    if found.st_dev != device or found.st_ino in seen:
-                        continue
-                    if found.st_nlink > 1 and not entry.is_dir(follow_symlinks=False):
-                        seen.add(found.st_ino)
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    yield entry.path, found.st_blocks * _BLOCK_BYTES
 
 
 class DiskWatch:

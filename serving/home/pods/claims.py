@@ -11,6 +11,7 @@ from pathlib import Path
 
 from serving.model.errors import InvalidValue, Problem
 from serving.model.objects import Object, nested
+from serving.model.quantity import parse_bytes
 
 STORAGE_CLASS = "local"
 """The one class of this machine; an empty name means it too."""
@@ -18,6 +19,9 @@ STORAGE_CLASS = "local"
 CLAIM = "PersistentVolumeClaim"
 FINALIZER = "kubernetes.io/pvc-protection"
 """Keeps a deleted claim until nothing uses it, as in Kubernetes."""
+
+ENFORCED, OVER_SIZE = "SizeEnforced", "OverSize"
+"""Conditions of a claim: the kernel bounds what it holds; it holds more than its size."""
 
 _SOURCE = "persistentVolumeClaim"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -80,11 +84,36 @@ def claim_folders(volumes: Path, pod: Object) -> dict[str, Path]:
     return {volume: claim_folder(volumes, pod["metadata"]["namespace"], name) for volume, name in claims.items()}
 
 
-def claim_status(claim: Object) -> Object:
-    """The status of a claim whose folder is there."""
+def claim_bytes(claim: Object) -> int:
+    """The size that a claim asks for; 0 for none. Raises ``InvalidValue``."""
+    text = nested(claim, "spec", "resources", "requests", "storage")
+    return parse_bytes(str(text)) if text else 0
+
+
+def claim_status(claim: Object, *, gap: str, used_bytes: int | None, now: str) -> Object:
+    """The status of a claim whose folder is there, at the time ``now``.
+
+    ``gap`` says why its size is not enforced, "" where it is; ``used_bytes`` is what the folder holds, None if not measured.
+    """
     spec: Mapping[str, Object] = claim.get("spec") or {}
     requests = nested(claim, "spec", "resources", "requests") or {}
-    return {"phase": "Bound", "accessModes": spec.get("accessModes") or [], "capacity": dict(requests)}
+    wanted = [_condition(ENFORCED, "NotEnforced" if gap else "ProjectQuota", gap, is_true=not gap)]
+    if gap and used_bytes is not None and 0 < claim_bytes(claim) < used_bytes:
+        message = f"it holds more than its size of {requests['storage']}, and nothing enforces the size"
+        wanted.append(_condition(OVER_SIZE, OVER_SIZE, message, is_true=True))
+    before = {one["type"]: one for one in nested(claim, "status", "conditions") or ()}
+    conditions = []
+    for one in wanted if requests else ():
+        last = before.get(one["type"]) or {}
+        since = last.get("lastTransitionTime") if last.get("status") == one["status"] else now
+        conditions.append({**one, "lastTransitionTime": since})
+    status: Object = {"phase": "Bound", "accessModes": spec.get("accessModes") or [], "capacity": dict(requests)}
+    return {**status, "conditions": conditions} if conditions else status
+
+
+def _condition(name: str, reason: str, message: str, *, is_true: bool) -> Object:
+    made = {"type": name, "status": str(is_true), "reason": reason}
+    return {**made, "message": message} if message else made
 
 
 def claim_problems(claim: Object) -> list[Problem]:

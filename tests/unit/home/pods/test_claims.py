@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from serving.home.pods.claims import (
+    claim_bytes,
     claim_folder,
     claim_folders,
     claim_problems,
@@ -76,11 +77,39 @@ def test_a_revision_at_zero_uses_its_claim() -> None:
     assert users_of("other", [pod()], [revision, {"metadata": {"name": "x"}}]) == []
 
 
+SIZED: Object = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
+
+
 def test_a_claim_is_bound_with_what_it_asked_for() -> None:
-    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    expected = {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}
-    assert claim_status({"spec": spec}) == expected
-    assert claim_problems({"spec": spec}) == claim_problems({"spec": {"storageClassName": "local"}}) == []
+    enforced = {"type": "SizeEnforced", "status": "True", "reason": "ProjectQuota", "lastTransitionTime": NOW}
+    bound = {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}
+    found = claim_status({"spec": SIZED}, gap="", used_bytes=None, now=NOW)
+    assert found == {**bound, "conditions": [enforced]}
+    assert claim_bytes({"spec": SIZED}) == 2**30
+    assert claim_problems({"spec": SIZED}) == claim_problems({"spec": {"storageClassName": "local"}}) == []
+
+
+def test_a_claim_without_a_size_has_no_condition_of_it() -> None:
+    found = claim_status({"spec": {}}, gap="", used_bytes=None, now=NOW)
+    assert found == {"phase": "Bound", "accessModes": [], "capacity": {}}
+    assert claim_bytes({"spec": {}}) == 0
+
+
+@pytest.mark.parametrize(("used_bytes", "types"), [(None, 1), (2**30, 1), (2**30 + 1, 2)])
+def test_a_size_that_nothing_enforces_is_said_and_so_is_more_than_it(used_bytes: int | None, types: int) -> None:
+    claim: Object = {"spec": SIZED}
+    claim["status"] = claim_status(claim, gap="no quotas", used_bytes=used_bytes, now=THEN)
+    conditions = claim["status"]["conditions"]
+    assert [(one["type"], one["status"]) for one in conditions] == [
+        ("SizeEnforced", "False"),
+        ("OverSize", "True"),
+    ][:types]
+    assert conditions[0]["message"] == "no quotas"
+    # Later nothing has changed, so nothing is written.
+    assert claim_status(claim, gap="no quotas", used_bytes=used_bytes, now=NOW) == claim["status"]
+    (enforced,) = claim_status(claim, gap="", used_bytes=used_bytes, now=NOW)["conditions"]
+    assert enforced["lastTransitionTime"] == NOW
 
 
 def test_what_this_machine_does_not_have_is_named() -> None:

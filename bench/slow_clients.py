@@ -22,6 +22,7 @@ Attacks on the API of the machine, by a user with a token; the client is a GET o
 - ``api-patch``: a JSON patch of 3 MiB with as many operations as fit.
 - ``api-insertions``: a JSON patch of 9,900 insertions at the front of a list.
 - ``api-open-text``: JSON of 70 KiB of brackets and a text without an end.
+- ``api-escapes``: a merge patch of 3 MiB with one text of escapes.
 
 Goal: no failed request of the client, and for the API a p99 of at most 200 ms.
 """
@@ -54,7 +55,12 @@ HOLD_S = 2.0
 BURST_S = 0.2
 BEGINNING_S = 1.0
 WITHIN_S = 120.0
-TYPES = {"POST": "application/json", "YAML": "application/yaml", "PATCH": "application/json-patch+json"}
+TYPES = {
+    "POST": "application/json",
+    "YAML": "application/yaml",
+    "PATCH": "application/json-patch+json",
+    "MERGE": "application/merge-patch+json",
+}
 APP = """
 import os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -182,6 +188,12 @@ def open_text() -> tuple[str, str, bytes]:
     return "POST", "/api/v1/namespaces/default/configmaps", b"[" * 70_000 + b'"' + b"a" * 60
 
 
+def escapes() -> tuple[str, str, bytes]:
+    """A dry run of a patch whose only text is escaped backslashes."""
+    path = "/api/v1/namespaces/default/configmaps/target?dryRun=All"
+    return "MERGE", path, b'{"data":{"a":"' + b"\\\\" * (BODY_BYTES // 2 - 20) + b'"}}'
+
+
 def insertions() -> tuple[str, str, bytes]:
     """A dry run of a patch that adds 9,900 finalizers at the front."""
     first = {"op": "add", "path": "/metadata/finalizers", "value": []}
@@ -207,6 +219,7 @@ ON_API = {
     "api-patch": json_patch,
     "api-insertions": insertions,
     "api-open-text": open_text,
+    "api-escapes": escapes,
 }
 
 
@@ -312,7 +325,7 @@ async def run(system: System, names: list[str], *, seconds: float, clients: int)
     async def on_api(method: str, path: str, body: bytes) -> None:
         reader, writer = await asyncio.open_connection(host, int(port), ssl=system.tls)
         try:
-            verb = "POST" if method == "YAML" else method
+            verb = {"YAML": "POST", "MERGE": "PATCH"}.get(method, method)
             head = f"{verb} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {TYPES[method]}\r\nContent-Length: {len(body)}\r\n"
             writer.write((head + authorization + "\r\n").encode() + body)
             await reader.read()

@@ -26,7 +26,7 @@ STEPS = (
     ("kubelet has the pod", "serving.home.kubelet.pod", "PodRun._start"),
     ("kubelet orders the app", "serving.home.processes.processruntime", "ProcessRuntime.start"),
     ("template looks for a warm process", "serving.home.processes.preload_apps", "PreloadedApps.start"),
-    ("template forks the app", "serving.home.processes.spawn", "Spawner.start"),
+    ("template forks the app", "serving.home.processes.spawn", "Spawner.begin"),
     ("app is forked", "serving.home.processes.spawn", "Spawner._exec_app"),
     ("app is executed", "", ""),
     ("process has its order", "serving.home.processes.spawn", "Spawner._take_place"),

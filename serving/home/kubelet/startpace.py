@@ -3,7 +3,8 @@
 Starting a program takes a core for tenths of a second. When many pods start at once, all are ready late, and ready pods get no
 core meanwhile. So only a few pods may start at a time. A turn ends when its pod is ready or has failed, when it waits for
 anything but a core, or after ten seconds. The next turn is for the revision with the fewest turns, so that a service that wakes
-up does not wait for another one that grows.
+up does not wait for another one that grows. The first pod of a revision is alone for a moment: a request waits for it, and the others
+are not needed for that.
 """
 
 import asyncio
@@ -12,12 +13,15 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
 
 _TURN_MAX_S = 10.0
 _CHECK_PERIOD_S = 0.25
+# A small program is ready by then. For others this is little of their own start.
+_LEAD_MAX_S = 0.05
 # A program that runs or waits for a core for less than this part of the time waits for something else.
 _DEMAND_MIN = 0.2
 # One more than there are cores: between two turns a core would be idle.
@@ -33,6 +37,19 @@ class StartPacer:
         self._free_count = turn_count or len(os.sched_getaffinity(0)) + _SPARE_TURNS
         self._had: Counter[str] = Counter()
         self._waiting: list[tuple[str, asyncio.Future[bool]]] = []
+        # Of the first pod of each revision, as long as there is this pod.
+        self._first_settled: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
+
+    async def let_first_lead(self, revision: str, settled: asyncio.Event) -> None:
+        """Wait until the first of the pods of a revision that start is settled, for at most ``_LEAD_MAX_S``.
+
+        ``settled`` is the caller's own event; the first caller does not wait.
+        """
+        first = self._first_settled.get(revision)
+        if first is None or first.is_set():
+            self._first_settled[revision] = settled
+        else:
+            await wait_for(first, until_s=now_s() + _LEAD_MAX_S)
 
     async def take(self, revision: str) -> bool:
         """Wait for a turn; return whether it is the revision's first in this burst. ``give_back`` ends it."""
@@ -80,6 +97,7 @@ async def begin_turn(
     """
     if pacer is None:
         return 0
+    await pacer.let_first_lead(revision, settled)
     is_first = await pacer.take(revision)
     turn = group.create_task(until_started(settled, process_ids), name="turn")
     turn.add_done_callback(lambda _: pacer.give_back())

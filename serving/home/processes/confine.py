@@ -287,7 +287,7 @@ def _guard_proc() -> None:
         if os.path.exists(path):
             _mount(path, path, flags=_MS_BIND | _MS_REC)
             _mount("none", path, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    for path in _mounts_below("/sys"):
+    for path in dict.fromkeys(_mounts_below("/sys")):  # They are listed again for the covered /sys.
         _mount("none", path, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
 
 

@@ -1,7 +1,7 @@
-"""Starts containers by crun or runc without blocking the template for tens of milliseconds.
+"""Starts of processes and containers, which do not block the template: app and queue-proxy of a pod start side by side.
 
-Signals to a starting container are deferred until it has started, and so is the end of its pod. A new control process gets
-an inventory when all have started.
+A container is started by crun or runc, a process from a standby (``standby``). Signals to one that starts are deferred until it has
+started, and so is the end of its pod. A new control process gets an inventory when all have started.
 """
 
 import contextlib
@@ -25,6 +25,7 @@ from serving.home.processes.orders import ForgetPod, Launch, Order, SendSignal, 
 from serving.home.processes.ownusers import hide_place, mount_files, own_streams
 from serving.home.processes.process_lifetime import die_with_parent, start_ticks
 from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
+from serving.home.processes.standby import Standby
 from serving.home.trees import discard_tree
 
 # crun refuses a machine that has cgroups of both versions, though it is not to manage them.
@@ -75,8 +76,8 @@ class ContainerLaunch:
         """Whether ``finish`` need not wait."""
         return self._process.poll() is not None
 
-    def finish(self) -> int:
-        """Wait until the container runs; the process id of its first process. Raises ``OSError`` with the runtime's own text."""
+    def finish(self) -> ProcessRecord:
+        """Wait until the container runs; the record of its first process. Raises ``OSError`` with the runtime's own text."""
         os.close(self.descriptor)
         try:
             exit_code = self._process.wait(max(0.0, self.end_s - time.monotonic()))
@@ -87,7 +88,17 @@ class ContainerLaunch:
         if exit_code != 0 or not self._pid_file.exists():
             reason = _error_of(self._errors) or f"exit code {exit_code}"
             raise OSError(0, reason, Path(self.order.arguments[0]).name)
-        return int(self._pid_file.read_text())
+        order, launch, pid = self.order, self.order.launch, int(self._pid_file.read_text())
+        assert launch is not None, "the order of a container"
+        return ProcessRecord(
+            pod=order.pod,
+            name=order.name,
+            is_app=True,
+            is_exec=order.is_exec,
+            pid=pid,
+            start_ticks=start_ticks(pid) or 0,
+            stop_signal=launch.stop_signal,
+        )
 
 
 def _prepare(launch: Launch, network: str) -> None:
@@ -160,8 +171,12 @@ def _error_of(log: Path) -> str:
     return ""
 
 
+Start = ContainerLaunch | Standby
+"""A start that has begun. ``descriptor`` is readable when ``has_ended`` may have changed; after ``end_s`` the start has failed."""
+
+
 class Launches:
-    """Containers being started. ``follow`` calls back when a descriptor is readable; ``unfollow`` stops that.
+    """Processes and containers being started. ``follow`` calls back when a descriptor is readable; ``unfollow`` stops that.
 
     ``started`` gets each order with its process, or with the reason why there is none.
     """
@@ -176,23 +191,22 @@ class Launches:
     ) -> None:
         self._records = records
         self._follow, self._unfollow, self._started = follow, unfollow, started
-        self._running: dict[_Key, ContainerLaunch] = {}
+        self._running: dict[_Key, Start] = {}
         self._deferred: list[Order] = []
-        # By process id: a container may end before the runtime that started it does.
+        # By process id: a container may end before the runtime that started it does, and an app before its start is noticed.
         self._exit_codes: dict[int, int] = {}
 
     def __contains__(self, key: _Key) -> bool:
-        """Whether a container of a pod is being started."""
+        """Whether a process or container of a pod is being started."""
         return key in self._running
 
-    def start(self, order: StartProcess) -> None:
-        """Begin to start a container. Raises ``OSError``."""
-        launch = ContainerLaunch(order)
-        self._running[order.pod, order.name] = launch
-        self._follow(launch.descriptor, lambda: self._finish(launch))
+    def add(self, start: Start) -> None:
+        """Follow a start that has begun."""
+        self._running[start.order.pod, start.order.name] = start
+        self._follow(start.descriptor, lambda: self._finish(start) if start.has_ended else None)
 
     def defers(self, order: Order) -> bool:
-        """Whether an order must wait for a container being started; ``take_deferred`` later returns it."""
+        """Whether an order must wait for a start; ``take_deferred`` later returns it."""
         match order:
             case SendSignal():
                 is_early = (order.pod, order.name) in self._running
@@ -205,12 +219,12 @@ class Launches:
         return is_early
 
     def note_exit(self, pid: int, exit_code: int) -> None:
-        """Handle the end of an unknown process, which may be a container's."""
+        """Handle the end of an unknown process; it may be in a start."""
         if self._running:
             self._exit_codes[pid] = exit_code
 
     def take_exit(self, pid: int) -> int | None:
-        """The exit code of a container that has started; None while it runs."""
+        """The exit code of a process that has started; None while it runs."""
         exit_code = self._exit_codes.pop(pid, None)
         if not self._running:
             self._exit_codes.clear()
@@ -223,35 +237,27 @@ class Launches:
 
     def due_in_s(self, now_s: float) -> float | None:
         """Seconds until the next overdue start; None without starts."""
-        ends_s = [launch.end_s for launch in self._running.values()]
+        ends_s = [start.end_s for start in self._running.values()]
         return max(0.0, min(ends_s) - now_s) if ends_s else None
 
     def finish(self, *, is_all: bool) -> None:
         """Finish completed starts and kill overdue ones; ``is_all`` waits for the rest."""
-        for launch in list(self._running.values()):
-            if is_all or launch.has_ended or launch.end_s <= time.monotonic():
-                self._finish(launch)
+        for start in list(self._running.values()):
+            if is_all or start.has_ended or start.end_s <= time.monotonic():
+                self._finish(start)
 
-    def _finish(self, launch: ContainerLaunch) -> None:
-        order = launch.order
+    def _finish(self, start: Start) -> None:
+        order = start.order
         del self._running[order.pod, order.name]
-        self._unfollow(launch.descriptor)
+        self._unfollow(start.descriptor)
         try:
-            pid = launch.finish()
+            record = start.finish()
         except OSError as error:
             self._started(order, error)
             return
-        assert order.launch is not None
-        record = ProcessRecord(
-            pod=order.pod,
-            name=order.name,
-            is_app=True,
-            is_exec=order.is_exec,
-            pid=pid,
-            start_ticks=start_ticks(pid) or 0,
-        )
-        record.stop_signal = order.launch.stop_signal
-        with contextlib.suppress(OSError):
-            # Without a record, on a full disk, the process only lives as long as the template.
-            self._records.write(record)
+        if order.launch is not None:
+            # A process has written its own.
+            with contextlib.suppress(OSError):
+                # Without a record, on a full disk, the process only lives as long as the template.
+                self._records.write(record)
         self._started(order, record)

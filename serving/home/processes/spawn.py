@@ -31,6 +31,7 @@ from typing import NoReturn
 
 import msgspec
 
+import serving.proxy.forwarding.sharing
 import serving.queueproxy.io.dormant
 import serving.wire.websocket  # noqa: F401 - as above
 from serving.aio.netns import enter_at
@@ -153,10 +154,11 @@ class Spawner:
             niceness=niceness,
         )
 
-    def start(self, order: StartProcess, record: ProcessRecord) -> ProcessRecord:
-        """Start a process, and return its complete record. Raises ``OSError`` with the reason when it cannot be started."""
+    def begin(self, order: StartProcess, record: ProcessRecord) -> Standby:
+        """Begin to start a process (``launches``). Raises ``OSError`` with the reason when it cannot be started."""
         standby = self.standbys.take(is_app=bool(order.arguments), now_s=time.monotonic())
-        return standby.begin(ProcessAssignment(order=order, record=record))
+        standby.begin(ProcessAssignment(order=order, record=record))
+        return standby
 
     def _forked(self, is_app: bool) -> Standby:  # noqa: FBT001 - the shape of a callback
         """Fork a process that waits for its assignment. Raises ``OSError``."""

@@ -1,8 +1,8 @@
 """Forks standby processes ahead of pods, and assigns orders to them over sockets.
 
 The template sends one assignment, a JSON line. The process answers with its record, and with the reason if it cannot start after
-that. The end of the stream reports that it runs: exec closes the socket, and a queue-proxy closes it. A process whose template
-ends first ends as well.
+that. The end of the stream reports that it runs: exec closes the socket, and a queue-proxy closes it. The template does not wait
+for it (``launches``). A process whose template ends first ends as well.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import contextlib
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -39,15 +40,26 @@ class ProcessAssignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standby:
-    """The template's end of the control socket of one standby process."""
+    """The template's end of the control socket of one standby process.
+
+    After ``begin``, ``order`` is what it starts, by ``end_s``, and ``descriptor`` is readable when ``has_ended`` may have changed.
+    """
+
+    order: StartProcess
+    end_s: float
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._received = b""
 
     @property
+    def descriptor(self) -> int:
+        """The descriptor of the socket."""
+        return self._control.fileno()
+
+    @property
     def has_ended(self) -> bool:
-        """Whether the process has ended."""
+        """Whether the stream has ended: the process runs as assigned, or has exited."""
         try:
             while piece := self._control.recv(_PIECE_BYTES, socket.MSG_DONTWAIT):
                 self._received += piece
@@ -65,17 +77,27 @@ class Standby:
         """
         return bool(self._received)
 
-    def begin(self, assignment: ProcessAssignment) -> ProcessRecord:
-        """Assign a role to the process and return its complete record. Raises ``OSError`` with the reason."""
+    def begin(self, assignment: ProcessAssignment) -> None:
+        """Assign a role to the process; ``finish`` returns what becomes of it. Raises ``OSError``."""
+        self.order, self.end_s = assignment.order, time.monotonic() + _START_MAX_S
+        try:
+            self._control.settimeout(_START_MAX_S)
+            self._control.sendall(msgspec.json.encode(assignment) + _END)
+        except OSError as error:
+            self.close()
+            raise _overdue() if isinstance(error, TimeoutError) else error from None
+        self._control.settimeout(None)
+
+    def finish(self) -> ProcessRecord:
+        """Wait until the process runs and return its complete record. Raises ``OSError`` with the reason."""
         try:
             with self._control:
-                self._control.settimeout(_START_MAX_S)
-                self._control.sendall(msgspec.json.encode(assignment) + _END)
+                self._control.settimeout(max(0.0, self.end_s - time.monotonic()))
                 while piece := self._control.recv(_PIECE_BYTES):
                     self._received += piece
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):
             self._kill()
-            raise OSError(f"the standby process did not start within {_START_MAX_S:g} s") from None
+            raise _overdue() from None
         lines = self._received.split(_END)
         found = [line for line in lines if line]
         if len(found) != 1:
@@ -92,6 +114,10 @@ class Standby:
     def close(self) -> None:
         """End the process if it is still waiting."""
         self._control.close()
+
+
+def _overdue() -> OSError:
+    return OSError(f"the standby process did not start within {_START_MAX_S:g} s")
 
 
 class Standbys:

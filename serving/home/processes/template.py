@@ -33,7 +33,7 @@ import msgspec
 from serving.aio.ownlog import OwnLog
 from serving.aio.startup import READY_VARIABLE, report_serving
 from serving.home.processes.confine import ISOLATION_VARIABLE
-from serving.home.processes.launches import Launches
+from serving.home.processes.launches import ContainerLaunch, Launches
 from serving.home.processes.orders import (
     ForgetPod,
     HeldPod,
@@ -279,15 +279,15 @@ class Template:
             self._report(StartFailed(pod=order.pod, name=order.name, why="it runs already"))
             return
         try:
-            if order.launch is not None:
-                self._launches.start(order)
-                return
             record = self._spawner.record_of(order)
-            process = self._preloaded.start(order, record, time.monotonic()) or self._spawner.start(order, record)
+            if order.launch is not None:
+                self._launches.add(ContainerLaunch(order))
+            elif forked := self._preloaded.start(order, record, time.monotonic()):
+                self._started(order, forked)
+            else:
+                self._launches.add(self._spawner.begin(order, record))
         except OSError as error:
             self._started(order, error)
-        else:
-            self._started(order, process)
 
     def _started(self, order: StartProcess, outcome: ProcessRecord | OSError) -> None:
         """Report a started process or its failure, and handle a deferred exit."""

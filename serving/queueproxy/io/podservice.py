@@ -217,11 +217,14 @@ class PodService:
         return "\n".join([*lines, ""]).encode()
 
 
-def socket_of(spec: PodSpec, name: str, address: Address) -> socket.socket | Address:
-    """The listening socket: the inherited one of that name, else one at the address."""
+def socket_of(spec: PodSpec, name: str, address: Address) -> socket.socket:
+    """The listening socket: the inherited one of that name, else one at the address. Raises ``OSError``.
+
+    A loop would look the address up in a thread, and start its threads for that, which takes a tenth of a start.
+    """
     descriptor = spec.listen_fds.get(name)
     if descriptor is None:
-        return address
+        return socket.create_server(address, family=socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
     inherited = socket.socket(fileno=descriptor)
     inherited.setblocking(False)
     inherited.set_inheritable(False)

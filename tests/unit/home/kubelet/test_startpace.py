@@ -1,6 +1,7 @@
 """The pods that may start at once, and the end of a turn."""
 
 import asyncio
+import gc
 import os
 import sys
 
@@ -53,6 +54,31 @@ async def test_a_pod_that_is_deleted_while_it_waits_takes_no_turn() -> None:
     with pytest.raises(asyncio.CancelledError):
         await last
     assert await pacer.take("b") is True
+
+
+async def test_the_first_pod_of_a_revision_is_alone_until_it_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.home.kubelet.startpace._LEAD_MAX_S", 60.0)
+    pacer, first, later = StartPacer(), asyncio.Event(), asyncio.Event()
+    await pacer.let_first_lead("a", first)
+    following = asyncio.create_task(pacer.let_first_lead("a", later))
+    await pacer.let_first_lead("b", asyncio.Event())
+    waiters = first._waiters
+    await until(lambda: waiters)
+    assert not following.done()
+    first.set()
+    await following
+    await pacer.let_first_lead("a", later)
+    # Once that pod is gone, nothing is kept of it.
+    del first, later, following
+    gc.collect()
+    assert "a" not in pacer._first_settled
+
+
+async def test_the_first_pod_of_a_revision_is_not_alone_for_long() -> None:
+    pacer, first = StartPacer(), asyncio.Event()
+    await pacer.let_first_lead("a", first)
+    await pacer.let_first_lead("a", asyncio.Event())
+    assert not first.is_set()
 
 
 async def test_a_turn_ends_when_the_pod_is_ready() -> None:

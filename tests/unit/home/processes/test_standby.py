@@ -63,10 +63,11 @@ def in_thread(process: Callable[[], None]) -> threading.Thread:
 
 
 def begun(standby: Standby, process: Callable[[], None]) -> ProcessRecord:
-    """The result of ``begin`` while a process does its part."""
+    """The result of a start while a process does its part."""
     thread = in_thread(process)
     try:
-        return standby.begin(ASSIGNMENT)
+        standby.begin(ASSIGNMENT)
+        return standby.finish()
     finally:
         thread.join(60)
 

@@ -1,0 +1,101 @@
+"""Starts side by side, and the orders that wait for one."""
+
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from serving.home.processes.launches import Launches
+from serving.home.processes.orders import ForgetPod, SendSignal, StartProcess
+from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
+from serving.home.processes.standby import ProcessAssignment, Standby
+
+
+class Stage:
+    """Launches of two pods; ``ready`` are the callbacks by descriptor, ``started`` the outcomes by pod."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ready: dict[int, Callable[[], object]] = {}
+        self.started: dict[str, ProcessRecord | OSError] = {}
+        self.ends: dict[str, socket.socket] = {}
+        self.launches = Launches(
+            ProcessRecords(folder),
+            follow=self.ready.__setitem__,
+            unfollow=self.ready.pop,
+            started=lambda order, outcome: self.started.__setitem__(order.pod, outcome),
+        )
+
+    def begin(self, pod: str) -> None:
+        mine, self.ends[pod] = socket.socketpair()
+        standby = Standby(mine)
+        order = StartProcess(pod=pod, name="app", environment={}, log="/log", arguments=("sleep",))
+        standby.begin(ProcessAssignment(order=order, record=ProcessRecord(pod=pod, name="app")))
+        self.launches.add(standby)
+
+    def runs(self, pod: str, pid: int, why: bytes = b"") -> None:
+        """Report the record of a process, and that it runs."""
+        self.ends[pod].sendall(msgspec.json.encode(ProcessRecord(pod=pod, name="app", pid=pid)) + b"\n" + why)
+        self.ends[pod].close()
+
+    def turn(self) -> None:
+        for callback in list(self.ready.values()):
+            callback()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    for one in made.ends.values():
+        one.close()
+    made.launches.finish(is_all=True)
+
+
+def test_a_process_that_is_slow_to_start_does_not_hold_up_another(stage: Stage) -> None:
+    stage.begin("slow")
+    stage.begin("fast")
+    stage.turn()
+    assert stage.started == {}
+    stage.runs("fast", 7)
+    stage.turn()
+    outcome = stage.started["fast"]
+    assert isinstance(outcome, ProcessRecord)
+    assert outcome.pid == 7
+    assert ("slow", "app") in stage.launches
+    assert ("fast", "app") not in stage.launches
+
+
+def test_a_process_that_cannot_start_says_why(stage: Stage) -> None:
+    stage.begin("a")
+    stage.runs("a", 7, why=b"no such command")
+    stage.launches.finish(is_all=False)
+    assert str(stage.started["a"]) == "no such command"
+
+
+def test_a_process_that_does_not_start_in_time_has_failed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.home.processes.standby._START_MAX_S", 0.0)
+    mine, stage.ends["a"] = socket.socketpair()
+    standby = Standby(mine)
+    standby.order, standby.end_s = StartProcess(pod="a", name="app", environment={}, log="/log"), 0.0
+    stage.launches.add(standby)
+    assert stage.launches.due_in_s(1.0) == 0
+    stage.launches.finish(is_all=False)
+    assert "did not start within" in str(stage.started["a"])
+
+
+def test_a_signal_and_the_end_of_a_pod_wait_for_its_start(stage: Stage) -> None:
+    stage.begin("a")
+    early = SendSignal(pod="a", name="app", signal=signal.SIGTERM)
+    end = ForgetPod(pod="a")
+    assert stage.launches.defers(early)
+    assert stage.launches.defers(end)
+    assert not stage.launches.defers(ForgetPod(pod="b"))
+    stage.launches.note_exit(7, 3)
+    stage.runs("a", 7)
+    stage.turn()
+    assert stage.launches.take_exit(7) == 3
+    assert stage.launches.take_deferred() == [early, end]
+    assert not stage.launches.defers(early)

@@ -380,7 +380,8 @@ def main() -> int:
                 "/requests/{namespace}/{name}": ingress.recorder.reports,
                 "/coldstarts/{namespace}": ingress.metrics.cold_starts,
             }
-            pages = serve_page(page, where, gate=QueryGate.of_environment(), texts=texts, open_texts=digests)
+            gate, front = QueryGate.of_environment(), activator.inner.front_of_pages
+            pages = serve_page(page, where, gate=gate, texts=texts, open_texts=digests, front=front)
             async with contextlib.AsyncExitStack() as serving_page, sending, tracing as send:
                 await serving_page.enter_async_context(pages)
                 if send is not None:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from serving.aio.netns import connected_socket, open_connection
+from serving.model.identities import host_of
 
 NO_TLS = "no TLS"
 """A peer that spoke something else."""
@@ -71,6 +72,28 @@ class MutualTls:
     def make_certificates_optional(self) -> None:
         """Accept clients without a certificate; the protocol decides what they may request."""
         self.server.verify_mode = ssl.CERT_OPTIONAL
+
+
+class DaemonQueries(msgspec.Struct, frozen=True, kw_only=True):
+    """How a client without a certificate asks daemons over aiohttp: in plain HTTP, or over TLS that proves the daemon's name."""
+
+    context: ssl.SSLContext | None = None
+
+    @classmethod
+    def over_tls(cls, authority: str) -> "DaemonQueries":
+        """Queries over TLS to daemons of this authority (PEM). Raises ``ssl.SSLError``."""
+        context = _context(ssl.PROTOCOL_TLS_CLIENT, authority)
+        context.check_hostname = True
+        return cls(context=context)
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of URLs."""
+        return "http" if self.context is None else "https"
+
+    def options(self, daemon: str) -> dict[str, Any]:
+        """The options of a request of aiohttp to a daemon, by its SPIFFE id."""
+        return {} if self.context is None else {"ssl": self.context, "server_hostname": host_of(daemon)}
 
 
 def _context(protocol: int, authority: str) -> ssl.SSLContext:

@@ -14,6 +14,8 @@ CREDENTIALS_PATH = "/credentials"
 ANNOUNCE_PATH = "/announce"
 HEALTH_PATH = "/healthz"
 _STATS_PATH = "/stats"
+_METRICS_PATH = "/metrics"
+_QUERY_PATHS = {_METRICS_PATH, "/decisions", "/policies"}
 # Who asks for these says who it is, and its certificate must agree.
 _NAMED_PATHS = {_STATS_PATH, ANNOUNCE_PATH}
 _POD_NAMES = {"namespace", "revision", "pod"}
@@ -30,15 +32,16 @@ class StatsPeer(msgspec.Struct, frozen=True, kw_only=True):
 
 def objection(path: str, names: Mapping[str, str], peer: StatsPeer, *, is_strict: bool) -> str | None:
     """The reason to refuse a request; None if the certificate allows it. ``is_strict`` refuses plain HTTP."""
-    if path == HEALTH_PATH:
-        # Kubelets probe it, and have no certificate.
+    if path == HEALTH_PATH or (path == _METRICS_PATH and not peer.is_tls):
+        # Kubelets probe, and have no certificate. Prometheus reads the pages of all daemons alike, with the query token.
         return None
     if not peer.is_tls and is_strict and not (peer.is_loopback and path not in _NAMED_PATHS):
         return "this needs TLS with a certificate of this installation (system-internal-tls is Enabled)"
     if path == CREDENTIALS_PATH or not peer.is_tls:
         return None
     if not peer.identity:
-        return "this needs a certificate of this installation"
+        # The dashboard and Prometheus have the query token, which is checked next, and no key to prove a name with.
+        return None if path in _QUERY_PATHS else "this needs a certificate of this installation"
     if path not in _NAMED_PATHS:
         return None if peer.identity in DAEMONS else f"{peer.identity} may not ask this"
     expected = _sender_id(names)

@@ -1,8 +1,9 @@
 """Follow the ConfigMaps of the system namespace and pass each change to the settings.
 
 A daemon's main opens ``followed`` around its work: it waits until the ConfigMaps are listed once, so that the work starts
-with their settings, and follows them until the end. Without the right to list them, or without an API server, it continues
-with the environment after some seconds, logs that, and applies what it sees later. Rejected settings are logged here; the
+with their settings, and follows them until the end. Without the right to list them it continues with the environment after some
+seconds, and without an answer after half a minute: another mode of inner TLS than that of its peers would fail their requests. It
+logs that, and applies what it sees later. Rejected settings are logged here; the
 controller records them as an Event.
 """
 
@@ -20,8 +21,10 @@ from serving.settings.live import LiveSettings, Taken, config_map_of
 
 _log = logging.getLogger(__name__)
 
-# The API server of one machine is up after a second.
-_FIRST_WAIT_S = 5.0
+# A right that was granted a moment ago may not be known yet.
+_REFUSED_WAIT_S = 5.0
+# A busy node takes ten seconds to the first answer.
+_FIRST_WAIT_S = 30.0
 Listener = Callable[[Taken, Object], None]
 
 
@@ -72,9 +75,9 @@ async def followed(
     try:
         try:
             async with asyncio.timeout(_FIRST_WAIT_S):
-                await watch.reflector.synced.wait()
+                await _listed(watch.reflector)
         except TimeoutError:
-            _log.warning("settings.unseen", extra={"namespace": namespace, "after_s": _FIRST_WAIT_S})
+            _log.warning("settings.unseen", extra={"namespace": namespace, "is_refused": watch.reflector.is_forbidden})
         for one in settings:
             one.begin()
         yield watch
@@ -82,6 +85,16 @@ async def followed(
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
+
+
+async def _listed(reflector: Reflector) -> None:
+    """Wait for the first list, for a shorter time where it is refused. Raises ``TimeoutError``."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_REFUSED_WAIT_S):
+            await reflector.synced.wait()
+    if reflector.is_forbidden:
+        raise TimeoutError
+    await reflector.synced.wait()
 
 
 def _log_taken(taken: Taken) -> None:

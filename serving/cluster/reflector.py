@@ -22,7 +22,7 @@ from serving.aio.clock import now_s
 from serving.aio.cooperative import turn
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster, EventType, Selection, WatchEvent
-from serving.model.errors import ClusterError, Gone
+from serving.model.errors import ClusterError, Forbidden, Gone
 from serving.model.objects import Key, Object, is_older_version, key_of, version_of
 from serving.traffic.backoff import backoff_s
 
@@ -139,6 +139,9 @@ class Reflector:
     ) -> None:
         self.kind = kind
         self.synced = asyncio.Event()
+        self.is_forbidden = False
+        """Whether the last list was refused."""
+
         self._again = asyncio.Event()
         self._cluster = cluster
         self._selection = Selection(
@@ -187,6 +190,7 @@ class Reflector:
             self.synced.set()
             await self._follow(version)
         except ClusterError as error:
+            self.is_forbidden = isinstance(error, Forbidden)
             level = logging.DEBUG if isinstance(error, Gone) else logging.WARNING
             _log.log(level, "reflector.failed", extra={"resource": self.kind.resource, "error": str(error)})
             await self._back_off()

@@ -21,6 +21,7 @@ if __name__ == "__main__":
 
 
 import asyncio
+import logging
 import os
 import sys
 
@@ -35,7 +36,7 @@ from serving.cluster.leases.lease import LeaseClient, LeaseName
 from serving.cluster.leases.rules import lease_times
 from serving.cluster.port import Cluster
 from serving.controller.io.controller import Controller, ControllerConfig
-from serving.controller.io.makekey import cluster_key, make_tokens
+from serving.controller.io.makekey import ClusterKey, cluster_key, make_tokens, write_authority
 from serving.controller.revisions.sidecar import Sidecar
 from serving.metrics.controller import ControllerMetrics
 from serving.metrics.export import exporting
@@ -43,9 +44,12 @@ from serving.metrics.queries import QueryGate
 from serving.metrics.server import serve_page
 from serving.model.errors import Problem, SettingsError
 from serving.settings.controller import ControllerSettings
+from serving.settings.innertls import OF_KEY_VARIABLE
 from serving.settings.queueproxy import QueueProxySettings
 from serving.wire.issuing import authority_of
 from serving.wire.tokens import read_key, revision_secret, revision_token
+
+_log = logging.getLogger("controller")
 
 _LEASE = "controller"
 _KEY_FILE_VARIABLE = "SERVING_KEY_FILE"
@@ -89,8 +93,12 @@ async def _sidecar(cluster: Cluster, settings: ControllerSettings, proxy: QueueP
     own = settings.sidecar
     if not own.enabled:
         return None
-    key = await _key(cluster)
-    inner_tls = settings.inner_tls.resolved(os.environ)
+    found = await _key(cluster)
+    key, inner_tls = found.key, settings.inner_tls.resolved({**os.environ, OF_KEY_VARIABLE: found.inner_tls})
+    authority = authority_of(key, inner_tls)
+    _log.info("controller.inner_tls", extra={"mode": inner_tls.mode})
+    if not os.environ.get(_KEY_FILE_VARIABLE):
+        await write_authority(cluster, system_namespace(), authority)
     home = f"{system_namespace()}.svc.{settings.cluster_domain}"
     return Sidecar(
         settings=own,
@@ -100,14 +108,14 @@ async def _sidecar(cluster: Cluster, settings: ControllerSettings, proxy: QueueP
         token_of=lambda namespace, name: revision_token(key, namespace=namespace, revision=name),
         proxy=proxy,
         inner_tls=inner_tls,
-        authority=authority_of(key, inner_tls),
+        authority=authority,
     )
 
 
-async def _key(cluster: Cluster) -> bytes:
+async def _key(cluster: Cluster) -> ClusterKey:
     path, namespace = os.environ.get(_KEY_FILE_VARIABLE), system_namespace()
     if path:
-        return read_key(path)
+        return ClusterKey(key=read_key(path), inner_tls=os.environ.get(OF_KEY_VARIABLE, ""))
     await make_tokens(cluster, namespace, actions=os.environ.get(_ACTIONS_TOKEN_VARIABLE, ""))
     return await cluster_key(cluster, namespace)
 

@@ -20,7 +20,9 @@ import msgspec
 from yarl import URL
 
 from serving.aio.clock import wall_s
+from serving.aio.mutualtls import DaemonQueries
 from serving.aio.periodic import next_beat
+from serving.model.identities import ACTIVATOR, AUTOSCALER
 from serving.traffic.latencies import FINE_TYPE
 
 _RESPONSE_MAX_S = 1.5
@@ -37,27 +39,34 @@ _NO_LIMIT = aiohttp.ClientTimeout(total=None, connect=5)
 
 
 async def read_pages(
-    session: aiohttp.ClientSession, urls: str, *, path: str = "", headers: Mapping[str, str] = MappingProxyType({})
+    session: aiohttp.ClientSession,
+    urls: str,
+    *,
+    path: str = "",
+    headers: Mapping[str, str] = MappingProxyType({}),
+    queries: Callable[[], DaemonQueries] = DaemonQueries,
 ) -> dict[str, str]:
     """The metrics pages of ``urls`` (separated by commas), or their pages at ``path``, by address; {} for "".
 
-    ``headers`` are those of each query.
+    ``headers`` are those of each query, ``queries`` says how activators are asked.
 
     Raises:
-        OSError: no name resolves, or no activator answers.
+        OSError: no name resolves, no activator answers, or its authority is not known.
     """
+    secured = queries()
     asked = [URL(one.strip()) for one in urls.split(",") if one.strip()]
     asked = [one.with_path(path) for one in asked] if path else asked
     found = await asyncio.gather(*(addresses_of(url) for url in asked), return_exceptions=True)
     errors = [one for one in found if isinstance(one, BaseException)]
     places = [
-        (url, url.with_host(host))
+        (url, url.with_host(host).with_scheme(secured.scheme))
         for url, hosts in zip(asked, found, strict=True)
         if not isinstance(hosts, BaseException)
         for host in hosts
     ]
     responses = await asyncio.gather(
-        *(_read(session, place, {**headers, "Host": url.authority}) for url, place in places), return_exceptions=True
+        *(_read(session, place, {**headers, "Host": url.authority}, secured=secured) for url, place in places),
+        return_exceptions=True,
     )
     errors += [one for one in responses if isinstance(one, BaseException)]
     pages = {str(place): page for (_, place), page in zip(places, responses, strict=True) if isinstance(page, str)}
@@ -80,11 +89,13 @@ async def addresses_of(url: URL) -> list[str]:
     return sorted({str(one[4][0]) for one in found if one[0] == family})
 
 
-async def _read(session: aiohttp.ClientSession, place: URL, headers: Mapping[str, str]) -> str:
+async def _read(
+    session: aiohttp.ClientSession, place: URL, headers: Mapping[str, str], *, secured: DaemonQueries
+) -> str:
     limit = aiohttp.ClientTimeout(total=_RESPONSE_MAX_S)
     # Uncompressed: the page is read every two seconds, from the same machine or the same cluster.
     wanted = {**headers, "Accept": FINE_TYPE, "Accept-Encoding": "identity"}
-    async with session.get(place, headers=wanted, timeout=limit) as response:
+    async with session.get(place, headers=wanted, timeout=limit, **secured.options(ACTIVATOR)) as response:
         response.raise_for_status()
         body = bytearray()
         async for piece in response.content.iter_any():
@@ -108,9 +119,11 @@ class Deciders:
         since_s: float,
         on_event: Callable[[str, Any], None],
         headers: Callable[[], Mapping[str, str]] = dict,
+        queries: Callable[[], DaemonQueries] = DaemonQueries,
     ) -> None:
         self._session = session
         self._headers = headers
+        self._queries = queries
         self._urls = [URL(one.strip()) for one in urls.split(",") if one.strip()]
         self._since_s = since_s
         self._on_event = on_event
@@ -148,13 +161,15 @@ class Deciders:
         limit: aiohttp.ClientTimeout = _NO_LIMIT,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Query a source. A single one's redirect is followed with the token, which aiohttp would drop."""
-        url, own = place.url.with_name(name), {**self._headers(), "Host": place.host}
-        async with self._session.get(url, params=params, headers=own, allow_redirects=False, timeout=limit) as response:
+        secured = self._queries()
+        options: dict[str, Any] = {"allow_redirects": False, "timeout": limit, **secured.options(AUTOSCALER)}
+        url, own = place.url.with_name(name).with_scheme(secured.scheme), {**self._headers(), "Host": place.host}
+        async with self._session.get(url, params=params, headers=own, **options) as response:
             if response.status != _TEMPORARY_REDIRECT or not place.is_alone:
                 yield response
                 return
             there = URL(response.headers.get("Location", ""), encoded=True)
-        async with self._session.get(there, headers=self._headers(), allow_redirects=False, timeout=limit) as response:
+        async with self._session.get(there, headers=self._headers(), **options) as response:
             yield response
 
     async def _places(self) -> set["_DecisionSource"]:

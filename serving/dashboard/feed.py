@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 
 from serving.aio.clock import now_s, wall_s
+from serving.aio.mutualtls import DaemonQueries
 from serving.aio.periodic import every, next_beat
 from serving.cluster.kinds import (
     DOMAIN_MAPPING,
@@ -89,10 +90,10 @@ _FOLLOWED: Mapping[Kind, Callable[[Board, Key, Object | None], None]] = {
 class Feed:
     """Feeds a board. ``on_tick`` gets the time, the changed rows and the marks of each tick, ``on_decision`` each decision.
 
-    ``headers`` gives those of queries.
+    ``headers`` gives those of queries, ``queries`` how daemons are asked.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its sources, and what it feeds
         self,
         cluster: Cluster,
         board: Board,
@@ -101,6 +102,7 @@ class Feed:
         on_tick: Callable[[float, dict[str, list[float | None]], list[Mark]], None],
         on_decision: Callable[[View], None],
         headers: Callable[[], Mapping[str, str]],
+        queries: Callable[[], DaemonQueries] = DaemonQueries,
     ) -> None:
         self._board = board
         self._cluster = cluster
@@ -108,6 +110,7 @@ class Feed:
         self._on_tick = on_tick
         self._on_decision = on_decision
         self._headers = headers
+        self._queries = queries
         self._requests = Requests()
         self._deciders: Deciders | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -148,7 +151,7 @@ class Feed:
             return []
         urls = self._settings.activator_metrics_url
         try:
-            pages = await read_pages(self._session, urls, path=path, headers=self._headers())
+            pages = await read_pages(self._session, urls, path=path, headers=self._headers(), queries=self._queries)
             return [one for page in pages.values() for one in msgspec.json.decode(page, type=kind)]
         except (OSError, msgspec.DecodeError) as error:
             _log.debug("records.unread", extra={"path": path, "error": str(error)})
@@ -185,6 +188,7 @@ class Feed:
                 since_s=since_s,
                 on_event=self._take_event,
                 headers=self._headers,
+                queries=self._queries,
             )
             tasks.append(group.create_task(deciders.run(), name="dashboard decisions"))
             tasks.append(group.create_task(self._follow_nodes(), name="dashboard node use"))
@@ -237,7 +241,8 @@ class Feed:
 
     async def _tick(self, session: aiohttp.ClientSession, stop: asyncio.Event) -> None:
         async def beat() -> None:
-            pages = await read_pages(session, self._settings.activator_metrics_url, headers=self._headers())
+            urls = self._settings.activator_metrics_url
+            pages = await read_pages(session, urls, headers=self._headers(), queries=self._queries)
             self._board.requests(self._requests.read(pages, now_s()) if pages else None)
             self._row()
 

@@ -28,6 +28,7 @@ from aiohttp import web
 
 from serving.aio.clock import wall_s
 from serving.aio.daemon import inherited_sockets, run_daemon
+from serving.aio.mutualtls import DaemonQueries
 from serving.aio.startup import report_serving
 from serving.cluster.kube import connect
 from serving.cluster.port import Cluster, PodLogSource
@@ -54,6 +55,21 @@ _USAGE_EXIT = 2
 # 32 characters of base64 are 192 bits.
 _TOKEN_LENGTH_MIN = 32
 _TOKEN = f"a file with a random text of at least {_TOKEN_LENGTH_MIN} characters"
+
+
+class InnerQueries:
+    """How the dashboard asks other daemons. The file of the authority, "" for none, may come later than the dashboard, and change."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._authority, self._queries = "", DaemonQueries()
+
+    def present(self) -> DaemonQueries:
+        """Those of now. Raises ``OSError`` until the file is there."""
+        if self._file and (authority := Path(self._file).read_text(encoding="ascii")) != self._authority:
+            self._authority = authority
+            self._queries = DaemonQueries.over_tls(authority) if authority else DaemonQueries()
+        return self._queries
 
 
 class Dashboard:
@@ -100,6 +116,7 @@ class Dashboard:
             on_tick=self._tick,
             on_decision=self._pages.decide,
             headers=dict if queries is None else queries.headers,
+            queries=InnerQueries(settings.inner_authority_file).present,
         )
         self._pages.cold_requests = self._feed.cold_requests
         self._pages.recorded = self._feed.recorded

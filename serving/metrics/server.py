@@ -10,6 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import cast
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -24,6 +25,8 @@ _SHUTDOWN_S = 5.0
 
 TextSource = Callable[[Mapping[str, str]], str | None]
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Front = Callable[[Callable[[], asyncio.Protocol]], asyncio.Protocol]
+"""Makes the protocol of a connection before the one that its argument makes."""
 
 _BACKLOG = 128
 # Less than a millisecond of rendering.
@@ -38,14 +41,20 @@ async def running(
     *,
     tls: ssl.SSLContext | None = None,
     shutdown_s: float = _SHUTDOWN_S,
+    front: Front | None = None,
 ) -> AsyncIterator[None]:
-    """Serve while the context lasts, over TLS if ``tls`` is set. The listener's socket stays open."""
+    """Serve while the context lasts, over TLS if ``tls`` is set, or behind ``front``. The listener's socket stays open."""
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=shutdown_s)
     await runner.setup()
     try:
         # A copy: the site closes its socket, and the original must stay open for the next process.
-        await web.SockSite(runner, listener.dup(), ssl_context=tls).start()
-        yield
+        if front is None:
+            await web.SockSite(runner, listener.dup(), ssl_context=tls).start()
+            yield
+        else:
+            make, before = cast("Callable[[], asyncio.Protocol]", runner.server), front
+            async with await asyncio.get_running_loop().create_server(lambda: before(make), sock=listener.dup()):
+                yield
     finally:
         await runner.cleanup()
 
@@ -62,11 +71,13 @@ async def serve_page(
     gate: QueryGate,
     texts: Mapping[str, TextSource] | None = None,
     open_texts: Mapping[str, TextSource] | None = None,
+    front: Front | None = None,
 ) -> AsyncIterator[tuple[str, int]]:
     """Serve a page on a bound socket or an address while the context lasts, and measure the loop; gives the address.
 
     ``texts`` are further paths, as in "/routes/{namespace}/{name}", each with a function from the parts of the path to the text
-    of the response; None gives a 404. ``gate`` judges all queries but ``/healthz`` and those of ``open_texts``.
+    of the response; None gives a 404. ``gate`` judges all queries but ``/healthz`` and those of ``open_texts``. ``front`` accepts
+    TLS before the page's protocol.
 
     Raises:
         SettingsError: when the address is invalid or in use.
@@ -81,7 +92,7 @@ async def serve_page(
         app.router.add_get(path, _text_handler(text_of))
     lag = asyncio.create_task(watch_lag(page), name="loop lag")
     try:
-        async with running(app, listener, shutdown_s=_SHUTDOWN_S):
+        async with running(app, listener, shutdown_s=_SHUTDOWN_S, front=front):
             yield listener.getsockname()[:2]
     finally:
         lag.cancel()

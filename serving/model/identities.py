@@ -17,6 +17,11 @@ DASHBOARD = f"{_SCHEME}daemon/dashboard"
 DAEMONS = frozenset({ACTIVATOR, AUTOSCALER, CONTROLLER, DASHBOARD})
 
 
+def host_of(daemon: str) -> str:
+    """The host name in the certificate of a daemon, for clients that compare names: ``activator.serving.local``. It has no address."""
+    return f"{daemon.rpartition('/')[2]}.{TRUST_DOMAIN}"
+
+
 class CallerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The identity of a caller: a pod of a service, in a namespace, under a ServiceAccount; ``service`` is "" without one."""
 

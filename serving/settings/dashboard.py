@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-from serving.settings.innertls import InnerTlsSettings
 from serving.settings.knob import BYTES, COUNT, NUMBER, TEXT, Knob, SettingsRecord
 
 
@@ -67,5 +66,7 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     price_gib_hour: Annotated[float, Knob(key="price-gib-hour", unit=NUMBER, low=0)] = 0.0
     """Price of a GiB of requested memory for an hour, for ``serving cost`` and the page. Range: at least 0. Default: ours, 0."""
 
-    inner_tls: InnerTlsSettings = InnerTlsSettings()
-    """TLS with the autoscalers and the activators."""
+    inner_authority_file: Annotated[str, Knob(key="inner-authority-file", unit=TEXT)] = ""
+    """File with the certificate of the inner authority, by which it knows autoscalers and activators, and asks them over TLS; an
+    empty file means plain HTTP, and without the file none is asked. Default: ours, empty, for plain HTTP; on a cluster that of the
+    Secret serving-inner-authority, which the controller writes."""

@@ -15,6 +15,9 @@ DISABLED = "Disabled"
 PERMISSIVE = "Permissive"
 ENABLED = "Enabled"
 DEFAULT_VARIABLE = "SERVING_INNER_TLS_DEFAULT"
+OF_KEY_VARIABLE = "SERVING_INNER_TLS_OF_KEY"
+"""The mode stored beside the cluster key when the system was installed; it precedes the other variable."""
+
 _MODE_WORDS = f"{DISABLED}, {PERMISSIVE} or {ENABLED}"
 
 
@@ -40,7 +43,8 @@ class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ] = ""
     """Whether activators, queue-proxies, autoscalers, controllers and the dashboard speak mutual TLS with each other and
     refuse anything else (Enabled), take both (Permissive), or speak plain HTTP (Disabled). Daemons read it when they start.
-    Empty is what SERVING_INNER_TLS_DEFAULT says in the environment, else Disabled. Default: ours, empty. Knative's is
+    Empty is Enabled on a cluster that was installed so, Permissive on one that is older, Disabled on one machine
+    (SERVING_INNER_TLS_OF_KEY and SERVING_INNER_TLS_DEFAULT in the environment). Default: ours, empty. Knative's is
     Disabled, and it has no Permissive. See inner-tls.md."""
 
     certificate_life_s: Annotated[
@@ -58,11 +62,10 @@ class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def resolved(self, environment: Mapping[str, str]) -> "InnerTlsSettings":
         """The settings with a mode: that of the environment where none is set."""
-        mode = _read_mode(self.mode or environment.get(DEFAULT_VARIABLE) or DISABLED)
+        named = next((one for one in (OF_KEY_VARIABLE, DEFAULT_VARIABLE) if environment.get(one)), DEFAULT_VARIABLE)
+        mode = _read_mode(self.mode or environment.get(named) or DISABLED)
         if mode not in (DISABLED, PERMISSIVE, ENABLED):
-            problem = Problem(
-                where=f"environment {DEFAULT_VARIABLE}", what=f"{mode!r} is not right", expected=_MODE_WORDS
-            )
+            problem = Problem(where=f"environment {named}", what=f"{mode!r} is not right", expected=_MODE_WORDS)
             raise SettingsError([problem])
         return msgspec.structs.replace(self, mode=mode)
 

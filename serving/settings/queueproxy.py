@@ -26,6 +26,10 @@ from serving.settings.knob import COUNT, DURATION, FLAG, Clash, Knob, SettingsRe
 
 _PORT_MAX = 65535
 _OBSERVABILITY = "config-observability"
+
+INNER_TLS_VARIABLE = "SERVING_QUEUEPROXY_INNER_TLS_MODE"
+"""The variable of a queue-proxy with the mode of inner TLS."""
+
 # Settings that a revision has for itself, by the field of its spec.
 _FIELDS = {
     "containerConcurrency": "container_concurrency",

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from serving.model.identities import TRUST_DOMAIN
+from serving.model.identities import DAEMONS, TRUST_DOMAIN, host_of
 
 SKEW_MAX_S = 300.0
 """Tolerated lag of a peer's clock behind the issuer's: certificates are valid from that long ago."""
@@ -66,8 +66,10 @@ class Authority:
         """The authority's certificate as PEM, which is public."""
 
     def issue(self, identity: str, *, now_s: float, life_s: float) -> IssuedCertificate:
-        """A certificate for a SPIFFE id, valid for ``life_s`` seconds from now, with a new key."""
+        """A certificate for a SPIFFE id, valid for ``life_s`` seconds from now, with a new key. Those of daemons name their host too."""
         key = ec.generate_private_key(ec.SECP256R1())
+        hosts = [x509.DNSName(host_of(identity))] if identity in DAEMONS else []
+        names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(identity), *hosts])
         until_s = int(now_s + life_s)
         built = (
             x509.CertificateBuilder()
@@ -85,7 +87,7 @@ class Authority:
             )
             .add_extension(self._key_id, critical=False)
             # Without a subject the alternative name is critical: RFC 5280, section 4.2.1.6.
-            .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(identity)]), critical=True)
+            .add_extension(names, critical=True)
         )
         return IssuedCertificate(
             certificate=built.sign(self._key, None).public_bytes(Encoding.PEM).decode(),

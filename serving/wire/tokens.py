@@ -23,6 +23,9 @@ KEY_BYTES = 32
 KEY_SECRET = "serving-key"  # noqa: S105 - the name of a Secret
 """The Secret of a cluster that has the cluster key."""
 
+KEY_MODE_FIELD = "inner-tls"
+"""The entry of that Secret with the mode of inner TLS at the installation."""
+
 
 _CALLER_VERSION = "v1"
 

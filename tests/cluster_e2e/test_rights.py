@@ -15,6 +15,7 @@ from websockets.exceptions import InvalidStatus
 from serving.cli.client.tree import tree_folder
 from serving.cluster.kinds import (
     CLUSTER_DOMAIN_CLAIM,
+    DEPLOYMENT,
     DOMAIN_MAPPING,
     ENDPOINT_SLICE,
     EVENT,
@@ -26,7 +27,7 @@ from serving.cluster.kinds import (
     SERVING_SERVICE,
 )
 from serving.model.errors import NotFound
-from serving.model.knative import TCP_ANNOTATION
+from serving.model.knative import ALLOW_FROM_ANNOTATION, GUARDED_ANNOTATION, TCP_ANNOTATION
 from serving.model.objects import Object, annotations_of, condition_of
 from serving.model.tcpevents import TCP_UNAVAILABLE
 from tests.cluster_e2e.server import SPACE, is_real
@@ -64,8 +65,8 @@ ONLY_IN_A_RACE = {
         "patch pods/resize",
         "patch pods/status",
     },
-    # Patched is an Event that is repeated, as of a service that fails again.
-    "controller": {"get events", "patch events", "get leases.coordination.k8s.io"},
+    # Patched is an Event that is repeated, as of a service that fails again, and the authority in a second term.
+    "controller": {"get events", "patch events", "get leases.coordination.k8s.io", "patch secrets"},
     # While a page shows the map (``integration/test_dashboard_map.py``).
     "dashboard": {"list routes.serving.knative.dev", "list domainmappings.serving.knative.dev"},
 }
@@ -140,6 +141,14 @@ async def everything(stage: Stage) -> None:
     asking = asyncio.create_task(_call(stage.port("public"), "all"))
     await stage.until(REVISION, "all-00003", lambda one: one["spec"].get("servingState") == "Active")
     asking.cancel()
+    # Last, because its pods are replaced.
+    guarded = {"metadata": {"annotations": {ALLOW_FROM_ANNOTATION: "namespace/other"}}}
+    await stage.cluster.patch(SERVING_SERVICE, SPACE, "all", patch=guarded)
+    await stage.until(DEPLOYMENT, "all-00003-deployment", _is_guarded)
+
+
+def _is_guarded(deployment: Object) -> bool:
+    return GUARDED_ANNOTATION in annotations_of(deployment["spec"]["template"])
 
 
 async def _mapped(stage: Stage) -> None:

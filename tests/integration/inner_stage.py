@@ -66,11 +66,13 @@ class Relay:
             task.add_done_callback(self._tasks.discard)
 
     async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            while data := await source.read(65_536):
-                self.recorded.append(data)
-                sink.write(data)
-        sink.close()
+        try:
+            with contextlib.suppress(ConnectionError):
+                while data := await source.read(65_536):
+                    self.recorded.append(data)
+                    sink.write(data)
+        finally:
+            sink.close()
 
 
 class Inner:

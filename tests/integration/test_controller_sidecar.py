@@ -80,7 +80,7 @@ async def test_without_a_key_file_it_creates_the_secrets_of_the_daemons(tmp_path
             controller.terminate()
             await controller.communicate()
     secrets = {one["metadata"]["name"]: one["data"] for one in (await store.list(SECRET, SYSTEM)).items}
-    assert secrets.keys() == {"serving-key", "serving-query-token", ACTIONS}
+    assert secrets.keys() == {"serving-key", "serving-query-token", "serving-inner-authority", ACTIONS}
     values = {one["name"]: one.get("value") for one in made["spec"]["template"]["spec"]["containers"][0]["env"]}
     token = revision_token(base64.b64decode(secrets["serving-key"]["key"]), namespace="default", revision="hello-00001")
     assert token in values.values(), "the queue-proxy's token is derived from that key"

@@ -68,6 +68,26 @@ def test_a_second_time_changes_nothing(cluster: BareCluster, tmp_path: Path) -> 
     assert set(results(install(cluster, tmp_path))) == {"unchanged"}
 
 
+@pytest.mark.parametrize(
+    ("data", "settings", "is_older"),
+    [
+        ({"key": "aGVsbG8="}, {}, True),
+        ({"key": "aGVsbG8=", "inner-tls": "RW5hYmxlZA=="}, {}, False),
+        ({"key": "aGVsbG8="}, {"system-internal-tls": "Enabled"}, False),
+    ],
+)
+def test_an_older_installation_gets_the_way_to_enabled(
+    cluster: BareCluster, tmp_path: Path, data: dict[str, str], settings: dict[str, str], *, is_older: bool
+) -> None:
+    assert "Permissive" not in install(cluster, tmp_path).stderr
+    metadata = {"name": "serving-key", "namespace": "knative-serving"}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
+    cluster.apply(path_of(secret), secret, manager="controller")
+    network = next(one for one in OBJECTS if one["metadata"]["name"] == "config-network")
+    cluster.apply(path_of(network), {**network, "data": settings}, manager="kubectl")
+    assert ("docs/inner-tls.md has the two steps to Enabled" in install(cluster, tmp_path).stderr) is is_older
+
+
 def test_another_image_changes_the_daemons_and_nothing_else(cluster: BareCluster, tmp_path: Path) -> None:
     fill(cluster)
     done = install(cluster, tmp_path, "--image", "registry.example/serving:2")

@@ -22,14 +22,14 @@ LATE = ("websockets", "serving.proxy.http2", "urllib", "email", "pathlib", "json
 MODULES_MAX = {
     "serving.queueproxy.main": 219,
     # With the names of clients for pods, the records of requests, which the first request may need, and announced pods.
-    "serving.activator.main": 515,
+    "serving.activator.main": 516,
     # With goals for latency and budgets, which any revision may have at any time, and announced pods.
     "serving.autoscaler.main": 664,
     "serving.controller.main": 473,
     "serving.nodegroup.main": 460,
     "serving.extender.main": 475,
     # With comparisons of revisions and costs, which any page may ask for.
-    "serving.dashboard.main": 509,
+    "serving.dashboard.main": 512,
     # With the times of logs and the claims of pods, which are kept from the first second on, and the text of budgets among the settings.
     "serving.home.main": 793,
     "serving.cli.main": 72,

@@ -12,6 +12,7 @@ from serving.proxy.forwarding.exchange import Wiring
 from serving.proxy.server.connection import Connection
 from serving.proxy.server.listener import HttpServer
 from serving.proxy.tls.connector import RefusalLog, TlsConnector
+from serving.proxy.tls.front import TlsFront
 from serving.proxy.tls.layer import TlsLayer, TlsTerms
 from serving.settings.innertls import InnerTlsSettings
 from serving.wire.issuing import DaemonTls
@@ -64,6 +65,14 @@ class InnerWays:
         if self.secured is None or listener is not Listener.INNER:
             return Connection
         return lambda server, wiring: TlsLayer(server, wiring, self._terms)
+
+    @property
+    def front_of_pages(self) -> Callable[[Callable[[], asyncio.Protocol]], asyncio.Protocol] | None:
+        """What accepts TLS beside plain HTTP before the page of metrics; None without TLS."""
+        if self.secured is None:
+            return None
+        context, refusals = self.secured.tls.server, self._refusals
+        return lambda make: TlsFront(context, make, refusals=refusals)
 
     async def keep_valid(self) -> None:
         """Renew the certificate until cancelled."""

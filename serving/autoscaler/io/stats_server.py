@@ -206,7 +206,8 @@ class StatsServer:
         _, names = parse_target(request.path)
         if address := self.elsewhere(names):
             response = protocol.reject(http.HTTPStatus.TEMPORARY_REDIRECT, f"ask {address}\n")
-            response.headers["Location"] = f"http://{address}{request.path}"
+            scheme = "https" if connection.peer.is_tls else "http"
+            response.headers["Location"] = f"{scheme}://{address}{request.path}"
             return response
         if path == "/policies":
             return _typed(protocol, self._decisions.policies.encoded(names, now_s=now_s()).decode(), "application/json")

@@ -31,6 +31,7 @@ from serving.model.knative import COMPONENTS_ANNOTATION
 from serving.model.objects import Object
 from serving.model.quantity import parse_duration_s
 from serving.settings.parse import EXAMPLE_KEY
+from serving.wire.tokens import KEY_MODE_FIELD, KEY_SECRET
 
 _MANAGER = "serving-install"
 # Owns the keys of ConfigMaps that --domain and its like set, and those kept from a version that shipped every key.
@@ -39,6 +40,10 @@ _APPLY = "application/apply-patch+yaml"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _CRD, _CONFIG_MAP = "CustomResourceDefinition", "ConfigMap"
 _NO_COMPONENT = "none"
+_PERMISSIVE = (
+    "inner TLS is Permissive: this installation is older than its default, and may have pods without it. docs/inner-tls.md has the"
+    " two steps to Enabled"
+)
 _NOT_FOUND = 404
 _ESTABLISHED_S = 60.0
 _PAUSE_S = 0.2
@@ -82,8 +87,10 @@ class Installation:
                 _print_result(one, self._apply_settings(one) if is_settings else self._apply(one))
             for one in self.leftovers():
                 self._remove(one)
+        namespace = next(one["metadata"]["name"] for one in self._objects if one["kind"] == "Namespace")
+        if is_older_than_inner_tls(self._api, namespace):
+            print_aside(_PERMISSIVE)
         if not is_waited_for:
-            namespace = next(one["metadata"]["name"] for one in self._objects if one["kind"] == "Namespace")
             print_aside(f"the daemons are starting: kubectl -n {namespace} get pods -w (--wait waits for them)")
 
     def remove(self, *, with_services: bool) -> None:
@@ -178,6 +185,16 @@ class Installation:
         version = spec["versions"][0]["name"]
         status, response = self._api.call("GET", f"/apis/{spec['group']}/{version}/{spec['names']['plural']}?limit=500")
         return len(response["items"]) if status < 400 else 0
+
+
+def is_older_than_inner_tls(api: ApiClient, namespace: str) -> bool:
+    """Whether an installation speaks inner TLS where both ends can, because its key is older and no setting says more."""
+    core = f"/api/v1/namespaces/{namespace}"
+    status, secret = api.call("GET", f"{core}/secrets/{KEY_SECRET}")
+    if status >= 400 or (secret.get("data") or {}).get(KEY_MODE_FIELD):
+        return False
+    status, settings = api.call("GET", f"{core}/configmaps/config-network")
+    return status < 400 and not (settings.get("data") or {}).get("system-internal-tls")
 
 
 def installed_components(api: ApiClient, namespace: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from serving.aio.clock import now_s, stamp, wall_s
 from serving.aio.cooperative import turn
+from serving.aio.mutualtls import DaemonQueries
 from serving.aio.periodic import every
 from serving.cluster import kinds
 from serving.cluster.configmaps import ConfigMapWatch
@@ -71,11 +72,16 @@ class Controller:
         self._crowds: asyncio.Queue[set[WorkKey]] = asyncio.Queue()
         self._events = NoteWriter(cluster)
         self._limit = ConcurrencyLimit(low=self._settings.workers, high=self._settings.workers_max)
-        self._prober = RouteProber(addresses=self._cache.activator_addresses, confirmed=self._confirmed)
+        is_strict = sidecar is not None and sidecar.inner_tls.is_strict
+        queries = DaemonQueries.over_tls(sidecar.authority) if sidecar is not None and is_strict else DaemonQueries()
+        self._prober = RouteProber(
+            addresses=self._cache.activator_addresses, confirmed=self._confirmed, queries=queries
+        )
         self._watcher = RolloutWatcher(
             addresses=functools.partial(activator_pages, self._cache),
             headers=QueryGate.of_environment().headers,
             judged=lambda route, found: self._wake(self._cache.judge(route, found)),
+            queries=queries,
         )
         self._sources = CacheSources(
             cluster, self._cache, settings=self._settings, wake=self._wake_of, note=self._events.enqueue

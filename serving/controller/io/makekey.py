@@ -3,32 +3,50 @@
 The leading controller does so before it works. A Secret that exists is kept: every secret between daemons is derived from the
 cluster key, so another key would cut off all pods. The controller may create Secrets and read that one.
 
-The Secret ``serving-query-token`` has the token of queries (``serving.metrics.queries``).
+The Secret ``serving-query-token`` has the token of queries (``serving.metrics.queries``), ``serving-inner-authority`` the certificate
+by which clients without a key know daemons. Beside the key stands the mode of inner TLS of installations that have none in their
+settings: those whose key is older have none there, and may have pods that speak none.
 """
 
 import base64
 import binascii
 import secrets
+from collections.abc import Mapping
+
+import msgspec
 
 from serving.cluster.kinds import SECRET
 from serving.cluster.port import Cluster
 from serving.metrics.queries import QUERY_TOKEN_SECRET
 from serving.model.errors import AlreadyExists, Problem, SettingsError
-from serving.wire.tokens import KEY_BYTES, KEY_SECRET
+from serving.settings.innertls import ENABLED
+from serving.wire.tokens import KEY_BYTES, KEY_MODE_FIELD, KEY_SECRET
+
+AUTHORITY_SECRET = "serving-inner-authority"  # noqa: S105 - the name of a Secret
+"""The Secret of a cluster that has the certificate of the inner authority."""
 
 _KEY_FIELD = "key"
+_AUTHORITY_FIELD = "ca.crt"
 _TOKEN_BYTES = 32
 
 
-async def cluster_key(cluster: Cluster, namespace: str) -> bytes:
+class ClusterKey(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster key and the mode of inner TLS stored with it, "" for an older key."""
+
+    key: bytes
+    inner_tls: str
+
+
+async def cluster_key(cluster: Cluster, namespace: str) -> ClusterKey:
     """The cluster key of a namespace, created if there is none.
 
     Raises:
         SettingsError: when the Secret has no key of 32 bytes. A refusal of the cluster is raised too.
     """
     key = secrets.token_bytes(KEY_BYTES)
-    if await _create(cluster, namespace, KEY_SECRET, key=_KEY_FIELD, value=key):
-        return key
+    made = {_KEY_FIELD: key, KEY_MODE_FIELD: ENABLED.encode()}
+    if await _create(cluster, namespace, KEY_SECRET, data=made):
+        return ClusterKey(key=key, inner_tls=ENABLED)
     data = (await cluster.get(SECRET, namespace, KEY_SECRET)).get("data") or {}
     try:
         found = base64.b64decode(data.get(_KEY_FIELD, ""), validate=True)
@@ -39,22 +57,34 @@ async def cluster_key(cluster: Cluster, namespace: str) -> bytes:
         raise SettingsError(
             [Problem(where=where, what=what, expected=f"{KEY_BYTES} bytes; delete the Secret for a new one")]
         )
-    return found
+    mode = base64.b64decode(data.get(KEY_MODE_FIELD, "")).decode(errors="replace")
+    return ClusterKey(key=found, inner_tls=mode)
 
 
 async def make_tokens(cluster: Cluster, namespace: str, *, actions: str = "") -> None:
     """Create the tokens of queries and of the dashboard, the latter in a Secret named ``actions``. Existing ones stay."""
     for name in filter(None, (QUERY_TOKEN_SECRET, actions)):
         token = secrets.token_urlsafe(_TOKEN_BYTES).encode()
-        await _create(cluster, namespace, name, key="token", value=token)
+        await _create(cluster, namespace, name, data={"token": token})
 
 
-async def _create(cluster: Cluster, namespace: str, name: str, *, key: str, value: bytes) -> bool:
+async def write_authority(cluster: Cluster, namespace: str, certificate: str) -> None:
+    """Write the certificate of the inner authority for the dashboard and Prometheus; "" without inner TLS."""
+    data = {_AUTHORITY_FIELD: certificate.encode()}
+    if not await _create(cluster, namespace, AUTHORITY_SECRET, data=data):
+        await cluster.patch(SECRET, namespace, AUTHORITY_SECRET, patch={"data": _encoded(data)})
+
+
+def _encoded(data: Mapping[str, bytes]) -> dict[str, str]:
+    return {field: base64.b64encode(value).decode() for field, value in data.items()}
+
+
+async def _create(cluster: Cluster, namespace: str, name: str, *, data: Mapping[str, bytes]) -> bool:
     labels = {"app.kubernetes.io/part-of": "serving"}
     secret = {
         "metadata": {"name": name, "namespace": namespace, "labels": labels},
         "type": "Opaque",
-        "data": {key: base64.b64encode(value).decode()},
+        "data": _encoded(data),
     }
     try:
         await cluster.create(SECRET, secret)

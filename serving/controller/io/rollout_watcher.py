@@ -11,7 +11,9 @@ from collections.abc import Callable, Collection, Mapping
 import aiohttp
 
 from serving.aio.clock import steady_s
+from serving.aio.mutualtls import DaemonQueries
 from serving.controller.routes.rolloutcheck import RolloutJudgement, judge
+from serving.model.identities import ACTIVATOR
 from serving.model.objects import Key
 from serving.model.rolloutcheck import RolloutWatch
 from serving.traffic.latencies import FINE_TYPE
@@ -32,7 +34,9 @@ class RolloutWatcher:
         addresses: Callable[[], Collection[str]],
         headers: Callable[[], Mapping[str, str]],
         judged: Callable[[Key, Mapping[str, RolloutJudgement]], None],
+        queries: DaemonQueries | None = None,
     ) -> None:
+        self._queries = queries or DaemonQueries()
         self._addresses = addresses
         self._headers = headers
         self._judged = judged
@@ -79,8 +83,9 @@ class RolloutWatcher:
 
     async def _read(self, session: aiohttp.ClientSession, address: str) -> tuple[str, MetricsReading | None]:
         headers = {"Accept": FINE_TYPE, **self._headers()}
+        url, options = f"{self._queries.scheme}://{address}/metrics", self._queries.options(ACTIVATOR)
         try:
-            async with session.get(f"http://{address}/metrics", headers=headers) as response:
+            async with session.get(url, headers=headers, **options) as response:
                 response.raise_for_status()
                 return address, parse(await response.text())
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:

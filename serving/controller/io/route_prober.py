@@ -12,7 +12,9 @@ from http import HTTPStatus
 import aiohttp
 
 from serving.aio.clock import steady_s
+from serving.aio.mutualtls import DaemonQueries
 from serving.controller.routes.confirmation import ActivatorReplies, retry_delay_s
+from serving.model.identities import ACTIVATOR
 from serving.model.objects import Key
 
 _log = logging.getLogger(__name__)
@@ -28,8 +30,15 @@ _HEADERS = {"K-Network-Probe": "route", "User-Agent": "serving-controller"}
 class RouteProber:
     """``addresses`` are those of the activators now, as HOST:PORT; ``confirmed`` gets a Route and the digest that all serve."""
 
-    def __init__(self, *, addresses: Callable[[], Collection[str]], confirmed: Callable[[Key, str], None]) -> None:
+    def __init__(
+        self,
+        *,
+        addresses: Callable[[], Collection[str]],
+        confirmed: Callable[[Key, str], None],
+        queries: DaemonQueries | None = None,
+    ) -> None:
         self._addresses = addresses
+        self._queries = queries or DaemonQueries()
         self._confirmed = confirmed
         self._replies = ActivatorReplies()
         self._waiting: dict[Key, tuple[str, asyncio.Task[None]]] = {}
@@ -82,7 +91,10 @@ class RouteProber:
             async with (
                 self._slots,
                 self._session.get(
-                    f"http://{address}/routes/{'/'.join(route)}", headers=_HEADERS, timeout=timeout
+                    f"{self._queries.scheme}://{address}/routes/{'/'.join(route)}",
+                    headers=_HEADERS,
+                    timeout=timeout,
+                    **self._queries.options(ACTIVATOR),
                 ) as response,
             ):
                 body = await response.text()

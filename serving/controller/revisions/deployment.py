@@ -13,7 +13,7 @@ import msgspec
 
 from serving.cluster.kinds import DEPLOYMENT
 from serving.cluster.port import Patch, PatchType
-from serving.controller.revisions.sidecar import QUEUE_PORT, Sidecar, with_sidecar
+from serving.controller.revisions.sidecar import QUEUE_PORT, Sidecar, inner_tls_changes, with_sidecar
 from serving.controller.values.naming import deployment_name, private_service_name
 from serving.model.knative import (
     APP_LABEL,
@@ -86,7 +86,7 @@ def desired_deployment(
             "replicas": replica_count,
             "selector": {"matchLabels": {REVISION_UID_LABEL: uid_of(revision)}},
             "progressDeadlineSeconds": int(progress_deadline_s),
-            # The template changes with the guard only: then the pods are replaced one after another.
+            # The template changes with the guard and with inner TLS only: then the pods are replaced one after another.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0}},
             "revisionHistoryLimit": 0,
             "template": {
@@ -99,7 +99,7 @@ def desired_deployment(
     }
 
 
-def guard_patch(revision: Object, deployment: Object, *, is_guarded: bool, sidecar: Sidecar | None) -> Sequence[Patch]:
+def guard_patch(deployment: Object, *, is_guarded: bool, sidecar: Sidecar | None) -> Sequence[Patch]:
     """The change of a Deployment whose pods are to take requests of activators only, or of everyone again."""
     template = nested(deployment, "spec", "template") or {}
     if (GUARDED_ANNOTATION in annotations_of(template)) is is_guarded:
@@ -108,14 +108,22 @@ def guard_patch(revision: Object, deployment: Object, *, is_guarded: bool, sidec
     if sidecar is not None:
         value = {"value": "true"} if is_guarded else {"$patch": "delete"}
         changed["spec"] = {"containers": [{"name": QUEUE_PROXY, "env": [{"name": GUARDED_VARIABLE, **value}]}]}
-    return (
-        Patch(
-            kind=DEPLOYMENT,
-            namespace=namespace_of(revision),
-            name=name_of(deployment),
-            patch={"spec": {"template": changed}},
-            patch_type=PatchType.STRATEGIC,
-        ),
+    return (_template_patch(deployment, {"spec": {"template": changed}}),)
+
+
+def inner_tls_patch(deployment: Object, sidecar: Sidecar | None) -> Sequence[Patch]:
+    """The change of a Deployment whose pods are to refuse plain HTTP, or to take it again, after the mode was changed."""
+    changes = {} if sidecar is None else inner_tls_changes(deployment, sidecar)
+    return (_template_patch(deployment, changes),) if changes else ()
+
+
+def _template_patch(deployment: Object, patch: Object) -> Patch:
+    return Patch(
+        kind=DEPLOYMENT,
+        namespace=namespace_of(deployment),
+        name=name_of(deployment),
+        patch=patch,
+        patch_type=PatchType.STRATEGIC,
     )
 
 

@@ -32,8 +32,9 @@ from serving.model.objects import (
 from serving.scaling.resolve import resolve_annotations
 from serving.scaling.spec import dormant_variables
 from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.innertls import DISABLED, InnerTlsSettings
+from serving.settings.innertls import DISABLED, ENABLED, InnerTlsSettings
 from serving.settings.queueproxy import (
+    INNER_TLS_VARIABLE,
     QueueProxySettings,
     changed_variables,
     load_variables,
@@ -48,6 +49,7 @@ ADMIN_PORT = 8022
 _VOLUME = "serving-stats-token"
 _TOKEN_FOLDER = "/var/run/secrets/serving"  # noqa: S105 - where it is, not what
 _TOKEN_FILE = "token"  # noqa: S105 - as above
+_AUTHORITY_VARIABLE = "SERVING_POD_AUTHORITY"
 _MOUNT = {"name": _VOLUME, "mountPath": _TOKEN_FOLDER, "readOnly": True}
 # Timeout of the kubelet's probe, and how long the answer waits for the app, in seconds.
 _READY_TIMEOUT_S = 10
@@ -105,6 +107,24 @@ def with_sidecar(spec: Object, revision: Object, sidecar: Sidecar, *, is_guarded
         **({"volumes": volumes} if volumes else {}),
         "terminationGracePeriodSeconds": grace_s(revision, sidecar),
     }
+
+
+def inner_tls_changes(deployment: Object, sidecar: Sidecar) -> Object:
+    """The strategic patch of a Deployment's pods that are strict about inner TLS and should not be, or the reverse; {} else.
+
+    Pods that take both may stay: activators reach them in each mode.
+    """
+    containers = nested(deployment, "spec", "template", "spec", "containers") or ()
+    present = next((one.get("env") or () for one in containers if one["name"] == QUEUE_PROXY), ())
+    is_strict = any(one["name"] == INNER_TLS_VARIABLE and one.get("value") == ENABLED for one in present)
+    if is_strict is sidecar.inner_tls.is_strict:
+        return {}
+    if sidecar.inner_tls.is_on:
+        wanted = {_AUTHORITY_VARIABLE: sidecar.authority, INNER_TLS_VARIABLE: sidecar.inner_tls.mode}
+        env = [{"name": name, "value": value} for name, value in wanted.items()]
+    else:
+        env = [{"name": name, "$patch": "delete"} for name in (_AUTHORITY_VARIABLE, INNER_TLS_VARIABLE)]
+    return {"spec": {"template": {"spec": {"containers": [{"name": QUEUE_PROXY, "env": env}]}}}}
 
 
 def _drain_s(revision: Object, sidecar: Sidecar) -> int:
@@ -169,7 +189,7 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         "SERVING_POD_STATS_URL": sidecar.stats_url,
         **_stats_token(revision, sidecar),
         "SERVING_POD_SECRET": secret,
-        **({"SERVING_POD_AUTHORITY": sidecar.authority} if sidecar.inner_tls.is_on else {}),
+        **({_AUTHORITY_VARIABLE: sidecar.authority} if sidecar.inner_tls.is_on else {}),
         **changed_variables(msgspec.structs.replace(sidecar.proxy, inner_tls=_inner_tls(sidecar))),
         **variables_of(revision["spec"]),
         **_dormancy(revision),

@@ -19,6 +19,7 @@ def of(identity: str) -> StatsPeer:
     ("path", "names", "peer"),
     [
         ("/healthz", {}, PLAIN),
+        ("/metrics", {}, PLAIN),
         ("/credentials", POD_NAMES, STRANGER),
         ("/stats", POD_NAMES, of(POD)),
         ("/announce", POD_NAMES, of(POD)),
@@ -26,6 +27,10 @@ def of(identity: str) -> StatsPeer:
         ("/stats", {"autoscaler": "b"}, of(AUTOSCALER)),
         ("/decisions", {}, of(DASHBOARD)),
         ("/decisions", {}, LOOPBACK),
+        # The query token follows.
+        ("/decisions", {}, STRANGER),
+        ("/policies", {}, STRANGER),
+        ("/metrics", {}, STRANGER),
     ],
 )
 def test_strict_lets_in(path: str, names: dict[str, str], peer: StatsPeer) -> None:
@@ -42,7 +47,10 @@ def test_strict_lets_in(path: str, names: dict[str, str], peer: StatsPeer) -> No
         ("/credentials", POD_NAMES, PLAIN, "needs TLS"),
         ("/decisions", {}, PLAIN, "needs TLS"),
         ("/stats", POD_NAMES, STRANGER, "needs a certificate"),
+        ("/other", {}, STRANGER, "needs a certificate"),
         ("/decisions", {}, of(POD), "may not ask this"),
+        ("/metrics", {}, of(POD), "may not ask this"),
+        ("/policies", {}, PLAIN, "needs TLS"),
         ("/stats", {"activator": "a"}, of(POD), "may not report for"),
         ("/stats", POD_NAMES | {"pod": "front-y"}, of(POD), "may not report for"),
         ("/stats", {}, of(POD), "this name"),

@@ -3,12 +3,14 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from serving.aio.clock import now_s
 from serving.cluster.configmaps import followed
 from serving.cluster.kinds import CONFIG_MAP
 from serving.cluster.port import Listing, Selection
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import Unavailable
+from serving.model.errors import ClusterError, Forbidden, Unavailable
 from serving.model.objects import Object
 from serving.settings.daemons import AUTOSCALER, DAEMONS
 from serving.settings.live import LiveSettings, Taken
@@ -72,23 +74,32 @@ def test_a_refusal_is_reported_with_the_object_and_remembered_until_it_is_right(
 
 
 class Deaf(MemoryCluster):
-    """Does not respond while ``is_deaf``."""
+    """Does not list while ``is_deaf``."""
 
     is_deaf = True
 
+    def __init__(self, error: ClusterError) -> None:
+        super().__init__()
+        self.error = error
+
     async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
         if self.is_deaf:
-            raise Unavailable("it does not answer")
+            raise self.error
         return await super().list_selection(selection, page_size=page_size, page=page)
 
 
-def test_without_a_response_work_begins_after_some_seconds_and_takes_over_what_comes_later() -> None:
+@pytest.mark.parametrize(
+    ("error", "wait_s"), [(Unavailable("it does not answer"), 30.0), (Forbidden("it may not"), 5.0)]
+)
+def test_without_a_list_work_begins_after_some_seconds_and_takes_over_what_comes_later(
+    error: ClusterError, wait_s: float
+) -> None:
     async def check() -> None:
-        cluster, own = Deaf(), config(SERVING_AUTOSCALER_MAX_SCALE="7")
+        cluster, own = Deaf(error), config(SERVING_AUTOSCALER_MAX_SCALE="7")
         await cluster.create(CONFIG_MAP, body(stable_window="30s"))
         began_s, changed = now_s(), asyncio.Event()
         async with followed(cluster, SPACE, [own]) as watch:
-            assert now_s() - began_s == 5.0
+            assert now_s() - began_s == wait_s
             assert (own.settings.stable_window_s, own.settings.max_scale) == (60.0, 7)
             watch.on_change(changed.set)
             cluster.is_deaf = False

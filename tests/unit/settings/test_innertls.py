@@ -4,7 +4,7 @@ import pytest
 
 from serving.model.errors import SettingsError
 from serving.settings.daemons import ACTIVATOR, DAEMONS
-from serving.settings.innertls import DEFAULT_VARIABLE, InnerTlsSettings
+from serving.settings.innertls import DEFAULT_VARIABLE, OF_KEY_VARIABLE, InnerTlsSettings
 from serving.settings.knob import ConfigMap, ConfigMapEntry
 from serving.settings.load import load
 
@@ -32,6 +32,15 @@ def test_the_environment_counts_where_no_mode_is_set(
     environment = {} if default is None else {DEFAULT_VARIABLE: default}
     found = InnerTlsSettings(mode=mode).resolved(environment)
     assert (found.is_on, found.is_strict) == (is_on, is_strict)
+
+
+@pytest.mark.parametrize(("of_key", "mode"), [("Enabled", "Enabled"), ("", "Permissive")])
+def test_an_installation_keeps_the_mode_that_it_was_made_with(of_key: str, mode: str) -> None:
+    environment = {OF_KEY_VARIABLE: of_key, DEFAULT_VARIABLE: "Permissive"}
+    assert InnerTlsSettings().resolved(environment).mode == mode
+    assert InnerTlsSettings(mode="Disabled").resolved(environment).mode == "Disabled"
+    with pytest.raises(SettingsError, match="SERVING_INNER_TLS_OF_KEY"):
+        InnerTlsSettings().resolved({**environment, OF_KEY_VARIABLE: "yes"})
 
 
 def test_a_wrong_default_is_named() -> None:

@@ -2,10 +2,11 @@
 
 import datetime as dt
 
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from serving.model.identities import ACTIVATOR
+from serving.model.identities import ACTIVATOR, pods_of
 from serving.wire.authority import SKEW_MAX_S, Authority
 
 KEY = bytes(range(32))
@@ -17,11 +18,14 @@ def test_all_holders_of_a_key_have_the_same_authority() -> None:
     assert Authority(KEY).certificate != Authority(bytes(32)).certificate
 
 
-def test_a_certificate_names_one_id_and_no_host() -> None:
-    made = Authority(KEY).issue(ACTIVATOR, now_s=NOW_S, life_s=86_400)
+@pytest.mark.parametrize(
+    ("identity", "hosts"), [(ACTIVATOR, ["activator.serving.local"]), (f"{pods_of('shop', 'a-00001')}a-x", [])]
+)
+def test_a_certificate_names_one_id_and_that_of_a_daemon_its_host(identity: str, hosts: list[str]) -> None:
+    made = Authority(KEY).issue(identity, now_s=NOW_S, life_s=86_400)
     found = x509.load_pem_x509_certificate(made.certificate.encode())
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    assert [one.value for one in names.value] == [ACTIVATOR]
+    assert [one.value for one in names.value] == [identity, *hosts]
     assert names.critical
     assert len(found.subject) == 0
     assert not found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from serving.cluster.kinds import SECRET
-from serving.controller.io.makekey import cluster_key, make_tokens
+from serving.controller.io.makekey import AUTHORITY_SECRET, cluster_key, make_tokens, write_authority
 from serving.dashboard.main import read_token
 from serving.home.store.memory import MemoryCluster
 from serving.metrics.queries import QUERY_TOKEN_SECRET
@@ -20,10 +20,26 @@ async def value_of(cluster: MemoryCluster, name: str, key: str) -> bytes:
 
 async def test_a_key_is_made_once_and_read_after_that() -> None:
     cluster = MemoryCluster()
-    key = await cluster_key(cluster, SPACE)
-    assert len(key) == KEY_BYTES
-    assert await value_of(cluster, KEY_SECRET, "key") == key
-    assert await cluster_key(cluster, SPACE) == key
+    made = await cluster_key(cluster, SPACE)
+    assert (len(made.key), made.inner_tls) == (KEY_BYTES, "Enabled")
+    assert await value_of(cluster, KEY_SECRET, "key") == made.key
+    assert await cluster_key(cluster, SPACE) == made
+    await cluster.close()
+
+
+async def test_a_key_that_is_older_says_nothing_about_inner_tls() -> None:
+    cluster = MemoryCluster()
+    data = {"key": base64.b64encode(bytes(KEY_BYTES)).decode()}
+    await cluster.create(SECRET, {"metadata": {"name": KEY_SECRET, "namespace": SPACE}, "data": data})
+    assert (await cluster_key(cluster, SPACE)).inner_tls == ""
+    await cluster.close()
+
+
+async def test_the_authority_is_written_and_follows_the_key() -> None:
+    cluster = MemoryCluster()
+    for text in ("one", "one", "two"):
+        await write_authority(cluster, SPACE, text)
+        assert await value_of(cluster, AUTHORITY_SECRET, "ca.crt") == text.encode()
     await cluster.close()
 
 

@@ -2,8 +2,18 @@
 
 from typing import Any
 
-from serving.controller.revisions.deployment import desired_deployment, desired_private_service, guard_patch
+import msgspec
+import pytest
+
+from serving.controller.revisions.deployment import (
+    desired_deployment,
+    desired_private_service,
+    guard_patch,
+    inner_tls_patch,
+)
+from serving.controller.revisions.sidecar import Sidecar
 from serving.model.objects import Object, is_controlled_by
+from serving.settings.innertls import InnerTlsSettings
 from tests.unit.controller.builders import a_revision
 from tests.unit.controller.revisions.test_sidecar import SIDECAR
 
@@ -137,12 +147,46 @@ def test_a_deployment_changes_with_the_guard_only() -> None:
     plain, guarded = (
         desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, is_guarded=one) for one in (False, True)
     )
-    assert guard_patch(revision, plain, is_guarded=False, sidecar=None) == ()
-    assert guard_patch(revision, guarded, is_guarded=True, sidecar=None) == ()
-    (on,) = guard_patch(revision, plain, is_guarded=True, sidecar=None)
+    assert guard_patch(plain, is_guarded=False, sidecar=None) == ()
+    assert guard_patch(guarded, is_guarded=True, sidecar=None) == ()
+    (on,) = guard_patch(plain, is_guarded=True, sidecar=None)
     assert on.patch == {"spec": {"template": {"metadata": {"annotations": {"serving.dev/guarded": "true"}}}}}
-    (off,) = guard_patch(revision, guarded, is_guarded=False, sidecar=SIDECAR)
+    (off,) = guard_patch(guarded, is_guarded=False, sidecar=SIDECAR)
     assert off.patch["spec"]["template"] == {
         "metadata": {"annotations": {"serving.dev/guarded": None}},
         "spec": {"containers": [{"name": "queue-proxy", "env": [{"name": "SERVING_POD_GUARDED", "$patch": "delete"}]}]},
     }
+
+
+def in_mode(mode: str) -> Sidecar:
+    return msgspec.structs.replace(SIDECAR, inner_tls=InnerTlsSettings(mode=mode), authority="PEM")
+
+
+@pytest.mark.parametrize(
+    ("made_in", "present", "is_changed"),
+    [
+        *(("Disabled", "Enabled", True), ("Permissive", "Enabled", True), ("Enabled", "Enabled", False)),
+        *(("Enabled", "Permissive", True), ("Enabled", "Disabled", True)),
+        # Activators reach these in either mode.
+        *(("Disabled", "Permissive", False), ("Permissive", "Disabled", False)),
+    ],
+)
+def test_pods_become_strict_with_the_controller_and_cease_to_be(
+    made_in: str, present: str, *, is_changed: bool
+) -> None:
+    deployment = desired_deployment(a_revision(), replica_count=1, progress_deadline_s=1.0, sidecar=in_mode(made_in))
+    patches = inner_tls_patch(deployment, in_mode(present))
+    assert bool(patches) is is_changed
+    for patch in patches:
+        (proxy,) = patch.patch["spec"]["template"]["spec"]["containers"]
+        assert proxy["name"] == container_of(deployment)["name"]
+        set_values = {one["name"]: one.get("value", one.get("$patch")) for one in proxy["env"]}
+        is_off = present == "Disabled"
+        assert set_values == {
+            "SERVING_QUEUEPROXY_INNER_TLS_MODE": "delete" if is_off else present,
+            "SERVING_POD_AUTHORITY": "delete" if is_off else "PEM",
+        }
+
+
+def test_pods_without_a_queue_proxy_of_their_own_stay() -> None:
+    assert inner_tls_patch(made(), None) == ()

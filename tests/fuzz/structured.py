@@ -1,6 +1,6 @@
-"""Targets of tokens, and those that reach behind a signature, a digest or a handshake, which no change of bytes passes.
+"""Targets behind a signature, a digest or a handshake, as no changed bytes pass one; and the tokens themselves.
 
-Input of the latter: the parts behind it, separated by ``PARTS``. The target signs, names or wraps them as their sender would.
+Input of the first: the parts behind it, separated by ``PARTS``. The target signs, names or wraps them as their sender would.
 """
 
 import base64

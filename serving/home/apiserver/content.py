@@ -127,7 +127,7 @@ def _has_long_number(data: bytes) -> bool:
 
 
 def _without_texts(data: bytes) -> bytes:
-    """A body in JSON without its texts; of one that is no JSON at least what a parser reads before it refuses it."""
+    """Remove the texts of a body in JSON. Of any other body, all that a parser reads before it fails stays."""
     return b"".join(data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
 
 

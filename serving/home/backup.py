@@ -5,6 +5,7 @@ decision log, and on request the images. ``backup.json`` names the format: a rea
 refuses a newer format. Needs the standard library and msgspec.
 """
 
+import copy
 import io
 import os
 import shutil
@@ -14,6 +15,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -32,6 +34,8 @@ _KEPT = (*SECRET_FILES, "certificates", "snapshots", "decisions.jsonl")
 _IMAGES, _VOLUMES = "images", "volumes"
 # Without setuid and setgid.
 _MODE = 0o1777
+_FOLDER_MODE, _FILE_MODE, _EXECUTABLE, _READABLE = 0o755, 0o644, 0o100, 0o600
+_UNFILTERED: Any = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
 _MANIFEST_BYTES_MAX = 64 * 2**10
 _PRIVATE_FOLDER = 0o700
 # What reading an archive raises: tarfile passes some errors of a damaged stream or header on as they are.
@@ -144,7 +148,8 @@ def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
     made = Path(tempfile.mkdtemp(prefix=".restore-", dir=state.path))
     try:
         with tarfile.open(file, "r:gz") as archive:
-            archive.extractall(made, members=_members(archive, file), numeric_owner=True, filter=_filtered)  # noqa: S202 - the filter is the check
+            members = (_filtered(member, made) for member in _members(archive, file))
+            archive.extractall(made, members=members, numeric_owner=True, **_UNFILTERED)  # noqa: S202 - each is checked
         _check_journal(made / _JOURNAL, file)
         # The journal last: without it the folder counts as empty, and the next try is not refused.
         for path in sorted(made.iterdir(), key=lambda one: one.name == _JOURNAL):
@@ -160,15 +165,37 @@ def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
     return manifest
 
 
-def _filtered(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+def _filtered(member: tarfile.TarInfo, folder: Path) -> tarfile.TarInfo:
     """Refuse members that lead out of the folder. Links of images and volumes may be absolute, within their pods.
 
     Images and volumes keep their modes, without setuid and setgid: users of an image write into folders that are open to all, such
-    as a volume. The state folder, which only its owner enters, keeps other users of the machine out.
+    as a volume. The state folder, which only its owner enters, keeps other users of the machine out. Python 3.11 has filters of its
+    own from 3.11.4 on only.
     """
-    if not member.name.startswith((f"{_IMAGES}/", f"{_VOLUMES}/")):
-        return tarfile.data_filter(member, folder)
-    return tarfile.tar_filter(member, folder).replace(mode=(member.mode or 0) & _MODE, deep=False)
+    top = folder.resolve()
+    place = _within(top, top / member.name, member)
+    if member.islnk():
+        _within(top, top / member.linkname, member)
+    made = copy.copy(member)
+    if member.name.startswith((f"{_IMAGES}/", f"{_VOLUMES}/")):
+        made.mode &= _MODE
+        return made
+    if member.issym():
+        _within(top, place.parent / member.linkname, member)
+    elif not (member.isreg() or member.isdir() or member.islnk()):
+        raise tarfile.ReadError(f"{member.name!r} is no file, folder or link")
+    kept = _FOLDER_MODE if member.mode & _EXECUTABLE else _FILE_MODE
+    made.mode = _FOLDER_MODE if member.isdir() else member.mode & kept | _READABLE
+    made.uid, made.gid = os.geteuid(), os.getegid()
+    return made
+
+
+def _within(top: Path, path: Path, member: tarfile.TarInfo) -> Path:
+    """The real path, with links of before followed. Raises ``ReadError`` outside of ``top``."""
+    place = path.resolve()
+    if not place.is_relative_to(top):
+        raise tarfile.ReadError(f"{member.name!r} leads to a place outside the destination, {place}")
+    return place
 
 
 def _members(archive: tarfile.TarFile, file: Path) -> Iterator[tarfile.TarInfo]:

@@ -46,7 +46,7 @@ def quotas(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(path: Path, byte_count: int) -> int:
-    """Write up to that many bytes as a pod does, which has no right to exceed a quota; returns how many were taken."""
+    """Write up to that many bytes without the right to exceed a quota; returns the file's size."""
     write = ["dd", "if=/dev/zero", f"of={path}", "bs=64k", f"count={byte_count // 65_536}", "status=none"]
     bounded = ["setpriv", "--bounding-set", "-sys_resource", *write]
     done = subprocess.run(bounded if os.geteuid() == 0 else write, check=False, capture_output=True, text=True)

@@ -56,7 +56,7 @@ def create(*, api: ApiClient, name: str, size: str, output: str) -> None:
 @_output_option
 @api_options
 def _list(*, api: ApiClient, output: str) -> None:
-    """List the volumes of the namespace: what they hold, what uses them, and on one machine their folders."""
+    """List the volumes of the namespace, their sizes and users, and on one machine their folders."""
     rows = [_described(api, claim) for claim in items_of(api, PERSISTENT_VOLUME_CLAIM)]
     if output == "json":
         click.echo(json.dumps(rows, indent=2))

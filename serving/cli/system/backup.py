@@ -35,7 +35,7 @@ def backup(*, file: Path, images: bool, volumes: bool, state_path: Path | None) 
     )
     size = write_backup(file, state, journal=content, manifest=manifest)
     parts = [f"{'with' if is_in else 'without'} {name}" for name, is_in in (("images", images), ("volumes", volumes))]
-    click.echo(f"{file}: {size / _MIB:.1f} MiB, {', '.join(parts)}")
+    click.echo(f"{file}: {size / _MIB:.2f} MiB, {', '.join(parts)}")
 
 
 def _running_copy(api: ApiClient) -> bytes:

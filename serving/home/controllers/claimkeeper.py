@@ -58,7 +58,7 @@ class ClaimKeeper:
             await self._queue.run(1, self._work)
 
     async def _measure(self) -> None:
-        """Measure the folders that no quota bounds, and look at those again that are over their size, or no longer."""
+        """Measure the folders without a quota, and warn of those over their size."""
         while True:
             started_s = now_s()
             for key in [*self._used_bytes]:

@@ -204,6 +204,37 @@ async def test_a_failed_backup_leaves_nothing_and_keeps_the_last_one(
     assert names_in(tmp_path) == {"saved", "state", "env"}
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "target", "message"),
+    [
+        ("snapshots/a", tarfile.SYMTYPE, "/etc", "outside the destination"),
+        ("snapshots/a", tarfile.SYMTYPE, "../../key", "outside the destination"),
+        ("snapshots/a", tarfile.LNKTYPE, "../key", "outside the destination"),
+        ("images/a", tarfile.LNKTYPE, "../key", "outside the destination"),
+        ("snapshots/a", tarfile.FIFOTYPE, "", "is no file, folder or link"),
+        # A link in an image is within its pods, and nothing is written through it.
+        ("images/a", tarfile.SYMTYPE, "/etc", "'images/a/b' leads to a place outside the destination"),
+    ],
+)
+def test_no_link_leads_a_restore_out_of_the_folder(
+    tmp_path: Path, name: str, kind: bytes, target: str, message: str
+) -> None:
+    (tmp_path / "key").write_text("")
+    file = tmp_path / "saved.tar.gz"
+    with tarfile.open(file, "w:gz") as made:
+        content = manifest()
+        first = tarfile.TarInfo("backup.json")
+        first.size = len(content)
+        made.addfile(first, io.BytesIO(content))
+        link = tarfile.TarInfo(name)
+        link.type, link.linkname = kind, target
+        made.addfile(link)
+        made.addfile(tarfile.TarInfo(f"{name}/b"))
+    with pytest.raises(BadBackup, match=f"cannot be restored: .*{message}"):
+        restore_backup(file, StateFolder(tmp_path / "state"))
+    assert (tmp_path / "key").read_text() == ""
+
+
 def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 

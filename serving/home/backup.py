@@ -21,16 +21,17 @@ import msgspec
 
 from serving.aio.inputfile import open_input
 from serving.home.state import SECRET_FILES, StateFolder
+from serving.home.store.former import note_of
 from serving.home.store.migrations import SQLITE_DAMAGE, check_reader, copy_of
 from serving.model.errors import UNREADABLE, JournalDamaged, ServingError
 
-FORMAT = 1
+FORMAT = 2
 """Increase it when an older program would restore an archive wrongly."""
 
 _MANIFEST = "backup.json"
 _JOURNAL = "journal.db"
 # Secrets first: without the key no token of an earlier client is valid.
-_KEPT = (*SECRET_FILES, "certificates", "snapshots", "decisions.jsonl")
+_KEPT = (*SECRET_FILES, "certificates", "snapshots", "decisions.jsonl", note_of(Path(_JOURNAL)).name)
 _IMAGES, _VOLUMES = "images", "volumes"
 # Without setuid and setgid.
 _MODE = 0o1777

@@ -1,7 +1,8 @@
 """What derived objects had in an earlier run: they are not on disk, and controllers make them again after a restart.
 
 Their uid follows from their owner's (``owners``). Their creation time and generation are noted beside the journal when a process ends in
-order, so that clients see the same objects over a reload, an upgrade and a downgrade. A note that is lost costs only that.
+order and at a backup, so that clients see the same objects over a reload, an upgrade, a downgrade and a restore. A note that is lost
+costs only that.
 """
 
 import hashlib
@@ -36,7 +37,7 @@ class FormerObjects:
         if journal is None:
             return
         try:
-            self._by_uid = msgspec.json.decode(_note_of(journal).read_bytes(), type=dict[str, _Former])
+            self._by_uid = msgspec.json.decode(note_of(journal).read_bytes(), type=dict[str, _Former])
         except FileNotFoundError:
             return
         except (OSError, *UNREADABLE) as error:
@@ -61,12 +62,13 @@ def write_note(journal: Path, derived: Iterable[Object]) -> None:
         metadata = one["metadata"]
         found[metadata["uid"]] = _Former(metadata["creationTimestamp"], metadata.get("generation"), _digest(one))
     try:
-        write_synced(_note_of(journal), msgspec.json.encode(found))
+        write_synced(note_of(journal), msgspec.json.encode(found))
     except OSError as error:
         _log.warning("derived.not_noted", extra={"error": str(error)})
 
 
-def _note_of(journal: Path) -> Path:
+def note_of(journal: Path) -> Path:
+    """The file beside a journal."""
     return journal.with_name(f"{journal.name}.derived")
 
 

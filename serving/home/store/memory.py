@@ -169,9 +169,13 @@ class MemoryCluster(Cluster):
             write_note(self._journal.path, self._state.derived())
 
     async def journal_copy(self) -> bytes:
-        """A copy of the journal as one SQLite file. Raises ``Unsupported`` without a journal, ``Unavailable``."""
+        """A copy of the journal as one SQLite file. Raises ``Unsupported`` without a journal, ``Unavailable``.
+
+        What derived objects have is noted beside the journal first.
+        """
         if self._journal is None:
             raise Unsupported("this server has no journal")
+        await asyncio.to_thread(write_note, self._journal.path, [*self._state.derived()])
         return await asyncio.to_thread(self._journal.copy)
 
     async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT
+from serving.home.backup import FORMAT, BackupManifest, restore_backup, write_backup
+from serving.home.state import StateFolder
 from serving.home.store.former import FormerObjects
 from serving.home.store.journal import Journal
 from serving.home.store.memory import MemoryCluster
@@ -43,6 +45,21 @@ async def test_what_is_made_again_is_the_same_object(tmp_path: Path) -> None:
     third = opened(tmp_path, SECOND_S)
     assert identity(await deployed(third, replicas=4)) == (*identity(patched)[:2], 3)
     await third.close()
+
+
+async def test_a_restored_system_has_the_objects_of_the_original(tmp_path: Path) -> None:
+    original = StateFolder(tmp_path / "original")
+    original.path.mkdir()
+    first = opened(original.path, FIRST_S)
+    made = await deployed(first)
+    file = tmp_path / "saved.tar.gz"
+    manifest = BackupManifest(format=FORMAT, version="1", created_s=FIRST_S)
+    write_backup(file, original, journal=await first.journal_copy(), manifest=manifest)
+    await first.close()
+    restore_backup(file, StateFolder(tmp_path / "other"))
+    second = opened(tmp_path / "other", SECOND_S)
+    assert identity(await deployed(second)) == identity(made)
+    await second.close()
 
 
 async def test_one_that_is_deleted_and_made_again_is_new(tmp_path: Path) -> None:

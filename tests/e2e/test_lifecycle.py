@@ -43,7 +43,11 @@ def test_a_system_starts_in_the_background_says_where_it_is_and_ends(tmp_path: P
         assert "holds this state folder" in typed(state, "up", "-d", *ports, code=2).stderr
         taken = f"--public-port={StateFolder(state).read_ports()['public']}"
         said = typed(tmp_path / "other", "up", *ports, taken, code=2).stderr
-        assert f"that of the `serving up` with the state folder {state}; expected another port" in said
+        assert f"that of the `serving up` with the state folder {state}; expected other ports" in said
+        ours = StateFolder(state).read_ports()
+        held = [f"--{name}-port={ours[name]}" for name in ("public", "api")]
+        (line,) = typed(tmp_path / "other", "up", *ports, *held, code=2).stderr.splitlines()
+        assert line.startswith(f"--public-port, --api-port: ports {ours['public']}, {ours['api']} are those of")
         assert "not in the range" in typed(tmp_path / "other", "up", "--public-port=70000", code=2).stderr
         typed(state, "deploy", "hello", str(tmp_path), "--command", SAMPLE, "--min-scale", "1", "--no-snapshot")
         shown = typed(state, "status").stdout

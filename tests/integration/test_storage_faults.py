@@ -173,7 +173,8 @@ async def test_an_older_copy_is_noticed_and_uses_no_version_twice(
     assert [one.message for one in caplog.records if one.name == "store"] == []
 
 
-def test_a_read_only_folder_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("option", "file"), [("", "lock"), ("-d", "logs/up.log")])
+def test_a_read_only_folder_is_named(tmp_path: Path, option: str, file: str) -> None:
     """Takes a second: it starts the command line."""
     state = tmp_path / "state"
     for name in ("logs", "pods", "processes"):
@@ -181,9 +182,9 @@ def test_a_read_only_folder_is_named(tmp_path: Path) -> None:
     mounts = f"mount --bind {state} {state} && mount -o remount,bind,ro {state} {state}"
     if subprocess.run(["unshare", "--mount", "sh", "-c", mounts], check=False).returncode:
         pytest.skip("no mounts can be made here")
-    command = f"{mounts} && exec {sys.executable} -m serving up --state {state}"
+    command = f"{mounts} && exec {sys.executable} -m serving up {option} --state {state}"
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr.splitlines() == [f"{state}/lock: Read-only file system; expected a folder that can be written"]
+    assert done.stderr.splitlines() == [f"{state}/{file}: Read-only file system; expected a folder that can be written"]

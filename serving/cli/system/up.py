@@ -50,12 +50,17 @@ _TLS_SOURCES = ("CERTIFICATE_FILES", "FOLDER", "SECRETS")
 
 def start_in_background(arguments: Sequence[str], logs: Path) -> int:
     """Run ``serving up`` in the background, print its output until it has started; returns its exit code or 0."""
-    # Parents that are made on the way have the mode of the umask: the state folder is closed, too.
-    for folder in (logs.parent, logs):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = logs / _LOG
+    try:
+        # Parents that are made on the way have the mode of the umask: the state folder is closed, too.
+        for folder in (logs.parent, logs):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        output = log.open("ab")
+    except OSError as error:
+        click.echo(f"{error.filename}: {error.strerror}; expected a folder that can be written", err=True)
+        return _EXIT_SETTINGS
     mine, its = os.pipe()
-    with log.open("ab") as output:
+    with output:
         begin = output.tell()
         process = subprocess.Popen(  # noqa: S603 - our own CLI
             [sys.executable, "-m", "serving", "up", *arguments],

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import socket
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def bind(ports: Ports, *, unheard: Collection[str] = ()) -> dict[str, socket.soc
         SettingsError: with a problem for each port that is taken.
     """
     found: dict[str, socket.socket] = {}
-    problems = []
+    errors: dict[str, OSError] = {}
     for name, port in ports.items():
         try:
             found[name] = (
@@ -37,23 +38,31 @@ def bind(ports: Ports, *, unheard: Collection[str] = ()) -> dict[str, socket.soc
         except OSError as error:
             if name in unheard:
                 continue
-            problems.append(_taken(name, port, error))
-    if problems:
+            errors[name] = error
+    if errors:
         for one in found.values():
             one.close()
-        raise SettingsError(problems)
+        raise SettingsError(_problems(errors, ports))
     return found
 
 
-def _taken(name: str, port: int, error: OSError) -> Problem:
-    where, holder = f"--{name}-port", _holder(port)
-    if holder is None:
-        what = f"port {port} cannot be taken: {os.strerror(error.errno or 0)}"
-        return Problem(where=where, what=what, expected="a free port")
-    what = f"port {port} is that of the `serving up` with the state folder {holder}"
-    return Problem(
-        where=where, what=what, expected=f"another port, such as 0, or `serving down --state {holder}` first"
-    )
+def _problems(errors: Mapping[str, OSError], ports: Mapping[str, int]) -> list[Problem]:
+    """A problem for each port that is taken, and one for all that another local system holds."""
+    found, held = [], defaultdict[Path, list[str]](list)
+    for name, error in errors.items():
+        holder = _holder(ports[name])
+        if holder is None:
+            what = f"port {ports[name]} cannot be taken: {os.strerror(error.errno or 0)}"
+            found.append(Problem(where=f"--{name}-port", what=what, expected="a free port"))
+        else:
+            held[holder].append(name)
+    for holder, names in held.items():
+        numbers = ", ".join(str(ports[name]) for name in names)
+        them = f"port {numbers} is that" if len(names) == 1 else f"ports {numbers} are those"
+        what = f"{them} of the `serving up` with the state folder {holder}"
+        expected = f"other ports, such as 0, or `serving down --state {holder}` first"
+        found.append(Problem(where=", ".join(f"--{name}-port" for name in names), what=what, expected=expected))
+    return found
 
 
 def _holder(port: int) -> Path | None:

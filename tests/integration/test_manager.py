@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from serving.cluster.kinds import (
     DEPLOYMENT,
     ENDPOINT_SLICE,
@@ -41,6 +43,12 @@ class CountingCluster(MemoryCluster):
         if isinstance(one, Patch):
             self.writes.append(one.kind.resource)
         return await super().write(one)
+
+
+@pytest.fixture(autouse=True)
+def _no_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written a moment later is written with the next change only."""
+    monkeypatch.setattr("serving.home.controllers.manager._UNREADY_LAG_S", 3600.0)
 
 
 @asynccontextmanager
@@ -83,6 +91,20 @@ async def test_a_pod_is_written_into_slices_when_it_has_an_address() -> None:
         assert sorted(await rest(cluster)) == ["deployments.apps", "endpointslices.discovery.k8s.io", "pods"]
         (found,) = (await cluster.list(ENDPOINT_SLICE)).items
         assert [one["addresses"] for one in found["endpoints"]] == [["127.64.0.1"]]
+
+
+async def test_the_status_of_pods_that_start_is_written_with_the_next_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with managed() as cluster:
+        name = await the_pod(cluster)
+        assert await rest(cluster) == ["endpointslices.discovery.k8s.io"]
+        await cluster.patch(POD, "default", name, patch={"status": READY}, subresource="status")
+        await rest(cluster)
+        assert (await cluster.get(DEPLOYMENT, "default", "web"))["status"]["readyReplicas"] == 1
+    monkeypatch.setattr("serving.home.controllers.manager._UNREADY_LAG_S", 0.01)
+    async with managed() as cluster:
+        async with cluster.watch(DEPLOYMENT, resource_version="0") as events:
+            statuses = [(await anext(events)).object.get("status", {}) for _ in range(2)]
+        assert statuses[1]["unavailableReplicas"] == 1
 
 
 async def test_a_pod_that_goes_leaves_its_slices() -> None:
@@ -133,7 +155,8 @@ async def test_addresses_of_pods_that_are_not_ready_reach_slices_together_with_t
         assert [one["conditions"]["ready"] for one in found["endpoints"]].count(False) == len(others)
 
 
-async def test_the_address_of_a_pod_that_is_never_ready_reaches_its_slice() -> None:
+async def test_the_address_of_a_pod_that_is_never_ready_reaches_its_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.home.controllers.manager._UNREADY_LAG_S", 0.01)
     async with managed() as cluster:
         name = await the_pod(cluster)
         await rest(cluster)
@@ -158,7 +181,10 @@ async def test_a_pod_that_the_server_refuses_is_in_the_status_and_an_event_until
         cluster.refusal = ""
         await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"minReadySeconds": 1}})
         await rest(cluster)
-        assert len((await cluster.list(POD)).items) == 2
+        pods = (await cluster.list(POD)).items
+        assert len(pods) == 2
+        await cluster.patch(POD, "default", pods[0]["metadata"]["name"], patch={"status": READY}, subresource="status")
+        await rest(cluster)
         assert not condition_of(await cluster.get(DEPLOYMENT, "default", "web"), "ReplicaFailure")
 
 

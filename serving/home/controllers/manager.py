@@ -35,7 +35,7 @@ from serving.model.objects import Key, Object, conditions_of, nested
 _WORKERS = 8
 # A pod that the watch has not delivered by then was created and deleted between two events.
 _WATCH_LAG_MAX_S = 5.0
-# A change of unready pods alone is written with the next change: a slice names all pods, and many start at once.
+# A change of unready pods alone is written with the next change: slices and statuses count all pods, and many start at once.
 _UNREADY_LAG_S = 0.1
 # Creating a refused pod is retried: the quota or the missing account may have changed.
 _REFUSED_PAUSE_S = 1.0
@@ -104,7 +104,8 @@ class Manager:
             if not made:
                 self._made.pop(owner["uid"], None)
             if owner["kind"] == DEPLOYMENT.name and is_counted:
-                self._queue.add((_DEPLOYMENT, change.key[0], owner["name"]))
+                is_new = change.old is None and is_here and not is_ready(change.new)
+                self._queue.add_after((_DEPLOYMENT, change.key[0], owner["name"]), _UNREADY_LAG_S if is_new else 0.0)
         # A pod without an address is in no slice, and an unready pod receives no requests.
         before, after = _address_of(change.old), _address_of(change.new)
         is_urgent = not is_here or (is_counted and (after or before) is not None)
@@ -129,7 +130,7 @@ class Manager:
         return None
 
     async def _settle_pods(self, deployment: Object) -> float | None:
-        """Create and delete pods and write the status; after how many seconds to try again, None for never."""
+        """Create and delete pods, or write the status; after how many seconds to go on, None for never."""
         metadata, refusal = deployment["metadata"], ""
         if await self._adopt(deployment):
             return None
@@ -152,6 +153,9 @@ class Manager:
                 await self._cluster.delete(POD, metadata["namespace"], name)
             except NotFound:
                 continue
+        if plan.create_count and not refusal:
+            # Their start is in the way of requests, and the status is not.
+            return _UNREADY_LAG_S
         pods = self._pods_owned_by(metadata["uid"])
         status = deployment_status(deployment, pods, refusal=refusal)
         if status != {key: value for key, value in (deployment.get("status") or {}).items() if key in status}:

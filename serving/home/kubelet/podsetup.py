@@ -245,14 +245,16 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         used += [one for one in (snapshot, plan.folder) if one and not is_open(one) and one != str(self.folder)]
         declared = (int(one.get("containerPort") or 0) for one in container.get("ports") or ())
 
+        ours = (self.folder.resolve(), self.node.snapshots.resolve())
+        state = Path(isolation.state).resolve()
+
         def is_allowed(path: str) -> bool:
             # Of the state folder a pod has its own folder and snapshots, whatever its manifest and its scripts name. An app that runs in
             # "/" is not shown all closed folders for that.
             real = Path(path).resolve()
             if str(real) == "/":
                 return False
-            ours = (self.folder.resolve(), self.node.snapshots.resolve())
-            return not real.is_relative_to(Path(isolation.state).resolve()) or any(map(real.is_relative_to, ours))
+            return not real.is_relative_to(state) or any(map(real.is_relative_to, ours))
 
         claims = claim_folders(self.node.volumes, self.manifest)
         mounted = [one for one in container.get("volumeMounts") or () if one["name"] in claims]

@@ -13,7 +13,6 @@ import importlib
 import os
 import re
 import sys
-import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -55,7 +54,7 @@ def fuzz(name: str, *, seconds: int, seed: int) -> NoReturn:
     options += [f"-max_len={length}", "-len_control=0", f"-artifact_prefix={folder}/{_FAILURE}"]
     atheris.Setup([sys.argv[0], str(folder), *options], targets.TARGETS[name].run)
     atheris.Fuzz()
-    os._exit(0)
+    sys.exit()
 
 
 def fuzz_in_child(name: str, log: Path, *, seconds: int, seed: int) -> int:
@@ -63,14 +62,11 @@ def fuzz_in_child(name: str, log: Path, *, seconds: int, seed: int) -> int:
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
-        try:
-            with log.open("wb") as file:
-                os.dup2(file.fileno(), sys.stderr.fileno())
-                os.dup2(file.fileno(), sys.stdout.fileno())
-            fuzz(name, seconds=seconds, seed=seed)
-        finally:
-            traceback.print_exc()
-            os._exit(1)
+        with log.open("wb") as file:
+            os.dup2(file.fileno(), sys.stderr.fileno())
+            os.dup2(file.fileno(), sys.stdout.fileno())
+        # It ends by SystemExit, and libFuzzer writes the input that failed as the interpreter ends.
+        fuzz(name, seconds=seconds, seed=seed)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -106,7 +102,7 @@ def main() -> int:
         last = [line for line in lines if " cov: " in line][-1:]
         sys.stdout.write(f"{name:<20} {failures} failures  {' '.join(last)}\n")
         if code:
-            sys.stdout.write("\n".join(lines[-40:]))
+            sys.stdout.write("\n".join((*lines[-40:], "")))
     return 1 if failed else 0
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import concurrent.futures
 import contextlib
 import functools
 import hashlib
@@ -284,6 +285,26 @@ async def test_an_issuer_that_does_not_answer_holds_a_request_once(monkeypatch: 
         issuer.gate.clear()
         assert (await ask(stage, token())).status == 503
         issuer.gate.set()
+
+
+async def test_issuers_that_do_not_answer_hold_up_no_other() -> None:
+    silent, sound = Issuer(), Issuer()
+    silent.gate.clear()
+    loop = asyncio.get_running_loop()
+    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
+        loop.set_default_executor(pool)
+        async with (
+            await asyncio.start_server(silent.serve, "127.0.0.1", 0) as one,
+            await asyncio.start_server(sound.serve, "127.0.0.1", 0) as other,
+        ):
+            silent.port, sound.port = (server.sockets[0].getsockname()[1] for server in (one, other))
+            urls = [f"{silent.url}/{number}" for number in range(8)]
+            sets = [jwtkeys.KeySet(url, ISSUER, clock=loop.time) for url in (*urls, sound.url)]
+            assert all(each.hold(lambda: None) for each in sets)
+            await until(lambda: sets[-1].is_usable)
+            assert not any(each.failure for each in sets)
+            silent.gate.set()
+            await until(lambda: all(each.is_usable for each in sets))
 
 
 @pytest.mark.parametrize(("is_own", "status"), [(True, 200), (False, 503)])

@@ -5,6 +5,7 @@ at most every 10 seconds. While the issuer is away the last keys stay for an hou
 """
 
 import asyncio
+import functools
 import http.client
 import json
 import logging
@@ -12,6 +13,7 @@ import math
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -29,6 +31,8 @@ _FETCH_S = 5.0
 _BYTES_MAX = 2**18
 _KEYS_MAX = 64
 _PIECE_BYTES = 2**14
+# Anyone who may write a rule can name issuers that do not answer: the few threads of the loop's own pool would all wait for them.
+_FETCHERS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="jwks")
 _RSA = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
 _RSA_BITS = range(2048, 8193)
 _HANDLERS = (
@@ -144,7 +148,8 @@ class KeySet:
     async def _fetch(self) -> None:
         try:
             async with asyncio.timeout(_FETCH_S + 1):
-                keys = await asyncio.to_thread(fetch_keys, self._url, issuer=self._issuer)
+                fetch = functools.partial(fetch_keys, self._url, issuer=self._issuer)
+                keys = await asyncio.get_running_loop().run_in_executor(_FETCHERS, fetch)
             if not keys:
                 raise ValueError("it has no public key that can be used")  # noqa: TRY301 - as a fetch that failed
         except (OSError, ValueError) as error:

@@ -27,10 +27,13 @@ from serving.home.apiserver.content import wanted
 from serving.home.apiserver.requests import Fault, field_manager, target_of
 from serving.home.containers.nameserver import NameResponses, failure
 from serving.home.images.archive import open_archive
+from serving.home.images.pullers import credentials_of
+from serving.home.kubelet.container import RestartSettings
+from serving.home.kubelet.replacements import ReplacementPauses
 from serving.home.store.state import filter_of
 from serving.metrics.tracing import read_traceparent
 from serving.model.accessrules import JwtRule
-from serving.model.errors import ClusterError, InvalidValue
+from serving.model.errors import UNREADABLE, ClusterError, InvalidValue
 from serving.model.identities import CallerIdentity
 from serving.traffic.clients import client_address, network_of
 from serving.wire.tokens import caller_token, read_caller_token
@@ -196,6 +199,23 @@ def request_headers(data: bytes) -> None:
     read_traceparent(trace)
 
 
+def pull_secret(data: bytes) -> None:
+    """The credentials in a Secret of a pod's namespace, of any type."""
+    for key in (".dockerconfigjson", ".dockercfg"):
+        with contextlib.suppress(InvalidValue):
+            credentials_of([{"metadata": {"name": "s"}, "data": {key: base64.b64encode(data).decode()}}])
+
+
+def evictions(data: bytes) -> None:
+    """The file of pauses after evictions: of what was read, no pause is longer than the longest."""
+    pauses, longest_s = ReplacementPauses(RestartSettings()), RestartSettings().pause_max_s
+    with contextlib.suppress(*UNREADABLE):
+        pauses.read(data, ahead_s=100.0, now_s=10.0)
+    assert pauses.due_s("d") <= 10.0 + longest_s
+    pauses.evicted("d", began_s=11.0, at_s=12.0)
+    assert pauses.due_s("d") <= 12.0 + longest_s
+
+
 def _with_blobs(parts: list[bytes], folder: Path) -> None:
     """Write blobs, the last one first; each names those behind it as @1, @2 and so on, which become digests."""
     (folder / "blobs" / "sha256").mkdir(parents=True)
@@ -264,6 +284,8 @@ SEEDS = {
             )
         ),
     ),
+    "pull-secret": (b'{"auths":{"r.example":{"auth":"YTpi"},"s":{"username":"a","password":"b"}}}',),
+    "evictions": (b'{"d":{"end_count":1,"last_s":1.0,"due_s":2.0}}',),
     "image-parts": (
         PARTS.join(
             (
@@ -293,4 +315,6 @@ RUNS = {
     "api-request": api_request,
     "request-headers": request_headers,
     "image-parts": image_parts,
+    "pull-secret": pull_secret,
+    "evictions": evictions,
 }

@@ -14,7 +14,7 @@ from aiohttp import WSMsgType, web
 from serving.home.apiserver.channels import CLOSE, PROTOCOLS, RESIZE, STATUS, STDIN
 from serving.home.apiserver.podstreams import ExecSession
 from serving.home.apiserver.requests import Fault, refusal
-from serving.model.errors import ClusterError
+from serving.model.errors import UNREADABLE, ClusterError
 from serving.model.objects import Object
 
 _log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ async def _receive(socket: web.WebSocketResponse, session: ExecSession) -> None:
         elif channel == CLOSE and data == bytes([STDIN]):
             session.end_input()
         elif channel == RESIZE:
-            with contextlib.suppress(msgspec.MsgspecError):
+            with contextlib.suppress(*UNREADABLE):
                 size = msgspec.json.decode(data, type=_TerminalSize)
                 session.resize(columns=size.width, rows=size.height)
 

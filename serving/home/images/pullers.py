@@ -19,7 +19,7 @@ import msgspec
 
 from serving.home.images.reference import ImageReference
 from serving.home.images.store import ImageStore, ImageUnavailable, Puller, StoredImage
-from serving.model.errors import InvalidValue
+from serving.model.errors import UNREADABLE, InvalidValue
 from serving.model.objects import Object, name_of
 
 _PULL_MAX_S = 900.0
@@ -167,7 +167,7 @@ def _auths_of(secret: Object) -> dict[str, Object]:
     try:
         found = _decoded(data[_CONFIG])["auths"] if _CONFIG in data else _decoded(data[_LEGACY])
         return {registry: {"auth": _auth_of(entry)} for registry, entry in found.items()}
-    except (KeyError, TypeError, AttributeError, ValueError, msgspec.DecodeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, *UNREADABLE) as error:
         raise InvalidValue(text=name_of(secret), expected=_EXPECTED) from error
 
 

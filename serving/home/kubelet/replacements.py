@@ -11,6 +11,7 @@ import msgspec
 
 from serving.home.kubelet.container import RestartPauses, RestartSettings
 from serving.home.pods.diskbudget import owner_of
+from serving.model.errors import UNREADABLE
 from serving.model.knative import REVISION_UID_LABEL
 from serving.model.objects import Object, labels_of
 
@@ -62,7 +63,7 @@ class ReplacementPauses:
         return msgspec.json.encode(losses)
 
     def read(self, text: bytes, *, ahead_s: float, now_s: float) -> None:
-        """Take what ``written`` gave. Raises ``msgspec.DecodeError``.
+        """Take what ``written`` gave. Raises an error of ``UNREADABLE``.
 
         No pause is longer than the longest, wherever the other clock has been set to.
         """
@@ -84,7 +85,7 @@ def read_pauses(pauses: ReplacementPauses, path: Path, *, now_s: float, wall_s: 
         pauses.read(path.read_bytes(), ahead_s=wall_s - now_s, now_s=now_s)
     except FileNotFoundError:
         return
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNREADABLE) as error:
         _log.warning("evictions.not_read", extra={"path": str(path), "error": str(error)})
 
 

@@ -45,6 +45,8 @@ def test_without_secrets_there_is_no_file() -> None:
         secret([]),
         secret({"auths": {"a.example": {"username": "me"}}}),
         secret({"auths": {"a.example": "me"}}),
+        {"metadata": {"name": "login"}, "data": {".dockercfg": base64.b64encode(b"[" * 5000).decode()}},
+        {"metadata": {"name": "login"}, "data": {".dockercfg": base64.b64encode(b'{"\xff":1}').decode()}},
     ],
 )
 def test_a_secret_without_credentials_is_refused_by_its_name(one: Object) -> None:

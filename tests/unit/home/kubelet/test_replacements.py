@@ -47,7 +47,9 @@ def test_a_clock_that_was_set_back_makes_no_pause_longer_than_the_longest(tmp_pa
     assert again.due_s("d") == 306 + 40
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b'{"d": 5}', b'{"d": {"end_count": 1}}', b"\xff"])
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b'{"d": 5}', b'{"d": {"end_count": 1}}', b"\xff", b'{"\xff": 5}', b'{"d": ' * 5000]
+)
 def test_a_damaged_file_is_left_out(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "evictions.json"
     made = ReplacementPauses(KUBELET)

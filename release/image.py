@@ -17,7 +17,9 @@ LOCKS = Path(__file__).with_name("locks")
 PACKAGES = {
     "queue-proxy": "aio model proxy queueproxy settings traffic wire",
     "placement": "aio cluster extender metrics model placement proxy settings traffic",
-    "daemons": "activator aio autoscaler cluster controller dashboard metrics model nodegroup placement proxy scaling settings traffic wire",
+    # With the queue-proxy, which runs from this image where the installation names no other.
+    "daemons": "activator aio autoscaler cluster controller dashboard metrics model nodegroup placement proxy queueproxy scaling settings"
+    " traffic wire",
 }
 SBOM = "usr/share/sbom/serving.cdx.json"
 

@@ -5,6 +5,7 @@
 ``SERVING_TEST_NODE_IMAGE``                   image of the daemons, which the nodes have or can pull
 ``SERVING_TEST_NODE_QUEUE_PROXY_IMAGE``       image of the queue-proxy; empty: that of the daemons
 ``SERVING_TEST_NODE_PREVIOUS_IMAGE``          image of the version before, for the upgrade; empty: no such test
+``SERVING_TEST_NODE_PREVIOUS_QUEUE_PROXY``    its image of the queue-proxy; empty: that of its daemons
 ``SERVING_TEST_NODE_PREVIOUS_TREE``           a checkout of that version, whose ``serving install`` installs it
 ``SERVING_TEST_NODE_INGRESS``                 HOST:PORT of the Service ``activator``; empty: its cluster address
 ``SERVING_TEST_NODE_SECOND``                  name of a node that may be lost; empty: no such tests
@@ -74,6 +75,7 @@ class NodeStage:
         self.image = os.environ[f"{_PREFIX}IMAGE"]
         self.queue_proxy_image = os.environ.get(f"{_PREFIX}QUEUE_PROXY_IMAGE", "")
         self.previous_image = os.environ.get(f"{_PREFIX}PREVIOUS_IMAGE", "")
+        self._previous_queue_proxy_image = os.environ.get(f"{_PREFIX}PREVIOUS_QUEUE_PROXY", "")
         self._previous_tree = os.environ.get(f"{_PREFIX}PREVIOUS_TREE", "")
         self._folder = folder
         self._ingress = os.environ.get(f"{_PREFIX}INGRESS", "")
@@ -101,7 +103,10 @@ class NodeStage:
     def install_previous(self) -> None:
         """Install the previous version alone and wait for its daemons; it may lack ``--wait``."""
         self.install("--uninstall", "--with-services", "--wait", "--timeout", "10m")
-        self.install("--domain", DOMAIN, "--image", self.previous_image, tree=self._previous_tree)
+        images = ["--image", self.previous_image]
+        if self._previous_queue_proxy_image:
+            images += ["--queue-proxy-image", self._previous_queue_proxy_image]
+        self.install("--domain", DOMAIN, *images, tree=self._previous_tree)
         # The Service is another one now, with another address.
         self._ingress = os.environ.get(f"{_PREFIX}INGRESS", "")
         for daemon in ("activator", "autoscaler", "controller"):

@@ -194,3 +194,20 @@ async def test_the_mode_changes_under_load(stage: NodeStage) -> None:
             print(mode, load.count, load.failures)  # noqa: T201 - where it failed
     assert_unharmed(load, "changes of the mode")
     assert {mode_of(one) for one in stage.pods("awake")} == {"Enabled"}
+
+
+async def test_an_older_installation_becomes_strict_under_load(stage: NodeStage) -> None:
+    if not stage.previous_image:
+        pytest.skip("SERVING_TEST_NODE_PREVIOUS_IMAGE names no image")
+    await asyncio.to_thread(stage.install_previous)
+    await deployed(stage, "older", min_scale="2")
+    async with stage.loaded("older", per_s=PER_S) as load:
+        await seen(stage, load)
+        output = await asyncio.to_thread(stage.install_present)
+        assert "inner TLS is Permissive" in output
+        await seen(stage, load)
+        assert {mode_of(one) for one in stage.pods("older")} == {""}, "pods stay with the upgrade"
+        await change_mode(stage, "Enabled")
+        await seen(stage, load)
+    assert_unharmed(load, "an upgrade that ends strict")
+    assert {mode_of(one) for one in stage.pods("older")} == {"Enabled"}

@@ -36,7 +36,10 @@ PROGRAMS = {
     "queue-proxy": ("serving.queueproxy.main",),
     "placement": ("serving.extender.main", "serving.metrics.otlp"),
     "daemons": (
-        *(f"serving.{name}.main" for name in ("activator", "autoscaler", "controller", "dashboard", "nodegroup")),
+        *(
+            f"serving.{name}.main"
+            for name in ("activator", "autoscaler", "controller", "dashboard", "nodegroup", "queueproxy")
+        ),
         "serving.metrics.otlp",
     ),
 }

@@ -1,12 +1,16 @@
 """A user's view of a cluster, with ready pods that carry no traffic."""
 
+import asyncio
+import json
+import os
+import shutil
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
 from serving.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, ROUTE, SERVICE, SERVING_SERVICE
-from tests.cluster_e2e.server import SPACE
+from tests.cluster_e2e.server import SPACE, is_real
 from tests.cluster_e2e.stage import Stage, is_ready, service, staged
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
@@ -53,6 +57,39 @@ async def test_a_version_that_never_gets_ready_takes_no_traffic(stage: Stage) ->
     await stage.kubelet.release()
     found = await stage.until(SERVING_SERVICE, "roll", is_ready)
     assert found["status"]["latestReadyRevisionName"] == "roll-00002"
+
+
+async def test_a_gitops_tool_sees_no_difference(stage: Stage) -> None:
+    """Argo CD compares as ``kubectl diff --server-side``, and takes another manager of a field of the spec for a drift."""
+    if not is_real() or not shutil.which("kubectl"):
+        pytest.skip("kubectl is not installed, or sends no token to a server without TLS")
+    manifest = json.dumps(service("gitops"))
+    argo = ("--server-side", "--field-manager=argocd")
+
+    async def kubectl(command: str, *options: str) -> str:
+        given = ["kubectl", command, *options, "-f", "-"]
+        process = await asyncio.create_subprocess_exec(
+            *given,
+            env={**os.environ, "KUBECONFIG": str(stage.server.kubeconfig)},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await process.communicate(manifest.encode())
+        assert process.returncode == 0, said.decode()
+        return said.decode()
+
+    await kubectl("apply", *argo)
+    before = await stage.ready("gitops")
+    await kubectl("apply", *argo)
+    after = await stage.ready("gitops")
+    assert after["spec"] == before["spec"]
+    assert after["metadata"]["generation"] == before["metadata"]["generation"] == 1
+    assert await kubectl("diff", *argo) == ""
+    found = json.loads(await kubectl("get", "-o=json", "--show-managed-fields"))
+    (live,) = found.get("items", [found])
+    owners = {one["manager"] for one in live["metadata"]["managedFields"] if one.get("subresource") != "status"}
+    assert owners == {"argocd"}
 
 
 async def test_a_deleted_service_leaves_nothing(stage: Stage) -> None:

@@ -24,6 +24,12 @@ _KNOWN = frozenset({"image", "build", "command", "entrypoint", "environment", "p
 _BUILD_KNOWN = frozenset({"context", "dockerfile", "args", "target"})
 # Keys without which the image would have another content.
 _BUILD_REFUSED = frozenset({"dockerfile_inline", "additional_contexts", "secrets", "ssh"})
+# Sections of a file without an equivalent here, and what to do.
+_INSTEAD = {
+    "volumes": "`serving volume create NAME` makes one, and `serving update SERVICE --volume NAME:/PATH` mounts it",
+    "secrets": "make a Secret, and mount it as a volume",
+    "configs": "make a ConfigMap, and mount it as a volume",
+}
 
 
 class Converted(msgspec.Struct, kw_only=True):
@@ -58,9 +64,9 @@ def from_compose(document: Mapping[str, Any], *, folder: Path, environment: Mapp
         if service.get("build"):
             build = _build(_name(name), service["build"], found.notes, folder=folder, environment=environment)
             found.builds.append((build, container))
-    for section in ("volumes", "secrets", "configs"):
+    for section, instead in _INSTEAD.items():
         if document.get(section):
-            found.notes.append(f"{section}: not converted; mount ConfigMaps, Secrets or emptyDir volumes instead")
+            found.notes.append(f"{section}: not converted; {instead}")
     return found
 
 

@@ -47,7 +47,7 @@ def bind(ports: Ports, *, unheard: Collection[str] = ()) -> dict[str, socket.soc
 
 
 def _problems(errors: Mapping[str, OSError], ports: Mapping[str, int]) -> list[Problem]:
-    """A problem for each port that is taken, and one for all that another local system holds."""
+    """A problem for each taken port; ports of another local system share one."""
     found, held = [], defaultdict[Path, list[str]](list)
     for name, error in errors.items():
         holder = _holder(ports[name])

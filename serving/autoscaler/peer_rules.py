@@ -36,7 +36,8 @@ def objection(path: str, names: Mapping[str, str], peer: StatsPeer, *, is_strict
         # Kubelets probe, and have no certificate. Prometheus reads the pages of all daemons alike, with the query token.
         return None
     if not peer.is_tls and is_strict and not (peer.is_loopback and path not in _NAMED_PATHS):
-        return "this needs TLS with a certificate of this installation (system-internal-tls is Enabled)"
+        what = "TLS, or kubectl port-forward" if path in _QUERY_PATHS else "TLS with a certificate of this installation"
+        return f"this needs {what} (system-internal-tls is Enabled)"
     if path == CREDENTIALS_PATH or not peer.is_tls:
         return None
     if not peer.identity:

@@ -32,6 +32,9 @@ _WORST = frozenset({"is_panic", "p95_s", "p99_s"})
 _PAGE_BYTES = 4096
 # What is dropped at once of each step when the file is full.
 _DROPPED_PART = 8
+ARCHIVE_ERRORS = (sqlite3.Error, TypeError, ValueError)
+"""What reading and writing an open file raises."""
+
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 Row = Sequence[float | None]
@@ -76,10 +79,6 @@ def merged_row(rows: Sequence[Row]) -> list[float | None]:
         worst = max(known, default=None)
         found.append(worst if name in _WORST or worst is None else round(sum(known) / len(known), 4))
     return found
-
-
-ARCHIVE_ERRORS = (sqlite3.Error, TypeError, ValueError)
-"""What reading and writing an open file raises."""
 
 
 class ArchiveNewerError(Exception):

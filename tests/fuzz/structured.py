@@ -45,6 +45,10 @@ _KEYS = {"k": SigningKey(key=SECRET, algorithms=frozenset({"HS256"}))}
 _CLEAN = re.compile(rb"[\x20-\x7e]*")
 _CALLER = caller_token(SECRET, CallerIdentity(namespace="n", account="a", service="s"), until_s=1e9)
 _CLAIMS = {"iss": "i", "aud": "x", "sub": "ann", "exp": 1e9}
+_UPGRADE = (
+    b"GET /stats HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
 
 
 def _parts(data: bytes, count: int) -> list[bytes]:
@@ -246,10 +250,6 @@ def _frame(opcode: int, payload: bytes) -> bytes:
     return bytes([opcode, 0x80 | len(payload)]) + b"\0\0\0\0" + payload
 
 
-_UPGRADE = (
-    b"GET /stats HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-)
 _FRAMES = _frame(0x82, b"\x81\xa1a\x01") + _frame(0x89, b"p") + _frame(0x02, b"a") + _frame(0x80, b"b")
 SEEDS = {
     "jwt": (jwt.encode(_CLAIMS, SECRET, headers={"kid": "k"}).encode(),),

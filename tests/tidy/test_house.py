@@ -73,6 +73,8 @@ FEATURES: dict[str, tuple[int, int]] = {
     "derived objects that stay the same": (110, 1),
     "sizes of volumes": (290, 1),
     "restores with every Python 3.11, ports in one line": (60, 0),
+    "inner TLS by default on a cluster": (190, 0),
+    "links of pods, hosts of users": (50, 0),
     "starts side by side": (60, 0),
 }
 MEAN_LINES_MIN = 140

@@ -41,7 +41,7 @@ def quota_gap(folder: Path) -> str:
     try:
         with _opened(folder) as there:
             state = ctypes.create_string_buffer(bytes([_STATE_VERSION]), _STATE_BYTES)
-            _quotactl(there, _GET_STATE, 0, state)
+            _quotactl(there, _GET_STATE, state)
     except OSError:
         return "its file system has no project quotas"
     if not int.from_bytes(state.raw[2:4], "little") & _PROJECT_ENFORCED:
@@ -59,7 +59,7 @@ def limit_folder(folder: Path, byte_count: int) -> None:
             _join(there, project)
         limit = math.ceil(byte_count / _KIB)
         wanted = _LIMITS.pack(limit, limit, 0, 0, 0, 0, 0, 0, _LIMITS_SET)
-        _quotactl(there, _SET_LIMITS, project, ctypes.create_string_buffer(wanted, _LIMITS.size))
+        _quotactl(there, _SET_LIMITS, ctypes.create_string_buffer(wanted, _LIMITS.size), project=project)
 
 
 def tree_bytes(folder: Path) -> int:
@@ -124,7 +124,7 @@ def _join_below(top: int, project: int) -> None:
                     os.close(there)
 
 
-def _quotactl(there: int, command: int, project: int, value: ctypes.Array[ctypes.c_char]) -> None:
+def _quotactl(there: int, command: int, value: ctypes.Array[ctypes.c_char], *, project: int = 0) -> None:
     if _LIBC.syscall(_QUOTACTL_FD, there, command << 8 | _PROJECT, project, value) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), "quotactl")

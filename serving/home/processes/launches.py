@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from serving.home.processes.mounts import (
     hide,
@@ -25,7 +26,6 @@ from serving.home.processes.orders import ForgetPod, Launch, Order, SendSignal, 
 from serving.home.processes.ownusers import hide_place, mount_files, own_streams
 from serving.home.processes.process_lifetime import die_with_parent, start_ticks
 from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
-from serving.home.processes.standby import Standby
 from serving.home.trees import discard_tree
 
 # crun refuses a machine that has cgroups of both versions, though it is not to manage them.
@@ -171,8 +171,22 @@ def _error_of(log: Path) -> str:
     return ""
 
 
-Start = ContainerLaunch | Standby
-"""A start that has begun. ``descriptor`` is readable when ``has_ended`` may have changed; after ``end_s`` the start has failed."""
+class Start(Protocol):
+    """A start that has begun: a ``ContainerLaunch`` or a ``Standby``. It has failed after ``end_s``."""
+
+    order: StartProcess
+    end_s: float
+
+    @property
+    def descriptor(self) -> int:
+        """Readable when ``has_ended`` may have changed."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether ``finish`` need not wait."""
+
+    def finish(self) -> ProcessRecord:
+        """Wait until the process runs; its record. Raises ``OSError`` with the reason."""
 
 
 class Launches:

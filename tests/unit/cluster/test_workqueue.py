@@ -266,22 +266,22 @@ def test_no_more_workers_work_than_the_limit_says() -> None:
     run_virtually(scenario())
 
 
-async def test_a_finished_key_wakes_no_more_workers_than_may_work() -> None:
-    queue: WorkQueue[int] = WorkQueue("many")
+def test_a_finished_key_wakes_no_more_workers_than_may_work() -> None:
     asked = itertools.count()
-
-    async def work(_: int) -> None:
-        await asyncio.sleep(0)
 
     def limit() -> int:
         next(asked)
         return 1
 
-    for key in range(100):
-        queue.add(key)
-    running = asyncio.create_task(queue.run(16, work, limit=limit))
-    async with asyncio.timeout(10):
-        await queue.settled()
-    running.cancel()
+    async def scenario() -> None:
+        worker, one = Worker(), queue()
+        for number in range(100):
+            one.add(f"k{number}")
+        task = asyncio.create_task(one.run(16, worker, limit=limit))
+        await one.settled()
+        assert len(worker.seen) == 100
+        task.cancel()
+
+    run_virtually(scenario())
     # Each worker asks before it takes a key; 16 of them for each key would be 1,600 times.
     assert next(asked) < 800

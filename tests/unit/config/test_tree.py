@@ -14,6 +14,7 @@ from serving import __version__
 from serving.cli.client.tree import OUR_LABEL, InstallOptions, objects_of, tree_folder
 from serving.cluster.kinds import KINDS, POD_AUTOSCALER, SERVERLESS_SERVICE
 from serving.cluster.leases.shards import shard_name
+from serving.controller.io.makekey import AUTHORITY_SECRET
 from serving.home.schemas.crds import crds
 from serving.metrics.queries import QUERY_TOKEN_SECRET
 from serving.model.knative import COMPONENTS_ANNOTATION, OWN_GROUP, SERVING_GROUP
@@ -200,11 +201,9 @@ def test_tls_is_one_port_and_one_secret_more(tmp_path: Path) -> None:
 def test_the_token_that_the_dashboard_mounts_is_made_by_the_controller(tmp_path: Path) -> None:
     found = overlaid(tmp_path, f"{OVERLAY}components: [../config/components/dashboard-actions]")
     volumes = pod_of(found["Deployment", "knative-serving", "dashboard"])["volumes"]
-    mounted, queries = sorted(volume["secret"]["secretName"] for volume in volumes if "secret" in volume)
-    assert queries == QUERY_TOKEN_SECRET
-    assert (
-        environment_of(found["Deployment", "knative-serving", "controller"])["SERVING_ACTIONS_TOKEN_SECRET"] == mounted
-    )
+    mounted = {volume["secret"]["secretName"] for volume in volumes if "secret" in volume}
+    actions = environment_of(found["Deployment", "knative-serving", "controller"])["SERVING_ACTIONS_TOKEN_SECRET"]
+    assert mounted == {QUERY_TOKEN_SECRET, AUTHORITY_SECRET, actions}
 
 
 @needs_kubectl
@@ -378,7 +377,7 @@ def test_the_key_is_made_and_mounted_under_one_name() -> None:
         for volume in pod_of(one)["volumes"]
         if "secret" in volume
     }
-    assert mounted == {KEY_SECRET, QUERY_TOKEN_SECRET}
+    assert mounted == {KEY_SECRET, QUERY_TOKEN_SECRET, AUTHORITY_SECRET}
 
 
 def test_no_role_has_a_wildcard_or_reads_secrets_at_large() -> None:

@@ -20,6 +20,8 @@ SPEC: Object = {
     "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "db"}}, {"name": "tmp", "emptyDir": {}}],
     "containers": [{"volumeMounts": [{"name": "v", "mountPath": "/data"}, {"name": "tmp", "mountPath": "/cache"}]}],
 }
+SIZED: Object = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
 
 
 def pod(spec: Object = SPEC, *, namespace: str = "shop") -> Object:
@@ -75,10 +77,6 @@ def test_a_revision_at_zero_uses_its_claim() -> None:
     revision = {"metadata": {"name": "r"}, "spec": SPEC}
     assert users_of("db", [pod()], [revision]) == ["pod/p", "revision/r"]
     assert users_of("other", [pod()], [revision, {"metadata": {"name": "x"}}]) == []
-
-
-SIZED: Object = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
 
 
 def test_a_claim_is_bound_with_what_it_asked_for() -> None:

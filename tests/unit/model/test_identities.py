@@ -1,6 +1,6 @@
 """SPIFFE ids of daemons and pods."""
 
-from serving.model.identities import ACTIVATOR, DAEMONS, PodIdentity, pods_of
+from serving.model.identities import ACTIVATOR, DAEMONS, PodIdentity, host_of, pods_of
 
 
 def test_a_pod_is_named_below_its_revision() -> None:
@@ -12,3 +12,7 @@ def test_a_pod_is_named_below_its_revision() -> None:
 def test_no_pod_can_have_the_id_of_a_daemon() -> None:
     assert ACTIVATOR in DAEMONS
     assert not any(one.startswith(pods_of("daemon", "activator")) for one in DAEMONS)
+
+
+def test_a_daemon_has_a_host_name_beside_its_id() -> None:
+    assert host_of(ACTIVATOR) == "activator.serving.local"

@@ -1,7 +1,7 @@
 """The book of nodes and pods agrees with gathering everything again."""
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from serving.nodegroup.book import NodeGroupBook
@@ -20,6 +20,7 @@ GROUPS = (
     msgspec.structs.replace(quirky("foreign_pods_do_not_protect"), name="quirky"),
     msgspec.structs.replace(quirky("sidecars_count_as_init_containers"), name="original"),
 )
+LOST = msgspec.structs.replace(pod(1), node_name="n000", phase=PodPhase.UNKNOWN, is_scheduled=True)
 
 node_changes = st.builds(
     lambda number, label: node(number, labels={"customer": label}),
@@ -85,6 +86,7 @@ def compare(book: NodeGroupBook, found: list[GroupNode | GroupPod | str], group:
 
 
 @given(changes, st.integers(0, 20))
+@example([node(0), LOST], 0)
 def test_it_agrees_with_gathering_everything(found: list[GroupNode | GroupPod | str], late: int) -> None:
     book = NodeGroupBook()
     for index, change in enumerate(found):

@@ -192,6 +192,11 @@ class Exchange:
         return self.client.sink is not None
 
     @property
+    def is_cancelled(self) -> bool:
+        """Whether the app cancelled its response."""
+        return self._attempt is not None and self._attempt.is_cancelled
+
+    @property
     def is_waiting(self) -> bool:
         """Whether the handler has yet to decide."""
         return self.phase is _WAITING

@@ -59,8 +59,8 @@ class ResponseReceiver(Protocol):
     def upstream_done(self) -> None:
         """Handle the complete response."""
 
-    def upstream_lost(self, reason: str, *, heard: bool, reused: bool) -> None:
-        """Handle a connection lost before the response was complete."""
+    def upstream_lost(self, reason: str, *, heard: bool, reused: bool, is_cancelled: bool = False) -> None:
+        """Handle a connection lost before the response was complete; ``is_cancelled``: the app cancelled the stream."""
 
     def upstream_refused(self, reason: str, body: bytes) -> None:
         """Handle a request that the upstream did not process. ``body`` is the part sent to it."""

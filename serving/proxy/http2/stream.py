@@ -175,8 +175,12 @@ class Stream(RespondingStream):
             self._await_client()
 
     def abort(self) -> None:
-        """Reset the stream, so that a truncated response does not look complete."""
-        self._reset(ErrorCode.INTERNAL_ERROR)
+        """Reset the stream, so that a truncated response does not look complete.
+
+        A client of gRPC takes CANCEL after its deadline as DEADLINE_EXCEEDED, and INTERNAL_ERROR as INTERNAL.
+        """
+        is_cancelled = self._exchange is not None and self._exchange.is_cancelled
+        self._reset(ErrorCode.CANCEL if is_cancelled else ErrorCode.INTERNAL_ERROR)
 
     truncate = abort
 

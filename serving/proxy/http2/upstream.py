@@ -180,7 +180,7 @@ class StreamUpstream(EngineStream):
             self.refused("the app refuses the stream")
         else:
             self._has_received = True
-            self.lost(f"the app has reset the stream ({code})")
+            self.lost(f"the app has reset the stream ({code})", is_cancelled=code == ErrorCode.CANCEL)
 
     def sent(self, byte_count: int = 0) -> None:
         """Pause or resume the receiver after bytes were sent or held back."""
@@ -219,11 +219,12 @@ class StreamUpstream(EngineStream):
         self.pending, self.trailers = None, b""
         self._begin(receiver, b"".join(kept))
 
-    def lost(self, reason: str) -> None:
+    def lost(self, reason: str, *, is_cancelled: bool = False) -> None:
         """Report that the response will not be completed."""
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
-            receiver.upstream_lost(reason, heard=self._has_received, reused=self.is_reused)
+            heard, reused = self._has_received, self.is_reused
+            receiver.upstream_lost(reason, heard=heard, reused=reused, is_cancelled=is_cancelled)
 
     def _begin(self, receiver: ResponseReceiver, body: bytes) -> None:
         link = self._link

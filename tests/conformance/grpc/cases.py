@@ -20,6 +20,8 @@ _REQUEST_SIZE, _RESPONSE_SIZE = 271_828, 314_159
 _INPUT_SIZES = (27_182, 8, 1_828, 45_904)
 _OUTPUT_SIZES = (31_415, 9, 2_653, 58_979)
 _LARGE = 4 << 20
+# Of grpcio's own, also without a server: a message was written between the deadline and its notice.
+_WRITTEN_TOO_LATE = "Internal error from Core"
 _SPECIAL = "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n"
 
 
@@ -112,8 +114,9 @@ async def empty_stream(stub: Stub) -> None:
 
 
 async def timeout_on_sleeping_server(stub: Stub) -> None:
-    call = stub.full_duplex(timeout=0.001)
-    error = await failure(_exchange(call))
+    error = await failure(_exchange(stub.full_duplex(timeout=0.001)))
+    while error.details() == _WRITTEN_TOO_LATE:
+        error = await failure(_exchange(stub.full_duplex(timeout=0.001)))
     expect(error.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
     await no_call_is_left(stub)
 

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import pytest
+
 from serving.proxy.http2.flow import WINDOW_BYTES, WINDOW_BYTES_MAX
 from serving.proxy.http2.pool import Http2Pool
 from serving.proxy.server.listener import HttpServer
@@ -157,6 +159,26 @@ async def test_a_stream_that_was_reset_otherwise_is_not_sent_again() -> None:
         await link.rest()
 
     assert (await responses(refusing, POST))[0].startswith(b"502 ")
+
+
+@pytest.mark.parametrize(("code", "passed"), [(Code.CANCEL, Code.CANCEL), (Code.NO_ERROR, Code.INTERNAL_ERROR)])
+async def test_a_response_that_the_app_cancels_is_cancelled_and_any_other_is_an_error(code: int, passed: int) -> None:
+    begun = asyncio.Event()
+
+    async def cancelling(link: Link) -> None:
+        app = await Http2App.on(link)
+        number = await app.request()
+        link.send(frame(Kind.HEADERS, fields((":status", "200")), flags=END_HEADERS, stream_id=number))
+        await begun.wait()
+        app.reset(number, code)
+        await link.rest()
+
+    async with before(cancelling) as proxy:
+        client = Http2(await proxy.client())
+        client.send(request(1))
+        await client.until(Kind.HEADERS, 1)
+        begun.set()
+        assert int.from_bytes((await client.until(Kind.RST, 1)).payload) == passed
 
 
 async def test_a_stale_idle_connection_is_replaced_once() -> None:

@@ -55,6 +55,7 @@ def install_service(*, prints: bool, replace: bool, up_options: Sequence[str], s
 
     UP_OPTIONS are those of `serving up`, as in `serving install-service -- --public-port 80`.
     """
+    _check(up_options)
     state = (state_path or default_state_path()).absolute()
     text = unit_text(_program(), state, up_options, is_root=os.geteuid() == 0)
     if prints:
@@ -100,6 +101,15 @@ def verify(text: str) -> list[str]:
         )
     # It also reports other units of the machine.
     return [line for line in done.stderr.splitlines() if _UNIT in line]
+
+
+def _check(up_options: Sequence[str]) -> None:
+    """Refuse options that ``serving up`` does not take: the service would end as soon as it is started. Raises ``click.UsageError``."""
+    root = click.get_current_context().find_root()
+    assert isinstance(root.command, click.Group)
+    command = root.command.get_command(root, "up")
+    assert command is not None
+    command.make_context("up", [*up_options], parent=root)
 
 
 def _program() -> list[str]:

@@ -77,3 +77,19 @@ def test_a_unit_of_a_person_is_replaced_on_request_only(tmp_path: Path, monkeypa
     assert "is there and differs" in said
     assert run("--replace", "--", "--public-port=80")[0] == 0
     assert "--public-port=80" in path.read_text()
+
+
+def test_an_option_that_up_does_not_take_is_refused_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for wrong, error in (
+        (["--dry-run"], "No such option '--dry-run'"),
+        (["--public-port=80", "hello"], "unexpected extra argument (hello)"),
+        (["--activators=0"], "0 is not in the range"),
+    ):
+        done = CliRunner().invoke(main, ["install-service", f"--state={tmp_path}", "--", *wrong])
+        assert done.exit_code == 2
+        assert error in done.output
+        assert list(tmp_path.iterdir()) == []

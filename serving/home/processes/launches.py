@@ -26,6 +26,7 @@ from serving.home.processes.orders import ForgetPod, Launch, Order, SendSignal, 
 from serving.home.processes.ownusers import hide_place, mount_files, own_streams
 from serving.home.processes.process_lifetime import die_with_parent, start_ticks
 from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
+from serving.home.processes.startquota import lift_quotas, restore_quotas
 from serving.home.trees import discard_tree
 
 # crun refuses a machine that has cgroups of both versions, though it is not to manage them.
@@ -51,6 +52,7 @@ class ContainerLaunch:
         self._pid_file.unlink(missing_ok=True)
         self._errors.unlink(missing_ok=True)
         streams = open_streams(order)
+        self._quotas = {} if order.is_exec else lift_quotas(launch.cgroups)
         try:
             if not order.stdin:
                 _end_input(streams[0])
@@ -66,6 +68,9 @@ class ContainerLaunch:
                 start_new_session=True,
                 preexec_fn=lambda: _prepare(launch, order.network),  # noqa: PLW1509 - one thread, by design
             )
+        except OSError:
+            restore_quotas(self._quotas)
+            raise
         finally:
             for descriptor in streams:
                 os.close(descriptor)
@@ -85,6 +90,8 @@ class ContainerLaunch:
             self._process.kill()
             self._process.wait()
             raise TimeoutError(0, f"no container within {_LAUNCH_MAX_S:g} s", self.order.arguments[0]) from None
+        finally:
+            restore_quotas(self._quotas)
         if exit_code != 0 or not self._pid_file.exists():
             reason = _error_of(self._errors) or f"exit code {exit_code}"
             raise OSError(0, reason, Path(self.order.arguments[0]).name)

@@ -59,7 +59,7 @@ run() {
     JOB_NAME=local BUILD_ID=local POD_NAMESPACE=default POD_NAME=perf HOME=$out \
     unshare --mount --propagation private sh -c 'mount --bind "$0" /etc/resolv.conf && exec "$@"' \
     "$out/resolv.conf" "$built/perf/$program" "$@" >"$out/$name.log" 2>&1 || code=$?
-  grep -E '^(Requests|Duration|Latencies|Success|Status)|SLA|Created all|rror' "$out/$name.log" | grep -v 'SLA [0-9] passed' | tail -n 12
+  grep -v influxdb2client "$out/$name.log" | grep -E '^(Requests|Duration|Latencies|Success|Status)|SLA|Created all|rror' | grep -v 'SLA [0-9] passed' | tail -n 12
   echo "   exit $code, load average $(cut -d' ' -f1 /proc/loadavg)"
   kubectl delete ksvc --all --wait=true >/dev/null 2>&1 || true
 }

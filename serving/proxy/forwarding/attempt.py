@@ -90,6 +90,7 @@ class Attempted(Protocol):
     """The exchange, as used by its attempt."""
 
     head: RequestHead
+    is_cancelled: bool
     phase: ExchangePhase
     body: RequestBuffer
     status: int
@@ -132,7 +133,7 @@ class Attempt:
 
     __slots__ = (
         *("_client", "_exchange", "_hears_marks", "_is_chunked", "_is_second", "_keep", "_pool", "_sink", "_wire"),
-        *("address", "head", "is_cancelled", "is_end_visible", "upstream"),
+        *("address", "head", "is_end_visible", "upstream"),
     )
 
     def __init__(
@@ -143,8 +144,6 @@ class Attempt:
         self.head = exchange.head
         self.is_end_visible = True
         """Whether a client can tell a response that was cut off from a whole one by its framing."""
-        self.is_cancelled = False
-        """Whether the app cancelled a response that had begun, as a gRPC server does at a deadline."""
         self._exchange = exchange
         self._client = client
         self._pool = pool
@@ -320,7 +319,7 @@ class Attempt:
         if exchange.phase is _TUNNEL:
             exchange.end(ExchangeOutcome.ANSWERED, keep=False)
         elif exchange.phase is _RESPONDING:
-            self.is_cancelled = is_cancelled
+            exchange.is_cancelled = is_cancelled
             exchange.cut()
         elif heard or not exchange.body.can_replay or not self.head.may_be_repeated:
             exchange.respond(502, reason.encode())

@@ -112,7 +112,7 @@ class Exchange:
         *("_attempt", "_wiring", "awaits_body", "begun", "body", "client", "closing", "context", "head"),
         *("is_continued", "is_held", "is_timed", "is_unread", "now_s", "on_body", "on_whole", "outcome", "peer"),
         *("phase", "request_complete", "request_trailers", "response_bytes", "response_headers", "response_wire"),
-        "response_marks",
+        *("is_cancelled", "response_marks"),
         *("sent_s", "started_s", "status", "timeouts", "tunnel", "wait_until_s", "written_s"),
     )
 
@@ -147,8 +147,8 @@ class Exchange:
         """Whether the whole request has been read."""
         self.request_trailers = b""
         """The lines after the request's body."""
-        self.closing = False
-        """Whether the connection is to be closed after this answer."""
+        self.closing = self.is_cancelled = False
+        """Whether the connection is to be closed after this answer, and whether the app cancelled a response that had begun."""
         self.awaits_body = False
         """Whether it waits for its body before it takes a slot."""
         self.is_continued = False
@@ -190,11 +190,6 @@ class Exchange:
     def is_http2(self) -> bool:
         """Whether the client speaks HTTP/2."""
         return self.client.sink is not None
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether the app cancelled its response."""
-        return self._attempt is not None and self._attempt.is_cancelled
 
     @property
     def is_waiting(self) -> bool:

@@ -104,7 +104,9 @@ def main() -> int:
     ).run(on_started)
     with contextlib.suppress(OSError):
         subprocess.run([sys.executable, "-c", REMOVE_LEFTOVERS, launch.state], check=False)  # noqa: S603 - our own code
-    (sys.stderr if exit_code else sys.stdout).write("serving has ended\n")
+    with contextlib.suppress(OSError):
+        # Its reader may be gone.
+        print("serving has ended", file=sys.stderr if exit_code else sys.stdout, flush=True)
     return exit_code
 
 

@@ -8,8 +8,10 @@ import re
 import shutil
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +64,22 @@ class Browser:
         return _call("POST", f"{self._url}/execute/async", {"script": script, "args": []})
 
     def until(self, script: str, *arguments: object) -> Any:  # noqa: ANN401 - as above
-        """The first true result of a script."""
+        """The first true result of a script; it may fail before, where the page lacks what it names."""
         deadline_s = time.monotonic() + _WAIT_S
-        while not (found := self.run(script, *arguments)):
+        while not (found := self._attempt(script, arguments)):
             if time.monotonic() >= deadline_s:
                 raise AssertionError(f"never true: {script}; the page: {self.run(_PAGE)}")
             time.sleep(_POLL_S)
         return found
+
+    def _attempt(self, script: str, arguments: tuple[object, ...]) -> Any:  # noqa: ANN401 - as above
+        try:
+            return self.run(script, *arguments)
+        except urllib.error.HTTPError as error:
+            # The driver's answer to an exception of the script.
+            if error.code != HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise
+            return None
 
     def press(self, *keys: str) -> None:
         """Press and release keys one after another, as a keyboard does: "Enter", "Tab", "Shift+Tab", " ", "a"."""

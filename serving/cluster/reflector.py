@@ -187,6 +187,7 @@ class Reflector:
     async def _list_and_follow(self) -> None:
         try:
             version = await self._list()
+            self.is_forbidden = False
             self.synced.set()
             await self._follow(version)
         except ClusterError as error:

@@ -16,7 +16,7 @@ from serving.cluster.port import EventType, Listing, Selection, WatchEvent
 from serving.cluster.reflector import CacheChange, PackedObjects, Reflector, ReflectorSettings, objects_map
 from serving.home.store.history import StoreLimits
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import ClusterError, Gone, Unavailable
+from serving.model.errors import ClusterError, Forbidden, Gone, Unavailable
 from serving.model.objects import Object
 from tests.virtual_time import pass_s, run_virtually
 
@@ -210,6 +210,21 @@ def test_it_lists_now_and_then_and_finds_what_a_watch_dropped() -> None:
 
     followed = follow(scenario, relist_s=10)
     assert (followed.reported, followed.cluster.list_times_s) == ([("ADDED", "a")], [0, 10])
+
+
+def test_a_list_that_is_let_in_ends_the_refusal() -> None:
+    async def check() -> None:
+        cluster = Troubled()
+        cluster.list_failures.append(Forbidden("no"))
+        one = Reflector(cluster, CONFIG_MAP)
+        running = asyncio.create_task(one.run())
+        await pass_s(0.0)
+        assert (one.is_forbidden, one.synced.is_set()) == (True, False)
+        await one.synced.wait()
+        assert not one.is_forbidden
+        running.cancel()
+
+    run_virtually(check())
 
 
 def test_waits_double_with_each_failure_in_a_row_up_to_a_bound() -> None:

@@ -271,6 +271,16 @@ def service(name: str, image: str, *, version: str = "1", port_name: str = "", *
     }
 
 
+@contextlib.asynccontextmanager
+async def installed(folder: Path) -> AsyncIterator[NodeStage]:
+    """A fresh installation with a namespace for services. Both are removed at the end."""
+    made = NodeStage(folder)
+    await asyncio.to_thread(made.install_present)
+    with in_namespace(made):
+        yield made
+    await asyncio.to_thread(made.install, "--uninstall", "--with-services", "--wait", "--timeout", "10m")
+
+
 @contextlib.contextmanager
 def in_namespace(stage: NodeStage) -> Iterator[None]:
     """A namespace for services, while the context lasts."""

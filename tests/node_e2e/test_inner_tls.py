@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from serving.model.objects import Object
 from tests.node_e2e.capture import between, captured, may_capture
-from tests.node_e2e.stage import SPACE, SYSTEM, Load, NodeStage, in_namespace, is_named, service
+from tests.node_e2e.stage import SPACE, SYSTEM, Load, NodeStage, installed, is_named, service
 from tests.node_e2e.test_node import available
 
 pytestmark = [
@@ -31,12 +31,9 @@ SOME = 200
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NodeStage]:
-    """A fresh installation without any setting of inner TLS. It is removed at the end."""
-    made = NodeStage(tmp_path_factory.mktemp("inner"))
-    await asyncio.to_thread(made.install_present)
-    with in_namespace(made):
+    """An installation without any setting of inner TLS."""
+    async with installed(tmp_path_factory.mktemp("inner")) as made:
         yield made
-    await asyncio.to_thread(made.install, "--uninstall", "--with-services", "--wait", "--timeout", "10m")
 
 
 async def restart(stage: NodeStage, *daemons: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from serving.model.objects import condition_of
-from tests.node_e2e.stage import SYSTEM, Load, NodeStage, in_namespace, is_named, service
+from tests.node_e2e.stage import SYSTEM, Load, NodeStage, installed, is_named, service
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -31,30 +31,27 @@ AWAY_S = 60.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def installed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NodeStage]:
-    """The installed system. It is removed at the end."""
-    made = NodeStage(tmp_path_factory.mktemp("nodes"))
-    await asyncio.to_thread(made.install_present)
-    with in_namespace(made):
+async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NodeStage]:
+    """The installed system."""
+    async with installed(tmp_path_factory.mktemp("nodes")) as made:
         yield made
-    await asyncio.to_thread(made.install, "--uninstall", "--with-services", "--wait", "--timeout", "10m")
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def stage(installed: NodeStage) -> NodeStage:
+async def stage(system: NodeStage) -> NodeStage:
     """Two ready nodes with a pod of each daemon, and the leaders on the second."""
-    await asyncio.to_thread(installed.change_second, "join")
-    await asyncio.to_thread(installed.change_second, "up")
-    await installed.until(lambda: is_node_ready(installed), "the second node is not ready")
-    installed.kubectl("uncordon", installed.second)
+    await asyncio.to_thread(system.change_second, "join")
+    await asyncio.to_thread(system.change_second, "up")
+    await system.until(lambda: is_node_ready(system), "the second node is not ready")
+    system.kubectl("uncordon", system.second)
     for daemon in ("activator", *LEASES):
-        installed.kubectl("-n", SYSTEM, "rollout", "restart", f"deployment/{daemon}")
-        installed.kubectl("-n", SYSTEM, "rollout", "status", f"deployment/{daemon}", "--timeout=5m")
-        assert len(set(nodes_of(installed, daemon).values())) == 2
+        system.kubectl("-n", SYSTEM, "rollout", "restart", f"deployment/{daemon}")
+        system.kubectl("-n", SYSTEM, "rollout", "status", f"deployment/{daemon}", "--timeout=5m")
+        assert len(set(nodes_of(system, daemon).values())) == 2
     for daemon in LEASES:
-        is_led = functools.partial(leads_on_second, installed, daemon)
-        await installed.until(is_led, f"no {daemon} leads on the second node")
-    return installed
+        is_led = functools.partial(leads_on_second, system, daemon)
+        await system.until(is_led, f"no {daemon} leads on the second node")
+    return system
 
 
 def is_node_ready(stage: NodeStage) -> bool:

@@ -87,7 +87,7 @@ class Installation:
                 _print_result(one, self._apply_settings(one) if is_settings else self._apply(one))
             for one in self.leftovers():
                 self._remove(one)
-        namespace = next(one["metadata"]["name"] for one in self._objects if one["kind"] == "Namespace")
+        namespace = _namespace_of(self._objects)
         if is_older_than_inner_tls(self._api, namespace):
             print_aside(_PERMISSIVE)
         if not is_waited_for:
@@ -112,7 +112,7 @@ class Installation:
         Definitions stay, because users' objects would go with them, and so do ConfigMaps with keys of other managers.
         """
         present = {path_of(one) for one in self._objects}
-        namespace = next(one["metadata"]["name"] for one in self._objects if one["kind"] == "Namespace")
+        namespace = _namespace_of(self._objects)
         label = {"labelSelector": "=".join(OUR_LABEL)}
         found = []
         for kind in reversed(kinds_of(self._objects, namespace)):
@@ -325,9 +325,13 @@ def _wanted_objects(wanted: InstallOptions) -> list[Object]:
         fail_usage(f"--component: {error}")
 
 
+def _namespace_of(objects: Sequence[Object]) -> str:
+    """The namespace of an installation's daemons."""
+    return next(str(one["metadata"]["name"]) for one in objects if one["kind"] == "Namespace")
+
+
 def _with_installed(api: ApiClient, objects: list[Object], wanted: InstallOptions) -> list[Object]:
-    (space,) = (one["metadata"]["name"] for one in objects if one["kind"] == "Namespace")
-    components = installed_components(api, space)
+    components = installed_components(api, _namespace_of(objects))
     return _wanted_objects(msgspec.structs.replace(wanted, components=components)) if components else objects
 
 

@@ -20,6 +20,7 @@ from serving.home.pods.claims import (
     claim_bytes,
     claim_folder,
     claim_status,
+    is_over_size,
     make_claim_folder,
     users_of,
 )
@@ -74,7 +75,7 @@ class ClaimKeeper:
         used = await asyncio.to_thread(tree_bytes, claim_folder(self._volumes, *key))
         if key in self._used_bytes:
             self._used_bytes[key] = used
-        if (used > claim_bytes(claim) > 0) != is_true(claim, OVER_SIZE):
+        if is_over_size(claim, used) != is_true(claim, OVER_SIZE):
             self._queue.add(key)
 
     async def _work(self, key: Key) -> float | None:

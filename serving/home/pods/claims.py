@@ -90,6 +90,11 @@ def claim_bytes(claim: Object) -> int:
     return parse_bytes(str(text)) if text else 0
 
 
+def is_over_size(claim: Object, used_bytes: int) -> bool:
+    """Whether a folder with this content holds more than its claim asks for. Raises ``InvalidValue``."""
+    return 0 < claim_bytes(claim) < used_bytes
+
+
 def claim_status(claim: Object, *, gap: str, used_bytes: int | None, now: str) -> Object:
     """The status of a claim whose folder is there, at the time ``now``.
 
@@ -98,7 +103,7 @@ def claim_status(claim: Object, *, gap: str, used_bytes: int | None, now: str) -
     spec: Mapping[str, Object] = claim.get("spec") or {}
     requests = nested(claim, "spec", "resources", "requests") or {}
     wanted = [_condition(ENFORCED, "NotEnforced" if gap else "ProjectQuota", gap, is_true=not gap)]
-    if gap and used_bytes is not None and 0 < claim_bytes(claim) < used_bytes:
+    if gap and used_bytes is not None and is_over_size(claim, used_bytes):
         message = f"it holds more than its size of {requests['storage']}, and nothing enforces the size"
         wanted.append(_condition(OVER_SIZE, OVER_SIZE, message, is_true=True))
     before = {one["type"]: one for one in nested(claim, "status", "conditions") or ()}

@@ -19,6 +19,18 @@ _EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
 _TRACEBACK = "SERVING_TRACEBACK"
 
+# What other tools call these commands.
+_SYNONYMS = {
+    **dict.fromkeys(("list", "ls", "ps", "service", "services", "pods"), "get"),
+    **dict.fromkeys(("run", "create", "new", "start"), "deploy"),
+    **dict.fromkeys(("rm", "remove", "destroy"), "delete"),
+    **dict.fromkeys(("stop", "shutdown"), "down"),
+    **dict.fromkeys(("curl", "call"), "invoke"),
+    **dict.fromkeys(("rollback", "route"), "traffic"),
+    **dict.fromkeys(("explain", "history"), "why"),
+    "edit": "update",
+}
+
 # A new command is one line: its name, its module and its line of help.
 SECTIONS: dict[str, Section] = {
     "The system": {
@@ -106,7 +118,10 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx)) if args else []
+            named = args[0] if args else ""
+            commands = self.list_commands(ctx)
+            synonym = _SYNONYMS.get(named)
+            near = [synonym] if synonym in commands else difflib.get_close_matches(named, commands)
             if not near or "Did you mean" in error.message:
                 raise
             raise click.UsageError(f"{error.message} Did you mean {' or '.join(near)}?", ctx) from None

@@ -7,7 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from serving.cli.main import SECTIONS, LazyGroup, main
+from serving.cli.main import _SYNONYMS, SECTIONS, LazyGroup, main
 from serving.model.errors import Problem, SettingsError, Unavailable
 from tests.tidy.sources import ROOT
 
@@ -95,6 +95,12 @@ def test_an_unknown_command_is_a_mistake_of_the_caller_and_near_ones_are_named()
     done = CliRunner().invoke(main, ["frobnicate"])
     assert (done.exit_code, "Error: No such command 'frobnicate'.\n" in done.stderr) == (2, True)
     assert "Did you mean describe?" in CliRunner().invoke(main, ["desribe"]).stderr
+
+
+def test_every_suggestion_for_a_name_of_other_tools_is_a_command() -> None:
+    assert set(_SYNONYMS.values()) <= set(main.list_commands(click.Context(main)))
+    assert not set(_SYNONYMS) & set(main.list_commands(click.Context(main)))
+    assert "Did you mean get?" in CliRunner().invoke(main, ["list"]).stderr
 
 
 @pytest.mark.parametrize(

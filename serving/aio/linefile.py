@@ -9,12 +9,15 @@ import logging
 import os
 import queue
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 _log = logging.getLogger(__name__)
 
+# Each wake of the thread takes the interpreter from the loop; lines of the next moment are written with the first.
+_GATHER_S = 0.01
 # Lines that wait for the disk; some 3 kB each.
 _WAITING_MAX = 4096
 _PRIVATE = 0o600
@@ -52,6 +55,7 @@ class LineFile:
 
     def _write_all(self) -> None:
         while (line := self._waiting.get()) is not None:
+            time.sleep(_GATHER_S)
             lines = [line]
             is_over = False
             while not self._waiting.empty():

@@ -229,7 +229,7 @@ class Kubelet:
         after a pause; its object stays, so that its Deployment makes no other in its place.
         """
         location, pauses = None, RestartPauses(_PATIENCE)
-        is_over = pod.id not in self._taken_over and await self._wait_for_turn(pod)
+        is_over = pod.id not in self._taken_over and not await self._may_start(pod)
         while not is_over:
             began_s = now_s()
             try:
@@ -244,9 +244,10 @@ class Kubelet:
             if await wait_for(pod.stop, until_s=now_s() + pauses.after(now_s() - began_s)):
                 break
             pod = self._running[uid] = pod.again()
+        pod.turn.leave()
         # The object is the last to go.
-        await self._free(pod)
         if location is not None:
+            await self._free(pod)
             self._locations.leave(location)
         if not (pod.evicted and await self._keep_evicted(pod, uid)):
             await self._delete(pod, uid)
@@ -254,16 +255,17 @@ class Kubelet:
         if (seen := self._pods.cache.get(pod.key)) and seen["metadata"]["uid"] == uid:
             self._gone.add(uid)
 
-    async def _wait_for_turn(self, pod: PodRun) -> bool:
-        """Wait while its owner is in back-off after evictions; return whether the pod was deleted meanwhile."""
+    async def _may_start(self, pod: PodRun) -> bool:
+        """Wait while its owner is in back-off after evictions, and for its turn; return False if it is deleted meanwhile."""
         due_s = self._replacements.due_s(lineage_of(pod.manifest))
-        if due_s <= now_s():
-            return False
-        message = f"pods in its place were evicted one after another; starts in {due_s - now_s():.0f} s"
-        await self._report_broken(pod, message, reason="CrashLoopBackOff")
-        is_over = await wait_for(pod.stop, until_s=due_s)
+        if due_s > now_s():
+            message = f"pods in its place were evicted one after another; starts in {due_s - now_s():.0f} s"
+            await self._report_broken(pod, message, reason="CrashLoopBackOff")
+            if await wait_for(pod.stop, until_s=due_s):
+                return False
+        is_started = await pod.turn.take(pod.stop)
         pod.began_s = now_s()
-        return is_over
+        return is_started
 
     async def _keep_evicted(self, pod: PodRun, uid: str) -> bool:
         """Leave an evicted pod as an object only, and delete the oldest such; return False if it is to be deleted."""

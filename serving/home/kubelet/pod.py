@@ -25,7 +25,6 @@ from serving.home.kubelet.podlife import ReadinessExplainer, drain, run_init_con
 from serving.home.kubelet.podsetup import PodSetup, follow_sources
 from serving.home.kubelet.podsleep import AppSleep
 from serving.home.kubelet.podwarnings import PodWarnings
-from serving.home.kubelet.startpace import begin_turn
 from serving.home.kubelet.stdio import ContainerInput, input_of
 from serving.home.pods.locations import QUEUE_PORTS, PodLocation
 from serving.home.pods.podfolder import disk_error, make_folder, remove_folder
@@ -42,8 +41,8 @@ from serving.home.pods.unready import Unready
 from serving.home.pods.usage import SessionTotals
 from serving.home.processes.orders import ReadinessChanged, StartProcess
 from serving.model.errors import ClusterError, InvalidValue, NotFound
-from serving.model.knative import QUEUE_PROXY, REVISION_LABEL
-from serving.model.objects import Key, Object, labels_of
+from serving.model.knative import QUEUE_PROXY
+from serving.model.objects import Key, Object
 from serving.model.versions import POD_RECORDS, FormatVersion
 
 _log = logging.getLogger("kubelet")
@@ -99,8 +98,7 @@ class PodRun:
         # The name of what is or has the queue-proxy.
         self._proxy_name = QUEUE_PROXY
         self._unready: Unready | None = None
-        # It is ready, has failed, or ends: its turn to start is over.
-        self._is_settled = asyncio.Event()
+        self.turn = node.pacer.turn_of(manifest, runs_already=note is not None)
         self._is_dirty, self._is_urgent = asyncio.Event(), asyncio.Event()
 
     def __repr__(self) -> str:
@@ -162,8 +160,10 @@ class PodRun:
             if self._note is not None:
                 # A pod is taken over before it can be ended.
                 await starting
+            else:
+                self.turn.follow(group, lambda: None if self.kind is None else list(self.sessions.values()))
             await self.stop.wait()
-            self._is_settled.set()
+            self.turn.leave()
             starting.cancel()
             explaining.cancel()
             await self._drain()
@@ -186,7 +186,7 @@ class PodRun:
     def again(self) -> "PodRun":
         """The same pod for another attempt, with the same stop event."""
         other = PodRun(self._node, self.manifest, pod_id=self.id)
-        other.stop, other.grace_s = self.stop, self.grace_s
+        other.stop, other.grace_s, other.turn = self.stop, self.grace_s, self.turn
         return other
 
     async def _start(self, group: asyncio.TaskGroup, warnings: PodWarnings) -> None:
@@ -219,13 +219,7 @@ class PodRun:
         if not apps or None in first:
             # Nothing can run: a queue-proxy alone would wait for ever.
             return
-        niceness = await begin_turn(
-            self._node.pacer if self._note is None else None,
-            f"{self.key[0]}/{labels_of(self.manifest).get(REVISION_LABEL)}",
-            group=group,
-            settled=self._is_settled,
-            process_ids=lambda: list(self.sessions.values()),
-        )
+        await self.turn.take_again(self.stop, group)
         is_initialized = await run_init_containers(
             self._node.runtime,
             [spec for spec in first if spec is not None],
@@ -239,7 +233,7 @@ class PodRun:
         has_proxy_process = self._has_proxy and self._proxy_name == QUEUE_PROXY
         proxies = [self._spec(kind.start_proxy(), warnings)] if has_proxy_process else []
         for spec in (*proxies, *apps) if kind.is_proxy_first else (*apps, *proxies):
-            keeper = ContainerKeeper(self._node.runtime, spec, self.stop, niceness=niceness, sleep=self.sleep)
+            keeper = ContainerKeeper(self._node.runtime, spec, self.stop, niceness=self.turn.niceness, sleep=self.sleep)
             self.keepers[spec.start.name] = keeper
             if self._note is not None:
                 keeper.take_over()
@@ -302,7 +296,7 @@ class PodRun:
         self._is_proxy_ready = report.is_ready
         self.sleep.report(is_dormant=report.is_dormant)
         if self.is_ready:
-            self._is_settled.set()
+            self.turn.settle()
         else:
             self.sleep.wake_unready()
         self._is_dirty.set()
@@ -321,7 +315,7 @@ class PodRun:
             if (before or ContainerState()).progress != state.progress:
                 self._keep_note()
         if self.is_ready or state.waiting_reason or state.restart_count:
-            self._is_settled.set()
+            self.turn.settle()
         self._is_dirty.set()
         if before is not None or not state.is_running:
             self._is_urgent.set()

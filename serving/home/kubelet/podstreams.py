@@ -171,10 +171,10 @@ async def connect_to(pod: PodRun, port: int) -> tuple[asyncio.StreamReader, asyn
     Raises:
         OSError: when nothing of the pod listens there.
     """
-    if port in QUEUE_PORTS:
-        return await asyncio.open_connection(pod.location.address, port)
     if pod.kind is None:
         raise ConnectionRefusedError("the pod has not started")
+    if port in QUEUE_PORTS:
+        return await asyncio.open_connection(pod.location.address, port)
     return await pod.kind.connect(port, [session for name, session in pod.sessions.items() if name != QUEUE_PROXY])
 
 

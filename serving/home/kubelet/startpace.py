@@ -1,27 +1,22 @@
-"""Paces the starts of pods on one machine by its cores.
+"""Paces the starts of pods on one machine by its cores (``pods.startqueue``).
 
-Starting a program takes a core for tenths of a second. When many pods start at once, all are ready late, and ready pods get no
-core meanwhile. So only a few pods may start at a time. A turn ends when its pod is ready or has failed, when it waits for
-anything but a core, or after ten seconds. The next turn is for the revision with the fewest turns, so that a service that wakes
-up does not wait for another one that grows. The first pod of a revision is alone for a moment: a request waits for it, and the others
-are not needed for that.
+A turn ends when its pod is ready or has failed, when it waits for anything but a core, or after ten seconds.
 """
 
 import asyncio
 import contextlib
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from weakref import WeakValueDictionary
 
 from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
+from serving.home.pods.startqueue import PodStart, StartQueue
+from serving.model.knative import REVISION_LABEL
+from serving.model.objects import Object, labels_of
 
 _TURN_MAX_S = 10.0
 _CHECK_PERIOD_S = 0.25
-# A small program is ready by then. For others this is little of their own start.
-_LEAD_MAX_S = 0.05
 # A program that runs or waits for a core for less than this part of the time waits for something else.
 _DEMAND_MIN = 0.2
 # One more than there are cores: between two turns a core would be idle.
@@ -31,88 +26,123 @@ _STARTING_NICENESS = 5
 
 
 class StartPacer:
-    """Limits parallel starts to ``turn_count`` pods; None is one more than there are cores."""
+    """The pods that start on this machine, ``turn_count`` at a time; None is one more than there are cores."""
 
     def __init__(self, turn_count: int | None = None) -> None:
-        self._free_count = turn_count or len(os.sched_getaffinity(0)) + _SPARE_TURNS
-        self._had: Counter[str] = Counter()
-        self._waiting: list[tuple[str, asyncio.Future[bool]]] = []
-        # Of the first pod of each revision, as long as there is this pod.
-        self._first_settled: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
+        self._queue = StartQueue(turn_count or len(os.sched_getaffinity(0)) + _SPARE_TURNS)
+        self._waiting: dict[PodStart, asyncio.Event] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
-    async def let_first_lead(self, revision: str, settled: asyncio.Event) -> None:
-        """Wait until the first of the pods of a revision that start is settled, for at most ``_LEAD_MAX_S``.
+    def turn_of(self, pod: Object, *, runs_already: bool = False) -> "StartTurn":
+        """The turn of a pod. Each one without a revision is a first pod."""
+        metadata = pod["metadata"]
+        of = labels_of(pod).get(REVISION_LABEL) or metadata["uid"]
+        start = PodStart(revision=f"{metadata['namespace']}/{of}", is_first=runs_already)
+        if runs_already:
+            self._queue.adopt(start)
+        return StartTurn(self, start, is_held=runs_already)
 
-        ``settled`` is the caller's own event; the first caller does not wait.
-        """
-        first = self._first_settled.get(revision)
-        if first is None or first.is_set():
-            self._first_settled[revision] = settled
-        else:
-            await wait_for(first, until_s=now_s() + _LEAD_MAX_S)
+    def wait(self, pod: PodStart) -> asyncio.Event:
+        """Ask for a turn; the event is set when it begins."""
+        begun = self._waiting[pod] = asyncio.Event()
+        self._queue.add(pod, now_s=now_s())
+        self._begin()
+        return begun
 
-    async def take(self, revision: str) -> bool:
-        """Wait for a turn; return whether it is the revision's first in this burst. ``give_back`` ends it."""
-        if self._free_count and not self._waiting:
-            return self._begin(revision)
-        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append((revision, turn))
-        try:
-            return await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.give_back()
-            else:
-                self._waiting.remove((revision, turn))
-            raise
+    def end(self, pod: PodStart) -> None:
+        """End the turn of a pod."""
+        self._queue.end(pod)
+        self._begin()
 
-    def give_back(self) -> None:
-        """End a turn."""
-        self._free_count += 1
-        if self._waiting:
-            following = min(self._waiting, key=lambda one: self._had[one[0]])
-            self._waiting.remove(following)
-            following[1].set_result(self._begin(following[0]))
-        else:
-            self._had.clear()
+    def leave(self, pod: PodStart) -> None:
+        """A pod ends, or is not wanted any more."""
+        self._waiting.pop(pod, None)
+        self._queue.leave(pod)
+        self._begin()
 
-    def _begin(self, revision: str) -> bool:
-        self._free_count -= 1
-        self._had[revision] += 1
-        return self._had[revision] == 1
+    def _begin(self) -> None:
+        now = now_s()
+        for pod in self._queue.begin(now_s=now):
+            self._waiting.pop(pod).set()
+        if self._timer is not None:
+            self._timer.cancel()
+        due_s = self._queue.due_s(now_s=now)
+        self._timer = None if due_s is None else asyncio.get_running_loop().call_later(due_s - now, self._begin)
 
 
-async def begin_turn(
-    pacer: StartPacer | None,
-    revision: str,
-    *,
-    group: asyncio.TaskGroup,
-    settled: asyncio.Event,
-    process_ids: Callable[[], Iterable[int]],
-) -> int:
-    """Wait until a pod may start, and return the nice value of its processes; a task of ``group`` ends the turn.
+class StartTurn:
+    """The turn of one pod to start. Call ``leave`` when the pod ends.
 
-    The first pod of a revision has requests that wait for it; later ones leave the cores to those that are ready. A pod that
-    runs already has no pacer.
+    ``is_held``: it has begun and is not over, or the pod ran already.
     """
-    if pacer is None:
-        return 0
-    await pacer.let_first_lead(revision, settled)
-    is_first = await pacer.take(revision)
-    turn = group.create_task(until_started(settled, process_ids), name="turn")
-    turn.add_done_callback(lambda _: pacer.give_back())
-    return 0 if is_first else _STARTING_NICENESS
+
+    def __init__(self, pacer: StartPacer, pod: PodStart, *, is_held: bool) -> None:
+        self._pacer, self._pod = pacer, pod
+        self._settled = asyncio.Event()
+        self._process_ids: Callable[[], Iterable[int] | None] = tuple
+        self.is_held = is_held
+
+    @property
+    def niceness(self) -> int:
+        """The nice value of the pod until it is ready.
+
+        The first pod of a revision has requests that wait for it; others leave the cores to those that are ready.
+        """
+        return 0 if self._pod.is_first else _STARTING_NICENESS
+
+    async def take(self, stop: asyncio.Event) -> bool:
+        """Wait for the turn; return False if ``stop`` is set before."""
+        begun = self._pacer.wait(self._pod)
+        if not begun.is_set():
+            waiting = [asyncio.ensure_future(one.wait()) for one in (begun, stop)]
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for one in waiting:
+                    one.cancel()
+        self.is_held = begun.is_set() and not stop.is_set()
+        return self.is_held
+
+    async def take_again(self, stop: asyncio.Event, group: asyncio.TaskGroup) -> None:
+        """Take another turn if the first ended before the pod was prepared, such as while its images were pulled."""
+        if not self.is_held and await self.take(stop):
+            self.follow(group, self._process_ids)
+
+    def follow(self, group: asyncio.TaskGroup, process_ids: Callable[[], Iterable[int] | None]) -> None:
+        """Have a task of ``group`` end the turn. ``process_ids`` are None as long as the pod cannot start any process."""
+        self._process_ids = process_ids
+        if self.is_held:
+            self._settled.clear()
+            group.create_task(until_started(self._settled, process_ids), name="turn").add_done_callback(self._end)
+
+    def settle(self) -> None:
+        """The pod is ready or has failed."""
+        self._settled.set()
+
+    def leave(self) -> None:
+        """The pod ends: the next one of its revision is a first one."""
+        self._settled.set()
+        # It refers to the pod, which is freed at once without cycles.
+        self._process_ids = tuple
+        self._pacer.leave(self._pod)
+
+    def _end(self, _: object) -> None:
+        self.is_held = False
+        self._pacer.end(self._pod)
 
 
-async def until_started(settled: asyncio.Event, process_ids: Callable[[], Iterable[int]]) -> None:
-    """Wait until a pod is ready, has failed or needs no core for now; at most ten seconds."""
+async def until_started(settled: asyncio.Event, process_ids: Callable[[], Iterable[int] | None]) -> None:
+    """Wait until a pod is ready, has failed or needs no core for now; at most ten seconds.
+
+    A pod without ``process_ids`` needs none: its images are pulled.
+    """
     end_s = now_s() + _TURN_MAX_S
     demand_s = 0.0
     while now_s() < end_s:
-        before_s, demand_s = demand_s, sum(map(_core_demand_s, process_ids()))
+        before_s, demand_s = demand_s, sum(map(_core_demand_s, process_ids() or ()))
         if before_s and demand_s - before_s < _DEMAND_MIN * _CHECK_PERIOD_S:
             return
-        if await wait_for(settled, until_s=now_s() + _CHECK_PERIOD_S):
+        if await wait_for(settled, until_s=now_s() + _CHECK_PERIOD_S) or process_ids() is None:
             return
 
 

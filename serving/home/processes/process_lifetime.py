@@ -88,7 +88,16 @@ def show_as(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
 
 def children_of(pid: int) -> list[int]:
     """Process ids of all children, adopted ones too."""
-    return [child for child, parent in _parents() if parent == pid]
+    files = list(Path(f"/proc/{pid}/task").glob("*/children"))
+    if not files:
+        # The kernel keeps no lists (proc_tid_children(5)).
+        return [child for child, parent in _parents() if parent == pid]
+    found: set[int] = set()
+    # A list that is read while another child ends may lack one.
+    for file in files * 2:
+        with contextlib.suppress(OSError):
+            found.update(map(int, file.read_text().split()))
+    return sorted(found)
 
 
 def _parents() -> Iterator[tuple[int, int]]:

@@ -1,84 +1,82 @@
-"""The pods that may start at once, and the end of a turn."""
+"""The turns of pods to start, and their end."""
 
 import asyncio
-import gc
 import os
 import sys
-
-import pytest
 
 from serving.home.kubelet.startpace import StartPacer, until_started
 from tests.eventually import until
 
 
-async def test_no_more_pods_start_at_once_than_there_are_turns() -> None:
-    pacer = StartPacer(2)
-    assert [await pacer.take("a"), await pacer.take("a")] == [True, False]
-    third = asyncio.create_task(pacer.take("a"))
-    await until(lambda: pacer._waiting)
-    assert not third.done()
-    pacer.give_back()
-    assert await third is False
+def _pod(name: str, revision: str) -> dict[str, object]:
+    labels = {"serving.knative.dev/revision": revision} if revision else {}
+    return {"metadata": {"namespace": "default", "name": name, "uid": name, "labels": labels}}
 
 
-async def test_the_revision_with_the_fewest_turns_is_next() -> None:
-    pacer, order = StartPacer(1), []
-
-    async def start(revision: str) -> None:
-        await pacer.take(revision)
-        order.append(revision)
-        pacer.give_back()
-
-    await pacer.take("grows")
-    waiting = [asyncio.create_task(start(name)) for name in ("grows", "grows", "wakes")]
-    await until(lambda: len(pacer._waiting) == 3)
-    pacer.give_back()
-    await asyncio.gather(*waiting)
-    assert order == ["wakes", "grows", "grows"]
+async def test_a_turn_begins_when_another_ends() -> None:
+    pacer, never, settled = StartPacer(1), asyncio.Event(), asyncio.Event()
+    first, following = pacer.turn_of(_pod("1", "a")), pacer.turn_of(_pod("2", "a"))
+    assert await first.take(never)
+    assert first.niceness == 0
+    async with asyncio.TaskGroup() as group:
+        first.follow(group, lambda: [os.getpid()])
+        waiting = group.create_task(following.take(never))
+        waiting.add_done_callback(lambda _: settled.set())
+        first.settle()
+        await settled.wait()
+    assert [first.is_held, following.is_held] == [False, True]
+    assert following.niceness > 0
 
 
 async def test_a_pod_that_is_deleted_while_it_waits_takes_no_turn() -> None:
-    pacer = StartPacer(1)
-    await pacer.take("a")
-    deleted, following = asyncio.create_task(pacer.take("a")), asyncio.create_task(pacer.take("a"))
-    await until(lambda: len(pacer._waiting) == 2)
-    deleted.cancel()
-    await asyncio.gather(deleted, return_exceptions=True)
-    pacer.give_back()
-    await following
-    # Given and cancelled in one step: the turn is given back.
-    last = asyncio.create_task(pacer.take("a"))
-    await until(lambda: pacer._waiting)
-    pacer.give_back()
-    last.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await last
-    assert await pacer.take("b") is True
+    pacer, stop, never = StartPacer(1), asyncio.Event(), asyncio.Event()
+    running, deleted, other = (pacer.turn_of(_pod(name, name)) for name in "abc")
+    assert await running.take(never)
+    waiting = [asyncio.create_task(deleted.take(stop)), asyncio.create_task(other.take(never))]
+    await until(lambda: pacer._queue.waiting_count == 2)
+    stop.set()
+    assert await waiting[0] is False
+    deleted.leave()
+    running.leave()
+    assert await waiting[1]
 
 
-async def test_the_first_pod_of_a_revision_is_alone_until_it_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.home.kubelet.startpace._LEAD_MAX_S", 60.0)
-    pacer, first, later = StartPacer(), asyncio.Event(), asyncio.Event()
-    await pacer.let_first_lead("a", first)
-    following = asyncio.create_task(pacer.let_first_lead("a", later))
-    await pacer.let_first_lead("b", asyncio.Event())
-    waiters = first._waiters
-    await until(lambda: waiters)
-    assert not following.done()
-    first.set()
-    await following
-    await pacer.let_first_lead("a", later)
-    # Once that pod is gone, nothing is kept of it.
-    del first, later, following
-    gc.collect()
-    assert "a" not in pacer._first_settled
+async def test_an_additional_pod_begins_without_any_further_change() -> None:
+    pacer, never = StartPacer(2), asyncio.Event()
+    first, following = pacer.turn_of(_pod("1", "a")), pacer.turn_of(_pod("2", "a"))
+    assert await first.take(never)
+    async with asyncio.timeout(60):
+        assert await following.take(never)
+    assert first.is_held
 
 
-async def test_the_first_pod_of_a_revision_is_not_alone_for_long() -> None:
-    pacer, first = StartPacer(), asyncio.Event()
-    await pacer.let_first_lead("a", first)
-    await pacer.let_first_lead("a", asyncio.Event())
-    assert not first.is_set()
+async def test_pods_of_no_revision_and_those_that_ran_before_wait_for_none() -> None:
+    pacer, never = StartPacer(4), asyncio.Event()
+    adopted = pacer.turn_of(_pod("1", "a"), runs_already=True)
+    assert adopted.is_held
+    assert adopted.niceness == 0
+    jobs = [pacer.turn_of(_pod(name, "")) for name in "xy"]
+    assert [await job.take(never) for job in jobs] == [True, True]
+    assert [job.niceness for job in jobs] == [0, 0]
+
+
+async def test_a_pod_that_waits_for_its_images_gives_its_turn_back_and_takes_another() -> None:
+    pacer, never = StartPacer(1), asyncio.Event()
+    images: list[int] = []
+    pulling, other = pacer.turn_of(_pod("1", "a")), pacer.turn_of(_pod("2", "b"))
+    assert await pulling.take(never)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        pulling.follow(group, lambda: images or None)
+        assert await other.take(never)
+        assert [pulling.is_held, other.is_held] == [False, True]
+        images.append(os.getpid())
+        again = group.create_task(pulling.take_again(never, group))
+        await until(lambda: pacer._queue.waiting_count == 1)
+        other.leave()
+        await again
+        assert [pulling.is_held] == [True]
+        await pulling.take_again(never, group)
+        pulling.leave()
 
 
 async def test_a_turn_ends_when_the_pod_is_ready() -> None:

@@ -1,0 +1,145 @@
+"""Decides which pods of a machine start next.
+
+Starting a program takes a core for tenths of a second. When many pods start at once, all are ready late, and ready pods get no
+core meanwhile. So only a few pods have a turn at a time.
+
+A request waits for the first pod of a revision: first pods begin before all others, in the order of their arrival. An additional
+pod begins when the turn of the first has ended, at most ``LEAD_MAX_S`` later. In a burst of first pods it waits for the end of the
+burst, at most ``PATIENCE_S``: most of them are not wanted any more by then, and never start. An additional pod that has waited so
+long gets one of ``SHARE_TURNS`` turns.
+"""
+
+from collections import Counter, deque
+
+import msgspec
+
+LEAD_MAX_S = 0.05
+"""How long the first pod of a revision starts alone. A small program is ready by then; for others it is little of their start."""
+
+BURST_S = 0.5
+"""A burst lasts while as many first pods as there are turns have arrived within this time."""
+
+PATIENCE_S = 10.0
+"""How long an additional pod waits for the end of a burst."""
+
+SHARE_TURNS = 4
+"""Of so many turns one is for an additional pod that has waited for ``PATIENCE_S``."""
+
+
+class PodStart(msgspec.Struct, kw_only=True, eq=False):
+    """One pod to start. ``is_first``: no other pod of its revision is there. The queue sets it and ``arrived_s``."""
+
+    revision: str
+    is_first: bool = False
+    arrived_s: float = 0.0
+
+
+class StartQueue:
+    """The pods of a machine that wait for a turn or have had one. At most ``turn_count`` have a turn at a time."""
+
+    def __init__(self, turn_count: int) -> None:
+        self._turn_count = turn_count
+        # Both in the order of arrival.
+        self._firsts: list[PodStart] = []
+        self._others: list[PodStart] = []
+        self._running: list[PodStart] = []
+        # Pods that have begun, until they leave, by revision.
+        self._begun: dict[str, list[PodStart]] = {}
+        # Turns of each revision since nothing has waited.
+        self._had: Counter[str] = Counter()
+        self._firsts_s: deque[float] = deque(maxlen=turn_count)
+        # First pods that have begun since an additional one has.
+        self._since_other = 0
+
+    @property
+    def waiting_count(self) -> int:
+        """The number of pods that wait for a turn."""
+        return len(self._firsts) + len(self._others)
+
+    def add(self, pod: PodStart, *, now_s: float) -> None:
+        """A pod waits for a turn, perhaps once more: its turn was over before it had all that it needs to start."""
+        is_new = not self._has_begun(pod)
+        self.leave(pod)
+        pod.arrived_s = now_s
+        pod.is_first = self._has_no_first(pod.revision)
+        (self._firsts if pod.is_first else self._others).append(pod)
+        if pod.is_first and is_new:
+            self._firsts_s.append(now_s)
+
+    def adopt(self, pod: PodStart) -> None:
+        """A pod runs already."""
+        self._begun.setdefault(pod.revision, []).append(pod)
+
+    def end(self, pod: PodStart) -> None:
+        """The turn of a pod is over; ignored if it has none."""
+        if pod in self._running:
+            self._running.remove(pod)
+            if not self.waiting_count:
+                self._had.clear()
+
+    def leave(self, pod: PodStart) -> None:
+        """A pod ends, or is not wanted any more; ignored if it is not there."""
+        self.end(pod)
+        for waiting in (self._firsts, self._others):
+            if pod in waiting:
+                waiting.remove(pod)
+        begun = self._begun.get(pod.revision, [])
+        if pod in begun:
+            begun.remove(pod)
+        if not begun:
+            self._begun.pop(pod.revision, None)
+        following = next((one for one in self._others if one.revision == pod.revision), None)
+        if following is not None and self._has_no_first(pod.revision):
+            following.is_first = True
+            self._others.remove(following)
+            self._firsts.append(following)
+
+    def begin(self, *, now_s: float) -> list[PodStart]:
+        """The pods whose turn begins now."""
+        found = []
+        while len(self._running) < self._turn_count and (pod := self._next(now_s)) is not None:
+            (self._firsts if pod.is_first else self._others).remove(pod)
+            self._running.append(pod)
+            self.adopt(pod)
+            self._had[pod.revision] += 1
+            self._since_other = self._since_other + 1 if pod.is_first else 0
+            found.append(pod)
+        return found
+
+    def due_s(self, *, now_s: float) -> float | None:
+        """When ``begin`` may return a pod although nothing else has happened; None for never."""
+        if len(self._running) >= self._turn_count or not self._others:
+            return None
+        times_s = [self._others[0].arrived_s + PATIENCE_S]
+        times_s += [self._firsts_s[0] + BURST_S] if self._is_burst(now_s) else []
+        leads_s = (one.arrived_s + LEAD_MAX_S for one in self._others)
+        times_s += [next((time_s for time_s in leads_s if time_s > now_s), 0.0)]
+        return min((time_s for time_s in times_s if time_s > now_s), default=None)
+
+    def _next(self, now_s: float) -> PodStart | None:
+        oldest = self._others[0] if self._others else None
+        if oldest is not None and now_s < oldest.arrived_s + PATIENCE_S:
+            oldest = None
+        if not all(one.is_first for one in self._running):
+            # In a burst one at a time.
+            oldest = None
+        if self._firsts:
+            has_share = oldest is not None and self._since_other >= SHARE_TURNS - 1
+            return oldest if has_share else self._firsts[0]
+        if oldest is not None or self._is_burst(now_s):
+            return oldest
+        followers = (one for one in self._others if self._may_follow(one, now_s))
+        return min(followers, key=lambda one: self._had[one.revision], default=None)
+
+    def _may_follow(self, pod: PodStart, now_s: float) -> bool:
+        leads = any(one.is_first and one.revision == pod.revision for one in self._running)
+        return not leads or now_s >= pod.arrived_s + LEAD_MAX_S
+
+    def _is_burst(self, now_s: float) -> bool:
+        return len(self._firsts_s) == self._turn_count and now_s < self._firsts_s[0] + BURST_S
+
+    def _has_begun(self, pod: PodStart) -> bool:
+        return pod in self._begun.get(pod.revision, ())
+
+    def _has_no_first(self, revision: str) -> bool:
+        return revision not in self._begun and all(one.revision != revision for one in self._firsts)

@@ -246,6 +246,17 @@ async def test_a_profile_of_the_machine_filters_calls(machine: Machine, tmp_path
     await until(lambda: "Operation not supported" in machine.log("p"))
 
 
+async def test_the_default_profile_filters_calls(machine: Machine) -> None:
+    command = ["/bin/sh", "-c", "unshare -U true && echo made || echo refused; exec /server"]
+    for name, kind in (("p", "RuntimeDefault"), ("q", "Unconfined")):
+        pod = boxed(command=command, securityContext={"seccompProfile": {"type": kind}})
+        pod["metadata"]["name"] = name
+        await machine.start(pod)
+        await machine.ready(name)
+    await until(lambda: "refused" in machine.log("p"))
+    await until(lambda: "made" in machine.log("q"))
+
+
 @pytest.mark.parametrize(
     ("spec", "said"),
     [

@@ -13,6 +13,7 @@ LINES_MAX = 87_000
 FILES_MAX = 554
 # Lines and files of features that came after the house was counted, on top of the limits above.
 FEATURES: dict[str, tuple[int, int]] = {
+    "fast containers": (60, 0),
     "CPU limits that begin with the container": (50, 0),
     "first pods first in a burst": (230, 1),
     "bound on regret": (100, 1),

@@ -5,6 +5,7 @@ A failure is reported with the runtime's message and the package to install. As 
 where that works, everything else does.
 """
 
+import base64
 import os
 import shutil
 import subprocess
@@ -39,7 +40,7 @@ class ContainerEngine(msgspec.Struct, frozen=True, kw_only=True):
     """The working runtime's path; "" and the reason if there is none. ``is_rootless`` says how to use it.
 
     ``users_place`` is the folder for the files of containers with users of their own, as root; "" and ``no_users``, the reason,
-    where there can be none.
+    where there can be none. ``seccomp_filter`` is what the runtime has compiled of the default profile, for ``ContainerBox``.
     """
 
     runtime: str = ""
@@ -47,6 +48,7 @@ class ContainerEngine(msgspec.Struct, frozen=True, kw_only=True):
     is_rootless: bool = False
     users_place: str = ""
     no_users: str = ""
+    seccomp_filter: str = ""
 
 
 def runtime_arguments(runtime: str, state: str, error_log: str) -> tuple[str, ...]:
@@ -75,30 +77,34 @@ def find_engine(wanted: str = "", state: Path | None = None) -> ContainerEngine:
         if path is None:
             continue
         is_rootless = name == _ROOTLESS
-        found = ContainerEngine(runtime=path, is_rootless=True) if is_rootless else _with_users(path, state)
-        reason = "" if found.users_place else _probe(found, state)
+        engine = ContainerEngine(runtime=path, is_rootless=is_rootless)
+        found, reason = _tried(engine if is_rootless else _with_place(engine, state), state)
+        if reason and found.users_place:
+            found, reason = _tried(msgspec.structs.replace(engine, no_users=reason), state)
         if not reason:
-            return found
+            return _with_filter(found, state)
         reasons.append(f"{name}: {reason}")
     missing = f"{wanted or 'neither crun nor runc'} is {'not ' if wanted else ''}installed; {_INSTALL}"
     return ContainerEngine(reason="; ".join(reasons) or missing)
 
 
-def _with_users(runtime: str, state: Path | None) -> ContainerEngine:
-    """A runtime, with the place for users if a container with its own works."""
+def _with_place(engine: ContainerEngine, state: Path | None) -> ContainerEngine:
+    """The engine with a place for the files of containers with users of their own, which are still to be tried."""
     folder = str((state or Path("/")).resolve())
     place = next((one for one in _PLACES if Path(one).is_dir() and not Path(folder).is_relative_to(one)), "")
-    if not place:
-        return ContainerEngine(
-            runtime=runtime, no_users=f"its files are mounted at one of {', '.join(_PLACES)}, which are not there"
-        )
-    found = ContainerEngine(runtime=runtime, users_place=place)
-    reason = _probe(found, state)
-    return ContainerEngine(runtime=runtime, no_users=reason) if reason else found
+    reason = "" if place else f"its files are mounted at one of {', '.join(_PLACES)}, which are not there"
+    return msgspec.structs.replace(engine, users_place=place, no_users=reason)
 
 
-def _probe(engine: ContainerEngine, state: Path | None) -> str:
-    """Run a container that ends at once; return the failure, or ""."""
+def _with_filter(engine: ContainerEngine, state: Path | None) -> ContainerEngine:
+    """The engine, with the filter that it has compiled if it takes this in place of the profile."""
+    if not engine.seccomp_filter or _tried(engine, state) == (engine, ""):
+        return engine
+    return msgspec.structs.replace(engine, seccomp_filter="")
+
+
+def _tried(engine: ContainerEngine, state: Path | None) -> tuple[ContainerEngine, str]:
+    """Run a container that ends at once; return the engine with its compiled filter, and the failure or ""."""
     parent = state if state is not None and state.is_dir() else None
     with tempfile.TemporaryDirectory(prefix=".probe-", dir=parent, ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -123,9 +129,11 @@ def _probe(engine: ContainerEngine, state: Path | None) -> str:
             network="",
             is_rootless=engine.is_rootless,
             users=users,
+            seccomp_filter=engine.seccomp_filter,
         )
         (folder / "config.json").write_bytes(msgspec.json.encode(bundle_config(box, {})))
         errors, pid_file, records = str(folder / "errors"), str(folder / "pid"), str(folder / "state")
+        container = f"serving-probe-{os.getpid()}"
         root = OverlayMount(
             lower=str(lower), upper=str(folder / "upper"), work=str(folder / "work"), target=str(folder / "rootfs")
         )
@@ -136,7 +144,7 @@ def _probe(engine: ContainerEngine, state: Path | None) -> str:
             log=str(folder / "log"),
             arguments=(
                 *runtime_arguments(engine.runtime, records, errors),
-                *("run", "--detach", "--pid-file", pid_file, "--bundle", name, f"serving-probe-{os.getpid()}"),
+                *("run", "--detach", "--pid-file", pid_file, "--bundle", name, container),
             ),
             launch=Launch(
                 pid_file=pid_file,
@@ -150,5 +158,13 @@ def _probe(engine: ContainerEngine, state: Path | None) -> str:
         try:
             ContainerLaunch(order).finish()
         except (OSError, subprocess.SubprocessError) as error:
-            return str(error.strerror if isinstance(error, OSError) else error)
-    return ""
+            return engine, str(error.strerror if isinstance(error, OSError) else error)
+        return msgspec.structs.replace(engine, seccomp_filter=_compiled(Path(records, container))), ""
+
+
+def _compiled(record: Path) -> str:
+    """The filter in crun's record of a container, as base64; "" without one, as of runc."""
+    try:
+        return base64.b64encode((record / "seccomp.bpf").read_bytes()).decode()
+    except OSError:
+        return ""

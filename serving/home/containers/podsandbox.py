@@ -46,7 +46,7 @@ class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
 
     Without ``networks`` containers are rootless: they share the machine's network and the user of this process. ``profiles`` is
     the folder of seccomp profiles. ``users_place`` is where the files of a container with users of its own are mounted, or
-    ``no_users`` says why there are none.
+    ``no_users`` says why there are none. ``seccomp_filter`` is the compiled default profile (``ContainerEngine``).
     """
 
     runtime: str
@@ -56,6 +56,7 @@ class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
     profiles: Path
     users_place: str = ""
     no_users: str = ""
+    seccomp_filter: str = ""
 
     def remove(self, pod: str) -> None:
         """Remove a pod's network and cgroups, if any, and kill the processes in them. Blocks."""
@@ -184,6 +185,7 @@ class PodSandbox:
             is_rootless=self.is_rootless,
             users=users,
             seccomp=self._profile(security),
+            seccomp_filter=self._host.seccomp_filter,
         )
         (folder / "config.json").write_bytes(msgspec.json.encode(bundle_config(box, security)))
         state, errors, pid_file = (str(folder / one) for one in ("state", "errors", "pid"))
@@ -295,20 +297,25 @@ def container_host(state: Path, runtime: str = "") -> tuple[ContainerHost | None
         return None, engine.reason
     profiles = state / "seccomp"
     source = ImageSource(ImageStore(state / "images"), installed_pullers())
+    shared = ContainerHost(
+        runtime=engine.runtime,
+        images=source,
+        networks=None,
+        cgroups=None,
+        profiles=profiles,
+        seccomp_filter=engine.seccomp_filter,
+    )
     if engine.is_rootless:
-        return ContainerHost(runtime=engine.runtime, images=source, networks=None, cgroups=None, profiles=profiles), ""
+        return shared, ""
     networks = networks_of(state)
     try:
         networks.prepare()
     except OSError as error:
         return None, f"pods cannot have networks of their own: {error.filename}: {error.strerror}"
-    cgroups = find_cgroups(cgroup_name_of(state))
-    return ContainerHost(
-        runtime=engine.runtime,
-        images=source,
+    return msgspec.structs.replace(
+        shared,
         networks=networks,
-        cgroups=cgroups,
-        profiles=profiles,
+        cgroups=find_cgroups(cgroup_name_of(state)),
         users_place=engine.users_place,
         no_users=engine.no_users,
     ), ""

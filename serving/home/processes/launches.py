@@ -24,7 +24,7 @@ from serving.home.processes.mounts import (
 )
 from serving.home.processes.orders import ForgetPod, Launch, Order, SendSignal, StartProcess, open_streams
 from serving.home.processes.ownusers import hide_place, mount_files, own_streams
-from serving.home.processes.process_lifetime import die_with_parent, start_ticks
+from serving.home.processes.process_lifetime import die_with_parent, join_cgroups, start_ticks
 from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
 from serving.home.trees import discard_tree
 
@@ -133,8 +133,7 @@ def restore_quotas(quotas: dict[Path, str]) -> None:
 def _prepare(launch: Launch, network: str) -> None:
     """Prepare the forked child before the runtime starts."""
     try:
-        for folder in launch.cgroups:
-            Path(folder, "cgroup.procs").write_text("0")
+        join_cgroups(launch.cgroups)
         if launch.is_rootless:
             _be_rootless(launch)
         else:

@@ -53,6 +53,17 @@ def test_a_container_makes_the_calls_of_dockers_list_unless_it_is_unconfined() -
     assert "seccomp" not in bundle_config(box(is_rootless=False), unconfined)["linux"]
 
 
+def test_a_compiled_filter_stands_for_the_default_profile_only() -> None:
+    compiled = msgspec.structs.replace(box(is_rootless=False), seccomp_filter="AAAA")
+    default = bundle_config(compiled, {})
+    assert default["annotations"] == {"run.oci.seccomp_bpf_data": "AAAA"}
+    # For a runtime that does not know the annotation.
+    assert default["linux"]["seccomp"]["defaultAction"] == "SCMP_ACT_ERRNO"
+    own = msgspec.structs.replace(compiled, seccomp={"defaultAction": "SCMP_ACT_KILL"})
+    for one, security in ((own, {}), (compiled, {"seccompProfile": {"type": "Unconfined"}})):
+        assert bundle_config(one, security)["annotations"] == {}
+
+
 def test_a_container_gains_no_privileges_unless_it_asks() -> None:
     assert bundle_config(box(is_rootless=False), {})["process"]["noNewPrivileges"]
     asks = {"allowPrivilegeEscalation": True}

@@ -2,10 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from serving.home.processes.process_lifetime import can_fork_sibling
+from serving.home.processes.process_lifetime import can_fork_sibling, join_cgroups
 
 # A process whose child forks a sibling: both are children of the first one, which collects them.
 PROGRAM = """
@@ -30,3 +31,17 @@ print(os.read(mine, 100).decode() + str(codes))
 def test_a_sibling_is_a_child_of_the_same_parent() -> None:
     found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert found.stdout == "True True [7, 7]\n"
+
+
+def test_a_process_joins_cgroups_as_a_thread_where_threads_can(tmp_path: Path) -> None:
+    first, unified = tmp_path / "first", tmp_path / "unified"
+    for folder, names in ((first, ("tasks", "cgroup.procs")), (unified, ("cgroup.procs",))):
+        folder.mkdir()
+        for name in names:
+            (folder / name).touch()
+    join_cgroups(map(str, (first, unified)))
+    assert ((first / "tasks").read_text(), (first / "cgroup.procs").read_text()) == ("0", "")
+    assert (unified / "cgroup.procs").read_text() == "0"
+    # Another process may have several.
+    join_cgroups([str(first)], 7)
+    assert ((first / "tasks").read_text(), (first / "cgroup.procs").read_text()) == ("0", "7")

@@ -71,8 +71,9 @@ class ControllerCache:
         ``proxy`` are those of queue-proxies; None leaves them as they are.
         """
         self.settings, self.scaling = settings, scaling
-        if self.sidecar is not None and proxy is not None:
-            self.sidecar = msgspec.structs.replace(self.sidecar, proxy=proxy)
+        if self.sidecar is not None:
+            proxy = proxy or self.sidecar.proxy
+            self.sidecar = msgspec.structs.replace(self.sidecar, settings=settings.sidecar, proxy=proxy)
         for key, route in self._objects[kinds.ROUTE].items():
             self.indexes.claims.put(key, claims_of(route, settings.host_rules))
         decided = (

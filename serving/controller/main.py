@@ -91,7 +91,7 @@ async def _body(stop: asyncio.Event) -> None:
 async def _sidecar(cluster: Cluster, settings: ControllerSettings, proxy: QueueProxySettings) -> Sidecar | None:
     """The shared configuration of queue-proxies; None unless they are containers."""
     own = settings.sidecar
-    if not own.enabled:
+    if not settings.sidecar_enabled:
         return None
     found = await _key(cluster)
     key, inner_tls = found.key, settings.inner_tls.resolved({**os.environ, OF_KEY_VARIABLE: found.inner_tls})
@@ -102,8 +102,8 @@ async def _sidecar(cluster: Cluster, settings: ControllerSettings, proxy: QueueP
     home = f"{system_namespace()}.svc.{settings.cluster_domain}"
     return Sidecar(
         settings=own,
-        image=own.image or await _own_image(cluster),
-        stats_url=own.stats_url or f"ws://autoscaler.{home}:{_STATS_PORT}/stats",
+        image=await _own_image(cluster, named=own.image),
+        stats_url=f"ws://autoscaler.{home}:{_STATS_PORT}/stats",
         secret_of=lambda namespace, uid: revision_secret(key, namespace=namespace, uid=uid),
         token_of=lambda namespace, name: revision_token(key, namespace=namespace, revision=name),
         proxy=proxy,
@@ -120,11 +120,18 @@ async def _key(cluster: Cluster) -> ClusterKey:
     return await cluster_key(cluster, namespace)
 
 
-async def _own_image(cluster: Cluster) -> str:
-    name = _needed(_POD_NAME_VARIABLE, "this pod's name, or sidecar.image")
+async def _own_image(cluster: Cluster, *, named: str) -> str:
+    """The image of this pod, which settings that name an image may need later; that one if this is no pod."""
+    name = (
+        os.environ.get(_POD_NAME_VARIABLE, "")
+        if named
+        else _needed(_POD_NAME_VARIABLE, "this pod's name, or sidecar.image")
+    )
     found = await cluster.list(POD, system_namespace(), field_selector=f"metadata.name={name}")
     for pod in found.items:
         return str(pod["spec"]["containers"][0]["image"])
+    if named:
+        return named
     problem = Problem(where=_POD_NAME_VARIABLE, what=f"there is no pod {name}", expected="this pod's name")
     raise SettingsError([problem])
 

@@ -326,6 +326,10 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Longest wait before a resource that failed is tried again, in seconds; the wait doubles from a few milliseconds.
     Range: 100ms to 10m. Default: ours, 30s."""
 
+    sidecar_enabled: Annotated[bool, Knob(key="sidecar.enabled", unit=FLAG)] = False
+    """Whether revisions' pods get the queue-proxy as a container. Off where the pod runtime puts it
+    in front of them, as ``serving up`` does. Default: ours, false; ``config/`` turns it on."""
+
     sidecar: SidecarSettings = SidecarSettings()
     """The queue-proxy as a container of its pods."""
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import DEPLOYMENT, POD, SECRET, SERVING_SERVICE
+from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, SECRET, SERVING_SERVICE
 from serving.home.admission.admission import admit
 from serving.home.store.memory import MemoryCluster
 from serving.model.objects import Object
 from serving.wire.tokens import revision_token
+from tests.eventually import until
 from tests.integration.api_server import Served, served
 from tests.tidy.sources import ROOT
 
@@ -37,17 +38,18 @@ async def started(api: Served, folder: Path, **variables: str) -> asyncio.subpro
     )
 
 
-async def deployed(store: MemoryCluster) -> Object:
+async def deployed(store: MemoryCluster, name: str = "hello") -> Object:
     """The first Deployment that is made for a service."""
     service = {
-        "metadata": {"name": "hello", "namespace": "default"},
+        "metadata": {"name": name, "namespace": "default"},
         "spec": {"template": {"spec": {"containers": [{"image": "app"}]}}},
     }
     listing = await store.list(DEPLOYMENT)
     async with store.watch(DEPLOYMENT, resource_version=listing.resource_version) as events, asyncio.timeout(60):
         await store.create(SERVING_SERVICE, service)
         async for event in events:
-            return event.object
+            if event.object["metadata"]["name"].startswith(name):
+                return event.object
     raise AssertionError("the watch ended")
 
 
@@ -66,6 +68,41 @@ async def test_without_an_image_in_the_settings_it_is_the_controllers_own(tmp_pa
     assert (proxy["name"], proxy["image"]) == ("queue-proxy", "registry.example/s:7")
     values = {one["name"]: one.get("value") for one in proxy["env"]}
     assert values["SERVING_POD_STATS_URL"] == "ws://autoscaler.knative-serving.svc.cluster.local:6081/stats"
+
+
+async def test_another_image_in_config_deployment_is_used_without_a_restart(tmp_path: Path) -> None:
+    store = MemoryCluster(admit=admit)
+    own = {"metadata": {"name": "controller-1", "namespace": SYSTEM}}
+    await store.create(POD, {**own, "spec": {"containers": [{"name": "controller", "image": "registry.example/s:7"}]}})
+    settings = {"metadata": {"name": "config-deployment", "namespace": SYSTEM}}
+    await store.create(CONFIG_MAP, {**settings, "data": {"queue-sidecar-image": "registry.example/mine:1"}})
+    async with served(store, tmp_path) as api:
+        controller = await started(api, tmp_path)
+        try:
+            images = [image_of(await deployed(store, "first"))]
+            for number, image in enumerate(("registry.example/mine:2", None)):
+                patch = {"data": {"queue-sidecar-image": image}}
+                await store.patch(CONFIG_MAP, SYSTEM, "config-deployment", patch=patch)
+                await reported(store, number + 1)
+                images.append(image_of(await deployed(store, f"after-{number}")))
+        finally:
+            controller.terminate()
+            await controller.communicate()
+    assert images == ["registry.example/mine:1", "registry.example/mine:2", "registry.example/s:7"]
+
+
+def image_of(deployment: Object) -> str:
+    return str(deployment["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+async def reported(store: MemoryCluster, count: int) -> None:
+    """Wait for so many Events of the controller about changed settings."""
+
+    async def is_there() -> bool:
+        events = (await store.list(EVENT, SYSTEM)).items
+        return sum(one.get("count") or 1 for one in events if one["reason"] == "SettingsChanged") >= count
+
+    await until(is_there)
 
 
 async def test_without_a_key_file_it_creates_the_secrets_of_the_daemons(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from serving.cluster.kinds import DEPLOYMENT
 from serving.cluster.port import Patch, PatchType
-from serving.controller.revisions.sidecar import QUEUE_PORT, Sidecar, inner_tls_changes, with_sidecar
+from serving.controller.revisions.sidecar import QUEUE_PORT, Sidecar, inner_tls_variables, with_sidecar
 from serving.controller.values.naming import deployment_name, private_service_name
 from serving.model.knative import (
     APP_LABEL,
@@ -99,31 +99,26 @@ def desired_deployment(
     }
 
 
-def guard_patch(deployment: Object, *, is_guarded: bool, sidecar: Sidecar | None) -> Sequence[Patch]:
-    """The change of a Deployment whose pods are to take requests of activators only, or of everyone again."""
-    template = nested(deployment, "spec", "template") or {}
-    if (GUARDED_ANNOTATION in annotations_of(template)) is is_guarded:
+def template_patch(deployment: Object, *, is_guarded: bool, sidecar: Sidecar | None) -> Sequence[Patch]:
+    """One change of a Deployment's pods: whether they take requests of activators only, and whether they refuse plain HTTP."""
+    changed: Object = {}
+    variables = [] if sidecar is None else inner_tls_variables(deployment, sidecar)
+    if (GUARDED_ANNOTATION in annotations_of(nested(deployment, "spec", "template") or {})) is not is_guarded:
+        changed["metadata"] = {"annotations": {GUARDED_ANNOTATION: "true" if is_guarded else None}}
+        if sidecar is not None:
+            variables.append({"name": GUARDED_VARIABLE, **({"value": "true"} if is_guarded else {"$patch": "delete"})})
+    if variables:
+        changed["spec"] = {"containers": [{"name": QUEUE_PROXY, "env": variables}]}
+    if not changed:
         return ()
-    changed: Object = {"metadata": {"annotations": {GUARDED_ANNOTATION: "true" if is_guarded else None}}}
-    if sidecar is not None:
-        value = {"value": "true"} if is_guarded else {"$patch": "delete"}
-        changed["spec"] = {"containers": [{"name": QUEUE_PROXY, "env": [{"name": GUARDED_VARIABLE, **value}]}]}
-    return (_template_patch(deployment, {"spec": {"template": changed}}),)
-
-
-def inner_tls_patch(deployment: Object, sidecar: Sidecar | None) -> Sequence[Patch]:
-    """The change of a Deployment whose pods are to refuse plain HTTP, or to take it again, after the mode was changed."""
-    changes = {} if sidecar is None else inner_tls_changes(deployment, sidecar)
-    return (_template_patch(deployment, changes),) if changes else ()
-
-
-def _template_patch(deployment: Object, patch: Object) -> Patch:
-    return Patch(
-        kind=DEPLOYMENT,
-        namespace=namespace_of(deployment),
-        name=name_of(deployment),
-        patch=patch,
-        patch_type=PatchType.STRATEGIC,
+    return (
+        Patch(
+            kind=DEPLOYMENT,
+            namespace=namespace_of(deployment),
+            name=name_of(deployment),
+            patch={"spec": {"template": changed}},
+            patch_type=PatchType.STRATEGIC,
+        ),
     )
 
 

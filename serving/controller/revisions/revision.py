@@ -15,8 +15,7 @@ from serving.controller.revisions.defaults import spec_with_defaults
 from serving.controller.revisions.deployment import (
     desired_deployment,
     desired_private_service,
-    guard_patch,
-    inner_tls_patch,
+    template_patch,
 )
 from serving.controller.revisions.hpa import hpa_writes, is_of_an_hpa
 from serving.controller.revisions.public import PublicService, is_foreign, public_writes
@@ -234,8 +233,7 @@ def _missing(
         )
         made.append(Create(kind=kinds.DEPLOYMENT, body=body))
     else:
-        made += guard_patch(context.children.deployment, is_guarded=context.is_guarded, sidecar=sidecar)
-        made += inner_tls_patch(context.children.deployment, sidecar)
+        made += template_patch(context.children.deployment, is_guarded=context.is_guarded, sidecar=sidecar)
     if context.private_service is None:
         made.append(Create(kind=kinds.SERVICE, body=desired_private_service(revision)))
     return made

@@ -65,6 +65,7 @@ _HANDLERS = ("tcpSocket", "httpGet", "grpc")
 class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration that all queue-proxies share.
 
+    ``image`` and ``stats_url`` are for ``settings`` that name none.
     ``secret_of`` derives the secret of a revision's pods from its namespace and uid, ``token_of`` the token for their stats from
     its namespace and name. ``proxy`` are the settings of
     queue-proxies that a revision does not override. ``inner_tls`` is the mode that this controller was started with, ``authority`` the
@@ -109,8 +110,8 @@ def with_sidecar(spec: Object, revision: Object, sidecar: Sidecar, *, is_guarded
     }
 
 
-def inner_tls_changes(deployment: Object, sidecar: Sidecar) -> Object:
-    """The strategic patch of a Deployment's pods that are strict about inner TLS and should not be, or the reverse; {} else.
+def inner_tls_variables(deployment: Object, sidecar: Sidecar) -> list[Object]:
+    """The strategic patch of the queue-proxy's variables where pods are strict about inner TLS and should not be, or the reverse.
 
     Pods that take both may stay: activators reach them in each mode.
     """
@@ -118,13 +119,11 @@ def inner_tls_changes(deployment: Object, sidecar: Sidecar) -> Object:
     present = next((one.get("env") or () for one in containers if one["name"] == QUEUE_PROXY), ())
     is_strict = any(one["name"] == INNER_TLS_VARIABLE and one.get("value") == ENABLED for one in present)
     if is_strict is sidecar.inner_tls.is_strict:
-        return {}
+        return []
     if sidecar.inner_tls.is_on:
         wanted = {_AUTHORITY_VARIABLE: sidecar.authority, INNER_TLS_VARIABLE: sidecar.inner_tls.mode}
-        env = [{"name": name, "value": value} for name, value in wanted.items()]
-    else:
-        env = [{"name": name, "$patch": "delete"} for name in (_AUTHORITY_VARIABLE, INNER_TLS_VARIABLE)]
-    return {"spec": {"template": {"spec": {"containers": [{"name": QUEUE_PROXY, "env": env}]}}}}
+        return [{"name": name, "value": value} for name, value in wanted.items()]
+    return [{"name": name, "$patch": "delete"} for name in (_AUTHORITY_VARIABLE, INNER_TLS_VARIABLE)]
 
 
 def _drain_s(revision: Object, sidecar: Sidecar) -> int:
@@ -160,7 +159,7 @@ def _at_own_port(probe: Object, port: int) -> Object:
 def _queue_proxy(revision: Object, serving: Object, sidecar: Sidecar, *, secret: str) -> Object:
     return {
         "name": QUEUE_PROXY,
-        "image": sidecar.image,
+        "image": sidecar.settings.image or sidecar.image,
         "command": ["python", "-m", "serving.queueproxy.main"],
         "env": _environment(revision, serving, sidecar, secret=secret),
         "ports": [
@@ -186,7 +185,7 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         "SERVING_POD_REVISION": labels_of(revision).get(REVISION_LABEL) or name_of(revision),
         "SERVING_POD_APP": f"127.0.0.1:{port['containerPort']}",
         "SERVING_POD_PROTOCOL": "h2c" if port["name"] == "h2c" else "http1",
-        "SERVING_POD_STATS_URL": sidecar.stats_url,
+        "SERVING_POD_STATS_URL": sidecar.settings.stats_url or sidecar.stats_url,
         **_stats_token(revision, sidecar),
         "SERVING_POD_SECRET": secret,
         **({_AUTHORITY_VARIABLE: sidecar.authority} if sidecar.inner_tls.is_on else {}),

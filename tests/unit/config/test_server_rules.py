@@ -19,7 +19,7 @@ from tests.unit.config.server_rules import objections
 from tests.unit.controller.builders import a_revision
 
 SIDECAR = Sidecar(
-    settings=SidecarSettings(enabled=True, stats_audience="serving-stats"),
+    settings=SidecarSettings(stats_audience="serving-stats"),
     image="registry.example/serving:1",
     stats_url="ws://autoscaler:6081/stats",
     secret_of=lambda namespace, uid: f"{namespace}/{uid}",

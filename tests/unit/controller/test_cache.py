@@ -382,6 +382,16 @@ def test_other_settings_of_queue_proxies_reach_the_sidecars() -> None:
     assert cache.sidecar.proxy == proxy
 
 
+def test_another_image_of_queue_proxies_reaches_the_sidecars() -> None:
+    sidecar = Sidecar(
+        settings=SidecarSettings(), image="i", stats_url="", secret_of=lambda _, uid: uid, token_of=lambda _, name: name
+    )
+    cache = ControllerCache(SETTINGS, SCALING, sidecar=sidecar)
+    cache.reconfigure(msgspec.structs.replace(SETTINGS, sidecar=SidecarSettings(image="other")), SCALING)
+    assert cache.sidecar is not None
+    assert cache.sidecar.settings.image == "other"
+
+
 def test_a_route_waits_until_all_activators_serve_it() -> None:
     settings = msgspec.structs.replace(SETTINGS, activator_pages="127.0.0.1:6082,127.0.0.1:6083")
     ready = {**a_configuration(), "status": {"latestReadyRevisionName": "hello-00001"}}

@@ -8,8 +8,7 @@ import pytest
 from serving.controller.revisions.deployment import (
     desired_deployment,
     desired_private_service,
-    guard_patch,
-    inner_tls_patch,
+    template_patch,
 )
 from serving.controller.revisions.sidecar import Sidecar
 from serving.model.objects import Object, is_controlled_by
@@ -147,11 +146,11 @@ def test_a_deployment_changes_with_the_guard_only() -> None:
     plain, guarded = (
         desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, is_guarded=one) for one in (False, True)
     )
-    assert guard_patch(plain, is_guarded=False, sidecar=None) == ()
-    assert guard_patch(guarded, is_guarded=True, sidecar=None) == ()
-    (on,) = guard_patch(plain, is_guarded=True, sidecar=None)
+    assert template_patch(plain, is_guarded=False, sidecar=None) == ()
+    assert template_patch(guarded, is_guarded=True, sidecar=None) == ()
+    (on,) = template_patch(plain, is_guarded=True, sidecar=None)
     assert on.patch == {"spec": {"template": {"metadata": {"annotations": {"serving.dev/guarded": "true"}}}}}
-    (off,) = guard_patch(guarded, is_guarded=False, sidecar=SIDECAR)
+    (off,) = template_patch(guarded, is_guarded=False, sidecar=SIDECAR)
     assert off.patch["spec"]["template"] == {
         "metadata": {"annotations": {"serving.dev/guarded": None}},
         "spec": {"containers": [{"name": "queue-proxy", "env": [{"name": "SERVING_POD_GUARDED", "$patch": "delete"}]}]},
@@ -175,7 +174,7 @@ def test_pods_become_strict_with_the_controller_and_cease_to_be(
     made_in: str, present: str, *, is_changed: bool
 ) -> None:
     deployment = desired_deployment(a_revision(), replica_count=1, progress_deadline_s=1.0, sidecar=in_mode(made_in))
-    patches = inner_tls_patch(deployment, in_mode(present))
+    patches = template_patch(deployment, is_guarded=False, sidecar=in_mode(present))
     assert bool(patches) is is_changed
     for patch in patches:
         (proxy,) = patch.patch["spec"]["template"]["spec"]["containers"]
@@ -189,4 +188,18 @@ def test_pods_become_strict_with_the_controller_and_cease_to_be(
 
 
 def test_pods_without_a_queue_proxy_of_their_own_stay() -> None:
-    assert inner_tls_patch(made(), None) == ()
+    assert template_patch(made(), is_guarded=False, sidecar=None) == ()
+
+
+def test_the_guard_and_inner_tls_change_together() -> None:
+    """Two patches would replace all pods twice."""
+    deployment = desired_deployment(a_revision(), replica_count=1, progress_deadline_s=1.0, sidecar=in_mode("Disabled"))
+    (patch,) = template_patch(deployment, is_guarded=True, sidecar=in_mode("Enabled"))
+    template = patch.patch["spec"]["template"]
+    assert template["metadata"]["annotations"] == {"serving.dev/guarded": "true"}
+    (proxy,) = template["spec"]["containers"]
+    assert {one["name"]: one["value"] for one in proxy["env"]} == {
+        "SERVING_POD_AUTHORITY": "PEM",
+        "SERVING_QUEUEPROXY_INNER_TLS_MODE": "Enabled",
+        "SERVING_POD_GUARDED": "true",
+    }

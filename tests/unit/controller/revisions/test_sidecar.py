@@ -18,7 +18,7 @@ from tests.unit.config.strict import faults
 from tests.unit.controller.builders import a_revision
 
 SIDECAR = Sidecar(
-    settings=SidecarSettings(enabled=True),
+    settings=SidecarSettings(),
     image="registry.example/serving:1",
     stats_url="ws://autoscaler:6081/stats",
     secret_of=lambda namespace, uid: f"secret of {namespace}/{uid}",
@@ -46,6 +46,12 @@ def environment_of(pod: Object) -> dict[str, str]:
         one["name"]: one["value"] if "value" in one else fields[one["valueFrom"]["fieldRef"]["fieldPath"]]
         for one in proxy_of(pod)["env"]
     }
+
+
+def test_its_image_is_the_settings_or_the_controllers() -> None:
+    named = msgspec.structs.replace(SIDECAR, settings=SidecarSettings(image="registry.example/mine:2"))
+    assert proxy_of(pod_of(named))["image"] == "registry.example/mine:2"
+    assert proxy_of(pod_of())["image"] == "registry.example/serving:1"
 
 
 def test_it_is_the_first_container_with_the_image_and_ports_of_a_queue_proxy() -> None:
@@ -230,7 +236,7 @@ def test_kubectl_picks_the_container_that_serves() -> None:
 
 def test_with_an_audience_the_token_is_in_a_volume_that_it_mounts_alone() -> None:
     own = {"image": "a", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}
-    sidecar = msgspec.structs.replace(SIDECAR, settings=SidecarSettings(enabled=True, stats_audience="serving-stats"))
+    sidecar = msgspec.structs.replace(SIDECAR, settings=SidecarSettings(stats_audience="serving-stats"))
     pod = pod_of(sidecar, spec={"containers": [own], "volumes": [{"name": "v", "emptyDir": {}}]})
     assert spec_from_environment(environment_of(pod)).stats_token_file == "/var/run/secrets/serving/token"  # noqa: S105 - where it is
     assert pod["volumes"] == [

@@ -1,8 +1,13 @@
-"""The daemon's loop fills the page of metrics from its passes."""
+"""The daemon's loop: its passes fill the page of metrics, at the interval that is set."""
+
+import asyncio
+
+import msgspec
 
 from serving.metrics.nodegroup import NodeGroupMetrics
 from serving.nodegroup.io.loop import NodeGroupLoop
 from serving.settings.nodegroup import NodeGroupDaemonSettings
+from tests.eventually import until
 from tests.integration.nodegroup_stage import NodeGroupStage, staged_groups
 
 SETTINGS = NodeGroupDaemonSettings(cloud_provider="memory")
@@ -45,3 +50,18 @@ async def test_locks_and_nodes_that_come_are_timed_and_pods_that_wait_are_measur
         # A group that is gone leaves no rows.
         metrics.passed(0.1, [])
         assert value(metrics, f"{prefix}_scale_lock") is None
+
+
+async def test_a_shorter_interval_applies_before_the_longer_one_is_over() -> None:
+    async with staged_groups() as stage:
+        await stage.stop()
+        settings = [msgspec.structs.replace(SETTINGS, scan_interval_s=3600.0)]
+        loop, stop = NodeGroupLoop(stage.passes, lambda: settings[0], NodeGroupMetrics()), asyncio.Event()
+        passes = []
+        stage.passes.on_pass = passes.append
+        running = asyncio.create_task(loop.run(stop))
+        await until(lambda: len(passes) == 1)
+        settings[0] = msgspec.structs.replace(SETTINGS, scan_interval_s=0.01)
+        await until(lambda: len(passes) >= 2)
+        stop.set()
+        await running

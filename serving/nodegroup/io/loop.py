@@ -17,6 +17,9 @@ from serving.settings.nodegroup import NodeGroupDaemonSettings
 
 _log = logging.getLogger("nodegroup")
 
+# How soon a change of the interval is seen.
+_SETTINGS_PERIOD_S = 1.0
+
 
 class NodeGroupLoop:
     """Makes passes until it is stopped. ``settings`` is read before each pass, so that the interval may change."""
@@ -40,11 +43,16 @@ class NodeGroupLoop:
             while not stop.is_set():
                 begun_s = now_s()
                 await self._pass()
-                await wait_for(stop, until_s=begun_s + self._settings().scan_interval_s)
+                await self._pause(stop, begun_s)
         finally:
             following.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await following
+
+    async def _pause(self, stop: asyncio.Event, begun_s: float) -> None:
+        """Wait until the next pass is due. An interval that becomes shorter applies at once."""
+        while not stop.is_set() and (rest_s := begun_s + self._settings().scan_interval_s - now_s()) > 0:
+            await wait_for(stop, until_s=now_s() + min(rest_s, _SETTINGS_PERIOD_S))
 
     async def _pass(self) -> None:
         begun_s = steady_s()

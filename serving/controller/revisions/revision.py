@@ -12,11 +12,7 @@ import msgspec
 from serving.cluster import kinds
 from serving.cluster.port import Create, Patch, Write
 from serving.controller.revisions.defaults import spec_with_defaults
-from serving.controller.revisions.deployment import (
-    desired_deployment,
-    desired_private_service,
-    template_patch,
-)
+from serving.controller.revisions.deployment import desired_deployment, desired_private_service, template_patch
 from serving.controller.revisions.hpa import hpa_writes, is_of_an_hpa
 from serving.controller.revisions.public import PublicService, is_foreign, public_writes
 from serving.controller.revisions.revision_status import (

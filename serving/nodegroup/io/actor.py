@@ -195,16 +195,18 @@ class Actor:
 
     async def _evict(self, pod: Object, effect: Drain, done: Done) -> None:
         """Evict one pod. A refusal by its budget does not hold up the others."""
+        name = f"{namespace_of(pod)}/{name_of(pod)}"
         try:
             await self._cluster.evict(namespace_of(pod), name_of(pod), uid=uid_of(pod))
         except TooManyRequests as error:
-            _failed(done, effect, [effect.node_name], error=error)
+            # The server's text names no pod.
+            _failed(done, effect, [effect.node_name], error=f"{name}: {error}")
         except (NotFound, Conflict):
             # It was deleted, or replaced by another of its name: the next pass checks again.
             return
         else:
             done.evicted_count += 1
-            done.sentences.append(f"evict pod {namespace_of(pod)}/{name_of(pod)} from node {effect.node_name}")
+            done.sentences.append(f"evict pod {name} from node {effect.node_name}")
 
     async def _delete(
         self, settings: NodeGroupSettings, effect: DeleteNodes, *, done: Done, pod_counts: Mapping[str, int]
@@ -306,7 +308,7 @@ def _occupied(pods: Sequence[Object], settings: NodeGroupSettings) -> bool:
     return any(pod_role(pod_of(pod), settings) is not None for pod in pods)
 
 
-def _failed(done: Done, effect: Effect, names: Iterable[str], *, error: Exception) -> None:
+def _failed(done: Done, effect: Effect, names: Iterable[str], *, error: Exception | str) -> None:
     text = f"{sentence_of(effect)}: {error}"
     done.failed_nodes.update(names)
     done.problems.append(text)

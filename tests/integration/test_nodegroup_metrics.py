@@ -6,6 +6,7 @@ import msgspec
 
 from serving.metrics.nodegroup import NodeGroupMetrics
 from serving.nodegroup.io.loop import NodeGroupLoop
+from serving.nodegroup.io.passes import GroupPass
 from serving.settings.nodegroup import NodeGroupDaemonSettings
 from tests.eventually import until
 from tests.integration.nodegroup_stage import NodeGroupStage, staged_groups
@@ -57,7 +58,7 @@ async def test_a_shorter_interval_applies_before_the_longer_one_is_over() -> Non
         await stage.stop()
         settings = [msgspec.structs.replace(SETTINGS, scan_interval_s=3600.0)]
         loop, stop = NodeGroupLoop(stage.passes, lambda: settings[0], NodeGroupMetrics()), asyncio.Event()
-        passes = []
+        passes: list[GroupPass] = []
         stage.passes.on_pass = passes.append
         running = asyncio.create_task(loop.run(stop))
         await until(lambda: len(passes) == 1)

@@ -37,6 +37,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             if fields.get("upgrade", "").lower() == "websocket":
                 await _serve_websocket(fields["sec-websocket-key"], reader, writer)
                 return
+            await reader.readexactly(int(fields.get("content-length", "0")))
             await _respond(lines[0].split(" ")[1], writer)
             head = await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, ConnectionError):

@@ -12,6 +12,7 @@
 # PKI         folder with ca.crt and ca.key of the cluster
 # KUBECONFIG  access of an administrator
 # IMAGES      OCI archives that the node has, NAME=FILE, separated by spaces
+# LABELS      labels of the node, NAME=VALUE, separated by commas
 set -euo pipefail
 : "${BIN:?}" "${STATE:?}" "${FIRST:?}" "${PKI:?}" "${KUBECONFIG:?}"
 NAME=node-b ADDRESS=10.44.0.2 FIRST_ADDRESS=10.44.0.1 PODS=10.45.1.0/24 FIRST_PODS=10.45.0.0/24
@@ -136,7 +137,7 @@ start() {
       inside ctr -a $RUN/containerd.sock -n k8s.io images import --local --index-name "${image%%=*}" "${image#*=}" >/dev/null
   done
   launch kubelet kubelet --config="$STATE/kubelet.yaml" --kubeconfig="$STATE/kubelet.conf" --root-dir="$STATE/kubelet" \
-    --hostname-override=$NAME --node-ip=$ADDRESS
+    --hostname-override=$NAME --node-ip=$ADDRESS --node-labels="${LABELS:-}"
   launch kube-proxy kube-proxy --config="$STATE/proxy.yaml"
 }
 
@@ -154,5 +155,5 @@ case "${1:-}" in
   join) first ip link set to-$NAME up; first ip route replace $PODS via $ADDRESS ;;
   down) kill_all; lives holder && kill "$(cat "$STATE/run/holder.pid")"; rm -f "$STATE/run/holder.pid"
         kubectl delete node $NAME --ignore-not-found ;;
-  *) sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  *) sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

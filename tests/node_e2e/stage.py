@@ -16,13 +16,14 @@
 import asyncio
 import collections
 import contextlib
+import itertools
 import json
 import os
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ _REQUEST_TIMEOUT_S = 120.0
 # Where a node may be lost, a client repeats a request as a proxy in front would: a connection may lead to a node that is gone.
 _ATTEMPT_TIMEOUT_S = 5.0
 _ATTEMPTS = 12
+_BODY = b"order=1"
 # Short, so that a service is at zero soon.
 _ANNOTATIONS = {"autoscaling.knative.dev/window": "10s"}
 
@@ -58,7 +60,9 @@ class Load(msgspec.Struct):
 
     responses: collections.Counter[str] = msgspec.field(default_factory=collections.Counter)
     failures: list[str] = []
+    posts: int = 0
     repeated: int = 0
+    lasted_s: float = 0.0
     longest_s: float = 0.0
 
     @property
@@ -82,9 +86,12 @@ class NodeStage:
         self.second = os.environ.get(f"{_PREFIX}SECOND", "")
         self._second_command = shlex.split(os.environ.get(f"{_PREFIX}SECOND_COMMAND", ""))
 
-    def change_second(self, verb: str) -> None:
-        """Bring the second node up, kill it, or cut its network and join it again."""
-        subprocess.run([*self._second_command, verb], check=True, capture_output=True)
+    def change_second(self, verb: str, **variables: str) -> None:
+        """Bring the second node up or down, kill it, or cut its network and join it again."""
+        # What it starts stays, and would hold a pipe open.
+        with (self._folder / "second.log").open("ab") as log:
+            command, environment = [*self._second_command, verb], {**os.environ, **variables}
+            subprocess.run(command, check=True, stdout=log, stderr=log, env=environment)
 
     def install(self, *options: str, code: int = 0, tree: str = str(ROOT)) -> str:
         """``serving install`` of a checkout; its output."""
@@ -93,12 +100,12 @@ class NodeStage:
         assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
         return done.stdout + done.stderr
 
-    def install_present(self) -> str:
+    def install_present(self, *options: str) -> str:
         """The version under test, with its daemons available."""
         images = ["--image", self.image]
         if self.queue_proxy_image:
             images += ["--queue-proxy-image", self.queue_proxy_image]
-        return self.install("--wait", "--timeout", "10m", "--domain", DOMAIN, *images)
+        return self.install("--wait", "--timeout", "10m", "--domain", DOMAIN, *images, *options)
 
     def install_previous(self) -> None:
         """Install the previous version alone and wait for its daemons; it may lack ``--wait``."""
@@ -178,32 +185,36 @@ class NodeStage:
     ) -> AsyncIterator[Load]:
         """Requests at a steady pace during the context, on persistent connections; all are awaited.
 
-        ``repeats``: the client sends a request again whose connection failed.
+        ``repeats``: the client sends a request again whose connection failed, and every second one is a POST with an
+        Idempotency-Key.
         """
         load = Load()
         stop = asyncio.Event()
         timeout = aiohttp.ClientTimeout(total=_ATTEMPT_TIMEOUT_S if repeats else _REQUEST_TIMEOUT_S)
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
-            attempts = _ATTEMPTS if repeats else 1
+            numbers = itertools.count()
 
             async def send() -> None:
-                await self._request(session, load, name=name, path=path, attempts=attempts)
+                key = f"{name}-{number}" if repeats and (number := next(numbers)) % 2 else ""
+                await self._request(session, load, name=name, path=path, key=key, attempts=_ATTEMPTS if repeats else 1)
 
-            sending = asyncio.create_task(_at_pace(send, stop, per_s=per_s))
+            begun_s, sending = time.monotonic(), asyncio.create_task(_at_pace(send, stop, per_s=per_s))
             try:
                 yield load
             finally:
                 stop.set()
                 await sending
+                load.lasted_s = time.monotonic() - begun_s
 
     async def _request(
-        self, session: aiohttp.ClientSession, load: Load, *, name: str, path: str, attempts: int
+        self, session: aiohttp.ClientSession, load: Load, *, name: str, path: str, key: str, attempts: int
     ) -> None:
         begun_s, response = time.monotonic(), None
+        load.posts += bool(key)
         while response is None:
             try:
-                response = await self.send_get(name, path, session=session)
+                response = await self.send(name, path, session=session, key=key)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 attempts -= 1
                 if not attempts:
@@ -217,12 +228,13 @@ class NodeStage:
         else:
             load.failures.append(f"{time.strftime('%T')} {status} {body[:200]}")
 
-    async def send_get(
-        self, name: str, path: str = "/", *, session: aiohttp.ClientSession, headers: Mapping[str, str] | None = None
+    async def send(
+        self, name: str, path: str = "/", *, session: aiohttp.ClientSession, key: str = ""
     ) -> tuple[int, str]:
-        """One request: status and body."""
-        url = f"http://{self.ingress}{path}"
-        async with session.get(url, headers={"Host": self.host(name), **(headers or {})}) as response:
+        """A GET, or a POST if there is an Idempotency-Key: status and body."""
+        headers = {"Host": self.host(name), **({"Idempotency-Key": key} if key else {})}
+        method, body = ("POST", _BODY) if key else ("GET", None)
+        async with session.request(method, f"http://{self.ingress}{path}", headers=headers, data=body) as response:
             return response.status, await response.text()
 
     async def post(self, name: str, path: str) -> tuple[int, str]:
@@ -272,10 +284,10 @@ def service(name: str, image: str, *, version: str = "1", port_name: str = "", *
 
 
 @contextlib.asynccontextmanager
-async def installed(folder: Path) -> AsyncIterator[NodeStage]:
+async def installed(folder: Path, *options: str) -> AsyncIterator[NodeStage]:
     """A fresh installation with a namespace for services. Both are removed at the end."""
     made = NodeStage(folder)
-    await asyncio.to_thread(made.install_present)
+    await asyncio.to_thread(made.install_present, *options)
     with in_namespace(made):
         yield made
     await asyncio.to_thread(made.install, "--uninstall", "--with-services", "--wait", "--timeout", "10m")

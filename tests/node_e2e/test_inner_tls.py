@@ -106,7 +106,7 @@ async def test_a_fresh_installation_is_strict(stage: NodeStage) -> None:
     (pod,) = stage.pods("strict")
     assert mode_of(pod) == "Enabled"
     async with aiohttp.ClientSession() as session:
-        assert (await stage.send_get("strict", session=session))[0] == 200
+        assert (await stage.send("strict", session=session))[0] == 200
         async with session.get(f"http://{pod['status']['podIP']}:{QUEUE_PORT}/") as response:
             assert response.status == 403
     (activator, *_) = stage.get("pods", "-l", "app.kubernetes.io/name=activator", namespace=SYSTEM)["items"]
@@ -186,7 +186,7 @@ async def test_the_mode_changes_under_load(stage: NodeStage) -> None:
             await seen(stage, load)
             await change_mode(stage, mode)
             await deployed(stage, f"made-{mode.lower()}")
-            assert (await stage.send_get("asleep", session=session))[0] == 200
+            assert (await stage.send("asleep", session=session))[0] == 200
             await seen(stage, load)
             print(mode, load.count, load.failures)  # noqa: T201 - where it failed
     assert_unharmed(load, "changes of the mode")

@@ -68,7 +68,7 @@ async def test_a_service_wakes_and_goes_back_to_zero(stage: NodeStage) -> None:
     async with aiohttp.ClientSession() as session:
         for _ in range(2):
             await stage.at_zero("waking")
-            status, body = await stage.send_get("waking", session=session)
+            status, body = await stage.send("waking", session=session)
             assert (status, body.startswith("version 1 pod waking-00001-")) == (200, True)
 
 
@@ -103,7 +103,7 @@ async def test_traffic_is_split_and_a_tag_reaches_its_revision(stage: NodeStage)
     assert_unharmed(load)
     assert min(load.responses["version 1"], load.responses["version 2"]) >= load.count / 4
     async with aiohttp.ClientSession() as session:
-        responses = [await stage.send_get("old-split", session=session) for _ in range(10)]
+        responses = [await stage.send("old-split", session=session) for _ in range(10)]
     assert {(status, body.split(" pod")[0]) for status, body in responses} == {(200, "version 1")}
 
 
@@ -184,7 +184,7 @@ async def test_nothing_is_lost_in_an_upgrade_from_the_version_before(stage: Node
     assert after["metadata"]["uid"] == before["metadata"]["uid"], "a revision keeps its pods"
     await deployed(stage, "upgraded", version="2", min_scale="1")
     async with aiohttp.ClientSession() as session:
-        assert (await stage.send_get("upgraded", session=session))[1].startswith("version 2")
+        assert (await stage.send("upgraded", session=session))[1].startswith("version 2")
 
 
 def available(stage: NodeStage, daemon: str) -> bool:

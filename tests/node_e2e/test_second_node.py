@@ -103,7 +103,10 @@ async def assert_scales_alone(stage: NodeStage, name: str) -> None:
 
 
 def assert_unharmed(load: Load, what: str) -> None:
-    print(f"{what}: {load.count} requests, {load.repeated} repeated, longest {load.longest_s:.1f} s")  # noqa: T201 - a figure
+    print(  # noqa: T201 - a figure
+        f"{what}: {load.count} requests, {load.posts} of them POST, {load.count / load.lasted_s:.0f}/s, {len(load.failures)} failed,"
+        f" {load.repeated} repeated, longest {load.longest_s:.1f} s"
+    )
     assert load.failures == []
     assert load.count > PER_S
 

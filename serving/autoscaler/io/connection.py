@@ -37,6 +37,8 @@ _FRAME_BYTES_MAX = 2**20
 _HEAD_BYTES_MAX = 8192
 # Checks of a silent connection until it is closed; a handshake has one.
 _SILENT_CHECKS_MAX = 4
+# Events of this time are sent to a follower together: a decision is smaller than the cost of its way.
+_GATHER_S = 0.02
 # Most bytes buffered for a follower of decisions that does not read.
 _FOLLOWER_BYTES_MAX = 4 * 2**20
 
@@ -99,6 +101,7 @@ class StatsConnection(asyncio.Protocol):
     """One connection: a head, then frames."""
 
     __slots__ = (
+        "_gathered",
         "_is_follower",
         "_judging",
         "_protocol",
@@ -120,6 +123,7 @@ class StatsConnection(asyncio.Protocol):
         self._rest = b""
         self._silent_checks = 0
         self._is_follower = False
+        self._gathered: list[bytes] = []
         self._judging: asyncio.Task[None] | None = None
         self._unfollow: Callable[[], None] | None = None
 
@@ -222,12 +226,21 @@ class StatsConnection(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(begun)
 
     def write(self, event: bytes) -> bool:
-        """Send an event to a subscriber; close one that does not read."""
+        """Send an event to a subscriber with others of the same moment."""
         assert self._transport is not None
-        self._transport.write(event)
+        if not self._gathered:
+            asyncio.get_running_loop().call_later(_GATHER_S, self._send_gathered)
+        self._gathered.append(event)
+        return not self._transport.is_closing()
+
+    def _send_gathered(self) -> None:
+        """Send the events since the last time; close a subscriber that does not read."""
+        assert self._transport is not None
+        events, self._gathered = self._gathered, []
+        if not self._transport.is_closing():
+            self._transport.write(b"".join(events))
         if self._transport.get_write_buffer_size() > _FOLLOWER_BYTES_MAX:
             self.abort()
-        return not self._transport.is_closing()
 
     def send(self, frame: bytes) -> None:
         """Send a binary message to an open websocket; any other connection ignores it."""

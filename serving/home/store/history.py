@@ -160,6 +160,7 @@ class Watch:
         self._end = end
         self._ready: deque[tuple[EventType, Encoded]] = deque()
         self._replayed: Iterator[StoreChange] = iter(())
+        self._is_replayed = False
         self._failure: ClusterError | None = None
         self._is_closed = False
         self._reader: asyncio.Future[None] | None = None
@@ -185,6 +186,7 @@ class Watch:
             if seen is not None:
                 return WatchEvent(type=seen[0], payload=seen[1])
             await turn()
+        self._is_replayed = True
         while not self._ready:
             if self._failure is not None:
                 raise self._failure
@@ -197,6 +199,12 @@ class Watch:
                 self._reader = None
         kind, payload = self._ready.popleft()
         return WatchEvent(type=kind, payload=payload)
+
+    def take_queued(self, count_max: int) -> list[WatchEvent]:
+        """The next changes that need no wait; a replay is left to ``anext``."""
+        count = min(count_max, len(self._ready)) if self._is_replayed else 0
+        queued = (self._ready.popleft() for _ in range(count))
+        return [WatchEvent(type=kind, payload=payload) for kind, payload in queued]
 
     def offer(self, change: StoreChange) -> None:
         """Queue a change that matches; close with ``Gone`` if the queue is full."""

@@ -78,6 +78,19 @@ async def test_what_is_replayed_does_not_count_as_falling_behind() -> None:
     assert reported == [f"map-{number}" for number in range(6)]
 
 
+async def test_changes_that_wait_are_taken_together_after_the_replay() -> None:
+    cluster = MemoryCluster()
+    await cluster.create(CONFIG_MAP, config_map("old"))
+    async with cluster.watch_selection(Selection(kind=CONFIG_MAP), "0") as events:
+        for number in range(4):
+            await cluster.create(CONFIG_MAP, config_map(f"map-{number}"))
+        assert events.take_queued(9) == []
+        reported = [await anext(events), await anext(events), *events.take_queued(2), *events.take_queued(9)]
+        assert events.take_queued(9) == []
+    names = ["old", *(f"map-{number}" for number in range(4))]
+    assert [one.object["metadata"]["name"] for one in reported] == names
+
+
 @pytest.mark.parametrize("limits", [StoreLimits(history_count_max=3), StoreLimits(history_bytes_max=800)])
 async def test_the_history_is_bounded(limits: StoreLimits) -> None:
     cluster = MemoryCluster(limits=limits)

@@ -160,9 +160,8 @@ class Template:
         for key, events in self._selector.select(timeout_s):
             if events & selectors.EVENT_WRITE:
                 self._flush()
-            # What came before in this turn may have closed it: a closed socket cannot be looked up, its number may be another's.
-            present = self._selector.get_map().get(key.fd)
-            if events & selectors.EVENT_READ and present is not None and present.fileobj is key.fileobj:
+            # What came before in this turn may have closed it, and its number may be another's. An event that is left is there again.
+            if events & selectors.EVENT_READ and self._selector.get_map().get(key.fd) is key:
                 key.data()
 
     def _follow(self, what: int | socket.socket, callback: Callable[[], None]) -> None:

@@ -35,6 +35,8 @@ _SIGNAL_EXIT = 128
 _KILLED_BY_US_GRACE_S = 5.0
 # Begins slower than the queue-proxy's own probes, which find a fast start first.
 _STARTUP_PAUSE_FIRST_S = 0.02
+# An explanation may be so much older than its time: reading all processes takes a tenth of a second where there are hundreds.
+_PORTS_AGE_MAX_S = 1.0
 _LISTEN_PAUSE_FIRST_S, _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S = 0.01, 1.5, 0.1
 
 
@@ -348,7 +350,7 @@ class ContainerKeeper:
                 return ObservedContainer(container=name, port=0, probe=probe, probe_failure=failure)
         if asked is None:
             return None
-        ports = await asyncio.to_thread(listening_ports, process.pid)
+        ports = await asyncio.to_thread(listening_ports, process.pid, age_max_s=_PORTS_AGE_MAX_S)
         port = self._spec.address[1]
         observed = ObservedContainer(
             container=name, port=port, ports=ports, host=self._spec.address[0] if self._spec.start.is_own_proxy else ""

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 
@@ -97,6 +97,7 @@ class Kubelet:
         self._pods.on_change(self._changed)
         self._ahead = AheadNetworks(self._locations, node.containers.networks if node.containers else None)
         self._running: dict[str, PodRun] = {}
+        self._uids: defaultdict[Key, set[str]] = defaultdict(set)
         self._taken_over: dict[str, PodLocation] = {}
         # By uid: pods whose objects are deleted and still in the cache.
         self._gone: set[str] = set()
@@ -119,9 +120,9 @@ class Kubelet:
 
     def find(self, namespace: str, name: str) -> PodRun:
         """A pod that runs here. Raises ``NotFound``."""
-        for pod in self._running.values():
-            if pod.key == (namespace, name):
-                return pod
+        uid = next(iter(self._uids.get((namespace, name), ())), "")
+        if uid in self._running:
+            return self._running[uid]
         raise NotFound(f'pod "{name}" does not run on this machine')
 
     async def take_over(self) -> None:
@@ -149,6 +150,7 @@ class Kubelet:
         self._taken_over[held.pod] = self._locations.occupy(note.location)
         pod = PodRun(self._node, manifest, pod_id=held.pod, note=note)
         self._running[manifest["metadata"]["uid"]] = pod
+        self._uids[pod.key].add(manifest["metadata"]["uid"])
         if note.is_draining:
             await self._node.cluster.delete(POD, *pod.key)
 
@@ -198,6 +200,7 @@ class Kubelet:
             assert self._group is not None, "changes come while it runs"
             pod = PodRun(self._node, change.new, pod_id=uid)
             self._running[uid] = pod
+            self._uids[key].add(uid)
             self._group.create_task(self._run_pod(uid, pod), name=f"pod {key[0]}/{key[1]}")
         if pod is not None and (metadata.get("deletionTimestamp") or not is_there):
             # An object that is gone already was deleted by force.
@@ -218,8 +221,8 @@ class Kubelet:
 
     def _forget_others(self, key: Key, uid: str) -> None:
         """Stop a pod of the same name with another uid: its deletion was missed."""
-        for other_uid, pod in self._running.items():
-            if pod.key == key and other_uid != uid:
+        for other_uid in self._uids.get(key, ()):
+            if other_uid != uid and (pod := self._running.get(other_uid)) is not None:
                 pod.stop.set()
 
     async def _run_pod(self, uid: str, pod: PodRun) -> None:
@@ -252,6 +255,9 @@ class Kubelet:
         if not (pod.evicted and await self._keep_evicted(pod, uid)):
             await self._delete(pod, uid)
         del self._running[uid]
+        self._uids[pod.key].discard(uid)
+        if not self._uids[pod.key]:
+            del self._uids[pod.key]
         if (seen := self._pods.cache.get(pod.key)) and seen["metadata"]["uid"] == uid:
             self._gone.add(uid)
 

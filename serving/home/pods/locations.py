@@ -7,10 +7,15 @@ skipped. So do the users of a pod that has some of its own.
 """
 
 import contextlib
+import math
 import os
 import random
 import socket
+import threading
+import time
+from collections.abc import Callable, Hashable
 from pathlib import Path
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -30,6 +35,11 @@ _LISTEN = "0A"
 _ADDRESS, _STATE, _INODE = 1, 3, 9
 # Fields of /proc/PID/stat after the name: the session is the 6th of all.
 _SESSION = 3
+# What was read of all processes, by what it is, with its time; one reads while others wait for it.
+_READ: dict[Hashable, tuple[float, object]] = {}
+_READING = threading.Lock()
+_KEPT_S = 10.0
+_Found = TypeVar("_Found")
 
 
 class PodLocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,13 +143,21 @@ def _first_outgoing_port() -> int:
     return first if first > _PORT_FIRST + _TRIES else _PORT_END_DEFAULT
 
 
-def listening_ports(session: int, proc: Path = Path("/proc")) -> frozenset[int]:
-    """Ports on which any process of a session listens, on any address."""
-    ports = _ports_by_inode(proc / str(session))
+def listening_ports(session: int, proc: Path = Path("/proc"), *, age_max_s: float = 0.0) -> frozenset[int]:
+    """Ports on which any process of a session listens, on any address.
+
+    What is read of all processes and sockets may be ``age_max_s`` old: many pods are explained at the same time.
+    """
+    try:
+        network = os.stat(proc / str(session) / "ns/net").st_ino  # noqa: PTH116 - as below
+    except OSError:
+        network = session
+    ports = _recent(("ports", proc, network), lambda: _ports_by_inode(proc / str(session)), age_max_s)
     if not ports:
         return frozenset()
+    members = _recent(("members", proc), lambda: _members_by_session(proc), age_max_s)
     found: set[int] = set()
-    for pid in _members(session, proc):
+    for pid in members.get(session, ()):
         with contextlib.suppress(OSError):
             for descriptor in os.scandir(proc / pid / "fd"):
                 with contextlib.suppress(OSError):
@@ -147,6 +165,17 @@ def listening_ports(session: int, proc: Path = Path("/proc")) -> frozenset[int]:
                     if target.startswith("socket:["):
                         found |= ports.get(target[8:-1], set())
     return frozenset(found)
+
+
+def _recent(what: Hashable, read: Callable[[], _Found], age_max_s: float) -> _Found:
+    with _READING:
+        for key in [key for key, (at_s, _) in _READ.items() if time.monotonic() - at_s >= _KEPT_S]:
+            del _READ[key]
+        at_s, found = _READ.get(what, (-math.inf, None))
+        if time.monotonic() - at_s >= age_max_s:
+            found = read()
+            _READ[what] = (time.monotonic(), found)
+        return cast("_Found", found)
 
 
 def _ports_by_inode(process: Path) -> dict[str, set[int]]:
@@ -161,12 +190,11 @@ def _ports_by_inode(process: Path) -> dict[str, set[int]]:
     return found
 
 
-def _members(session: int, proc: Path) -> list[str]:
-    found = []
+def _members_by_session(proc: Path) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
     for name in os.listdir(proc):  # noqa: PTH208 - hundreds of entries, of which only names are wanted
         if name.isdecimal():
             with contextlib.suppress(OSError):
                 fields = (proc / name / "stat").read_bytes().rpartition(b")")[2].split()
-                if int(fields[_SESSION]) == session:
-                    found.append(name)
+                found.setdefault(int(fields[_SESSION]), []).append(name)
     return found

@@ -1,9 +1,21 @@
 import random
 import socket
+import subprocess
+import sys
 
 import pytest
 
-from serving.home.pods.locations import PodLocation, PodLocations, host_part
+from serving.home.pods import locations
+from serving.home.pods.locations import PodLocation, PodLocations, host_part, listening_ports
+
+_LISTENS = """
+import socket, sys
+sockets = []
+for _ in range(2):
+    sockets.append(socket.create_server(("127.0.0.1", 0)))
+    print(sockets[-1].getsockname()[1], flush=True)
+    sys.stdin.readline()
+"""
 
 
 def places() -> PodLocations:
@@ -61,3 +73,20 @@ def test_pods_of_two_nodes_have_different_last_numbers() -> None:
     other = places()
     other.occupy(PodLocation(address=f"127.66.{free}", port=1))
     assert host_part(other.take("127.65").address) != free
+
+
+def test_a_recent_look_at_all_processes_serves_several_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locations, "_KEPT_S", 3600)
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", _LISTENS], stdout=subprocess.PIPE, stdin=subprocess.PIPE, start_new_session=True
+    ) as app:
+        assert app.stdout
+        assert app.stdin
+        first = int(app.stdout.readline())
+        assert listening_ports(app.pid) == {first}
+        app.stdin.write(b"\n")
+        app.stdin.flush()
+        second = int(app.stdout.readline())
+        assert listening_ports(app.pid, age_max_s=3600) == {first}
+        assert listening_ports(app.pid) == {first, second}
+        app.stdin.close()

@@ -9,7 +9,7 @@ from serving.home.processes.processrecords import ProcessRecords
 from serving.home.processes.template import Template
 
 
-def test_an_event_of_a_closed_descriptor_is_not_given_to_whoever_gets_its_number(tmp_path: Path) -> None:
+def test_the_next_owner_of_a_descriptor_gets_no_event_of_the_last(tmp_path: Path) -> None:
     with socket.socket() as listener:
         template = Template(listener, events=os.pipe(), records=ProcessRecords(tmp_path))
         pipes, called = [os.pipe(), os.pipe()], []

@@ -5,6 +5,8 @@ started, and so is the end of its pod. A new control process gets an inventory w
 """
 
 import contextlib
+import fcntl
+import functools
 import json
 import os
 import subprocess
@@ -20,7 +22,6 @@ from serving.home.processes.mounts import (
     own_mounts,
     own_user_and_mounts,
     show_at,
-    unmount,
 )
 from serving.home.processes.orders import ForgetPod, Launch, Order, SendSignal, StartProcess, open_streams
 from serving.home.processes.ownusers import hide_place, mount_files, own_streams
@@ -35,6 +36,9 @@ _ERROR_CHARACTERS_MAX = 500
 # File and its value without a limit, for versions 1 and 2 of cgroups. The work of crun is not the app's, but it runs in the app's
 # cgroups: with a limit of 50 m a container took 0.9 s to start.
 _UNLIMITED = {"cpu.cfs_quota_us": "-1", "cpu.max": "max"}
+
+# As crun and runc expect them (cloned_binary.c): with others they copy themselves.
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 _Key = tuple[str, str]
 
@@ -60,8 +64,12 @@ class ContainerLaunch:
                 _end_input(streams[0])
             if launch.users is not None:
                 own_streams(launch.users, streams)
+            program = sealed_copy(order.arguments[0])
+            program = sealed_copy(order.arguments[0])
             self._process = subprocess.Popen(  # noqa: S603 - the runtime that was found at the start
                 order.arguments,
+                executable=f"/proc/self/fd/{program}" if program else None,
+                pass_fds=(program,) if program else (),
                 env={"PATH": os.environ.get("PATH", os.defpath)},
                 cwd="/",
                 stdin=streams[0],
@@ -110,6 +118,30 @@ class ContainerLaunch:
         )
 
 
+@functools.cache
+def _sealed(program: str, changed: tuple[int, int]) -> int:
+    del changed
+    descriptor = os.memfd_create(Path(program).name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        with open(descriptor, "wb", closefd=False) as copy:
+            copy.write(Path(program).read_bytes())
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        is_executable = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) == _SEALS
+        # What is open for writing cannot be executed.
+        return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC) if is_executable else 0
+    finally:
+        os.close(descriptor)
+
+
+def sealed_copy(program: str) -> int:
+    """The descriptor of a runtime's copy in memory that nothing can write; 0 where memory cannot be executed. Raises ``OSError``.
+
+    A container may reach its runtime by /proc/PID/exe. So a runtime that is not sealed copies itself at each start, and is executed again.
+    """
+    status = os.stat(program)  # noqa: PTH116 - of a path in text
+    return _sealed(program, (status.st_ino, status.st_ctime_ns))
+
+
 def lift_quotas(folders: Iterable[str]) -> dict[Path, str]:
     """Take the CPU limits off cgroups while the runtime starts a container there; the files and values for ``restore_quotas``."""
     lifted: dict[Path, str] = {}
@@ -144,7 +176,8 @@ def _prepare(launch: Launch, network: str) -> None:
                 # runc 1.1 cannot join a network that the users of the container do not own.
                 enter_at(network)
             if _HYBRID_CGROUPS.is_dir():
-                unmount(str(_HYBRID_CGROUPS))
+                # To unmount it would wait for the kernel.
+                hide(str(_HYBRID_CGROUPS))
         if launch.root is not None:
             discard_tree(Path(launch.state))
             for path in (launch.root.upper, launch.root.work):

@@ -1,14 +1,17 @@
 """Starts side by side, and the orders that wait for one."""
 
+import os
+import shutil
 import signal
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from serving.home.processes.launches import Launches, lift_quotas, restore_quotas
+from serving.home.processes.launches import Launches, lift_quotas, restore_quotas, sealed_copy
 from serving.home.processes.orders import ForgetPod, SendSignal, StartProcess
 from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
 from serving.home.processes.standby import ProcessAssignment, Standby
@@ -119,3 +122,22 @@ def test_limits_of_both_versions_are_lifted_and_restored(tmp_path: Path) -> None
 def test_a_cgroup_that_has_gone_needs_no_limit(tmp_path: Path) -> None:
     restore_quotas({tmp_path / "gone" / "cpu.max": "5000 100000"})
     assert not list(tmp_path.iterdir())
+
+
+def test_a_runtime_is_executed_from_a_copy_that_nothing_can_write(tmp_path: Path) -> None:
+    program = tmp_path / "runtime"
+    shutil.copy2("/bin/echo", program)
+    copy = sealed_copy(str(program))
+    made = subprocess.run(
+        [str(program), "it"], executable=f"/proc/self/fd/{copy}", pass_fds=[copy], capture_output=True, check=True
+    )
+    assert made.stdout == b"it\n"
+    with Path(f"/proc/self/fd/{copy}").open("r+b", buffering=0) as attacker, pytest.raises(PermissionError):
+        attacker.write(b"other")
+    assert sealed_copy(str(program)) == copy
+    # An upgrade is another program.
+    shutil.copy2("/bin/true", program)
+    newer = sealed_copy(str(program))
+    assert Path(f"/proc/self/fd/{newer}").read_bytes() == program.read_bytes()
+    for descriptor in (copy, newer):
+        os.close(descriptor)

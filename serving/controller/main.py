@@ -121,7 +121,7 @@ async def _key(cluster: Cluster) -> ClusterKey:
 
 
 async def _own_image(cluster: Cluster, *, named: str) -> str:
-    """The image of this pod, which settings that name an image may need later; that one if this is no pod."""
+    """The image of this pod, or the named one outside of a pod."""
     name = (
         os.environ.get(_POD_NAME_VARIABLE, "")
         if named

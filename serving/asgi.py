@@ -22,11 +22,13 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import MutableMapping
 from types import FrameType
-from typing import NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import msgspec
 
+from serving.aio.mutualtls import MutualTls
 from serving.aio.startup import STOP_SIGNALS
 from serving.model.errors import InvalidValue
 from serving.queueproxy.io.asgi.call import App, Receive, Scope, Send
@@ -35,15 +37,23 @@ from serving.queueproxy.io.asgi.pod import AsgiPod, RunningCalls
 from serving.queueproxy.io.credentials import Credentials
 from serving.queueproxy.io.podservice import PodService
 from serving.queueproxy.io.readiness import PUSH_AGAIN, READY_PID_VARIABLE, ReadinessPipe
+from serving.queueproxy.metrics import tls_lines
 from serving.queueproxy.podspec import PodSpec, probing_app, spec_from_environment
 from serving.settings.http import HttpSettings
+
+if TYPE_CHECKING:
+    from serving.queueproxy.io.asgi.innertls import InnerFront, MakeProtocol
 
 _log = logging.getLogger(__name__)
 
 _MARK = "SERVING_POD_NAME"
 _PORT = 8080
+_LOOPBACK = "127.0.0.1"
 _USAGE_EXIT = 2
-_NO_TLS = "system-internal-tls Permissive or Disabled, or the app as a process behind a queue-proxy (docs/inner-tls.md)"
+# Secrets of the queue-proxy. Processes that the app starts need none of them.
+_SECRETS = ("SERVING_POD_SECRET", "SERVING_POD_STATS_TOKEN")
+_NO_FRONT = "`python -m serving.asgi MODULE:APP`, which ends TLS before uvicorn (docs/asgi.md)"
+_NO_HTTP2 = "the app's port is named h2c, and uvicorn speaks HTTP/1.1: name the port http1, or take a queue-proxy beside the app"
 
 
 class QueueProxyMiddleware:
@@ -58,6 +68,7 @@ class QueueProxyMiddleware:
         self._spec = spec
         self._is_pod = spec is not None or _MARK in os.environ
         self._pod: _InProcessPod | None = None
+        self._make: MakeProtocol | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, websocket, or the lifespan of the server."""
@@ -70,8 +81,21 @@ class QueueProxyMiddleware:
         else:
             await self._pod.requests.handle(scope, receive, send)
 
+    def behind_tls(self, make: "MakeProtocol") -> "MakeProtocol":
+        """The protocol of the server with inner TLS before it, where a pod has that; ``make`` is the server's own."""
+        self._make = make
+        return self._protocol
+
+    def _protocol(self, **given: Any) -> asyncio.Protocol:  # noqa: ANN401 - the server's own
+        assert self._make is not None
+        front = None if self._pod is None else self._pod.front
+        return self._make(**given) if front is None else front.before(self._make, given)
+
     async def _start(self) -> None:
-        self._pod = _InProcessPod(self._spec or spec_from_environment(os.environ), self._app)
+        spec = self._spec or _spec_taken_from(os.environ)
+        if spec.settings.inner_tls.is_strict and self._make is None:
+            raise InvalidValue(text="inner TLS before a server that speaks none", expected=_NO_FRONT)
+        self._pod = _InProcessPod(spec, self._app)
         await self._pod.start()
 
     async def _stop(self) -> None:
@@ -85,16 +109,19 @@ class _InProcessPod:
     def __init__(self, spec: PodSpec, app: App) -> None:
         self._signal = StopSignal()
         self._calls = RunningCalls(end_server=lambda: self._signal.release(is_due=True))
-        self.requests = AsgiPod(spec, app, calls=self._calls)
         self._spec = spec
         # The process that was started as the pod leads its session; the server may be a child of it.
         pid = int(os.environ.get(READY_PID_VARIABLE) or os.getsid(0))
         self._pipe = ReadinessPipe(spec.ready_fd, pid=pid)
-        if spec.settings.inner_tls.is_strict:
-            raise InvalidValue(text="an app that is its own queue-proxy, which speaks no inner TLS", expected=_NO_TLS)
         marked = msgspec.structs.replace(spec, readiness=probing_app(spec.readiness, secret=spec.secret), gauges=())
         credentials = Credentials(marked)
-        self._service = PodService(marked, self.requests, self._calls, credentials=credentials, pipe=self._pipe)
+        self._tls = credentials.tls
+        self.front = None if self._tls is None else _front_of(self._tls)
+        on_plain = None if self.front is None else self.front.refuse_plain
+        self.requests = AsgiPod(spec, app, calls=self._calls, on_plain=on_plain)
+        self._service = PodService(
+            marked, self.requests, self._calls, credentials=credentials, pipe=self._pipe, numbers=self._numbers
+        )
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         if spec.settings.logging.is_on:
@@ -116,6 +143,9 @@ class _InProcessPod:
             asyncio.get_running_loop().add_signal_handler(PUSH_AGAIN, self._pipe.push_again)
         self._task = asyncio.create_task(self._service.run(self._stop), name="queue-proxy")
 
+    def _numbers(self) -> list[str]:
+        return [] if self._tls is None else tls_lines(self._tls.failures, self._tls.not_after_s)
+
     async def stop(self) -> None:
         """Report the last statistic and end, because the server has ended."""
         assert self._task is not None
@@ -123,6 +153,20 @@ class _InProcessPod:
         self._calls.finishing = True
         self._stop.set()
         await self._task
+
+
+def _front_of(tls: MutualTls) -> "InnerFront":
+    from serving.queueproxy.io.asgi.innertls import InnerFront  # noqa: PLC0415 - without inner TLS a start is spared it
+
+    return InnerFront(tls)
+
+
+def _spec_taken_from(environment: MutableMapping[str, str]) -> PodSpec:
+    """Read the spec, and remove its secrets. Raises ``SettingsError``."""
+    spec = spec_from_environment(environment)
+    for name in _SECRETS:
+        environment.pop(name, None)
+    return spec
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -138,6 +182,7 @@ def main(arguments: list[str] | None = None) -> int:
         import uvicorn  # noqa: PLC0415 - a module that imports the middleware need not have it
         from uvicorn.importer import ImportFromStringError, import_from_string  # noqa: PLC0415
         from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware  # noqa: PLC0415
+        from uvicorn.protocols.http.auto import AutoHTTPProtocol  # noqa: PLC0415
     except ImportError:
         sys.stderr.write("serving.asgi: uvicorn is not installed in this environment: pip install uvicorn\n")
         return _USAGE_EXIT
@@ -151,13 +196,18 @@ def main(arguments: list[str] | None = None) -> int:
         app = app()
     if not isinstance(app, QueueProxyMiddleware):
         # uvicorn passes the middleware's forwarding headers to the app, as those of a proxy on this machine.
-        app = QueueProxyMiddleware(cast("App", ProxyHeadersMiddleware(app, trusted_hosts="127.0.0.1")))
+        proxied = cast("App", ProxyHeadersMiddleware(app, trusted_hosts=_LOOPBACK))
+        app = QueueProxyMiddleware(_from_loopback(proxied) if _MARK in os.environ else proxied)
+    if os.environ.get("SERVING_POD_PROTOCOL") == "h2c":
+        sys.stderr.write(f"serving.asgi: {_NO_HTTP2}\n")
+        return _USAGE_EXIT
     for number in STOP_SIGNALS:
         # uvicorn repeats the signal that ended it. By now there are buffers to write and exit handlers to run.
         signal.signal(number, _exit)
     uvicorn.run(
         app,
-        host=os.environ.get("HOST", "127.0.0.1"),
+        host=os.environ.get("HOST", _LOOPBACK),
+        http=cast("type[asyncio.Protocol]", app.behind_tls(AutoHTTPProtocol)),
         port=int(os.environ.get("PORT", _PORT)),
         lifespan="on",
         proxy_headers=False,
@@ -166,6 +216,15 @@ def main(arguments: list[str] | None = None) -> int:
         access_log=False,
     )
     return 0
+
+
+def _from_loopback(app: App) -> App:
+    """The app behind a queue-proxy, as uvicorn sees it: forwarding headers say who the client is, and how it came."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        await app(scope if scope["type"] == "lifespan" else {**scope, "client": (_LOOPBACK, 0)}, receive, send)
+
+    return call
 
 
 def _exit(_number: int, _frame: FrameType | None) -> NoReturn:

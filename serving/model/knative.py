@@ -23,6 +23,9 @@ RevisionKey = tuple[str, str]
 QUEUE_PROXY = "queue-proxy"
 """The name of the queue-proxy's container in a pod."""
 
+APP_PROBE = "app"
+"""The value of K-Network-Probe for the app itself, where the queue-proxy is in its process."""
+
 # Labels: which object an object belongs to.
 APP_LABEL = "app"
 POD_TEMPLATE_HASH_LABEL = "pod-template-hash"

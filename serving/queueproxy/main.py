@@ -60,7 +60,8 @@ from serving.proxy.http1.pool import AppConnector
 from serving.proxy.server.connection import Connection
 from serving.proxy.server.listener import HttpServer
 from serving.queueproxy.io.credentials import Credentials
-from serving.queueproxy.io.podhandler import NO_ACTIVATOR, PodHandler
+from serving.queueproxy.io.podhandler import PodHandler
+from serving.queueproxy.io.podrequests import NO_ACTIVATOR
 from serving.queueproxy.io.podservice import PodService, socket_of
 from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe
 from serving.queueproxy.metrics import refusal_lines, tls_lines

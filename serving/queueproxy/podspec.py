@@ -11,15 +11,13 @@ from typing import Annotated
 import msgspec
 
 from serving.model.errors import InvalidValue, Problem, SettingsError
+from serving.model.knative import APP_PROBE
 from serving.model.quantity import parse_number
 from serving.settings.dormancy import CallPair, read_calls
 from serving.settings.load import Daemon, load
 from serving.settings.queueproxy import QueueProxySettings
 
 Address = tuple[str, int]
-
-APP_PROBE = b"app"
-"""The value of K-Network-Probe for the app itself, where the queue-proxy is in its process."""
 
 FROZEN_MARK = "frozen"
 """The end of the path of a file, after ``PodSpec.processes``, that exists while an app may be stopped by signals."""
@@ -165,7 +163,7 @@ def read_probe(text: str) -> Probe:
 
 def probing_app(probe: Probe, *, secret: str) -> Probe:
     """The probe with marks for a queue-proxy in the app's process, which passes it to the app and does not count it."""
-    marks = (("K-Pod-Secret", secret), ("K-Network-Probe", APP_PROBE.decode())) if secret else ()
+    marks = (("K-Pod-Secret", secret), ("K-Network-Probe", APP_PROBE)) if secret else ()
     return msgspec.structs.replace(probe, headers=(*probe.headers, *marks))
 
 

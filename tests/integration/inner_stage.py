@@ -5,7 +5,8 @@ Relays stand between them, as a network does, and record every byte.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -28,10 +29,13 @@ from serving.wire.tokens import pod_secret, pod_token
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, Stage, staged
 from tests.integration.proxy.peers import backed, free_socket, ok
+from tests.integration.proxy.pods import order_stop, server_of
+from tests.integration.proxy.scripted_app import scripted_app
 from tests.integration.query_token import GATE
 
 REVISION = "hello-00001"
 SETTINGS = InnerTlsSettings(mode=ENABLED)
+Serve = Callable[[PodSpec, asyncio.Event], Coroutine[Any, Any, None]]
 
 
 class Relay:
@@ -115,6 +119,21 @@ def spec_of(descriptors: dict[str, int], app: Address, url: str, settings: Inner
     )
 
 
+async def serve_in_process(spec: PodSpec, stop: asyncio.Event) -> None:
+    """Run the queue-proxy in the process of an app, which forwards to the stage's."""
+    listener = socket.socket(fileno=spec.listen_fds["requests"])
+    app, own = scripted_app(spec.app), listener.getsockname()
+    spec = msgspec.structs.replace(spec, app=own, listen_fds={"admin": spec.listen_fds["admin"]})
+    ordering = asyncio.create_task(order_stop(stop))
+    await server_of(app, spec).serve(sockets=[listener])
+    await ordering
+    listener.close()
+
+
+SERVERS: dict[str, Serve] = {"beside": main.serve, "in process": serve_in_process}
+"""What runs the queue-proxy of a pod, by its place."""
+
+
 @contextlib.asynccontextmanager
 async def stats_served(inner: Inner, settings: InnerTlsSettings) -> AsyncIterator[None]:
     """An autoscaler's stats server, with a certificate that it renews."""
@@ -146,9 +165,10 @@ async def secured(
     *,
     pod_settings: InnerTlsSettings | None = None,
     pod: str = "hello-1",
+    serve: Serve = main.serve,
     **given: Any,  # noqa: ANN401 - settings of an activator
 ) -> AsyncIterator[Inner]:
-    """All of them, ready. ``pod_settings`` are those of the queue-proxy, where they differ."""
+    """All of them, ready. ``pod_settings`` are those of the queue-proxy, where they differ; ``serve`` runs it."""
     inner, cluster = Inner(), given.pop("cluster", None) or MemoryCluster()
     async with contextlib.AsyncExitStack() as stack:
         for relay in (inner.to_pod, inner.to_autoscaler):
@@ -167,7 +187,7 @@ async def secured(
         if spec.settings.inner_tls.mode == "Disabled":
             spec = msgspec.structs.replace(spec, stats_url=None)
         stop = asyncio.Event()
-        serving = asyncio.create_task(main.serve(spec, stop))
+        serving = asyncio.create_task(serve(spec, stop))
         stack.push_async_callback(_stopped, serving, stop)
         stage = staged(cluster=cluster, stats_url=url, inner_tls=settings, **given)
         inner.stage = await stack.enter_async_context(stage)

@@ -1,8 +1,10 @@
 """Inner TLS between an activator, a queue-proxy and an autoscaler, over real sockets with a recorder."""
 
 import asyncio
+import functools
 import ssl
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
@@ -14,8 +16,9 @@ from serving.settings.innertls import DISABLED, PERMISSIVE, InnerTlsSettings
 from serving.wire.tokens import pod_secret, pod_token
 from serving.wire.websocket import connected
 from tests.eventually import until
+from tests.integration import inner_stage
 from tests.integration.activator_stage import KEY, send_request
-from tests.integration.inner_stage import REVISION, SETTINGS, Inner, secured
+from tests.integration.inner_stage import REVISION, SERVERS, SETTINGS, Inner
 from tests.integration.query_token import HEADERS
 
 POD = PodIdentity(namespace="default", revision=REVISION, pod="hello-1").spiffe_id
@@ -23,6 +26,15 @@ OTHER_POD = PodIdentity(namespace="other", revision="thief-00001", pod="thief-1"
 SECRET = pod_secret(KEY, namespace="default", pod="hello-1")
 # Words that plain HTTP, a websocket's handshake or a token would show.
 CLEARTEXT = (b"HTTP/1.1", b"GET /", b"Host:", b"K-Pod-Secret", b"Bearer", b"secret-body", SECRET.encode())
+
+
+Secured = Callable[..., AbstractAsyncContextManager[Inner]]
+
+
+@pytest.fixture(params=SERVERS)
+def secured(request: pytest.FixtureRequest) -> Secured:
+    """All daemons, with the queue-proxy beside the app or in its process."""
+    return functools.partial(inner_stage.secured, serve=SERVERS[request.param])
 
 
 async def direct_response(inner: Inner, tls: MutualTls, *, expected: str = POD) -> bytes:
@@ -47,7 +59,7 @@ async def refusals(inner: Inner) -> bytes:
     return b"\n".join(line for line in page.splitlines() if b"tls_refused" in line)
 
 
-async def test_the_query_token_opens_the_page_of_a_pod() -> None:
+async def test_the_query_token_opens_the_page_of_a_pod(secured: Secured) -> None:
     async with secured() as inner:
         for _ in range(2):
             await refusals(inner)
@@ -59,7 +71,7 @@ async def test_the_query_token_opens_the_page_of_a_pod() -> None:
             writer.close()
 
 
-async def test_no_cleartext_passes_between_the_daemons() -> None:
+async def test_no_cleartext_passes_between_the_daemons(secured: Secured) -> None:
     async with secured() as inner:
         response = await send_request(inner.stage.public, "/wanted", method="POST", body="secret-body")
         assert response.status == 200
@@ -70,21 +82,21 @@ async def test_no_cleartext_passes_between_the_daemons() -> None:
             assert [word for word in CLEARTEXT if word in relay.text] == []
 
 
-async def test_without_inner_tls_the_recorder_sees_the_requests() -> None:
+async def test_without_inner_tls_the_recorder_sees_the_requests(secured: Secured) -> None:
     off = InnerTlsSettings(mode=DISABLED)
     async with secured(InnerTlsSettings(mode=PERMISSIVE), pod_settings=off) as inner:
         assert (await send_request(inner.stage.public, "/wanted")).status == 200
         assert b"GET /wanted" in inner.to_pod.text
 
 
-async def test_permissive_takes_plain_requests_and_prefers_tls() -> None:
+async def test_permissive_takes_plain_requests_and_prefers_tls(secured: Secured) -> None:
     async with secured(InnerTlsSettings(mode=PERMISSIVE)) as inner:
         assert (await send_request(inner.stage.public, "/wanted")).status == 200
         assert b"GET /wanted" not in inner.to_pod.text
         assert (await send_request(inner.requests, "/direct")).status == 200
 
 
-async def test_a_plain_request_to_the_pod_is_forbidden() -> None:
+async def test_a_plain_request_to_the_pod_is_forbidden(secured: Secured) -> None:
     async with secured() as inner:
         response = await send_request(inner.requests, "/direct", headers=[f"K-Pod-Secret: {SECRET}"])
         assert response.status == 403
@@ -93,7 +105,7 @@ async def test_a_plain_request_to_the_pod_is_forbidden() -> None:
 
 
 @pytest.mark.parametrize("identity", [OTHER_POD, POD, AUTOSCALER])
-async def test_a_peer_that_is_no_activator_is_forbidden(identity: str) -> None:
+async def test_a_peer_that_is_no_activator_is_forbidden(secured: Secured, identity: str) -> None:
     async with secured() as inner:
         assert (await direct_response(inner, inner.contexts(identity))).startswith(b"HTTP/1.1 403 ")
         assert (await direct_response(inner, inner.contexts(ACTIVATOR))).startswith(b"HTTP/1.1 200 ")
@@ -133,7 +145,7 @@ def with_tls_1_2(inner: Inner) -> MutualTls:
     ],
 )
 async def test_a_wrong_handshake_is_refused_and_counted(
-    peer: Callable[[Inner], MutualTls], reason: str, caplog: pytest.LogCaptureFixture
+    secured: Secured, peer: Callable[[Inner], MutualTls], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with secured() as inner:
         assert await direct_response(inner, peer(inner)) == b""
@@ -143,7 +155,7 @@ async def test_a_wrong_handshake_is_refused_and_counted(
         assert [record.__dict__["reason"] for record in logged] == [reason]
 
 
-async def test_another_pod_at_the_address_gets_no_request() -> None:
+async def test_another_pod_at_the_address_gets_no_request(secured: Secured) -> None:
     async with secured(pod="hello-2") as inner:
         response = await send_request(inner.stage.public, "/wanted", headers=["X-Word: secret-body"])
         assert response.status == 502
@@ -153,7 +165,7 @@ async def test_another_pod_at_the_address_gets_no_request() -> None:
         assert inner.stage.activator.inner.secured.tls.failures["wrong identity"] > 0
 
 
-async def test_a_pod_reports_for_itself_only() -> None:
+async def test_a_pod_reports_for_itself_only(secured: Secured) -> None:
     names = f"namespace=default&revision={REVISION}&pod=hello-1"
     token = pod_token(KEY, namespace="default", revision=REVISION, pod="hello-1")
     async with secured() as inner:
@@ -167,7 +179,7 @@ async def test_a_pod_reports_for_itself_only() -> None:
                 pass
 
 
-async def test_a_token_is_not_sent_to_another_than_the_autoscaler() -> None:
+async def test_a_token_is_not_sent_to_another_than_the_autoscaler(secured: Secured) -> None:
     async with secured() as inner:
         # The pod's own port has a certificate of the authority too.
         to = PeerTls(tls=inner.contexts(POD), expected=AUTOSCALER)
@@ -177,7 +189,7 @@ async def test_a_token_is_not_sent_to_another_than_the_autoscaler() -> None:
                 pass
 
 
-async def test_certificates_are_renewed_without_a_failed_request() -> None:
+async def test_certificates_are_renewed_without_a_failed_request(secured: Secured) -> None:
     # Two renewals of each end take seven seconds. A shorter life leaves no time for a pause of the machine before it ends.
     settings = InnerTlsSettings(mode=SETTINGS.mode, certificate_life_s=5.0)
     async with secured(settings) as inner:

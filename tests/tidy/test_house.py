@@ -80,6 +80,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "inner TLS by default on a cluster": (190, 0),
     "links of pods, hosts of users": (50, 0),
     "starts side by side": (60, 0),
+    "queue-proxy in the app's process on a cluster": (270, 2),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30
@@ -93,6 +94,7 @@ SMALL_FILES: dict[str, str] = {
     "serving/activator/io/placeholder.py": "the page for browsers, which is text",
     "serving/controller/routes/confirmation.py": "the pure decision of a shell",
     "serving/nodegroup/io/clouds/choice.py": "the registry of clouds",
+    "serving/queueproxy/io/asgi/innertls.py": "its imports, which a start without inner TLS is spared",
     "serving/proxy/forwarding/redirect.py": "a handler in front of any other",
 }
 RINGS = {"home", "simulator", "dashboard", "cli"}

@@ -25,7 +25,8 @@ MODULES_MAX = {
     "serving.activator.main": 516,
     # With goals for latency and budgets, which any revision may have at any time, and announced pods.
     "serving.autoscaler.main": 664,
-    "serving.controller.main": 473,
+    # With apps that are their own queue-proxy, which any revision may have.
+    "serving.controller.main": 474,
     "serving.nodegroup.main": 460,
     "serving.extender.main": 475,
     # With comparisons of revisions and costs, which any page may ask for.

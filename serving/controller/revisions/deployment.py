@@ -13,7 +13,13 @@ import msgspec
 
 from serving.cluster.kinds import DEPLOYMENT
 from serving.cluster.port import Patch, PatchType
-from serving.controller.revisions.sidecar import QUEUE_PORT, Sidecar, inner_tls_variables, with_sidecar
+from serving.controller.revisions.sidecar import (
+    QUEUE_PORT,
+    Sidecar,
+    inner_tls_variables,
+    proxy_container,
+    with_sidecar,
+)
 from serving.controller.values.naming import deployment_name, private_service_name
 from serving.model.knative import (
     APP_LABEL,
@@ -108,7 +114,8 @@ def template_patch(deployment: Object, *, is_guarded: bool, sidecar: Sidecar | N
         if sidecar is not None:
             variables.append({"name": GUARDED_VARIABLE, **({"value": "true"} if is_guarded else {"$patch": "delete"})})
     if variables:
-        changed["spec"] = {"containers": [{"name": QUEUE_PROXY, "env": variables}]}
+        name = proxy_container(deployment).get("name", QUEUE_PROXY)
+        changed["spec"] = {"containers": [{"name": name, "env": variables}]}
     if not changed:
         return ()
     return (

@@ -14,6 +14,7 @@ from serving.cluster.port import Create, Patch, Write
 from serving.controller.revisions.defaults import spec_with_defaults
 from serving.controller.revisions.deployment import desired_deployment, desired_private_service, template_patch
 from serving.controller.revisions.hpa import hpa_writes, is_of_an_hpa
+from serving.controller.revisions.inprocess import is_own_proxy, proxy_wait_s
 from serving.controller.revisions.public import PublicService, is_foreign, public_writes
 from serving.controller.revisions.revision_status import (
     RevisionChildren,
@@ -183,10 +184,16 @@ def reconcile_revision(
     return WritePlan(
         writes=writes,
         notes=tuple(_notes(revision, after)),
-        again_after_s=scale.progress_deadline_s + 1 if is_waiting else None,
+        again_after_s=_recheck_s(context.children, scale) if is_waiting else None,
         can_wait=bool(writes) and all(_is_count(write) for write in writes),
         debounce_s=UNSETTLED_S if unsettled and not pending else context.count_period_s if is_transient else 0.0,
     )
+
+
+def _recheck_s(children: RevisionChildren, scale: StartScale) -> float:
+    """When the status of a revision that starts may change without a change of its pods, in seconds."""
+    wait_s = scale.progress_deadline_s
+    return (min(wait_s, proxy_wait_s(wait_s)) if is_own_proxy(children.deployment) else wait_s) + 1
 
 
 def _conflict(revision: Object, public: PublicService | None) -> str:

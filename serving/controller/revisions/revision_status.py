@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from serving.controller.revisions.inprocess import missing_queue_proxy, proxy_wait_s
 from serving.controller.values.conditions import Condition, ready_of, updated_conditions
 from serving.controller.values.naming import deployment_name
 from serving.model.errors import UNREADABLE
@@ -44,6 +45,8 @@ _IMAGE_REASONS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrIm
 _UNINFORMATIVE = {"ContainersNotReady", "PodCompleted", ""}
 _EXPLAINING = {"Initialized", "Ready"}
 _MESSAGE_LENGTH_MAX = 4096
+
+_NO_QUEUE_PROXY = "NoQueueProxy"
 
 _DEPLOYING = "Deploying"
 _DEADLINE = "ProgressDeadlineExceeded"
@@ -282,6 +285,10 @@ def _failure(revision: Object, children: RevisionChildren, *, ready_count: int) 
 
 def _deploying(children: RevisionChildren, scale: StartScale, *, now: str) -> list[Condition]:
     """The conditions of a starting revision: Unknown until the deadline, then False."""
+    wait_s = proxy_wait_s(scale.progress_deadline_s)
+    missing = missing_queue_proxy(children.deployment, children.pods, wait_s=wait_s, now_s=timestamp_s(now))
+    if missing:
+        return _failed(Failure(layer=HealthLayer.CONTAINER, reason=_NO_QUEUE_PROXY, message=missing))
     why = not_ready_because(children.pods)
     progressing = condition_of(children.deployment or {}, "Progressing")
     has_expired = progressing.get("status") == "False" and progressing.get("reason") == _DEADLINE

@@ -1,4 +1,4 @@
-"""The queue-proxy as a container of a revision's pods on a cluster: the container, its volume, and the changes to other containers.
+"""The queue-proxy in a revision's pods on a cluster: a container, its volume, and the changes to other containers.
 
 Input: a revision with its defaults filled in, the pod's spec without a queue-proxy, and a ``Sidecar`` with settings, image and
 secrets. Output: the spec with the queue-proxy. Follows knative/serving 98e5ef90, pkg/reconciler/revision/resources/queue.go,
@@ -10,6 +10,9 @@ with these differences:
 - It mounts no volume, and the pod gets no token of an account that its service does not name: a kubelet lets a pod with volumes
   wait for 300 ms. With ``stats_audience`` the token that authenticates stats is in a volume, which the kubelet renews.
 
+A revision may ask for the queue-proxy in the process of its app (``serving.asgi``). Then the container that serves gets the environment,
+ports and readiness probe of the queue-proxy, and no other container is added.
+
 Everything else in the spec is kept.
 """
 
@@ -17,7 +20,16 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from serving.model.knative import CONFIGURATION_LABEL, GUARDED_VARIABLE, QUEUE_PROXY, REVISION_LABEL, SERVICE_LABEL
+from serving.model.knative import (
+    APP_PROBE,
+    CONFIGURATION_LABEL,
+    GUARDED_VARIABLE,
+    QUEUE_PROXY,
+    QUEUE_PROXY_ANNOTATION,
+    REVISION_LABEL,
+    SERVICE_LABEL,
+    QueueProxyPlace,
+)
 from serving.model.objects import (
     Object,
     annotations_of,
@@ -50,6 +62,7 @@ _VOLUME = "serving-stats-token"
 _TOKEN_FOLDER = "/var/run/secrets/serving"  # noqa: S105 - where it is, not what
 _TOKEN_FILE = "token"  # noqa: S105 - as above
 _AUTHORITY_VARIABLE = "SERVING_POD_AUTHORITY"
+_SECRET_VARIABLE = "SERVING_POD_SECRET"  # noqa: S105 - its name
 _MOUNT = {"name": _VOLUME, "mountPath": _TOKEN_FOLDER, "readOnly": True}
 # Timeout of the kubelet's probe, and how long the answer waits for the app, in seconds.
 _READY_TIMEOUT_S = 10
@@ -58,6 +71,13 @@ _READY_WAIT_S = 8
 _APP_END_S = 5
 # The user of the image (Containerfile).
 _NONROOT_UID = 65532
+_READINESS = {
+    "httpGet": {"path": f"/readyz?wait={_READY_WAIT_S}", "port": ADMIN_PORT},
+    "periodSeconds": 1,
+    "timeoutSeconds": _READY_TIMEOUT_S,
+    "failureThreshold": 1,
+}
+_ADMIN = {"name": "http-queueadm", "containerPort": ADMIN_PORT, "protocol": "TCP"}
 _PROBES = ("livenessProbe", "startupProbe", "readinessProbe")
 _HANDLERS = ("tcpSocket", "httpGet", "grpc")
 
@@ -94,7 +114,8 @@ def with_sidecar(spec: Object, revision: Object, sidecar: Sidecar, *, is_guarded
     """The pod's spec with a queue-proxy. The container with ports serves the requests."""
     serving = next(one for one in spec["containers"] if one.get("ports"))
     secret = sidecar.secret_of(namespace_of(revision), uid_of(revision))
-    proxy = _queue_proxy(revision, serving, sidecar, secret=secret)
+    is_inside = annotations_of(revision).get(QUEUE_PROXY_ANNOTATION) == QueueProxyPlace.IN_PROCESS
+    proxy = (_inside if is_inside else _queue_proxy)(revision, serving, sidecar, secret=secret)
     if is_guarded:
         proxy["env"] = [*proxy["env"], {"name": GUARDED_VARIABLE, "value": "true"}]
     volumes = [*spec.get("volumes", ()), *([_volume(sidecar.settings)] if sidecar.settings.stats_audience else ())]
@@ -103,11 +124,18 @@ def with_sidecar(spec: Object, revision: Object, sidecar: Sidecar, *, is_guarded
         "automountServiceAccountToken": spec.get("automountServiceAccountToken", "serviceAccountName" in spec),
         "containers": [
             proxy,
-            *(_beside(one, secret=secret) for one in spec["containers"]),
+            *(_beside(one, secret=secret) for one in spec["containers"] if not (is_inside and one is serving)),
         ],
         **({"volumes": volumes} if volumes else {}),
         "terminationGracePeriodSeconds": grace_s(revision, sidecar),
     }
+
+
+def proxy_container(deployment: Object) -> Object:
+    """The container of a Deployment's pods with the queue-proxy, which may be the app's; {} without one."""
+    containers: Sequence[Object] = nested(deployment, "spec", "template", "spec", "containers") or ()
+    inside = (one for one in containers if any(each["name"] == _SECRET_VARIABLE for each in one.get("env") or ()))
+    return next((one for one in containers if one["name"] == QUEUE_PROXY), next(inside, {}))
 
 
 def inner_tls_variables(deployment: Object, sidecar: Sidecar) -> list[Object]:
@@ -115,9 +143,10 @@ def inner_tls_variables(deployment: Object, sidecar: Sidecar) -> list[Object]:
 
     Pods that take both may stay: activators reach them in each mode.
     """
-    containers = nested(deployment, "spec", "template", "spec", "containers") or ()
-    present = next((one.get("env") or () for one in containers if one["name"] == QUEUE_PROXY), ())
-    is_strict = any(one["name"] == INNER_TLS_VARIABLE and one.get("value") == ENABLED for one in present)
+    present = proxy_container(deployment)
+    is_strict = any(
+        one["name"] == INNER_TLS_VARIABLE and one.get("value") == ENABLED for one in present.get("env") or ()
+    )
     if is_strict is sidecar.inner_tls.is_strict:
         return []
     if sidecar.inner_tls.is_on:
@@ -148,6 +177,49 @@ def _beside(container: Object, *, secret: str) -> Object:
     return made
 
 
+def _inside(revision: Object, serving: Object, sidecar: Sidecar, *, secret: str) -> Object:
+    """The user's container, whose app is its own queue-proxy and listens at that one's ports."""
+    port, *further = serving["ports"]
+    moved = {**serving, "ports": [{**port, "containerPort": QUEUE_PORT}, *further]}
+    for name in _PROBES:
+        if name in serving:
+            moved[name] = _at_queue_port(serving[name], port["containerPort"])
+    listening = [{"name": "HOST", "value": "0.0.0.0"}, {"name": "PORT", "value": str(QUEUE_PORT)}]  # noqa: S104 - the pod's network
+    made = {
+        **moved,
+        "env": [
+            *serving.get("env", ()),
+            *listening,
+            *_environment(revision, moved, sidecar, secret=secret),
+        ],
+        "ports": [*moved["ports"], _ADMIN],
+    }
+    if "readinessProbe" not in serving or runs_in_queue_proxy(serving["readinessProbe"]):
+        made["readinessProbe"] = _READINESS
+    for name in ("livenessProbe", "startupProbe"):
+        if "httpGet" in made.get(name, ()):
+            made[name] = _marked(made[name], secret=secret)
+    if sidecar.settings.stats_audience:
+        made["volumeMounts"] = [*serving.get("volumeMounts", ()), _MOUNT]
+    return made
+
+
+def _at_queue_port(probe: Object, app_port: int) -> Object:
+    """The probe of an app that listens at the queue-proxy's port instead of its own."""
+    made = dict(probe)
+    for handler in _HANDLERS:
+        if handler in probe and probe[handler].get("port") in (None, app_port):
+            made[handler] = {**probe[handler], "port": QUEUE_PORT}
+    return made
+
+
+def _marked(probe: Object, *, secret: str) -> Object:
+    """The probe with the headers by which a queue-proxy in the app's process passes it on uncounted, also without TLS."""
+    marks = [{"name": "K-Pod-Secret", "value": secret}, {"name": "K-Network-Probe", "value": APP_PROBE}]
+    get = probe["httpGet"]
+    return {**probe, "httpGet": {**get, "httpHeaders": [*(get.get("httpHeaders") or ()), *marks]}}
+
+
 def _at_own_port(probe: Object, port: int) -> Object:
     made = dict(probe)
     for handler in _HANDLERS:
@@ -162,16 +234,8 @@ def _queue_proxy(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         "image": sidecar.settings.image or sidecar.image,
         "command": ["python", "-m", "serving.queueproxy.main"],
         "env": _environment(revision, serving, sidecar, secret=secret),
-        "ports": [
-            {"name": "queue-port", "containerPort": QUEUE_PORT, "protocol": "TCP"},
-            {"name": "http-queueadm", "containerPort": ADMIN_PORT, "protocol": "TCP"},
-        ],
-        "readinessProbe": {
-            "httpGet": {"path": f"/readyz?wait={_READY_WAIT_S}", "port": ADMIN_PORT},
-            "periodSeconds": 1,
-            "timeoutSeconds": _READY_TIMEOUT_S,
-            "failureThreshold": 1,
-        },
+        "ports": [{"name": "queue-port", "containerPort": QUEUE_PORT, "protocol": "TCP"}, _ADMIN],
+        "readinessProbe": _READINESS,
         "resources": _resources(sidecar.settings),
         "securityContext": _security(revision),
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -187,7 +251,7 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         "SERVING_POD_PROTOCOL": "h2c" if port["name"] == "h2c" else "http1",
         "SERVING_POD_STATS_URL": sidecar.settings.stats_url or sidecar.stats_url,
         **_stats_token(revision, sidecar),
-        "SERVING_POD_SECRET": secret,
+        _SECRET_VARIABLE: secret,
         **({_AUTHORITY_VARIABLE: sidecar.authority} if sidecar.inner_tls.is_on else {}),
         **changed_variables(msgspec.structs.replace(sidecar.proxy, inner_tls=_inner_tls(sidecar))),
         **variables_of(revision["spec"]),

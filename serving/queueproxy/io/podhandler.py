@@ -19,6 +19,7 @@ from serving.queueproxy.gauges import REQUEST_REPORT
 from serving.queueproxy.io.podrequests import (
     DIRECT,
     GUARDED,
+    NO_ACTIVATOR,
     QUEUE_FULL,
     RETRY,
     TEXT,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from serving.queueproxy.tokens import TokenMeter
     from serving.traffic.openrequests import RequestView
 
-NO_ACTIVATOR = b"this pod takes requests of activators only, over TLS\n"
 OUT_OF_MEMORY = b"the app ran out of memory while it handled the request"
 _RETRY_LINES = header_lines(*RETRY)
 

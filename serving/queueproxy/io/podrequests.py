@@ -37,6 +37,7 @@ TEXT: Headers = ((b"Content-Type", b"text/plain; charset=utf-8"),)
 RETRY: Headers = (*TEXT, (b"Retry-After", b"1"))
 QUEUE_FULL = b"pending request queue full"
 GUARDED = b"this pod takes requests of activators only: its service limits its callers\n"
+NO_ACTIVATOR = b"this pod takes requests of activators only, over TLS\n"
 WAITED_TOO_LONG = b"waited too long for a free slot"
 _PROBE_AGENTS = (b"kube-probe/", b"Knative-Activator-Probe", b"Knative-Autoscaling-Probe")
 _QUEUE = b"queue"

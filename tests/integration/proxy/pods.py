@@ -9,9 +9,11 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
+from typing import cast
 
 import msgspec
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from serving.asgi import QueueProxyMiddleware
 from serving.queueproxy import main
@@ -124,18 +126,10 @@ async def served(
     """An app in this process, with its own queue-proxy. ``more`` are further fields of its pod."""
     async with _staged(None, readiness, url, knobs) as (running, plain, sockets):
         spec = msgspec.structs.replace(plain, **more)
-        config = uvicorn.Config(
-            QueueProxyMiddleware(app, spec=spec),
-            lifespan="on",
-            log_config=None,
-            ws="websockets-sansio",
-            timeout_keep_alive=60,
-            proxy_headers=False,
-        )
-        server = _Server(config)
+        server = server_of(app, spec)
         running.is_in_process = True
         running.done = asyncio.create_task(server.serve(sockets=[sockets[0]]))
-        ordering = asyncio.create_task(_order_stop(running))
+        ordering = asyncio.create_task(order_stop(running.stop))
         async with _ended(running):
             while not server.started and not running.done.done():  # noqa: ASYNC110 - uvicorn has no event for it
                 await asyncio.sleep(0.001)
@@ -144,6 +138,21 @@ async def served(
 
 
 PODS: dict[str, PodMaker] = {"queue-proxy": forwarding, "in process": in_process}
+
+
+def server_of(app: App, spec: PodSpec) -> uvicorn.Server:
+    """A server of an app with its own queue-proxy, as ``python -m serving.asgi`` makes one."""
+    middleware = QueueProxyMiddleware(app, spec=spec)
+    config = uvicorn.Config(
+        middleware,
+        lifespan="on",
+        log_config=None,
+        http=cast("type[asyncio.Protocol]", middleware.behind_tls(AutoHTTPProtocol)),
+        ws="websockets-sansio",
+        timeout_keep_alive=60,
+        proxy_headers=False,
+    )
+    return _Server(config)
 
 
 class _Server(uvicorn.Server):
@@ -158,8 +167,9 @@ class _Server(uvicorn.Server):
             signal.signal(signal.SIGTERM, before)
 
 
-async def _order_stop(running: Pod) -> None:
-    await running.stop.wait()
+async def order_stop(stop: asyncio.Event) -> None:
+    """The signal to the server in this process, once it is due."""
+    await stop.wait()
     if callable(signal.getsignal(signal.SIGTERM)):
         signal.raise_signal(signal.SIGTERM)
 

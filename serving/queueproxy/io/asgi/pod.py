@@ -6,17 +6,33 @@ import math
 import time
 from collections.abc import Callable
 
+from serving.model.identities import ACTIVATOR
+from serving.model.knative import APP_PROBE
 from serving.proxy.http1.lines import RESERVED, BadHeaderLine, HeaderLine, read_line, read_lines
 from serving.proxy.http1.rendering import ClientPeer
 from serving.proxy.http1.requesthead import FORWARDED, RequestHead
 from serving.queueproxy.gauges import REQUEST_REPORT
 from serving.queueproxy.io.asgi.call import App, AppCall, Receive, Scope, Send, send_response
-from serving.queueproxy.io.podrequests import DIRECT, GUARDED, TEXT, Origin, PodRequests, is_probe, origin_of
-from serving.queueproxy.podspec import APP_PROBE, PodSpec
+from serving.queueproxy.io.podrequests import (
+    DIRECT,
+    GUARDED,
+    NO_ACTIVATOR,
+    TEXT,
+    Origin,
+    PodRequests,
+    is_probe,
+    origin_of,
+)
+from serving.queueproxy.podspec import PodSpec
 from serving.settings.http import REPLACE, HttpSettings
 from serving.traffic.breaker import Admitted, Queued, Rejected
 
+PEER_STATE = "serving.peer"
+"""The key in a scope's state with the identity of a peer over inner TLS; apps do not get it."""
+
 _SECURE = {"https": b"https", "wss": b"https"}
+_APP_PROBE = APP_PROBE.encode()
+_PLAIN = {"https": "http", "wss": "ws"}
 
 
 class RunningCalls:
@@ -117,6 +133,12 @@ def scope_for_app(scope: Scope, head: RequestHead, origin: Origin, *, settings: 
     return {**scope, "headers": kept}
 
 
+def _take_peer(scope: Scope) -> str:
+    """Remove and return the identity of the peer; "" without inner TLS."""
+    state = scope.get("state")
+    return str(state.pop(PEER_STATE, "")) if state else ""
+
+
 def _is_kept(line: HeaderLine) -> bool:
     # Neither plain nor looked at: about one hop.
     if line.name in RESERVED or line.name in FORWARDED or line.name == b"host":
@@ -133,9 +155,14 @@ def _is_in_peer(head: RequestHead, address: str) -> bool:
 class AsgiPod(PodRequests[AppCall]):
     """Decides about the calls of one pod's app."""
 
-    def __init__(self, spec: PodSpec, app: App, *, calls: RunningCalls) -> None:
+    def __init__(
+        self, spec: PodSpec, app: App, *, calls: RunningCalls, on_plain: Callable[[str], None] | None = None
+    ) -> None:
         super().__init__(spec, clock=calls.clock)
         self._app = app
+        self._needs_activator = spec.settings.inner_tls.is_strict
+        # Takes the address of a client that is refused because it speaks no TLS.
+        self._on_plain = on_plain
         self._calls = calls
         self._http = spec.settings.http
 
@@ -147,12 +174,23 @@ class AsgiPod(PodRequests[AppCall]):
             await send_response(scope, send, status=400, body=str(error).encode(), headers=TEXT)
             return
         origin = DIRECT
-        if head.reserved and self._is_believed(head):
+        peer = _take_peer(scope)
+        if peer:
+            # TLS ends here: the app sees the scheme of the client, which the activator sends.
+            scope = {**scope, "scheme": _PLAIN.get(scope["scheme"], scope["scheme"])}
+        is_believed = head.reserved and self._is_believed(head)
+        is_of_app = is_believed and head.get(b"k-network-probe") == _APP_PROBE
+        if self._needs_activator and peer != ACTIVATOR and not is_of_app:
+            if not peer and self._on_plain is not None:
+                self._on_plain((scope.get("client") or ("",))[0])
+            await send_response(scope, send, status=403, body=NO_ACTIVATOR, headers=TEXT)
+            return
+        if is_of_app:
+            # It asks the app itself: it takes no slot and counts for nothing. Kubelets have no certificate.
+            await self._app(scope_for_app(scope, head, origin, settings=self._http), receive, send)
+            return
+        if is_believed:
             if is_probe(head):
-                if head.get(b"k-network-probe") == APP_PROBE:
-                    # It asks the app itself: it takes no slot and counts for nothing.
-                    await self._app(scope_for_app(scope, head, origin, settings=self._http), receive, send)
-                    return
                 status, body, headers = self._probe_response(head)
                 await send_response(scope, send, status=status, body=body, headers=headers)
                 return

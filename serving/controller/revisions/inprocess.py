@@ -1,0 +1,44 @@
+"""Apps of a cluster that are to be their own queue-proxy, and are not.
+
+Nothing in a pod's status says whether an image starts ``serving.asgi``. A container that does not looks like one whose app is slow: it
+runs, and nothing answers at the port of its readiness probe. So it is given a time, and becomes ready later all the same.
+"""
+
+from collections.abc import Sequence
+
+from serving.controller.revisions.sidecar import proxy_container
+from serving.model.knative import QUEUE_PROXY, QUEUE_PROXY_ANNOTATION, QueueProxyPlace
+from serving.model.objects import Object, nested, timestamp_s
+
+_SHARE = 0.1
+_WAIT_MIN_S = 10.0
+
+
+def proxy_wait_s(progress_deadline_s: float) -> float:
+    """How long a container may run before it is said to have no queue-proxy, in seconds: 60 of the default deadline of 600."""
+    return max(progress_deadline_s * _SHARE, _WAIT_MIN_S)
+
+
+def is_own_proxy(deployment: Object | None) -> bool:
+    """Whether the queue-proxy of a Deployment's pods is to be in the process of the app."""
+    return bool(proxy_container(deployment or {}).get("name", QUEUE_PROXY) != QUEUE_PROXY)
+
+
+def missing_queue_proxy(
+    deployment: Object | None, pods: Sequence[Object], *, wait_s: float, now_s: float | None
+) -> str:
+    """Why a pod that has run for longer than ``wait_s`` is not ready, if its app is to be its own queue-proxy; "" else."""
+    if now_s is None or not is_own_proxy(deployment):
+        return ""
+    name = proxy_container(deployment or {})["name"]
+    statuses = (one for pod in pods for one in nested(pod, "status", "containerStatuses") or ())
+    for status in statuses:
+        started_s = timestamp_s(nested(status, "state", "running", "startedAt"))
+        is_unready = status.get("name") == name and not status.get("ready")
+        if is_unready and started_s is not None and now_s - started_s > wait_s:
+            return (
+                f"container {name} runs, and no queue-proxy in its process was ready within {wait_s:g} s. Annotation "
+                f"{QUEUE_PROXY_ANNOTATION}={QueueProxyPlace.IN_PROCESS} needs a command such as `python -m serving.asgi MODULE:APP`, "
+                "which listens on $HOST:$PORT; without the annotation the queue-proxy is a container beside the app"
+            )
+    return ""

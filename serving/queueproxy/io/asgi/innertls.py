@@ -1,0 +1,40 @@
+"""Inner TLS before the protocol of an ASGI server, which need not know of it.
+
+A connection is TLS with a certificate of the installation's authority, or plain HTTP; ``AsgiPod`` decides which requests each of
+them may make. The server's protocol gets the identity of the peer in the state of its scopes.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from serving.aio.mutualtls import NO_TLS, MutualTls
+from serving.proxy.http1.rendering import IDENTITY
+from serving.proxy.tls.connector import RefusalLog
+from serving.proxy.tls.front import TlsFront
+from serving.queueproxy.io.asgi.pod import PEER_STATE
+
+MakeProtocol = Callable[..., asyncio.Protocol]
+"""Makes the protocol of one connection, as uvicorn calls it: with ``app_state`` and other arguments by name."""
+
+
+class InnerFront:
+    """Ends inner TLS for the connections of one pod, with its certificate of the moment."""
+
+    def __init__(self, tls: MutualTls) -> None:
+        self._tls = tls
+        self._refusals = RefusalLog(tls)
+
+    def before(self, make: MakeProtocol, given: dict[str, Any]) -> asyncio.Protocol:
+        """The protocol of one connection, which makes the server's by ``make(**given)`` after the handshake."""
+
+        def server() -> asyncio.Protocol:
+            state = {**given["app_state"], PEER_STATE: front.get_extra_info(IDENTITY)}
+            return make(**{**given, "app_state": state})
+
+        front = TlsFront(self._tls.server, server, refusals=self._refusals)
+        return front
+
+    def refuse_plain(self, address: str) -> None:
+        """Count and log a client that must speak TLS and does not."""
+        self._refusals.refuse(address, NO_TLS)

@@ -1,0 +1,151 @@
+"""The queue-proxy in the process of the app: one container, with what a queue-proxy needs."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from serving.controller.revisions.deployment import desired_deployment, template_patch
+from serving.controller.revisions.sidecar import proxy_container
+from serving.model.objects import Object
+from serving.queueproxy.podspec import PodSpec, Probe, spec_from_environment
+from serving.settings.innertls import InnerTlsSettings
+from serving.settings.sidecar import SidecarSettings
+from tests.unit.config.strict import faults
+from tests.unit.controller.builders import a_revision
+from tests.unit.controller.revisions.test_sidecar import SECRET, SIDECAR, environment_of, pod_of
+
+INSIDE = {"annotations": {"serving.dev/queue-proxy": "in-process"}}
+STRICT = msgspec.structs.replace(SIDECAR, inner_tls=InnerTlsSettings(mode="Enabled"), authority="PEM")
+MARKS = [{"name": "K-Pod-Secret", "value": SECRET}, {"name": "K-Network-Probe", "value": "app"}]
+
+
+def inside(**container: Any) -> Object:  # noqa: ANN401 - JSON
+    return pod_of(metadata=INSIDE, spec={"containers": [{"image": "a", **container}], "timeoutSeconds": 7})
+
+
+def spec_of(pod: Object) -> PodSpec:
+    return spec_from_environment(environment_of(pod))
+
+
+def made(sidecar: Any = SIDECAR, **template: Any) -> Object:  # noqa: ANN401 - JSON
+    revision = a_revision(metadata=INSIDE, **template)
+    return desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=sidecar)
+
+
+def test_the_pod_has_the_containers_of_the_user_alone() -> None:
+    pod = inside(command=["python", "-m", "serving.asgi", "app:app"], securityContext={"runAsUser": 7})
+    (app,) = pod["containers"]
+    assert (app["name"], app["image"], app["command"][2]) == ("user-container", "a", "serving.asgi")
+    assert app["securityContext"] == {"runAsUser": 7}
+    assert app["resources"] == {}
+    assert "volumes" not in pod
+    assert pod["terminationGracePeriodSeconds"] == 17
+
+
+def test_the_app_listens_at_the_port_of_a_queue_proxy_with_its_environment() -> None:
+    pod = inside(ports=[{"containerPort": 9000}], env=[{"name": "MINE", "value": "1"}])
+    given = environment_of(pod)
+    assert (given["HOST"], given["PORT"], given["MINE"]) == ("0.0.0.0", "8012", "1")  # noqa: S104 - what a pod listens on
+    spec = spec_of(pod)
+    assert (spec.namespace, spec.revision, spec.pod) == ("default", "hello-00001", "hello-00001-abc")
+    assert (spec.app, spec.listen[1], spec.admin[1]) == (("127.0.0.1", 8012), 8012, 8022)
+    assert (spec.secret, spec.stats_token) == (SECRET, "token of default/hello-00001")
+    assert (spec.settings.request_timeout_s, spec.settings.drain_grace_s) == (7, 12)
+    ports = [(one["name"], one["containerPort"]) for one in pod["containers"][0]["ports"]]
+    assert ports == [("user-port", 8012), ("http-queueadm", 8022)]
+
+
+def test_it_drains_by_itself_and_needs_no_hook() -> None:
+    assert "lifecycle" not in inside()["containers"][0]
+
+
+def test_the_queue_proxy_runs_the_readiness_probe_and_the_kubelet_asks_it() -> None:
+    pod = inside(readinessProbe={"httpGet": {"path": "/x"}, "periodSeconds": 3, "failureThreshold": 2})
+    assert spec_of(pod).readiness == Probe(path="/x", port=8012, period_s=3, failure_max=2)
+    probe = pod["containers"][0]["readinessProbe"]
+    assert probe["httpGet"] == {"path": "/readyz?wait=8", "port": 8022}
+
+
+def test_without_a_readiness_probe_the_kubelet_asks_it_too() -> None:
+    revision = a_revision(metadata=INSIDE)
+    del revision["spec"]["containers"][0]["readinessProbe"]
+    deployment = desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, sidecar=SIDECAR)
+    (app,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert app["readinessProbe"]["httpGet"]["port"] == 8022
+    assert "SERVING_POD_READINESS" not in {one["name"] for one in app["env"]}
+
+
+def test_a_readiness_probe_that_only_a_kubelet_runs_stays() -> None:
+    pod = inside(readinessProbe={"exec": {"command": ["true"]}})
+    assert pod["containers"][0]["readinessProbe"]["exec"] == {"command": ["true"]}
+
+
+def test_probes_of_the_kubelet_ask_at_that_port_and_are_recognized() -> None:
+    own = [{"name": "X-Own", "value": "1"}]
+    app = inside(
+        livenessProbe={"httpGet": {"path": "/l", "httpHeaders": own}},
+        startupProbe={"httpGet": {"path": "/s", "port": 8080}},
+    )["containers"][0]
+    assert app["livenessProbe"]["httpGet"] == {"path": "/l", "port": 8012, "httpHeaders": [*own, *MARKS]}
+    assert app["startupProbe"]["httpGet"] == {"path": "/s", "port": 8012, "httpHeaders": MARKS}
+
+
+def test_probes_of_other_ports_and_kinds_stay_where_they_are() -> None:
+    app = inside(livenessProbe={"tcpSocket": {"port": 9}}, startupProbe={"exec": {"command": ["a"]}})["containers"][0]
+    assert app["livenessProbe"]["tcpSocket"] == {"port": 9}
+    assert app["startupProbe"] == {"exec": {"command": ["a"]}}
+
+
+def test_containers_beside_wait_for_the_drain() -> None:
+    containers = [{"name": "side", "image": "b"}, {"name": "app", "image": "a", "ports": [{"containerPort": 80}]}]
+    app, side = pod_of(metadata=INSIDE, spec={"containers": containers})["containers"]
+    assert (app["name"], side["name"]) == ("app", "side")
+    assert side["lifecycle"]["preStop"]["httpGet"]["path"] == "/wait-for-drain"
+    assert not any(one["name"].startswith("SERVING_") for one in side["env"])
+
+
+def test_with_an_audience_the_app_mounts_the_token() -> None:
+    sidecar = msgspec.structs.replace(SIDECAR, settings=SidecarSettings(stats_audience="serving-stats"))
+    own = {"image": "a", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    pod = pod_of(sidecar, metadata=INSIDE, spec={"containers": [own], "volumes": [{"name": "v", "emptyDir": {}}]})
+    assert [one["name"] for one in pod["containers"][0]["volumeMounts"]] == ["v", "serving-stats-token"]
+    assert "SERVING_POD_STATS_TOKEN" not in environment_of(pod)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {},
+        {"ports": [{"name": "h2c", "containerPort": 9}], "readinessProbe": {"exec": {"command": ["true"]}}},
+        {"livenessProbe": {"httpGet": {"path": "/l"}}, "startupProbe": {"grpc": {}}},
+    ],
+)
+def test_it_makes_a_deployment_that_kubernetes_takes(own: Object) -> None:
+    assert faults(made(spec={"containers": [{"image": "a", **own}]})) == []
+
+
+def test_the_mode_of_inner_tls_and_the_guard_change_in_the_container_of_the_app() -> None:
+    plain, strict = made(), made(STRICT)
+    assert proxy_container(plain)["name"] == "user-container"
+    assert spec_of(strict["spec"]["template"]["spec"]).settings.inner_tls.is_strict
+    assert template_patch(strict, is_guarded=False, sidecar=STRICT) == ()
+    for deployment, sidecar in ((plain, STRICT), (strict, SIDECAR)):
+        (patch,) = template_patch(deployment, is_guarded=True, sidecar=sidecar)
+        (changed,) = patch.patch["spec"]["template"]["spec"]["containers"]
+        assert changed["name"] == "user-container"
+        assert {"name": "SERVING_POD_GUARDED", "value": "true"} in changed["env"]
+        assert "SERVING_QUEUEPROXY_INNER_TLS_MODE" in {one["name"] for one in changed["env"]}
+
+
+def test_a_queue_proxy_beside_the_app_is_the_container_of_that_name() -> None:
+    beside = desired_deployment(a_revision(), replica_count=1, progress_deadline_s=1.0, sidecar=SIDECAR)
+    alone = desired_deployment(a_revision(metadata=INSIDE), replica_count=1, progress_deadline_s=1.0)
+    assert proxy_container(beside)["name"] == "queue-proxy"
+    # On one machine the kubelet starts it.
+    assert proxy_container(alone) == proxy_container({}) == {}
+
+
+def test_with_the_other_value_it_is_a_container() -> None:
+    pod = pod_of(metadata={"annotations": {"serving.dev/queue-proxy": "beside"}})
+    assert [one["name"] for one in pod["containers"]] == ["queue-proxy", "user-container"]

@@ -65,7 +65,6 @@ class ContainerLaunch:
             if launch.users is not None:
                 own_streams(launch.users, streams)
             program = sealed_copy(order.arguments[0])
-            program = sealed_copy(order.arguments[0])
             self._process = subprocess.Popen(  # noqa: S603 - the runtime that was found at the start
                 order.arguments,
                 executable=f"/proc/self/fd/{program}" if program else None,

@@ -207,6 +207,16 @@ def test_the_token_that_the_dashboard_mounts_is_made_by_the_controller(tmp_path:
 
 
 @needs_kubectl
+def test_an_activator_that_is_slow_under_load_is_neither_removed_nor_restarted() -> None:
+    """On two busy nodes at 500 requests a second /healthz took more than a second: the last activator was removed."""
+    (found,) = (one for one in of_kind("Deployment") if one["metadata"]["name"] == "activator")
+    container = pod_of(found)["containers"][0]
+    for name, tolerated_s in (("readinessProbe", 12), ("livenessProbe", 60)):
+        probe = container[name]
+        assert probe["timeoutSeconds"] >= 3, name
+        assert probe["failureThreshold"] * max(probe["periodSeconds"], probe["timeoutSeconds"]) >= tolerated_s, name
+
+
 def test_a_gateway_is_a_setting_and_rights_that_the_controller_has_not_otherwise(tmp_path: Path) -> None:
     found = overlaid(tmp_path, f"namespace: elsewhere\n{OVERLAY}components: [../config/components/gateway]")
     before = {named(one): one for one in objects_of(CONFIG, InstallOptions(namespace="elsewhere"))}

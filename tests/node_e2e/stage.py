@@ -64,6 +64,11 @@ class Load(msgspec.Struct):
     repeated: int = 0
     lasted_s: float = 0.0
     longest_s: float = 0.0
+    longest_until: str = ""
+
+    def __str__(self) -> str:
+        counts = f"{self.count} requests, {self.posts} of them POST, {self.count / (self.lasted_s or 1):.0f}/s"
+        return f"{counts}, {len(self.failures)} failed, {self.repeated} repeated, longest {self.longest_s:.1f} s at {self.longest_until}"
 
     @property
     def count(self) -> int:
@@ -221,7 +226,8 @@ class NodeStage:
                     load.failures.append(f"{time.strftime('%T')} {error!r}")
                     return
                 load.repeated += 1
-        load.longest_s = max(load.longest_s, time.monotonic() - begun_s)
+        if (took_s := time.monotonic() - begun_s) > load.longest_s:
+            load.longest_s, load.longest_until = took_s, time.strftime("%T")
         status, body = response
         if status == 200:
             load.responses[body.split(" pod ")[0]] += 1

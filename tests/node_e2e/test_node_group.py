@@ -63,7 +63,7 @@ class Chain:
     async def until(self, check: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 - what was looked for
         """Wait for something, and print when it was seen."""
         found = await self.stage.until(check, f"not seen: {what}")
-        print(f"  {time.monotonic() - self._begun_s:5.1f} s  {what}")  # noqa: T201 - a figure
+        print(f"  {time.strftime('%T')} {time.monotonic() - self._begun_s:5.1f} s  {what}")  # noqa: T201 - a figure
         return found
 
     def begin(self, what: str) -> None:
@@ -94,6 +94,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NodeS
         made.apply(
             {"apiVersion": "serving.dev/v1alpha1", "kind": "NodeGroup", "metadata": {"name": POOL}, "spec": NODE_GROUP}
         )
+        await made.until(lambda: made.get("nodegroup", POOL).get("status"), "no pass over the group")
         yield made
     made.kubectl("delete", "namespace", GROUP.partition("/")[0], "--timeout=60s")
 
@@ -148,7 +149,7 @@ async def assert_whole_chain(chain: Chain, name: str) -> None:
         await chain.until(lambda: load.count, "the first response")
         goal = load.count + 10 * PER_S
         await stage.until(lambda: load.count >= goal, "too few responses")
-    print(f"  {load.count} requests, {len(load.failures)} failed, longest {load.longest_s:.1f} s")  # noqa: T201 - a figure
+    print(f"  {load}")  # noqa: T201 - a figure
     assert load.failures == []
     chain.begin("the load has ended")
     await chain.until(lambda: not stage.pods(name), "no pod")
@@ -236,7 +237,7 @@ async def test_a_budget_holds_and_a_killed_leaders_drain_goes_on(stage: NodeStag
         await kill_leader(stage)
         await chain.until_no_node()
         await stage.until(lambda: stage.ready_count("guarded") == 2, "two pods")
-    print(f"  {load.count} requests, {len(load.failures)} failed, longest {load.longest_s:.1f} s")  # noqa: T201 - a figure
+    print(f"  {load}")  # noqa: T201 - a figure
     assert load.failures == []
     await stage.until(lambda: machines.ended, "the machine stays")
     assert [is_marked for _, is_marked in machines.ended] == [True], "it goes once, and is marked"

@@ -40,8 +40,8 @@ async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node
 @pytest_asyncio.fixture(loop_scope="module")
 async def stage(system: NodeStage) -> NodeStage:
     """Two ready nodes with a pod of each daemon, and the leaders on the second."""
-    await asyncio.to_thread(system.change_second, "join")
-    await asyncio.to_thread(system.change_second, "up")
+    for verb in ("up", "join"):
+        await asyncio.to_thread(system.change_second, verb)
     await system.until(lambda: is_node_ready(system), "the second node is not ready")
     system.kubectl("uncordon", system.second)
     for daemon in ("activator", *LEASES):
@@ -103,10 +103,7 @@ async def assert_scales_alone(stage: NodeStage, name: str) -> None:
 
 
 def assert_unharmed(load: Load, what: str) -> None:
-    print(  # noqa: T201 - a figure
-        f"{what}: {load.count} requests, {load.posts} of them POST, {load.count / load.lasted_s:.0f}/s, {len(load.failures)} failed,"
-        f" {load.repeated} repeated, longest {load.longest_s:.1f} s"
-    )
+    print(f"{what}: {load}")  # noqa: T201 - a figure
     assert load.failures == []
     assert load.count > PER_S
 
@@ -119,7 +116,7 @@ async def seen_more(stage: NodeStage, load: Load, seconds: float) -> None:
 
 async def test_a_node_is_drained(stage: NodeStage) -> None:
     await deployed(stage, "drained")
-    async with stage.loaded("drained", per_s=PER_S, path=PATH) as load:
+    async with stage.loaded("drained", per_s=PER_S, path=PATH, repeats=True) as load:
         await seen_more(stage, load, 2)
         options = ["--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=10m"]
         await asyncio.to_thread(stage.kubectl, "drain", stage.second, *options)

@@ -209,7 +209,8 @@ def main(arguments: list[str] | None = None) -> int:
         host=os.environ.get("HOST", _LOOPBACK),
         http=cast("type[asyncio.Protocol]", app.behind_tls(AutoHTTPProtocol)),
         port=int(os.environ.get("PORT", _PORT)),
-        lifespan="on",
+        # The middleware needs it. Elsewhere it is the app's choice.
+        lifespan="on" if _MARK in os.environ else "auto",
         proxy_headers=False,
         # Longer than activators keep idle connections: closing one must not collide with a request.
         timeout_keep_alive=round(HttpSettings().client_idle_max_s),

@@ -2,7 +2,7 @@
 
 There are no networks of pods here: a pod is said to be at 10.81.x.y and is at 127.81.x.y (82 where another test has 81, and
 so on), so that what the template calls 127.0.0.1 or any address is that one. The app is a small server of the test at the pod's address and the port of its
-container; it keeps the heads that it saw. The token is where the template mounts it, below the pod's folder.
+container; it keeps the heads that it saw. Where no container is a queue-proxy, the only one runs as the process. The token is where the template mounts it, below the pod's folder.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class RunningPod(msgspec.Struct, kw_only=True):
     pod: Object
     address: str
     proxy: asyncio.subprocess.Process
-    app: asyncio.Server
+    app: asyncio.Server | None
     environment: dict[str, str]
     heads: list[str]
     probing: "asyncio.Task[None] | None" = None
@@ -65,13 +65,16 @@ class ProcessKubelet(StatusKubelet):
         name = pod["metadata"]["name"]
         number = next(self._numbers)
         address = f"127.{self._network}.{number // 250}.{number % 250 + 1}"
-        container = next(one for one in pod["spec"]["containers"] if one["name"] == "queue-proxy")
-        user = next(one for one in pod["spec"]["containers"] if one is not container)
+        containers = pod["spec"]["containers"]
+        container = next((one for one in containers if one["name"] == "queue-proxy"), containers[0])
+        user = next((one for one in containers if one is not container), None)
         home = self._folder / name
         environment = {**self._environment(pod, container, home), **_at(address)}
         environment["SERVING_POD_APP"] = environment["SERVING_POD_APP"].replace("127.0.0.1", address)
         heads: list[str] = []
-        app = await asyncio.start_server(_app(heads), address, user["ports"][0]["containerPort"])
+        app = None
+        if user is not None:
+            app = await asyncio.start_server(_app(heads), address, user["ports"][0]["containerPort"])
         await asyncio.to_thread(self._mount, pod, container, home)
         with (self._folder / f"{name}.log").open("ab") as log:
             proxy = await asyncio.create_subprocess_exec(
@@ -102,6 +105,9 @@ class ProcessKubelet(StatusKubelet):
         for mount in container.get("volumeMounts", ()):
             volume = next(one for one in pod["spec"]["volumes"] if one["name"] == mount["name"])
             asked = volume["projected"]["sources"][0]["serviceAccountToken"]
+            if "audience" not in asked:
+                # A real server adds a token for itself.
+                continue
             (home / asked["path"]).write_text(self._token(pod, asked))
             (home / asked["path"]).chmod(0o444)
 
@@ -156,13 +162,14 @@ class ProcessKubelet(StatusKubelet):
             with contextlib.suppress(OSError):
                 one.hook_responses.append(await got(one.address, hook["port"], hook["path"], headers=headers))
 
-        apps = [container for container in one.pod["spec"]["containers"] if container["name"] != "queue-proxy"]
+        apps = [container for container in one.pod["spec"]["containers"] if "lifecycle" in container]
         ending = [asyncio.create_task(end_app(container)) for container in apps]
         await asyncio.sleep(0)
         with contextlib.suppress(ProcessLookupError):
             one.proxy.send_signal(signal.SIGTERM)
         await asyncio.gather(*ending)
-        one.app.close()
+        if one.app is not None:
+            one.app.close()
         one.exit_code = await one.proxy.wait()
         if one.probing is not None:
             one.probing.cancel()
@@ -171,7 +178,8 @@ class ProcessKubelet(StatusKubelet):
     async def kill_all(self) -> None:
         """Kill all processes."""
         for one in self.running.values():
-            one.app.close()
+            if one.app is not None:
+                one.app.close()
             if one.probing is not None:
                 one.probing.cancel()
             if one.proxy.returncode is None:
@@ -189,7 +197,8 @@ def _network() -> tuple[int, socket.socket]:
 
 
 def _at(address: str) -> dict[str, str]:
-    return {"SERVING_POD_LISTEN": f"{address}:{_QUEUE_PORT}", "SERVING_POD_ADMIN_LISTEN": f"{address}:8022"}
+    listen = {"SERVING_POD_LISTEN": f"{address}:{_QUEUE_PORT}", "SERVING_POD_ADMIN_LISTEN": f"{address}:8022"}
+    return {**listen, "HOST": address}
 
 
 def _app(heads: list[str]) -> Any:  # noqa: ANN401 - a callback of asyncio's

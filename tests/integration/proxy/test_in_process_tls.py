@@ -192,6 +192,25 @@ async def test_a_port_for_http2_is_refused_with_the_reason(tmp_path: Path) -> No
         assert "uvicorn speaks HTTP/1.1" in pod.log.read_text()
 
 
+async def test_outside_of_a_pod_an_app_without_a_lifespan_runs(tmp_path: Path) -> None:
+    (tmp_path / "inside.py").write_text(_APP)
+    port, statuses = free_port(), list[int]()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "serving.asgi", "inside:app"),
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PORT": str(port)},
+    )
+    async with asyncio.timeout(60):
+        while not statuses:
+            assert process.returncode is None
+            with contextlib.suppress(OSError):
+                statuses.append((await send_request(("127.0.0.1", port), "/asked")).status)
+            await asyncio.sleep(0.01)
+        assert statuses == [200]
+        process.terminate()
+        await process.wait()
+
+
 @pytest.mark.parametrize(("mode", "reply"), [(ENABLED, "failed"), (PERMISSIVE, "complete")])
 async def test_a_server_without_our_protocol_does_not_start_where_tls_is_needed(mode: str, reply: str) -> None:
     inner, settings = Inner(), InnerTlsSettings(mode=mode)

@@ -31,8 +31,9 @@ MODULES_MAX = {
     "serving.extender.main": 475,
     # With comparisons of revisions and costs, which any page may ask for.
     "serving.dashboard.main": 512,
-    # With the times of logs and the claims of pods, which are kept from the first second on, and the text of budgets among the settings.
-    "serving.home.main": 793,
+    # With the times of logs and the claims of pods, which are kept from the first second on, the text of budgets among the settings, and
+    # the order of starts.
+    "serving.home.main": 794,
     "serving.cli.main": 72,
 }
 

@@ -60,11 +60,10 @@ def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = 
     """Apply all layers of a plan to this process and change to ``folder``; return what failed, as texts.
 
     The folders in ``hidden`` are covered, outer ones first and the state folder last, except for the paths in ``shown``. Those in
-    ``private`` are the folder ``temporary``, which is made, or in memory for /dev/shm, with the same exceptions. ``user``
-    is the user and group to become, 0 for none; folders in ``owned`` are mounted as that user's. ``has_own_pids``: this is the
-    first process of a pid namespace. ``ports`` are the allowed listening ports, None for all; ``filter`` is a program for system
-    calls in base64. Raises ``OSError`` instead if the plan ``is_strict``. ``after`` is called with the name of each applied
-    layer.
+    ``private`` are the folder ``temporary``, which is made, or in memory for /dev/shm, with the same exceptions. ``user`` is the
+    user and group to become, 0 for none; folders in ``owned`` are mounted as that user's. ``has_own_pids``: this is the first process
+    of a pid namespace. ``has_own_mounts``: it has left the machine's mounts. ``ports`` are the allowed listening ports, None for
+    all; ``filter`` is a program for system calls in base64. ``after`` gets each applied layer. A strict plan raises ``OSError``.
     """
     failed: list[str] = []
     is_root = os.geteuid() == 0
@@ -89,7 +88,8 @@ def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = 
     if plan["has_own_pids"]:
         layer("pid", _check_pids)
     layer("memory", lambda: _written("/proc/self/oom_score_adj", _OOM_SCORE))
-    is_hidden = not hidden or layer("mounts", own_mounts)
+    # Once more would take milliseconds: the kernel waits until no core uses the mounts that are left.
+    is_hidden = not hidden or plan["has_own_mounts"] or layer("mounts", own_mounts)
     if user and is_hidden:
         for path in plan["owned"]:
             layer("owner", functools.partial(_give, path, user))

@@ -56,6 +56,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     temporary: str = ""
     user: int = 0
     has_own_pids: bool = False
+    has_own_mounts: bool = False
     ports: tuple[int, ...] | None = None
     is_strict: bool = False
 
@@ -245,6 +246,7 @@ def plan_of(confinement: Confinement) -> dict[str, Any]:
         "temporary": confinement.temporary,
         "user": confinement.user,
         "has_own_pids": confinement.has_own_pids,
+        "has_own_mounts": confinement.has_own_mounts,
         "ports": None if confinement.ports is None else list(confinement.ports),
         "is_strict": confinement.is_strict,
         "filter": _encoded_filter(),

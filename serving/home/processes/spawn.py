@@ -288,11 +288,11 @@ class Spawner:
             environment = {**environment, **ready}
         take_hostname(order.hostname)
         enter_at(order.network)
-        mounted = _take_mounts(order)
+        mounted, has_own_mounts = _take_mounts(order)
         for number in _IGNORED:
             signal.signal(number, signal.SIG_DFL)
         if order.confinement is not None:
-            plan = plan_of(order.confinement)
+            plan = plan_of(order.confinement) | {"has_own_mounts": has_own_mounts}
             # What is not mounted at a path is the machine's, or a link by an app, and not the pod's own.
             others = {one.target for one in order.mounts} - mounted
             plan["owned"] = [one for one in plan["owned"] if one not in others]
@@ -324,22 +324,27 @@ def _close_descriptors(kept: Iterable[int]) -> None:
     os.closerange(first, _DESCRIPTORS_MAX)
 
 
-def _take_mounts(order: StartProcess) -> frozenset[str]:
-    """Change to the app's folder, with its mounts and its files for names; return the paths that have their mount."""
+def _take_mounts(order: StartProcess) -> tuple[frozenset[str], bool]:
+    """Change to the app's folder, with its mounts and its files for names.
+
+    Return the paths that have their mount, and whether this process has mounts of its own.
+    """
+    has_own_mounts = False
     files = ((order.hosts, HOSTS_PATH), (order.resolver, RESOLVER_PATH)) if can_mount() else ()
     hosts = tuple(MountPoint(source=source, target=target) for source, target in files if source)
     if not order.mounts:
         if hosts:
             with contextlib.suppress(OSError):
                 show_over(hosts)
+                has_own_mounts = True
         os.chdir(order.folder)
-        return frozenset()
+        return frozenset(), has_own_mounts
     try:
-        return show_at_own_paths((*order.mounts, *hosts), new_root=order.new_root, folder=order.folder)
+        return show_at_own_paths((*order.mounts, *hosts), new_root=order.new_root, folder=order.folder), True
     except OSError as error:
         os.write(2, f"serving: volumes are only below $HOME, without a mount namespace: {error}\n".encode())
         os.chdir(order.folder)
-        return frozenset()
+        return frozenset(), False
 
 
 def _in_network(order: StartProcess) -> dict[str, str]:

@@ -44,7 +44,9 @@ _PERIOD_S = 0.2
 _REQUEST_TIMEOUT_S = 120.0
 # Where a node may be lost, a client repeats a request as a proxy in front would: a connection may lead to a node that is gone.
 _ATTEMPT_TIMEOUT_S = 5.0
-_ATTEMPTS = 12
+# A lost node stays in the Service for 40 s: until then each attempt may meet it again.
+_PATIENCE_OF_CLIENTS_S = 30.0
+_PAUSE_S = 0.1
 _BODY = b"order=1"
 # Short, so that a service is at zero soon.
 _ANNOTATIONS = {"autoscaling.knative.dev/window": "10s"}
@@ -140,12 +142,19 @@ class NodeStage:
         self.kubectl("apply", "-f", "-", stdin=json.dumps(one))
 
     async def until(self, check: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 - what was looked for
-        """The first true result of a check."""
+        """The first true result of a check. kubectl may fail on the way: a busy API server refuses connections."""
         until_s = time.monotonic() + _PATIENCE_S
-        while not (found := await asyncio.to_thread(check)):
+        while True:
+            try:
+                found = await asyncio.to_thread(check)
+            except AssertionError:
+                if time.monotonic() > until_s:
+                    raise
+                found = None
+            if found:
+                return found
             assert time.monotonic() < until_s, f"{what} after {_PATIENCE_S:g} s:\n{self._log_of()}"
             await asyncio.sleep(_PERIOD_S)
-        return found
 
     def _log_of(self) -> str:
         return self.kubectl("get", "pods,ksvc,revisions,routes", "-A") + self.kubectl("-n", SPACE, "get", "events")
@@ -190,7 +199,7 @@ class NodeStage:
     ) -> AsyncIterator[Load]:
         """Requests at a steady pace during the context, on persistent connections; all are awaited.
 
-        ``repeats``: the client sends a request again whose connection failed, and every second one is a POST with an
+        ``repeats``: for half a minute the client sends a request again whose connection failed, and every second one is a POST with an
         Idempotency-Key.
         """
         load = Load()
@@ -202,7 +211,9 @@ class NodeStage:
 
             async def send() -> None:
                 key = f"{name}-{number}" if repeats and (number := next(numbers)) % 2 else ""
-                await self._request(session, load, name=name, path=path, key=key, attempts=_ATTEMPTS if repeats else 1)
+                await self._request(
+                    session, load, name=name, path=path, key=key, patience_s=_PATIENCE_OF_CLIENTS_S if repeats else 0.0
+                )
 
             begun_s, sending = time.monotonic(), asyncio.create_task(_at_pace(send, stop, per_s=per_s))
             try:
@@ -213,7 +224,7 @@ class NodeStage:
                 load.lasted_s = time.monotonic() - begun_s
 
     async def _request(
-        self, session: aiohttp.ClientSession, load: Load, *, name: str, path: str, key: str, attempts: int
+        self, session: aiohttp.ClientSession, load: Load, *, name: str, path: str, key: str, patience_s: float
     ) -> None:
         begun_s, response = time.monotonic(), None
         load.posts += bool(key)
@@ -221,11 +232,11 @@ class NodeStage:
             try:
                 response = await self.send(name, path, session=session, key=key)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                attempts -= 1
-                if not attempts:
+                if time.monotonic() - begun_s >= patience_s:
                     load.failures.append(f"{time.strftime('%T')} {error!r}")
                     return
                 load.repeated += 1
+                await asyncio.sleep(_PAUSE_S)
         if (took_s := time.monotonic() - begun_s) > load.longest_s:
             load.longest_s, load.longest_until = took_s, time.strftime("%T")
         status, body = response

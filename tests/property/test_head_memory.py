@@ -20,6 +20,7 @@ LINE = st.sampled_from(
         *(b"Host: h", b"Host: o", b"Accept: */*", b"Cookie: secret", b"User-Agent: x", b"Content-Length: 3"),
         *(b"Transfer-Encoding: chunked", b"Connection: close", b"Connection: x-a", b"X-A: 1", b"Expect: 100-continue"),
         *(b"Upgrade: websocket", b"Connection: Upgrade", b"K-Pod-Secret: s", b"Forwarded: for=a", b"Bad : 1", b" fold"),
+        *(b"X_A: 1", b"X_A: 2", b"X-Forwarded_For: a", b"User-Agent: x86_64", b"traceparent: 1", b"traceparent: 2"),
         b"X-Long: " + 2048 * b"l",
     ]
 )
@@ -45,6 +46,8 @@ def outcome_of(
 @given(HEADS)
 @example([(b"GET / HTTP/1.1", [b"Host: h"]), (b"GET http://o/ HTTP/1.1", [b"Host: h"])])
 @example([(b"GET / HTTP/1.1", [b"Host: h"]), (b"GET / HTTP/1.0", [b"Host: h"])])
+@example([(b"GET / HTTP/1.1", [b"Host: h", f"traceparent: {n}".encode(), b"Cookie: secret"]) for n in (1, 2)])
+@example([(b"GET / HTTP/1.1", [b"Host: h", b"X_A: %d" % n]) for n in (1, 2)])
 def test_requests(heads: list[tuple[bytes, list[bytes]]]) -> None:
     memory = HeadMemory()
     for first, lines in heads:

@@ -77,7 +77,7 @@ class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``name`` is in lower case, ``value`` without surrounding space, ``wire`` the line to forward, with CR LF and the
     original case of its name. ``plain`` lines are forwarded as they are; ``matters`` marks lines that the proxy
-    interprets. Other lines concern one hop, such as ``Connection: keep-alive``, and are dropped.
+    interprets, and those with "_" in their name. Other lines concern one hop, such as ``Connection: keep-alive``, and are dropped.
     """
 
     name: bytes
@@ -112,7 +112,7 @@ def read_line(text: bytes) -> HeaderLine:
         raise BadHeaderLine("malformed Host")
     plain = lower not in _INSPECTED
     matters = not plain and lower not in _LEFT_OUT and not (lower == b"connection" and value.lower() == b"keep-alive")
-    matters = matters or lower in MARKED
+    matters = matters or lower in MARKED or b"_" in lower
     line = HeaderLine(name=lower, value=value, wire=b"%b: %b\r\n" % (name, value), plain=plain, matters=matters)
     if len(text) <= _REMEMBERED_BYTES_MAX and lower not in _SECRET:
         if len(_remembered) >= _REMEMBERED_MAX:
@@ -122,13 +122,18 @@ def read_line(text: bytes) -> HeaderLine:
     return line
 
 
-def read_lines(texts: Sequence[bytes]) -> list[HeaderLine]:
-    """Parse all lines of a head after the first.
+def read_lines(
+    texts: Sequence[bytes], before: Sequence[bytes] = (), known: Sequence[HeaderLine] = ()
+) -> list[HeaderLine]:
+    """Parse all lines of a head after the first. ``known`` are those of ``before``, the texts of another head.
 
     Raises:
         BadHeaderLine: when one violates the grammar.
     """
-    return list(map(_remembered.__getitem__, texts))
+    if not len(texts) == len(before) == len(known):
+        return list(map(_remembered.__getitem__, texts))
+    # To compare a line with its predecessor is cheaper than to look it up.
+    return [line if text == last else _remembered[text] for text, last, line in zip(texts, before, known, strict=True)]
 
 
 def header_lines(*headers: tuple[bytes, bytes]) -> bytes:

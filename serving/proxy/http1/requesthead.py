@@ -118,16 +118,17 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
 class HeadMemory:
     """The last request head of one connection, because clients repeat their heads.
 
-    ``read`` returns the result of ``read_request_head``: in 0.1 us for the same head, 1 us if only the request line differs, else
-    3 us. It keeps one head of at most 2 KiB while the connection lasts, with its secrets.
+    ``read`` returns the result of ``read_request_head``: in 0.1 us for the same head, 1 us if only the request line differs, and sooner
+    where some lines are the same. It keeps one head of at most 2 KiB while the connection lasts, with its secrets.
     """
 
-    __slots__ = ("_head", "_keeps_underscores", "_lines", "_raw")
+    __slots__ = ("_head", "_keeps_underscores", "_lines", "_raw", "_texts")
 
     def __init__(self, *, keeps_underscores: bool = False) -> None:
         self._keeps_underscores = keeps_underscores
         self._raw = b""
         self._lines = b""
+        self._texts: list[bytes] = []
         self._head: RequestHead | None = None
 
     def read(self, raw: bytes, *, header_count_max: int) -> RequestHead:
@@ -140,14 +141,20 @@ class HeadMemory:
         if known is not None and raw == self._raw:
             return known
         first, _, lines = raw.partition(b"\r\n")
-        if known is not None and known.is_plain and lines == self._lines:
-            head = _with_other_line(known, first) or read_request_head(
-                raw, header_count_max=header_count_max, keeps_underscores=self._keeps_underscores
+        head = _with_other_line(known, first) if known is not None and known.is_plain and lines == self._lines else None
+        texts = self._texts
+        if head is None:
+            first, *texts = raw.split(b"\r\n")
+            head = _read_head(
+                first,
+                texts,
+                before=self._texts,
+                known=known.lines if known is not None else (),
+                header_count_max=header_count_max,
+                keeps_underscores=self._keeps_underscores,
             )
-        else:
-            head = read_request_head(raw, header_count_max=header_count_max, keeps_underscores=self._keeps_underscores)
         if len(raw) <= _REMEMBERED_BYTES_MAX:
-            self._raw, self._lines, self._head = raw, lines, head
+            self._raw, self._lines, self._texts, self._head = raw, lines, texts, head
         return head
 
 
@@ -176,6 +183,19 @@ def read_request_head(raw: bytes, *, header_count_max: int, keeps_underscores: b
         RequestRefusal: with 400, 405, 417, 431 or 505.
     """
     first, *texts = raw.split(b"\r\n")
+    return _read_head(first, texts, header_count_max=header_count_max, keeps_underscores=keeps_underscores)
+
+
+def _read_head(
+    first: bytes,
+    texts: Sequence[bytes],
+    *,
+    header_count_max: int,
+    keeps_underscores: bool,
+    before: Sequence[bytes] = (),
+    known: Sequence[HeaderLine] = (),
+) -> RequestHead:
+    """Parse a head in lines. ``before`` are those of another head, and ``known`` what became of them."""
     match = _REQUEST_LINE.fullmatch(first)
     if match is None:
         raise RequestRefusal(400, RefusalCode.REQUEST_LINE, "malformed request line")
@@ -185,11 +205,9 @@ def read_request_head(raw: bytes, *, header_count_max: int, keeps_underscores: b
     if len(texts) > header_count_max:
         raise RequestRefusal(431, RefusalCode.HEAD_SIZE, f"more than {header_count_max} header lines")
     try:
-        lines = read_lines(texts)
+        lines = read_lines(texts, before, known)
     except BadHeaderLine as bad:
         raise RequestRefusal(400, RefusalCode.HEADER, str(bad)) from bad
-    if not keeps_underscores and b"_" in raw:
-        lines = [line for line in lines if b"_" not in line.name]
     if target[0] == 0x2F and minor_digit == b"1":
         inspected = [line for line in lines if line.matters]
         if len(inspected) == 1 and inspected[0].name == b"host":
@@ -198,6 +216,8 @@ def read_request_head(raw: bytes, *, header_count_max: int, keeps_underscores: b
             return RequestHead(
                 method=method, target=target, host=inspected[0].value, lines=lines, wire=wire, is_plain=True
             )
+    if not keeps_underscores:
+        lines = [line for line in lines if b"_" not in line.name]
     return _with_care(method, target, int(minor_digit), lines=lines)
 
 

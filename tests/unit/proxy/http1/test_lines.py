@@ -22,6 +22,8 @@ def test_a_line_is_rewritten_with_the_case_of_its_name() -> None:
         (b"k-pod-secret: x", False, True),
         (b"Content-Length: 5", False, True),
         (b"Accept:", True, False),
+        (b"X_A: 1", True, True),
+        (b"User-Agent: x86_64", True, False),
     ],
 )
 def test_what_is_about_one_hop_never_passes(text: bytes, plain: bool, matters: bool) -> None:

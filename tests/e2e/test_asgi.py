@@ -1,6 +1,7 @@
 """A Python app with its queue-proxy in its own process, on a running system: no request fails under any kill."""
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -38,11 +39,17 @@ async def app(scope, receive, send):
 """
 
 
+@pytest.fixture(scope="module", params=["Disabled", "Enabled"])
+def mode(request: pytest.FixtureRequest) -> str:
+    """The mode of inner TLS."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def serving(tmp_path_factory: pytest.TempPathFactory, mode: str) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("asgi")
     (folder / "inside.py").write_text(_APP)
-    with staged(folder / "state") as stage, pytest.MonkeyPatch.context() as patch:
+    with staged(folder / "state", SERVING_INNER_TLS_DEFAULT=mode) as stage, pytest.MonkeyPatch.context() as patch:
         patch.delenv("VIRTUAL_ENV", raising=False)
         done = stage("deploy", "inside", str(folder), "--asgi", "inside:app", "--concurrency", "20", "--window", "6s")
         assert done.stdout.startswith(f"http://{HOST}:")
@@ -75,6 +82,15 @@ async def test_the_pod_is_one_process_and_survives_the_template_and_control(serv
         while "1/1" not in (pods := serving("get", "pods").stdout):
             assert time.monotonic() < until_s, pods
         assert (await client.get("/")).text == first.text
+
+
+async def test_a_pod_refuses_plain_requests_where_inner_tls_is_enabled(serving: Stage, mode: str) -> None:
+    async with client_of(serving) as client:
+        assert (await client.get("/")).status_code == 200
+    pods = json.loads(serving("get", "pods", "-o", "json").stdout)["items"]
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as direct:
+        statuses = {(await direct.get(f"http://{one['status']['podIP']}:8012/")).status_code for one in pods}
+    assert statuses == {403 if mode == "Enabled" else 200}
 
 
 async def test_a_request_whose_app_is_killed_is_answered_by_the_next(serving: Stage) -> None:

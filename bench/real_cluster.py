@@ -1,13 +1,15 @@
 """Many services on a real control plane, beside as many bare Deployments.
 
-    python bench/real_cluster.py [--services N] [--settle-s S] [--rest-s S] [--keep] [--quick]
+    python bench/real_cluster.py [--services N ...] [--scales N ...] [--settle-s S] [--rest-s S] [--audit-log FILE] [--keep] [--quick]
     python bench/real_cluster.py --cold [--samples N] [--image IMAGE] [--containerd-log FILE] [--label TEXT]
 
 ``SERVING_TEST_KUBECONFIG`` names the API server, with a scheduler and a controller-manager that has its node-lifecycle controller, which
 takes the taint off the bench's node; without the variable there is our own server.
 Daemons are processes of their own that reach the server directly, and so is a kubelet that reports pods as ready. Printed are, at
-scale 0 and with a pod each, the times until all are ready and their ratio, writes, CPU time and memory of each daemon, and both while
-nothing changes. ``--keep`` leaves the objects.
+scale 0 and with a pod each, the times until all are ready and their ratio, writes of all clients, the growth of etcd's file, CPU time
+and memory of each daemon, and both while nothing changes. Several numbers of services are steps: ``--services 100 400`` makes 100 and
+then 300 more, and the figures of a step are those of what it added. ``--audit-log`` names the server's audit log (level Metadata, stage
+ResponseComplete): then the calls of each daemon are counted. ``--keep`` leaves the objects.
 
 ``--cold`` measures cold starts on a node with the system installed, in turns with bare pods of the same image, and prints each step.
 ``SERVING_TEST_NODE_KUBECONFIG`` names the cluster; run it where pods are reached. The image answers with ``up=NNms``, its own time since
@@ -18,8 +20,8 @@ import argparse
 import asyncio
 import contextlib
 import functools
+import itertools
 import os
-import re
 import sys
 import tempfile
 import time
@@ -29,18 +31,20 @@ from pathlib import Path
 from bench.parts.node_starts import measure
 from bench.parts.processes import cpu_s, resident_mib
 from bench.parts.program import options_of
-from serving.cli.client.api import ApiCall, ApiClient
+from bench.parts.server_counts import ServerCounts
+from serving.cli.client.api import ApiClient
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, SERVING_SERVICE, Kind
+from serving.model.errors import AlreadyExists, Unavailable
 from serving.model.objects import Object
 from tests.cluster_e2e import stage
 from tests.cluster_e2e.server import SPACE, is_real, only_here
 from tests.cluster_e2e.stage import SYSTEM, Stage, is_ready, service, staged
+from tests.cluster_e2e.status_kubelet import repeated
 from tests.tidy.sources import ROOT
 
 _NODE_VARIABLE = "SERVING_TEST_NODE_KUBECONFIG"
 DAEMONS = ("controller", "autoscaler", "activator")
 _AT_ONCE = 20
-_WRITE = re.compile(r'verb="(POST|PUT|PATCH|APPLY|DELETE)"')
 _PATIENCE_S = 3600.0
 
 
@@ -78,7 +82,8 @@ async def made(one: Stage, kind: Kind, bodies: Sequence[Object], holds: Callable
 
     async def worker() -> None:
         for body in left:
-            await one.cluster.create(kind, body)
+            with contextlib.suppress(AlreadyExists):
+                await repeated(functools.partial(one.cluster.create, kind, body))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(_AT_ONCE):
@@ -92,59 +97,47 @@ async def made(one: Stage, kind: Kind, bodies: Sequence[Object], holds: Callable
 
 async def until_all(one: Stage, kind: Kind, names: set[str], holds: Callable[[Object], bool]) -> None:
     """Return when something holds of all objects of some names."""
-    listing = await one.cluster.list(kind, SPACE)
     async with asyncio.timeout(_PATIENCE_S):
         while names:
+            listing = await repeated(functools.partial(one.cluster.list, kind, SPACE))
             names.difference_update(found["metadata"]["name"] for found in listing.items if holds(found))
-            async with one.cluster.watch(kind, SPACE, resource_version=listing.resource_version) as events:
-                async for event in stage.of_objects(events):
-                    if holds(event.object):
-                        names.discard(event.object["metadata"]["name"])
-                    if not names:
-                        return
-            listing = await one.cluster.list(kind, SPACE)
+            with contextlib.suppress(Unavailable):
+                async with one.cluster.watch(kind, SPACE, resource_version=listing.resource_version) as events:
+                    async for event in stage.of_objects(events):
+                        if holds(event.object):
+                            names.discard(event.object["metadata"]["name"])
+                        if not names:
+                            return
 
 
 class Measures:
-    """CPU time and memory of each daemon, and the writes that the API server has counted."""
+    """CPU time and memory of each daemon, and what the API server has counted."""
 
-    def __init__(self, one: Stage, counters: ApiClient | None) -> None:
+    def __init__(self, one: Stage, counts: ServerCounts | None) -> None:
         self._pids = {name: one.daemons[name].process.pid for name in DAEMONS}
-        self._counters = counters
+        self.counts = counts
         self.restart()
 
     def restart(self) -> None:
         """Measure from now on."""
         self._cpu_s = {name: cpu_s(pid) for name, pid in self._pids.items()}
         self._mib = {name: resident_mib(pid) for name, pid in self._pids.items()}
-        self._writes = self._write_count()
+        if self.counts:
+            self.counts.restart()
 
     def used(self) -> str:
         """CPU seconds of each daemon."""
         return ", ".join(f"{name} {cpu_s(pid) - self._cpu_s[name]:.2f} s" for name, pid in self._pids.items())
 
-    def grown(self, count: int) -> str:
-        """Memory of each daemon for each of ``count`` services, in MiB."""
-        return ", ".join(
-            f"{name} {(resident_mib(pid) - self._mib[name]) / count:.3f}" for name, pid in self._pids.items()
-        )
+    def memory(self, count: int) -> str:
+        """Memory of each daemon in MiB: its growth for each of ``count`` services, and all of it."""
+        found = {name: resident_mib(pid) for name, pid in self._pids.items()}
+        return ", ".join(f"{name} {(mib - self._mib[name]) / count:.3f} ({mib:.0f})" for name, mib in found.items())
 
-    def writes(self) -> int | None:
-        """Writes of all clients, without leases; None where the server counts none."""
-        before, now = self._writes, self._write_count()
-        return None if before is None or now is None else now - before
-
-    def _write_count(self) -> int | None:
-        if self._counters is None:
-            return None
-        with self._counters.stream(ApiCall(method="GET", path="/metrics")) as response:
-            text = b"".join(response.pieces()).decode()
-        lines = (line for line in text.splitlines() if line.startswith("apiserver_request_total{"))
-        return sum(
-            int(float(line.rpartition(" ")[2]))
-            for line in lines
-            if 'resource="leases"' not in line and _WRITE.search(line)
-        )
+    def show_counts(self, count: int) -> None:
+        """Print what the server counted for each of ``count`` objects."""
+        for line in self.counts.lines(count) if self.counts else ():
+            print(f"    {line}", flush=True)
 
 
 @contextlib.asynccontextmanager
@@ -169,52 +162,50 @@ async def measure_services(options: argparse.Namespace) -> None:
                 "daemons reach the server directly: it has to be on 127.0.0.1"
             )
             one.gate.port = one.server.port
-            counters = ApiClient(kubeconfig=one.server.kubeconfig) if is_real() else None
+            log = Path(options.audit_log) if options.audit_log else None
+            counts = ServerCounts(ApiClient(kubeconfig=one.server.kubeconfig), log) if is_real() else None
             async with kubelet_of(one):
                 for name in DAEMONS:
                     await one.start(name)
-                measures = Measures(one, counters)
+                measures = Measures(one, counts)
                 if is_real():
                     data = {"data": {"allow-zero-initial-scale": "true"}}
                     await one.cluster.patch(CONFIG_MAP, SYSTEM, "config-autoscaler", patch=data)
                 # Our own server refuses services that begin at zero.
-                for scale in (0, 1) if is_real() else (1,):
-                    await compared(one, measures, options, scale=scale)
-            for daemon in one.daemons.values():
-                await daemon.stop()
+                for scale in options.scales if is_real() else (1,):
+                    for before, count in itertools.pairwise((0, *sorted(options.services))):
+                        await compared(one, measures, options, scale=scale, numbers=range(before, count))
             if options.keep:
+                for daemon in one.daemons.values():
+                    await daemon.stop()
                 os._exit(0)
+            for found in (await one.cluster.list(DEPLOYMENT, SPACE)).items:
+                if found["metadata"]["name"].startswith("bare-"):
+                    await one.cluster.delete(DEPLOYMENT, SPACE, found["metadata"]["name"])
 
 
-async def compared(one: Stage, measures: Measures, options: argparse.Namespace, *, scale: int) -> None:
-    """Services beside as many bare Deployments of one scale."""
-    count, named = options.services, f"{options.services} at scale {scale}"
-    print(f"{named}: load average {os.getloadavg()[0]:.1f}", flush=True)
-    bodies = [bare(f"bare-{scale}-{number}", scale) for number in range(count)]
+async def compared(one: Stage, measures: Measures, options: argparse.Namespace, *, scale: int, numbers: range) -> None:
+    """Services beside as many bare Deployments of one scale, with those of smaller numbers there."""
+    print(f"{numbers.stop} at scale {scale}: load average {os.getloadavg()[0]:.1f}", flush=True)
+    bodies = [bare(f"bare-{scale}-{number}", scale) for number in numbers]
     measures.restart()
     bare_s = await made(one, DEPLOYMENT, bodies, functools.partial(is_available, scale=scale))
-    bare_writes = measures.writes()
+    measures.show_counts(len(numbers))
     initial = (
         {"autoscaling.knative.dev/initial-scale": "0"} if not scale else {"autoscaling.knative.dev/min-scale": "1"}
     )
     measures.restart()
-    ours = [service(f"many-{scale}-{number}", annotations=initial) for number in range(count)]
+    ours = [service(f"many-{scale}-{number}", annotations=initial) for number in numbers]
     ours_s = await made(one, SERVING_SERVICE, ours, is_ready)
     print(f"  ratio {ours_s / bare_s:.2f}; load average {os.getloadavg()[0]:.1f}")
-    if (writes := measures.writes()) is not None and bare_writes is not None:
-        print(f"  writes of all clients: {writes / count:.1f} a service, {bare_writes / count:.1f} a Deployment")
+    measures.show_counts(len(numbers))
     print(f"  CPU: {measures.used()}")
-    print(f"  MiB a service: {measures.grown(count)}")
+    print(f"  MiB a service (in all): {measures.memory(len(numbers))}", flush=True)
     await asyncio.sleep(options.settle_s)
     measures.restart()
     await asyncio.sleep(options.rest_s)
-    writes = measures.writes()
-    print(
-        f"  at rest for {options.rest_s:.0f} s: {'-' if writes is None else writes} writes, CPU: {measures.used()}",
-        flush=True,
-    )
-    for body in bodies:
-        await one.cluster.delete(DEPLOYMENT, SPACE, body["metadata"]["name"])
+    writes = measures.counts.written() if measures.counts else "-"
+    print(f"  at rest for {options.rest_s:.0f} s: {writes} writes, CPU: {measures.used()}", flush=True)
 
 
 async def main(options: argparse.Namespace) -> None:
@@ -229,6 +220,7 @@ async def main(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    quick = {"services": 2, "settle_s": 1.0, "rest_s": 1.0, "samples": 1}
+    quick = {"services": (2,), "settle_s": 1.0, "rest_s": 1.0, "samples": 1}
     cold = {"cold": False, "samples": 24, "image": "localhost/app:v1", "containerd_log": "", "label": ""}
-    asyncio.run(main(options_of(__doc__, services=100, settle_s=90.0, rest_s=60.0, keep=False, quick=quick, **cold)))
+    many = {"services": (100,), "scales": (0, 1), "settle_s": 90.0, "rest_s": 60.0, "keep": False, "audit_log": ""}
+    asyncio.run(main(options_of(__doc__, quick=quick, **many, **cold)))

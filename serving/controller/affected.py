@@ -25,7 +25,7 @@ from serving.model.knative import (
     SERVICE_LABEL,
     ServingState,
 )
-from serving.model.objects import Key, Object, annotations_of, condition_of, labels_of, nested, uid_of
+from serving.model.objects import Key, Object, annotations_of, condition_of, conditions_of, labels_of, nested, uid_of
 from serving.model.routepolicy import OPEN_POLICY, route_policy
 from serving.settings.controller import ControllerSettings
 
@@ -43,6 +43,9 @@ _INDIRECT = {
     kinds.CLUSTER_DOMAIN_CLAIM,
 }
 _OF_A_REVISION = {kinds.DEPLOYMENT, kinds.SERVICE, kinds.POD}
+# What a decision about a revision reads of its pods' statuses and its Deployment's conditions.
+_POD_FIELDS = ("containerStatuses", "initContainerStatuses", "podIP", "podIPs", "reason", "message")
+_DEPLOYMENT_FAILURES = {("ReplicaFailure", "True"), ("Progressing", "False")}
 _OF_A_SERVICE = {kinds.CONFIGURATION, kinds.ROUTE}
 
 
@@ -168,7 +171,8 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
             yield (kinds.REVISION, namespace, name)
         return
     if kind in _OF_A_REVISION:
-        yield from ((kinds.REVISION, namespace, one) for one in _owners(change, REVISION_LABEL))
+        if _concerns_revision(change):
+            yield from ((kinds.REVISION, namespace, one) for one in _owners(change, REVISION_LABEL))
         return
     if kind in _OF_A_SERVICE:
         # By its name as well: an object of another owner blocks a service of that name without its label.
@@ -176,6 +180,41 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
         yield from ((kinds.SERVING_SERVICE, namespace, one) for one in names)
     yield (kind, namespace, name)
     yield from _beyond(change, indexes, settings)
+
+
+def _concerns_revision(change: Change) -> bool:
+    """Whether a decision about the revision reads what has changed."""
+    before, after = change.before, change.after
+    match change.kind:
+        case kinds.POD:
+            has_moved = before is not None and after is not None and labels_of(before) != labels_of(after)
+            return has_moved or _read_of_pod(before) != _read_of_pod(after)
+        case kinds.DEPLOYMENT:
+            return _read_of_deployment(before) != _read_of_deployment(after)
+        case _:
+            return True
+
+
+def _read_of_pod(pod: Object | None) -> object:
+    """A pod without a status says as little as none."""
+    status = nested(pod, "status") or {}
+    is_bound = ("PodScheduled", "True")
+    conditions = [one for one in status.get("conditions") or () if (one.get("type"), one.get("status")) != is_bound]
+    is_failed = status.get("phase") == "Failed"
+    return nested(pod, "metadata", "deletionTimestamp"), is_failed, conditions, *map(status.get, _POD_FIELDS)
+
+
+def _read_of_deployment(deployment: Object | None) -> object:
+    if deployment is None:
+        return None
+    failures = [one for one in conditions_of(deployment) if (one["type"], one.get("status")) in _DEPLOYMENT_FAILURES]
+    metadata = deployment["metadata"]
+    return (
+        *(metadata.get(key) for key in ("uid", "ownerReferences", "labels", "deletionTimestamp")),
+        deployment.get("spec"),
+        nested(deployment, "status", "readyReplicas"),
+        failures,
+    )
 
 
 def _beyond(change: Change, indexes: CacheIndexes, settings: ControllerSettings) -> Iterator[WorkKey]:

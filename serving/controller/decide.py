@@ -1,7 +1,7 @@
 """The plan for one key: the context of a resource from the cache, handed to its reconciler."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -157,6 +157,7 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
         pods = itertools.islice((one for one in pods if nested(one, "status", "phase") != "Failed"), 1)
     parent: Key = (namespace, labels_of(revision).get(CONFIGURATION_LABEL, ""))
     newest = nested(cache.get(kinds.CONFIGURATION, parent), "status", "latestCreatedRevisionName")
+    policies = _policies(cache, where)
     # Statuses are not on disk: until they are written again, a revision of an earlier process keeps its state.
     is_known_idle = labels_of(revision).get(ROUTING_STATE_LABEL) == RoutingState.RESERVE
     return RevisionContext(
@@ -169,10 +170,10 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
         is_newest=newest == name or (newest is None and not is_known_idle),
         is_awaited=bool(relations.routes_to_configuration(parent)),
         refusal=cache.refusal((kinds.REVISION, *where), revision),
-        public=_public(cache, where, _path(cache, where, revision)),
+        public=_public(cache, where, _path(cache, revision, policies)),
         hpa=cache.get(kinds.HORIZONTAL_POD_AUTOSCALER, where),
         count_period_s=cache.settings.count_period_s,
-        is_guarded=any(policy.is_guarded for policy in _policies(cache, where)),
+        is_guarded=any(policy.is_guarded for policy in policies),
     )
 
 
@@ -191,12 +192,12 @@ def _policies(cache: ControllerCache, where: Key) -> list[RoutePolicy]:
     return [route_policy(annotations_of(route)) for route in routes if route is not None]
 
 
-def _path(cache: ControllerCache, where: Key, revision: Object) -> TrafficPath:
+def _path(cache: ControllerCache, revision: Object, policies: Sequence[RoutePolicy]) -> TrafficPath:
     """The target of a revision's public Service: the activators while a route or inner TLS needs them for each request."""
     if cache.sidecar is not None and cache.sidecar.inner_tls.is_strict:
         # Clients of the Service have no certificate that a pod would accept.
         return TrafficPath.PROXY
-    if any(policy.needs_activator for policy in _policies(cache, where)):
+    if any(policy.needs_activator for policy in policies):
         return TrafficPath.PROXY
     return traffic_path_of(revision)
 

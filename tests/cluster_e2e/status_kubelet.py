@@ -8,19 +8,24 @@ import asyncio
 import contextlib
 import itertools
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 from serving.aio.clock import stamp
 from serving.cluster.kinds import NODE, POD
 from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
-from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotFound, TooManyRequests, Unavailable
 from serving.model.objects import Key, Object
 from tests.cluster_e2e.server import HOST_NAME, SPACE
 
+Found = TypeVar("Found")
+
 # A node of which nothing was heard for 40 s is not ready.
 _HEARTBEAT_S = 10.0
+_RETRY_S = 1.0
 _ROOM = {"cpu": "10000", "memory": "10Ti", "pods": "20000", "ephemeral-storage": "10Ti"}
 
 
@@ -82,7 +87,7 @@ class StatusKubelet:
 
     async def _end(self, key: Key, uid: str) -> None:
         with contextlib.suppress(NotFound, Conflict):
-            await self._cluster.delete(POD, *key, grace_s=0, uid=uid)
+            await repeated(lambda: self._cluster.delete(POD, *key, grace_s=0, uid=uid))
 
     async def _notify(self, pod: Object, *, ready: bool, address: str) -> None:
         if ready:
@@ -118,8 +123,9 @@ class StatusKubelet:
             "startTime": now,
         }
         metadata = pod["metadata"]
-        await self._cluster.patch(
-            POD, metadata["namespace"], metadata["name"], patch={"status": status}, subresource="status"
+        place = (metadata["namespace"], metadata["name"])
+        await repeated(
+            lambda: self._cluster.patch(POD, *place, patch={"status": status}, subresource="status"),
         )
 
     async def beat(self) -> None:
@@ -140,6 +146,15 @@ class StatusKubelet:
             with contextlib.suppress(ClusterError):
                 await self._cluster.patch(NODE, "", self._node, patch={"status": status}, subresource="status")
             await asyncio.sleep(_HEARTBEAT_S)
+
+
+async def repeated(call: Callable[[], Awaitable[Found]]) -> Found:
+    """Make a call until the server responds: a busy one may be too late."""
+    while True:
+        try:
+            return await call()
+        except (Unavailable, TooManyRequests):
+            await asyncio.sleep(_RETRY_S)
 
 
 async def main(kubeconfig: str, node: str) -> None:

@@ -82,6 +82,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "links of pods, hosts of users": (50, 0),
     "starts side by side": (60, 0),
     "queue-proxy in the app's process on a cluster": (270, 2),
+    "statuses of a busy controller": (60, 0),
 }
 MEAN_LINES_MIN = 140
 FOLDER_FILES_MAX = 30

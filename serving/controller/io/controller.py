@@ -30,7 +30,7 @@ from serving.controller.io.route_prober import RouteProber
 from serving.controller.io.sources import CacheSources, settings_notes
 from serving.controller.revisions.concurrency import ConcurrencyLimit
 from serving.controller.revisions.sidecar import Sidecar
-from serving.controller.values.writes import Note, WorkKey, text_of
+from serving.controller.values.writes import Note, WaitingWrites, WorkKey, text_of
 from serving.metrics.controller import ControllerMetrics
 from serving.metrics.queries import QueryGate
 from serving.model.errors import ClusterError, Conflict, Unavailable
@@ -68,7 +68,7 @@ class Controller:
         retries = WorkQueueSettings(retry_max_s=self._settings.retry_delay_max_s)
         self._queue: WorkQueue[WorkKey] = WorkQueue("controller", settings=retries, on_error=_log_failure)
         self._counted_s: dict[WorkKey, float] = {}
-        self._waiting_s: dict[WorkKey, float] = {}
+        self._waiting = WaitingWrites()
         self._crowds: asyncio.Queue[set[WorkKey]] = asyncio.Queue()
         self._events = NoteWriter(cluster)
         self._limit = ConcurrencyLimit(low=self._settings.workers, high=self._settings.workers_max)
@@ -186,11 +186,8 @@ class Controller:
         """Decide on one resource and carry the plan out; returns when to decide again, in seconds."""
         at_s = wall_s()
         plan = decide(self._cache, key, now=stamp(at_s), now_s=at_s)
-        if plan.debounce_s:
-            rest_s = self._waiting_s.setdefault(key, now_s()) + plan.debounce_s - now_s()
-            if rest_s > 0:
-                return rest_s
-        self._waiting_s.pop(key, None)
+        if rest_s := self._waiting.rest_s(key, plan.debounce_s, is_busy=len(self._queue) > 0, now_s=now_s()):
+            return rest_s
         if plan.can_wait:
             rest_s = self._counted_s.get(key, 0.0) + self._settings.count_period_s - now_s()
             if rest_s > 0:

@@ -42,6 +42,9 @@ FOLLOWED_KINDS = (
 UNSETTLED_S = 1.5
 """How long a status that stays Unknown waits for changes, in seconds; a small pod becomes ready sooner."""
 
+# How long writes of a plan wait while the queue is not empty, if a change may replace them.
+_BUSY_MAX_S = 60.0
+
 WorkKey = tuple[Kind, str, str]
 """A resource to decide on: its kind, namespace and name."""
 
@@ -78,6 +81,27 @@ class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
     debounce_s: float = 0.0
     unconfirmed: str = ""
     watch: RolloutWatch | None = None
+
+
+class WaitingWrites:
+    """The time since when the writes of each key wait."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[WorkKey, float] = {}
+
+    def rest_s(self, key: WorkKey, debounce_s: float, *, is_busy: bool, now_s: float) -> float:
+        """When to decide again, in seconds from now; 0 to write now.
+
+        ``debounce_s`` is how long the writes wait from the first time that they are planned, 0 for not at all. While other keys
+        are ahead (``is_busy``), the change that is waited for comes later too: the writes wait on, for at most a minute.
+        """
+        waited_s = now_s - self._since_s.setdefault(key, now_s)
+        if waited_s < debounce_s:
+            return debounce_s - waited_s
+        if debounce_s and is_busy and waited_s < _BUSY_MAX_S:
+            return debounce_s
+        del self._since_s[key]
+        return 0.0
 
 
 def patch_of(kind: Kind, existing: Object, changes: Object) -> tuple[Patch, ...]:

@@ -42,6 +42,9 @@ CONFIGURATION: WorkKey = (kinds.CONFIGURATION, "default", "hello")
 ROUTE: WorkKey = (kinds.ROUTE, "default", "hello")
 REVISION: WorkKey = (kinds.REVISION, "default", "hello-00001")
 BLUE = [{"revisionName": "hello-00001", "percent": 100, "tag": "blue"}]
+BOUND = {"type": "PodScheduled", "status": "True"}
+UNBOUND = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+PULLING = {"name": "app", "state": {"waiting": {"reason": "ErrImagePull"}}}
 
 
 def knowing(*objects: tuple[Kind, Object]) -> ControllerCache:
@@ -142,9 +145,51 @@ def test_an_old_revision_stays_in_reserve_until_its_configuration_has_a_status()
 
 def test_what_is_beneath_a_revision_wakes_it() -> None:
     revision = a_revision()
-    for resource, one in ((kinds.DEPLOYMENT, a_deployment(revision)), (kinds.POD, a_pod())):
+    for resource, one in ((kinds.DEPLOYMENT, a_deployment(revision)), (kinds.POD, a_pod(podIP="10.0.0.1"))):
         assert knowing().put(resource, one) == {REVISION}
         assert knowing((resource, one)).drop(resource, ("default", one["metadata"]["name"])) == {REVISION}
+
+
+@pytest.mark.parametrize(
+    ("status", "is_read"),
+    [
+        ({"phase": "Pending"}, False),
+        ({"phase": "Pending", "hostIP": "10.0.0.9", "conditions": [BOUND]}, False),
+        ({"phase": "Failed"}, True),
+        ({"conditions": [UNBOUND]}, True),
+        ({"conditions": [{"type": "Ready", "status": "True"}]}, True),
+        ({"containerStatuses": [PULLING]}, True),
+        ({"podIPs": [{"ip": "10.0.0.1"}]}, True),
+    ],
+)
+def test_a_revision_wakes_by_what_it_reads_of_a_pod(status: Object, *, is_read: bool) -> None:
+    expected = {REVISION} if is_read else set()
+    assert knowing().put(kinds.POD, a_pod(**status)) == expected
+    assert knowing((kinds.POD, a_pod())).put(kinds.POD, newer(a_pod(**status))) == expected
+    going = stored(a_pod(**status), resourceVersion="8", deletionTimestamp=NOW)
+    assert knowing((kinds.POD, a_pod())).put(kinds.POD, going) == {REVISION}
+
+
+@pytest.mark.parametrize(
+    ("status", "is_read"),
+    [
+        ({"observedGeneration": 2, "updatedReplicas": 1, "unavailableReplicas": 1}, False),
+        ({"conditions": [{"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated"}]}, False),
+        ({"conditions": [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}]}, True),
+        ({"conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}]}, True),
+        ({"readyReplicas": 1}, True),
+    ],
+)
+def test_a_revision_wakes_by_what_it_reads_of_its_deployment(status: Object, *, is_read: bool) -> None:
+    before = {**a_deployment(a_revision()), "status": {}}
+    cache = knowing((kinds.DEPLOYMENT, before))
+    assert cache.put(kinds.DEPLOYMENT, newer({**before, "status": status})) == ({REVISION} if is_read else set())
+
+
+def test_a_revision_wakes_when_its_deployment_is_scaled() -> None:
+    before = a_deployment(a_revision())
+    after = newer({**before, "spec": {**before["spec"], "replicas": 7}})
+    assert knowing((kinds.DEPLOYMENT, before)).put(kinds.DEPLOYMENT, after) == {REVISION}
 
 
 def test_a_pod_without_an_owner_wakes_no_reconciler() -> None:
@@ -224,12 +269,12 @@ def test_what_was_written_is_known_unless_it_is_gone() -> None:
 
 
 def test_only_the_last_that_went_are_remembered() -> None:
-    cache = knowing()
+    cache, pod = knowing(), a_pod(podIP="10.0.0.1")
     for number in range(5000):
-        cache.put(kinds.POD, stored(a_pod(), uid=f"pod-{number}"))
+        cache.put(kinds.POD, stored(pod, uid=f"pod-{number}"))
         cache.drop(kinds.POD, ("default", "pod"))
-    assert cache.put_written(kinds.POD, stored(a_pod(), uid="pod-4999")) == set()
-    assert cache.put_written(kinds.POD, stored(a_pod(), uid="pod-0")) == {REVISION}
+    assert cache.put_written(kinds.POD, stored(pod, uid="pod-4999")) == set()
+    assert cache.put_written(kinds.POD, stored(pod, uid="pod-0")) == {REVISION}
 
 
 def test_what_was_never_there_is_dropped_without_a_word() -> None:

@@ -97,6 +97,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NodeS
         await made.until(lambda: made.get("nodegroup", POOL).get("status"), "no pass over the group")
         yield made
     made.kubectl("delete", "namespace", GROUP.partition("/")[0], "--timeout=60s")
+    made.kubectl("delete", "crd", "machinedeployments.cluster.x-k8s.io", "machines.cluster.x-k8s.io")
 
 
 @contextlib.asynccontextmanager

@@ -1,6 +1,6 @@
 """What a request from zero costs beyond the app's own start: overhead = total - (exec to first accept) - handler.
 
-    python bench/cold_start.py [--samples N] [--per-second N] [--app sockets|binary] [--trace | --runtimes | --frameworks | --isolation] [--quick] [--json]
+    python bench/cold_start.py [--samples N] [--per-second N] [--app sockets|binary] [--trace | --runtimes | --frameworks | --isolation | --sweep] [--quick] [--json]
 
 Starts the whole system, makes N services that have never had a pod, and asks each of them once, at a steady pace. The app
 says when it was executed (by the clock of the shell that executes it, so that this shell's own start counts as
@@ -12,19 +12,22 @@ start two or three itself.
 
 With ``--runtimes`` the services are by turns processes, containers, and containers with users of their own (``hostUsers: false``), of
 the same compiled program: N of each in one run. The goal is a median of the containers at most 25 ms over that of the processes.
+``--sweep`` measures the compiled program at rates from 1 to 50 a second, one after the other in one system, each for 10 seconds or
+``--samples`` requests, if that is less, and prints a table: the published sweeps of Knative and Dirigent do the same.
 ``--frameworks`` measures FastAPI, Flask and Django
 (``bench/parts/frameworks.py``), ``--isolation`` the layers of ``serving up --isolation`` (``bench/parts/layers.py``).
 """
 
 import argparse
 import asyncio
+import os
 import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bench.parts.frameworks import measure_frameworks
@@ -41,6 +44,9 @@ REST_S = 3.0
 GOAL_MEDIAN_MS, GOAL_P99_MS = 15.0, 30.0
 GOAL_CONTAINER_MS = 25.0
 IMAGE = "bench.local/cold:1"
+SWEPT_PER_SECOND = (1, 2, 5, 10, 20, 30, 50)
+SWEEP_S = 10.0
+GONE_S = 20.0
 
 Found = list[tuple[float, float, TracedStart] | BaseException]
 """Overhead and total of each request in seconds, and its times; or what it failed with."""
@@ -78,6 +84,11 @@ def manifest(name: str, command: list[str] | None) -> dict[str, object]:
     return made
 
 
+def names_of(numbers: Iterable[int]) -> list[str]:
+    """The names of services."""
+    return [f"cold-{number}" for number in numbers]
+
+
 def deploy(system: System, count: int, commands: Sequence[list[str] | None]) -> None:
     """Make all services, of the commands by turns, and wait until they are ready."""
     for number in range(count):
@@ -85,10 +96,10 @@ def deploy(system: System, count: int, commands: Sequence[list[str] | None]) -> 
     system.until_ready(count, READY_WITHIN_S)
 
 
-async def sample(port: int, number: int) -> tuple[float, float, TracedStart]:
+async def sample(port: int, name: str) -> tuple[float, float, TracedStart]:
     """Overhead and total of the one request of a service in seconds, and its steps."""
     began_s = time.time()
-    status, body = await send_request(port, f"cold-{number}.default.localhost")
+    status, body = await send_request(port, f"{name}.default.localhost")
     total_s = time.time() - began_s
     if " 200 " not in status:
         raise OSError(status)
@@ -97,11 +108,11 @@ async def sample(port: int, number: int) -> tuple[float, float, TracedStart]:
     return total_s - (accepted_s - exec_s) - handler_s, total_s, start
 
 
-async def measure(port: int, count: int, per_second: float) -> Found:
+async def measure(port: int, names: Iterable[str], per_second: float) -> Found:
     """One request each 1 / ``per_second`` seconds, whatever became of those before."""
     tasks = []
-    for number in range(count):
-        tasks.append(asyncio.create_task(sample(port, number)))
+    for name in names:
+        tasks.append(asyncio.create_task(sample(port, name)))
         await asyncio.sleep(1 / per_second)
     return await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -130,7 +141,7 @@ def report(found: Found) -> dict[str, float | str]:
 def main() -> int:
     """Run, and print what was measured; exit 0 only if the goal is met."""
     sizes = {"samples": 500, "per_second": 1.0, "app": "sockets"}
-    ways = {"trace": False, "runtimes": False, "frameworks": False, "isolation": False}
+    ways = {"trace": False, "runtimes": False, "frameworks": False, "isolation": False, "sweep": False}
     options = options_of(__doc__, quick={"samples": 1}, **sizes, **ways)
     if options.isolation:
         return measure_layers(options)
@@ -139,6 +150,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
+        if options.sweep:
+            return sweep(options, folder)
         found = measured(options, folder)
     kinds = [report(found[one::3]) for one in range(3)] if options.runtimes else [report(found)]
     medians_ms = [float(one["overhead_median_ms"]) for one in kinds]
@@ -170,11 +183,35 @@ def measured(options: argparse.Namespace, folder: Path) -> Found:
         count = options.samples * len(commands)
         deploy(system, count, commands)
         time.sleep(REST_S)
-        found = asyncio.run(measure(system.port, count, options.per_second))
+        found = asyncio.run(measure(system.port, names_of(range(count)), options.per_second))
     if options.trace:
         starts = [one[2] for one in found if not isinstance(one, BaseException)]
         print("\n".join(report_steps(notes, starts)), file=sys.stderr)
     return found
+
+
+def sweep(options: argparse.Namespace, folder: Path) -> int:
+    """Print a line for each rate; exit 0 if no request failed."""
+    counts = [min(options.samples, int(rate * SWEEP_S)) for rate in SWEPT_PER_SECOND]
+    errors_count = 0
+    print("| a second | requests | p50, ms | p99, ms | errors | load average |\n|---|---|---|---|---|---|")
+    with running_system(environment={"SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true"}) as system:
+        deploy(system, sum(counts), [compiled(folder)])
+        begin = 0
+        for rate, count in zip(SWEPT_PER_SECOND, counts, strict=True):
+            # The pods of the rate before are gone by then.
+            time.sleep(REST_S if options.quick else GONE_S)
+            found = asyncio.run(measure(system.port, names_of(range(begin, begin + count)), rate))
+            begin += count
+            shown = report(found)
+            errors_count += int(shown["errors"])
+            totals_ms = [one[1] * 1000 for one in found if not isinstance(one, BaseException)]
+            cuts = statistics.quantiles(totals_ms * 2, n=100, method="inclusive")
+            print(
+                f"| {rate} | {count} | {cuts[49]:.0f} | {cuts[98]:.0f} | {shown['errors']} | {os.getloadavg()[0]:.0f} |",
+                flush=True,
+            )
+    return 1 if errors_count else 0
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ FORMS = {
     "cold_start.py": [
         Form(arguments="--trace --json", keys=COLD),
         Form(arguments="--runtimes --json", keys=("process", "container"), needs=("cc", "crun")),
+        Form(arguments="--sweep", lines=(r"^\| 50 \| 1 \| \d+ \| \d+ \| 0 \| ",), needs=("cc",)),
         Form(arguments="--frameworks --json", keys=("fastapi-warm", "flask-warm", "django-warm"), needs=(INDEX,)),
     ],
     "commands.py": [Form(lines=(r"serving --version +\d+ ms", r"serving get +\d+ ms"))],

@@ -8,7 +8,8 @@ overhead), when it accepted its first connection, and how long it took to answer
 a median of 15 ms and a 99th percentile of 30 ms. ``--trace`` prints the steps of a start with their milliseconds, which costs a
 start two or three itself.
 
-``--app binary`` starts a compiled program instead, whose own start is short.
+``--app binary`` starts a compiled program instead, whose own start is short. ``--concurrency`` is the containerConcurrency of the services:
+with 1 a request starts two pods (at most 1 a pod, target 70 %), with Knative's default 0 one.
 
 With ``--runtimes`` the services are by turns processes, containers, and containers with users of their own (``hostUsers: false``), of
 the same compiled program: N of each in one run. The goal is a median of the containers at most 25 ms over that of the processes.
@@ -71,14 +72,14 @@ def compiled_for_both(folder: Path, system: System) -> list[str]:
     return command
 
 
-def manifest(name: str, command: list[str] | None) -> dict[str, object]:
+def manifest(name: str, command: list[str] | None, *, concurrency: int = 1) -> dict[str, object]:
     """A service at zero; without a command it runs the image, for None with users of its own."""
     annotations = {
         "autoscaling.knative.dev/initial-scale": "0",
         "autoscaling.knative.dev/window": "6s",
         **({"serving.dev/command": shlex.join(command)} if command else {}),
     }
-    made = service_of(name, annotations=annotations, concurrency=1, image=IMAGE)
+    made = service_of(name, annotations=annotations, concurrency=concurrency, image=IMAGE)
     if command is None:
         made["spec"]["template"]["spec"]["hostUsers"] = False
     return made
@@ -89,10 +90,11 @@ def names_of(numbers: Iterable[int]) -> list[str]:
     return [f"cold-{number}" for number in numbers]
 
 
-def deploy(system: System, count: int, commands: Sequence[list[str] | None]) -> None:
+def deploy(system: System, count: int, commands: Sequence[list[str] | None], *, concurrency: int) -> None:
     """Make all services, of the commands by turns, and wait until they are ready."""
     for number in range(count):
-        system.send_request(SERVICES, manifest(f"cold-{number}", commands[number % len(commands)]), method="POST")
+        made = manifest(f"cold-{number}", commands[number % len(commands)], concurrency=concurrency)
+        system.send_request(SERVICES, made, method="POST")
     system.until_ready(count, READY_WITHIN_S)
 
 
@@ -140,7 +142,7 @@ def report(found: Found) -> dict[str, float | str]:
 
 def main() -> int:
     """Run, and print what was measured; exit 0 only if the goal is met."""
-    sizes = {"samples": 500, "per_second": 1.0, "app": "sockets"}
+    sizes = {"samples": 500, "per_second": 1.0, "app": "sockets", "concurrency": 1}
     ways = {"trace": False, "runtimes": False, "frameworks": False, "isolation": False, "sweep": False}
     options = options_of(__doc__, quick={"samples": 1}, **sizes, **ways)
     if options.isolation:
@@ -181,7 +183,7 @@ def measured(options: argparse.Namespace, folder: Path) -> Found:
             app = [sys.executable, str(APPS / "sockets.py")]
             commands = [["bash", "-c", 'EXEC_S=$EPOCHREALTIME exec "$0" "$@"', *app]]
         count = options.samples * len(commands)
-        deploy(system, count, commands)
+        deploy(system, count, commands, concurrency=options.concurrency)
         time.sleep(REST_S)
         found = asyncio.run(measure(system.port, names_of(range(count)), options.per_second))
     if options.trace:
@@ -196,7 +198,7 @@ def sweep(options: argparse.Namespace, folder: Path) -> int:
     errors_count = 0
     print("| a second | requests | p50, ms | p99, ms | errors | load average |\n|---|---|---|---|---|---|")
     with running_system(environment={"SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true"}) as system:
-        deploy(system, sum(counts), [compiled(folder)])
+        deploy(system, sum(counts), [compiled(folder)], concurrency=options.concurrency)
         begin = 0
         for rate, count in zip(SWEPT_PER_SECOND, counts, strict=True):
             # The pods of the rate before are gone by then.

@@ -247,7 +247,8 @@ class ActivatorMetrics:
         for family in families:
             family.remove_by_labels(by_name)
 
-    def _pull(self) -> Iterator[Family]:
+    def _levels(self) -> tuple[Family, Family]:
+        """Requests inside and those that wait, now."""
         inside, waiting = (family_of(named(ACTIVATOR_METRICS, name)) for name in _GAUGES)
         # Revisions with rows and no request report 0, so that a chart comes down.
         levels = dict.fromkeys(self._rows, (0, 0)) | {key: (level, waiting) for key, level, waiting in self._inside()}
@@ -255,10 +256,13 @@ class ActivatorMetrics:
             labels = dict(zip(REVISION_LABELS, self._labels(key), strict=True))
             inside.add_sample(inside.name, labels, level)
             waiting.add_sample(waiting.name, labels, waiting_count)
+        return inside, waiting
+
+    def _pull(self) -> Iterator[Family]:
         lost = family_of(named(ACTIVATOR_METRICS, "serving_stat_frames_lost_total"))
         lost.add_sample("serving_stat_frames_lost_total", {}, self.lost_frames())
         durations = self._durations()
-        yield from (durations, inside, waiting, lost)
+        yield from (durations, *self._levels(), lost)
         if self._has_old_names:
             yield _old_count(durations)
 
@@ -269,7 +273,7 @@ class ActivatorMetrics:
                 labels = {"namespace": namespace, "revision": revision, "response_code_class": text}
                 for bucket, count in row.fine.items():
                     family.add_sample(FINE_DURATIONS, {**labels, "bucket": str(bucket)}, count)
-        yield family
+        yield from (family, self._levels()[1])
 
     def _durations(self) -> Family:
         family = family_of(named(ACTIVATOR_METRICS, _DURATION))

@@ -83,7 +83,7 @@ class MetricsPage:
         self.registry.register(Pulled(pull))
 
     def pull_fine(self, pull: Callable[[], Iterator[Family]]) -> None:
-        """Add families that are pulled for each page with fine-grained durations."""
+        """Add families of the page with fine-grained durations, which has nothing else: it is read every two seconds."""
         self._fine.append(pull)
 
     def families(self) -> Iterator[Family]:
@@ -94,8 +94,9 @@ class MetricsPage:
     def slices(self, accept: str) -> Iterator[str]:
         """The page in pieces, in the format of an Accept header."""
         is_open = is_openmetrics(accept)
+        self.before()
         fine = self._fine if FINE_TYPE in accept else []
-        for family in chain(self.families(), *(pull() for pull in fine)):
+        for family in chain(*(pull() for pull in fine)) if fine else self.registry.collect():
             yield _head(family, is_open=is_open)
             samples = list(family.samples)
             write = _openmetrics_line if is_open else _text_line

@@ -11,7 +11,7 @@ FINE_DURATIONS = "serving_request_duration_buckets"
 """Family of these counts on an activator's metrics page."""
 
 FINE_TYPE = "text/plain; version=0.0.4; durations=fine"
-"""Accept header of a page with ``FINE_DURATIONS``. Prometheus gets a page without them."""
+"""Accept header of a page with ``FINE_DURATIONS`` and the requests that wait, and nothing else. Prometheus gets the others."""
 
 _GROWTH = 1.04
 _BUCKETS_PER_E = 1 / math.log(_GROWTH)

@@ -4,6 +4,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from serving.aio.clock import now_s, wall_s
 from serving.metrics.activator import ActivatorMetrics
+from serving.traffic.latencies import FINE_DURATIONS, FINE_TYPE
 
 KEY = ("default", "hello-00001")
 LABELS = 'k8s_namespace_name="default",kn_configuration_name="hello",kn_revision_name="hello-00001"'
@@ -84,6 +85,15 @@ def test_reasons_waits_and_levels_are_reported() -> None:
         "serving_stat_frames_lost_total 7.0",
     ):
         assert line in page
+
+
+def test_the_page_of_fine_durations_has_what_its_readers_take_and_no_more() -> None:
+    made = metrics(KEY)
+    rows = made.of(KEY)
+    rows.ended(200, 0.1, at_s=1.0, traceparent=b"")
+    rows.woken("flip")
+    heads = [line for line in made.page.text(FINE_TYPE).splitlines() if line.startswith("# TYPE")]
+    assert heads == [f"# TYPE {FINE_DURATIONS} gauge", "# TYPE serving_requests_waiting gauge"]
 
 
 def test_rows_of_revisions_that_are_gone_are_dropped() -> None:

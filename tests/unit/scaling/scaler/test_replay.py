@@ -63,7 +63,8 @@ def a_day(**changes: object) -> tuple[DecisionRecord, ...]:
         {"window_kind": WindowKind.WEIGHTED_EXPONENTIAL},
         {"metric": "rps"},
         {"scale_down_delay_s": 30.0, "max_scale": 20, "min_scale": 0, "activation_scale": 4},
-        {"class_name": CLASSIC_CLASS},
+        # Each of its records has the points of all pods.
+        {"class_name": CLASSIC_CLASS, "max_scale": 4},
     ],
     ids=str,
 )

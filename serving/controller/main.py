@@ -122,11 +122,9 @@ async def _key(cluster: Cluster) -> ClusterKey:
 
 async def _own_image(cluster: Cluster, *, named: str) -> str:
     """The image of this pod, or the named one outside of a pod."""
-    name = (
-        os.environ.get(_POD_NAME_VARIABLE, "")
-        if named
-        else _needed(_POD_NAME_VARIABLE, "this pod's name, or sidecar.image")
-    )
+    if named and not os.environ.get(_POD_NAME_VARIABLE):
+        return named
+    name = _needed(_POD_NAME_VARIABLE, "this pod's name, or sidecar.image")
     found = await cluster.list(POD, system_namespace(), field_selector=f"metadata.name={name}")
     for pod in found.items:
         return str(pod["spec"]["containers"][0]["image"])

@@ -86,17 +86,18 @@ class MetricsPage:
         """Add families of the page with fine-grained durations, which has nothing else: it is read every two seconds."""
         self._fine.append(pull)
 
-    def families(self) -> Iterator[Family]:
-        """All families now, one after the other."""
+    def families(self, accept: str = "") -> Iterator[Family]:
+        """The families of the page for an Accept header now, one after the other."""
         self.before()
-        yield from self.registry.collect()
+        if self._fine and FINE_TYPE in accept:
+            yield from chain.from_iterable(pull() for pull in self._fine)
+        else:
+            yield from self.registry.collect()
 
     def slices(self, accept: str) -> Iterator[str]:
         """The page in pieces, in the format of an Accept header."""
         is_open = is_openmetrics(accept)
-        self.before()
-        fine = self._fine if FINE_TYPE in accept else []
-        for family in chain(*(pull() for pull in fine)) if fine else self.registry.collect():
+        for family in self.families(accept):
             yield _head(family, is_open=is_open)
             samples = list(family.samples)
             write = _openmetrics_line if is_open else _text_line

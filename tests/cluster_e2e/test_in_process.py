@@ -1,7 +1,6 @@
 """The queue-proxy in the process of an app, as the controller's template has it, behind the daemons of a cluster."""
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator
 
@@ -11,10 +10,10 @@ import pytest_asyncio
 from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
 from serving.model.objects import Object, condition_of
 from serving.wire.tokens import revision_secret
-from tests.cluster_e2e.process_kubelet import ProcessKubelet, got
+from tests.cluster_e2e.process_kubelet import got
 from tests.cluster_e2e.server import SPACE
-from tests.cluster_e2e.stage import KEY, QUERY_TOKEN, service, staged
-from tests.cluster_e2e.test_sidecar import ALWAYS, SETTINGS, Cluster
+from tests.cluster_e2e.stage import KEY, QUERY_TOKEN, service
+from tests.cluster_e2e.test_sidecar import ALWAYS, SETTINGS, Cluster, running_cluster
 from tests.eventually import until
 from tests.unit.config.strict import faults
 
@@ -33,19 +32,8 @@ def inside(name: str, command: list[str]) -> Object:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
-    folder = tmp_path_factory.mktemp("in-process")
-    async with staged(folder, runs_nothing=False, settings=SETTINGS) as stage:
-        kubelet = ProcessKubelet(stage.cluster, stage.server, folder)
-        running = asyncio.create_task(kubelet.run())
-        try:
-            yield Cluster(stage, kubelet, has_projected=False)
-            await stage.clear()
-            await stage.until_none(POD)
-        finally:
-            await kubelet.kill_all()
-            running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
+    async with running_cluster(tmp_path_factory.mktemp("in-process"), SETTINGS) as made:
+        yield made
 
 
 async def test_a_request_reaches_an_app_that_is_its_own_queue_proxy(cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -51,16 +52,16 @@ class Cluster:
         return found
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["", "serving-stats"], ids=["derived", "projected"])
-async def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
-    """The stage with tokens derived from the cluster key, and with those of Kubernetes."""
-    folder = tmp_path_factory.mktemp("sidecar")
-    settings = SETTINGS | {"SERVING_CONTROLLER_SIDECAR_STATS_AUDIENCE": request.param}
+@contextlib.asynccontextmanager
+async def running_cluster(
+    folder: Path, settings: dict[str, str], *, has_projected: bool = False
+) -> AsyncIterator[Cluster]:
+    """The stage with a kubelet that runs containers as processes."""
     async with staged(folder, runs_nothing=False, settings=settings) as stage:
         kubelet = ProcessKubelet(stage.cluster, stage.server, folder)
         running = asyncio.create_task(kubelet.run())
         try:
-            yield Cluster(stage, kubelet, has_projected=bool(request.param))
+            yield Cluster(stage, kubelet, has_projected=has_projected)
             await stage.clear()
             await stage.until_none(POD)
         finally:
@@ -68,6 +69,14 @@ async def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["", "serving-stats"], ids=["derived", "projected"])
+async def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    """The stage with tokens derived from the cluster key, and with those of Kubernetes."""
+    settings = SETTINGS | {"SERVING_CONTROLLER_SIDECAR_STATS_AUDIENCE": request.param}
+    async with running_cluster(tmp_path_factory.mktemp("sidecar"), settings, has_projected=bool(request.param)) as made:
+        yield made
 
 
 async def test_a_deployment_of_a_cluster_is_one_that_kubernetes_takes(cluster: Cluster) -> None:

@@ -199,9 +199,9 @@ async def kill_leader(stage: NodeStage) -> None:
     def holder() -> str:
         return str(stage.get("lease", "nodegroup", namespace=SYSTEM)["spec"].get("holderIdentity") or "")
 
-    before = await stage.until(holder, "nobody leads")
+    before = await stage.until(holder, "there is no leader")
     kill_processes(pod=before.partition("_")[0])
-    await stage.until(lambda: holder() not in ("", before), "nobody takes the lease over")
+    await stage.until(lambda: holder() not in ("", before), "there is no new leader")
 
 
 async def test_a_budget_holds_and_a_killed_leaders_drain_goes_on(stage: NodeStage, machines: ClusterApi) -> None:

@@ -292,7 +292,7 @@ class Spawner:
         for number in _IGNORED:
             signal.signal(number, signal.SIG_DFL)
         if order.confinement is not None:
-            plan = plan_of(order.confinement) | {"has_own_mounts": has_own_mounts}
+            plan = plan_of(msgspec.structs.replace(order.confinement, has_own_mounts=has_own_mounts))
             # What is not mounted at a path is the machine's, or a link by an app, and not the pod's own.
             others = {one.target for one in order.mounts} - mounted
             plan["owned"] = [one for one in plan["owned"] if one not in others]

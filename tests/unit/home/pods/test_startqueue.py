@@ -173,7 +173,7 @@ def test_rules_hold_for_all_arrivals(steps: list[tuple[str, int, float]], turn_c
         assert not left or len(running) == turn_count
         assert not left or all(one.is_first or now_s >= one.arrived_s + PATIENCE_S for one in begun)
         assert [one for one in firsts if one in begun] == firsts[: len(firsts) - len(left)]
-        # Whoever may begin later is not forgotten.
+        # The queue says when a pod that waits may begin.
         if waiting and len(running) < turn_count:
             due_s = queue.due_s(now_s=now_s)
             assert due_s is None or now_s < due_s <= now_s + PATIENCE_S

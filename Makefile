@@ -100,7 +100,6 @@ check: $(VENV)/.ready  ## Format, lint, types, import floors, house rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/tidy
-	$(BIN)/python -m tests.tidy.test_house
 
 format: $(VENV)/.ready  ## Let ruff format and mend
 	$(BIN)/ruff format .

@@ -1,22 +1,12 @@
-"""Limits on the length of files and functions, and on positional parameters."""
+"""Limits on the length of functions, and on positional parameters."""
 
 import functools
-import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 
 import pytest
 
 from tests.tidy.sources import files_of_tests, functions_of, named, parsed, product_files
 
-SOURCE_LINES_MAX = 400
-# Rooms, not shelves: below it, files are merged (tests/tidy/test_house.py).
-SOURCE_LINES_MEDIAN_MAX = 170
-# Files that may be longer, up to LONG_LINES_MAX, and why.
-LONG_FILES = {
-    "serving/proxy/http2/engine.py": "one connection is one object: cut by inheritance, its state was spread over four files",
-}
-LONG_LINES_MAX = 700
-TEST_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 POSITIONAL_MAX = 3
 PARAMETERS_MAX = 7
@@ -65,35 +55,6 @@ def unneeded(exceptions: Collection[str], found: Collection[tuple[str, str]]) ->
     return sorted(set(exceptions) - {place for place, _ in found})
 
 
-def too_long(lines_by_file: Mapping[str, int], lines_max: int) -> list[str]:
-    """Files with more lines than allowed."""
-    return [
-        f"{name}: {count} lines, {lines_max} are allowed" for name, count in lines_by_file.items() if count > lines_max
-    ]
-
-
-def line_counts(*, of_tests: bool) -> dict[str, int]:
-    """Lines of each file that is not empty."""
-    files = files_of_tests() if of_tests else product_files()
-    counts = {named(path): len(path.read_text().splitlines()) for path in files}
-    return {name: count for name, count in counts.items() if count}
-
-
-def test_source_files_are_short() -> None:
-    counts = line_counts(of_tests=False)
-    assert too_long({name: count for name, count in counts.items() if name not in LONG_FILES}, SOURCE_LINES_MAX) == []
-    assert too_long({name: counts[name] for name in LONG_FILES}, LONG_LINES_MAX) == []
-    assert [name for name in LONG_FILES if counts[name] <= SOURCE_LINES_MAX] == []
-
-
-def test_half_of_the_source_files_are_very_short() -> None:
-    assert statistics.median(line_counts(of_tests=False).values()) <= SOURCE_LINES_MEDIAN_MAX
-
-
-def test_test_files_are_short() -> None:
-    assert too_long(line_counts(of_tests=True), TEST_LINES_MAX) == []
-
-
 def test_functions_are_short_and_take_little_by_position() -> None:
     found = faults((long_functions, crowded_functions))
     left = [f"{place}: {fault}" for place, fault in found if place not in EXCEPTIONS]
@@ -111,10 +72,6 @@ def test_every_exception_is_still_needed() -> None:
 
 def test_the_rule_sees_an_exception_that_is_not_needed() -> None:
     assert unneeded(["a.py: f", "b.py: g"], [("a.py: f", "71 lines")]) == ["b.py: g"]
-
-
-def test_the_rule_sees_a_long_file() -> None:
-    assert too_long({"a.py": 400, "b.py": 401}, 400) == ["b.py: 401 lines, 400 are allowed"]
 
 
 @pytest.mark.parametrize(("body_lines", "seen"), [(FUNCTION_LINES_MAX - 1, []), (FUNCTION_LINES_MAX, ["A.f"])])

@@ -1,4 +1,4 @@
-"""Prose and names are plain technical English: banned words are absent, and paragraphs of the docs are short.
+"""Prose is plain technical English: banned words are absent, and paragraphs of the docs are short.
 
 Prose is docstrings, comments, the pages, and texts in the code that people read (with a space in them).
 """
@@ -19,38 +19,6 @@ PARAGRAPH_WORDS_MAX = 80
 _BANNED = re.compile(
     r"\b(told|nobody|whoever|somebody|anew|thereof|of ours|in the place of|what it is about)\b", re.IGNORECASE
 )
-_BANNED_IN_NAMES = {"anew", "desk", "nobody", "nobodys", "somebody", "somebodys", "thereof", "told", "whoever"}
-# A function or class is named by what it does or is: "send", "check", "response". Names of tests are sentences.
-_BANNED_IN_DEFINITIONS = {
-    "advise",
-    "answer",
-    "answered",
-    "answers",
-    "farewell",
-    "goodbye",
-    "hear",
-    "heard",
-    "hears",
-} | {
-    *(
-        "look",
-        "looked",
-        "looks",
-        "news",
-        "said",
-        "say",
-        "says",
-        "see",
-        "sees",
-        "speak",
-        "speaks",
-        "stranger",
-        "strangers",
-    ),
-    *("tell", "teller", "tells"),
-}
-# An identifier's words: "_told_full", "WasTold", "HTTPDesk".
-_WORD_OF_NAME = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 # "file: sentence part" -> why the word is right there.
 EXCEPTIONS: dict[str, str] = {}
 _PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -71,24 +39,6 @@ def prose_of(source: str) -> Iterator[tuple[int, str]]:
 def banned_words(text: str) -> list[str]:
     """The banned words of a text, in their order."""
     return [match[0].lower() for match in _BANNED.finditer(text)]
-
-
-def banned_names(source: str) -> Iterator[tuple[int, str]]:
-    """Identifiers with a banned word: definitions, arguments, variables, attributes and keywords."""
-    for node in ast.walk(parsed(source)):
-        for field in ("name", "id", "attr", "arg"):
-            name = getattr(node, field, None)
-            if isinstance(name, str) and _BANNED_IN_NAMES & words_of_name(name):
-                yield getattr(node, "lineno", 0), name
-        match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                if not name.startswith("test_") and _BANNED_IN_DEFINITIONS & words_of_name(name):
-                    yield node.lineno, name
-
-
-def words_of_name(name: str) -> set[str]:
-    """The words of an identifier, in lower case."""
-    return set(map(str.lower, _WORD_OF_NAME.findall(name)))
 
 
 def long_paragraphs(page: str) -> Iterator[tuple[int, int]]:
@@ -142,35 +92,6 @@ def test_the_code_speaks_plain_english() -> None:
         if (words := banned_words(text)) and named(path) not in EXCEPTIONS
     ]
     assert found == [], "\n".join(found)
-
-
-def test_names_are_plain_english() -> None:
-    found = [
-        f"{named(path)}:{line}: {name}"
-        for path in [*code_files(), *files_of_tests()]
-        for line, name in banned_names(path.read_text())
-    ]
-    assert found == [], "\n".join(found)
-
-
-@pytest.mark.parametrize(
-    ("source", "seen"),
-    [
-        ("_told_full = True", ["_told_full"]),
-        ("class HTTPDesk: ...", ["HTTPDesk"]),
-        ("def f(*, told): ...", ["told"]),
-        ("f(told=1)", ["told"]),
-        ("self._is_told", ["_is_told"]),
-        ("class NotOlderThan: ...", []),
-        ("desktop = 'told'", []),
-        ("def look(): ...", ["look"]),
-        ("class NameAnswers: ...", ["NameAnswers"]),
-        ("def test_it_says_why(): ...", []),
-        ("said = 'an answer'", []),
-    ],
-)
-def test_the_rule_sees_a_banned_name(source: str, seen: list[str]) -> None:
-    assert [name for _, name in banned_names(source)] == seen
 
 
 def test_first_lines_have_one_idea() -> None:

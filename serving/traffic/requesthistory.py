@@ -31,7 +31,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     ``at_wall_s`` is its end in seconds since the epoch. ``status`` is 0 without a response. ``failed_by`` is "client", "activator",
     "queue-proxy" or "app", and ``why`` the reason; both are empty unless it failed. ``is_cold``: it waited for a pod to start.
-    ``pod`` is a name, or an address where the pod is unknown; empty if no pod got the request.
+    ``pod`` is a name, or an address where the pod is unknown; empty if no pod got the request. ``request_id`` is the X-Request-Id that
+    the client got with an error of the system; empty otherwise.
 
     ``duration_s`` counts from the request's head, and is the sum of four: ``waited_s`` for a slot in the activator's queue,
     ``start_s`` for the start of a pod, ``queued_s`` in the pod's own queue, and ``app_s`` in the app, which includes the network.
@@ -53,6 +54,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float = 0.0
     pod: str = ""
     trace_id: str = ""
+    request_id: str = ""
 
 
 class ErrorCause(msgspec.Struct, kw_only=True):

@@ -121,7 +121,8 @@ async def test_a_start_that_fails_is_an_error_event(http2: bool) -> None:
         await stage.status("hello-00001", status="False", reason="ExitCode1", message="the model is missing")
         found = await rest_of(body)
         assert b"event: error\n" in found
-        assert b"the model is missing" in found
+        assert b"revision hello-00001 cannot serve" in found
+        assert b"the model is missing" not in found
         assert b'"code":503' in found
         await until(lambda: stage.level == 0)
 

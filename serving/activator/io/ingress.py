@@ -159,8 +159,9 @@ class Ingress:
         if not self._requeue(exchange):
             visit = exchange.context
             assert isinstance(visit, Visit)
-            text = f"revision {visit.key[1]}: no connection to any of {visit.tries} pods: {error}"
-            visit.noted().fail(QUEUE_PROXY, text)
+            text = f"revision {visit.key[1]}: no connection to any of {visit.tries} pods"
+            # The error names the address of a pod, which clients must not learn.
+            visit.noted().fail(QUEUE_PROXY, f"{text}: {error}")
             exchange.respond(502, text.encode(), _TEXT + exchange.response_headers)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
@@ -267,7 +268,8 @@ class Ingress:
             self.counts["refused-access"] += not exchange.is_waiting
             return None
         if not site.revisions:
-            exchange.respond(503, f"service {site.route} is not ready: {site.unready_reason}\n".encode(), _RETRY)
+            # Nor the message of its condition, which may quote an app's log.
+            exchange.respond(503, f"service {site.route} is not ready\n".encode(), _RETRY)
             return None
         known = known_head(head, site, marks, turn=self.routes.turn)
         if is_probe:
@@ -390,7 +392,7 @@ class Ingress:
         visit = exchange.context
         assert isinstance(visit, Visit)
         visit.rows.refused(rejection.reason)
-        visit.noted().fail(ACTIVATOR, rejection.text)
+        visit.noted().fail(ACTIVATOR, ": ".join(filter(None, (rejection.text, rejection.detail))))
         if visit.trace is not None:
             visit.trace.refused = rejection.reason
         exchange.respond(503, f"{rejection.text}\n".encode(), _RETRY + exchange.response_headers)

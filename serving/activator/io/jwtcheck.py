@@ -140,9 +140,8 @@ class JwtChecker:
         self._waited.discard(exchange)
         if not keys.is_usable:
             if not (may_wait and keys.hold(resume)):
-                _refuse(
-                    exchange, _unavailable(name, f"the keys at {rule.jwt.keys_url}: {keys.failure or 'too many wait'}")
-                )
+                # Not why: the address of the keys may be an internal one. The log has it.
+                _refuse(exchange, _unavailable(name, "its issuer's keys are not available"))
             return False
         given = [*exchange.head.values(b"authorization")]
         scheme, _, token = given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")

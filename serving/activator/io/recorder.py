@@ -91,4 +91,5 @@ class RequestRecorder:
             duration_s=duration_s,
             pod=known.name if known else address,
             trace_id=trace_id_of(visit.traceparent) or "",
+            request_id=exchange.error_id,
         )

@@ -37,11 +37,15 @@ class Dispatch(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
 
 
 class Rejection(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """Reject this request with 503: the reason, and a sentence for people."""
+    """Reject this request with 503. The client gets ``text``.
+
+    ``detail`` is for the operator: it may have lines of the app's log, paths and addresses, and is never sent to a client.
+    """
 
     request: RequestId
     reason: RejectionReason
     text: str
+    detail: str = ""
 
 
 class RevisionWake(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +82,12 @@ def rejected_at_once(request: RequestId, revision: ServedRevision) -> Rejection[
         text = f"revision {revision.key[1]} is retired"
         return Rejection(request=request, reason=RejectionReason.RETIRED, text=text)
     if revision.failure is not None:
-        return Rejection(request=request, reason=RejectionReason.FAILED, text=failure_text(revision))
+        return Rejection(
+            request=request,
+            reason=RejectionReason.FAILED,
+            text=failure_text(revision.key),
+            detail=revision.failure,
+        )
     return None
 
 
@@ -90,9 +99,10 @@ def queue_full(request: RequestId, rejected: Rejected) -> Rejection[RequestId]:
     return Rejection(request=request, reason=reason, text=text)
 
 
-def failure_text(revision: ServedRevision) -> str:
+def failure_text(key: RevisionKey) -> str:
     """The text for requests of a revision that fails."""
-    return f"revision {revision.key[1]} cannot serve: {revision.failure}"
+    # Without the message of its condition, into which apps write.
+    return f"revision {key[1]} cannot serve"
 
 
 def unknown_text(key: RevisionKey) -> str:

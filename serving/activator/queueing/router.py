@@ -318,9 +318,10 @@ class RequestRouter(Generic[RequestId]):
         key, settings = throttler.key, self.settings
         revision, unknown_until_s = self.directory.revision(key), None
         late_text = f"no pod was free within {settings.queue_wait_max_s:g} s"
-        if revision is not None and revision.delay is not None:
-            late_text = f"{late_text}: {revision.delay}"
-        rejections = throttler.reject_waiting(now_s, reason=RejectionReason.WAITED, text=late_text, is_late=True)
+        delay = (revision.delay if revision is not None else None) or ""
+        rejections = throttler.reject_waiting(
+            now_s, reason=RejectionReason.WAITED, text=late_text, detail=delay, is_late=True
+        )
         if revision is None:
             unknown_until_s = throttler.since_s + settings.revision_wait_max_s
             if now_s >= unknown_until_s:
@@ -328,8 +329,9 @@ class RequestRouter(Generic[RequestId]):
                 rejections += throttler.reject_waiting(now_s, reason=RejectionReason.UNKNOWN, text=unknown_text(key))
         elif revision.failure is not None and not throttler.pods and throttler.waiting_count:
             throttler.has_rejected = True
-            text = failure_text(revision)
-            rejections += throttler.reject_waiting(now_s, reason=RejectionReason.FAILED, text=text)
+            rejections += throttler.reject_waiting(
+                now_s, reason=RejectionReason.FAILED, text=failure_text(key), detail=revision.failure
+            )
         wakes, wake_due_s = ((), None) if revision is None else throttler.wake(revision, now_s, settings)
         is_waiting = throttler.waiting_count > 0
         unready = self.directory.unready

@@ -260,7 +260,7 @@ class RevisionThrottler(Generic[RequestId]):
         ]
 
     def reject_waiting(
-        self, now_s: float, *, reason: RejectionReason, text: str, is_late: bool = False
+        self, now_s: float, *, reason: RejectionReason, text: str, detail: str = "", is_late: bool = False
     ) -> list[Rejection[RequestId]]:
         """Reject all queued requests, oldest first, or those whose queue timeout has expired."""
         wait_max_s = self._settings.queue_wait_max_s
@@ -276,7 +276,7 @@ class RevisionThrottler(Generic[RequestId]):
             self._away_from.pop(request, None)
         if not self.waiting_count:
             self.wake_state = calm(self.wake_state)
-        return [Rejection(request=request, reason=reason, text=text) for request in late]
+        return [Rejection(request=request, reason=reason, text=text, detail=detail) for request in late]
 
     def wake(
         self, revision: ServedRevision, now_s: float, settings: ActivatorSettings

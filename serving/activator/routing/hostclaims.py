@@ -19,8 +19,6 @@ from serving.model.routehosts import ClaimedHost, HostRules, claimed_hosts, inne
 from serving.model.routepolicy import RoutePolicy, route_digest, route_policy
 
 _NO_TAGS: Mapping[str, Site] = {}
-# A reason may quote the end of an app's log.
-_REASON_LENGTH_MAX = 1024
 
 
 class HostClaim(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -65,15 +63,8 @@ class _RouteSpec(msgspec.Struct, frozen=True, kw_only=True):
     traffic: list[_TrafficTarget] | None = None
 
 
-class _RouteCondition(msgspec.Struct, frozen=True, kw_only=True):
-    type: str = ""
-    reason: str = ""
-    message: str = ""
-
-
 class _RouteStatus(msgspec.Struct, frozen=True, kw_only=True):
     traffic: list[_TrafficTarget] | None = None
-    conditions: list[_RouteCondition] | None = None
 
 
 class ServedRoute(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,13 +87,6 @@ class ServedRoute(msgspec.Struct, frozen=True, kw_only=True):
         own = RouteOwner(kind="Route", name=self.metadata.name, uid=self.metadata.uid)
         owners = self.metadata.owner_references or ()
         return next((one for one in owners if one.controller and one.kind == "Service"), own)
-
-    @property
-    def unready_reason(self) -> str:
-        """Why the route has no traffic, in one line."""
-        ready = next((one for one in self.status.conditions or () if one.type == "Ready"), None)
-        text = (ready and (ready.message or ready.reason)) or "it has no traffic yet"
-        return " ".join(text.split())[:_REASON_LENGTH_MAX]
 
 
 def route_of(route: Object, rules: HostRules) -> ServedRoute | NoData:
@@ -170,7 +154,6 @@ def _site(
         tags=tags,
         policy=policy,
         access=access,
-        unready_reason="" if revisions else facts.unready_reason,
     )
 
 

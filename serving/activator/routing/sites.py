@@ -61,7 +61,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
     ``bounds`` are the sums of the percents up to each revision: 90 and 10 percent are bounds 90 and 100. A tag's own
     host has one revision and no tags. ``policy`` is that of the route;
-    ``access`` is None for a public site. ``unready_reason`` explains missing revisions.
+    ``access`` is None for a public site.
     """
 
     route: str
@@ -71,7 +71,6 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     tags: Mapping[str, "Site"] = {}
     policy: RoutePolicy = OPEN_POLICY
     access: AccessRule | None = None
-    unready_reason: str = ""
 
 
 def choose(site: Site, *, tag: str | None, draw: Callable[[], float]) -> RevisionKey:

@@ -157,9 +157,10 @@ def _lines(one: RequestRecord) -> Iterator[str]:
     yield paint(printable(head), _TONES.get(one.failed_by, "red")) + f"  {time_text(one)}"
     if one.failed_by:
         yield printable(f"    {one.failed_by}: {one.why}")
-    parts = [f"pod {one.pod}" if one.pod else "", f"trace {one.trace_id}" if one.trace_id else ""]
-    if one.failed_by and any(parts):
-        yield f"    {', '.join(filter(None, parts))}"
+    labelled = {"pod": one.pod, "trace": one.trace_id, "request": one.request_id}
+    parts = [f"{label} {text}" for label, text in labelled.items() if text]
+    if one.failed_by and parts:
+        yield f"    {', '.join(parts)}"
 
 
 def time_text(one: RequestRecord) -> str:

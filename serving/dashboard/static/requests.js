@@ -69,8 +69,10 @@ export class Requests {
 
   #more(one) {
     const why = one.failed_by ? `${one.failed_by}: ${one.why}` : "answered";
-    if (!one.pod && !one.trace_id) return why;
-    const facts = [one.pod && `pod ${one.pod}`, one.trace_id && `trace ${one.trace_id}`].filter(Boolean).join(", ");
+    const facts = [one.pod && `pod ${one.pod}`, one.trace_id && `trace ${one.trace_id}`, one.request_id && `request ${one.request_id}`]
+      .filter(Boolean)
+      .join(", ");
+    if (!facts) return why;
     const more = make("details", {}, make("summary", { textContent: why }), make("p", { className: "note", textContent: facts }));
     if (one.pod) more.append(make("code", { textContent: this.#logs(one) }));
     return more;

@@ -24,6 +24,8 @@ _CHUNKED, _CLOSE = Framing.CHUNKED, Framing.CLOSE
 _ON_CONNECT, _ON_SEND = TRANSITIONS[ExchangeEvent.CONNECT], TRANSITIONS[ExchangeEvent.SEND]
 _ON_RESPONSE, _ON_SWITCH = TRANSITIONS[ExchangeEvent.RESPOND], TRANSITIONS[ExchangeEvent.SWITCH]
 
+_SERVER_ERROR = 500
+_PROXY_STATUS = b"proxy-status:"
 UNDELIVERED = b"K-Undelivered: true\r\n"
 """A header line of a 503: the app has not seen the request, so the caller may retry it whatever its method."""
 
@@ -117,6 +119,9 @@ class Attempted(Protocol):
 
     def cut(self) -> None:
         """End the response early."""
+
+    def identify(self) -> bytes:
+        """Give an error an id; return its header line."""
 
     def client_full(self, *, full: bool) -> None:
         """Buffer or pause the response."""
@@ -254,6 +259,8 @@ class Attempt:
         extra = exchange.response_headers
         if marks:
             extra += marks_for_client(marks, is_timed=exchange.is_timed)
+            if head.status >= _SERVER_ERROR and _PROXY_STATUS in marks.lower():
+                extra += exchange.identify()
         if exchange.is_timed:
             sent_s = exchange.sent_s
             extra += render_timing(queue_s=sent_s - exchange.started_s, upstream_s=exchange.now_s() - sent_s)

@@ -17,6 +17,8 @@ has ended do nothing.
 """
 
 import math
+import os
+import re
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -39,6 +41,9 @@ _WAITING, _SENT, _DONE = ExchangePhase.WAITING, ExchangePhase.SENT, ExchangePhas
 _ON_GIVE_BACK, _ON_END = TRANSITIONS[ExchangeEvent.GIVE_BACK], TRANSITIONS[ExchangeEvent.END]
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 _SERVER_ERROR = 500
+_REQUEST_ID = b"x-request-id"
+# Clients choose theirs, and people search for them: nothing that a shell or a terminal reads.
+_IDENTIFIER = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class Handler(Protocol):
@@ -112,7 +117,7 @@ class Exchange:
         *("_attempt", "_wiring", "awaits_body", "begun", "body", "client", "closing", "context", "head"),
         *("is_continued", "is_held", "is_timed", "is_unread", "now_s", "on_body", "on_whole", "outcome", "peer"),
         *("phase", "request_complete", "request_trailers", "response_bytes", "response_headers", "response_wire"),
-        *("is_cancelled", "response_marks"),
+        *("error_id", "is_cancelled", "response_marks"),
         *("sent_s", "started_s", "status", "timeouts", "tunnel", "wait_until_s", "written_s"),
     )
 
@@ -131,6 +136,8 @@ class Exchange:
         """Until when it may wait to be forwarded; then ``overdue`` is called. The handler sets it."""
         self.response_headers = b""
         """Header lines that are added to the upstream's answer, such as the revision's name. The handler sets them."""
+        # The id that a client got with an error of this proxy or of the queue-proxy behind it; "" without one.
+        self.error_id = ""
         self.response_wire = self.response_marks = b""
         """The header lines of the upstream's response, once it has begun, and what our own hop said of it (``lines.py``)."""
         self.response_bytes = 0
@@ -151,8 +158,8 @@ class Exchange:
         """Whether the connection is to be closed after this answer, and whether the app cancelled a response that had begun."""
         self.awaits_body = False
         """Whether it waits for its body before it takes a slot."""
-        self.is_continued = False
-        """Whether the proxy itself has sent 100 Continue."""
+        self.is_continued = self.begun = False
+        """Whether the proxy itself has sent 100 Continue, and whether the handler has the request."""
         self.is_unread = self.is_held = False
         """Whether bytes of the response wait for the client to read, and whether the rest waits in the upstream for it."""
         self.written_s = now_s
@@ -161,7 +168,6 @@ class Exchange:
         self.phase = _WAITING
         self.body = RequestBuffer() if head.has_body else NO_BODY
         self.tunnel: Tunnel | None = None
-        self.begun = False
         self.client = client
         self._wiring = wiring
         self._attempt: Attempt | None = None
@@ -251,13 +257,19 @@ class Exchange:
         _leave(self._attempt)
         keep = self.head.keep_alive and self.request_complete and not (close or self.closing)
         self.status = status
-        if status >= _SERVER_ERROR and self._wiring.name:
-            headers += render_proxy_status(self._wiring.name, body)
+        if status >= _SERVER_ERROR:
+            headers += render_proxy_status(self._wiring.name, body) if self._wiring.name else self.identify()
         headers += render_date(time.time())
         bodiless = self.head.method == b"HEAD"
         self.response_bytes = 0 if bodiless else len(body)
         self.client.write(render_response(status, body=body, headers=headers, close=not keep, bodiless=bodiless))
         self.end(ExchangeOutcome.REFUSED, keep=keep)
+
+    def identify(self) -> bytes:
+        """Give an error an id, and return the header line for the client: the reason is recorded, not sent."""
+        proposed = self.head.get(_REQUEST_ID) or b""
+        self.error_id = proposed.decode() if _IDENTIFIER.fullmatch(proposed) else os.urandom(16).hex()
+        return b"X-Request-Id: %b\r\n" % self.error_id.encode()
 
     def withdraw(self) -> bool:
         """Withdraw the request from an upstream that has not begun to respond.

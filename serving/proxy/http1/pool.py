@@ -12,6 +12,8 @@ address are opened at a time, so that the handshakes of a burst do not delay eac
 import asyncio
 import contextlib
 import math
+import os
+import ssl
 from collections import Counter
 from collections.abc import Callable
 from typing import ClassVar, Protocol, TypeVar
@@ -34,6 +36,15 @@ _APP_ATTEMPT_MAX_S = 0.25
 
 
 UpstreamProtocol = TypeVar("UpstreamProtocol", bound=asyncio.Protocol)
+
+
+def connection_failure(error: OSError) -> str:
+    """Describe a failed connection for clients, without the address that the error's own text contains."""
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if error.errno and not isinstance(error, ssl.SSLError):
+        return os.strerror(error.errno).lower()
+    return "refused"
 
 
 class Connector(Protocol):

@@ -12,7 +12,7 @@ from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.forwarding.phase import ExchangeOutcome
 from serving.proxy.forwarding.policy import member_of
 from serving.proxy.http1.lines import header_lines
-from serving.proxy.http1.pool import AppConnector, Pool
+from serving.proxy.http1.pool import AppConnector, Pool, connection_failure
 from serving.proxy.http1.rendering import render_pod_wait
 from serving.proxy.http1.requesthead import is_grpc_call
 from serving.queueproxy.gauges import REQUEST_REPORT
@@ -144,7 +144,8 @@ class PodHandler(PodRequests[Exchange]):
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
         """Handle an app that accepts no connection: let an activator send the request to another pod."""
-        text = b"the app takes no connection: %b" % str(error).encode()
+        # Without the text of the error, which has the app's address.
+        text = b"the app takes no connection: %b" % connection_failure(error).encode()
         if _is_proxied(exchange):
             exchange.respond(503, text, header_lines(*TEXT) + UNDELIVERED)
         else:

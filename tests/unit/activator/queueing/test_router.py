@@ -241,7 +241,10 @@ def test_a_revision_that_fails_sends_away_with_its_message_and_is_tried_again() 
     made = router(facts=revision(failure="ExitCode1: it died"))
     response = made.arrive(KEY, "a", 0.0)
     assert response == Rejection(
-        request="a", reason=RejectionReason.FAILED, text="revision hello-00001 cannot serve: ExitCode1: it died"
+        request="a",
+        reason=RejectionReason.FAILED,
+        text="revision hello-00001 cannot serve",
+        detail="ExitCode1: it died",
     )
     assert made.tick(0.0).wakes == [RevisionWake(key=KEY, flip=False, poke=REJECTED, resource_version="7")]
 
@@ -263,8 +266,8 @@ def test_requests_wait_for_a_node_until_their_time_is_over_and_then_learn_the_re
     come(made, "a")
     assert sent_away(made.set_revision(delayed, 0.1)) == []
     turned = made.tick(1.5).rejections
-    text = "no pod was free within 1.5 s: Unschedulable: 0/1 nodes are available"
-    assert turned == [Rejection(request="a", reason=RejectionReason.WAITED, text=text)]
+    text, detail = "no pod was free within 1.5 s", "Unschedulable: 0/1 nodes are available"
+    assert turned == [Rejection(request="a", reason=RejectionReason.WAITED, text=text, detail=detail)]
 
 
 def test_a_retired_revision_sends_away_and_is_not_woken() -> None:

@@ -224,21 +224,12 @@ def test_a_tag_header_is_ignored_on_the_host_of_another_tag() -> None:
     assert revision_at(made, PUBLIC, "old-hello.default.localhost", tag="new") == "hello-00001"
 
 
-def unready_reason(status: dict[str, Any]) -> str:
-    read = route_of({"metadata": {"name": "hello", "namespace": "default"}, "status": status}, RULES)
+def test_a_route_without_traffic_has_its_hosts() -> None:
+    read = route_of({"metadata": {"name": "hello", "namespace": "default"}, "status": {}}, RULES)
     assert isinstance(read, ServedRoute)
     site = routes(read).find(PUBLIC, "hello.default.localhost")
     assert site is not None
     assert site.revisions == ()
-    return site.unready_reason
-
-
-def test_a_route_without_traffic_has_its_hosts_and_says_why() -> None:
-    message = {"type": "Ready", "reason": "RevisionMissing", "message": "No revision\n is ready."}
-    assert unready_reason({}) == "it has no traffic yet"
-    assert unready_reason({"conditions": [{"type": "Other", "reason": "x"}, message]}) == "No revision is ready."
-    assert unready_reason({"conditions": [{"type": "Ready", "reason": "Missing"}]}) == "Missing"
-    assert len(unready_reason({"conditions": [{"type": "Ready", "message": "x" * 9_000}]})) == 1_024
 
 
 def test_a_tag_answers_though_the_route_has_no_other_traffic() -> None:

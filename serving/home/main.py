@@ -37,6 +37,7 @@ from serving.controller.io.view_writer import ViewWriter
 from serving.home.admission.admission import admit
 from serving.home.admission.hostprograms import without_host_programs
 from serving.home.admission.namespacerules import NamespaceRules
+from serving.home.admission.podsecurity import PodSecurity
 from serving.home.apiserver.accounttokens import read_account_token
 from serving.home.apiserver.audit import AUDIT_BYTES_MAX, AUDIT_FILE, AUDIT_FILES_MAX, AuditLog
 from serving.home.apiserver.reviews import TokenReviews
@@ -86,7 +87,7 @@ async def _body(stop: asyncio.Event) -> None:
     state = StateFolder(Path(os.environ["SERVING_STATE"]))
     config = ControllerConfig(os.environ)
     containers = await asyncio.to_thread(_container_host, state.path)
-    cluster, rules = _store(state.journal, config, has_runtime=containers is not None)
+    cluster, rules, security = _store(state.journal, config, has_runtime=containers is not None)
     runtime, logs, virtual = ProcessRuntime(state.template), state.logs / "pods", _virtual_nodes()
     inner_tls = config.proxy.settings.inner_tls.resolved(os.environ)
     inner_port = int(os.environ["SERVING_LOCAL_INNER_PORT"])
@@ -114,7 +115,8 @@ async def _body(stop: asyncio.Event) -> None:
     )
     scheduler = PodScheduler(cluster, _placing(virtual))
     kubelet, manager, claims = Kubelet(node), Manager(cluster, scheduler), ClaimKeeper(cluster, state.volumes)
-    api = _api(cluster, state, LocalPodStreams(kubelet, FilePodLogs(logs)), has_runtime=containers is not None)
+    pod_streams = LocalPodStreams(kubelet, FilePodLogs(logs))
+    api = _api(cluster, state, pod_streams, security=security, has_runtime=containers is not None)
     metrics, sockets = ControllerMetrics(), inherited_sockets()
     api.middlewares.insert(0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).note_response))
     try:
@@ -153,7 +155,9 @@ async def _body(stop: asyncio.Event) -> None:
         await cluster.close()
 
 
-def _api(cluster: MemoryCluster, state: StateFolder, streams: LocalPodStreams, *, has_runtime: bool) -> web.Application:
+def _api(
+    cluster: MemoryCluster, state: StateFolder, streams: LocalPodStreams, *, security: PodSecurity, has_runtime: bool
+) -> web.Application:
     """The API server, with its audit log in the folder of logs."""
     audit = LineFile(state.logs / AUDIT_FILE, bytes_max=AUDIT_BYTES_MAX, files_max=AUDIT_FILES_MAX)
 
@@ -165,6 +169,7 @@ def _api(cluster: MemoryCluster, state: StateFolder, streams: LocalPodStreams, *
         token=state.token.read_text(),
         token_reviews=TokenReviews(functools.partial(read_account_token, read_key(state.key))),
         runs_images=has_runtime,
+        pod_security=security,
         audit=AuditLog(audit.add),
     )
     api = application(cluster, options, logs=FilePodLogs(state.logs / "pods"), streams=streams)
@@ -172,7 +177,9 @@ def _api(cluster: MemoryCluster, state: StateFolder, streams: LocalPodStreams, *
     return api
 
 
-def _store(journal: Path, config: ControllerConfig, *, has_runtime: bool) -> tuple[MemoryCluster, NamespaceRules]:
+def _store(
+    journal: Path, config: ControllerConfig, *, has_runtime: bool
+) -> tuple[MemoryCluster, NamespaceRules, PodSecurity]:
     """The store with its admission; the rules among a namespace's objects are not enforced yet."""
 
     def admitted(
@@ -187,8 +194,9 @@ def _store(journal: Path, config: ControllerConfig, *, has_runtime: bool) -> tup
         return rules.admit(kind, new, old, subresource=subresource)
 
     cluster = MemoryCluster(Journal(journal), admit=admitted, rules=ruled)
-    rules = NamespaceRules(cluster.table)
-    return cluster, rules
+    security = PodSecurity(cluster.table, lambda: config.own.settings)
+    rules = NamespaceRules(cluster.table, security)
+    return cluster, rules, security
 
 
 def _beside_containers(

@@ -146,6 +146,22 @@ async def test_writes_are_held_to_the_role_and_say_so_in_kubernetes_words(users:
     assert (await users.call(deploy, "POST", "/api/v1/namespaces/default/resourcequotas", body))[0] == 403
 
 
+async def test_a_pod_beyond_the_baseline_is_refused_to_the_role_deploy_in_kubernetes_words(users: Users) -> None:
+    container = {"name": "c", "image": "x", "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}}
+    deployment = {"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}}
+    path = "/apis/apps/v1/namespaces/default/deployments"
+    status, reply = await users.call(await users.token("deploy"), "POST", path, deployment)
+    assert (status, reply["message"]) == (
+        403,
+        (
+            'deployments.apps "d" is forbidden: violates PodSecurity "baseline:latest": non-default capabilities (container "c" must '
+            'not include "SYS_ADMIN" in securityContext.capabilities.add)'
+        ),
+    )
+    assert (await users.call(await users.token("admin"), "POST", path, deployment))[0] == 201
+
+
 async def test_no_user_makes_a_token(users: Users) -> None:
     _, secret = new_token(Grant(user="own", role=Role.ADMIN), until_s=wall_s() + 60)
     path = f"/api/v1/namespaces/{system_namespace()}/secrets"

@@ -32,8 +32,8 @@ MODULES_MAX = {
     # With comparisons of revisions and costs, which any page may ask for.
     "serving.dashboard.main": 512,
     # With the times of logs and the claims of pods, which are kept from the first second on, the text of budgets among the settings, and
-    # the order of starts.
-    "serving.home.main": 794,
+    # the order of starts, and the Pod Security Standards.
+    "serving.home.main": 796,
     "serving.cli.main": 72,
 }
 

@@ -1,6 +1,7 @@
 """Admission by other objects: ServiceAccounts, LimitRanges and ResourceQuotas of a namespace, and claims of hosts.
 
-Input: an object that is to be created or replaced, after ``admission``, and the store. A pod gets its account, the account's
+Input: an object that is to be created or replaced, after ``admission``, and the store. Templates of pods are held to the Pod
+Security Standards (``podsecurity.py``). A pod gets its account, the account's
 ``imagePullSecrets`` and the defaults of LimitRanges; violations are rejected with a real server's messages. The rules do not
 apply to updates of pods, nor to pods that ran before a restart: see ``enforce``.
 """
@@ -21,10 +22,11 @@ from serving.cluster.kinds import (
     Kind,
 )
 from serving.cluster.port import Selection, Subresource
+from serving.home.admission.podsecurity import PodSecurity
 from serving.home.admission.quotas import Claim, claim_of, limit_breaches, quota_refusal, with_limit_defaults
 from serving.home.pods.claims import claim_problems
 from serving.home.schemas.records import Stored, decoded
-from serving.home.store.requester import acting_user, may_claim_hosts
+from serving.home.store.requester import acting_user, may_claim_hosts, may_run_programs
 from serving.home.store.state import filter_of
 from serving.home.store.tables import KindTable
 from serving.model.errors import Forbidden, Invalid, InvalidValue, Problem
@@ -69,8 +71,9 @@ def _claim_of(kind: Kind, one: Stored) -> Claim:
 class NamespaceRules:
     """The rules on one store. ``enforce`` puts them into effect."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, security: PodSecurity | None = None) -> None:
         self._tables = tables
+        self._security = security or PodSecurity(tables)
         self._is_enforced = False
 
     def enforce(self) -> None:
@@ -81,6 +84,8 @@ class NamespaceRules:
         self, kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
     ) -> Object:
         """The object as it is stored. Raises ``Forbidden`` or ``Invalid``."""
+        if self._is_enforced or not may_run_programs():
+            self._security.check(kind, new, old, subresource=subresource)
         if subresource is not None or not kind.namespaced:
             return new
         if kind in {RESOURCE_QUOTA, LIMIT_RANGE}:

@@ -19,6 +19,7 @@ from serving import __version__
 from serving.aio.cooperative import computed
 from serving.cluster.kinds import POD, UNUSED_KINDS
 from serving.cluster.port import Subresource
+from serving.home.admission.podsecurity import PodSecurity
 from serving.home.apiserver import discovery, writing
 from serving.home.apiserver.accesstokens import Authenticator
 from serving.home.apiserver.audit import AuditLog
@@ -96,6 +97,9 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     body_bytes_max: int = 3 * 2**20
     """Largest body of a request, in bytes. Default: kube-apiserver, 3 MiB."""
+
+    pod_security: PodSecurity | None = None
+    """The Pod Security Standards of which writers are warned."""
 
     token_reviews: TokenReviews = TokenReviews()
     """Serves TokenReviews. Default: no token is valid."""
@@ -288,7 +292,7 @@ class _ApiHandlers:
             raise Fault(405, f"{target.kind.resource} is read-only: the controller derives it from revisions")
         content_type, options = request.headers.get("Content-Type", ""), self._options
         data = await request.read()
-        sent = writing.Sent(request.query, content_type, data, options.runs_images)
+        sent = writing.Sent(request.query, content_type, data, options.runs_images, options.pod_security)
         stored = self._cluster.table(target.kind).objects.get((target.one_namespace, target.name))
         async with self._large_bodies.turn(len(data) + (len(stored.encoded) if stored else 0)):
             match request.method, bool(target.name):

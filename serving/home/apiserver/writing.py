@@ -14,6 +14,7 @@ from serving.cluster.kinds import POD, REVISION
 from serving.cluster.port import Cluster, PatchType, Propagation, Subresource
 from serving.home.admission.admission import annotation_warnings
 from serving.home.admission.kuberules.decoding import undecodable
+from serving.home.admission.podsecurity import PodSecurity
 from serving.home.apiserver.content import check_fields, decode_body, duplicate_fields, touched
 from serving.home.apiserver.effects import effectless, record_remarks, settings_warnings, unrunnable
 from serving.home.apiserver.guard import note_name
@@ -34,12 +35,13 @@ _VERSIONS = {"policy/v1", "policy/v1beta1"}
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """The parts of a write request, and whether pods can run images here."""
+    """The parts of a write request, whether pods can run images here, and the standards that pods are warned of."""
 
     query: MultiMapping[str]
     content_type: str
     data: bytes
     runs_images: bool = False
+    pod_security: PodSecurity | None = None
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,6 +272,8 @@ async def _report(
     if not sent.runs_images and not target.subresource:
         texts += unrunnable(target.kind, made)
     about_settings = settings_warnings(target.kind, made)
+    if sent.pod_security is not None and not target.subresource:
+        about_settings += sent.pod_security.warnings(target.kind, made)
     if texts and target.kind.namespaced and not _dry_run(sent.query):
         await record_remarks(cluster, target.kind, made, texts=texts)
     return (*warnings.fields, *texts, *about_settings)

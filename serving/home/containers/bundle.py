@@ -14,11 +14,13 @@ import msgspec
 
 from serving.home.containers.users import ContainerUser
 from serving.home.images.archive import ImageRun
+from serving.home.pods.podstandards import BASELINE, violation_text
 from serving.home.processes.mounts import MountPoint
 from serving.home.processes.ownusers import IDS_PER_POD, OwnUsers
 from serving.home.processes.seccomp import oci_profile
 from serving.model.errors import InvalidValue
-from serving.model.objects import Object
+from serving.model.knative import IMAGES_ONLY_ANNOTATION
+from serving.model.objects import Object, annotations_of
 
 _CAPABILITIES = (
     "CAP_AUDIT_WRITE",
@@ -137,6 +139,16 @@ def environment_of(image: ImageRun, given: Mapping[str, str], *, hostname: str, 
 def security_of(pod: Object, container: Object) -> Object:
     """The security context of a container over that of its pod."""
     return {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
+
+
+def check_rights(pod: Object) -> None:
+    """Raise ``InvalidValue`` for a pod with more rights than its writer may give.
+
+    Admission refuses such pods too. Some were stored by a version that did not, and one mistake there is not one here.
+    """
+    violations = violation_text(pod, BASELINE) if IMAGES_ONLY_ANNOTATION in annotations_of(pod) else ""
+    if violations:
+        raise InvalidValue(text=violations, expected="a pod of that level, as its writer does not have the role admin")
 
 
 def bundle_config(box: ContainerBox, security: Object) -> Object:

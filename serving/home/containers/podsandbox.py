@@ -17,6 +17,7 @@ from serving.home.containers.bundle import (
     arguments_of,
     bundle_config,
     capabilities_of,
+    check_rights,
     environment_of,
     security_of,
 )
@@ -154,6 +155,7 @@ class PodSandbox:
             OSError: when its folder cannot be written.
         """
         name = container_name_of(container)
+        check_rights(self._manifest)
         refuse_unsupported(self._manifest, container, is_process=False, no_users=self._host.no_users)
         image = self._images[name]
         folder = self._folder / "containers" / name

@@ -58,6 +58,7 @@ _NO_RANGE = "hostUsers true, or none: this machine gives containers no users of 
 _NO_PROFILE = (
     "seccompProfile RuntimeDefault, or none: profiles of files are for containers of images, and this is a process"
 )
+_NO_PRIVILEGES = "no privileged, or false: no pod of this machine is privileged; capabilities can be added one by one"
 _NO_PROGRAM = "an image that can be run here: who wrote the pod may not run programs of this machine"
 _NO_COMMAND = (
     f"a command, args, or the annotation {COMMAND_ANNOTATION} on the template: on one machine there is no container engine "
@@ -103,13 +104,15 @@ def has_own_users(pod: Object) -> bool:
 
 
 def refuse_unsupported(pod: Object, container: Object, *, is_process: bool, no_users: str = "") -> None:
-    """Raise ``InvalidValue`` for isolation that a container asks for and would not get.
+    """Raise ``InvalidValue`` for isolation, or rights, that a container asks for and would not get.
 
     ``no_users`` says why a container of an image has no user namespace; "" if it has one.
     """
     if has_own_users(pod) and (is_process or no_users):
         raise InvalidValue(text="hostUsers: false", expected=_NO_USERS if is_process else f"{_NO_RANGE}: {no_users}")
     security = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
+    if security.get("privileged"):
+        raise InvalidValue(text="privileged: true", expected=_NO_PRIVILEGES)
     if is_process and (security.get("seccompProfile") or {}).get("type") == "Localhost":
         raise InvalidValue(text="seccompProfile: Localhost", expected=_NO_PROFILE)
 

@@ -28,6 +28,8 @@ _SECURITY = "spec.template.spec.containers[0].securityContext"
 DIFFERENCES: dict[str, Json] = {
     # An admission plug-in of a kube-apiserver answers before its rules do.
     'pods spec.preemptionPolicy="Some"': (422, ["spec.preemptionPolicy"]),
+    # A kubelet takes a negative grace period for 1; here it is refused.
+    "pods spec.terminationGracePeriodSeconds=-1": (422, ["spec.terminationGracePeriodSeconds"]),
     # A finalizer that is no name has one cause here, and a repetition of it there.
     'pods metadata.finalizers=["a b"]': (422, ["metadata.finalizers"]),
     # The range of Services' addresses is a kube-apiserver's own.

@@ -1,10 +1,12 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
-from serving.home.containers.bundle import ContainerBox, bundle_config, thermal_paths
+from serving.home.containers.bundle import ContainerBox, bundle_config, check_rights, thermal_paths
 from serving.home.containers.users import ContainerUser
 from serving.home.processes.ownusers import OwnUsers
+from serving.model.errors import InvalidValue
 
 
 def box(*, is_rootless: bool) -> ContainerBox:
@@ -91,3 +93,13 @@ def test_the_counters_of_each_processors_heat_are_masked(tmp_path: Path) -> None
         str(tmp_path / "cpu0/thermal_throttle"),
         str(tmp_path / "cpu12/thermal_throttle"),
     )
+
+
+def test_a_pod_of_a_user_who_is_no_admin_gets_no_more_rights_than_the_baseline_gives() -> None:
+    container = {"name": "c", "securityContext": {"seccompProfile": {"type": "Unconfined"}}}
+    pod = {"metadata": {"annotations": {"serving.dev/images-only": "true"}}, "spec": {"containers": [container]}}
+    with pytest.raises(InvalidValue, match=r'violates PodSecurity "baseline:latest": seccompProfile'):
+        check_rights(pod)
+    # An admin's, and a plain one.
+    check_rights({**pod, "metadata": {}})
+    check_rights({**pod, "spec": {"containers": [{"name": "c"}]}})

@@ -60,6 +60,7 @@ def test_nothing_to_run_says_what_is_missing() -> None:
     [
         ({"hostUsers": False}, "hostUsers true, or none"),
         ({"securityContext": {"seccompProfile": {"type": "Localhost"}}}, "seccompProfile RuntimeDefault, or none"),
+        ({"containers": [{"name": "c", "securityContext": {"privileged": True}}]}, "no privileged, or false"),
     ],
 )
 def test_a_process_is_refused_isolation_that_it_would_not_get(spec: Object, expected: str) -> None:

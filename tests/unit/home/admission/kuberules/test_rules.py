@@ -67,6 +67,10 @@ def test_what_is_right_is_taken(kind: Kind, whole: dict[str, Any]) -> None:
             {"containers": [{**CONTAINER, "readinessProbe": {**PROBE, "periodSeconds": -3}}]},
             "spec.containers[0].readinessProbe.periodSeconds: Invalid value: -3: must be greater than or equal to 0",
         ),
+        (
+            {"containers": [CONTAINER], "terminationGracePeriodSeconds": -5},
+            "spec.terminationGracePeriodSeconds: Invalid value: -5: must be greater than or equal to 0",
+        ),
         ({"containers": [CONTAINER], "restartPolicy": "Maybe"}, 'spec.restartPolicy: Unsupported value: "Maybe"'),
         (
             {"containers": [{**CONTAINER, "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1001m"}}}]},

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from serving.model.revisionnumbers import PodCounts
 from serving.scaling.budget import BudgetTenant
 from serving.scaling.policies.usage import Usages
@@ -102,6 +104,7 @@ class RevisionEntry:
         "is_woken",
         "latest",
         "oom_kill_counts",
+        "oom_kill_total",
         "pod_starts",
         "pod_states",
         "proved_at_s",
@@ -119,6 +122,7 @@ class RevisionEntry:
         self.ready_names: set[str] = set()
         self.troubles: dict[str, Trouble] = {}
         self.oom_kill_counts: dict[str, int] = {}
+        self.oom_kill_total = 0
         self.pod_starts = PodStarts()
         self.pod_states = PodStates()
         self.scaler: Scaler | None = None
@@ -135,10 +139,13 @@ class RevisionEntry:
         is_known = self.revision is not None or self.deployment is not None or self.public.is_there
         return not is_known and not self.ready_names
 
-    def take_pod(self, pod: ScaledPod, now_s: float, *, is_gone: bool) -> None:
-        """Update a pod: its state, the obstacle to its start, its start time, and its OOM kills."""
+    def take_pod(self, pod: ScaledPod, now_s: float, *, is_gone: bool) -> bool:
+        """Update a pod: its state, the obstacle to its start, its start time, and its OOM kills.
+
+        Return whether it was killed for memory since the last update.
+        """
         self.pod_states.take(pod, is_gone=is_gone)
-        self._count_kills(pod, is_gone=is_gone)
+        is_killed = self._count_kills(pod, is_gone=is_gone)
         if self.scaler is not None:
             # Pods older than the scaler were observed too late to measure their start.
             took_s = self.pod_starts.take(pod, now_s, is_gone=is_gone)
@@ -148,6 +155,11 @@ class RevisionEntry:
             self.troubles.pop(pod.name, None)
         else:
             self.troubles[pod.name] = pod.trouble
+        return is_killed
+
+    def pod_counts(self) -> PodCounts:
+        """The number of pods in each state, and of OOM kills."""
+        return msgspec.structs.replace(self.pod_states.counts(), oom_kills=self.oom_kill_total)
 
     def measured(self, namespace: str, usages: Usages, now_s: float) -> None:
         """Usage of each pod, for the learnt target."""
@@ -158,15 +170,19 @@ class RevisionEntry:
             if used is not None:
                 self.scaler.target.measure(stat, used)
 
-    def _count_kills(self, pod: ScaledPod, *, is_gone: bool) -> None:
+    def _count_kills(self, pod: ScaledPod, *, is_gone: bool) -> bool:
         if is_gone:
             self.oom_kill_counts.pop(pod.name, None)
-            return
+            return False
         # OOM kills before the first observation of a pod are not new.
         before = self.oom_kill_counts.get(pod.name, pod.oom_kill_count)
         self.oom_kill_counts[pod.name] = pod.oom_kill_count
-        if pod.oom_kill_count > before and self.scaler is not None:
+        if pod.oom_kill_count <= before:
+            return False
+        self.oom_kill_total += pod.oom_kill_count - before
+        if self.scaler is not None:
             self.scaler.target.killed()
+        return True
 
     def ready_pods(self, namespace: str, pods: Mapping[tuple[str, str], dict[str, Any]]) -> Iterator[ScaledPod]:
         """The ready pods among ``pods``, by name."""

@@ -152,7 +152,7 @@ class AutoscalerDaemon:
             settings=settings,
             prove=Prober(settings.activator_address, secured=self._to(ACTIVATOR_ID)),
             on_decision=self._decided,
-            on_gone=self._events.forget,
+            events=self._events,
             sharing=self._sharing,
         )
         followers.on_samples = self.autoscaler.end_rests
@@ -247,7 +247,7 @@ class AutoscalerDaemon:
 
     def _pods(self, key: RevisionKey) -> PodCounts:
         entry = self.autoscaler.entry(key)
-        return PodCounts() if entry is None else entry.pod_states.counts()
+        return PodCounts() if entry is None else entry.pod_counts()
 
     def _scaler(self, key: RevisionKey) -> Scaler | None:
         entry = self.autoscaler.entry(key)

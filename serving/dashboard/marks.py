@@ -11,7 +11,9 @@ from typing import Any
 
 import msgspec
 
-_ENDED = frozenset({"OOMKilled", "Evicted"})
+from serving.model.event import OOM_KILLED_REASON
+
+_ENDED = frozenset({OOM_KILLED_REASON, "Evicted"})
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +74,8 @@ def _moved(_: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Itera
 def _ended(_: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     key, name = f"{after['namespace']}/{after['revision']}", after["name"]
     if after.get("restarts", 0) > before.get("restarts", 0):
-        yield key, "failure", f"a container of {name} restarts"
+        is_killed = after.get("oom_kills", 0) > before.get("oom_kills", 0)
+        yield key, "failure", f"{name} ran out of memory" if is_killed else f"a container of {name} restarts"
     if after.get("reason") != before.get("reason") and after.get("reason") in _ENDED:
         yield key, "failure", f"{name}: {after['reason']}"
 

@@ -26,6 +26,7 @@ from serving.model.knative import (
     TargetMode,
 )
 from serving.model.quantity import parse_bytes, parse_millicores
+from serving.scaling.revision import oom_kill_count_of
 
 View = dict[str, Any]
 
@@ -130,6 +131,7 @@ def pod_view(found: Mapping[str, Any]) -> View | None:
         "node": spec.get("nodeName", ""),
         "ip": status.get("podIP", ""),
         "restarts": sum(one.get("restartCount", 0) for one in containers),
+        "oom_kills": oom_kill_count_of(status),
         "reason": waiting.get("reason") or status.get("reason", ""),
     }
 
@@ -164,11 +166,17 @@ def lean_pod(found: Mapping[str, Any]) -> View:
                 {
                     "restartCount": one.get("restartCount", 0),
                     "state": {name: (one.get("state") or {}).get(name) for name in ("waiting", "running")},
+                    **_last_end(one),
                 }
                 for one in status.get("containerStatuses") or ()
             ],
         },
     }
+
+
+def _last_end(container: Mapping[str, Any]) -> View:
+    reason = ((container.get("lastState") or {}).get("terminated") or {}).get("reason")
+    return {"lastState": {"terminated": {"reason": reason}}} if reason else {}
 
 
 def node_view(found: Mapping[str, Any]) -> View:

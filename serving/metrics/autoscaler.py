@@ -30,6 +30,7 @@ _POD_STATES = {
     "pending": "kn_revision_pods_pending_count",
     "terminating": "kn_revision_pods_terminating_count",
     "dormant": "serving_revision_pods_dormant",
+    "oom_kills": "serving_revision_oom_kills_total",
 }
 _PREFIX = "autoscaler_"
 _TOTAL = "_total"
@@ -133,8 +134,9 @@ def _rows(latest: list[RevisionNumbers], value_of: Callable[[RevisionNumbers], f
 def _family(metric: MetricSpec, rows: list[Row], *, is_old: bool) -> Family:
     family = family_of(metric, is_old=is_old)
     names = OLD_REVISION_LABELS if is_old else REVISION_LABELS
+    name = metric.old_name if is_old else metric.name
     for labels, value in rows:
-        family.add_sample(family.name, dict(zip(names, labels, strict=True)), value)
+        family.add_sample(name, dict(zip(names, labels, strict=True)), value)
     return family
 
 

@@ -183,6 +183,11 @@ AUTOSCALER_METRICS = (
     _revision_gauge("kn_revision_pods_pending_count", "Pods without a node, or whose containers were not started yet."),
     _revision_gauge("kn_revision_pods_terminating_count", "Pods that are being deleted."),
     _revision_gauge("serving_revision_pods_dormant", "Ready pods whose app sleeps until the next request."),
+    _counter(
+        "serving_revision_oom_kills_total",
+        "Containers of the revision's pods that ran out of memory and were killed.",
+        *REVISION_LABELS,
+    ),
     _revision_gauge("kn_revision_panic_mode", "1 while the panic window decides."),
     _revision_gauge("kn_revision_concurrency_stable", "Mean requests in flight over the stable window."),
     _revision_gauge("kn_revision_concurrency_panic", "The same over the panic window."),

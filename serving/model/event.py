@@ -17,6 +17,12 @@ MESSAGE_LENGTH_MAX = 1024
 TRAFFIC_REASON, ROLLBACK_REASON = "TrafficAsked", "RollbackAsked"
 """The reasons of a Service's Events about traffic that a user moved."""
 
+SCALED_REASON = "Scaled"
+"""The reason of a Revision's Events about its scale."""
+
+OOM_KILLED_REASON, UNHEALTHY_REASON = "OOMKilled", "Unhealthy"
+"""Why a container was ended: it ran out of memory, or its probes failed. Reasons of its status and of Events."""
+
 _NAME_LENGTH_MAX = 253
 _DIGEST_LENGTH = 16
 

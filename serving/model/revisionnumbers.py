@@ -18,6 +18,9 @@ class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
     dormant: int = 0
     """Ready pods whose app sleeps."""
 
+    oom_kills: int = 0
+    """Containers that ran out of memory, in all pods that were observed."""
+
 
 class PolicyCosts(msgspec.Struct, frozen=True, kw_only=True):
     """Costs of the policy in force and of its alternative."""

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from serving.model.anticipation import AnticipatedPods, anticipated_pods_of
+from serving.model.event import OOM_KILLED_REASON
 from serving.model.knative import (
     BECAME_READY_ANNOTATIONS,
     CONDITION_DORMANT,
@@ -40,7 +41,6 @@ _UNREACHABLE = "reserve"
 # Why a container waits that nothing is wrong with; None of one that does not wait.
 _STARTING = (None, "ContainerCreating", "PodInitializing")
 _CRC_RANGE = 2**32
-_OOM_KILLED = "OOMKilled"
 _OURS = (KPA_CLASS, CLASSIC_CLASS)
 Group = tuple[str, str]
 """Namespace and name of a Configuration, or of a revision that has none."""
@@ -240,7 +240,7 @@ def pod_of(found: Mapping[str, Any]) -> ScaledPod | None:
         deletion_cost=(metadata.get("annotations") or {}).get(POD_DELETION_COST_ANNOTATION, ""),
         phase=str((found.get("status") or {}).get("phase") or "Pending"),
         trouble=None if is_ready or is_ending else _trouble(found.get("status") or {}),
-        oom_kill_count=_oom_kill_count(found.get("status") or {}),
+        oom_kill_count=oom_kill_count_of(found.get("status") or {}),
         is_dormant=is_ready and _is_true(found, CONDITION_DORMANT),
     )
 
@@ -256,13 +256,13 @@ def _trouble(status: Mapping[str, Any]) -> Trouble | None:
     return None
 
 
-def _oom_kill_count(status: Mapping[str, Any]) -> int:
-    """Count OOM kills: the restarts of containers last killed for memory, plus one before the restart."""
+def oom_kill_count_of(status: Mapping[str, Any]) -> int:
+    """Count the OOM kills in the status of a pod: the restarts of containers last killed for memory, plus one before the restart."""
     count = 0
     for one in status.get("containerStatuses") or ():
         restarts = int(one.get("restartCount") or 0)
         for state, ends in (("state", restarts + 1), ("lastState", restarts)):
-            if ((one.get(state) or {}).get("terminated") or {}).get("reason") == _OOM_KILLED:
+            if ((one.get(state) or {}).get("terminated") or {}).get("reason") == OOM_KILLED_REASON:
                 count += ends
                 break
     return count

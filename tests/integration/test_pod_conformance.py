@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -385,6 +386,26 @@ async def test_a_liveness_command_that_fails_restarts_the_container(stage: Stage
     assert (await stage.execute("touch", "/state/sick"))[0] == 0
     await stage.until(lambda one: status_of(one)["restartCount"] == 1)
     assert "exit code 1" in await stage.until_event("Unhealthy")
+    ended = await stage.ended()
+    assert ended["reason"] == "Unhealthy"
+    assert re.match("livenessProbe of .* failed 2 times: exit code 1", ended["message"])
+
+
+@pytest.mark.parametrize(
+    ("probe", "failure"),
+    [
+        ({"httpGet": {"path": "/none", "port": 0}}, "GET /none: "),
+        ({"tcpSocket": {"port": 0}}, "no connection to port"),
+    ],
+)
+async def test_a_liveness_probe_that_fails_is_named(stage: Stage, probe: dict[str, Any], failure: str) -> None:
+    often = {"periodSeconds": 0.1, "failureThreshold": 2}
+    # An app that ends with 0 at SIGTERM, as many do.
+    quiet = "trap 'exit 0' TERM; echo bye; while true; do sleep 0.05; done"
+    await stage.start(quiet, livenessProbe={**probe, **often})
+    ended = await stage.ended()
+    assert ended["reason"] == "Unhealthy"
+    assert re.match(f"livenessProbe of .* failed 2 times: {failure}", ended["message"])
 
 
 async def test_http_and_tcp_probes_reach_the_app(stage: Stage) -> None:

@@ -12,6 +12,7 @@ from serving.aio.cooperative import turn
 from serving.autoscaler.decision_events import DecisionEvent
 from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.io.decision_loop import DecisionLoop
+from serving.autoscaler.io.events import ScaleEventWriter
 from serving.autoscaler.io.podsizes import PodSizes
 from serving.autoscaler.io.policies import PolicyClient, UsageLearning
 from serving.autoscaler.io.revision_watch import RevisionWatch
@@ -21,7 +22,7 @@ from serving.cluster.port import Cluster
 from serving.model.knative import RevisionKey
 from serving.model.objects import Object
 from serving.model.stat import Stat
-from serving.scaling.revision import Group, ScaledRevision, group_of
+from serving.scaling.revision import Group, ScaledPod, ScaledRevision, group_of
 from serving.scaling.scaler.decision_history import HistoryEntry
 from serving.scaling.scaler.scaler import DecisionCause, StatSource
 from serving.settings.autoscaler import AutoscalerSettings
@@ -35,8 +36,8 @@ _POLICIES_WAIT_S = 5.0
 class Autoscaler:
     """All revisions of a cluster. ``run`` it; ``record`` and ``decisions`` work at any time.
 
-    ``prove`` asks whether the activator is in the path; ``on_decision`` gets each decision and ``on_gone`` each deleted revision;
-    neither may block. ``sharing`` says which revisions this autoscaler decides on; None: all of them.
+    ``prove`` asks whether the activator is in the path; ``on_decision`` gets each decision and may not block. ``events``
+    records pods that run out of memory. ``sharing`` says which revisions this autoscaler decides on; None: all of them.
     """
 
     def __init__(
@@ -46,12 +47,12 @@ class Autoscaler:
         settings: AutoscalerSettings,
         prove: Callable[[], Awaitable[bool]],
         on_decision: Callable[[DecisionEvent], None] | None = None,
-        on_gone: Callable[[ScaledRevision], None] | None = None,
+        events: ScaleEventWriter | None = None,
         sharing: Sharing | None = None,
     ) -> None:
         self._sharing = sharing or Sharing()
         self.relay = Relay(self._sharing, group=self.group)
-        self._on_gone = on_gone
+        self._events = events
         self._watch = RevisionWatch(cluster, settings=settings, listener=self)
         self._policies = PolicyClient(
             cluster,
@@ -218,11 +219,16 @@ class Autoscaler:
         if self._sizes is not None:
             self._sizes.forget((key[0], name))
 
+    def pod_killed(self, revision: ScaledRevision, pod: ScaledPod) -> None:
+        """A container of a pod of the revision was killed for memory."""
+        if self._events is not None:
+            self._events.add_kill(revision, pod)
+
     def stopped(self, key: RevisionKey) -> None:
         """Stop deciding on the revision."""
         self._decisions.stop(key)
 
     def gone(self, revision: ScaledRevision) -> None:
         """The revision was deleted."""
-        if self._on_gone is not None:
-            self._on_gone(revision)
+        if self._events is not None:
+            self._events.forget(revision)

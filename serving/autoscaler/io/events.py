@@ -11,9 +11,9 @@ from serving.autoscaler.io.sharing import Sharing
 from serving.cluster.kinds import EVENT
 from serving.cluster.port import Cluster
 from serving.model.errors import AlreadyExists, ClusterError
-from serving.model.event import About, EventText, new_event
+from serving.model.event import OOM_KILLED_REASON, SCALED_REASON, About, EventText, new_event
 from serving.model.knative import SERVING_API_VERSION
-from serving.scaling.revision import Group, ScaledRevision, group_of
+from serving.scaling.revision import Group, ScaledPod, ScaledRevision, group_of
 
 _COMPONENT = "serving-autoscaler"
 _BURST = 5
@@ -68,8 +68,10 @@ class EventBudget:
         self._purses.pop(uid, None)
 
 
-def scale_event(revision: ScaledRevision, sentence: str, *, leave: EventPermit, now: str) -> dict[str, Any]:
-    """The Event of one change; ``now`` is the time as the API writes it."""
+def scale_event(
+    revision: ScaledRevision, sentence: str, *, leave: EventPermit, now: str, reason: str = SCALED_REASON
+) -> dict[str, Any]:
+    """The Event of one change of scale, or of another ``reason``; ``now`` is the time as the API writes it."""
     namespace, name = revision.key
     of = About(
         api_version=SERVING_API_VERSION,
@@ -80,12 +82,19 @@ def scale_event(revision: ScaledRevision, sentence: str, *, leave: EventPermit, 
         resource_version=revision.resource_version,
     )
     more = f" (changes left out before it: {leave.left_out_count})" if leave.left_out_count else ""
-    words = EventText(reason="Scaled", message=f"{sentence}{more}")
+    words = EventText(reason=reason, message=f"{sentence}{more}", is_warning=reason != SCALED_REASON)
     return new_event(of, words, suffix=f"scaled-{leave.number}", component=_COMPONENT, now=now)
 
 
+def kill_sentence(pod: ScaledPod) -> str:
+    """The message of an OOM kill: the pod, and how often it happened."""
+    count = pod.oom_kill_count
+    times = "" if count == 1 else f" {count} times"
+    return f"pod {pod.name} was killed{times}: it used more memory than its limit"
+
+
 class ScaleEventWriter:
-    """Writes changes of scale as Events, one after the other, outside the path of decisions. The caller runs it."""
+    """Writes changes of scale and OOM kills as Events, one after the other, outside the path of decisions. The caller runs it."""
 
     def __init__(self, cluster: Cluster, sharing: Sharing | None = None) -> None:
         self.left_out_count = 0
@@ -94,14 +103,20 @@ class ScaleEventWriter:
         self._budget = EventBudget()
         self._waiting: asyncio.Queue[tuple[float, Group, dict[str, object]]] = asyncio.Queue(_EVENTS_WAITING_MAX)
 
-    def add(self, revision: ScaledRevision, sentence: str) -> None:
-        """Add a change; it is dropped above the limit of its revision or of all revisions."""
+    def add(self, revision: ScaledRevision, sentence: str, *, reason: str = SCALED_REASON) -> None:
+        """Add a change of scale, or an Event of another ``reason``; it is dropped above the limit of its revision or of all revisions."""
         leave = self._budget.take(revision.uid, now_s())
         if leave is None or self._waiting.full():
             self.left_out_count += 1
             return
-        event = scale_event(revision, sentence, leave=leave, now=stamp())
+        event = scale_event(revision, sentence, leave=leave, now=stamp(), reason=reason)
         self._waiting.put_nowait((now_s() + _LAG_S, group_of(revision.key, revision), event))
+
+    def add_kill(self, revision: ScaledRevision, pod: ScaledPod) -> None:
+        """Add the OOM kill of a container of a pod."""
+        namespace, name = revision.key
+        _log.warning("pod.out_of_memory", extra={"namespace": namespace, "revision": name, "pod": pod.name})
+        self.add(revision, kill_sentence(pod), reason=OOM_KILLED_REASON)
 
     def forget(self, revision: ScaledRevision) -> None:
         """Drop the revision's event budget."""

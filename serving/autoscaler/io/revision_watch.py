@@ -33,6 +33,9 @@ class RevisionListener(Protocol):
     def pod_gone(self, key: RevisionKey, name: str) -> None:
         """A pod of a revision that is decided on was deleted."""
 
+    def pod_killed(self, revision: ScaledRevision, pod: ScaledPod) -> None:
+        """A container of a pod of a revision that is decided on was killed for memory."""
+
     def stopped(self, key: RevisionKey) -> None:
         """Stop deciding on the revision."""
 
@@ -169,7 +172,9 @@ class RevisionWatch:
         was_ready = found.name in entry.ready_names
         is_gone = change.type is EventType.DELETED
         is_ready = found.is_ready and not is_gone
-        entry.take_pod(found, now_s(), is_gone=is_gone)
+        is_killed = entry.take_pod(found, now_s(), is_gone=is_gone)
+        if is_killed and entry.scaler is not None and entry.revision is not None:
+            self._listener.pod_killed(entry.revision, found)
         if is_gone and entry.scaler is not None:
             entry.scaler.forget_pod(found.name, now_s())
             self._listener.pod_gone(found.key, found.name)

@@ -25,7 +25,7 @@ from serving.cli.nodes.nodegroups import node_story, print_why_of_nodes
 from serving.cli.services.get import watched
 from serving.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE
 from serving.model.errors import InvalidValue, NewerFormat, ServingError
-from serving.model.event import ROLLBACK_REASON, TRAFFIC_REASON
+from serving.model.event import OOM_KILLED_REASON, ROLLBACK_REASON, SCALED_REASON, TRAFFIC_REASON
 from serving.model.knative import SERVICE_LABEL
 from serving.model.objects import Object, nested
 from serving.model.quantity import parse_duration_s
@@ -33,9 +33,13 @@ from serving.model.versions import DECISIONS, NEWER_DECISIONS, refuse_newer
 from serving.scaling.scaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES, DecisionLine, LoggedDecision
 from serving.settings.autoscaler import POLICIES
 
-_SCALED = "Scaled"
 # The reasons of Events that are shown, with the kinds of their objects.
-_REASONS = {_SCALED: REVISION.name, TRAFFIC_REASON: SERVING_SERVICE.name, ROLLBACK_REASON: SERVING_SERVICE.name}
+_REASONS = {
+    SCALED_REASON: REVISION.name,
+    OOM_KILLED_REASON: REVISION.name,
+    TRAFFIC_REASON: SERVING_SERVICE.name,
+    ROLLBACK_REASON: SERVING_SERVICE.name,
+}
 
 _REVISIONS = "/apis/serving.knative.dev/v1/namespaces/{namespace}/revisions"
 _NOT_FOUND = 404
@@ -132,7 +136,7 @@ def why(
     now = [*(_saved(stats, api.namespace, ours) if said else ()), *pod_scaler_lines(api, ours.__contains__)]
     now += dormant_lines(items_of(api, POD), ours.__contains__)
     now += node_story(api, ours.__contains__, since_s=since_s)
-    moves = [one for one in past_changes(api, ours.__contains__) if one.reason != _SCALED and one.at_s >= since_s]
+    moves = [one for one in past_changes(api, ours.__contains__) if one.reason != SCALED_REASON and one.at_s >= since_s]
     if output == "text":
         _print_lines([*causes, *in_order(folded(one.line for one in recent), moves), *now])
     else:

@@ -16,6 +16,7 @@ from serving.controller.revisions.inprocess import missing_queue_proxy, proxy_wa
 from serving.controller.values.conditions import Condition, ready_of, updated_conditions
 from serving.controller.values.naming import deployment_name
 from serving.model.errors import UNREADABLE
+from serving.model.event import OOM_KILLED_REASON, UNHEALTHY_REASON
 from serving.model.knative import (
     BECAME_READY_ANNOTATIONS,
     CONDITION_READY,
@@ -46,6 +47,7 @@ _UNINFORMATIVE = {"ContainersNotReady", "PodCompleted", ""}
 _EXPLAINING = {"Initialized", "Ready"}
 _MESSAGE_LENGTH_MAX = 4096
 
+_EXITED_EARLY = "it exited with code 0 before it listened on $PORT"
 _NO_QUEUE_PROXY = "NoQueueProxy"
 
 _DEPLOYING = "Deploying"
@@ -100,7 +102,9 @@ def _failures(pod: Object, exits_tolerated: int) -> Iterator[Failure]:
     everybodys = nested(pod, "status", "containerStatuses") or ()
     statuses = [one for one in everybodys if one.get("name") != QUEUE_PROXY]
     for status in statuses:
-        yield from _failures_of_container(status, exits_tolerated)
+        # A new revision's container that exits has not been ready.
+        is_first = not exits_tolerated and status.get("name") in _serving_containers(pod)
+        yield from _failures_of_container(status, exits_tolerated, is_first=is_first)
     for status in everybodys:
         if status.get("name") == QUEUE_PROXY:
             # A queue-proxy that cannot start keeps the pod unready; one that exited is restarted.
@@ -112,14 +116,14 @@ def _failures(pod: Object, exits_tolerated: int) -> Iterator[Failure]:
         yield _of_resources(nested(pod, "status", "reason") or "PodFailed", nested(pod, "status", "message") or "")
 
 
-def _failures_of_container(status: Object, exits_tolerated: int) -> Iterator[Failure]:
+def _failures_of_container(status: Object, exits_tolerated: int, *, is_first: bool = False) -> Iterator[Failure]:
     waiting = nested(status, "state", "waiting") or {}
     # A container in back-off has failed by its last exit.
     terminated = nested(status, "state", "terminated") or nested(status, "lastState", "terminated")
     reason = waiting.get("reason", "")
     is_loop = reason == _CRASH_LOOP or status.get("restartCount", 0) > exits_tolerated
     if terminated and (is_loop or not exits_tolerated):
-        yield _exit(terminated)
+        yield _exit(terminated, is_first=is_first)
     elif reason in _IMAGE_REASONS and "@" not in status.get("image", ""):
         message = f'Unable to fetch image "{status.get("image", "")}": {waiting.get("message", "")}'
         yield Failure(layer=HealthLayer.CONTAINER, reason="ContainerMissing", message=_shortened(message))
@@ -129,13 +133,24 @@ def _failures_of_container(status: Object, exits_tolerated: int) -> Iterator[Fai
         yield _of_resources(reason, waiting.get("message", ""))
 
 
-def _exit(terminated: Object) -> Failure:
+def _serving_containers(pod: Object) -> list[str]:
+    containers = nested(pod, "spec", "containers") or ()
+    apps = [container for container in containers if container.get("name") != QUEUE_PROXY]
+    return [container.get("name", "") for container in apps if len(apps) == 1 or container.get("ports")]
+
+
+def _exit(terminated: Object, *, is_first: bool) -> Failure:
     code = terminated.get("exitCode", 0)
     why = terminated.get("reason", "")
     lines = (terminated.get("message") or "").strip()
-    if why == "OOMKilled":
+    if why == UNHEALTHY_REASON:
+        return Failure(layer=HealthLayer.CONTAINER, reason=why, message=_shortened(lines))
+    if why == OOM_KILLED_REASON:
         lines = f"out of memory: {lines}" if lines else "out of memory"
-    if not lines:
+    elif code == 0 and is_first:
+        # It has not failed: its last lines explain nothing without this.
+        lines = f"{_EXITED_EARLY}; last lines of its log:\n{lines}" if lines else _EXITED_EARLY
+    elif not lines:
         lines = "container exited with no error" if code == 0 else f"exit code {code}"
     return _of_container(f"ExitCode{code}", lines)
 

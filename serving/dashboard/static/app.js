@@ -329,6 +329,11 @@ function headed(sentence) {
   return [make("b", { textContent: sentence.slice(0, end) }), sentence.slice(end)];
 }
 
+function restarts({ restarts: count, oom_kills: killed }) {
+  const memory = killed ? `, ${killed} out of memory` : "";
+  return count ? ` (${count} restart${count > 1 ? "s" : ""}${memory})` : "";
+}
+
 function showPods() {
   const limit = objects.revision.get(selected)?.concurrency || 0;
   keyed(by("pods"), pods.map((one) => [one.name, one]), (node, one) => {
@@ -339,7 +344,7 @@ function showPods() {
       meter.setAttribute("aria-label", `slots in use of ${one.name}`);
       slots.prepend(meter);
     }
-    cells(node, one.name.replace(`${one.revision}-deployment-`, "") + (one.restarts ? ` (${one.restarts} restarts)` : ""), badge(text, tone), slots, one.node);
+    cells(node, one.name.replace(`${one.revision}-deployment-`, "") + restarts(one), badge(text, tone), slots, one.node);
   });
 }
 

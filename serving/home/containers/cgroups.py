@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from serving.model.event import OOM_KILLED_REASON
 from serving.model.objects import Object
 from serving.model.quantity import parse_bytes, parse_millicores
 
@@ -199,7 +200,7 @@ class PodCgroups:
         if use is None:
             return ""
         before, self._oom_kills[name] = self._oom_kills.get(name, 0), use.oom_kill_count
-        return "OOMKilled" if use.oom_kill_count > before else ""
+        return OOM_KILLED_REASON if use.oom_kill_count > before else ""
 
     def uses(self) -> dict[str, CgroupUse]:
         """The usage of each container with cgroups."""

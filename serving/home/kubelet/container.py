@@ -22,10 +22,11 @@ from serving.home.pods.locations import listening_ports
 from serving.home.pods.podfolder import keep_previous, size_of, tail
 from serving.home.pods.podplan import ContainerState
 from serving.home.pods.probeplan import ProbeKind, ProbePlan, ProbeState, ProbeVerdict, after_outcome, probe_failure
-from serving.home.pods.unready import ObservedContainer
+from serving.home.pods.unready import ObservedContainer, with_log
 from serving.home.processes.orders import ReadinessChanged, StartProcess
 from serving.home.processes.processruntime import ProcessRuntime, TemplateProcess
 from serving.model.errors import NotFound
+from serving.model.event import UNHEALTHY_REASON
 from serving.queueproxy.io.readiness import attempt
 from serving.queueproxy.podspec import Address, Probe
 from serving.traffic.backoff import backoff_s
@@ -127,12 +128,13 @@ class ContainerKeeper:
         self._niceness = niceness
         self._runtime, self._spec, self._stop = runtime, spec, stop
         self._sleep = sleep or AppSleep()
-        self._exit_reason = ""
+        # Why we end the process, as a reason and a message.
+        self._exit_reason = self._exit_message = ""
         self.log = Path(spec.start.log)
         self._log_bytes = 0
         self._is_listening = True
         self._probe_log = self.log.with_name(f"{spec.start.name}.probe.log")
-        # By probe: how it failed last, "" after a success.
+        # By probe that is a command: how it failed last, "" after a success.
         self._probe_failures: dict[ProbeKind, str] = {}
         self.process: TemplateProcess | None = None
         self.state = spec.first
@@ -198,8 +200,9 @@ class ContainerKeeper:
         # The queue-proxy probes a ready app too rarely to notice the restart.
         self._is_listening = self._spec.listening is None
         lines = await asyncio.to_thread(tail, self.log, after=self._log_bytes)
-        if self._spec.exit_reason is not None:
-            self._exit_reason = self._spec.exit_reason() or self._exit_reason
+        reason = (self._spec.exit_reason() if self._spec.exit_reason is not None else "") or self._exit_reason
+        if reason == UNHEALTHY_REASON:
+            lines = with_log(self._exit_message, lines)
         policy = self._spec.restart_policy
         is_over = policy == "Never" or (policy == "OnFailure" and exit_code == 0)
         self._report(
@@ -207,11 +210,11 @@ class ContainerKeeper:
                 is_over=is_over,
                 restart_count=self.state.restart_count + (not is_over),
                 exit_code=exit_code if exit_code >= 0 else _SIGNAL_EXIT - exit_code,
-                exit_reason=self._exit_reason,
+                exit_reason=reason,
                 last_lines=lines,
             )
         )
-        self._exit_reason = ""
+        self._exit_reason = self._exit_message = ""
 
     def _report(self, state: ContainerState) -> None:
         self.state = state
@@ -255,18 +258,17 @@ class ContainerKeeper:
             await self._until_it_may_pass(plan)
         while True:
             began_s = now_s()
-            ok = await self._sleep.awake_outcome(lambda: self._outcome(plan))
-            before, state = state, after_outcome(state, plan, ok=ok)
+            failure = await self._sleep.awake_failure(lambda: self._failure(plan))
+            before, state = state, after_outcome(state, plan, ok=not failure)
             if state.verdict is not before.verdict:
                 self.verdicts[plan.kind] = state.verdict
                 self._spec.on_state(self.state)
                 if state.verdict is ProbeVerdict.PASSED and plan.kind is ProbeKind.STARTUP:
                     return True
                 if state.verdict is ProbeVerdict.FAILED and plan.kind is not ProbeKind.READINESS:
-                    why = self._probe_failures.get(plan.kind, "")
-                    message = f"{plan.kind} of {self._spec.start.name} failed {state.failures} times"
-                    self._spec.on_warning("Unhealthy", f"{message}: {why}" if why else message)
-                    self._exit_reason = "Error"
+                    message = f"{plan.kind} of {self._spec.start.name} failed {_times(state.failures)}: {failure}"
+                    self._spec.on_warning(UNHEALTHY_REASON, message)
+                    self._exit_reason, self._exit_message = UNHEALTHY_REASON, message
                     assert self.process is not None
                     await self.process.end(grace_s=_KILLED_BY_US_GRACE_S)
                     return False
@@ -275,20 +277,25 @@ class ContainerKeeper:
     async def _until_it_may_pass(self, plan: ProbePlan) -> None:
         """Probe more often in the first period, for an early readiness; failures do not count yet."""
         until_s, failure_count = now_s() + plan.period_s, 0
-        while not await self._sleep.awake_outcome(lambda: self._outcome(plan)):
+        while await self._sleep.awake_failure(lambda: self._failure(plan)):
             failure_count += 1
             pause_s = backoff_s(failure_count, first_s=_STARTUP_PAUSE_FIRST_S, max_s=plan.period_s)
             if now_s() + pause_s >= until_s:
                 return
             await asyncio.sleep(pause_s)
 
-    async def _outcome(self, plan: ProbePlan) -> bool:
-        if not plan.command:
-            host, port = self._spec.address
-            app = (host, plan.port or port)
-            return await attempt(plan.probe, app, network=self._spec.start.network)
-        failure = self._probe_failures[plan.kind] = await self._executed(plan)
-        return not failure
+    async def _failure(self, plan: ProbePlan) -> str:
+        """Run a probe once; return how it failed, "" after a success."""
+        if plan.command:
+            failure = self._probe_failures[plan.kind] = await self._executed(plan)
+            return failure
+        host, port = self._spec.address
+        app = (host, plan.port or port)
+        if plan.probe.path is not None:
+            failure = await probe_failure(plan.probe, app, network=self._spec.start.network)
+            return failure and f"GET {plan.probe.path}: {failure}"
+        is_open = await attempt(plan.probe, app, network=self._spec.start.network)
+        return "" if is_open else f"no connection to port {app[1]}"
 
     async def _executed(self, plan: ProbePlan) -> str:
         """Run a command like the app; return why it failed, "" if it ended with 0 in time."""
@@ -359,6 +366,10 @@ class ContainerKeeper:
             return observed
         failure = await probe_failure(asked, self._spec.address, network=self._spec.start.network)
         return msgspec.structs.replace(observed, probe=f"GET {asked.path}", probe_failure=failure)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _waiting(state: ContainerState, pause_s: float) -> ContainerState:

@@ -37,6 +37,7 @@ from serving.home.pods.podstatus import BROKEN, broken_status, evicted_status
 from serving.home.pods.usage import UsageReporter
 from serving.home.processes.orders import HeldPod
 from serving.model.errors import ClusterError, Conflict, NotFound
+from serving.model.event import OOM_KILLED_REASON
 from serving.model.knative import REVISION_LABEL
 from serving.model.objects import Key, Object, tcp_ports_of
 from serving.model.versions import NEWER_PODS, POD_RECORDS, refuse_newer
@@ -82,7 +83,7 @@ def kill_above_limits(pod: PodRun, resident_bytes: Mapping[int, int]) -> None:
         process = pod.keepers[name].process
         if process is not None and resident_bytes.get(process.pid, 0) > limit:
             count_oom_kill(pod.logs)
-            pod.keepers[name].kill("OOMKilled")
+            pod.keepers[name].kill(OOM_KILLED_REASON)
 
 
 class Kubelet:

@@ -49,14 +49,14 @@ class AppSleep:
         self._sleep_count += is_dormant and not self.is_dormant
         (self._awake.clear if is_dormant else self._awake.set)()
 
-    async def awake_outcome(self, probe: Callable[[], Awaitable[bool]]) -> bool:
-        """The outcome of a probe of the awake app; a probe disturbed by sleep is repeated."""
+    async def awake_failure(self, probe: Callable[[], Awaitable[str]]) -> str:
+        """How a probe of the awake app fails, "" if it passes; a probe disturbed by sleep is repeated."""
         while True:
             await self._awake.wait()
             before = self._sleep_count
-            ok = await probe()
-            if ok or (before == self._sleep_count and not self.is_dormant):
-                return ok
+            failure = await probe()
+            if not failure or (before == self._sleep_count and not self.is_dormant):
+                return failure
 
     async def wake(self) -> None:
         """Wake the app, and keep it awake for half a minute. Without a queue-proxy it soon wakes anyway."""

@@ -58,8 +58,8 @@ def test_a_kill_for_memory_is_learnt_from_once() -> None:
     entry = entry_with_load()
     entry.take_pod(POD, 0.6, is_gone=False)
     assert decided(entry, 0.7).inputs.learnt is None
-    entry.take_pod(killed(1), 0.8, is_gone=False)
-    entry.take_pod(killed(1), 0.9, is_gone=False)
+    assert entry.take_pod(killed(1), 0.8, is_gone=False)
+    assert not entry.take_pod(killed(1), 0.9, is_gone=False)
     learnt = decided(entry, 1.5).inputs.learnt
     assert learnt is not None
     assert learnt.bound == "memory"
@@ -71,6 +71,7 @@ def test_kills_before_a_pod_was_seen_are_no_news() -> None:
     assert decided(entry, 0.7).inputs.learnt is None
     entry.take_pod(killed(3), 0.8, is_gone=True)
     assert entry.oom_kill_counts == {}
+    assert entry.pod_counts().oom_kills == 0
 
 
 def test_usage_of_a_revision_that_is_not_decided_on_is_left_alone() -> None:
@@ -78,6 +79,13 @@ def test_usage_of_a_revision_that_is_not_decided_on_is_left_alone() -> None:
     entry.measured("default", Usages(), 1.0)
     entry.take_pod(POD, 0.6, is_gone=False)
     entry.take_pod(killed(1), 0.7, is_gone=False)
+
+
+def test_kills_for_memory_are_counted_beyond_the_life_of_their_pods() -> None:
+    entry = entry_with_load()
+    for pod, is_gone in ((POD, False), (killed(2), False), (killed(2), True)):
+        entry.take_pod(pod, 0.6, is_gone=is_gone)
+    assert entry.pod_counts().oom_kills == 2
 
 
 def test_the_memory_of_a_pod_is_learnt_with_its_requests() -> None:

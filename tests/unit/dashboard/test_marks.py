@@ -17,12 +17,13 @@ def service(**shares: int) -> dict[str, Any]:
     return {"namespace": "default", "name": "hello", "traffic": traffic}
 
 
-def pod(restarts: int = 0, reason: str = "") -> dict[str, Any]:
+def pod(restarts: int = 0, reason: str = "", oom_kills: int = 0) -> dict[str, Any]:
     return {
         "namespace": "default",
         "name": "hello-00002-a",
         "revision": "hello-00002",
         "restarts": restarts,
+        "oom_kills": oom_kills,
         "reason": reason,
     }
 
@@ -67,6 +68,8 @@ def test_pods_that_restart_or_are_evicted_are_marked() -> None:
         "a container of hello-00002-a restarts",
         "hello-00002-a: OOMKilled",
     ]
+    (killed,) = marked("pod", pod(1), pod(2, oom_kills=2))
+    assert killed.text == "hello-00002-a ran out of memory"
     assert marked("pod", pod(1), pod(1)) == []
     assert marked("pod", pod(), pod(reason="ContainerCreating")) == []
 

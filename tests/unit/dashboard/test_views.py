@@ -41,6 +41,14 @@ def pod(**status: object) -> dict[str, Any]:
     return {"metadata": {**META, "labels": {"serving.knative.dev/revision": "r"}}, "status": status}
 
 
+def test_a_pod_shows_how_often_it_ran_out_of_memory() -> None:
+    statuses = [{"restartCount": 2, "lastState": {"terminated": {"reason": "OOMKilled", "message": "secret"}}}]
+    lean = lean_pod({**pod(containerStatuses=statuses)})
+    view = pod_view(lean)
+    assert view is not None
+    assert (view["restarts"], view["oom_kills"], "secret" in str(lean)) == (2, 2, False)
+
+
 def test_a_pod_shows_why_it_waits() -> None:
     found = pod(
         phase="Pending", containerStatuses=[{"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 2}]

@@ -1,4 +1,7 @@
-from serving.autoscaler.io.events import EventBudget, EventPermit, scale_event
+import pytest
+
+from serving.autoscaler.io.events import EventBudget, EventPermit, kill_sentence, scale_event
+from serving.scaling.revision import ScaledPod
 from tests.unit.scaling.scaler_builders import revision_with
 
 
@@ -35,4 +38,15 @@ def test_the_event_is_about_the_revision_and_says_what_was_left_out() -> None:
     assert event["message"] == "3 → 8: panic (changes left out before it: 2)"
     assert event["involvedObject"]["kind"] == "Revision"
     plain = scale_event(revision_with(), "x" * 2000, leave=EventPermit(number=0, left_out_count=0), now="")
-    assert plain["message"] == "x" * 1024
+    assert (plain["message"], plain["type"]) == ("x" * 1024, "Normal")
+
+
+@pytest.mark.parametrize(("count", "times"), [(1, ""), (3, " 3 times")])
+def test_a_kill_for_memory_is_a_warning_that_names_the_pod(count: int, times: str) -> None:
+    pod = ScaledPod(
+        name="p", key=("default", "r"), is_ready=False, is_ending=False, deletion_cost="", oom_kill_count=count
+    )
+    assert kill_sentence(pod) == f"pod p was killed{times}: it used more memory than its limit"
+    permit = EventPermit(number=0, left_out_count=0)
+    event = scale_event(revision_with(), kill_sentence(pod), leave=permit, now="", reason="OOMKilled")
+    assert (event["type"], event["reason"]) == ("Warning", "OOMKilled")

@@ -333,6 +333,11 @@ def failure_of_container(**status: object) -> Failure | None:
         (exited(0), "ExitCode0", "Container failed with: container exited with no error"),
         (exited(137, reason="OOMKilled"), "ExitCode137", "Container failed with: out of memory"),
         (exited(137, "last", reason="OOMKilled"), "ExitCode137", "Container failed with: out of memory: last"),
+        (
+            exited(0, "livenessProbe of c failed: GET /", reason="Unhealthy"),
+            "Unhealthy",
+            "livenessProbe of c failed: GET /",
+        ),
     ],
 )
 @pytest.mark.parametrize("state", ["state", "lastState"])
@@ -340,6 +345,32 @@ def test_an_exit_is_reported_with_its_last_lines(state: str, terminated: Object,
     assert failure_of_container(**{state: terminated}) == Failure(
         layer=HealthLayer.CONTAINER, reason=reason, message=message
     )
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("", "Container failed with: it exited with code 0 before it listened on $PORT"),
+        (
+            "bye",
+            "Container failed with: it exited with code 0 before it listened on $PORT; last lines of its log:\nbye",
+        ),
+    ],
+)
+def test_an_app_that_exits_with_0_before_it_was_ready_is_explained(lines: str, message: str) -> None:
+    pod = a_pod(containerStatuses=[container(lastState=exited(0, lines))])
+    pod["spec"] = {"containers": [{"name": "user-container"}, {"name": "queue-proxy"}]}
+    found = failure_of([pod])
+    assert found is not None
+    assert (found.reason, found.message) == ("ExitCode0", message)
+
+
+def test_a_container_without_the_port_that_exits_with_0_need_not_listen() -> None:
+    pod = a_pod(containerStatuses=[container(name="beside", lastState=exited(0))])
+    pod["spec"] = {"containers": [{"name": "app", "ports": [{}]}, {"name": "beside"}]}
+    found = failure_of([pod])
+    assert found is not None
+    assert found.message == "Container failed with: container exited with no error"
 
 
 def test_a_crash_loop_is_reported_by_its_last_exit() -> None:

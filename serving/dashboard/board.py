@@ -6,6 +6,7 @@ receives only what it lacks. ``tick`` builds one row per revision from the lates
 
 import math
 from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from serving.dashboard.marks import Marks
 from serving.dashboard.nodes import Nodes
 from serving.dashboard.requests import RequestRates
 from serving.dashboard.views import View
+from serving.model.objects import timestamp_s
 from serving.settings.placement import PlacementSettings
 
 COLUMNS = (
@@ -70,10 +72,10 @@ class RevisionHistory:
         if len(self._times) >= self._rows_max + _BUNCH:
             self._drop()
 
-    def read(self, key: str) -> dict[str, list[float]]:
-        """The columns of a revision by name, and ``at_s``; empty columns for an unknown revision."""
+    def read(self, key: str, *, from_s: float = 0.0) -> dict[str, list[float]]:
+        """The columns of a revision by name since a time, and ``at_s``; empty columns for an unknown revision."""
         columns = self._columns.get(key) or tuple(array("f") for _ in COLUMNS)
-        count = min(len(columns[0]), self._rows_max)
+        count = min(len(columns[0]), self._rows_max, len(self._times) - bisect_left(self._times, from_s))
         found = {name: list(column[len(column) - count :]) for name, column in zip(COLUMNS, columns, strict=True)}
         return {"at_s": list(self._times[len(self._times) - count :]), **found}
 
@@ -286,6 +288,14 @@ class Board:
         said = {"at_s": sample["at_wall_s"], "sentence": sample["sentence"], "wanted": _wanted(sample)}
         return {"key": revision, "is_change": False, **said}
 
+    def created_s(self, revision: str) -> float:
+        """The creation of a revision, in seconds since the epoch; 0 if it is unknown.
+
+        What is older belongs to a deleted revision of the same name.
+        """
+        _, view = self._views.get(("revision", revision), (0, {}))
+        return timestamp_s(view.get("created")) or 0.0
+
     def put_facts(self, revision: str, facts: StartFacts) -> None:
         """Store what is known of how a revision's pods start."""
         self._facts[revision] = facts
@@ -329,6 +339,7 @@ class Board:
             self._changed_s.pop(key, None)
             self._facts.pop(key, None)
             self.owners.pop(key, None)
+            self.marks.forget(key)
             self.cold.forget(key)
 
     def _row(self, key: str) -> list[float | None]:

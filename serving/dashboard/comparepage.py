@@ -64,6 +64,7 @@ class ComparePage:
     async def _rows(self, key: str, span_s: tuple[float, float], *, now_s: float) -> _Rows:
         """The rows of a revision: those of this process, and older ones from the disk."""
         from_s, to_s = span_s
+        from_s = max(from_s, self._board.created_s(key))
         live = self._board.history.read(key)
         places = [place for place, at_s in enumerate(live["at_s"]) if from_s <= at_s <= to_s]
         rows = {name: [_known(column[place]) for place in places] for name, column in live.items()}

@@ -6,6 +6,7 @@ the tick at which it is seen.
 
 import contextlib
 import datetime as dt
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ import msgspec
 
 from serving.model.event import OOM_KILLED_REASON
 
+# As many as one answer has from the disk.
+_RECENT_MAX = 2_200
 _ENDED = frozenset({OOM_KILLED_REASON, "Evicted"})
 
 
@@ -26,9 +29,10 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Marks:
-    """Collects marks until they are taken."""
+    """Collects marks until they are taken, and keeps the last ones of each revision."""
 
     def __init__(self) -> None:
+        self._recent: dict[str, deque[Mark]] = {}
         self._timed: list[Mark] = []
         self._seen: list[tuple[str, str, str]] = []
 
@@ -54,7 +58,17 @@ class Marks:
         """Return the marks since the last call; those without a time get this one."""
         seen = [Mark(key=key, at_s=at_s, kind=kind, text=text) for key, kind, text in self._seen]
         found, self._timed, self._seen = self._timed + seen, [], []
+        for mark in found:
+            self._recent.setdefault(mark.key, deque(maxlen=_RECENT_MAX)).append(mark)
         return found
+
+    def recent(self, key: str, *, from_s: float, to_s: float) -> list[Mark]:
+        """The last marks of a revision in a range, in the order in which they were taken."""
+        return [mark for mark in self._recent.get(key, ()) if from_s <= mark.at_s <= to_s]
+
+    def forget(self, key: str) -> None:
+        """Drop the marks of a deleted revision."""
+        self._recent.pop(key, None)
 
 
 def _failed(key: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

@@ -209,8 +209,10 @@ class Pages:
         revision, now_s = request.query.get("revision", ""), wall_s()
         longest_s = LIVE_S if self.keeper is None else self.keeper.longest_s
         asked = range_of(request, now_s, longest_s=longest_s)
-        live = self._board.history.read(revision)
         from_s, to_s = asked or (now_s - LIVE_S, now_s)
+        from_s = max(from_s, self._board.created_s(revision))
+        live = self._board.history.read(revision, from_s=from_s)
+        marks = self._board.marks.recent(revision, from_s=from_s, to_s=to_s)
         found = None
         # Without a range only what is older than this process comes from the disk.
         if self.keeper is not None and revision:
@@ -221,7 +223,9 @@ class Pages:
         body: dict[str, Any] = live if found is None else found.columns
         if asked is None and found is not None:
             body = {name: [*found.columns[name], *live[name]] for name in live}
-        more = {"marks": [] if found is None else found.marks, "step_s": None if found is None else found.step_s}
+        # The last seconds of those are not on the disk yet.
+        marks = sorted({*marks, *(() if found is None else found.marks)}, key=lambda mark: mark.at_s)
+        more = {"marks": marks, "step_s": None if found is None else found.step_s}
         body = {**body, **more, "decisions": self._board.decisions(revision)}
         return json_response_of(revision, body)
 

@@ -19,7 +19,7 @@ class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Ready pods whose app sleeps."""
 
     oom_kills: int = 0
-    """Containers that ran out of memory, in all pods that were observed."""
+    """Containers that ran out of memory."""
 
 
 class PolicyCosts(msgspec.Struct, frozen=True, kw_only=True):

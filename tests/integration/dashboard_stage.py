@@ -19,6 +19,7 @@ from tests.integration.query_token import GATE
 
 TOKEN = "t" * 43
 API = "serving.knative.dev/v1"
+LONG_AGO = "2020-01-01T00:00:00Z"
 SCALE = "autoscaling.knative.dev/"
 
 
@@ -31,7 +32,7 @@ class DashboardStage:
         self.asked: list[str] = []
         self.policies: list[dict[str, Any]] = []
 
-    async def fill(self) -> None:
+    async def fill(self, created: str = "") -> None:
         template = {"metadata": {"annotations": {f"{SCALE}max-scale": "9"}}, "spec": {"containers": [{"image": "x"}]}}
         metadata = {"namespace": "default", "name": "hello"}
         spec = {"template": template, "traffic": [{"latestRevision": True, "percent": 100}]}
@@ -48,9 +49,12 @@ class DashboardStage:
         for name in ("hello-00001", "hello-00002"):
             labels = {"serving.knative.dev/service": "hello"}
             made = {"namespace": "default", "name": name, "labels": labels, "annotations": {f"{SCALE}max-scale": "9"}}
-            await self.cluster.create(
-                REVISION, {"apiVersion": API, "kind": "Revision", "metadata": made, "spec": template["spec"]}
-            )
+            body = {"apiVersion": API, "kind": "Revision", "metadata": made, "spec": template["spec"]}
+            if created and isinstance(self.cluster, MemoryCluster):
+                body["metadata"] = {**made, "uid": f"uid-{name}", "creationTimestamp": created}
+                await self.cluster.restore(REVISION, body)
+            else:
+                await self.cluster.create(REVISION, body)
 
     async def act(self, action: str, *, token: str = TOKEN, **body: object) -> tuple[int, dict[str, str]]:
         asked = {"namespace": "default", "service": "hello", **body}
@@ -114,12 +118,13 @@ async def staged(
     cluster: Cluster | None = None,
     logs: PodLogSource | None = None,
     history_file: str = "none",
+    created: str = "",
     proxy_users: str = "",
     proxy_secret: str = "",
 ) -> AsyncIterator[DashboardStage]:
     stage, stop = DashboardStage(cluster or MemoryCluster(admit=admit)), asyncio.Event()
     if not is_empty:
-        await stage.fill()
+        await stage.fill(created)
     async with served(stage.activator) as activator, asyncio.TaskGroup() as group:
         settings = DashboardSettings(
             address="127.0.0.1:0",

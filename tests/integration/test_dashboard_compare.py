@@ -15,7 +15,7 @@ from serving.dashboard.archive import Archive, history_steps
 from serving.dashboard.board import COLUMNS
 from serving.dashboard.viewers import PROXY_SECRET_HEADER
 from tests.integration.browser import Browser, browser
-from tests.integration.dashboard_stage import API, TOKEN, DashboardStage, staged
+from tests.integration.dashboard_stage import API, LONG_AGO, TOKEN, DashboardStage, staged
 
 SECRET = "p" * 43
 OLD, NEW = "hello-00001", "hello-00002"
@@ -61,7 +61,7 @@ async def compare(stage: DashboardStage, query: str) -> tuple[int, Any]:
 
 async def test_two_revisions_are_compared_over_a_range_of_what_is_on_disk(tmp_path: Path) -> None:
     fill(tmp_path / "history.db")
-    async with staged(history_file=str(tmp_path / "history.db")) as stage:
+    async with staged(history_file=str(tmp_path / "history.db"), created=LONG_AGO) as stage:
         await stage.split(_1=50, _2=50)
         now_s = wall_s()
         status, found = await compare(stage, f"name=default/hello&from={now_s - 610:.0f}&to={now_s - 10:.0f}")
@@ -157,7 +157,7 @@ async def test_a_rollout_shows_both_revisions_by_itself(tmp_path: Path, width: i
         assert window.run(_MOVES) == []
         assert window.run("return document.getElementById('compare-token').checkVisibility()")
 
-    async with staged(history_file=str(tmp_path / "history.db")) as stage:
+    async with staged(history_file=str(tmp_path / "history.db"), created=LONG_AGO) as stage:
         await stage.split(_1=90, _2=10)
         await seen(stage, capture, dark=dark, width=width)
 

@@ -21,7 +21,7 @@ from serving.home.admission.admission import admit
 from serving.home.store.memory import MemoryCluster
 from tests.eventually import until
 from tests.integration.api_server import served
-from tests.integration.dashboard_stage import DashboardStage, staged
+from tests.integration.dashboard_stage import LONG_AGO, DashboardStage, staged
 
 OWNERS = {
     # Its revision is gone; its rows are not.
@@ -59,7 +59,7 @@ def fill(path: Path) -> None:
 @contextlib.asynccontextmanager
 async def filled(folder: Path) -> AsyncIterator[DashboardStage]:
     await asyncio.to_thread(fill, folder / "history.db")
-    async with staged(history_file=str(folder / "history.db")) as stage:
+    async with staged(history_file=str(folder / "history.db"), created=LONG_AGO) as stage:
         stage.policies = [STORY]
         yield stage
 

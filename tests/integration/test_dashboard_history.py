@@ -9,13 +9,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from serving.aio.clock import wall_s
+from serving.aio.clock import stamp, wall_s
 from serving.dashboard.archive import Archive, history_steps
 from serving.dashboard.board import COLUMNS
 from serving.dashboard.marks import Mark
 from tests.eventually import until
 from tests.integration.browser import Browser, browser
-from tests.integration.dashboard_stage import DashboardStage, staged
+from tests.integration.dashboard_stage import LONG_AGO, DashboardStage, staged
 
 KEY = "default/hello-00002"
 DAY_S = 86_400
@@ -64,15 +64,16 @@ async def history(stage: DashboardStage, **asked: object) -> tuple[int, Any]:
 
 async def test_what_was_seen_is_there_after_a_restart(tmp_path: Path) -> None:
     file, begun_s = str(tmp_path / "history.db"), wall_s()
+    created = stamp(begun_s)
 
     async def seen(stage: DashboardStage) -> dict[str, Any]:
         status, found = await history(stage, from_=begun_s - 60)
         assert status == 200
         return found if found["at_s"] else {}
 
-    async with staged(history_file=file) as stage:
+    async with staged(history_file=file, created=created) as stage:
         first = await until(lambda: seen(stage))
-    async with staged(history_file=file) as stage:
+    async with staged(history_file=file, created=created) as stage:
         again = await seen(stage)
         # The page without a range begins with what the last process saw.
         status, live = await history(stage)
@@ -81,6 +82,35 @@ async def test_what_was_seen_is_there_after_a_restart(tmp_path: Path) -> None:
     assert live["at_s"][0] == first["at_s"][0]
     assert [one["text"] for one in again["marks"]] == ["hello-00002 is created"]
     assert len(live["at_s"]) == len(live["ready"])
+
+
+@pytest.mark.parametrize("history_file", ["none", "history.db"])
+async def test_a_page_that_opens_later_has_the_marks_of_every_range(tmp_path: Path, history_file: str) -> None:
+    file = history_file if history_file == "none" else str(tmp_path / history_file)
+
+    async def marks(stage: DashboardStage, **asked: object) -> list[str]:
+        status, found = await history(stage, **asked)
+        assert status == 200
+        return [mark["text"] for mark in found["marks"] if mark["kind"] == "failure"]
+
+    async with staged(history_file=file) as stage:
+        await stage.ready("hello-00002", status="False")
+        for asked in ({}, {"from_": wall_s() - 300, "to": wall_s() + 60}):
+            assert await until(lambda: marks(stage, **asked)) == ["hello-00002 fails"]  # noqa: B023 - awaited at once
+
+
+async def test_the_history_of_a_deleted_revision_is_not_that_of_a_new_one_of_its_name(tmp_path: Path) -> None:
+    fill(tmp_path / "history.db", days=0.1)
+    archive = Archive(tmp_path / "history.db", history_steps(14), bytes_max=2**30)
+    archive.put(int(wall_s()) // 5 * 5 - 5, {}, [Mark(key=KEY, at_s=wall_s() - 60, kind="failure", text="of the old")])
+    archive.close()
+    begun_s = int(wall_s())
+    async with staged(history_file=str(tmp_path / "history.db")) as stage:
+        for asked in ({}, {"from_": begun_s - 3600, "to": begun_s + 60}):
+            status, found = await history(stage, **asked)
+            assert status == 200
+            assert [mark["text"] for mark in found["marks"]] in ([], ["hello-00002 is created"])
+            assert all(at_s >= begun_s for at_s in found["at_s"])
 
 
 @pytest.mark.parametrize(
@@ -152,5 +182,5 @@ def share_range(url: str, width: int) -> None:
 async def test_a_range_is_shown_zoomed_and_shared_by_the_address(tmp_path: Path, width: int) -> None:
     fill(tmp_path / "history.db")
 
-    async with staged(history_file=str(tmp_path / "history.db")) as stage:
+    async with staged(history_file=str(tmp_path / "history.db"), created=LONG_AGO) as stage:
         await asyncio.to_thread(share_range, stage.url, width)

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from serving.autoscaler.io.events import EventPermit, scale_event
 from serving.cli.main import main
-from serving.cluster.kinds import EVENT, REVISION
+from serving.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
 from serving.home.store.memory import MemoryCluster
 from serving.model.event import ROLLBACK_REASON, EventText, about, new_event
 from tests.integration.api_server import Served, served
@@ -78,6 +78,16 @@ async def test_events_tell_each_change_of_a_service_and_how_to_learn_more(tmp_pa
         records = await asyncio.to_thread(why, api, "hello", "-o", "json")
         assert records.exit_code == 2
         assert "--autoscaler http://127.0.0.1:6081" in records.stderr
+
+
+async def test_what_happened_to_a_deleted_service_of_the_name_is_not_shown(tmp_path: Path) -> None:
+    cluster = await filled()
+    template = {"spec": {"containers": [{"image": "registry.example/app"}]}}
+    service = {"apiVersion": SERVING_SERVICE.api_version, "kind": "Service", "spec": {"template": template}}
+    await cluster.create(SERVING_SERVICE, {**service, "metadata": {"namespace": "default", "name": "hello"}})
+    async with served(cluster, tmp_path) as api:
+        result = await asyncio.to_thread(why, api, "hello", "--since", "900000h")
+    assert (result.exit_code, result.stdout) == (0, "")
 
 
 async def test_events_are_followed(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from serving.controller.values.naming import deployment_name
 from serving.home.pods.podfolder import excerpt
 from serving.model.errors import ServingError
 from serving.model.knative import QUEUE_PROXY, REVISION_LABEL, SERVICE_LABEL
-from serving.model.objects import Object, labels_of, name_of, nested
+from serving.model.objects import Object, labels_of, name_of, nested, timestamp_s
 
 # The first line of a traceback is often far above its end.
 _SOUGHT_LINES = 200
@@ -106,23 +106,40 @@ def app_container(pod: Object) -> str:
     return next((name for name in names if name != QUEUE_PROXY), "")
 
 
-def gone_pods(api: ApiClient, revisions: Iterable[str], *, since_s: float = 0.0) -> list[Object]:
-    """Deleted pods with logs written since a time, latest first: names and containers. Empty on a cluster."""
+def gone_pods(api: ApiClient, revisions: Iterable[Object], *, since_s: float = 0.0) -> list[Object]:
+    """Deleted pods with logs written since a time, latest first: names and containers. Empty on a cluster.
+
+    A pod of an earlier revision of the same name, which was deleted, is not included.
+    """
     from serving.home.apiserver.logoptions import KEPT_LOGS_PATH  # noqa: PLC0415 - it loads a loop, which most commands need not
 
-    status, kept = api.call("GET", KEPT_LOGS_PATH.format(namespace=api.namespace))
-    if status >= 400 or not isinstance(kept, list):
+    status, logs = api.call("GET", KEPT_LOGS_PATH.format(namespace=api.namespace))
+    if status >= 400 or not isinstance(logs, list):
         return []
-    there = {name_of(one) for one in items_of(api, POD)}
-    beginnings = tuple(f"{deployment_name(one)}-" for one in revisions)
+    there = {name_of(pod) for pod in items_of(api, POD)}
+    begins_s = {f"{deployment_name(name_of(one))}-": created_s(one) for one in revisions}
+
+    def is_ours(pod: str, written_s: float) -> bool:
+        return any(pod.startswith(start) and written_s >= max(since_s, at_s) for start, at_s in begins_s.items())
+
     return [
         {
-            "metadata": {"name": one["pod"], "namespace": api.namespace},
-            "spec": {"containers": [{"name": name} for name in one["containers"]]},
+            "metadata": {"name": log["pod"], "namespace": api.namespace},
+            "spec": {"containers": [{"name": name} for name in log["containers"]]},
         }
-        for one in kept
-        if one["pod"] not in there and one["pod"].startswith(beginnings) and one["written_s"] >= since_s
+        for log in logs
+        if log["pod"] not in there and is_ours(log["pod"], log["written_s"])
     ]
+
+
+def created_s(created: Object) -> float:
+    """The creation of an object, in seconds since the epoch; 0 if it has none."""
+    return timestamp_s(nested(created, "metadata", "creationTimestamp")) or 0.0
+
+
+def _last_gone_pod(api: ApiClient, revision: str) -> list[Object]:
+    status, body = api.call("GET", path_of(REVISION, api.namespace, revision))
+    return gone_pods(api, [body])[:1] if status < 400 else []
 
 
 def last_lines(api: ApiClient, revision: str, *, count: int) -> list[str]:
@@ -132,7 +149,7 @@ def last_lines(api: ApiClient, revision: str, *, count: int) -> list[str]:
     """
     pods = items_of(api, POD, _OF_REVISION.format(revision))
     newest_first = sorted(pods, key=lambda one: str(nested(one, "metadata", "creationTimestamp")), reverse=True)
-    for pod in newest_first or gone_pods(api, [revision])[:1]:
+    for pod in newest_first or _last_gone_pod(api, revision):
         path = path_of(POD, api.namespace, name_of(pod), subresource="log")
         for run in ({}, {"previous": "true"}):
             query = {"container": app_container(pod), "tailLines": str(_SOUGHT_LINES), **run}

@@ -16,8 +16,9 @@ import click
 import msgspec
 
 from serving.cli.client.api import ApiClient, api_options, fail, fail_usage
-from serving.cli.client.objects import items_of
+from serving.cli.client.objects import created_s, items_of
 from serving.cli.client.output import clock_text, print_aside, printable
+from serving.cli.client.resources import path_of
 from serving.cli.client.stats import Stats, autoscaler_option
 from serving.cli.decisions.whycold import print_cold_starts
 from serving.cli.decisions.whystate import dormant_lines, ejected_lines, pod_scaler_lines, unready_lines
@@ -119,13 +120,15 @@ def why(
     if print_why_of_nodes(api, name, since_s=since_s):
         return
     ours = _Ours(api, name)
+    # What is older is about a service or revision of the same name that was deleted.
+    since_s = max(since_s, ours.created_s)
     if api.state_path is None and autoscaler is None:
         _print_from_events(api, ours, since_s=since_s, follow=follow, output=output)
         return
     stats = Stats(autoscaler, api)
     asked_s = time.time()
     said = [_read(body) for body in stats.decisions(namespace=api.namespace)]
-    said = [one for one in said if one.line.revision in ours]
+    said = [one for one in said if one.line.revision in ours and one.line.entry.at_wall_s >= ours.created_s]
     if api.state_path is not None and not autoscaler:
         said += _logged(api.state_path, ours, forgotten(one.line for one in said), since_s=since_s)
     said.sort(key=lambda one: one.line.entry.since_wall_s)
@@ -256,6 +259,15 @@ class _Ours:
         self._api = api
         self.name = name
         self._known: dict[str, bool] = {}
+        self.created_s = self._created_s()
+
+    def _created_s(self) -> float:
+        """The creation of the service or revision; 0 if there is none."""
+        for kind in (SERVING_SERVICE, REVISION):
+            status, body = self._api.call("GET", path_of(kind, self._api.namespace, self.name))
+            if status < 400:
+                return created_s(body)
+        return 0.0
 
     def nothing(self) -> str:
         """The sentence for revisions without decisions."""

@@ -208,7 +208,7 @@ def pods_of(api: ApiClient, name: str, wanted: str) -> list[Object]:
 
 
 def _gone(api: ApiClient, name: str, wanted: str, *, since_s: float = 0.0) -> list[Object]:
-    found = gone_pods(api, [name_of(one) for one in revisions_of(api, name)], since_s=since_s)
+    found = gone_pods(api, revisions_of(api, name), since_s=since_s)
     return [pod for pod in found if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")]
 
 

@@ -100,7 +100,7 @@ async function load() {
   decisions = [...found.decisions, ...decisions.filter((one) => one.at_s > last)];
   const changes = decisions.filter((one) => one.is_change).map((one) => ({ ...one, kind: "decision" }));
   const known = new Set(changes.map((one) => one.at_s));
-  marks = [...found.marks.filter((one) => !known.has(one.at_s)).map(asMark), ...changes];
+  marks = [...found.marks.filter((one) => one.kind !== "decision" || !known.has(one.at_s)).map(asMark), ...changes];
   for (const name of ["decisions", "marks", "step_s"]) delete found[name];
   history = found;
   draw();

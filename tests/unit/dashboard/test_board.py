@@ -208,3 +208,23 @@ def test_cold_starts_are_those_of_the_revision_with_what_is_known_of_its_pods() 
     assert made.revisions_of("shop/hello") == []
     made.put("revision", KEY, None)
     assert set(made.cold_starts(KEY, requests)["starts"][0]["steps"]) == {"request is sent"}
+
+
+def test_rows_and_marks_begin_with_the_revision() -> None:
+    made = board()
+    assert made.created_s(KEY) == 0.0
+    made.put("revision", KEY, {"name": "hello-00001", "created": "1970-01-01T00:00:20Z"})
+    assert (made.created_s(KEY), made.created_s("default/other")) == (20.0, 0.0)
+    for at_s in (10.0, 20.0, 30.0):
+        made.tick(at_s)
+    assert made.history.read(KEY, from_s=made.created_s(KEY))["at_s"] == [20.0, 30.0]
+
+
+def test_the_marks_of_a_deleted_revision_are_forgotten() -> None:
+    made = board()
+    made.put("revision", KEY, {"name": "hello-00001", "ready": "False", "conditions": []})
+    made.marks.take(30.0)
+    assert [mark.text for mark in made.marks.recent(KEY, from_s=30.0, to_s=30.0)] == ["hello-00001 fails"]
+    assert made.marks.recent(KEY, from_s=31.0, to_s=40.0) == []
+    made.put("revision", KEY, None)
+    assert made.marks.recent(KEY, from_s=0.0, to_s=40.0) == []

@@ -39,6 +39,8 @@ REVISION_UID_LABEL = f"{SERVING_GROUP}/revisionUID"
 ROUTE_LABEL = f"{SERVING_GROUP}/route"
 ROUTING_STATE_LABEL = f"{SERVING_GROUP}/routingState"
 VISIBILITY_LABEL = f"{NETWORKING_GROUP}/visibility"
+CLUSTER_LOCAL = "cluster-local"
+"""The one value of that label: the service is not public."""
 
 # Annotations that Knative defines.
 ROUTING_STATE_MODIFIED_ANNOTATION = f"{SERVING_GROUP}/routingStateModified"
@@ -178,6 +180,32 @@ REVISION_STATE_ANNOTATIONS = BECAME_READY_ANNOTATIONS | {
     *(ANTICIPATED_PODS_ANNOTATION, LEARNT_ANNOTATION, LEARNT_TARGET_ANNOTATION, SAVINGS_ANNOTATION),
 }
 """Annotations that daemons write on a running revision. Templates and pods do not have them."""
+
+SYSTEM_KEYS = REVISION_STATE_ANNOTATIONS | {
+    *(SERVICE_LABEL, SERVICE_UID_LABEL, CONFIGURATION_LABEL, CONFIGURATION_UID_LABEL, CONFIGURATION_GENERATION_LABEL),
+    *(
+        REVISION_LABEL,
+        REVISION_UID_LABEL,
+        ROUTE_LABEL,
+        ROUTING_STATE_LABEL,
+        CREATOR_ANNOTATION,
+        LAST_MODIFIER_ANNOTATION,
+    ),
+    *(NO_GC_ANNOTATION, ROLLED_BACK_ANNOTATION, CLAIMED_TAGS_ANNOTATION, IMAGES_ONLY_ANNOTATION, ORIGIN_LABEL),
+    *(GUARDED_ANNOTATION, AWAKE_RESOURCES_ANNOTATION, ACCESS_TOKEN_LABEL, POOL_LABEL, NODE_GROUP_STATE_ANNOTATION),
+    *(f"{SERVING_GROUP}/{name}" for name in ("forceUpgrade", "domainMappingUID", "domainMappingNamespace")),
+    *(f"{SERVING_GROUP}/{name}" for name in ("routeNamespace", "configurationMetadataGeneration", "buildHash")),
+    *(f"{NETWORKING_GROUP}/{name}" for name in ("serviceType", "wildcardDomain", "certificate-type")),
+}
+"""Labels and annotations of exported objects: daemons write them, or only a real Knative reads them."""
+NETWORKING_KEYS = frozenset(
+    f"{NETWORKING_GROUP}/{name}"
+    for name in (
+        *("certificate-class", "certificate.class", "disable-auto-tls", "disableAutoTLS"),
+        *("http-option", "http-protocol", "httpOption", "httpProtocol", "ingress-class", "ingress.class"),
+    )
+)
+"""Annotations of a Service, a Route or a DomainMapping for Knative's networking layers."""
 
 # What Escalator defines, so that its nodes carry over: taints, and the annotation that keeps a node.
 REMOVAL_TAINT = "atlassian.com/escalator"

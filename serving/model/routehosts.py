@@ -15,10 +15,9 @@ from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from serving.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
+from serving.model.knative import CLAIMED_TAGS_ANNOTATION, CLUSTER_LOCAL, VISIBILITY_LABEL
 from serving.model.objects import Object, annotations_of, is_dns_label, labels_of, name_of, namespace_of, nested
 
-_CLUSTER_LOCAL = "cluster-local"
 # Sorts after every timestamp: a claim without a time is the latest.
 _NEVER = "~"
 # After all others: a tag that the route still serves and no longer asks for takes no host from any claim.
@@ -62,7 +61,7 @@ class ClaimedHost(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_cluster_local(route: Object) -> bool:
     """Whether the route is served on the cluster-local listener only."""
-    return labels_of(route).get(VISIBILITY_LABEL) == _CLUSTER_LOCAL
+    return labels_of(route).get(VISIBILITY_LABEL) == CLUSTER_LOCAL
 
 
 def tags_of(route: Object) -> list[str]:

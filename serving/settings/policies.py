@@ -1,4 +1,4 @@
-"""Renders the admission policy of scaling annotations: ``config/admission/annotations.yaml``.
+"""Renders the admission policies of annotations: ``config/admission/annotations.yaml``.
 
 Input: the knobs of annotations; output: a ValidatingAdmissionPolicy that refuses what ``read_annotations`` reports, with the same
 texts. CEL states the form, the range and the choices of each annotation, and the contradictions below. What it cannot read exactly,
@@ -11,13 +11,17 @@ from collections.abc import Iterator
 from serving.model.errors import InvalidValue
 from serving.model.knative import (
     CLASS_ANNOTATION,
+    CLUSTER_LOCAL,
     LOAD_ANNOTATION,
     METRIC_ANNOTATION,
+    NETWORKING_GROUP,
     QUEUE_PROXY_ANNOTATION,
     ROLLOUT_DURATION_ANNOTATION,
     SERVING_GROUP,
     SLO_ANNOTATION,
+    SYSTEM_KEYS,
     TARGET_ANNOTATION,
+    VISIBILITY_LABEL,
     QueueProxyPlace,
     TargetMode,
 )
@@ -32,11 +36,23 @@ from serving.settings.annotations import (
 )
 from serving.settings.autoscaler import HPA_CLASS, KPA_CLASS, AutoscalerSettings
 from serving.settings.knob import Knob, Value
+from serving.settings.metadatakeys import (
+    ANNOTATIONS,
+    LABELS,
+    SCALING_WORDS,
+    TEMPLATE_ANNOTATIONS,
+    TEMPLATE_LABELS,
+    VISIBILITY_WORDS,
+    place_words,
+    places_of_keys,
+    plain_name,
+)
 
 CONFIG_MAP = "config-autoscaler"
 _DEFAULTS = AutoscalerSettings()
 _TEMPLATE = "serving-annotations"
 _ROLLOUT = "serving-rollout-duration"
+_KEYS = "serving-keys"
 _HEAD = """# Refuses wrong scaling annotations when they are written, in the words of the controller. Made by `make config` from
 # serving/settings/annotations.py; docs/kubernetes-reference.md says what stays to the controller.
 """
@@ -59,7 +75,7 @@ spec:
     - name: changed
       expression: >-
         oldObject == null || {changed}
-  variables:
+{conditions}  variables:
     - name: given
       expression: >-
         {given}
@@ -93,12 +109,28 @@ _OWN = "(has({0}.metadata.annotations) ? {0}.metadata.annotations : {{}})".forma
 _GIVEN = f"""request.kind.kind == "Revision" ? {_OWN("object")} :
         has(object.spec) && has(dyn(object).spec.template) && has(dyn(object).spec.template.metadata)
         && has(dyn(object).spec.template.metadata.annotations) ? dyn(object).spec.template.metadata.annotations : {{}}"""
+_BY_A_USER = """    # What a controller derives has the keys of its owner.
+    - name: is-written-by-a-user
+      expression: "!has(object.metadata.ownerReferences)"
+"""
+_OF_TEMPLATE = (
+    "has({0}.spec) && has(dyn({0}).spec.template) && has(dyn({0}).spec.template.metadata)\n"
+    "        && has(dyn({0}).spec.template.metadata.{1}) ? dyn({0}).spec.template.metadata.{1} : {{}}"
+).format
+_OF_OBJECT = "has({0}.metadata.{1}) ? {0}.metadata.{1} : {{}}".format
+# The place of each map of texts, by the name of its variable.
+_MAPS = {
+    "own_labels": (LABELS, _OF_OBJECT),
+    "own_annotations": (ANNOTATIONS, _OF_OBJECT),
+    "template_labels": (TEMPLATE_LABELS, _OF_TEMPLATE),
+    "template_annotations": (TEMPLATE_ANNOTATIONS, _OF_TEMPLATE),
+}
 _GENERATION_CHANGED = "object.metadata.generation != oldObject.metadata.generation"
 
 
 def render_policies() -> str:
-    """YAML of the policies for annotations of templates, and for the rollout duration of Services and Routes."""
-    return f"{_HEAD}{_template_policy()}---\n{_rollout_policy()}"
+    """YAML of the policies for annotations of templates, for the rollout duration of Services and Routes, and for keys."""
+    return f"{_HEAD}{_template_policy()}---\n{_rollout_policy()}---\n{_keys_policy()}"
 
 
 def _template_policy() -> str:
@@ -134,7 +166,7 @@ def _template_policy() -> str:
         f'(request.kind.kind != "Revision" ? {_GENERATION_CHANGED} : {own}\n'
         f"        .exists(one, (one.startsWith({_text(GROUP)}) || one in {json.dumps(others)})\n        && {is_changed}))"
     )
-    return _policy(_TEMPLATE, (_GIVEN, changed), variables, problems=problems, resources=resources, has_settings=True)
+    return _policy(_TEMPLATE, (_GIVEN, changed), variables, problems=problems, resources=resources)
 
 
 def _rollout_policy() -> str:
@@ -169,8 +201,63 @@ def _rollout_policy() -> str:
         variables,
         problems=[problem, wrong, alone],
         resources="routes, services",
-        has_settings=False,
     )
+
+
+def _keys_policy() -> str:
+    """The policy for keys without effect: ``check_keys`` but for those that differ from a known one by letters."""
+    places = places_of_keys()
+    names = {plain_name(key): key for key in sorted(places, reverse=True)}
+    variables = [
+        ("places", json.dumps(dict(sorted(places.items())))),
+        ("names", json.dumps(dict(sorted(names.items())))),
+        ("known", json.dumps(sorted({*places, *SYSTEM_KEYS}))),
+        ("is_mapping", 'request.kind.kind == "DomainMapping"'),
+    ]
+    for name, (_, texts) in _MAPS.items():
+        part = name.partition("_")[2]
+        before = f"oldObject == null ? {{}} : {texts('oldObject', part)}"
+        variables += [(name, texts("object", part)), (f"{name}_before", before)]
+        new, old = f"variables.{name}", f"variables.{name}_before"
+        variables.append((f"{name}_changed", f"{new}.filter(key, !(key in {old} && {old}[key] == {new}[key]))"))
+    label = _text(VISIBILITY_LABEL)
+    visibility = (
+        f"!variables.is_mapping && {label} in variables.own_labels_changed"
+        f" && variables.own_labels[{label}] != {_text(CLUSTER_LOCAL)} ?\n        ["
+        f'"invalid value: " + variables.own_labels[{label}] + {_text(f": {LABELS}.{VISIBILITY_LABEL}: {VISIBILITY_WORDS}")}] : []'
+    )
+    wrong = [f"({visibility})"]
+    for name, (place, _) in _MAPS.items():
+        wrong += [f"variables.{name}_changed.filter({terms})" for terms in _wrong_keys(name, place)]
+    variables.append(("wrong", "\n        + ".join(wrong)))
+    return _policy(
+        _KEYS,
+        ("{}", "true"),
+        variables,
+        problems=['size(variables.wrong) == 0 ? "" : variables.wrong.join(", ")'],
+        resources="configurations, domainmappings, routes, services",
+        conditions=_BY_A_USER,
+    )
+
+
+def _wrong_keys(name: str, place: str) -> Iterator[str]:
+    """CEL: conditions of wrong keys at a place, each with its text."""
+    is_own = name.startswith("own_")
+    scaling = f"key.startsWith({_text(GROUP)})"
+    invalid = f"""'invalid key name "' + key + '": {place}: '"""
+    if place == ANNOTATIONS:
+        yield f"key, !variables.is_mapping && {scaling}).map(key, {invalid} + '{SCALING_WORDS}'"
+    # Keys of a DomainMapping are for networking layers only.
+    networking = f"key.startsWith({_text(f'{NETWORKING_GROUP}/')}) && key != {_text(VISIBILITY_LABEL)}"
+    misplaced = f"variables.places[key] != {_text(place)}"
+    misplaced += f" || (variables.is_mapping && !({networking}))" if is_own else ""
+    others = f"!({scaling} && !variables.is_mapping) && " if place == ANNOTATIONS else ""
+    before, after = place_words("?").split("?")
+    advice = f"'{before}' + variables.places[key] + '{after}'"
+    yield f"key, {others}key in variables.places && ({misplaced})).map(key, {invalid} + {advice}"
+    plain = "key.lowerAscii()" + "".join(f'.replace("{sign}", "")' for sign in "-_./")
+    unknown = f"{others}!(key in variables.known) && {plain} in variables.names"
+    yield f"key, {unknown}).map(key, {invalid} + 'did you mean ' + variables.names[{plain}] + '?'"
 
 
 def _policy(
@@ -180,8 +267,9 @@ def _policy(
     *,
     problems: list[str],
     resources: str,
-    has_settings: bool,
+    conditions: str = "",
 ) -> str:
+    has_settings = "settings" in dict(variables)
     listed = ",\n".join(f"        {one}" for one in problems)
     blocks = [f"    - name: {name}\n      expression: >-\n        {text}\n" for name, text in variables]
     blocks.append(
@@ -193,6 +281,7 @@ def _policy(
         resources=resources,
         given=terms[0],
         changed=terms[1],
+        conditions=conditions,
         variables="".join(blocks),
         param_kind=_PARAM_KIND if has_settings else "",
         param=_PARAM if has_settings else "",

@@ -26,14 +26,14 @@ MODULES_MAX = {
     # With goals for latency and budgets, which any revision may have at any time, and announced pods.
     "serving.autoscaler.main": 664,
     # With apps that are their own queue-proxy, which any revision may have.
-    "serving.controller.main": 474,
+    "serving.controller.main": 476,
     "serving.nodegroup.main": 460,
     "serving.extender.main": 475,
     # With comparisons of revisions and costs, which any page may ask for.
     "serving.dashboard.main": 512,
     # With the times of logs and the claims of pods, which are kept from the first second on, the text of budgets among the settings, and
     # the order of starts, and the Pod Security Standards.
-    "serving.home.main": 796,
+    "serving.home.main": 798,
     "serving.cli.main": 72,
 }
 

@@ -44,6 +44,7 @@ from serving.model.objects import (
 from serving.settings.annotations import read_annotations
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import DISABLED, ControllerSettings
+from serving.settings.metadatakeys import check_keys
 
 # How long the first status waits for the revision to be ready: not as long as that of the Service, which repeats the name.
 _FIRST_STATUS_S = 1.0
@@ -197,7 +198,8 @@ def _latest(
         *timeouts_too_long(template.get("spec") or {}, settings),
         *fields_not_allowed(template.get("spec") or {}, settings),
     ]
-    return _Latest(revision=None, refusal="; ".join(str(problem) for problem in problems))
+    keys = (problem.what for problem in check_keys("Configuration", configuration).problems)
+    return _Latest(revision=None, refusal="; ".join([*keys, *map(str, problems)]))
 
 
 def _unchanged(

@@ -42,6 +42,7 @@ from serving.model.knative import (
     CREATOR_ANNOTATION,
     LAST_MODIFIER_ANNOTATION,
     QUEUE_PROXY_ANNOTATION,
+    SERVING_GROUP,
     TCP_ANNOTATION,
     QueueProxyPlace,
 )
@@ -52,6 +53,7 @@ from serving.scaling.policies.triggertypes import REGISTRY
 from serving.settings.annotations import read_annotations, read_rollout_check_of, read_rollout_duration
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
+from serving.settings.metadatakeys import check_keys
 
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS = ("grpc", "httpGet", "tcpSocket")
@@ -73,6 +75,7 @@ _METADATA = frozenset(
 _TEMPLATES = {SERVING_SERVICE: ("spec", "template"), CONFIGURATION: ("spec", "template"), REVISION: ()}
 # Kinds that say how long a rollout lasts.
 _ROLLED_OUT = {SERVING_SERVICE, ROUTE}
+_KNATIVES_WORDS = ("invalid key name ", "invalid value: ")
 _SETTINGS = AutoscalerSettings()
 _FEATURES = ControllerSettings()
 
@@ -241,7 +244,13 @@ def _rule_problems(
     if features is not None and kind in _TEMPLATES and not found:
         found += template_problems(*_pod_spec(kind, whole), features)
     by_place = {problem.where: problem for problem in reversed(found)}
-    return [*(one for one in found if by_place[one.where] is one), *_annotation_problems(kind, whole, scaling)]
+    first = (problem for problem in found if by_place[problem.where] is problem)
+    return [*first, *_key_problems(kind, whole, old), *_annotation_problems(kind, whole, scaling)]
+
+
+def _key_problems(kind: Kind, whole: Object, old: Object | None) -> Sequence[Problem]:
+    """The added keys without effect. A derived object has the keys of its owner."""
+    return () if nested(whole, "metadata", "ownerReferences") else check_keys(kind.name, whole, old).problems
 
 
 def _invalid(kind: Kind, name: str, problems: Sequence[Problem]) -> Invalid:
@@ -252,10 +261,12 @@ def _invalid(kind: Kind, name: str, problems: Sequence[Problem]) -> Invalid:
 
 
 def _text_of(problem: Problem) -> str:
-    """Format one problem. A ServiceAccount's name keeps Knative's wording, as clients rely on it.
+    """Format one problem. Keys, visibility and a ServiceAccount's name keep Knative's wording, as clients rely on it.
 
     The causes of the error keep a kube-apiserver's: CEL allows no line break.
     """
+    if problem.what.startswith(_KNATIVES_WORDS):
+        return problem.what
     prefix, suffix = 'Invalid value: "', f'": {problem.expected}'
     is_name = problem.where.endswith("spec.serviceAccountName") and problem.what.startswith(prefix)
     if is_name and problem.what.endswith(suffix):
@@ -288,9 +299,10 @@ def _pod_spec(kind: Kind, whole: Object) -> tuple[Any, str]:
 
 
 def annotation_warnings(kind: Kind, body: Object) -> list[str]:
-    """Annotations in the autoscaler's group without effect, because they do not exist."""
+    """Labels and annotations of the autoscaler's group, and of this project's, without effect: they do not exist."""
     annotations = _annotations(kind, body)
-    return [str(one) for one in read_annotations(annotations, _SETTINGS).warnings] if annotations else []
+    scaling = [str(problem) for problem in read_annotations(annotations, _SETTINGS).warnings] if annotations else []
+    return [*scaling, *(check_keys(kind.name, body).warnings if kind.group == SERVING_GROUP else ())]
 
 
 def _annotation_problems(kind: Kind, body: Object, scaling: AutoscalerSettings) -> Iterator[Problem]:

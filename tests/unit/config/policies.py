@@ -14,9 +14,15 @@ from serving.home.schemas.validations import _extension
 from serving.model.objects import Object
 
 # What Kubernetes adds to CEL and the library does not have.
-_FUNCTIONS = {"trim": str.strip, "join": lambda values, separator: separator.join(values)}
+_FUNCTIONS = {
+    "trim": str.strip,
+    "join": lambda values, separator: separator.join(values),
+    "lowerAscii": str.lower,
+    "replace": str.replace,
+}
 _AUTOSCALING = "autoscaling.knative.dev"
 _OWN = "autoscaling.serving.dev"
+_VISIBILITY = "networking.knative.dev/visibility"
 
 
 class _Variables(dict[str, Any]):
@@ -88,6 +94,11 @@ def service(
 
 def _scaled(**annotations: str) -> Object:
     return service({f"{_AUTOSCALING}/{name.replace('_', '-')}": text for name, text in annotations.items()})
+
+
+def _labelled(**labels: str) -> Object:
+    body = service()
+    return {**body, "metadata": {**body["metadata"], "labels": labels}}
 
 
 CASES: dict[str, tuple[Object, str]] = {
@@ -189,6 +200,47 @@ CASES: dict[str, tuple[Object, str]] = {
     "a check without a rollout": (
         service(own={"serving.dev/rollout-check": "errors<1%"}),
         "annotation serving.dev/rollout-check: only a rollout in steps is checked; expected serving.knative.dev/",
+    ),
+    "visibility": (_labelled(**{_VISIBILITY: "cluster-local"}), ""),
+    "a visibility that is none": (
+        _labelled(**{_VISIBILITY: "cluster_local"}),
+        f"invalid value: cluster_local: metadata.labels.{_VISIBILITY}: expected cluster-local, or no such label",
+    ),
+    "visibility as an annotation": (
+        service(own={_VISIBILITY: "cluster-local"}),
+        f'invalid key name "{_VISIBILITY}": metadata.annotations: it must be put under "metadata.labels"',
+    ),
+    "visibility of the template": (
+        service({_VISIBILITY: "cluster-local"}),
+        f'invalid key name "{_VISIBILITY}": spec.template.metadata.annotations: it must be put under "metadata.labels"',
+    ),
+    "scaling of the service itself": (
+        service(own={f"{_AUTOSCALING}/min-scale": "1"}),
+        f'invalid key name "{_AUTOSCALING}/min-scale": metadata.annotations: autoscaling annotations must be put',
+    ),
+    "scaling as a label": (
+        _labelled(**{f"{_AUTOSCALING}/maxScale": "1"}),
+        f'invalid key name "{_AUTOSCALING}/maxScale": metadata.labels: it must be put under "spec.template.metadata.an',
+    ),
+    "access of the template": (
+        service({"serving.dev/access": "private"}),
+        'invalid key name "serving.dev/access": spec.template.metadata.annotations: it must be put under "metadata.ann',
+    ),
+    "a key with other separators": (
+        service({f"{_AUTOSCALING}/min_scale": "1"}),
+        f'invalid key name "{_AUTOSCALING}/min_scale": spec.template.metadata.annotations: did you mean {_AUTOSCALING}/min-scale?',
+    ),
+    "a key in capitals": (
+        _labelled(**{"networking.knative.dev/Visibility": "cluster-local"}),
+        f'invalid key name "networking.knative.dev/Visibility": metadata.labels: did you mean {_VISIBILITY}?',
+    ),
+    "keys of a real Knative": (
+        service({"client.knative.dev/user-image": "x"}, {"networking.knative.dev/http-protocol": "Redirected"}),
+        "",
+    ),
+    "keys that daemons write": (
+        service(own={"serving.knative.dev/creator": "a", "serving.dev/claimed-tags": "{}"}),
+        "",
     ),
     "a privileged container": (
         service(

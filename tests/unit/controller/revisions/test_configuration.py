@@ -209,6 +209,12 @@ def test_annotations_that_make_no_sense_are_refused_with_what_would() -> None:
     assert "autoscaling.knative.dev/min-scale: 'few' is not right" in condition_values(status, "Ready")[2]
 
 
+def test_a_template_with_a_misspelt_key_is_refused_with_the_key_that_is_meant() -> None:
+    status = status_of(a_configuration(metadata={"labels": {"networking.knative.dev/visibilty": "cluster-local"}}))
+    assert condition_values(status, "Ready")[1] == "RevisionFailed"
+    assert "did you mean networking.knative.dev/visibility?" in condition_values(status, "Ready")[2]
+
+
 def test_a_refusal_of_the_server_is_reported_and_not_retried() -> None:
     plan = reconcile_configuration(
         a_configuration(), {}, settings=SETTINGS, scaling=SCALING, now=NOW, refusal="containers: too many"

@@ -34,6 +34,7 @@ from serving.cli.services.deployment import (
     Deployment,
     asgi_command,
     check_name,
+    dropped_options,
     environment_of,
     find_virtualenv,
     kept_options,
@@ -41,7 +42,7 @@ from serving.cli.services.deployment import (
     merged,
     policy_annotation,
 )
-from serving.cli.services.url import print_url
+from serving.cli.services.url import print_unrouted, print_url
 from serving.cli.services.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.home.images.reference import parse_reference
@@ -50,7 +51,7 @@ from serving.home.pods.podplan import command_words
 from serving.home.pods.snapshot import fingerprint, is_application, take
 from serving.home.state import StateFolder
 from serving.model.errors import InvalidValue, SettingsError
-from serving.model.objects import Object, nested
+from serving.model.objects import Object
 
 _POLL_S = 0.3
 
@@ -243,7 +244,7 @@ def _deploy(api: ApiClient, asked: Deployment, how: _How) -> None:
     else:
         what = "created" if is_new else "changed"
         click.echo(f"service/{asked.name} {what}; `serving wait {asked.name}` waits until it is ready")
-    _print_traffic(service)
+    print_unrouted(service)
 
 
 @contextlib.contextmanager
@@ -258,26 +259,11 @@ def _explained_interrupt(name: str) -> Iterator[None]:
         raise
 
 
-def _print_traffic(service: Object) -> None:
-    """Print that the new revision gets no traffic, where traffic is pinned to others."""
-    created = nested(service, "status", "latestCreatedRevisionName")
-    targets = nested(service, "spec", "traffic") or ()
-    is_routed = any(
-        target.get("percent") and (target.get("latestRevision") or target.get("revisionName") == created)
-        for target in targets
-    )
-    if targets and not is_routed:
-        name = nested(service, "metadata", "name")
-        print_aside(
-            f"{created or 'the new revision'} gets 0 % of the traffic, which is pinned to other revisions; "
-            f"`serving traffic {name} --to-latest` sends it all there"
-        )
-
-
 def _write(api: ApiClient, asked: Deployment, how: _How) -> tuple[bool, Object]:
     """Create or change the service, retrying after concurrent writes; return whether it is new, and the object."""
     path = path_of(SERVING_SERVICE, api.namespace)
     kept: list[str] = []
+    dropped: list[str] = []
 
     def write() -> tuple[int, Any]:
         status, before = api.call("GET", f"{path}/{asked.name}")
@@ -286,9 +272,12 @@ def _write(api: ApiClient, asked: Deployment, how: _How) -> tuple[bool, Object]:
         if status >= 400:
             return status, before
         kept[:] = [] if how.replace else kept_options(before, asked)
+        dropped[:] = [] if how.replace else dropped_options(before, asked)
         return api.call("PUT", f"{path}/{asked.name}", merged(before, asked, replace=how.replace))
 
     status, after = until_written(write)
+    if dropped and status < 400:
+        print_aside(f"dropped from before: {', '.join(dropped)}")
     if kept:
         print_aside(f"kept from before: {', '.join(kept)}; --replace drops them")
     return status == _CREATED, after

@@ -23,6 +23,7 @@ from serving.model.knative import (
     FOLDER_ANNOTATION,
     NETWORK_ANNOTATION,
     POLICY_ANNOTATION,
+    PRELOAD_MODULES_ANNOTATION,
     QUEUE_PROXY_ANNOTATION,
     SERVING_API_VERSION,
     SNAPSHOT_ANNOTATION,
@@ -35,6 +36,8 @@ VIRTUAL_ENV = "VIRTUAL_ENV"
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 # Annotations that say what runs; a deploy always sets them.
 _RUN = frozenset({COMMAND_ANNOTATION, FOLDER_ANNOTATION, QUEUE_PROXY_ANNOTATION, SNAPSHOT_ANNOTATION})
+# Annotations with which a template runs a command of the machine in place of its image.
+_OF_PROCESSES = _RUN | {NETWORK_ANNOTATION, PRELOAD_MODULES_ANNOTATION, TEMPLATE_ANNOTATION}
 
 _FOLDERS = (".venv", "venv")
 _MARK = "pyvenv.cfg"
@@ -133,14 +136,16 @@ def merged(before: Object, asked: Deployment, *, replace: bool) -> Object:
 
 
 def _merged_template(before: Object, wanted: Object, asked: Deployment) -> Object:
-    replaced = _RUN | scaling_annotations(asked.scaling).keys()
+    replaced = (_RUN if asked.command else _OF_PROCESSES) | scaling_annotations(asked.scaling).keys()
     annotations = {key: text for key, text in annotations_of(before).items() if key not in replaced}
     old = (nested(before, "spec", "containers") or [{}])[0]
     new = wanted["spec"]["containers"][0]
     environment = {one["name"]: one for one in (*_kept_variables(old), *new["env"])}
     image = new["image"] if asked.image or "image" not in old else old["image"]
     new = {key: value for key, value in new.items() if key != "volumeMounts"}
-    container = {**old, **new, "image": image, "env": list(environment.values())}
+    # A command of the container would run in place of the one that is asked for, or of the image's.
+    kept = {key: value for key, value in old.items() if key not in {"args", "command"}}
+    container = {**kept, **new, "image": image, "env": list(environment.values())}
     if asked.limits:
         container["resources"] = with_limits(old.get("resources"), asked.limits)
     ports = ports_of(old.get("ports") or (), port=asked.fixed_port or asked.port, h2c=asked.h2c, tcp=asked.tcp_ports)
@@ -160,6 +165,31 @@ def _kept_variables(container: Object) -> list[Object]:
     found: list[Object] = container.get("env") or []
     is_virtual = any(one["name"] == VIRTUAL_ENV for one in found)
     return [one for one in found if not is_virtual or one["name"] not in {VIRTUAL_ENV, "PATH"}]
+
+
+def command_of(template: Object) -> str:
+    """The command of the machine that a template runs in place of its image; "" if it runs the image."""
+    return annotations_of(template).get(COMMAND_ANNOTATION, "")
+
+
+def without_command(template: Object) -> Object:
+    """The template without its command of the machine, and without what belongs to it: it runs its image."""
+    metadata = template.get("metadata") or {}
+    annotations = {key: text for key, text in annotations_of(template).items() if key not in _OF_PROCESSES}
+    first, *others = nested(template, "spec", "containers") or [{}]
+    container = {**first, "env": _kept_variables(first)}
+    spec = {**(template.get("spec") or {}), "containers": [container, *others]}
+    return {**template, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
+
+
+def dropped_options(before: Object, asked: Deployment) -> list[str]:
+    """The commands of the existing service that a deploy replaces, to be printed."""
+    template = nested(before, "spec", "template") or {}
+    container = nested(template, "spec", "containers", 0) or {}
+    words = [*(container.get("command") or ()), *(container.get("args") or ())]
+    command = command_of(template)
+    dropped = [f"the command {command!r}"] if command and not asked.command else []
+    return [*dropped, *([f"the container's command {shlex.join(map(str, words))!r}"] if words else [])]
 
 
 def kept_options(before: Object, asked: Deployment) -> list[str]:

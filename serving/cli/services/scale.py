@@ -11,6 +11,7 @@ from serving.cli.client.objects import service_of
 from serving.cli.client.output import Progress
 from serving.cli.client.resources import path_of, wait_timeout_option
 from serving.cli.services.containeroptions import scaling_options, taken_scaling
+from serving.cli.services.url import print_unrouted
 from serving.cli.services.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.servicepatch import scale_patch
@@ -67,3 +68,4 @@ def scale(
     shown = f"at most {wanted.max_scale}" if wanted.max_scale else "no limit"
     pods = "pod" if wanted.min_scale == 1 else "pods"
     click.echo(f"{name}: at least {wanted.min_scale} {pods}, {shown}{f' ({revision})' if wait else ''}")
+    print_unrouted(service)

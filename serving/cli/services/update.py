@@ -28,14 +28,14 @@ from serving.cli.services.containeroptions import (
     with_limits,
     with_volumes,
 )
-from serving.cli.services.deployment import policy_annotation
-from serving.cli.services.url import print_url
+from serving.cli.services.deployment import command_of, policy_annotation, without_command
+from serving.cli.services.url import print_unrouted, print_url
 from serving.cli.services.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.servicepatch import scaling_annotations
 from serving.model.errors import InvalidValue, SettingsError
 from serving.model.knative import COMMAND_ANNOTATION
-from serving.model.objects import Object
+from serving.model.objects import Object, nested
 
 _TIMEOUT_S = 300.0
 
@@ -72,7 +72,11 @@ def updated(service: Object, wanted: ServiceUpdate) -> Object:
     # A revision's name is used once.
     metadata.pop("name", None)
     annotations = metadata.setdefault("annotations", {})
-    command = {} if wanted.command is None else {COMMAND_ANNOTATION: wanted.command}
+    if wanted.command:
+        # A command of the container would run in its place.
+        for field in ("command", "args"):
+            spec["containers"][0].pop(field, None)
+    command = {COMMAND_ANNOTATION: wanted.command} if wanted.command else {}
     _annotate(annotations, {**scaling_annotations(wanted.scaling), **command, **wanted.annotations})
     if wanted.policy:
         _annotate(changed["metadata"].setdefault("annotations", {}), wanted.policy)
@@ -89,6 +93,8 @@ def updated(service: Object, wanted: ServiceUpdate) -> Object:
     if ports:
         container["ports"] = ports
     template["spec"] = with_volumes(spec, wanted.volumes)
+    if wanted.command is not None and not wanted.command.strip():
+        changed["spec"]["template"] = without_command(template)
     return changed
 
 
@@ -117,7 +123,7 @@ def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
 @service_options
 @click.option("--remove-env", "removed", multiple=True, metavar="NAME", help="Remove a variable.")
 @click.option("--clear-env", is_flag=True, help="Remove all variables first.")
-@click.option("--command", help="Another command, as in `serving deploy`.")
+@click.option("--command", help="Another command, as in `serving deploy`; '' runs the image.")
 @click.option("--image", help="Another image.")
 @click.option("--annotate", multiple=True, metavar="KEY=VALUE", help="An annotation of the template; KEY= removes it.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is ready.")
@@ -157,12 +163,26 @@ def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str,
         print_url(api, service)
     else:
         click.echo(f"service/{name} changed; `serving wait {name}` waits until it is ready")
+    if output != "json":
+        print_unrouted(service)
 
 
 def _written(api: ApiClient, name: str, wanted: ServiceUpdate) -> Object:
     path = f"{path_of(SERVING_SERVICE, api.namespace)}/{name}"
+
+    def write() -> tuple[int, Any]:
+        before = service_of(api, name)
+        command = command_of(nested(before, "spec", "template") or {})
+        # A cluster runs the image, whatever the annotation says.
+        if command and wanted.image is not None and wanted.command is None and api.state_path is not None:
+            raise InvalidValue(
+                text=f"--image {wanted.image}",
+                expected=f"what {name} runs: it runs the command {command!r}. Add --command '' to run the image, or name another command",
+            )
+        return api.call("PUT", path, updated(before, wanted))
+
     try:
-        _, after = until_written(lambda: api.call("PUT", path, updated(service_of(api, name), wanted)))
+        _, after = until_written(write)
     except InvalidValue as error:
         fail_usage(str(error))
     return dict(after)

@@ -10,6 +10,7 @@ import msgspec
 from serving.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.cli.client.completion import complete_service
 from serving.cli.client.objects import service_of
+from serving.cli.client.output import print_aside
 from serving.home.state import StateFolder
 from serving.model.objects import Object, name_of, nested
 
@@ -82,3 +83,19 @@ def url(*, api: ApiClient, name: str, tag: str, cluster_local: bool, output: str
     click.echo(address.url)
     if output == "text" and not cluster_local and address.connect_host != address.host:
         click.echo(address.curl)
+
+
+def print_unrouted(service: Object) -> None:
+    """Print that the new revision gets no traffic, where traffic is pinned to others."""
+    created = nested(service, "status", "latestCreatedRevisionName")
+    targets = nested(service, "spec", "traffic") or ()
+    is_routed = any(
+        target.get("percent") and (target.get("latestRevision") or target.get("revisionName") == created)
+        for target in targets
+    )
+    if targets and not is_routed:
+        name = nested(service, "metadata", "name")
+        print_aside(
+            f"{created or 'the new revision'} gets 0 % of the traffic, which is pinned to other revisions; "
+            f"`serving traffic {name} --to-latest` sends it all there"
+        )

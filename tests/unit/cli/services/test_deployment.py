@@ -9,6 +9,7 @@ from serving.cli.services.deployment import (
     Deployment,
     asgi_command,
     check_name,
+    dropped_options,
     environment_of,
     find_virtualenv,
     kept_options,
@@ -231,3 +232,25 @@ def test_an_environment_without_the_packages_says_what_is_missing_and_how_it_is_
 def test_an_environment_without_a_python_says_so(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="a Python that starts"):
         asgi_command("app:app", tmp_path)
+
+
+def test_an_image_replaces_the_command_of_the_service_and_what_belongs_to_it() -> None:
+    asked = Deployment(
+        name="hello", folder=Path("/app"), command="python3 app.py", fixed_port=80, preload=True, snapshot="d"
+    )
+    before = manifest_of(asked)
+    wanted = Deployment(name="hello", folder=Path("/app"), image="registry.example.com/hello:1")
+    template = merged(before, wanted, replace=False)["spec"]["template"]
+    assert template["metadata"]["annotations"] == {}
+    assert dropped_options(before, wanted) == ["the command 'python3 app.py'"]
+    assert dropped_options(before, asked) == []
+
+
+@pytest.mark.parametrize("wanted", [{"image": "other"}, {"command": "python3 new.py"}])
+def test_a_deploy_replaces_the_command_of_the_container(wanted: dict[str, str]) -> None:
+    before = manifest_of(Deployment(name="hello", folder=Path("/app"), image="i"))
+    before["spec"]["template"]["spec"]["containers"][0] |= {"command": ["sh", "-c"], "args": ["exec old"]}
+    asked = Deployment(name="hello", folder=Path("/app"), **wanted)
+    (container,) = merged(before, asked, replace=False)["spec"]["template"]["spec"]["containers"]
+    assert not container.keys() & {"command", "args"}
+    assert dropped_options(before, asked) == ["the container's command \"sh -c 'exec old'\""]

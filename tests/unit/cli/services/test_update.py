@@ -71,3 +71,27 @@ def template_annotations() -> Object:
 def test_a_variable_that_does_not_exist_is_named_with_those_that_do() -> None:
     with pytest.raises(InvalidValue, match="A, B"):
         updated(SERVICE, ServiceUpdate(removed=("Z",)))
+
+
+def a_command(**container: object) -> Object:
+    annotations = {
+        "serving.dev/command": "python3 app.py",
+        "serving.dev/dir": "/app",
+        "serving.dev/snapshot": "d",
+        "k": "v",
+    }
+    env = [{"name": "VIRTUAL_ENV", "value": "/v"}, {"name": "PATH", "value": "/v/bin"}, {"name": "A", "value": "1"}]
+    spec = {"containers": [{"image": "i", "env": env, **container}]}
+    return {"metadata": {"name": "s"}, "spec": {"template": {"metadata": {"annotations": annotations}, "spec": spec}}}
+
+
+def test_an_empty_command_runs_the_image_and_nothing_of_the_command_stays() -> None:
+    template = updated(a_command(), ServiceUpdate(command="", image="j"))["spec"]["template"]
+    assert template["metadata"]["annotations"] == {"k": "v"}
+    assert template["spec"]["containers"] == [{"image": "j", "env": [{"name": "A", "value": "1"}]}]
+
+
+def test_another_command_replaces_that_of_the_container() -> None:
+    template = updated(a_command(command=["old"], args=["x"]), ServiceUpdate(command="new"))["spec"]["template"]
+    assert template["metadata"]["annotations"]["serving.dev/command"] == "new"
+    assert template["spec"]["containers"][0].keys() == {"image", "env"}

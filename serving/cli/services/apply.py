@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -12,24 +12,28 @@ import msgspec
 from serving.cli.client.api import ApiCall, ApiClient, api_options, fail_usage, message_of
 from serving.cli.client.output import Progress, paint, print_aside
 from serving.cli.client.resources import path_of, wait_timeout_option
+from serving.cli.services.cloudrun import without_cloud_run
 from serving.cli.services.manifests import Manifest, read_manifests
 from serving.cli.services.waiting import until_ready
-from serving.cluster.kinds import NAMESPACE, SERVING_SERVICE
+from serving.cluster.kinds import NAMESPACE, SERVING_SERVICE, Kind
 from serving.home.schemas.patch import same_json
-from serving.model.errors import SettingsError
-from serving.model.knative import LAST_APPLIED_ANNOTATION
+from serving.model.errors import Problem, SettingsError
+from serving.model.knative import CREATOR_ANNOTATION, LAST_APPLIED_ANNOTATION, LAST_MODIFIER_ANNOTATION
 from serving.model.objects import Object, nested
 
 _SHOWN_LENGTH_MAX = 60
 # Fields that the server maintains; they are no part of what the user applied.
 _SERVERS_OWN = {"resourceVersion", "generation", "uid", "creationTimestamp", "managedFields", "selfLink"}
+_SERVERS_ANNOTATIONS = {LAST_APPLIED_ANNOTATION, CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION}
 
 # JSON values come as they are.
 # ruff: noqa: ANN401
 
 _SHOWN_CHANGES_MAX = 20
 _TIMEOUT_S = 300.0
-_NOT_FOUND = 404
+_NOT_FOUND, _CONFLICT = 404, 409
+# Every server has it.
+_DEFAULT_NAMESPACE = "default"
 _COLORS = {"created": "green", "changed": "yellow", "unchanged": "white"}
 
 
@@ -38,7 +42,7 @@ def with_last_applied(body: Object) -> Object:
     # Fields of an export belong to the object from which it was made.
     metadata = {key: value for key, value in (body.get("metadata") or {}).items() if key not in _SERVERS_OWN}
     annotations = {
-        key: text for key, text in (metadata.get("annotations") or {}).items() if key != LAST_APPLIED_ANNOTATION
+        key: text for key, text in (metadata.get("annotations") or {}).items() if key not in _SERVERS_ANNOTATIONS
     }
     plain = {**body, "metadata": {**metadata, "annotations": annotations} if annotations else _without(metadata)}
     plain.pop("status", None)
@@ -142,27 +146,38 @@ def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **asked: Any) 
     Fields that were applied before and are no longer in the manifest are removed; fields that others have set stay.
     """
     try:
-        manifests = read_manifests(paths)
+        files = read_manifests(paths)
     except SettingsError as error:
         fail_usage(str(error))
     done = []
+    namespaces = Namespaces(api, is_dry=asked["dry_run"])
     with Progress("applying") as progress:
-        for one in manifests:
-            progress.update(f"applying {one.kind.name.lower()}/{one.name}")
-            applied = _apply(api, one, is_dry=asked["dry_run"], validate=asked["validate"].capitalize())
+        for manifest in files.manifests:
+            progress.update(f"applying {manifest.kind.name.lower()}/{manifest.name}")
+            applied = _apply(api, _portable(manifest), namespaces, validate=asked["validate"].capitalize())
             done.append(applied)
             if output == "text":
                 _print(applied, is_dry=asked["dry_run"])
+    foreign = [_not_served(problem) for problem in files.foreign]
     if output == "json":
-        click.echo(json.dumps(msgspec.to_builtins(done), indent=2))
-    if any(one.result == "failed" for one in done):
+        click.echo(json.dumps(msgspec.to_builtins([*done, *foreign]), indent=2))
+    else:
+        for applied in foreign:
+            print_aside(f"{applied.where}: {applied.message}")
+    if any(applied.result == "failed" for applied in done):
         sys.exit(1)
     if asked["wait"] and not asked["dry_run"]:
-        for one in manifests:
-            if one.kind == SERVING_SERVICE:
-                service = until_ready(_beside(api, one), one.name, timeout_s=asked["wait_s"])
-                if output == "text":
-                    click.echo(f"service/{one.name} is ready at {nested(service, 'status', 'url')}")
+        _wait(api, files.manifests, timeout_s=asked["wait_s"], is_text=output == "text")
+    if foreign:
+        sys.exit(1)
+
+
+def _wait(api: ApiClient, manifests: Iterable[Manifest], *, timeout_s: float, is_text: bool) -> None:
+    for manifest in manifests:
+        if manifest.kind == SERVING_SERVICE:
+            service = until_ready(_beside(api, manifest), manifest.name, timeout_s=timeout_s)
+            if is_text:
+                click.echo(f"service/{manifest.name} is ready at {nested(service, 'status', 'url')}")
 
 
 def _beside(api: ApiClient, manifest: Manifest) -> ApiClient:
@@ -173,28 +188,88 @@ def _namespace(api: ApiClient, manifest: Manifest) -> str:
     return str(manifest.body["metadata"].get("namespace") or api.namespace)
 
 
-def _apply(api: ApiClient, manifest: Manifest, *, is_dry: bool, validate: str) -> Applied:
+def _portable(manifest: Manifest) -> Manifest:
+    """The manifest without what another platform has added, with one note about it."""
+    if manifest.kind != SERVING_SERVICE:
+        return manifest
+    portable = without_cloud_run(manifest.body)
+    if portable.left_out:
+        Progress.hide()
+        print_aside(f"note: {manifest.where}: an export of Cloud Run; left out: {', '.join(portable.left_out)}")
+    return msgspec.structs.replace(manifest, body=portable.body)
+
+
+def _not_served(problem: Problem) -> Applied:
+    return Applied(
+        kind="",
+        namespace="",
+        name="",
+        result="failed",
+        message=f"{problem.what}; expected {problem.expected}",
+        where=problem.where,
+    )
+
+
+class Namespaces:
+    """The namespaces of manifests. Those that are missing are created on this machine, or would be in a dry run."""
+
+    def __init__(self, api: ApiClient, *, is_dry: bool) -> None:
+        self._api = api
+        self.is_dry = is_dry
+        # Namespaces that a dry run has not created, though the real one would.
+        self._planned: set[str] = set()
+
+    def plan(self, name: str) -> None:
+        """Record the namespace of a manifest before those in it."""
+        if self.is_dry:
+            self._planned.add(name)
+
+    def stand_in(self, namespace: str) -> str:
+        """The namespace against which a dry run checks an object: its own, or an existing one."""
+        return _DEFAULT_NAMESPACE if namespace in self._planned else namespace
+
+    def create(self, name: str) -> bool:
+        """Create the missing namespace of a foreign manifest, such as Cloud Run's; on this machine only."""
+        if name in self._planned:
+            return True
+        if self._api.state_path is None:
+            return False
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        query = {"dryRun": "All"} if self.is_dry else {}
+        status, _ = self._api.send(ApiCall(method="POST", path=path_of(NAMESPACE, None), query=query, body=body))
+        if status < 400:
+            self.plan(name)
+            Progress.hide()
+            print_aside(f"namespace/{name} created{' (dry run)' if self.is_dry else ''}: there was none")
+        return status < 400
+
+
+def _apply(api: ApiClient, manifest: Manifest, namespaces: Namespaces, *, validate: str) -> Applied:
     kind, namespace = manifest.kind, _namespace(api, manifest)
-    name = manifest.name
+    name, is_dry = manifest.name, namespaces.is_dry
     done = Applied(
         kind=kind.name, namespace=namespace if kind.namespaced else "", name=name, where=manifest.where, result="failed"
     )
     query = {"fieldValidation": validate, "dryRun": "All" if is_dry else "", "fieldManager": "serving"}
-    path = path_of(kind, namespace)
     wanted = with_last_applied(manifest.body)
-    status, before = api.call("GET", f"{path}/{name}")
+    status, before = api.call("GET", path_of(kind, namespace, name))
     if status == _NOT_FOUND:
-        create = ApiCall(method="POST", path=path, query=query, body=wanted)
-        status, after = api.send(create)
-        if status == _NOT_FOUND and _may_make(api, namespace, is_dry=is_dry):
-            status, after = api.send(create)
+        status, after = _create(api, kind, namespace, body=wanted, query=query)
+        if status == _NOT_FOUND and kind.namespaced and namespaces.create(namespace):
+            status, after = _create(api, kind, namespaces.stand_in(namespace), body=wanted, query=query)
+            if is_dry and status == _CONFLICT:
+                # An object of that name is in the namespace against which this was checked.
+                status = 201
         if status < 400:
+            if kind == NAMESPACE:
+                namespaces.plan(name)
             return msgspec.structs.replace(done, result="created")
     elif status < 400:
         patch = patch_between(wanted, before)
         if not patch:
             return msgspec.structs.replace(done, result="unchanged")
-        status, after = api.send(ApiCall(method="PATCH", path=f"{path}/{name}", query=query, body=patch))
+        path = path_of(kind, namespace, name)
+        status, after = api.send(ApiCall(method="PATCH", path=path, query=query, body=patch))
         if status < 400:
             changes = changed_fields(before, after)
             return msgspec.structs.replace(done, result="changed" if changes else "unchanged", changes=changes)
@@ -203,15 +278,10 @@ def _apply(api: ApiClient, manifest: Manifest, *, is_dry: bool, validate: str) -
     return msgspec.structs.replace(done, message=message_of(after))
 
 
-def _may_make(api: ApiClient, namespace: str, *, is_dry: bool) -> bool:
-    """Create the namespace of a foreign manifest, such as Cloud Run's; on this machine only."""
-    if api.state_path is None or is_dry:
-        return False
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-    status, _ = api.call("POST", path_of(NAMESPACE, None), body)
-    if status < 400:
-        print_aside(f"namespace/{namespace} created: there was none")
-    return status < 400
+def _create(api: ApiClient, kind: Kind, namespace: str, *, body: Object, query: Mapping[str, str]) -> tuple[int, Any]:
+    if kind.namespaced and (body.get("metadata") or {}).get("namespace"):
+        body = {**body, "metadata": {**body["metadata"], "namespace": namespace}}
+    return api.send(ApiCall(method="POST", path=path_of(kind, namespace), query=query, body=body))
 
 
 def _print(applied: Applied, *, is_dry: bool) -> None:

@@ -75,8 +75,11 @@ def _target(text: str) -> tuple[Kind, str, str]:
 
 def _in_manifests(paths: tuple[str, ...]) -> list[tuple[Kind, str, str]]:
     try:
-        # Dependencies last.
-        found = reversed(read_manifests(paths))
+        files = read_manifests(paths)
     except SettingsError as error:
         fail_usage(str(error))
-    return [(one.kind, one.name, str(one.body["metadata"].get("namespace") or "")) for one in found]
+    for problem in files.foreign:
+        print_aside(f"{problem.where}: {problem.what}: there is none to delete")
+    # Dependencies last.
+    found = reversed(files.manifests)
+    return [(manifest.kind, manifest.name, str(manifest.body["metadata"].get("namespace") or "")) for manifest in found]

@@ -1,7 +1,8 @@
 """Reads manifests before anything is sent: files and folders of YAML or JSON, with many documents in each.
 
 Input: paths, "-" for standard input; output: the documents with their place, or ``SettingsError`` with everything that
-is wrong in any of them, so that half of a broken folder is never applied.
+is wrong in any of them, so that half of a broken folder is never applied. A kind that no server here has is not wrong: files
+for a cluster have a few, and the rest of such a file is read.
 """
 
 import difflib
@@ -26,7 +27,6 @@ from serving.cluster.kinds import (
     kind_of,
 )
 from serving.model.errors import Problem, SettingsError
-from serving.model.knative import SERVING_GROUP
 from serving.model.objects import Object
 from serving.settings.yamltext import JsonTypesLoader
 
@@ -35,7 +35,14 @@ _SUFFIXES = {".yaml", ".yml", ".json"}
 _DEPTH_MAX = 100
 # Dependencies are created first, whatever the order of the files.
 _FIRST = {NAMESPACE: 0, **dict.fromkeys((CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LIMIT_RANGE, RESOURCE_QUOTA), 1)}
-_SERVING = SERVING_GROUP + "/"
+# Names and versions this near are misspelt: "Deploymnet", "app/v1". A PersistentVolume is no PersistentVolumeClaim (0.86).
+_NEAR = 0.88
+# Kinds of other platforms, and what there is here in their place.
+_CLOUD_RUN_GROUP = "run.googleapis.com"
+_INSTEAD = {
+    (_CLOUD_RUN_GROUP, "Job"): "a Service: jobs of Cloud Run do not run here",
+    (_CLOUD_RUN_GROUP, "WorkerPool"): "a Service with min-scale 1: worker pools of Cloud Run do not run here",
+}
 _EXPECTED = "a manifest: apiVersion, kind and metadata.name"
 
 
@@ -52,17 +59,32 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.body["metadata"]["name"])
 
 
-def read_manifests(paths: Sequence[str]) -> list[Manifest]:
+class ManifestFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The documents of files; ``foreign`` names those of kinds that are not served here."""
+
+    manifests: list[Manifest]
+    foreign: list[Problem]
+
+
+def read_manifests(paths: Sequence[str]) -> ManifestFiles:
     """All documents, dependencies first. Raises ``SettingsError`` with every problem."""
-    found: list[Manifest] = []
+    manifests: list[Manifest] = []
+    foreign: list[Problem] = []
     problems: list[Problem] = []
     for path in paths:
         for name, text in _texts(path, problems):
             for where, document in _documents(name, text, problems):
-                found += _manifests(where, document, problems)
+                for where_below, body in _bodies(where, document, problems):
+                    problem = _foreign(where_below, body)
+                    if problem is not None:
+                        foreign.append(problem)
+                    else:
+                        manifests += _manifest(where_below, body, problems)
     if problems:
         raise SettingsError(problems)
-    return sorted(found, key=lambda one: _FIRST.get(one.kind, 2))
+    return ManifestFiles(
+        manifests=sorted(manifests, key=lambda manifest: _FIRST.get(manifest.kind, 2)), foreign=foreign
+    )
 
 
 class ManifestLoader(JsonTypesLoader):
@@ -136,23 +158,57 @@ def check_depth(text: str) -> None:
             depth -= 1
 
 
-def _manifests(where: str, document: Any, problems: list[Problem]) -> Iterator[Manifest]:  # noqa: ANN401 - YAML
+def _bodies(where: str, document: Any, problems: list[Problem]) -> Iterator[tuple[str, Object]]:  # noqa: ANN401 - YAML
+    """The objects of a document with their places: itself, or the items of a list."""
     if not isinstance(document, dict):
         what = f"{_shown(document)} is not an object"
         problems.append(Problem(where=where, what=what, expected=_EXPECTED))
         return
-    version, name = document.get("apiVersion"), document.get("kind")
+    name = document.get("kind")
     if isinstance(name, str) and name.endswith("List") and isinstance(document.get("items"), list):
         for number, item in enumerate(document["items"]):
-            yield from _manifests(f"{where} items[{number}]", item, problems)
+            yield from _bodies(f"{where} items[{number}]", item, problems)
         return
-    problem = _problem(version, name, document.get("metadata"))
+    yield where, document
+
+
+def _foreign(where: str, body: Object) -> Problem | None:
+    """The problem of an unknown kind; None for a known one."""
+    version, name = body.get("apiVersion"), body.get("kind")
+    if not isinstance(version, str) or not isinstance(name, str) or kind_of(version, name) is not None:
+        return None
+    metadata = body.get("metadata")
+    title = f"{name}/{metadata.get('name', '')}" if isinstance(metadata, dict) else name
+    return Problem(
+        where=where, what=f"{title}: {version} {name} is not served here", expected=_instead_of(version, name)
+    )
+
+
+def _instead_of(version: str, name: str) -> str:
+    """The replacement of an unknown kind."""
+    group = version.rpartition("/")[0]
+    instead = _INSTEAD.get((group, name))
+    if instead:
+        return instead
+    names = {kind.name: kind for kind in KINDS if kind.group == group}
+    versions = {kind.api_version: kind for kind in KINDS if kind.name == name}
+    near = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
+    near_version = difflib.get_close_matches(version, versions, n=1, cutoff=_NEAR)
+    meant = names[near[0]] if near else versions[near_version[0]] if near_version else None
+    if meant is not None:
+        return f"apiVersion {meant.api_version}, kind {meant.name}"
+    return f"one of {', '.join(sorted({kind.name for kind in KINDS}))}; a cluster may have it"
+
+
+def _manifest(where: str, body: Object, problems: list[Problem]) -> Iterator[Manifest]:
+    version, name = body.get("apiVersion"), body.get("kind")
+    problem = _problem(version, name, body.get("metadata"))
     if problem:
         problems.append(Problem(where=where, what=problem[0], expected=problem[1]))
         return
     kind = kind_of(str(version), str(name))
     assert kind is not None
-    yield Manifest(kind=kind, body=document, where=where)
+    yield Manifest(kind=kind, body=body, where=where)
 
 
 def _problem(version: object, name: object, metadata: object) -> tuple[str, str] | None:
@@ -160,14 +216,6 @@ def _problem(version: object, name: object, metadata: object) -> tuple[str, str]
     if not isinstance(version, str) or not isinstance(name, str):
         missing = "apiVersion" if not isinstance(version, str) else "kind"
         return f"{missing} is missing or not a text", _EXPECTED
-    if kind_of(version, name) is None:
-        known = [kind.api_version for kind in KINDS if kind.name == name]
-        if version.startswith(_SERVING) and known:
-            return f"{version} {name} is of an older version", f"{_SERVING}v1"
-        names = sorted({one.name for one in KINDS})
-        near = difflib.get_close_matches(name, names, n=1)
-        expected = f"apiVersion {known[0]}" if known else near[0] if near else f"one of {', '.join(names)}"
-        return f"there is no kind {name} in {version}", expected
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str) or not metadata["name"]:
         return "metadata.name is missing or not a text", "a name"
     return None

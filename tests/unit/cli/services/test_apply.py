@@ -29,6 +29,15 @@ def test_an_export_loses_what_belongs_to_the_object_that_it_was_taken_from() -> 
     assert with_last_applied(exported) == with_last_applied(manifest(x=1))
 
 
+def test_the_annotations_of_the_server_are_not_applied() -> None:
+    exported = manifest(x=1)
+    exported["metadata"]["annotations"] |= {
+        "serving.knative.dev/creator": "dev",
+        "serving.knative.dev/lastModifier": "dev",
+    }
+    assert with_last_applied(exported) == with_last_applied(manifest(x=1))
+
+
 def test_what_is_the_same_is_no_patch_though_the_server_has_added_to_it() -> None:
     assert patch_between(with_last_applied(manifest(x=1)), live(manifest(x=1), x=1, added=2)) == {}
 

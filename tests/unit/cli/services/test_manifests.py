@@ -25,7 +25,7 @@ def problems_of(*paths: str) -> list[str]:
 def test_documents_of_all_files_come_with_their_place_and_what_others_need_first(tmp_path: Path) -> None:
     path = written(tmp_path, a=f"# a comment\n---\n{SERVICE}---\n---\n{CONFIG_MAP}", b=SERVICE)
     (tmp_path / "notes.txt").write_text("no manifest")
-    assert [(one.kind.name, one.name, one.where) for one in read_manifests([path])] == [
+    assert [(one.kind.name, one.name, one.where) for one in read_manifests([path]).manifests] == [
         ("ConfigMap", "words", f"{tmp_path}/a.yaml:9"),
         ("Service", "hello", f"{tmp_path}/a.yaml:3"),
         ("Service", "hello", f"{tmp_path}/b.yaml:1"),
@@ -33,7 +33,7 @@ def test_documents_of_all_files_come_with_their_place_and_what_others_need_first
 
 
 def test_a_date_stays_the_text_that_it_is_in_json(tmp_path: Path) -> None:
-    (found,) = read_manifests([written(tmp_path, a=CONFIG_MAP)])
+    (found,) = read_manifests([written(tmp_path, a=CONFIG_MAP)]).manifests
     assert found.body["data"] == {"day": "2026-11-21"}
 
 
@@ -46,7 +46,7 @@ def test_a_list_is_its_items(tmp_path: Path) -> None:
 
 def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(SERVICE))
-    assert [one.where for one in read_manifests(["-"])] == ["standard input:1"]
+    assert [one.where for one in read_manifests(["-"]).manifests] == ["standard input:1"]
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,6 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a: !!python/name:os.system x", ":1: not YAML: could not determine a constructor"),
         ("kind: Service", ":1: apiVersion is missing or not a text"),
         ("apiVersion: v1\nkind: [x]", ":1: kind is missing or not a text"),
-        (
-            SERVICE.replace("/v1", "/v1alpha1"),
-            ":1: serving.knative.dev/v1alpha1 Service is of an older version; expected serving.knative.dev/v1",
-        ),
-        (
-            "apiVersion: apps/v2\nkind: Deployment",
-            ":1: there is no kind Deployment in apps/v2; expected apiVersion apps/v1",
-        ),
-        ("apiVersion: v1\nkind: Frob", ":1: there is no kind Frob in v1; expected one of "),
         ("apiVersion: v1\nkind: Secret\nmetadata: {name: 3}", ":1: metadata.name is missing or not a text"),
         ("a: " + "[" * 100_000, ":1: not YAML: nested too deep"),
         ("kind: Service\nkind: Route", ":2: not YAML: the key 'kind' is there twice"),
@@ -89,3 +80,25 @@ def test_everything_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
         f"{tmp_path}/empty: no manifest in it",
         f"{tmp_path}/b.yaml: not readable: not a text file",
     ]
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ("serving.knative.dev/v1alpha1 Service", "apiVersion serving.knative.dev/v1, kind Service"),
+        ("serving.knative.dev/v1 Servce", "apiVersion serving.knative.dev/v1, kind Service"),
+        ("apps/v2 Deployment", "apiVersion apps/v1, kind Deployment"),
+        ("app/v1 Deployment", "apiVersion apps/v1, kind Deployment"),
+        ("run.googleapis.com/v1 Job", "a Service: jobs of Cloud Run do not run here"),
+        ("example.com/v1 Frob", "one of ClusterDomainClaim, "),
+    ],
+)
+def test_a_foreign_kind_is_named_and_the_rest_is_read(tmp_path: Path, head: str, expected: str) -> None:
+    version, name = head.split()
+    text = f"apiVersion: {version}\nkind: {name}\nmetadata: {{name: other}}\n---\n{CONFIG_MAP}"
+    files = read_manifests([written(tmp_path, a=text)])
+    assert [manifest.name for manifest in files.manifests] == ["words"]
+    (problem,) = files.foreign
+    assert problem.what == f"{name}/other: {head} is not served here"
+    assert problem.where == f"{tmp_path}/a.yaml:1"
+    assert problem.expected.startswith(expected)

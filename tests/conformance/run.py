@@ -87,7 +87,8 @@ def main() -> int:
     if not options.file.is_file():
         parser.error(f"no such file: {options.file}")
     hand_over()
-    sys.path.insert(0, str(ROOT))
+    # In place of this folder, which has an "http" of its own.
+    sys.path[0] = str(ROOT)
     return run(options.kind, options.file, options.show)
 
 

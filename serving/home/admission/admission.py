@@ -29,6 +29,7 @@ from serving.cluster.port import Subresource
 from serving.cluster.schedules import schedule_problems
 from serving.controller.revisions.defaults import fields_not_allowed
 from serving.home.admission.defaults import fill_in_defaults, with_requests
+from serving.home.admission.kubedefaults import with_kube_defaults
 from serving.home.admission.kuberules.decoding import pod_type_problems, undecodable
 from serving.home.admission.kuberules.formats import Json, forbidden, items_of
 from serving.home.admission.kuberules.rules import kube_problems, spec_problems
@@ -205,6 +206,8 @@ def admit(  # noqa: PLR0913 - settings
             problems = undecodable(kind, new) or list(kube_problems(kind, new))
             if problems:
                 raise _invalid(kind, name_of(new), problems)
+        if is_one_machine and subresource is None and acting_manager():
+            new = with_kube_defaults(kind, new)
         if kind == POD:
             return with_requests(new)
         if kind in {CONFIG_MAP, SECRET}:

@@ -1,0 +1,52 @@
+import copy
+import json
+
+import pytest
+
+from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, KINDS, POD, SERVICE, Kind
+from serving.home.admission.admission import admit
+from serving.home.admission.kubedefaults import with_kube_defaults
+from serving.home.store.requester import ADMIN_USER, acting_as
+from serving.model.objects import Object
+from tests.conformance.record_defaults import DATA
+
+ANSWERS = [json.loads(line) for line in DATA.read_text().splitlines()]
+BY_RESOURCE = {kind.resource: kind for kind in KINDS}
+
+
+def a_deployment() -> Object:
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+    spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
+    return {"metadata": {"name": "web"}, "spec": spec}
+
+
+@pytest.mark.parametrize("record", ANSWERS, ids=lambda record: record["name"])
+def test_a_complete_object_stays_as_it_is(record: Object) -> None:
+    kind = BY_RESOURCE[record["name"].partition(" ")[0]]
+    whole = {"metadata": {"name": "web"}, **record["answer"]}
+    before = copy.deepcopy(whole)
+    assert with_kube_defaults(kind, whole) == before
+    assert whole == before
+
+
+def test_a_deployment_of_a_user_is_filled_in_and_one_of_a_controller_is_not() -> None:
+    assert "replicas" not in admit(DEPLOYMENT, a_deployment(), is_one_machine=True)["spec"]
+    with acting_as(ADMIN_USER, manager="kubectl"):
+        stored = admit(DEPLOYMENT, a_deployment(), is_one_machine=True)
+        assert stored["spec"]["replicas"] == 1
+        assert admit(DEPLOYMENT, stored, is_one_machine=True) == stored
+
+
+@pytest.mark.parametrize("kind", [POD, DEPLOYMENT, SERVICE, CONFIG_MAP])
+@pytest.mark.parametrize(
+    "spec", [None, 5, [], {"containers": 5, "template": [], "ports": [5], "strategy": {"rollingUpdate": 3}}]
+)
+def test_parts_of_a_wrong_type_are_left_to_the_rules(kind: Kind, spec: object) -> None:
+    filled = with_kube_defaults(kind, {"metadata": {"name": "web"}, "spec": spec})
+    assert isinstance(spec, dict) or filled["spec"] == spec
+
+
+def test_null_is_a_field_that_was_left_out() -> None:
+    body = a_deployment()
+    body["spec"]["replicas"] = None
+    assert with_kube_defaults(DEPLOYMENT, body)["spec"]["replicas"] == 1

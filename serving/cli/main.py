@@ -30,6 +30,60 @@ _SYNONYMS = {
     **dict.fromkeys(("explain", "history"), "why"),
     "edit": "update",
 }
+# What does the work of other tools' commands where no command has its name: words after `serving`.
+_HINTS = {
+    "annotate": "update NAME --annotate KEY=VALUE",
+    "api-resources": "get --help, which lists the kinds",
+    "api-versions": "get --help, which lists the kinds",
+    "attach": "logs NAME -f",
+    "auth": "token",
+    "autoscale": "scale NAME --min 1 --max 5",
+    "build": "deploy NAME FOLDER, which builds the folder's Containerfile",
+    "cluster-info": "status",
+    "cordon": "nodegroups",
+    "cp": "exec NAME -- cat FILE, or volume",
+    "debug": "exec NAME -- sh",
+    "diff": "apply -f FILE --dry-run",
+    "domain": "get domainmappings",
+    "drain": "nodegroups",
+    "env": "update NAME -e KEY=VALUE",
+    "expose": "url NAME",
+    "images": "image list",
+    "init": "deploy NAME FOLDER --command '...'",
+    "label": "apply -f FILE with the label",
+    "open": "url NAME, or dashboard",
+    "patch": "update NAME",
+    "port-forward": "url NAME, or invoke NAME",
+    "proxy": "url NAME",
+    "pull": "image pull",
+    "replace": "apply -f FILE",
+    "restart": "update NAME --annotate restarted=1, a new revision",
+    "rollout": "wait NAME, traffic NAME --rollback, or why NAME",
+    "secret": "get secrets, or apply -f FILE",
+    "set": "update NAME",
+    "undeploy": "delete NAME",
+    "volumes": "volume list",
+}
+# Commands of kn and gcloud after the word "service" or "services".
+_SERVICE_WORDS = {
+    **dict.fromkeys(("create", "deploy", "replace"), "deploy NAME"),
+    **dict.fromkeys(("apply", "import"), "apply -f FILE"),
+    **dict.fromkeys(("list", "export"), "get services"),
+    "delete": "delete NAME",
+    "describe": "describe NAME",
+    "update": "update NAME",
+}
+# Options of other tools' commands, and what does their work.
+_OPTION_HINTS = {
+    ("deploy", "--source"): "name the folder: serving deploy NAME FOLDER",
+    ("deploy", "--tag"): "serving traffic NAME --tag @latest=TAG",
+    ("deploy", "--no-traffic"): "serving traffic NAME REVISION=100 keeps the traffic on a revision",
+    ("deploy", "--allow-unauthenticated"): "a service is public unless --access private",
+    ("deploy", "--region"): "leave it out: there is one machine or cluster",
+    ("deploy", "--platform"): "leave it out: there is one machine or cluster",
+    ("deploy", "--filename"): "serving apply -f FILE",
+    ("deploy", "-f"): "serving apply -f FILE",
+}
 
 # A new command is one line: its name, its module and its line of help.
 SECTIONS: dict[str, Section] = {
@@ -121,6 +175,11 @@ class LazyGroup(click.Group):
             named = args[0] if args else ""
             commands = self.list_commands(ctx)
             synonym = _SYNONYMS.get(named)
+            hint = _hint(args) if commands == sorted(self._places) else ""
+            if hint:
+                raise click.UsageError(
+                    f"{error.message.partition(' Did you mean')[0]} Did you mean serving {hint}?", ctx
+                ) from None
             near = [synonym] if synonym in commands else difflib.get_close_matches(named, commands)
             if not near or "Did you mean" in error.message:
                 raise
@@ -138,6 +197,11 @@ class LazyGroup(click.Group):
         """Run the command; an unexpected error becomes one line."""
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            hint = _OPTION_HINTS.get((error.ctx.info_name or "" if error.ctx else "", error.option_name))
+            if hint is None:
+                raise
+            raise click.UsageError(f"No such option: {error.option_name}; {hint}", error.ctx) from None
         except KeyboardInterrupt:
             sys.exit(_EXIT_INTERRUPTED)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
@@ -146,6 +210,24 @@ class LazyGroup(click.Group):
             if os.environ.get(_TRACEBACK):
                 raise
             _end_with(error)
+
+
+def _hint(args: list[str]) -> str:
+    """The command that does the work of another tool's, as words after "serving"; "" for none."""
+    word, *rest = args or [""]
+    if word in {"service", "services", "ksvc", "revision", "revisions"} and rest and rest[0] in _SERVICE_WORDS:
+        return _SERVICE_WORDS[rest[0]].replace("services", "revisions" if word.startswith("revision") else "services")
+    if word in _HINTS or word in _SYNONYMS:
+        return _HINTS.get(word, "")
+    # Only here, so that the help does not wait for the import.
+    from serving.cli.client.resources import kind_named  # noqa: PLC0415 - as said
+    from serving.model.errors import InvalidValue  # noqa: PLC0415 - as above
+
+    try:
+        kind = kind_named(word)
+    except InvalidValue:
+        return ""
+    return f"get {word if kind.plural != word.lower() else kind.plural}"
 
 
 def _end_with(error: Exception) -> NoReturn:

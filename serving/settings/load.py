@@ -16,6 +16,8 @@ from serving.model.errors import InvalidValue, Problem, SettingsError
 from serving.settings.knob import Clash, ConfigMap, Field, SettingsRecord, Value, fields_of
 
 FEATURES = "config-features"
+# More of them are a page, and not an answer.
+_SHOWN_NAMES_MAX = 8
 _POD_FIELDS = (
     *("affinity", "dnsconfig", "dnspolicy", "fieldref", "hostaliases", "hostipc", "hostnetwork", "hostpid"),
     *("init-containers", "nodeselector", "persistent-volume-claim", "persistent-volume-write", "priorityclassname"),
@@ -280,9 +282,13 @@ def _where_of(clash: Clash, origins: Mapping[str, Origin]) -> str:
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    """Suggest the known name nearest to the given one; without one, list all known names."""
+    """Suggest the known name nearest to the given one; without one, list the known names if they are few."""
     near = difflib.get_close_matches(name, known, n=1)
-    return f"a known name; did you mean {near[0]}?" if near else "one of " + ", ".join(known)
+    if near:
+        return f"a known name; did you mean {near[0]}?"
+    shown = ", ".join(known[:_SHOWN_NAMES_MAX])
+    more = len(known) - _SHOWN_NAMES_MAX
+    return f"one of {shown}" + (f" and {more} more; `serving config defaults` prints all" if more > 0 else "")
 
 
 def _problem(where: str, what: str, expected: str) -> Problem:

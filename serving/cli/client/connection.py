@@ -5,6 +5,7 @@ That package is imported on demand, which takes half a second.
 
 import contextlib
 import http.client
+import json
 import socket
 import ssl
 import urllib.parse
@@ -47,6 +48,11 @@ def connect(path: Path, context: str | None = None) -> "ApiConnection":
     server = local_server(text)
     if server is not None and context in (None, server.context):
         return LocalConnection(server)
+    if server is not None:
+        names = [str(entry.get("name")) for entry in json.loads(text)["contexts"]]
+        if context not in names:
+            expected = f"one of {', '.join(names)}"
+            raise SettingsError([Problem(where=str(path), what=f"there is no context {context}", expected=expected)])
     return ForeignConnection(path, context)
 
 

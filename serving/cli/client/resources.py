@@ -81,6 +81,17 @@ class TimeParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
             self.fail(f"{value!r} is not a time; expected seconds as 90, or 90s, 5m, 1h", param, ctx)
 
 
+class SecondsParam(TimeParam):
+    """A time of at least a second, in whole seconds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401 - click's own
+        """Read a time. A number without a unit means seconds."""
+        seconds = super().convert(value, param, ctx)
+        if seconds < 1 or seconds != int(seconds):
+            self.fail(f"{value!r} is not a time of whole seconds, from 1s on", param, ctx)
+        return int(seconds)
+
+
 def json_output_options(command: Callable[..., None]) -> Callable[..., None]:
     """``-o`` of text or JSON, and ``--json`` for the latter; ``is_json`` reads both."""
     shown = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)

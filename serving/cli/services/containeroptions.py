@@ -12,6 +12,7 @@ import click
 
 from serving.aio.inputfile import open_input
 from serving.cli.client.api import ApiClient, fail_usage
+from serving.cli.client.resources import SecondsParam
 from serving.cli.services.interpolation import Interpolation
 from serving.model.errors import InvalidValue, Problem, SettingsError
 from serving.model.knative import (
@@ -59,7 +60,9 @@ _OPTIONS = (
     click.option("--port", type=click.IntRange(1, 65535), help="The port that the manifest says; the app gets $PORT."),
     click.option("--h2c/--no-h2c", default=None, help="The app speaks HTTP/2 with prior knowledge, as gRPC does."),
     click.option("--concurrency", type=click.IntRange(0), help="Requests at once per pod; 0 is no limit."),
-    click.option("--timeout", type=click.IntRange(1), help="Longest time of a request, in seconds."),
+    click.option(
+        "--timeout", type=SecondsParam(), metavar="TIME", help="Longest time of a request, as 90 (seconds) or 5m."
+    ),
     click.option(
         "--policy",
         "scaling_policy",

@@ -9,7 +9,7 @@ from serving.cli.client.api import ApiClient, api_options
 from serving.cli.client.completion import complete_service
 from serving.cli.client.output import aligned, print_aside
 from serving.cli.client.stats import dashboard_link, dashboard_page
-from serving.cli.services.stats import history_options, range_of
+from serving.cli.services.stats import fail_unless_service, history_options, range_of
 from serving.dashboard.cost import ServiceCost
 
 _HOUR_S = 3600.0
@@ -37,6 +37,8 @@ def cost(*, api: ApiClient, name: str | None, begin: str, end: str, output: str,
     if not found:
         what = "a service" if name is None else name
         print_aside(f"the dashboard has no history of {what} in {api.namespace} from {begin} to {end}")
+        if name is not None:
+            fail_unless_service(api, name)
     elif known_hours < hours * _KNOWN_MIN:
         print_aside(
             f"the dashboard has history of {known_hours:.3g} of these {hours:.3g} hours; the rest is not counted"

@@ -175,8 +175,13 @@ def _deployment(given: dict[str, Any]) -> Deployment:
     check_name(given["name"])
     is_image = given["image"] or containerfile_in(given["folder"])
     if not (command_words(given["command"]) or (is_image and not given["command"])):
-        expected = "a command after --command; or name an --image, or a folder with a Containerfile"
-        raise InvalidValue(text=given["command"], expected=expected)
+        where = given["folder"].absolute()
+        given_command = (
+            "--command is empty" if given["command"] else f"{where} has no Containerfile, and there is no --command"
+        )
+        fail_usage(
+            f"{given_command}: name a command after --command, as 'python app.py', an --image, or a folder with a Containerfile"
+        )
     if given["image"] and not given["command"]:
         parse_reference(given["image"])
     environment, secrets = taken_variables(given)

@@ -17,7 +17,7 @@ from serving.cli.client.api import ApiCall, ApiClient, api_options, fail, fail_u
 from serving.cli.client.completion import complete_service
 from serving.cli.client.connection import ApiResponse
 from serving.cli.client.objects import app_container, gone_pods, items_of, revisions_of, selector_of, service_of
-from serving.cli.client.output import clock_text, paint
+from serving.cli.client.output import clock_text, paint, print_aside
 from serving.cli.client.resources import path_of
 from serving.cluster.kinds import POD
 from serving.model.errors import ServingError, Unavailable
@@ -92,6 +92,14 @@ def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, *
     _print_lines(reader, lines, (name, wanted), shown=_shown(form, search, has_times=has_times, with_times=with_times))
     if reader.problem and not follow and not reader.has_read:
         fail(reader.problem)
+    if not reader.has_read and not asked["previous"] and not search.is_given:
+        restarts = sum(
+            status.get("restartCount") or 0
+            for pod in pods
+            for status in nested(pod, "status", "containerStatuses") or ()
+        )
+        since = f"since its last start, after {restarts} restarts" if restarts else "yet"
+        print_aside(f"{name} has printed nothing {since}; --previous shows what ran before")
 
 
 class SearchedLines(msgspec.Struct, frozen=True, kw_only=True):

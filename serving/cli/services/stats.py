@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import click
 import msgspec
 
-from serving.cli.client.api import ApiClient, api_options, fail_usage
+from serving.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.cli.client.completion import complete_service
 from serving.cli.client.objects import revisions_of
 from serving.cli.client.output import aligned, print_aside
+from serving.cli.client.resources import path_of
 from serving.cli.client.stats import dashboard_link, dashboard_page
 from serving.cli.services.logs import moment_s
+from serving.cluster.kinds import REVISION, SERVING_SERVICE
 from serving.dashboard.sums import History, StatsSummary, summary
 from serving.model.objects import name_of
 
@@ -54,10 +56,11 @@ def stats(*, api: ApiClient, name: str, begin: str, end: str, output: str, url: 
     The text sums up each revision; csv and json have a row for each step that the dashboard keeps.
     """
     asked = range_of(begin, end)
-    names = [name_of(one) for one in revisions_of(api, name)] or [name]
+    names = [name_of(revision) for revision in revisions_of(api, name)] or [name]
     found = histories_of(url or dashboard_link(api.state_path), api.namespace, names, asked=asked)
     if not found:
         print_aside(f"the dashboard has no history of {name} in {api.namespace} from {begin} to {end}")
+        fail_unless_service(api, name)
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     elif output == "csv":
@@ -88,6 +91,12 @@ def _table(found: Mapping[str, History]) -> Iterator[Sequence[object]]:
         for place, at_s in enumerate(history["at_s"]):
             at = dt.datetime.fromtimestamp(at_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             yield (at, revision, *(history[name][place] for name in columns))
+
+
+def fail_unless_service(api: ApiClient, name: str) -> None:
+    """End the command if there is no service and no revision of a name: nothing will have a history."""
+    if not any(api.call("GET", path_of(kind, api.namespace, name))[0] < 400 for kind in (SERVING_SERVICE, REVISION)):
+        fail(f"there is no service and no revision {name} in {api.namespace}; `serving get` lists the services")
 
 
 def range_of(begin: str, end: str) -> dict[str, str]:

@@ -109,7 +109,15 @@ def _check(up_options: Sequence[str]) -> None:
     assert isinstance(root.command, click.Group)
     command = root.command.get_command(root, "up")
     assert command is not None
-    command.make_context("up", [*up_options], parent=root)
+    try:
+        command.make_context("up", [*up_options], parent=root)
+    except click.UsageError as error:
+        # Its usage would be that of `serving up`.
+        here = click.get_current_context()
+        raise click.UsageError(
+            f"{error.format_message()} `serving up` takes no such option; --print shows the unit, and writes nothing.",
+            here,
+        ) from None
 
 
 def _program() -> list[str]:

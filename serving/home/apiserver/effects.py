@@ -27,7 +27,7 @@ _PART = re.compile(r"([^.\[\]]+)|\[\*\]")
 
 _ONE_NODE = "pods run on this machine"
 _NO_SUCH_RULE = "this machine's scheduler reads nodeSelector, required nodeAffinity, taints and requests"
-_ONE_USER = "pods run as the user that started the server"
+_ONE_USER = "the server chooses the user of a process"
 _NO_IMAGES = "no image is pulled; the command is run"
 _NO_VOLUME = "only configMap, secret, projected, emptyDir and persistentVolumeClaim volumes exist here"
 

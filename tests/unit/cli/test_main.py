@@ -7,7 +7,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from serving.cli.main import _SYNONYMS, SECTIONS, LazyGroup, main
+from serving.cli.client.resources import SecondsParam
+from serving.cli.main import _HINTS, _SERVICE_WORDS, _SYNONYMS, SECTIONS, LazyGroup, main
 from serving.model.errors import Problem, SettingsError, Unavailable
 from tests.tidy.sources import ROOT
 
@@ -101,6 +102,60 @@ def test_every_suggestion_for_a_name_of_other_tools_is_a_command() -> None:
     assert set(_SYNONYMS.values()) <= set(main.list_commands(click.Context(main)))
     assert not set(_SYNONYMS) & set(main.list_commands(click.Context(main)))
     assert "Did you mean get?" in CliRunner().invoke(main, ["list"]).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("rollout status x", "serving wait NAME, traffic NAME --rollback, or why NAME?"),
+        ("port-forward x 80", "serving url NAME, or invoke NAME?"),
+        ("diff -f x", "serving apply -f FILE --dry-run?"),
+        ("auth can-i", "serving token?"),
+        ("events", "serving get events?"),
+        ("cp a b", "serving exec NAME -- cat FILE, or volume?"),
+        ("patch x", "serving update NAME?"),
+        ("label x a=b", "serving apply -f FILE with the label?"),
+        ("revisions", "serving get revisions?"),
+        ("revision list", "serving get revisions?"),
+        ("ConfigMaps", "serving get configmaps?"),
+        ("api-resources", "serving get --help, which lists the kinds?"),
+        ("open", "serving url NAME, or dashboard?"),
+        ("service create x", "serving deploy NAME?"),
+        ("services list", "serving get services?"),
+        ("service", "Did you mean get?"),
+        ("deploy x --source .", "No such option: --source; name the folder: serving deploy NAME FOLDER"),
+        ("deploy x --tag a", "No such option: --tag; serving traffic NAME --tag @latest=TAG"),
+    ],
+)
+def test_a_command_or_option_of_another_tool_is_answered_with_what_does_its_work(words: str, hint: str) -> None:
+    done = CliRunner().invoke(main, words.split())
+    assert (done.exit_code, done.stderr.splitlines()[-1].endswith(hint)) == (2, True), done.stderr
+
+
+def test_each_hint_is_a_command_that_there_is() -> None:
+    names = set(main.list_commands(click.Context(main)))
+    assert not set(_HINTS) & names
+    assert {hint.split()[0].strip(",") for hint in [*_HINTS.values(), *_SERVICE_WORDS.values()]} <= names
+
+
+def test_a_word_that_resembles_nothing_has_no_suggestion() -> None:
+    assert CliRunner().invoke(main, ["frob"]).stderr.splitlines()[-1] == "Error: No such command 'frob'."
+    assert "No such option" in CliRunner().invoke(main, ["deploy", "x", "--frob"]).stderr
+
+
+def test_the_service_of_the_machine_names_its_own_usage() -> None:
+    done = CliRunner().invoke(main, ["install-service", "--dry-run"])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("Usage: main install-service")
+    assert "--print shows the unit" in done.stderr
+
+
+def test_a_time_has_a_unit_or_is_in_seconds() -> None:
+    param = SecondsParam()
+    assert [param.convert(text, None, None) for text in ("90", "90s", "5m", 7)] == [90, 90, 300, 7]
+    for text in ("0", "1.5", "5x", "-1s"):
+        with pytest.raises(click.BadParameter, match="is not a time"):
+            param.convert(text, None, None)
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def test_an_image_replaces_the_command_of_the_service_and_what_belongs_to_it() -
 
 
 @pytest.mark.parametrize("wanted", [{"image": "other"}, {"command": "python3 new.py"}])
-def test_a_deploy_replaces_the_command_of_the_container(wanted: dict[str, str]) -> None:
+def test_a_deploy_replaces_the_command_of_the_container(wanted: dict[str, Any]) -> None:
     before = manifest_of(Deployment(name="hello", folder=Path("/app"), image="i"))
     before["spec"]["template"]["spec"]["containers"][0] |= {"command": ["sh", "-c"], "args": ["exec old"]}
     asked = Deployment(name="hello", folder=Path("/app"), **wanted)

@@ -207,7 +207,7 @@ def admit(  # noqa: PLR0913 - settings
             if problems:
                 raise _invalid(kind, name_of(new), problems)
         if is_one_machine and subresource is None and acting_manager():
-            new = with_kube_defaults(kind, new)
+            new = with_kube_defaults(kind, new, old)
         if kind == POD:
             return with_requests(new)
         if kind in {CONFIG_MAP, SECRET}:

@@ -1,7 +1,7 @@
 """Fills in the defaults of Kubernetes' own kinds, as a kube-apiserver answers. Pure.
 
-Input: an object as a user wrote it; output: the object with each field that the server sets when it is left out. Filling in twice
-changes nothing. ``tests/conformance/data/defaults.jsonl`` has the answers of a real server. Objects of controllers are complete for
+Input: an object as a user wrote it, and the one before; output: the object with each field that the server sets when it is left
+out. Filling in twice changes nothing, and what a write leaves as it was stays so: another template is another pod. ``tests/conformance/data/defaults.jsonl`` has the answers of a real server. Objects of controllers are complete for
 their readers, and stay as they are. Follows Kubernetes 1.36, pkg/apis/core/v1/defaults.go and those of other groups.
 """
 
@@ -20,6 +20,7 @@ from serving.cluster.kinds import (
     Kind,
 )
 from serving.home.admission.defaults import with_requests
+from serving.home.schemas.patch import same_json
 from serving.model.objects import Object
 
 Json = dict[str, Any]
@@ -54,10 +55,18 @@ _SCALE_UP: Final = {
 _SCALE_DOWN: Final = {"selectPolicy": "Max", "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]}
 
 
-def with_kube_defaults(kind: Kind, whole: Object) -> Object:
-    """The object with all defaults of its kind. Parts of a wrong type stay as they are."""
+def with_kube_defaults(kind: Kind, whole: Object, old: Object | None = None) -> Object:
+    """The object with all defaults of its kind. Parts of a wrong type, and those of ``old``, stay as they are."""
     fill = _BY_KIND.get(kind)
-    return whole if fill is None else fill(whole)
+    spec, before = whole.get("spec"), None if old is None else old.get("spec")
+    if fill is None or (old is not None and isinstance(spec, dict) and same_json(spec, before)):
+        return whole
+    filled = fill(whole)
+    if kind == DEPLOYMENT and isinstance(spec, dict) and isinstance(before, dict):
+        template = spec.get("template")
+        if same_json(template, before.get("template")):
+            return {**filled, "spec": {**filled["spec"], "template": template}}
+    return filled
 
 
 def _pod(whole: Json) -> Json:

@@ -37,6 +37,14 @@ def test_a_deployment_of_a_user_is_filled_in_and_one_of_a_controller_is_not() ->
         assert admit(DEPLOYMENT, stored, is_one_machine=True) == stored
 
 
+def test_a_write_that_leaves_the_template_as_it_was_rolls_no_pods() -> None:
+    old = a_deployment()
+    labelled = {**old, "metadata": {"name": "web", "labels": {"c": "d"}}}
+    assert with_kube_defaults(DEPLOYMENT, labelled, old) == labelled
+    scaled = with_kube_defaults(DEPLOYMENT, {**old, "spec": {**old["spec"], "replicas": 3}}, old)
+    assert (scaled["spec"]["replicas"], scaled["spec"]["template"]) == (3, old["spec"]["template"])
+
+
 @pytest.mark.parametrize("kind", [POD, DEPLOYMENT, SERVICE, CONFIG_MAP])
 @pytest.mark.parametrize(
     "spec", [None, 5, [], {"containers": 5, "template": [], "ports": [5], "strategy": {"rollingUpdate": 3}}]

@@ -247,7 +247,7 @@ def _each(owner: Json, key: str, fill: Callable[[Json], Json]) -> Json:
 
 
 def _present(value: Json) -> Json:
-    """An object without nulls, which a server reads as fields that are left out."""
+    """An object without its nulls: they stand for fields without a value."""
     return {key: field for key, field in value.items() if field is not None}
 
 

@@ -57,7 +57,7 @@ def result_of(case: Json) -> Json:
 
 
 def agrees(wanted: Json, got: Json) -> bool:
-    """Whether both have the same fields. An empty list that was sent stays, which Go writes as null."""
+    """Whether both have the same fields. Go writes an empty list as null."""
     return bool(_meant(wanted) == _meant(got))
 
 

@@ -1,4 +1,4 @@
-"""Listens for pods that call services of their namespace by short names, as in ``http://api:8080/``.
+"""Listens for pods that call services of their namespace by short names, as in ``http://api:8080/`` or ``db:5432``.
 
 Input: routes as they change. Effect: an open listener at each port that a route asks for, at an address for each namespace. Only one
 machine has them: the address says in which namespace the client's resolver or hosts file has completed the name. Pods with networks
@@ -35,6 +35,8 @@ class NamedPort(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     namespace: str
     port: int
+    is_tcp: bool = False
+    """Whether the service takes TCP connections at the port (``serving.dev/tcp``), in place of HTTP."""
 
 
 class _NamedWiring(Wiring, frozen=True, kw_only=True):
@@ -63,10 +65,18 @@ class NamedPorts:
 
     def set(self, route: str, facts: ServedRoute | None) -> None:
         """Update a route, or remove it with None."""
-        port = 0 if facts is None else route_policy(facts.metadata.annotations or {}).named_port
         self.claims.pop(route, None)
-        if facts is not None and port:
-            self.claims[route] = NamedPort(name=facts.metadata.name, namespace=facts.metadata.namespace, port=port)
+        if facts is None:
+            return
+        policy = route_policy(facts.metadata.annotations or {})
+        port = policy.named_port
+        if port:
+            self.claims[route] = NamedPort(
+                name=facts.metadata.name,
+                namespace=facts.metadata.namespace,
+                port=port,
+                is_tcp=any(tcp.number == port and not tcp.is_tls for tcp in policy.tcp_ports),
+            )
             self._changed.set()
 
     def with_named(self, other: Callable[[str, ServedRoute | None], None]) -> Callable[[str, ServedRoute | None], None]:
@@ -122,7 +132,13 @@ class NamedPorts:
         full = functools.partial(self.full_host, gateway, address)
 
         def make(server: HttpServer, wiring: Wiring) -> asyncio.Protocol:
-            return self._make(server, _NamedWiring(**msgspec.structs.asdict(wiring), full_host=full))
+            named = _NamedWiring(**msgspec.structs.asdict(wiring), full_host=full)
+            claim = self.tcp_claim(gateway, address, port)
+            if claim is None:
+                return self._make(server, named)
+            from serving.proxy.server.tcp import TcpConnection  # noqa: PLC0415 - most systems have no such service
+
+            return TcpConnection(server, named, host=f"{claim.name}.{claim.namespace}".encode(), port=port)
 
         try:
             await self._server.listen(
@@ -139,6 +155,15 @@ class NamedPorts:
             self._refused.add((address, port))
         else:
             self._open.add((address, port))
+
+    def tcp_claim(self, gateway: str, address: str, port: int) -> NamedPort | None:
+        """The service that takes the TCP connections to a port of a namespace; of several the first by name."""
+        claims = (
+            claim
+            for claim in self.claims.values()
+            if claim.is_tcp and claim.port == port and named_address(gateway, claim.namespace) == address
+        )
+        return min(claims, key=lambda claim: claim.name, default=None)
 
     def full_host(self, gateway: str, address: str, host: str) -> str:
         """Complete "api:8080" by the namespace that has an address, if one service there has the name; else return it."""

@@ -17,9 +17,12 @@ _TIMEOUT_S = 1.0
 
 
 def short_url(service: Object) -> str:
-    """The URL with the short name of a Service or Route; "" without a named port."""
-    port = route_policy(annotations_of(service)).named_port
-    return f"http://{name_of(service)}:{port}/" if port else ""
+    """The URL with the short name of a Service or Route, or its address for TCP; "" without a named port."""
+    policy = route_policy(annotations_of(service))
+    address = f"{name_of(service)}:{policy.named_port}"
+    if any(port.number == policy.named_port for port in policy.tcp_ports):
+        return address
+    return f"http://{address}/" if policy.named_port else ""
 
 
 def privileged_problem(port: int) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from serving.cli.services.compose import Converted, from_compose, is_compose, pa
 from serving.cli.services.containeroptions import read_compose_env_file
 from serving.cli.services.interpolation import Interpolation
 from serving.cli.services.manifests import ManifestLoader, check_depth
+from serving.cli.services.unread import Fields, unread
 from serving.cluster.kinds import DOMAIN_MAPPING, SCALING_POLICY
 from serving.home.images.store import ImageStore, ImageUnavailable, build_image
 from serving.home.processes.mounts import can_mount
@@ -24,6 +25,7 @@ from serving.home.state import StateFolder, default_state_path
 from serving.model.errors import InvalidValue, SettingsError
 from serving.model.knative import AUTOSCALING_GROUP, SERVING_API_VERSION
 from serving.model.objects import Object, annotations_of, name_of, namespace_of, nested
+from serving.model.quantity import parse_duration_s
 from serving.model.routepolicy import route_policy
 
 ROUTE_KINDS = frozenset({"HTTPScaledObject", "InterceptorRoute"})
@@ -32,6 +34,44 @@ _CONTAINER_FIELDS = frozenset(
     {"name", "image", "command", "args", "env", "envFrom", "resources", "volumeMounts", "workingDir", "securityContext"}
     | {"imagePullPolicy", "readinessProbe", "livenessProbe", "startupProbe", "ports"}
 )
+# The fields that are read, or that say what is so here: what is not in these tables is a note.
+_HEAD: Fields = dict.fromkeys(("apiVersion", "kind", "status"))
+_METADATA: Fields = dict.fromkeys(
+    ("annotations", "creationTimestamp", "generation", "managedFields", "name", "namespace", "resourceVersion", "uid")
+)
+_METRIC: Fields = {
+    "concurrency": {"targetValue": None},
+    "requestRate": {"targetValue": None, "window": None},
+}
+_REPLICAS: Fields = dict.fromkeys(("max", "min"))
+_TARGET: Fields = dict.fromkeys(("apiVersion", "kind", "name", "port", "service"))
+_ROUTE: Fields = {
+    **_HEAD,
+    "metadata": _METADATA,
+    "spec": {
+        "hosts": None,
+        "replicas": _REPLICAS,
+        "rules": {"headers": None, "hosts": None, "paths": None},
+        "pathPrefixes": None,
+        "scaleTargetRef": _TARGET,
+        "scaledownPeriod": None,
+        "scalingMetric": _METRIC,
+        "target": _TARGET,
+        "targetPendingRequests": None,
+        "timeouts": {"responseHeader": None},
+    },
+}
+_SCALED: Fields = {
+    **_HEAD,
+    "metadata": _METADATA,
+    "spec": dict.fromkeys(("cooldownPeriod", "maxReplicaCount", "minReplicaCount", "scaleTargetRef", "triggers")),
+}
+_DEPLOYMENT: Fields = {
+    **_HEAD,
+    "metadata": _METADATA,
+    "spec": {"selector": None, "template": {"metadata": {"annotations": None}, "spec": None}},
+}
+_READ_TRIGGERS = frozenset({"cron", "external-push"})
 # Required fields of a KEDA cron trigger.
 _CRON_FIELDS = ("timezone", "start", "end", "desiredReplicas")
 _PORT_NAMES = frozenset({"http1", "h2c"})
@@ -41,6 +81,7 @@ _STDIN = "-"
 def from_keda(documents: Sequence[Object]) -> Converted:
     """A Service and DomainMappings for each route. Raises ``InvalidValue`` if a Deployment is missing."""
     found = Converted()
+    read: list[Object] = []
     for route in (one for one in documents if one.get("kind") in ROUTE_KINDS):
         scaled = _scaled_object(documents, route)
         target = _target(route, scaled)
@@ -54,10 +95,35 @@ def from_keda(documents: Sequence[Object]) -> Converted:
             raise InvalidValue(text=target, expected=expected)
         found.manifests.append(_scaled_service(route, scaled, deployment, notes=found.notes))
         found.manifests += [_domain_mapping(host, deployment) for host in _hosts(route, found.notes)]
+        read += [route, scaled, deployment]
+        for document, fields in ((route, _ROUTE), (scaled, _SCALED), (deployment, _DEPLOYMENT)):
+            found.notes += [
+                f"{_title(document)}: {field} is not converted" for field in sorted(set(unread(document, fields)))
+            ]
+        found.notes += _trigger_notes(documents, target)
         schedules = _schedules(documents, target)
         if schedules:
             found.manifests.append(_policy(schedules, deployment))
+    found.notes += [
+        f"{_title(document)} is not converted: apply it beside the output"
+        for document in documents
+        if document not in read and document.get("kind") != "ScaledObject"
+    ]
     return found
+
+
+def _title(document: Object) -> str:
+    return f"{document.get('kind', '')} {name_of(document)}"
+
+
+def _trigger_notes(documents: Iterable[Object], target: str) -> Iterator[str]:
+    """The triggers of a Deployment that have no equivalent: requests and schedules have."""
+    for document in documents:
+        if document.get("kind") == "ScaledObject" and nested(document, "spec", "scaleTargetRef", "name") == target:
+            for trigger in nested(document, "spec", "triggers") or ():
+                if trigger.get("type") not in _READ_TRIGGERS:
+                    what = "a ScalingPolicy has triggers on occupancy, cpu and memory"
+                    yield f"{_title(document)}: its trigger {trigger.get('type')} is not converted: {what}"
 
 
 def _scaled_object(documents: Iterable[Object], route: Object) -> Object:
@@ -89,6 +155,10 @@ def _scaled_service(route: Object, scaled: Object, deployment: Object, *, notes:
         for field in sorted(set(pod) - {"containers", "restartPolicy", *_POD_FIELDS})
     )
     spec = {"containers": containers, **{field: pod[field] for field in _POD_FIELDS if field in pod}}
+    timeout_s = _duration_s(nested(route, "spec", "timeouts", "responseHeader"))
+    if timeout_s:
+        spec["responseStartTimeoutSeconds"] = timeout_s
+    annotations = {**annotations_of(template), **annotations}
     return {
         "apiVersion": SERVING_API_VERSION,
         "kind": "Service",
@@ -111,13 +181,21 @@ def _scaling(route: Object, scaled: Object, notes: list[str]) -> dict[str, str]:
         found |= {"metric": "rps", "target": rate.get("targetValue"), "window": rate.get("window")}
         if concurrency:
             notes.append(f"{name_of(route)}: scaled by requestRate; concurrency is left out: a revision has one metric")
-    elif concurrency:
-        found |= {"metric": "concurrency", "target": concurrency.get("targetValue")}
+    elif concurrency or spec.get("targetPendingRequests"):
+        found |= {
+            "metric": "concurrency",
+            "target": concurrency.get("targetValue") or spec.get("targetPendingRequests"),
+        }
     return {f"{AUTOSCALING_GROUP}/{key}": str(value) for key, value in found.items() if value is not None}
 
 
 def _seconds(number: object) -> str | None:
     return None if number is None else f"{number}s"
+
+
+def _duration_s(text: object) -> int:
+    """Whole seconds of a duration as "8s", at least 1; 0 for none. Raises ``InvalidValue``."""
+    return 0 if text is None else max(1, round(parse_duration_s(str(text))))
 
 
 def _container(container: Object, notes: list[str]) -> Object:
@@ -139,11 +217,19 @@ def _container(container: Object, notes: list[str]) -> Object:
 def _hosts(route: Object, notes: list[str]) -> list[str]:
     spec = route.get("spec") or {}
     rules = spec.get("rules") or ()
-    if spec.get("pathPrefixes") or any(rule.get("paths") or rule.get("headers") for rule in rules):
+    prefixes = [prefix for prefix in spec.get("pathPrefixes") or () if prefix != "/"]
+    if prefixes or any(rule.get("paths") or rule.get("headers") for rule in rules):
         notes.append(f"{name_of(route)}: rules on paths and headers are left out: a host goes to one service")
-    return [
-        str(one) for one in (*(spec.get("hosts") or ()), *(host for rule in rules for host in rule.get("hosts") or ()))
+    hosts = [
+        str(host)
+        for host in (*(spec.get("hosts") or ()), *(host for rule in rules for host in rule.get("hosts") or ()))
     ]
+    notes.extend(
+        f"{name_of(route)}: host {host} is left out: a DomainMapping has one host, so write one for each"
+        for host in hosts
+        if "*" in host
+    )
+    return [host for host in hosts if "*" not in host]
 
 
 def _domain_mapping(host: str, deployment: Object) -> Object:
@@ -206,15 +292,24 @@ def _metadata(name: str, deployment: Object) -> Object:
     show_default=True,
     help="Build the images that compose files ask for, with buildah, podman or docker, and keep them on this machine.",
 )
+@click.option(
+    "--profile",
+    "profiles",
+    multiple=True,
+    envvar="COMPOSE_PROFILES",
+    metavar="NAME",
+    help="Convert the services of this profile of compose files too; '*' is all.",
+)
 @state_option
-def convert(*, files: tuple[str, ...], is_building: bool, state_path: Path | None) -> None:
+def convert(*, files: tuple[str, ...], is_building: bool, profiles: tuple[str, ...], state_path: Path | None) -> None:
     """Print Knative manifests for compose files, and for HTTPScaledObjects or InterceptorRoutes with their Deployments.
 
     Notes about parts without an equivalent go to standard error. `serving convert compose.yaml | serving apply -f -` applies
     them.
     """
     try:
-        found = _converted([(file, document) for file in files for document in _documents(file)])
+        chosen = {name for profile in profiles for name in profile.split(",")}
+        found = _converted([(file, document) for file in files for document in _documents(file)], chosen)
     except (InvalidValue, SettingsError) as error:
         fail_usage(str(error))
     if not found.manifests:
@@ -259,17 +354,17 @@ def _build(found: Converted, store: ImageStore) -> None:
             fail(f"{error.filename or store.folder}: {error.strerror}")
 
 
-def _converted(documents: Sequence[tuple[str, Any]]) -> Converted:
+def _converted(documents: Sequence[tuple[str, Any]], profiles: Collection[str]) -> Converted:
     found = Converted()
     for file, document in documents:
         if is_compose(document):
-            _add(found, _converted_compose(file, document))
+            _add(found, _converted_compose(file, document, profiles))
     if any(one.get("kind") in ROUTE_KINDS for _, one in documents):
-        _add(found, from_keda([one for _, one in documents]))
+        _add(found, from_keda([one for _, one in documents if not is_compose(one)]))
     return found
 
 
-def _converted_compose(file: str, document: Mapping[str, Any]) -> Converted:
+def _converted_compose(file: str, document: Mapping[str, Any], profiles: Collection[str]) -> Converted:
     """Convert a compose file, with variables of the environment and of .env beside it."""
     folder = Path() if file == _STDIN else Path(file).parent
     interpolation = Interpolation(os.environ)
@@ -281,7 +376,10 @@ def _converted_compose(file: str, document: Mapping[str, Any]) -> Converted:
         if isinstance(service, dict) and service.get("env_file"):
             services[name] = _with_env_files(service, folder, interpolation, where=f"{file}: services.{name}")
     found = from_compose(
-        {**document, "services": services}, folder=folder.absolute(), environment=interpolation.variables
+        {**document, "services": services},
+        folder=folder.absolute(),
+        environment=interpolation.variables,
+        profiles=profiles,
     )
     unset = sorted(interpolation.unset)
     if unset:

@@ -8,6 +8,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from serving.cli.main import main
+from serving.cluster.kinds import SERVING_SERVICE
+from serving.home.admission.admission import admit
 from serving.home.images.store import ImageStore
 from serving.model.knative import NAMED_PORT_ANNOTATION
 from tests.integration.image_stage import oci_archive, tar_of
@@ -37,6 +39,14 @@ services:
     build: {context: api, dockerfile: sub/File, args: {A: 1, B: true, FROM_HERE: , GONE: }, target: small, labels: [a=b]}
   old_web:
     build: ./web
+"""
+DATABASES = """
+services:
+  db:
+    image: docker.io/library/postgres:16@sha256:0
+    volumes: ["pg_data:/var/lib/postgresql/data", "./init:/docker-entrypoint-initdb.d"]
+  broker: {image: example.com/broker, ports: [{target: 1883, published: 11883}]}
+volumes: {pg_data: {}}
 """
 # What a builder's command line does: `info` says whether it works, `image save` writes the image.
 _WORKING = """#!/bin/sh
@@ -79,7 +89,7 @@ def contexts(folder: Path) -> None:
 
 
 def test_each_service_of_a_compose_file_is_a_service(tmp_path: Path) -> None:
-    (web, cache, api), done = converted(tmp_path, COMPOSE, "--no-build")
+    (web, claim, cache, api), done = converted(tmp_path, COMPOSE, "--no-build")
     assert container(web) == {
         "image": "example.com/web:1",
         "args": ["python", "app.py", "--port", "80"],
@@ -92,14 +102,16 @@ def test_each_service_of_a_compose_file_is_a_service(tmp_path: Path) -> None:
         "resources": {"limits": {"cpu": "0.5", "memory": "512Mi"}},
     }
     assert web["metadata"] == {"name": "web", "annotations": {NAMED_PORT_ANNOTATION: "80"}}
-    assert cache["metadata"] == {"name": "cache-db"}
+    assert claim["metadata"] == {"name": "cache-db-data"}
+    assert cache["metadata"]["name"] == "cache-db"
     assert container(cache)["env"] == [{"name": "DEBUG", "value": "true"}]
     assert container(api)["ports"] == [{"containerPort": 8080}]
     for said in (
         "web: build is not",
         "web: port 81 is left out",
         "web: healthcheck is not",
-        "cache-db: it publishes no",
+        "web: depends_on is not",
+        "cache-db: not HTTP: it takes TCP connections at port 6379",
         "cache_db: it is called cache-db here",
     ):
         assert said in done.stderr
@@ -236,3 +248,82 @@ def test_a_real_builder_builds_an_image(tmp_path: Path) -> None:
     stored = store.find(container(web)["image"])
     assert stored is not None
     assert (store.root_of(stored) / "Dockerfile").read_text().startswith("FROM scratch")
+
+
+def test_a_program_that_does_not_speak_http_is_a_service_of_tcp_with_one_pod_and_its_data(tmp_path: Path) -> None:
+    (claim, db, broker), done = converted(tmp_path, DATABASES, "--no-build")
+    assert (claim["kind"], claim["metadata"]["name"]) == ("PersistentVolumeClaim", "pg-data")
+    assert db["metadata"]["annotations"] == {"serving.dev/tcp": "5432", "serving.dev/named-port": "5432"}
+    template = db["spec"]["template"]
+    scaling = {"autoscaling.knative.dev/min-scale": "1", "autoscaling.knative.dev/max-scale": "1"}
+    assert template["metadata"]["annotations"] == scaling
+    assert template["spec"]["volumes"] == [{"name": "pg-data", "persistentVolumeClaim": {"claimName": "pg-data"}}]
+    assert container(db)["volumeMounts"] == [{"name": "pg-data", "mountPath": "/var/lib/postgresql/data"}]
+    assert container(db)["ports"] == [{"containerPort": 5432}]
+    assert broker["metadata"]["annotations"]["serving.dev/tcp"] == "1883"
+    assert "volumes" not in broker["spec"]["template"]["spec"]
+    for said in (
+        "db: volumes ./init:/docker-entrypoint-initdb.d is not converted",
+        "broker: port 11883 of the machine",
+    ):
+        assert said in done.stderr
+    assert "note: volumes: not converted" not in done.stderr
+    for body in (db, broker):
+        admit(SERVING_SERVICE, body, is_one_machine=True)
+
+
+@pytest.mark.parametrize(
+    ("ports", "port", "notes"),
+    [
+        ('["53:53/tcp", "53:53/udp", "80:80"]', 80, ["port 53/udp is left out", "port 53 is left out"]),
+        ('["443:443", "8080:8080"]', 8080, ["port 443 is left out"]),
+        ("[{target: 22}, {target: 3000, protocol: tcp}]", 3000, ["port 22 is left out"]),
+        ('["127.0.0.1:8081:80"]', 80, ["port 8081 of the machine is not opened"]),
+        ('["53:53/udp"]', 0, ["port 53/udp is left out", "it publishes no port"]),
+    ],
+)
+def test_the_port_of_a_service_is_one_of_http(tmp_path: Path, ports: str, port: int, notes: list[str]) -> None:
+    (web,), done = converted(tmp_path, f"services: {{web: {{image: a, ports: {ports}}}}}", "--no-build")
+    assert container(web).get("ports", []) == ([{"containerPort": port}] if port else [])
+    assert "serving.dev/tcp" not in web["metadata"].get("annotations", {})
+    assert all(f"note: web: {note}" in done.stderr for note in notes), done.stderr
+
+
+def test_every_field_that_is_not_read_is_a_note(tmp_path: Path) -> None:
+    text = """
+x-shared: {a: b}
+name: project
+include: [other.yaml]
+networks: {back: {}}
+services:
+  web:
+    image: a
+    ports: ["80"]
+    labels: {a: b}
+    restart: "no"
+    x-own: 1
+    logging: {driver: none}
+    container_name: web
+    extends: {service: base}
+    deploy: {replicas: 3, restart_policy: {condition: any}, resources: {limits: {pids: 5, cpus: 1}}}
+"""
+    _, done = converted(tmp_path, text, "--no-build")
+    fields = ("container_name", "deploy.replicas", "deploy.resources.limits.pids", "deploy.restart_policy", "extends")
+    expected = [f"web: {field} is not converted" for field in (*fields, "labels", "logging", "restart no")]
+    expected += ["include is not converted", "networks is not converted"]
+    notes = [line.removeprefix("note: ") for line in done.stderr.splitlines()]
+    assert [note for note in notes if not note.startswith(tuple(expected))] == []
+    assert len(notes) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [((), ["web"]), (("--profile", "seed"), ["web", "seed"]), (("--profile", "*"), ["web", "seed", "debug"])],
+)
+def test_a_service_of_a_profile_is_converted_when_it_is_chosen(
+    tmp_path: Path, options: tuple[str, ...], names: list[str]
+) -> None:
+    text = "services: {web: {image: a}, seed: {image: b, profiles: [seed]}, debug: {image: c, profiles: [debug, dev]}}"
+    manifests, done = converted(tmp_path, text, "--no-build", *options)
+    assert [manifest["metadata"]["name"] for manifest in manifests] == names
+    assert ("debug: not converted: no profile of it is chosen" in done.stderr) == ("debug" not in names)

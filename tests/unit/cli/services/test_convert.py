@@ -154,3 +154,53 @@ def test_a_machine_that_cannot_resolve_short_names_says_so(tmp_path: Path, monke
     monkeypatch.setattr(convert, "can_mount", lambda: True)
     monkeypatch.setattr(convert, "privileged_problem", lambda port: f"port {port} needs root")
     assert "note: http://api:80/: port 80 needs root" in converted(tmp_path, text)[1].stderr
+
+
+def test_every_field_of_a_route_that_is_not_read_is_a_note(tmp_path: Path) -> None:
+    text = """
+kind: HTTPScaledObject
+metadata: {name: old, labels: {a: b}}
+spec:
+  hosts: [old.example.com, "*.example.com"]
+  pathPrefixes: ["/"]
+  headers: [{name: X-Canary, value: "yes"}]
+  targetPendingRequests: 12
+  initialCooldownPeriod: 90
+  timeouts: {responseHeader: 8s, conditionWait: 25s}
+  coldStartTimeoutFailoverRef: {service: maintenance, port: 80}
+  scaleTargetRef: {name: app}
+  replicas: {min: 0, max: 6, extra: 1}
+---
+kind: ConfigMap
+metadata: {name: words}
+"""
+    labelled = KEDA.replace(
+        "  template:\n", "  replicas: 3\n  template:\n    metadata: {annotations: {a: b}, labels: {c: d}}\n", 1
+    )
+    (service, mapping), done = converted(tmp_path, labelled + text)
+    template = service["spec"]["template"]  # type: ignore[index]
+    prefix = "autoscaling.knative.dev"
+    scaling = {f"{prefix}/max-scale": "6", f"{prefix}/metric": "concurrency", f"{prefix}/target": "12"}
+    assert template["metadata"]["annotations"] == {"a": "b", **scaling}
+    assert template["spec"]["responseStartTimeoutSeconds"] == 8
+    assert mapping["metadata"]["name"] == "old.example.com"  # type: ignore[index]
+    for note in (
+        *(
+            f"HTTPScaledObject old: {field} is not converted"
+            for field in (
+                *("metadata.labels", "spec.headers", "spec.initialCooldownPeriod", "spec.timeouts.conditionWait"),
+                *("spec.coldStartTimeoutFailoverRef", "spec.replicas.extra"),
+            )
+        ),
+        "Deployment app: spec.replicas is not converted",
+        "Deployment app: spec.template.metadata.labels is not converted",
+        "old: host *.example.com is left out",
+        "ConfigMap words is not converted: apply it beside the output",
+    ):
+        assert f"note: {note}" in done.stderr, done.stderr
+    assert "rules on paths" not in done.stderr
+
+
+def test_a_trigger_without_an_equivalent_is_a_note(tmp_path: Path) -> None:
+    scaled = ROUTE.replace("triggers: [", "triggers: [{type: kafka}, ")
+    assert "ScaledObject app: its trigger kafka is not converted" in converted(tmp_path, KEDA + scaled)[1].stderr

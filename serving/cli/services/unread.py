@@ -1,0 +1,25 @@
+"""Names the fields of a document that a conversion does not read. Pure.
+
+A table has the fields that are read: a key leads to None where the whole value is read, and to another table where only some of
+its fields are. Lists are walked into.
+"""
+
+from collections.abc import Iterator, Mapping
+
+Fields = Mapping[str, "Fields | None"]
+
+
+def unread(value: object, fields: Fields, path: str = "") -> Iterator[str]:
+    """The paths of fields that are not in the table, such as "deploy.replicas". Extensions (x-...) are left out."""
+    if isinstance(value, list):
+        for item in value:
+            yield from unread(item, fields, path)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            name = f"{path}.{key}".removeprefix(".")
+            if str(key).startswith("x-") or item is None:
+                continue
+            if key not in fields:
+                yield name
+            elif (below := fields[key]) is not None:
+                yield from unread(item, below, name)

@@ -1,0 +1,57 @@
+"""Which service takes the connections to a port of a namespace."""
+
+import asyncio
+from typing import cast
+
+from serving.activator.io.namedports import NamedPorts
+from serving.activator.routing.hostclaims import ServedRoute, route_of
+from serving.model.knative import NAMED_PORT_ANNOTATION, TCP_ANNOTATION
+from serving.model.routehosts import named_address
+from serving.proxy.forwarding.exchange import Handler
+from serving.proxy.server.listener import HttpServer
+from serving.settings.controller import ControllerSettings
+
+GATEWAY = "127.0.0.1"
+
+
+def route(name: str, **annotations: str) -> ServedRoute:
+    texts = {NAMED_PORT_ANNOTATION: annotations["port"], TCP_ANNOTATION: annotations.get("tcp", "")}
+    metadata = {"name": name, "namespace": "default", "creationTimestamp": "2026-11-24T10:00:00Z", "annotations": texts}
+    body = {"metadata": metadata, "spec": {"traffic": [{"latestRevision": True, "percent": 100}]}}
+    served = route_of(body, ControllerSettings().host_rules)
+    assert isinstance(served, ServedRoute)
+    return served
+
+
+def ports_of(*routes: ServedRoute) -> NamedPorts:
+    def make(*_: object) -> asyncio.Protocol:
+        raise AssertionError("no connection is made here")
+
+    ports = NamedPorts(cast("HttpServer", None), cast("Handler", None), make=make)
+    for served in routes:
+        ports.set(served.key, served)
+    return ports
+
+
+def owner(ports: NamedPorts, number: int, namespace: str = "default") -> str:
+    claim = ports.tcp_claim(GATEWAY, named_address(GATEWAY, namespace), number)
+    return "" if claim is None else claim.name
+
+
+def test_a_service_with_the_port_for_tcp_takes_its_connections() -> None:
+    ports = ports_of(
+        route("db", port="5432", tcp="5432"), route("api", port="8080"), route("web", port="80", tcp="9000")
+    )
+    assert [owner(ports, number) for number in (5432, 8080, 80, 9000)] == ["db", "", "", ""]
+    assert owner(ports, 5432, "other") == ""
+
+
+def test_of_several_the_first_by_name_has_the_port_until_it_goes() -> None:
+    ports = ports_of(route("b", port="5432", tcp="5432"), route("a", port="5432", tcp="5432"))
+    assert owner(ports, 5432) == "a"
+    ports.set("default/a", None)
+    assert owner(ports, 5432) == "b"
+
+
+def test_a_port_for_tls_is_shared_by_server_name_and_belongs_to_none() -> None:
+    assert owner(ports_of(route("db", port="5432", tcp="5432/tls")), 5432) == ""

@@ -284,7 +284,7 @@ spec:
   template:
     metadata:
       labels: {{tier: gold}}
-      annotations: {{autoscaling.knative.dev/metric-aggregation-algorithm: weightedExponential}}
+      annotations: {{autoscaling.knative.dev/metric-aggregation-algorithm: weightedExponential, serving.dev/dir: /tmp}}
     spec:
       containers:
       - image: none

@@ -49,8 +49,8 @@ with contextlib.suppress(OSError):
     urllib.request.urlopen(f"http://127.0.0.1:{os.environ['PORT']}PATH")
 """
 
-# Registries of this name are never asked; without the image the command runs as a process.
-NO_IMAGE = "--image=dev.local/none:1"
+# A pod with a folder of the machine is a process, which needs no image.
+NO_IMAGE = ("--image=dev.local/none:1", "--annotations=serving.dev/dir=/")
 OVER_QUOTA = """
 apiVersion: serving.knative.dev/v1
 kind: Service
@@ -122,7 +122,7 @@ def test_exec_of_a_missing_command_says_so(kubectl: Kubectl) -> None:
 
 
 def test_exec_where_the_container_does_not_run_says_why(kubectl: Kubectl) -> None:
-    kubectl("run", "broken", NO_IMAGE, "--command", "--", "/no/such/program")
+    kubectl("run", "broken", *NO_IMAGE, "--command", "--", "/no/such/program")
     kubectl(
         "wait", "pod/broken", "--for", "jsonpath={.status.containerStatuses[0].state.waiting.reason}", "--timeout=60s"
     )
@@ -218,7 +218,7 @@ def test_rollout_restart_replaces_the_pods(kubectl: Kubectl) -> None:
 
 
 def test_a_pod_that_kubectl_run_makes_runs(kubectl: Kubectl) -> None:
-    kubectl("run", "lone", NO_IMAGE, "--command", "--", sys.executable, "-c", "import time; time.sleep(600)")
+    kubectl("run", "lone", *NO_IMAGE, "--command", "--", sys.executable, "-c", "import time; time.sleep(600)")
     kubectl("wait", "pod/lone", "--for=condition=Ready", "--timeout=60s")
     kubectl("delete", "pod", "lone", "--grace-period=1")
 
@@ -226,7 +226,7 @@ def test_a_pod_that_kubectl_run_makes_runs(kubectl: Kubectl) -> None:
 def test_run_and_attach_write_to_the_input_of_a_container(kubectl: Kubectl) -> None:
     program = "import sys; print(*map(str.upper, sys.stdin), flush=True); sys.exit(3)"
     command = ("--command", "--", sys.executable, "-c", program)
-    assert "HELLO" in kubectl("run", "once", "-i", "--restart=Never", NO_IMAGE, *command, stdin="hello\n", code=3)
+    assert "HELLO" in kubectl("run", "once", "-i", "--restart=Never", *NO_IMAGE, *command, stdin="hello\n", code=3)
     kubectl("wait", "pod/once", "--for=jsonpath={.status.phase}=Failed", "--timeout=60s")
     assert kubectl("get", "pod", "once", "-o", "jsonpath={..state.terminated.exitCode}") == "3"
     kubectl("delete", "pod", "once", "--grace-period=1")
@@ -235,7 +235,7 @@ def test_run_and_attach_write_to_the_input_of_a_container(kubectl: Kubectl) -> N
 def test_an_input_that_stays_open_takes_several_clients(kubectl: Kubectl) -> None:
     program = "import sys\nfor line in sys.stdin: print('heard', line, flush=True)"
     pod = {
-        "metadata": {"name": "open"},
+        "metadata": {"name": "open", "annotations": {"serving.dev/dir": "/"}},
         "spec": {
             "containers": [
                 {"name": "a", "image": "dev.local/none", "stdin": True, "command": [sys.executable, "-c", program]}
@@ -270,7 +270,12 @@ def logs_have(kubectl: Kubectl, text: str, name: str) -> None:
 
 def test_a_deployment_that_kubectl_creates_runs_and_a_changed_template_rolls(kubectl: Kubectl) -> None:
     program = "import os, time; print('says', os.environ.get('WORD', 'nothing'), flush=True); time.sleep(600)"
-    kubectl("create", "deployment", "plain", NO_IMAGE, "--", sys.executable, "-c", program)
+    container = {"name": "none", "image": "dev.local/none:1", "command": [sys.executable, "-c", program]}
+    metadata = {"labels": {"app": "plain"}, "annotations": {"serving.dev/dir": "/"}}
+    template = {"metadata": metadata, "spec": {"containers": [container]}}
+    spec = {"selector": {"matchLabels": {"app": "plain"}}, "template": template}
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "plain"}, "spec": spec}
+    kubectl("create", "-f", "-", stdin=msgspec.json.encode(body).decode())
     kubectl("rollout", "status", "deployment", "plain", "--timeout=60s")
     logs_have(kubectl, "says nothing", "deployment/plain")
     kubectl("set", "env", "deployment/plain", "WORD=hello")

@@ -52,7 +52,12 @@ def deploy(stage: Stage, folder: Path, status: int, check: str) -> None:
         "apiVersion": "serving.knative.dev/v1",
         "kind": "Service",
         "metadata": {"name": "hello", "annotations": annotations},
-        "spec": {"template": {"spec": {"containers": [container]}}},
+        "spec": {
+            "template": {
+                "metadata": {"annotations": {"serving.dev/dir": str(folder)}},
+                "spec": {"containers": [container]},
+            }
+        },
     }
     (folder / "service.json").write_text(json.dumps(body))
     stage("apply", "-f", str(folder / "service.json"))

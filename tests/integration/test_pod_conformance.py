@@ -60,7 +60,7 @@ class Stage:
         """The manifest of that pod; ``pod_spec`` adds fields of the pod's spec."""
         spec = container.pop("pod_spec", {})
         made = manifest(self.name, **container)
-        made["metadata"]["annotations"] = {}
+        made["metadata"]["annotations"] = {"serving.dev/command": ""} if self.kind is PROCESS else {}
         made["spec"]["containers"][0].update(image=IMAGE, command=list(command))
         made["spec"].update(spec)
         return made

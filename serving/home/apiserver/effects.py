@@ -14,6 +14,7 @@ from serving.cluster.events import EventRecorder
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import CONFIG_MAP, CONFIGURATION, DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
 from serving.cluster.port import Cluster
+from serving.home.pods.podplan import runs_images
 from serving.model.errors import Problem, SettingsError
 from serving.model.event import EventText, about, digest, new_event
 from serving.model.knative import COMMAND_ANNOTATION, TCP_ANNOTATION
@@ -115,18 +116,16 @@ def effectless(kind: Kind, body: Object, *, runs_images: bool = False) -> list[s
 
 
 def unrunnable(kind: Kind, body: Object) -> list[str]:
-    """Warn of containers with only an image: they cannot run without a container runtime."""
+    """Warn of pods of images: they cannot run without a container runtime, whatever command they name."""
     if kind not in _TEMPLATES:
         return []
     root = _TEMPLATES[kind]
     template = nested(body, *root.split(".")) if root else body
-    if nested(template, "metadata", "annotations", COMMAND_ANNOTATION):
+    if not isinstance(template, dict) or not runs_images(template):
         return []
-    return [
-        f"{path}: no container runtime runs images here; give it a command, or annotate the template with {COMMAND_ANNOTATION}"
-        for path, container in located(body, f"{root}.spec.containers[*]".lstrip("."))
-        if isinstance(container, dict) and not container.get("command") and not container.get("args")
-    ]
+    path = f"{root}.spec.containers".lstrip(".")
+    instead = f"install crun or runc, or annotate the template with {COMMAND_ANNOTATION}"
+    return [f"{path}: no container runtime runs images here, so that no pod will start; {instead}"]
 
 
 def _fields(root: str, body: Object, fields: Mapping[str, str]) -> Iterator[str]:

@@ -44,7 +44,6 @@ from serving.home.pods.podplan import (
     has_own_network,
     is_init,
     is_own_proxy,
-    names_commands,
     runs_images,
     serves,
     serving_ports,
@@ -57,7 +56,6 @@ from serving.home.processes.mounts import MountPoint
 from serving.home.processes.orders import StartProcess
 from serving.model.errors import InvalidValue, NotFound
 from serving.model.knative import (
-    IMAGES_ONLY_ANNOTATION,
     PRELOAD_MODULES_ANNOTATION,
     QUEUE_PROXY,
     QUEUE_PROXY_ANNOTATION,
@@ -367,9 +365,6 @@ async def choose_kind(
             )
             await sandbox.prepare()
         except ImageUnavailable as error:
-            if names_commands(pod) and IMAGES_ONLY_ANNOTATION not in annotations_of(pod):
-                await warn("ImageNotRun", f"{error}; the commands of the manifest run as processes of this machine")
-                return otherwise
             waiting = ContainerState(waiting_reason=error.reason, waiting_message=str(error))
             await warn(error.reason, str(error))
         except OSError as error:

@@ -61,8 +61,11 @@ _NO_PROFILE = (
 _NO_PRIVILEGES = "no privileged, or false: no pod of this machine is privileged; capabilities can be added one by one"
 _NO_PROGRAM = "an image that can be run here: who wrote the pod may not run programs of this machine"
 _NO_COMMAND = (
-    f"a command, args, or the annotation {COMMAND_ANNOTATION} on the template: on one machine there is no container engine "
-    "that could run an image"
+    f"a command, args, or the annotation {COMMAND_ANNOTATION} on the template: this container of a process has none"
+)
+_NO_RUNTIME = (
+    "an image that a container runtime runs: there is none here, and the command of an image is no command of this machine. "
+    f"Install crun or runc, or annotate the template with {COMMAND_ANNOTATION}"
 )
 
 
@@ -128,6 +131,8 @@ def app_plan(
     refuse_unsupported(pod, container, is_process=True)
     if IMAGES_ONLY_ANNOTATION in annotations_of(pod):
         raise InvalidValue(text=container.get("image", ""), expected=_NO_PROGRAM)
+    if runs_images(pod):
+        raise InvalidValue(text=container.get("image", ""), expected=_NO_RUNTIME)
     annotation = (pod["metadata"].get("annotations") or {}).get(COMMAND_ANNOTATION, "")
     command = [*container.get("command", ()), *container.get("args", ())]
     if annotation and not container.get("command") and not is_init(pod, container):
@@ -225,11 +230,6 @@ def runs_images(pod: Object) -> bool:
 def has_own_network(pod: Object) -> bool:
     """Whether the processes of a pod have a network of their own."""
     return annotations_of(pod).get(NETWORK_ANNOTATION) == "pod" and not runs_images(pod)
-
-
-def names_commands(pod: Object) -> bool:
-    """Whether each container of a pod has a command, which may exist on this machine."""
-    return all(container.get("command") for container in all_containers(pod))
 
 
 def expanded(word: str, given: Mapping[str, str]) -> str:

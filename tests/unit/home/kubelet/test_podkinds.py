@@ -21,7 +21,8 @@ INSIDE = {"serving.dev/queue-proxy": "in-process"}
 
 def setup_of(folder: Path, annotations: dict[str, str]) -> PodSetup:
     labels = {"serving.knative.dev/revision": "r"}
-    metadata = {"name": "p", "namespace": "default", "labels": labels, "annotations": annotations}
+    given = {"serving.dev/command": "", **annotations}
+    metadata = {"name": "p", "namespace": "default", "labels": labels, "annotations": given}
     return PodSetup(
         node=NodeContext(
             cluster=MemoryCluster(),

@@ -11,7 +11,9 @@ from serving.settings.queueproxy import QueueProxySettings, RequestLogSettings
 
 def pod(container: Object, **annotations: str) -> Object:
     labels = {"serving.knative.dev/revision": "hello-00001"}
-    metadata = {"name": "p", "namespace": "default", "labels": labels, "annotations": annotations}
+    # A template with a command of the machine, if only an empty one, is a process.
+    given = {"serving.dev/command": "", **annotations}
+    metadata = {"name": "p", "namespace": "default", "labels": labels, "annotations": given}
     return {"metadata": metadata, "spec": {"containers": [container]}}
 
 
@@ -123,6 +125,14 @@ def test_the_probe_is_taken_over_at_the_apps_real_port() -> None:
     container = {"command": ["x"], "ports": [{"containerPort": 8080}], "readinessProbe": probe}
     found = proxy_environment(pod(container), {}, app="127.0.0.1:1", address="127.64.0.9")
     assert json.loads(found["SERVING_POD_READINESS"]) == {"httpGet": {"path": "/ready", "port": 0}, "periodSeconds": 3}
+
+
+@pytest.mark.parametrize("fields", [{}, {"args": ["-text=hello"]}, {"command": ["sh", "-c", "exec true"]}])
+def test_the_command_of_an_image_never_runs_as_a_process(fields: Object) -> None:
+    one = pod({"name": "c", "image": "i", **fields})
+    one["metadata"]["annotations"] = {}
+    with pytest.raises(InvalidValue, match="an image that a container runtime runs: there is none here"):
+        app_plan(one, one["spec"]["containers"][0], port=1, home="/", given={})
 
 
 def test_only_the_app_gets_the_port_and_the_command_of_the_template() -> None:

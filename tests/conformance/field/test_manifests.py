@@ -1,0 +1,80 @@
+"""Manifests of users with silent faults.
+
+Each was accepted without its effect, refused without a reason, or lost fields.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from serving.cli.main import main
+from serving.cli.services.apply import patch_between, with_last_applied
+from serving.cli.services.cloudrun import without_cloud_run
+from serving.cluster.kinds import DEPLOYMENT, SERVICE, SERVING_SERVICE
+from serving.home.admission.admission import admit
+from serving.home.apiserver.effects import unrunnable
+from serving.home.pods.podplan import app_plan
+from serving.home.store.requester import ADMIN_USER, acting_as
+from serving.model.errors import Invalid, InvalidValue
+from tests.unit.config.policies import refusals
+
+INPUTS = Path(__file__).with_name("inputs")
+
+
+def documents(name: str) -> list[Any]:
+    return list(yaml.safe_load_all((INPUTS / f"{name}.yaml").read_text()))
+
+
+@pytest.mark.parametrize(
+    "service", documents("keys_in_the_wrong_place"), ids=lambda service: service["metadata"]["name"]
+)
+def test_a_key_without_effect_is_refused_on_one_machine_and_by_the_policy_of_a_cluster(service: Any) -> None:  # noqa: ANN401 - JSON
+    with pytest.raises(Invalid, match=r"invalid (key name|value)") as caught:
+        admit(SERVING_SERVICE, service, is_one_machine=True)
+    stored = {**service, "metadata": {**service["metadata"], "generation": 1}}
+    assert [str(caught.value).partition(" is invalid: ")[2]] == list(refusals("annotations", stored))
+
+
+def test_an_export_of_cloud_run_is_applied_and_applied_again_without_a_change() -> None:
+    (export,) = documents("export_of_cloud_run")
+    portable = without_cloud_run(export)
+    assert len(portable.left_out) == 4
+    wanted = with_last_applied(portable.body)
+    with acting_as(ADMIN_USER, manager="serving"):
+        live = admit(SERVING_SERVICE, wanted, is_one_machine=True)
+        assert live["metadata"]["annotations"]["serving.knative.dev/creator"] == ADMIN_USER
+        assert "metadata" not in patch_between(wanted, live)
+        assert admit(SERVING_SERVICE, wanted, live, is_one_machine=True)["spec"] == live["spec"]
+
+
+@pytest.mark.parametrize("service", documents("commands_of_images"), ids=lambda service: service["metadata"]["name"])
+def test_the_command_of_an_image_runs_nowhere_without_a_runtime(service: Any) -> None:  # noqa: ANN401 - JSON
+    (warning,) = unrunnable(SERVING_SERVICE, service)
+    assert "no container runtime runs images here" in warning
+    pod = {"metadata": {"name": "p"}, "spec": service["spec"]["template"]["spec"]}
+    with pytest.raises(InvalidValue, match="there is none here"):
+        app_plan(pod, pod["spec"]["containers"][0], port=1, home="/", given={})
+
+
+def test_kubernetes_own_kinds_get_the_defaults_of_a_server() -> None:
+    deployment, service = documents("defaults")
+    with acting_as(ADMIN_USER, manager="kubectl"):
+        spec = admit(DEPLOYMENT, deployment, is_one_machine=True)["spec"]
+        ports = admit(SERVICE, service, is_one_machine=True)["spec"]["ports"]
+    assert (spec["replicas"], spec["template"]["spec"]["restartPolicy"]) == (1, "Always")
+    assert ports == [{"port": 80, "protocol": "TCP", "targetPort": 80}]
+
+
+def test_nothing_of_a_compose_file_vanishes() -> None:
+    done = CliRunner().invoke(main, ["convert", str(INPUTS / "compose.yaml"), "--no-build"])
+    shop, claim, data = yaml.safe_load_all(done.stdout)
+    assert shop["spec"]["template"]["spec"]["containers"][0]["ports"] == [{"containerPort": 3000}]
+    assert (claim["kind"], claim["metadata"]["name"]) == ("PersistentVolumeClaim", "shopdata")
+    assert data["metadata"]["annotations"] == {"serving.dev/tcp": "3306", "serving.dev/named-port": "3306"}
+    fields = ("labels", "deploy.replicas", "deploy.restart_policy", "depends_on")
+    notes = [f"shop: {field} is not converted" for field in fields]
+    notes += ["include is not converted", "fill: not converted", "shop: port 53/udp", "shop: port 53 is left out"]
+    assert [note for note in notes if f"note: {note}" not in done.stderr] == []

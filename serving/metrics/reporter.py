@@ -1,113 +1,154 @@
-"""The stats reporter: desired, requested and ready pods and panic mode of each revision, as opencensus measures with views.
+"""The stats reporter: desired, requested and ready pods and panic mode of each revision.
 
-Only this module imports opencensus, which is no longer maintained. It works around two of its problems. After each measurement
-opencensus copies every row of the view for its exporters, even when there are none: with 500 revisions that would take
-milliseconds, so the step is replaced by one that does nothing. And opencensus never drops rows; ``keep`` drops those of revisions
-that are gone. The reporter is not thread-safe: use it from the loop's thread only.
+It has two sources. The first is opencensus (``views``), which is no longer maintained; the second are gauge families of
+prometheus-client. Both record every decision, and a property holds them equal. The page reads the first. Where opencensus cannot
+be imported or a call of it raises, the reporter logs that once, and the page reads the second from then on: a scrape never
+fails because of opencensus, and misses no value. The reporter is not thread-safe: use it from the loop's thread only.
 """
 
-import datetime as dt
-from collections.abc import Collection, Iterator
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Protocol, TypeVar
 
-from opencensus.stats.aggregation import LastValueAggregation
-from opencensus.stats.measure import MeasureInt
-from opencensus.stats.measure_to_view_map import MeasureToViewMap
-from opencensus.stats.measurement_map import MeasurementMap
-from opencensus.stats.view import View
-from opencensus.tags.tag_key import TagKey
-from opencensus.tags.tag_map import TagMap
-from opencensus.tags.tag_value import TagValue
+from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
-from serving.metrics.names import AUTOSCALER_METRICS, named
+from serving.metrics.names import AUTOSCALER_METRICS, REVISION_LABELS, named
 from serving.model.revisionnumbers import RevisionNumbers
 
-Row = tuple[tuple[str, str, str], float]
-"""Namespace, configuration and revision; and the value."""
+Labels = tuple[str, str, str]
+"""Namespace, configuration and revision."""
 
-# The columns of a view, in this order.
-_NAMESPACE, _CONFIGURATION, _REVISION = TagKey("namespace"), TagKey("configuration"), TagKey("revision")
-_TAGS = [_NAMESPACE, _CONFIGURATION, _REVISION]
-_ONE = "1"
-# Tag values are printable ASCII of at most 255 characters; names of Kubernetes are.
-_DESIRED, _REQUESTED, _ACTUAL, _PANIC = (
-    MeasureInt(name, named(AUTOSCALER_METRICS, name).help_text, _ONE)
-    for name in (
-        "kn_revision_pods_desired",
-        "kn_revision_pods_requested",
-        "kn_revision_pods_count",
-        "kn_revision_panic_mode",
-    )
-)
+Row = tuple[Labels, float]
+"""The labels, and the value."""
+
+NAMES = ("kn_revision_pods_desired", "kn_revision_pods_requested", "kn_revision_pods_count", "kn_revision_panic_mode")
+"""The four gauges, in the order of the values of a row."""
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
-class _Views(MeasureToViewMap):  # type: ignore[misc] # opencensus has no types
-    """Views whose export does nothing."""
+class Source(Protocol):
+    """Holds the last values of each row."""
 
-    def export(self, view_datas: object) -> None:
-        """Do nothing: data is fetched when the page is read."""
+    def record(self, labels: Labels, values: Sequence[int | None]) -> None:
+        """Record one value for each of ``NAMES``; None keeps the value before."""
+        ...
 
-    def drop(self, gone: Collection[tuple[str, str, str]]) -> None:
-        """Drop the rows of all views."""
-        for views in self._measure_to_view_data_list_map.values():
-            for view in views:
-                for row in gone:
-                    view.tag_value_aggregation_data_map.pop(row, None)
+    def drop(self, rows: Collection[Labels]) -> None:
+        """Drop rows."""
+        ...
+
+    def pull(self) -> Iterator[tuple[str, list[Row]]]:
+        """Each gauge that has rows by name, with its rows."""
+        ...
+
+
+class GaugeFamilies(Collector):
+    """The gauges as a collector of prometheus-client: one list of four values for each row."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Labels, list[int | None]] = {}
+
+    def record(self, labels: Labels, values: Sequence[int | None]) -> None:
+        """Record one value for each gauge; None keeps the value before."""
+        before = self._rows.get(labels)
+        if before is None:
+            self._rows[labels] = list(values)
+            return
+        for index, value in enumerate(values):
+            if value is not None:
+                before[index] = value
+
+    def drop(self, rows: Collection[Labels]) -> None:
+        """Drop rows."""
+        for labels in rows:
+            self._rows.pop(labels, None)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """One family for each gauge that has rows."""
+        for index, name in enumerate(NAMES):
+            family = GaugeMetricFamily(name, named(AUTOSCALER_METRICS, name).help_text, labels=REVISION_LABELS)
+            for labels, values in self._rows.items():
+                value = values[index]
+                if value is not None:
+                    family.add_metric(labels, value)
+            if family.samples:
+                yield family
+
+    def pull(self) -> Iterator[tuple[str, list[Row]]]:
+        """Each gauge that has rows by name, with its rows."""
+        for family in self.collect():
+            rows = []
+            for sample in family.samples:
+                namespace, configuration, revision = (sample.labels[name] for name in REVISION_LABELS)
+                rows.append(((namespace, configuration, revision), float(sample.value)))
+            yield family.name, rows
+
+
+def opencensus_views() -> Source:
+    """The views of opencensus. Raises whatever its import raises."""
+    from serving.metrics.views import OpencensusViews  # noqa: PLC0415 - the import may fail on a Python that it never saw
+
+    return OpencensusViews(NAMES)
 
 
 class StatsReporter:
-    """Measures of all revisions. ``report`` costs microseconds however many there are."""
+    """Gauges of all revisions. ``report`` costs microseconds however many there are."""
 
-    def __init__(self) -> None:
-        self._views = _Views()
-        for measure in (_DESIRED, _REQUESTED, _ACTUAL, _PANIC):
-            view = View(measure.name, measure.description, _TAGS, measure, LastValueAggregation())
-            self._views.register_view(view, _now())
-        # By namespace and revision: the row that it has, and the tags that lead there.
-        self._tags: dict[tuple[str, str], tuple[tuple[str, str, str], TagMap]] = {}
+    def __init__(self, open_views: Callable[[], Source] = opencensus_views) -> None:
+        self._views: Source | None = None
+        self._families = GaugeFamilies()
+        # By namespace and revision: the row that it has.
+        self._rows: dict[tuple[str, str], Labels] = {}
+        try:
+            self._views = open_views()
+        except Exception as error:  # noqa: BLE001 - whatever an unmaintained package raises
+            self._do_without(error)
 
     def __len__(self) -> int:
         """Revisions that have rows."""
-        return len(self._tags)
+        return len(self._rows)
 
     def report(self, numbers: RevisionNumbers) -> None:
-        """Measure a decision. Without data the desired count keeps its value."""
-        row = (numbers.namespace, numbers.configuration, numbers.revision)
-        known = self._tags.get((numbers.namespace, numbers.revision))
-        if known is None or known[0] != row:
-            if known is not None:
-                self._views.drop([known[0]])
-            known = self._tags[numbers.namespace, numbers.revision] = (row, _tag_map(row))
-        measured = MeasurementMap(self._views)
-        if numbers.desired_count is not None:
-            measured.measure_int_put(_DESIRED, numbers.desired_count)
-        measured.measure_int_put(_REQUESTED, numbers.requested_count)
-        measured.measure_int_put(_ACTUAL, numbers.ready_count)
-        measured.measure_int_put(_PANIC, int(numbers.is_panic))
-        measured.record(known[1])
+        """Record a decision. Without data the desired count keeps its value."""
+        key = (numbers.namespace, numbers.revision)
+        labels = self._rows.get(key)
+        if labels is None or labels[1] != numbers.configuration:
+            if labels is not None:
+                self._drop([labels])
+            labels = self._rows[key] = (numbers.namespace, numbers.configuration, numbers.revision)
+        values = (numbers.desired_count, numbers.requested_count, numbers.ready_count, int(numbers.is_panic))
+        self._families.record(labels, values)
+        self._with_views(lambda views: views.record(labels, values))
 
     def keep(self, keys: Collection[tuple[str, str]]) -> None:
         """Drop the rows of all revisions but these, each a namespace and a name."""
-        gone = [key for key in self._tags if key not in keys]
-        self._views.drop([self._tags.pop(key)[0] for key in gone])
+        self._drop([self._rows.pop(key) for key in [key for key in self._rows if key not in keys]])
 
     def pull(self) -> Iterator[tuple[str, list[Row]]]:
-        """Each measure by name with its rows, as they are now."""
-        for metric in self._views.get_metrics(_now()):
-            rows = [(_names(one.label_values), float(one.points[0].value.value)) for one in metric.time_series]
-            yield metric.descriptor.name, rows
+        """Each gauge by name with its rows, as they are now."""
+        pulled = self._with_views(lambda views: list(views.pull()))
+        yield from self._families.pull() if pulled is None else pulled
 
+    def _drop(self, rows: Collection[Labels]) -> None:
+        self._families.drop(rows)
+        self._with_views(lambda views: views.drop(rows))
 
-def _tag_map(key: tuple[str, str, str]) -> TagMap:
-    tags = TagMap()
-    for name, value in zip(_TAGS, key, strict=True):
-        tags.insert(name, TagValue(value))
-    return tags
+    def _with_views(self, call: Callable[[Source], T]) -> T | None:
+        """Call opencensus, and return its answer; None without opencensus, from the first failure on."""
+        if self._views is None:
+            return None
+        try:
+            return call(self._views)
+        except Exception as error:  # noqa: BLE001 - whatever an unmaintained package raises
+            self._do_without(error)
+            return None
 
-
-def _names(values: list[object]) -> tuple[str, str, str]:
-    namespace, configuration, revision = (str(getattr(one, "value", "")) for one in values)
-    return namespace, configuration, revision
-
-
-def _now() -> dt.datetime:
-    return dt.datetime.now(tz=dt.UTC)
+    def _do_without(self, error: Exception) -> None:
+        self._views = None
+        _log.warning(
+            "opencensus.failed", extra={"error": f"{type(error).__name__}: {error}", "source": "prometheus-client"}
+        )

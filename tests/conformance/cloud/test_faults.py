@@ -13,7 +13,7 @@ from serving.cluster.port import Write
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import CloudRefused, CloudUnavailable, SettingsError, Unavailable
 from serving.model.objects import Object
-from serving.nodegroup.io.clouds.aws import AwsCloud
+from serving.nodegroup.io.clouds.aws import opened_aws
 from serving.nodegroup.io.clouds.clusterapi import ClusterApiCloud
 from serving.nodegroup.io.clouds.externalgrpc import opened_external_grpc
 from serving.settings.nodegroup import NodeGroupDaemonSettings
@@ -59,21 +59,24 @@ def settings(url: str) -> NodeGroupDaemonSettings:
     return NodeGroupDaemonSettings(cloud_provider="aws", aws_region="eu-west-1", aws_endpoint_url=url)
 
 
-@pytest.fixture
-def _boto3() -> None:
-    pytest.importorskip("boto3")
-
-
-@pytest.mark.usefixtures("_boto3")
 async def test_an_aws_api_that_is_away_is_unavailable() -> None:
-    with pytest.raises(CloudUnavailable):
-        await AwsCloud(settings(f"http://{NOWHERE}")).describe("workers")
+    async with opened_aws(settings(f"http://{NOWHERE}")) as cloud:
+        with pytest.raises(CloudUnavailable):
+            await cloud.describe("workers")
 
 
-@pytest.mark.usefixtures("_boto3")
 async def test_throttling_is_unavailable(busy: str) -> None:
-    with pytest.raises(CloudUnavailable, match="Rate exceeded"):
-        await AwsCloud(settings(busy)).describe("workers")
+    async with opened_aws(settings(busy)) as cloud:
+        with pytest.raises(CloudUnavailable, match="Rate exceeded"):
+            await cloud.describe("workers")
+
+
+async def test_aws_needs_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SettingsError, match="aws-region"):
+        async with opened_aws(NodeGroupDaemonSettings(cloud_provider="aws")):
+            pass
 
 
 async def test_a_provider_that_is_away_is_unavailable() -> None:
@@ -129,7 +132,7 @@ async def test_a_launch_template_starts_machines_by_a_fleet() -> None:
     async with aws() as made:
         cloud: Any = made.cloud
         template = await asyncio.to_thread(
-            cloud._machines.create_launch_template,
+            pytest.importorskip("boto3").client("ec2", endpoint_url=cloud._apis._endpoint_url).create_launch_template,
             LaunchTemplateName="t",
             LaunchTemplateData={"ImageId": "ami-12c6146b", "InstanceType": "t3.small"},
         )

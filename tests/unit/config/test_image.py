@@ -29,7 +29,7 @@ GROUP = GROUPS["queue-proxy"]
 # The first test of a target waits for the packages of its image.
 _BUILDS = pytest.mark.timeout(900)
 # Imported only where the operator installed them: the cloud's own clients, and scipy for the component placement.
-OPTIONAL = {"boto3", "botocore", "grpc", "google", "scipy"}
+OPTIONAL = {"awscrt", "grpc", "google", "scipy"}
 
 # The modules that run in each image.
 PROGRAMS = {

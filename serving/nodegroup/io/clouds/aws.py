@@ -1,231 +1,177 @@
-"""AWS as a cloud: Auto Scaling groups, and one-shot fleets where a launch template is given. Needs boto3.
+"""AWS as a cloud: Auto Scaling groups, and one-shot fleets where a launch template is given. Needs the extra ``aws``.
 
 A group is the name of an Auto Scaling group. Growing sets its desired capacity, an absolute number, so a repeated call cannot double it.
 With ``launch_template_id`` a fleet of the type instant starts the machines and they are attached to the group: all start, or none stays.
-Deleting terminates instances of the group one by one and lowers its desired capacity with each. boto3 blocks, so calls run in
-threads.
+Deleting terminates instances of the group one by one and lowers its desired capacity with each.
 
 Source: atlassian/escalator 043bb1b, pkg/cloudprovider/aws.
 """
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
-from serving.model.errors import CloudRefused, CloudUnavailable, Problem, SettingsError
+from serving.model.errors import CloudRefused, CloudUnavailable
 from serving.model.quantity import parse_duration_s
 from serving.nodegroup.cloud import CloudMachine, Deletion
+from serving.nodegroup.io.clouds.awsquery import AwsApis, Parameters, numbered, opened_apis, text_of
 from serving.nodegroup.records import CloudGroup
 from serving.settings.nodegroup import NodeGroupDaemonSettings
 from serving.settings.nodegroup_options import AwsOptions
 
 if TYPE_CHECKING:
-    from botocore.exceptions import ClientError
-
-T = TypeVar("T")
+    from xml.etree.ElementTree import Element
 
 # aws:///ZONE/ID
 _PROVIDER = "aws"
 # The API takes no more instances in one call.
 _ATTACHED_AT_ONCE = 20
 _POLL_S = 1.0
-_BUSY_CODES = ("Throttl", "RequestLimitExceeded", "ServiceUnavailable", "InternalFailure", "InternalError")
+_GROUPS, _MACHINES = "autoscaling", "ec2"
+
+
+@asynccontextmanager
+async def opened_aws(
+    settings: NodeGroupDaemonSettings, *, options: Callable[[str], AwsOptions] = lambda _: AwsOptions()
+) -> AsyncIterator["AwsCloud"]:
+    """The cloud while the context lasts. Raises ``SettingsError`` without the extra or a region."""
+    async with opened_apis(settings) as apis:
+        yield AwsCloud(apis, options=options)
 
 
 class AwsCloud:
     """``options`` returns the AWS options of a group by the name of its Auto Scaling group."""
 
-    def __init__(
-        self, settings: NodeGroupDaemonSettings, *, options: Callable[[str], AwsOptions] = lambda _: AwsOptions()
-    ) -> None:
-        """Raises ``SettingsError`` without boto3."""
-        try:
-            import boto3  # noqa: PLC0415 - an extra
-            from botocore.config import Config  # noqa: PLC0415 - as above
-        except ImportError as error:
-            expected = "pip install --no-deps boto3 botocore s3transfer jmespath"
-            problem = Problem(where="cloud-provider", what="boto3 is not installed", expected=expected)
-            raise SettingsError([problem]) from error
-        timeout_s = settings.cloud_timeout_s
-        config = Config(connect_timeout=timeout_s, read_timeout=timeout_s, retries={"total_max_attempts": 1})
-        where = {"endpoint_url": settings.aws_endpoint_url or None, "config": config}
-        session = boto3.Session(region_name=settings.aws_region or None)
-        if settings.aws_assume_role_arn:
-            session = _assumed(session, settings.aws_assume_role_arn, where)
-        self._groups: Any = session.client("autoscaling", **where)
-        self._machines: Any = session.client("ec2", **where)
+    def __init__(self, apis: AwsApis, *, options: Callable[[str], AwsOptions]) -> None:
+        self._apis = apis
         self._options = options
 
     async def describe(self, group: str) -> CloudGroup:
         """Read the target and bounds of a group."""
-        return _size_of(await asyncio.to_thread(self._found, group))
+        return _size_of(await self._group(group))
 
     async def increase(self, group: str, count: int) -> None:
         """Raise the target of a group. With a launch template, wait until the machines run."""
-        await asyncio.to_thread(self._increase, group, count)
-
-    async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
-        """Terminate machines and lower the target."""
-        return await asyncio.to_thread(self._delete, group, machines)
-
-    def _found(self, group: str) -> Mapping[str, Any]:
-        with _mapped():
-            found = self._groups.describe_auto_scaling_groups(AutoScalingGroupNames=[group])["AutoScalingGroups"]
-        if not found:
-            raise CloudRefused(f"there is no Auto Scaling group {group}")
-        only: Mapping[str, Any] = found[0]
-        return only
-
-    def _increase(self, group: str, count: int) -> None:
-        found = self._found(group)
-        size = _size_of(found)
+        description = await self._group(group)
+        size = _size_of(description)
         if count < 1 or size.target_size + count > size.max_size:
             raise CloudRefused(f"{group}: {size.target_size} + {count} is above the maximum {size.max_size}")
         options = self._options(group)
         if options.launch_template_id:
-            self._start_fleet(found, count, options)
+            await self._start_fleet(description, count, options)
             return
-        with _mapped():
-            self._groups.set_desired_capacity(
-                AutoScalingGroupName=group, DesiredCapacity=size.target_size + count, HonorCooldown=False
-            )
+        capacity = {"DesiredCapacity": str(size.target_size + count), "HonorCooldown": "false"}
+        await self._apis.call(_GROUPS, "SetDesiredCapacity", {"AutoScalingGroupName": group, **capacity})
 
-    def _delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
-        found = self._found(group)
-        size, members = _size_of(found), {one["InstanceId"] for one in found["Instances"]}
-        ids = {one.node_name: _instance_of(one.provider_id) for one in machines}
+    async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
+        """Terminate machines and lower the target."""
+        description = await self._group(group)
+        size = _size_of(description)
+        members = {text_of(member, "InstanceId") for member in description.iterfind("{*}Instances/{*}member")}
+        ids = {machine.node_name: _instance_of(machine.provider_id) for machine in machines}
         ours = {name: instance for name, instance in ids.items() if instance in members}
-        failed: dict[str, str] = {}
-        gone = self._gone([instance for instance in ids.values() if instance and instance not in members])
-        deleted = [name for name, instance in ids.items() if instance in gone]
+        gone = await self._gone([instance for instance in ids.values() if instance and instance not in members])
         if ours and size.target_size - len(ours) < size.min_size:
             raise CloudRefused(f"{group}: {size.target_size} - {len(ours)} is below the minimum {size.min_size}")
+        deleted = [name for name, instance in ids.items() if instance in gone]
+        failed: dict[str, str] = {}
         for name, instance in ids.items():
             if name not in ours:
                 if name not in deleted:
                     failed[name] = f"{instance or 'without an instance id'} is not in {group}"
                 continue
+            parameters = {"InstanceId": instance, "ShouldDecrementDesiredCapacity": "true"}
             try:
-                with _mapped():
-                    self._groups.terminate_instance_in_auto_scaling_group(
-                        InstanceId=instance, ShouldDecrementDesiredCapacity=True
-                    )
+                await self._apis.call(_GROUPS, "TerminateInstanceInAutoScalingGroup", parameters)
             except (CloudRefused, CloudUnavailable) as error:
                 failed[name] = str(error)
             else:
                 deleted.append(name)
         return Deletion(deleted=tuple(deleted), failed=failed)
 
-    def _gone(self, instances: Sequence[str]) -> set[str]:
+    async def _group(self, group: str) -> "Element":
+        answer = await self._apis.call(_GROUPS, "DescribeAutoScalingGroups", {"AutoScalingGroupNames.member.1": group})
+        description = answer.find(".//{*}AutoScalingGroups/{*}member")
+        if description is None:
+            raise CloudRefused(f"there is no Auto Scaling group {group}")
+        return description
+
+    async def _gone(self, instances: Sequence[str]) -> set[str]:
         """Those instances that are terminated or unknown to AWS."""
         if not instances:
             return set()
-        filters = [{"Name": "instance-id", "Values": list(instances)}]
-        with _mapped():
-            found = self._machines.describe_instances(Filters=filters)["Reservations"]
-        living = {
-            one["InstanceId"]
-            for reservation in found
-            for one in reservation["Instances"]
-            if one["State"]["Name"] not in {"terminated", "shutting-down"}
+        parameters = {"Filter.1.Name": "instance-id", **numbered("Filter.1.Value", instances)}
+        states = await self._states(parameters)
+        return {
+            instance for instance in instances if states.get(instance, "terminated") in {"terminated", "shutting-down"}
         }
-        return set(instances) - living
 
-    def _start_fleet(self, found: Mapping[str, Any], count: int, options: AwsOptions) -> None:
+    async def _states(self, parameters: Parameters) -> dict[str, str]:
+        """The state of each instance that AWS knows."""
+        answer = await self._apis.call(_MACHINES, "DescribeInstances", parameters)
+        instances = answer.iterfind(".//{*}instancesSet/{*}item")
+        return {text_of(item, "instanceId"): text_of(item, "instanceState/{*}name") for item in instances}
+
+    async def _start_fleet(self, description: "Element", count: int, options: AwsOptions) -> None:
         """Start machines by a fleet and attach them. If not all run in time, terminate the started ones."""
-        subnets = [one for one in str(found.get("VPCZoneIdentifier", "")).split(",") if one]
-        types = options.instance_type_overrides or (None,)
-        overrides = [
-            {**({"SubnetId": subnet} if subnet else {}), **({"InstanceType": kind} if kind else {})}
-            for subnet in subnets or [""]
-            for kind in types
-        ]
-        template = {"LaunchTemplateId": options.launch_template_id}
-        if options.launch_template_version:
-            template["Version"] = options.launch_template_version
-        capacity: dict[str, Any] = {"TotalTargetCapacity": count}
-        if options.lifecycle:
-            capacity["DefaultTargetCapacityType"] = options.lifecycle
-        with _mapped():
-            response = self._machines.create_fleet(
-                Type="instant",
-                TargetCapacitySpecification=capacity,
-                LaunchTemplateConfigs=[
-                    {"LaunchTemplateSpecification": template, "Overrides": [one for one in overrides if one]}
-                ],
-            )
-        instances = [one for part in response.get("Instances", ()) for one in part["InstanceIds"]]
+        answer = await self._apis.call(_MACHINES, "CreateFleet", _fleet(description, count, options))
+        instances = [item.text or "" for item in answer.iterfind(".//{*}instanceIds/{*}item")]
         try:
-            _check_complete(response, instances, count)
-            self._wait_until_running(instances, parse_duration_s(options.fleet_instance_ready_timeout))
+            _check_complete(answer, instances, count)
+            await self._wait_until_running(instances, parse_duration_s(options.fleet_instance_ready_timeout))
+            name = text_of(description, "AutoScalingGroupName")
             for start in range(0, len(instances), _ATTACHED_AT_ONCE):
-                batch = instances[start : start + _ATTACHED_AT_ONCE]
-                with _mapped():
-                    self._groups.attach_instances(InstanceIds=batch, AutoScalingGroupName=found["AutoScalingGroupName"])
+                batch = numbered("InstanceIds.member", instances[start : start + _ATTACHED_AT_ONCE])
+                await self._apis.call(_GROUPS, "AttachInstances", {"AutoScalingGroupName": name, **batch})
         except (CloudRefused, CloudUnavailable):
             if instances:
-                with _mapped():
-                    self._machines.terminate_instances(InstanceIds=instances)
+                await self._apis.call(_MACHINES, "TerminateInstances", numbered("InstanceId", instances))
             raise
 
-    def _wait_until_running(self, instances: Sequence[str], within_s: float) -> None:
+    async def _wait_until_running(self, instances: Sequence[str], within_s: float) -> None:
         until_s = time.monotonic() + within_s
         while True:
-            with _mapped():
-                found = self._machines.describe_instances(InstanceIds=list(instances))["Reservations"]
-            states = [one["State"]["Name"] for reservation in found for one in reservation["Instances"]]
+            states = list((await self._states(numbered("InstanceId", instances))).values())
             if len(states) == len(instances) and set(states) == {"running"}:
                 return
             if time.monotonic() >= until_s:
                 raise CloudRefused(f"{states.count('running')} of {len(instances)} machines run after {within_s:g} s")
-            time.sleep(_POLL_S)
+            await asyncio.sleep(_POLL_S)
 
 
-def _check_complete(response: Mapping[str, Any], instances: Sequence[str], count: int) -> None:
+def _check_complete(answer: "Element", instances: Sequence[str], count: int) -> None:
     if len(instances) < count:
-        reasons = "; ".join(str(one.get("ErrorMessage", "")) for one in response.get("Errors", ()))
+        reasons = "; ".join(error.text or "" for error in answer.iterfind(".//{*}errorMessage"))
         raise CloudRefused(f"the fleet has {len(instances)} of {count} machines: {reasons or 'no capacity'}")
 
 
-def _assumed(session: Any, role: str, where: Mapping[str, Any]) -> Any:  # noqa: ANN401 - boto3 has no types
-    import boto3  # noqa: PLC0415 - an extra
+def _fleet(description: "Element", count: int, options: AwsOptions) -> Parameters:
+    """A fleet in the subnets of a group."""
+    parameters = {"Type": "instant", "TargetCapacitySpecification.TotalTargetCapacity": str(count)}
+    if options.lifecycle:
+        parameters["TargetCapacitySpecification.DefaultTargetCapacityType"] = options.lifecycle
+    config = "LaunchTemplateConfigs.1"
+    parameters[f"{config}.LaunchTemplateSpecification.LaunchTemplateId"] = options.launch_template_id
+    if options.launch_template_version:
+        parameters[f"{config}.LaunchTemplateSpecification.Version"] = options.launch_template_version
+    subnets = [subnet for subnet in text_of(description, "VPCZoneIdentifier").split(",") if subnet]
+    pairs = [(subnet, kind) for subnet in subnets or [""] for kind in options.instance_type_overrides or ("",)]
+    for index, (subnet, kind) in enumerate((pair for pair in pairs if any(pair)), start=1):
+        if subnet:
+            parameters[f"{config}.Overrides.{index}.SubnetId"] = subnet
+        if kind:
+            parameters[f"{config}.Overrides.{index}.InstanceType"] = kind
+    return parameters
 
-    with _mapped():
-        response = session.client("sts", **where).assume_role(RoleArn=role, RoleSessionName="serving-nodegroup")
-    given = response["Credentials"]
-    return boto3.Session(
-        aws_access_key_id=given["AccessKeyId"],
-        aws_secret_access_key=given["SecretAccessKey"],
-        aws_session_token=given["SessionToken"],
-        region_name=session.region_name,
-    )
 
-
-def _size_of(found: Mapping[str, Any]) -> CloudGroup:
-    return CloudGroup(target_size=found["DesiredCapacity"], min_size=found["MinSize"], max_size=found["MaxSize"])
+def _size_of(description: "Element") -> CloudGroup:
+    target, least, most = (int(text_of(description, name)) for name in ("DesiredCapacity", "MinSize", "MaxSize"))
+    return CloudGroup(target_size=target, min_size=least, max_size=most)
 
 
 def _instance_of(provider_id: str) -> str:
     """The instance of "aws:///eu-west-1a/i-0a1b"; "" for another cloud's."""
     scheme, _, rest = provider_id.partition(":///")
     return rest.rpartition("/")[2] if scheme == _PROVIDER else ""
-
-
-@contextlib.contextmanager
-def _mapped() -> Iterator[None]:
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
-
-    try:
-        yield
-    except ClientError as error:
-        raise _refused_or_busy(error) from error
-    except BotoCoreError as error:
-        raise CloudUnavailable(f"AWS: {error}") from error
-
-
-def _refused_or_busy(error: "ClientError") -> CloudRefused | CloudUnavailable:
-    code = error.response.get("Error", {}).get("Code", "")
-    is_busy = any(code.startswith(one) for one in _BUSY_CODES)
-    return CloudUnavailable(f"AWS: {error}") if is_busy else CloudRefused(f"AWS: {error}")

@@ -8,7 +8,7 @@ import msgspec
 from serving.cluster.identity import system_namespace
 from serving.cluster.port import Cluster
 from serving.nodegroup.cloud import Cloud
-from serving.nodegroup.io.clouds.aws import AwsCloud
+from serving.nodegroup.io.clouds.aws import opened_aws
 from serving.nodegroup.io.clouds.clusterapi import ClusterApiCloud
 from serving.nodegroup.io.clouds.externalgrpc import opened_external_grpc
 from serving.nodegroup.io.clouds.local import LocalCloud
@@ -26,7 +26,7 @@ class CloudContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CLOUDS: Mapping[str, Callable[[CloudContext], AbstractAsyncContextManager[Cloud]]] = {
-    "aws": lambda given: nullcontext(AwsCloud(given.settings, options=given.aws_options)),
+    "aws": lambda given: opened_aws(given.settings, options=given.aws_options),
     "cluster-api": lambda given: nullcontext(ClusterApiCloud(given.cluster)),
     "external-grpc": lambda given: opened_external_grpc(given.settings),
     "local": lambda given: nullcontext(LocalCloud(given.cluster, system_namespace())),

@@ -5,24 +5,27 @@ PYTHON ?= python3
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Chromium for tests of the dashboard, Prometheus for metrics, crun and runc for containers, busybox for their
 # images, skopeo and a registry to pull from, clients.
-DEBIAN_PACKAGES := chromium chromium-driver prometheus crun runc iproute2 busybox-static skopeo docker-registry binutils curl mosquitto mosquitto-clients faketime $(if $(shell command -v kubectl),,kubernetes-client)
+DEBIAN_PACKAGES := chromium chromium-driver prometheus crun runc iproute2 busybox-static skopeo docker-registry binutils curl mosquitto mosquitto-clients faketime debootstrap debian-archive-keyring $(if $(shell command -v kubectl),,kubernetes-client)
 
-# boto3 asks for a python-dateutil below 3, kubernetes for one from 3 on; both work with it, so these come without what they ask for.
+# moto, which stands for AWS in tests, needs boto3. boto3 asks for a python-dateutil below 3, kubernetes for one from 3 on; both work
+# with it, so these come without what they ask for.
 AWS_PACKAGES := boto3 botocore jmespath s3transfer moto responses xmltodict Werkzeug Flask flask-cors blinker itsdangerous Jinja2 MarkupSafe
 
 # Tests start hundreds of processes: without bytecode each of them compiles its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system-packages lock run demo demo-nodes demo-anticipation test test-all check format config bench simulate-faults soak fuzz fuzz-http2 faults release audit verify-release docs upgrade clean
+.PHONY: help setup system-packages lock resolve run demo demo-nodes demo-anticipation test test-pythons test-all check format config bench simulate-faults soak fuzz fuzz-http2 faults release audit verify-release docs upgrade clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 # What runs needs less than what tests: `make run` installs the first, every check and test the second.
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "serving needs Python 3.11 or newer; found $$($(PYTHON) --version). Try: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 2))' \
+	  || { echo "serving needs Python 3.11.2 or newer; found $$($(PYTHON) --version). Try: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	  || { echo "serving needs Python's venv; $$($(PYTHON) --version) has none. On Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 # Python compiles the modules that it imports; compiling those of all packages here takes four times as long.
@@ -35,6 +38,11 @@ $(VENV)/.ready: pyproject.toml constraints.txt serving/__init__.py | $(VENV)/bin
 	$(INSTALL) --no-deps $(AWS_PACKAGES)
 	@touch $@ $(VENV)/.runtime
 
+# No test of `make test` needs what builds the site.
+$(VENV)/.docs: $(VENV)/.ready
+	$(INSTALL) --editable '.[docs]'
+	@touch $@
+
 setup: $(VENV)/.ready  ## Make the virtual environment with everything that tests need
 
 system-packages:  ## Install the Debian packages that tests use; without them `make test` names what it skips
@@ -44,19 +52,33 @@ system-packages:  ## Install the Debian packages that tests use; without them `m
 	$$as_root apt-get update -q && \
 	DEBIAN_FRONTEND=noninteractive $$as_root apt-get install --quiet --yes --no-install-recommends $$missing
 
+# Each version of Python that is supported, the oldest first: that is the one which the pinned versions are chosen for.
+PYTHON_VERSIONS := 3.11.2 3.12 3.13 3.14
+UV := $(VENV)-lock/bin/uv
+COMPILE = $(UV) pip compile --quiet --no-header --no-annotate --python-version
 # What images install, with the hashes of its files.
-UV_LOCK = $(VENV)-lock/bin/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --constraint constraints.txt
+LOCK = $(UV) pip compile --quiet --universal --generate-hashes --no-header --no-annotate --constraint constraints.txt
 
-lock: pyproject.toml  ## Renew constraints.txt and release/locks: the newest versions that pyproject.toml allows
+$(UV):
 	$(PYTHON) -m venv --clear $(VENV)-lock
-	$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check '.[dev]'
-	$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(AWS_PACKAGES)
-	{ grep '^#' constraints.txt; $(VENV)-lock/bin/python -m pip freeze --exclude serving; } > $(VENV)-lock/constraints.txt
-	mv $(VENV)-lock/constraints.txt constraints.txt
 	$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check uv
-	for name in queue-proxy placement daemons; do $(UV_LOCK) --group $$name --output-file release/locks/$$name.txt; done
-	$(UV_LOCK) pyproject.toml --output-file release/locks/serving.txt
-	rm -rf $(VENV)-lock
+
+lock: pyproject.toml $(UV)  ## Renew constraints.txt and release/locks: the newest versions that pyproject.toml allows on the oldest Python
+	{ grep '^#' constraints.txt; { \
+	  $(COMPILE) $(firstword $(PYTHON_VERSIONS)) --extra dev --extra docs pyproject.toml; \
+	  printf '%s\n' $(AWS_PACKAGES) | $(COMPILE) $(firstword $(PYTHON_VERSIONS)) --no-deps -; \
+	} | LC_ALL=C sort --ignore-case --unique; } > $(VENV)-lock/constraints.txt
+	mv $(VENV)-lock/constraints.txt constraints.txt
+	for name in queue-proxy placement daemons; do $(LOCK) --group $$name --output-file release/locks/$$name.txt; done
+	$(LOCK) pyproject.toml --output-file release/locks/serving.txt
+
+resolve: $(UV)  ## Resolve constraints.txt for each supported version of Python, without installing anything
+	@for version in $(PYTHON_VERSIONS); do \
+	  $(COMPILE) $$version --constraint constraints.txt --extra dev --extra docs pyproject.toml >/dev/null && \
+	  printf '%s\n' $(AWS_PACKAGES) | $(COMPILE) $$version --constraint constraints.txt --no-deps - >/dev/null || \
+	  { echo "make resolve: constraints.txt cannot be installed on Python $$version: the lines above say why" >&2; exit 1; }; \
+	  echo "Python $$version: constraints.txt resolves"; \
+	done
 
 # Without --strict, a package that the source of advisories does not know is skipped, and so is every one where it is not reached.
 audit:  ## Look for advisories of all pinned packages; fails where no source of advisories is reached. SOURCE=osv asks another
@@ -91,7 +113,11 @@ test: $(VENV)/.ready  ## Every test but the slow ones and those of `make check` 
 	$(PYTEST) -n 2 $(COVERED) --cov --cov-report=term
 	$(PYTEST) -n 6 --dist worksteal tests $(addprefix --ignore=,tests/tidy $(COVERED))
 
-test-all: $(VENV)/.ready  ## Every test, and more examples of each property
+PYTHONS ?=
+test-pythons: $(VENV)/.ready  ## The unit, property and conformance suites and a wake on every Python that this machine can get; PYTHONS=NAME... some
+	$(BIN)/python -m tests.pythons $(PYTHONS)
+
+test-all: $(VENV)/.docs  ## Every test, and more examples of each property
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n 2 -W error::pytest.PytestUnraisableExceptionWarning --cov --cov-report=term
 
 check: $(VENV)/.ready  ## Format, lint, types, import floors, house rules
@@ -146,7 +172,7 @@ release: $(VENV)/.ready  ## Build dist/ from the last commit: wheel, sdist, imag
 verify-release: $(VENV)/.ready  ## Check dist/: sums, provenance, digests of images; PUBLIC_KEY=FILE checks the signature
 	$(BIN)/python -m release.verify dist $(if $(PUBLIC_KEY),--key $(PUBLIC_KEY))
 
-docs: $(VENV)/.ready  ## Build the documentation site into build/site; a dead link fails
+docs: $(VENV)/.docs  ## Build the documentation site into build/site; a dead link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
 
 # The last release; until there is one, the last commit of the day before formats had versions.
@@ -155,5 +181,5 @@ upgrade: $(VENV)/.ready  ## A running system takes this commit, FROM=COMMIT agai
 	$(BIN)/python bench/upgrade.py --from $(FROM)
 
 clean:  ## Remove what was built here
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(VENV)-lock dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -10,10 +10,14 @@ import logging
 import os
 import signal
 import sys
+import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import orphans
 
 # A shell starts its background jobs (`make test &`, `nohup make test`) with these ignored; what a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -32,6 +36,14 @@ _EXIT_S = 120
 # Ten thousand tests are a million objects that stay: with Python's own thresholds a third of their collection goes into looking
 # for garbage among them.
 gc.set_threshold(50_000, 20, 50)
+
+
+def pytest_sessionstart() -> None:
+    """Start what ends the daemons of this process when it is killed."""
+    mark = os.environ[orphans.VARIABLE] = uuid.uuid4().hex
+    command = [sys.executable, "-SE", str(Path(orphans.__file__)), str(os.getpid()), mark]
+    nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
+    os.posix_spawn(sys.executable, command, os.environ, file_actions=nowhere, setsid=True)
 
 
 def pytest_collection_finish() -> None:

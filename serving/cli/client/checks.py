@@ -29,7 +29,7 @@ from serving.home.processes import mounts
 from serving.home.processes.isolation import MODES, Isolation, missing_layers
 from serving.home.supervisor.binding import PORTS
 
-_PYTHON_MIN = (3, 11)
+_PYTHON_MIN = (3, 11, 2)
 _LOOPBACK = "127.0.0.1"
 # A queued request takes two descriptors, a pod a few; ordinary load tests fail below this limit.
 _DESCRIPTORS_WISHED = 4096
@@ -55,7 +55,7 @@ def check_python() -> Iterator[Finding]:
     """Check the Python version and the operating system."""
     found = f"Python {platform.python_version()} on {platform.system()} {platform.release()}"
     if sys.version_info < _PYTHON_MIN:
-        yield Finding(name="python", state="fail", text=found, advice="install Python 3.11 or newer")
+        yield Finding(name="python", state="fail", text=found, advice="install Python 3.11.2 or newer")
     elif sys.platform != "linux":
         advice = "`serving up` needs Linux; against a cluster all other commands work"
         yield Finding(name="python", state="fail", text=found, advice=advice)

@@ -18,7 +18,7 @@ ROLE = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
 
 
 class Account:
-    """An API that records each request and answers with what ``answer`` returns."""
+    """An API that records each request."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[dict[str, str], bytes]] = []

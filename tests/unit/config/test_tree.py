@@ -217,6 +217,7 @@ def test_an_activator_that_is_slow_under_load_is_neither_removed_nor_restarted()
         assert probe["failureThreshold"] * max(probe["periodSeconds"], probe["timeoutSeconds"]) >= tolerated_s, name
 
 
+@needs_kubectl
 def test_a_gateway_is_a_setting_and_rights_that_the_controller_has_not_otherwise(tmp_path: Path) -> None:
     found = overlaid(tmp_path, f"namespace: elsewhere\n{OVERLAY}components: [../config/components/gateway]")
     before = {named(one): one for one in objects_of(CONFIG, InstallOptions(namespace="elsewhere"))}

@@ -1,3 +1,4 @@
+import contextlib
 import io
 import os
 import sqlite3
@@ -48,8 +49,11 @@ def write_files(path: Path) -> None:
     (path / "pods" / "passing").write_text("")
 
 
-def entries(path: Path) -> list[JournalEntry]:
-    return list(Journal(path).entries())
+async def entries(path: Path) -> list[JournalEntry]:
+    journal = Journal(path)
+    found = list(journal.entries())
+    await journal.close()
+    return found
 
 
 async def test_a_restored_folder_has_the_objects_the_secrets_and_the_apps(tmp_path: Path) -> None:
@@ -60,7 +64,7 @@ async def test_a_restored_folder_has_the_objects_the_secrets_and_the_apps(tmp_pa
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     other = StateFolder(tmp_path / "other")
     assert restore_backup(file, other) == MADE
-    assert entries(other.journal) == [ENTRY]
+    assert await entries(other.journal) == [ENTRY]
     assert other.key.read_bytes() == b"k" * 32
     assert (other.snapshots / "ab" / "app.py").read_text() == "run()"
     # It was a link to the folder that was deployed, which is not on another machine.
@@ -77,7 +81,12 @@ async def test_versions_go_on_above_those_of_the_original(tmp_path: Path) -> Non
     write_backup(tmp_path / "saved", state, journal=journal_copy(state.journal), manifest=MADE)
     other = StateFolder(tmp_path / "other")
     restore_backup(tmp_path / "saved", other)
-    assert Journal(other.journal).start_version == Journal(state.journal).start_version
+    versions = []
+    for path in (other.journal, state.journal):
+        journal = Journal(path)
+        versions.append(journal.start_version)
+        await journal.close()
+    assert versions[0] == versions[1]
 
 
 async def test_images_are_in_it_on_request(tmp_path: Path) -> None:
@@ -95,7 +104,7 @@ async def test_an_open_journal_is_copied_with_what_is_committed(tmp_path: Path) 
     journal.write_now([ENTRY])
     (tmp_path / "copy.db").write_bytes(journal.copy())
     await journal.close()
-    assert entries(tmp_path / "copy.db") == [ENTRY]
+    assert await entries(tmp_path / "copy.db") == [ENTRY]
 
 
 async def test_a_folder_with_services_is_not_overwritten(tmp_path: Path) -> None:
@@ -103,7 +112,7 @@ async def test_a_folder_with_services_is_not_overwritten(tmp_path: Path) -> None
     write_backup(tmp_path / "saved", state, journal=journal_copy(state.journal), manifest=MADE)
     with pytest.raises(BadBackup, match="has services already; move the folder away"):
         restore_backup(tmp_path / "saved", state)
-    assert entries(state.journal) == [ENTRY]
+    assert await entries(state.journal) == [ENTRY]
 
 
 def archive(path: Path, members: dict[str, bytes]) -> Path:
@@ -120,9 +129,9 @@ def manifest(**changes: object) -> bytes:
 
 
 def database() -> bytes:
-    connection = sqlite3.connect(":memory:")
-    connection.execute("CREATE TABLE objects (kind TEXT)")
-    return connection.serialize()
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE objects (kind TEXT)")
+        return connection.serialize()
 
 
 def test_a_field_of_a_newer_program_is_ignored(tmp_path: Path) -> None:

@@ -197,6 +197,36 @@ def check_secrets(*, is_root: bool | None = None) -> Iterator[Finding]:
     yield Finding(name="secrets", state="warn", text=text, advice="run `serving up` as root, or on an encrypted disk")
 
 
+def check_user_namespaces(proc: Path = Path("/proc"), *, is_root: bool | None = None) -> Iterator[Finding]:
+    """Check that this user may make user namespaces."""
+    name, advice = "user namespaces", ""
+    if not (proc / "self/ns/user").exists():
+        text, advice = "this kernel has none", "boot a kernel with CONFIG_USER_NS; containers without root need it"
+    elif _setting(proc / "sys/user/max_user_namespaces") == 0:
+        text, advice = "this machine allows none", "sysctl user.max_user_namespaces=10000"
+    elif (os.geteuid() == 0) if is_root is None else is_root:
+        text = "this user may make them"
+    elif _setting(proc / "sys/kernel/unprivileged_userns_clone") == 0:
+        text, advice = (
+            "only root may make them",
+            "sysctl kernel.unprivileged_userns_clone=1, or run `serving up` as root",
+        )
+    elif _setting(proc / "sys/kernel/apparmor_restrict_unprivileged_userns") == 1:
+        text = "AppArmor takes the capabilities from those of users that are not root"
+        advice = "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or run `serving up` as root"
+    else:
+        text = "this user may make them"
+    yield Finding(name=name, state="warn" if advice else "ok", text=text, advice=advice)
+
+
+def _setting(path: Path) -> int | None:
+    """A number of the kernel; None on a kernel without it."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
 def check_cgroup(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> Iterator[Finding]:
     """Check that the kernel can enforce memory and cpu limits of pods."""
     instead = "memory is watched and pods above their limit are ended; cpu limits become priorities"

@@ -26,6 +26,7 @@ from serving.cli.client.checks import (
     check_python,
     check_secrets,
     check_state,
+    check_user_namespaces,
     check_volumes,
     holder_of,
 )
@@ -244,6 +245,7 @@ def _findings(state: Path) -> Iterator[Finding]:
     yield from check_state(state, holder)
     yield from check_volumes(StateFolder(state).volumes)
     yield from check_descriptors()
+    yield from check_user_namespaces()
     yield from check_cgroup()
     yield from check_containers(state)
     yield from check_names()

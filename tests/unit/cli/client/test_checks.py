@@ -20,6 +20,7 @@ from serving.cli.client.checks import (
     check_python,
     check_secrets,
     check_state,
+    check_user_namespaces,
     holder_of,
 )
 
@@ -147,3 +148,31 @@ def test_layers_that_are_missing_are_named() -> None:
 def test_secrets_on_the_disk_are_worth_knowing() -> None:
     assert states(check_secrets(is_root=True)) == [("secrets", "ok")]
     assert states(check_secrets(is_root=False)) == [("secrets", "warn")]
+
+
+@pytest.mark.parametrize(
+    ("files", "is_root", "text"),
+    [
+        ({}, True, "this kernel has none"),
+        ({"self/ns/user": "", "sys/user/max_user_namespaces": "0"}, True, "this machine allows none"),
+        ({"self/ns/user": "", "sys/kernel/unprivileged_userns_clone": "0"}, False, "only root may make them"),
+        ({"self/ns/user": "", "sys/kernel/apparmor_restrict_unprivileged_userns": "1"}, False, "AppArmor takes"),
+    ],
+)
+def test_a_machine_without_user_namespaces_says_which_and_what_to_do(
+    files: dict[str, str], is_root: bool, text: str, tmp_path: Path
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (finding,) = check_user_namespaces(tmp_path, is_root=is_root)
+    assert (finding.state, finding.text.startswith(text)) == ("warn", True)
+    assert finding.advice
+
+
+@pytest.mark.parametrize("is_root", [True, False])
+def test_a_machine_with_user_namespaces_is_fine(is_root: bool, tmp_path: Path) -> None:
+    (tmp_path / "self/ns").mkdir(parents=True)
+    (tmp_path / "self/ns/user").write_text("")
+    (finding,) = check_user_namespaces(tmp_path, is_root=is_root)
+    assert (finding.state, finding.advice) == ("ok", "")

@@ -112,6 +112,7 @@ async def _body(stop: asyncio.Event) -> None:
         scaling=lambda: config.scaling.settings,
         gone_logs=lambda: gone_log_limits(config.own.settings),
         eviction_free_ratio=lambda: config.own.settings.eviction_free_ratio,
+        projected_bytes_max=lambda: config.own.settings.projected_bytes_max,
     )
     scheduler = PodScheduler(cluster, _placing(virtual))
     kubelet, manager, claims = Kubelet(node), Manager(cluster, scheduler), ClaimKeeper(cluster, state.volumes)

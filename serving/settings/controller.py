@@ -284,6 +284,12 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Free part of the disk of the state folder below which pods of one machine are evicted, the idlest first; 0 evicts none.
     Range: 0 to 50 %. Default: ours, 2 %; a kubelet's is 10 % of a disk that it has for itself."""
 
+    projected_bytes_max: Annotated[int, Knob(key="projected-volumes-max-size", unit=BYTES, low=0, live=True)] = (
+        64 * 2**20
+    )
+    """Size of the files that ConfigMaps, Secrets, tokens and fields of the pod have in the volumes of one pod on one machine; a pod
+    beyond it, or beyond the ephemeral-storage limits of its containers, does not start. Range: from 0. Default: ours, 64Mi."""
+
     gone_logs_retention_s: Annotated[
         float, Knob(key="gone-logs-retention", unit=DURATION, low=0, high=366 * 86400, live=True)
     ] = 7 * 86400.0

@@ -77,7 +77,7 @@ from serving.wire.frames import (
     encode_pod_stat,
     encode_relayed_stats,
 )
-from tests.fuzz import structured
+from tests.fuzz import podspecs, structured
 from tests.integration.image_stage import folder_of, oci_archive, tar_of
 from tests.property.test_clienthello import real
 from tests.property.test_http_splits import DATE
@@ -565,6 +565,7 @@ TARGETS: dict[str, Target] = {
             )
         ),
     ),
+    "pod-spec": Target(podspecs.expand, podspecs.SEEDS),
     "image-layer": Target(_layer, tuple(_seed_layers())),
     "image-archive": Target(_archive, (_seed_archive(),)),
     "journal": Target(_journal, (_seed_journal(),)),

@@ -32,8 +32,8 @@ MODULES_MAX = {
     # With comparisons of revisions and costs, which any page may ask for.
     "serving.dashboard.main": 512,
     # With the times of logs and the claims of pods, which are kept from the first second on, the text of budgets among the settings, and
-    # the order of starts, and the Pod Security Standards.
-    "serving.home.main": 798,
+    # the order of starts, the Pod Security Standards, and the bound of variables.
+    "serving.home.main": 799,
     "serving.cli.main": 72,
 }
 

@@ -6,7 +6,6 @@ nodes.
 """
 
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import msgspec
 
 from serving.home.containers.users import ContainerUser
 from serving.home.images.archive import ImageRun
+from serving.home.pods.bytebudget import ByteBudget, expanded
 from serving.home.pods.podstandards import BASELINE, violation_text
 from serving.home.processes.mounts import MountPoint
 from serving.home.processes.ownusers import IDS_PER_POD, OwnUsers
@@ -37,7 +37,6 @@ _CAPABILITIES = (
     "CAP_SYS_CHROOT",
 )
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_VARIABLE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _MASKED = (
     *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats"),
     *("/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats"),
@@ -115,7 +114,7 @@ def arguments_of(container: Object, image: ImageRun, environment: Mapping[str, s
     """The command line: ``command`` replaces the image's entrypoint and arguments, ``args`` only the arguments.
 
     Raises:
-        InvalidValue: when both are empty.
+        InvalidValue: when both are empty, or the line is too long.
     """
     command, args = container.get("command") or [], container.get("args") or []
     words = [*command, *args] if command else [*(image.entrypoint or ()), *(args or image.command or ())]
@@ -123,7 +122,8 @@ def arguments_of(container: Object, image: ImageRun, environment: Mapping[str, s
         name = container.get("image", "")
         raise InvalidValue(text=name, expected="a command or args, because the image has no entrypoint and no command")
     is_given = bool(command or args)
-    return tuple(_expanded(word, environment) if is_given else word for word in words)
+    budget = ByteBudget("the command line")
+    return tuple(expanded(word, environment, budget) if is_given else word for word in words)
 
 
 def environment_of(image: ImageRun, given: Mapping[str, str], *, hostname: str, port: int | None) -> dict[str, str]:
@@ -235,13 +235,3 @@ def capabilities_of(security: Object, *, is_root: bool) -> dict[str, list[str]]:
 
 def _names(listed: Sequence[str]) -> set[str]:
     return {f"CAP_{one.upper().removeprefix('CAP_')}" for one in listed}
-
-
-def _expanded(word: str, environment: Mapping[str, str]) -> str:
-    """Expand ``$(NAME)`` as Kubernetes does: unknown names stay, and ``$$`` is a dollar."""
-
-    def value(match: re.Match[str]) -> str:
-        name = match[1]
-        return "$" if name is None else environment.get(name, match[0])
-
-    return _VARIABLE.sub(value, word)

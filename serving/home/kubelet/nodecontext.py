@@ -39,7 +39,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     the certificate by which queue-proxies know daemons, "" without inner TLS. ``isolation`` is that of processes, None for
     none, and ``isolation_gap`` what it lacks here. ``restore`` creates a pod of an earlier process with its uid, where the store
     can; else it gets a new one. ``gone_logs`` bounds the logs of deleted pods. ``eviction_free_ratio`` is the part of the disk
-    below which pods are evicted.
+    below which pods are evicted. ``projected_bytes_max`` bounds the files of ConfigMaps, Secrets and the like in a pod's volumes.
     """
 
     cluster: Cluster
@@ -64,6 +64,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     restore: Callable[[Kind, Object], Awaitable[Object]] | None = None
     gone_logs: Callable[[], GoneLogLimits] = lambda: gone_log_limits(ControllerSettings())
     eviction_free_ratio: Callable[[], float] = lambda: ControllerSettings().eviction_free_ratio
+    projected_bytes_max: Callable[[], int] = lambda: ControllerSettings().projected_bytes_max
 
     @property
     def volumes(self) -> Path:

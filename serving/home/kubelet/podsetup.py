@@ -18,7 +18,9 @@ from serving.cluster.kinds import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, REVISION,
 from serving.cluster.port import Cluster
 from serving.home.apiserver.accounttokens import LIFETIME_MIN_S, account_token
 from serving.home.kubelet.nodecontext import NodeContext
+from serving.home.pods.bytebudget import ByteBudget
 from serving.home.pods.claims import claim_folders, make_claim_folder
+from serving.home.pods.diskbudget import DiskUse, overuse
 from serving.home.pods.locations import QUEUE_PORTS, PodLocation
 from serving.home.pods.machine import node_status, read_machine
 from serving.home.pods.podfolder import is_secret, keep_in_memory, mount, mount_points, temporary_folder
@@ -153,7 +155,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         """Check that nothing is missing and write the pod's volumes.
 
         Raises:
-            InvalidValue: when an object or a key that is not optional is missing.
+            InvalidValue: when an object or a key that is not optional is missing, or the pod's files are too large.
             OSError: when a volume cannot be written.
         """
         spec = self.manifest["spec"]
@@ -164,7 +166,10 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         claims = claim_folders(self.node.volumes, self.manifest)
         for folder in claims.values():
             make_claim_folder(folder)
-        volumes = {volume["name"]: volume_files(self._facts, volume, sources) for volume in spec["volumes"]}
+        budget = ByteBudget("the files of volumes of the pod", self.node.projected_bytes_max())
+        volumes = {volume["name"]: volume_files(self._facts, volume, sources, budget) for volume in spec["volumes"]}
+        if text := overuse(self.manifest, DiskUse(total_bytes=budget.spent)):
+            raise InvalidValue(text=f"{budget.spent} bytes of projected files", expected=f"fewer: {text.strip()}")
         mounts = [one for container in all_containers(self.manifest) for one in container.get("volumeMounts", ())]
         keep_in_memory(self.folder, [volume["name"] for volume in spec["volumes"] if is_secret(volume)])
         mount(self.folder, volumes, mounts, user=self.user, claims=claims)

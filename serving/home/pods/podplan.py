@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from serving.home.pods.bytebudget import ByteBudget, expanded
 from serving.model.errors import InvalidValue
 from serving.model.knative import (
     COMMAND_ANNOTATION,
@@ -136,15 +137,17 @@ def app_plan(
     annotation = (pod["metadata"].get("annotations") or {}).get(COMMAND_ANNOTATION, "")
     command = [*container.get("command", ()), *container.get("args", ())]
     if annotation and not container.get("command") and not is_init(pod, container):
-        command = [*command_words(annotation), *container.get("args", ())]
+        # In a shell "$$" is the process, and no dollar.
+        command = [*(word.replace("$$", "$$$$") for word in command_words(annotation)), *container.get("args", ())]
     if not command:
         raise InvalidValue(text=container.get("image", ""), expected=_NO_COMMAND)
     environment = {"PATH": DEFAULT_PATH, "HOME": home, "HOSTNAME": pod["metadata"]["name"], **given}
     if serves(pod, container):
         environment["PORT"] = str(port)
+    budget = ByteBudget("the command line")
     return AppPlan(
         name=container_name_of(container),
-        arguments=tuple(expanded(word, environment) for word in command),
+        arguments=tuple(expanded(word, environment, budget) for word in command),
         environment=environment,
         folder=container.get("workingDir")
         or snapshot
@@ -230,13 +233,6 @@ def runs_images(pod: Object) -> bool:
 def has_own_network(pod: Object) -> bool:
     """Whether the processes of a pod have a network of their own."""
     return annotations_of(pod).get(NETWORK_ANNOTATION) == "pod" and not runs_images(pod)
-
-
-def expanded(word: str, given: Mapping[str, str]) -> str:
-    """Expand ``$(NAME)`` as Kubernetes does in commands and variables; unknown names stay unchanged."""
-    for name, value in given.items():
-        word = word.replace(f"$({name})", value)
-    return word
 
 
 def proxy_environment(

@@ -9,13 +9,14 @@ import base64
 import binascii
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 import msgspec
 
+from serving.home.pods.bytebudget import ByteBudget, expanded
 from serving.home.pods.claims import CLAIM, claims_of
-from serving.home.pods.podplan import expanded
 from serving.model.errors import InvalidValue
 from serving.model.objects import Object, nested
 from serving.model.quantity import parse_bytes, parse_millicores
@@ -26,6 +27,8 @@ _RESOURCES = ("limits.cpu", "limits.memory", "requests.cpu", "requests.memory")
 TOKEN = "ServiceAccountToken"  # noqa: S105 - the name of a kind of source
 """The kind of a reference to a token of the pod's service account; its data is one text, with the key ""."""
 
+# "=" and the end of a variable.
+_SEPARATORS = 2
 _FILE_MODE = 0o644
 _TOKEN_LIFETIME_S = 3600
 
@@ -152,36 +155,63 @@ def data_of(kind: str, whole: Object) -> dict[str, bytes]:
 
 
 def container_environment(facts: PodFacts, container: Object, *, sources: Sources) -> dict[str, str]:
-    """The environment in a container's manifest. Raises ``InvalidValue``."""
-    found: dict[str, str] = {}
-    for one in container.get("envFrom", ()):
-        prefix = one.get("prefix", "")
-        for reference, is_optional in _whole(one):
-            for key, value in _data(sources, reference, is_optional=is_optional).items():
-                found[prefix + key] = value.decode(errors="replace")
-    for one in container.get("env", ()):
-        if "valueFrom" in one:
-            found.update(_from(facts, container, one, sources=sources))
+    """The environment in a container's manifest. Raises ``InvalidValue``, also beyond ``ENVIRONMENT_BYTES_MAX``.
+
+    Bytes count as they are written, also those of variables that later ones replace: that bounds the work, too.
+    """
+    variables: dict[str, str] = {}
+    budget = ByteBudget(f"the environment of container {container.get('name', '')}")
+    for prefix, reference, is_optional in _distinct(container.get("envFrom", ())):
+        for key, value in _data(sources, reference, is_optional=is_optional).items():
+            budget.spend(len(prefix) + len(key) + len(value) + _SEPARATORS)
+            variables[prefix + key] = value.decode(errors="replace")
+    for variable in container.get("env", ()):
+        budget.spend(len(variable["name"]) + _SEPARATORS)
+        if "valueFrom" in variable:
+            for name, text in _from(facts, container, variable, sources=sources).items():
+                budget.spend(len(text))
+                variables[name] = text
         else:
-            found[one["name"]] = expanded(one.get("value", ""), found)
-    return found
+            variables[variable["name"]] = expanded(variable.get("value", ""), variables, budget)
+    return variables
 
 
-def volume_files(facts: PodFacts, volume: Object, sources: Sources) -> dict[str, VolumeFile]:
-    """The files of a volume by name in it; none of an emptyDir or a claim. Raises ``InvalidValue``."""
+def _distinct(listed: Sequence[Object]) -> Iterator[tuple[str, Reference, bool]]:
+    """The sources of ``envFrom`` with their prefixes, each once: of a repeated one the last place decides."""
+    places: dict[tuple[str, Reference], bool] = {}
+    for source in listed:
+        for reference, is_optional in _whole(source):
+            key = (source.get("prefix", ""), reference)
+            places[key] = places.pop(key, True) and is_optional
+    return ((prefix, reference, is_optional) for (prefix, reference), is_optional in places.items())
+
+
+def volume_files(
+    facts: PodFacts, volume: Object, sources: Sources, budget: ByteBudget | None = None
+) -> dict[str, VolumeFile]:
+    """The files of a volume by name in it; none of an emptyDir or a claim.
+
+    Raises ``InvalidValue``, also beyond the budget of the pod.
+    """
     files: dict[str, VolumeFile] = {}
+    budget = budget or ByteBudget(f"volume {volume.get('name', '')}", sys.maxsize)
     for name in claims_of({"volumes": [volume]}).values():
         _data(sources, Reference(kind=CLAIM, name=name), is_optional=False)
     mode = _mode(volume, _FILE_MODE)
     for part in _parts(volume):
         for reference, is_optional in _whole(part):
             data = _data(sources, reference, is_optional=is_optional)
-            files |= _chosen(data, part, reference=reference, is_optional=is_optional, mode=mode)
+            chosen = _chosen(data, part, reference=reference, is_optional=is_optional, mode=mode)
+            budget.spend(sum(len(file.content) for file in chosen.values()))
+            files |= chosen
         for item in (part.get("downwardAPI") or {}).get("items", ()):
-            files[item["path"]] = VolumeFile(content=facts.file(item).encode(), mode=item.get("mode") or mode)
+            content = facts.file(item).encode()
+            budget.spend(len(content))
+            files[item["path"]] = VolumeFile(content=content, mode=item.get("mode") or mode)
         token = part.get("serviceAccountToken")
         if token:
             content = _data(sources, _token(token), is_optional=False)[""]
+            budget.spend(len(content))
             files[token["path"]] = VolumeFile(content=content, mode=mode)
     for name in files:
         if name.startswith("/") or any(word in {"", ".", ".."} for word in name.split("/")):

@@ -16,8 +16,8 @@ from serving.home.processes.isolation import Confinement
 from serving.home.processes.mounts import MountPoint, OverlayMount
 from serving.home.processes.ownusers import OwnUsers
 
-# A manifest with its environment fits; a longer line is an error.
-_LINE_BYTES_MAX = 16 * 2**20
+LINE_BYTES_MAX = 16 * 2**20
+"""Longest order. A manifest with the largest environment fits; control fails a longer one, and the template drops it."""
 
 _encoder = msgspec.json.Encoder()
 _LOG_MODE = 0o600
@@ -207,18 +207,35 @@ def read_report(line: bytes) -> Report:
 
 
 class Lines:
-    """Cuts a stream of bytes into lines. A line that grows beyond 16 MiB raises ``OverflowError``."""
+    """Cuts a stream of bytes into lines. One longer than ``bytes_max`` is dropped and counted; 0 is no bound."""
 
-    def __init__(self) -> None:
-        self._rest = b""
+    def __init__(self, bytes_max: int = LINE_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._rest = bytearray()
+        self._is_dropping = False
+        self.dropped_count = 0
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The lines that are complete with this piece."""
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        if len(self._rest) > _LINE_BYTES_MAX:
-            msg = f"a line of more than {_LINE_BYTES_MAX} bytes"
-            raise OverflowError(msg)
+        lines: list[bytes] = []
+        *ends, rest = piece.split(b"\n")
+        for end in ends:
+            self._grow(end)
+            if not self._is_dropping:
+                lines.append(bytes(self._rest))
+            self._rest.clear()
+            self._is_dropping = False
+        self._grow(rest)
         return lines
+
+    def _grow(self, part: bytes) -> None:
+        if self._is_dropping:
+            return
+        self._rest += part
+        if self._bytes_max and len(self._rest) > self._bytes_max:
+            self._rest.clear()
+            self._is_dropping = True
+            self.dropped_count += 1
 
 
 def open_streams(order: StartProcess) -> tuple[int, int, int]:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from serving.home.processes.orders import (
+    LINE_BYTES_MAX,
     ForgetPod,
     HeldPod,
     HeldProcess,
@@ -139,7 +140,8 @@ class ProcessRuntime:
             await asyncio.sleep(_RETRY_S)
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        lines = Lines()
+        # The template is our own, and the inventory of thousands of pods is one line.
+        lines = Lines(bytes_max=0)
         try:
             while piece := await reader.read(_PIECE_BYTES):
                 for line in lines.feed(piece):
@@ -190,11 +192,24 @@ class ProcessRuntime:
                 self.order(ForgetPod(pod=pod.pod))
 
     def order(self, order: Order) -> None:
-        """Send an order, now or once connected."""
+        """Send an order, now or once connected. One that is too long fails alone: the template would drop it."""
         if self._writer is None:
             self._waiting.append(order)
+            return
+        line = encode(order)
+        if len(line) > LINE_BYTES_MAX:
+            self._fail(order, len(line))
         else:
-            self._writer.write(encode(order))
+            self._writer.write(line)
+
+    def _fail(self, order: Order, byte_count: int) -> None:
+        why = f"its order has {byte_count} bytes; expected at most {LINE_BYTES_MAX}"
+        _log.error("runtime.order_too_long", extra={"pod": order.pod, "bytes": byte_count})
+        if not isinstance(order, StartProcess):
+            return
+        process = self._processes.get((order.pod, order.name))
+        if process is not None:
+            process.take_report(StartFailed(pod=order.pod, name=order.name, why=why))
 
     def start(
         self,

@@ -35,6 +35,7 @@ from serving.aio.startup import READY_VARIABLE, report_serving
 from serving.home.processes.confine import ISOLATION_VARIABLE
 from serving.home.processes.launches import ContainerLaunch, Launches
 from serving.home.processes.orders import (
+    LINE_BYTES_MAX,
     ForgetPod,
     HeldPod,
     HeldProcess,
@@ -243,14 +244,18 @@ class Template:
 
     def _received(self) -> None:
         assert self._client is not None
+        dropped_count = self._lines.dropped_count
         try:
             piece = self._client.recv(_PIECE_BYTES)
             orders = [read_order(line) for line in self._lines.feed(piece)]
         except BlockingIOError:
             return
-        except (OSError, OverflowError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError) as error:
             sys.stderr.write(f"template: {error}\n")
             piece, orders = b"", []
+        if self._lines.dropped_count > dropped_count:
+            # Control sends none: it fails the order itself, which it knows.
+            sys.stderr.write(f"template: an order of more than {LINE_BYTES_MAX} bytes is dropped\n")
         for order in orders:
             self._obey(order)
         if not piece and self._client is not None:

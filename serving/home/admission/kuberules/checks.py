@@ -24,7 +24,8 @@ from serving.home.admission.kuberules.formats import (
     required,
     unsupported,
 )
-from serving.model.errors import Problem
+from serving.home.pods.bytebudget import ByteBudget, expanded
+from serving.model.errors import InvalidValue, Problem
 from serving.model.objects import annotations_of
 from serving.model.quantity import parse_quantity
 
@@ -117,6 +118,19 @@ def _mounts(value: Sequence[Json] | None, where: str, context: Context) -> Itera
         if (name := mount.get("name") or "") not in context.volumes:
             what = f'Not found: "{name}"'
             yield Problem(where=f"{where}[{index}].name", what=what, expected="the name of a volume")
+
+
+def _environment(value: Sequence[Json] | None, where: str, _: Context) -> Iterator[Problem]:
+    """Check that variables stay within their bound with references expanded, as far as their values are known here."""
+    variables: dict[str, str] = {}
+    budget = ByteBudget("the environment")
+    try:
+        for variable in value or ():
+            name = variable.get("name") or ""
+            budget.spend(len(name))
+            variables[name] = expanded(variable.get("value") or "", variables, budget)
+    except InvalidValue as error:
+        yield Problem(where=where, what=f"Invalid value: must be {error.expected}", expected=error.expected)
 
 
 def _resources(value: Json | None, where: str, context: Context) -> Iterator[Problem]:
@@ -304,7 +318,7 @@ CHECKS: Mapping[str, Callable[[Any, str, Context], Iterator[Problem]]] = Mapping
     {
         one.__name__.removeprefix("_"): one
         for one in (
-            *(_other_names, _own_users, _host_ports, _one_source, _mounts, _resources),
+            *(_other_names, _own_users, _host_ports, _one_source, _mounts, _resources, _environment),
             *(_downward, _token_path, _other_keys, _secret_texts, _secret_type),
             *(_label_name, _external_name, _cluster_ip, _service_ports, _template),
             *(_strategy, _endpoints, _endpoint_ports),

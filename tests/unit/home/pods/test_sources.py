@@ -2,6 +2,7 @@ import base64
 
 import pytest
 
+from serving.home.pods.bytebudget import ByteBudget
 from serving.home.pods.sources import (
     TOKEN,
     PodFacts,
@@ -19,6 +20,7 @@ CONFIG, SECRET = Reference(kind="ConfigMap", name="c"), Reference(kind="Secret",
 SOURCES = {CONFIG: {"A": b"1", "B": b"2"}, SECRET: {"K": b"hush"}}
 
 RESOURCES = {"limits": {"cpu": "1500m", "memory": "1Gi"}, "requests": {"cpu": "0.25"}}
+DOUBLED = [{"name": "A0", "value": "x"}, *({"name": f"A{n + 1}", "value": f"$(A{n})$(A{n})"} for n in range(40))]
 FACTS = PodFacts(
     pod={
         "metadata": {"name": "p", "namespace": "n", "labels": {"b": 'say "x"', "a": "1"}, "annotations": {"k": "v"}},
@@ -46,6 +48,49 @@ def environment(**container: object) -> dict[str, str]:
 
 def plain(content: bytes) -> VolumeFile:
     return VolumeFile(content=content, mode=0o644)
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"env": DOUBLED},
+        {"env": [{"name": f"V{n}", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "BIG"}}} for n in range(9)]},
+        {"envFrom": [{"prefix": f"P{n}_", "configMapRef": {"name": "c"}} for n in range(9)]},
+    ],
+)
+def test_an_environment_beyond_its_bound_is_refused(container: Object) -> None:
+    sources = {CONFIG: {"BIG": b"x" * 200_000}}
+    with pytest.raises(InvalidValue, match=r"the environment of container app.*at most 1048576 bytes"):
+        container_environment(FACTS, {"name": "app", **container}, sources=sources)
+
+
+def test_a_source_of_variables_that_is_repeated_is_read_once_where_it_is_last() -> None:
+    first, second = {"configMapRef": {"name": "c"}}, {"secretRef": {"name": "s"}}
+    sources = {CONFIG: {f"K{n}": b"1" for n in range(9000)}, SECRET: {"K0": b"2", "K1": b"2"}}
+    variables = container_environment(FACTS, {"envFrom": [*[first] * 2000, second]}, sources=sources)
+    assert (len(variables), variables["K0"], variables["K2"]) == (9000, "2", "1")
+    again = container_environment(FACTS, {"envFrom": [first, second, first]}, sources=sources)
+    assert again["K0"] == "1"
+    optional = {"configMapRef": {"name": "gone", "optional": True}}
+    with pytest.raises(InvalidValue, match="gone"):
+        container_environment(FACTS, {"envFrom": [{"configMapRef": {"name": "gone"}}, optional]}, sources=sources)
+
+
+def test_files_of_volumes_are_counted_before_they_are_written() -> None:
+    sources = {CONFIG: {"BIG": b"x" * 900_000}}
+    items = [{"key": "BIG", "path": f"f{n}"} for n in range(1000)]
+    volumes: list[Object] = [
+        {"name": "v", "projected": {"sources": [{"configMap": {"name": "c", "items": items}}]}},
+        {
+            "name": "v",
+            "downwardAPI": {
+                "items": [{"path": f"f{n}", "fieldRef": {"fieldPath": "metadata.annotations"}} for n in range(9)]
+            },
+        },
+    ]
+    for volume, bytes_max in zip(volumes, (64 * 2**20, 30), strict=True):
+        with pytest.raises(InvalidValue, match=f"the files.*at most {bytes_max} bytes"):
+            volume_files(FACTS, volume, sources, ByteBudget("the files", bytes_max))
 
 
 def test_all_that_is_named_is_looked_for() -> None:

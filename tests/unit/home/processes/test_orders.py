@@ -49,7 +49,14 @@ def test_lines_are_the_same_in_whatever_pieces_they_come(texts: list[bytes], siz
     assert [line for piece in pieces for line in lines.feed(piece)] == texts
 
 
-def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orders, "_LINE_BYTES_MAX", 8)
-    with pytest.raises(OverflowError):
-        Lines().feed(b"123456789")
+@pytest.mark.parametrize("size", [1, 5, 100])
+def test_a_line_that_is_too_long_is_dropped_and_those_around_it_are_read(size: int) -> None:
+    lines, stream = Lines(bytes_max=8), b"before\n" + b"x" * 50 + b"\n12345678\n123456789"
+    pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
+    assert [line for piece in pieces for line in lines.feed(piece)] == [b"before", b"12345678"]
+    assert lines.dropped_count == 2
+    assert lines.feed(b"0\nafter\n") == [b"after"]
+
+
+def test_a_report_has_no_bound() -> None:
+    assert Lines(bytes_max=0).feed(b"x" * 100 + b"\n") == [b"x" * 100]

@@ -13,6 +13,7 @@ from serving.model.errors import Invalid
 
 CONTAINER = {"name": "a", "image": "i"}
 PROBE = {"tcpSocket": {"port": 80}}
+DOUBLED = [{"name": "A0", "value": "x"}, *({"name": f"A{n + 1}", "value": f"$(A{n})$(A{n})"} for n in range(26))]
 
 # JSON values come as they are.
 # ruff: noqa: ANN401
@@ -70,6 +71,10 @@ def test_what_is_right_is_taken(kind: Kind, whole: dict[str, Any]) -> None:
         (
             {"containers": [CONTAINER], "terminationGracePeriodSeconds": -5},
             "spec.terminationGracePeriodSeconds: Invalid value: -5: must be greater than or equal to 0",
+        ),
+        (
+            {"containers": [{**CONTAINER, "env": DOUBLED}]},
+            "spec.containers[0].env: Invalid value: must be at most 1048576 bytes, with references expanded",
         ),
         ({"containers": [CONTAINER], "restartPolicy": "Maybe"}, 'spec.restartPolicy: Unsupported value: "Maybe"'),
         (

@@ -26,6 +26,7 @@ import msgspec
 from aiohttp import web
 
 from serving.aio.daemon import collect_in_small_steps, inherited_sockets, run_daemon
+from serving.aio.handshakes import Handshakes
 from serving.aio.linefile import LineFile
 from serving.aio.startup import report_serving
 from serving.cluster.configmaps import followed
@@ -147,7 +148,7 @@ async def _body(stop: asyncio.Event) -> None:
             where = sockets.get("control-metrics") or settings.metrics_address
             page = serve_page(metrics.page, where, gate=QueryGate.of_environment())
             sending = exporting(settings.otlp, metrics.page, service="control")
-            async with page, sending, running(api, sockets["api"], tls=state.certificate.server_context()):
+            async with page, sending, running(api, sockets["api"], tls=Handshakes(state.certificate.server_context())):
                 report_serving()
                 await controlling
             for task in tasks:

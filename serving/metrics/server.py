@@ -7,10 +7,9 @@ names of revisions: it needs the query token (``queries``), and the Host header 
 import asyncio
 import contextlib
 import socket
-import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -19,6 +18,9 @@ from serving.metrics.hosts import is_own_host
 from serving.metrics.page import MetricsPage, wanted_type, watch_lag
 from serving.metrics.queries import REFUSED_HEADERS, QueryGate
 from serving.model.errors import Problem, SettingsError
+
+if TYPE_CHECKING:
+    from serving.aio.handshakes import Handshakes
 
 # Watches end at once; the remaining calls take milliseconds.
 _SHUTDOWN_S = 5.0
@@ -39,20 +41,27 @@ async def running(
     application: web.Application,
     listener: socket.socket,
     *,
-    tls: ssl.SSLContext | None = None,
+    tls: "Handshakes | None" = None,
     shutdown_s: float = _SHUTDOWN_S,
     front: Front | None = None,
 ) -> AsyncIterator[None]:
-    """Serve while the context lasts, over TLS if ``tls`` is set, or behind ``front``. The listener's socket stays open."""
+    """Serve while the context lasts, over TLS with bounded handshakes if ``tls`` is set, or behind ``front``.
+
+    The listener's socket stays open.
+    """
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=shutdown_s)
     await runner.setup()
     try:
         # A copy: the site closes its socket, and the original must stay open for the next process.
-        if front is None:
-            await web.SockSite(runner, listener.dup(), ssl_context=tls).start()
+        make = cast("Callable[[], asyncio.Protocol]", runner.server)
+        if tls is not None:
+            async with tls.serving(listener.dup(), make):
+                yield
+        elif front is None:
+            await web.SockSite(runner, listener.dup()).start()
             yield
         else:
-            make, before = cast("Callable[[], asyncio.Protocol]", runner.server), front
+            before = front
             async with await asyncio.get_running_loop().create_server(lambda: before(make), sock=listener.dup()):
                 yield
     finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from serving.aio.handshakes import Handshakes
 from serving.home.apiserver.audit import AuditLog
 from serving.home.apiserver.logoptions import PodLogs
 from serving.home.apiserver.podstreams import PodStreams
@@ -48,6 +49,6 @@ async def served(
         url = f"{'https' if has_tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
         path = folder / "kubeconfig"
         path.write_text(kubeconfig(url, TOKEN, authority=authority), encoding="utf-8")
-        tls = certificate.server_context() if has_tls else None
+        tls = Handshakes(certificate.server_context()) if has_tls else None
         async with running(application(cluster, options, logs=logs, streams=streams), listener, tls=tls):
             yield Served(url=url, kubeconfig=path)

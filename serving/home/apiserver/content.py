@@ -25,7 +25,7 @@ from serving.home.apiserver.requests import Fault
 from serving.home.apiserver.tables import metadata_list, partial_metadata, table
 from serving.home.schemas.patch import JSON_PATCH_VALUES_MAX, VALUES_MAX
 from serving.home.schemas.records import decoded
-from serving.home.schemas.schema import is_within
+from serving.home.schemas.schema import DEPTH_MAX, is_within
 from serving.home.store.history import StoreLimits
 from serving.home.store.memory import EncodedListing
 from serving.model.errors import UNREADABLE
@@ -50,6 +50,8 @@ _WARNINGS_MAX = 50
 _TOO_MANY = "a body has at most %d values, members and elements together"
 _LONG_NUMBER = b"0" * (_NUMBER_LENGTH_MAX + 1)
 _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
+_OPENING = b"[{"
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _JSON_LIST = re.compile(rb"\s*\[")
 _NUMBER = re.compile(r"[-+.0-9][-+.:_0-9a-fA-FxXoO]*\Z")
 _INDEX = re.compile(r"(\d+|-)\Z")
@@ -115,10 +117,21 @@ def _from_json(data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
             raise Fault(413, _TOO_MANY % values_max)
         if _has_long_number(bare):
             raise Fault(400, f"the object provided is unrecognized: a number has at most {_NUMBER_LENGTH_MAX} digits")
+    if data.count(b"[") + data.count(b"{") > DEPTH_MAX and _depth_of(_without_texts(data)) > DEPTH_MAX:
+        raise Fault(400, f"the object is nested too deep: expected at most {DEPTH_MAX} levels")
     body = msgspec.json.decode(data)
     if isinstance(body, dict | list) and not is_within(body, values_max):
         raise Fault(413, _TOO_MANY % values_max)
     return body
+
+
+def _depth_of(bare: bytes) -> int:
+    """The deepest nesting of a body in JSON without texts."""
+    depth = deepest = 0
+    for bracket in bare.translate(None, delete=_NO_BRACKETS):
+        depth += 1 if bracket in _OPENING else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 # Each of these holds the interpreter, for a tenth of the time of a regular expression.

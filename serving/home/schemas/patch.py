@@ -13,7 +13,7 @@ import jsonpatch
 import jsonpointer
 import msgspec
 
-from serving.home.schemas.schema import deep_copy, is_within
+from serving.home.schemas.schema import DEPTH_MAX, deep_copy, is_shallow, is_within
 from serving.model.errors import Invalid
 
 # Values of an object, at 10 µs of checks each. The largest EndpointSlice of Kubernetes has 15,000.
@@ -112,6 +112,12 @@ def check_operations(operations: Sequence[object]) -> None:
                 raise Invalid(f"a {key} of a JSON patch has at most {limits}: {pointer[:100]!r}...")
     if part_count > _POINTER_PARTS_MAX:
         raise Invalid(f"the paths of a JSON patch have at most {_POINTER_PARTS_MAX} parts, these have {part_count}")
+
+
+def check_depth(value: object) -> None:
+    """Raise ``Invalid`` for an object or a patch that is nested too deep."""
+    if not is_shallow(value):
+        raise Invalid(f"the object is nested too deep: expected at most {DEPTH_MAX} levels")
 
 
 def check_values(result: object) -> None:

@@ -24,6 +24,9 @@ _TEXTS = {
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
     r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$": "a quantity, as 128Mi, 1Gi, 500m or 2"
 }
+DEPTH_MAX = 200
+"""The deepest nesting of an object or a patch: several times that of any manifest, and far from each Python's recursion limit."""
+
 _NESTING = (dict, list)
 # A sentinel that equals no value.
 _NOTHING = object()
@@ -57,6 +60,21 @@ def is_within(value: Any, values_max: int) -> bool:  # noqa: ANN401 - JSON
             return False
         waiting += [child for child in (one.values() if isinstance(one, dict) else one) if type(child) in _NESTING]
     return True
+
+
+def is_shallow(value: object, depth_max: int = DEPTH_MAX) -> bool:
+    """Whether the objects and lists of a JSON value are nested at most so deep. Counted: each Python has another recursion limit."""
+    level: list[Any] = [value] if type(value) in _NESTING else []
+    for _ in range(depth_max):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if type(child) in _NESTING
+        ]
+        if not level:
+            return True
+    return not level
 
 
 def completed(schema: Schema, value: Any, old: Any = None) -> Any:  # noqa: ANN401 - JSON

@@ -44,7 +44,7 @@ from serving.home.schemas.ownership.managers import (
     with_entries,
     without_nulls,
 )
-from serving.home.schemas.patch import check_values, same_json
+from serving.home.schemas.patch import check_depth, check_values, same_json
 from serving.home.schemas.records import Stored, checked_metadata, decoded, read_metadata
 from serving.home.schemas.strategic import patched
 from serving.home.store.budgets import check_budgets
@@ -214,10 +214,13 @@ class MemoryCluster(Cluster):
         """Carry out a write. Fields have owners if an API request writes them."""
         match one:
             case Create():
+                check_depth(one.body)
                 return await self._create(one)
             case Replace():
+                check_depth(one.body)
                 return await self._update(one, lambda _: one.body)
             case Patch():
+                check_depth(one.patch)
                 return await self._update(one, functools.partial(_patched, one))
             case Delete():
                 await self._delete(one)
@@ -272,6 +275,7 @@ class MemoryCluster(Cluster):
             ApplyConflict: when other managers own fields with other values, and ``force`` is false.
             NotFound: when a subresource of a missing object is applied.
         """
+        check_depth(one.config)
         given = without_nulls(one.config)
         writer = self._writer(one.subresource)
 
@@ -350,6 +354,8 @@ class MemoryCluster(Cluster):
         """An object before and after a change, admitted, with the owners of its fields. Pure."""
         kind, subresource, old = one.kind, one.subresource, decoded(encoded)
         sent = change(old)
+        # The operations of a JSON patch put one value into another.
+        check_depth(sent)
         check_identity(kind, old, sent)
         new = self._admit(kind, settled(kind, old, sent, subresource=subresource), old, subresource=subresource)
         new = with_generation(kind, old, new)

@@ -16,6 +16,7 @@ from serving.home.apiserver.content import (
     wanted,
 )
 from serving.home.apiserver.requests import Fault
+from serving.home.schemas.schema import DEPTH_MAX
 
 KUBECTL = (
     "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
@@ -95,6 +96,16 @@ def test_a_body_that_cannot_be_read_is_refused(data: bytes, content_type: str, c
     with pytest.raises(Fault) as caught:
         decode_body(data, content_type)
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(("opening", "closing"), [(b'{"a":', b"}"), (b"[", b"]")])
+def test_a_body_that_is_nested_too_deep_is_refused_by_counting(opening: bytes, closing: bytes) -> None:
+    right = opening * DEPTH_MAX + b"1" + closing * DEPTH_MAX
+    decode_body(right, "application/json")
+    decode_body(b'["' + b"[" * 1000 + b'"]', "application/json")
+    for depth in (DEPTH_MAX + 1, 9000):
+        with pytest.raises(Fault, match="nested too deep: expected at most 200 levels"):
+            decode_body(opening * depth, "application/json")
 
 
 def test_a_text_may_have_any_number_of_brackets_and_digits() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, KINDS, NAMESPACE, POD, REVISION, Kind
 from serving.cluster.port import EventType, PatchType, Selection, Subresource
+from serving.home.schemas.schema import DEPTH_MAX
 from serving.home.store.history import StoreLimits
 from serving.home.store.memory import MemoryCluster
 from serving.model.errors import AlreadyExists, Gone, Invalid, NotFound
@@ -264,9 +265,9 @@ async def test_what_json_cannot_say_is_refused_or_kept(value: object) -> None:
 
 async def test_an_object_that_is_nested_too_deep_is_refused() -> None:
     deep: dict[str, Any] = {}
-    for _ in range(5000):
+    for _ in range(DEPTH_MAX):
         deep = {"a": deep}
-    with pytest.raises(Invalid):
+    with pytest.raises(Invalid, match="nested too deep: expected at most 200 levels"):
         await MemoryCluster().create(CONFIG_MAP, {"metadata": {"name": "one"}, "data": deep})
 
 
@@ -274,10 +275,26 @@ async def test_a_patch_that_is_nested_too_deep_is_refused() -> None:
     cluster = MemoryCluster()
     await cluster.create(CONFIG_MAP, config_map())
     deep: dict[str, Any] = {}
-    for _ in range(5000):
+    for _ in range(DEPTH_MAX):
         deep = {"a": deep}
-    with pytest.raises(Invalid):
+    with pytest.raises(Invalid, match="nested too deep"):
         await cluster.patch(CONFIG_MAP, "default", "one", patch=deep)
+
+
+async def test_no_operations_nest_an_object_too_deep() -> None:
+    cluster, value = MemoryCluster(), dict[str, Any]()
+    for _ in range(DEPTH_MAX - 10):
+        value = {"a": value}
+    await cluster.create(CONFIG_MAP, {"metadata": {"name": "one"}, "data": value})
+    place = "/data" + "/a" * 50
+    with pytest.raises(Invalid, match="nested too deep"):
+        await cluster.patch(
+            CONFIG_MAP,
+            "default",
+            "one",
+            patch=[{"op": "copy", "from": "/data", "path": place}],
+            patch_type=PatchType.JSON,
+        )
 
 
 @pytest.mark.parametrize(

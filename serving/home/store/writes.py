@@ -43,6 +43,8 @@ _COMPARED_BY_MEANING = frozenset({SERVING_SERVICE, CONFIGURATION, REVISION, ROUT
 _FIRST_STATUS: Mapping[Kind, Mapping[str, str]] = {POD: {"phase": "Pending"}, NAMESPACE: {"phase": "Active"}}
 # Keeps a deleted namespace until the collector has emptied it.
 _NAMESPACE_FINALIZER = "kubernetes"
+# A longer grace period would end after the last time that can be written.
+_GRACE_MAX_S = 10 * 366 * 86400
 # Kubernetes' default of terminationGracePeriodSeconds.
 _POD_GRACE_S = 30
 _NOT_CONTENT = frozenset({"apiVersion", "kind", "metadata", "status"})
@@ -253,4 +255,4 @@ def _grace_s(kind: Kind, whole: Object, asked: int | None) -> int:
         return 0
     if asked is None:
         asked = spec.get("terminationGracePeriodSeconds")
-    return max(0, asked) if isinstance(asked, int) else _POD_GRACE_S
+    return min(max(0, asked), _GRACE_MAX_S) if isinstance(asked, int) else _POD_GRACE_S

@@ -281,6 +281,19 @@ async def test_a_patch_that_is_nested_too_deep_is_refused() -> None:
         await cluster.patch(CONFIG_MAP, "default", "one", patch=deep)
 
 
+@pytest.mark.parametrize("grace_s", [10**12, 2**63 - 1])
+async def test_a_pod_of_any_grace_period_can_be_deleted(grace_s: int) -> None:
+    cluster = MemoryCluster()
+    for name, spec, asked_s in (
+        ("of-spec", {"terminationGracePeriodSeconds": grace_s}, None),
+        ("of-call", {}, grace_s),
+    ):
+        await cluster.create(POD, {"metadata": {"name": name}, "spec": {"nodeName": "n", **spec}})
+        await cluster.delete(POD, "default", name, grace_s=asked_s)
+        assert (await cluster.get(POD, "default", name))["metadata"]["deletionTimestamp"] < "2100"
+        await cluster.delete(POD, "default", name, grace_s=0)
+
+
 async def test_no_operations_nest_an_object_too_deep() -> None:
     cluster, value = MemoryCluster(), dict[str, Any]()
     for _ in range(DEPTH_MAX - 10):

@@ -117,8 +117,7 @@ async def _body(stop: asyncio.Event) -> None:
     )
     scheduler = PodScheduler(cluster, _placing(virtual))
     kubelet, manager, claims = Kubelet(node), Manager(cluster, scheduler), ClaimKeeper(cluster, state.volumes)
-    pod_streams = LocalPodStreams(kubelet, FilePodLogs(logs))
-    api = _api(cluster, state, pod_streams, security=security, has_runtime=containers is not None)
+    api = _api(cluster, state, kubelet, security=security, has_runtime=containers is not None)
     metrics, sockets = ControllerMetrics(), inherited_sockets()
     api.middlewares.insert(0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).note_response))
     try:
@@ -158,7 +157,7 @@ async def _body(stop: asyncio.Event) -> None:
 
 
 def _api(
-    cluster: MemoryCluster, state: StateFolder, streams: LocalPodStreams, *, security: PodSecurity, has_runtime: bool
+    cluster: MemoryCluster, state: StateFolder, kubelet: Kubelet, *, security: PodSecurity, has_runtime: bool
 ) -> web.Application:
     """The API server, with its audit log in the folder of logs."""
     audit = LineFile(state.logs / AUDIT_FILE, bytes_max=AUDIT_BYTES_MAX, files_max=AUDIT_FILES_MAX)
@@ -174,7 +173,8 @@ def _api(
         pod_security=security,
         audit=AuditLog(audit.add),
     )
-    api = application(cluster, options, logs=FilePodLogs(state.logs / "pods"), streams=streams)
+    logs = FilePodLogs(state.logs / "pods")
+    api = application(cluster, options, logs=logs, streams=LocalPodStreams(kubelet, logs))
     api.cleanup_ctx.append(audited)
     return api
 

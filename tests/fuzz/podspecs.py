@@ -37,7 +37,7 @@ def expand(data: bytes) -> None:
             plan = app_plan(pod, container, port=1, home="/", given=variables)
             assert sum(map(len, plan.arguments)) <= ENVIRONMENT_BYTES_MAX
         with contextlib.suppress(InvalidValue):
-            files = volume_files(facts, pod["spec"]["volumes"][0], _SOURCES, budget)
+            files = volume_files(facts, pod["spec"]["volumes"][0], _SOURCES, budget=budget)
             assert sum(len(file.content) for file in files.values()) <= _FILES_BYTES_MAX
 
 

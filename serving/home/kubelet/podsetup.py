@@ -167,7 +167,9 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         for folder in claims.values():
             make_claim_folder(folder)
         budget = ByteBudget("the files of volumes of the pod", self.node.projected_bytes_max())
-        volumes = {volume["name"]: volume_files(self._facts, volume, sources, budget) for volume in spec["volumes"]}
+        volumes = {
+            volume["name"]: volume_files(self._facts, volume, sources, budget=budget) for volume in spec["volumes"]
+        }
         if text := overuse(self.manifest, DiskUse(total_bytes=budget.spent)):
             raise InvalidValue(text=f"{budget.spent} bytes of projected files", expected=f"fewer: {text.strip()}")
         mounts = [one for container in all_containers(self.manifest) for one in container.get("volumeMounts", ())]

@@ -187,7 +187,7 @@ def _distinct(listed: Sequence[Object]) -> Iterator[tuple[str, Reference, bool]]
 
 
 def volume_files(
-    facts: PodFacts, volume: Object, sources: Sources, budget: ByteBudget | None = None
+    facts: PodFacts, volume: Object, sources: Sources, *, budget: ByteBudget | None = None
 ) -> dict[str, VolumeFile]:
     """The files of a volume by name in it; none of an emptyDir or a claim.
 

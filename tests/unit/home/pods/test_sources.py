@@ -90,7 +90,7 @@ def test_files_of_volumes_are_counted_before_they_are_written() -> None:
     ]
     for volume, bytes_max in zip(volumes, (64 * 2**20, 30), strict=True):
         with pytest.raises(InvalidValue, match=f"the files.*at most {bytes_max} bytes"):
-            volume_files(FACTS, volume, sources, ByteBudget("the files", bytes_max))
+            volume_files(FACTS, volume, sources, budget=ByteBudget("the files", bytes_max))
 
 
 def test_all_that_is_named_is_looked_for() -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from serving.aio.inputfile import open_input
+from serving.home.pods.snapshot import is_virtualenv
 from serving.home.state import SECRET_FILES, StateFolder
 from serving.home.store.former import note_of
 from serving.home.store.migrations import SQLITE_DAMAGE, check_reader, copy_of
@@ -98,6 +99,9 @@ def write_backup(file: Path, state: StateFolder, *, journal: bytes, manifest: Ba
 
 def _add_tree(archive: tarfile.TarFile, path: Path, name: str) -> None:
     """Add a file or folder. A snapshot's absolute link, such as ``node_modules``, becomes its target."""
+    if path.is_symlink() and name.startswith("snapshots/") and is_virtualenv(path):
+        # It belongs to its machine.
+        return
     if path.is_symlink() and name.startswith("snapshots/") and path.readlink().is_absolute():
         path = path.resolve()
     if not path.is_symlink() and path.is_dir():

@@ -35,7 +35,7 @@ from serving.home.kubelet.container import ContainerSpec
 from serving.home.kubelet.podsetup import PodSetup
 from serving.home.kubelet.podwarnings import memory_limit_bytes
 from serving.home.pods.locations import QUEUE_PORTS, listening_ports
-from serving.home.pods.podfolder import disk_error, root_folder, temporary_folder
+from serving.home.pods.podfolder import app_folder, disk_error, root_folder, temporary_folder
 from serving.home.pods.podplan import (
     ContainerState,
     all_containers,
@@ -52,6 +52,7 @@ from serving.home.pods.podplan import (
 from serving.home.pods.probeplan import listening_probe, probe_plans, sidecar_probe_plans
 from serving.home.pods.snapshot import path_of_snapshot
 from serving.home.pods.usage import TICKS_PER_S, SessionTotals
+from serving.home.processes.appcopy import AppCopy
 from serving.home.processes.mounts import MountPoint
 from serving.home.processes.orders import StartProcess
 from serving.model.errors import InvalidValue, NotFound
@@ -186,6 +187,13 @@ class ProcessPod:
             given=given,
             snapshot=str(path_of_snapshot(setup.node.snapshots, snapshot)) if snapshot else "",
         )
+        confinement = setup.confinement(container, plan, port=self.port)
+        copy = None
+        if plan.snapshot:
+            user = confinement.user if confinement is not None else 0
+            copy = AppCopy(source=plan.snapshot, place=str(app_folder(setup.folder)), user=user)
+            if confinement is not None:
+                confinement = msgspec.structs.replace(confinement, copies={copy.source: copy.root})
         limits = limits_of(container)
         # One without limits needs no cgroup, which would take a millisecond.
         is_limited = limits.cpu_m is not None or limits.memory_bytes is not None
@@ -203,7 +211,8 @@ class ProcessPod:
             network=self.network,
             hosts=self.hosts,
             resolver=self.resolver,
-            confinement=setup.confinement(container, plan, port=self.port),
+            confinement=confinement,
+            copy=copy,
         )
 
 
@@ -228,11 +237,13 @@ class PreloadedPod(ProcessPod):
             user = isolation.user_of_revision(revision)
             temporary = str(temporary_folder(self.setup.folder.parent))
             confinement = msgspec.structs.replace(
-                confinement, shown=shown, temporary=temporary, user=user, has_own_pids=False
+                confinement, shown=shown, temporary=temporary, user=user, has_own_pids=False, copies={}
             )
         return msgspec.structs.replace(
             found,
             confinement=confinement,
+            # A warm process has imported the app from the snapshot.
+            copy=None,
             preload=revision,
             modules=tuple(one.strip() for one in named.split(",") if one.strip()),
         )

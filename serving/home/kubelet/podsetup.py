@@ -30,7 +30,7 @@ from serving.home.pods.podplan import (
     proxy_environment,
     serves,
 )
-from serving.home.pods.snapshot import has_links
+from serving.home.pods.snapshot import is_virtualenv, linked_paths
 from serving.home.pods.sources import (
     TOKEN,
     PodFacts,
@@ -247,8 +247,12 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             return None
         named = annotations_of(self.manifest).get(FOLDER_ANNOTATION, "")
         snapshot = plan.folder if Path(plan.folder).is_relative_to(self.node.snapshots) else ""
-        # Of a snapshot a pod has the folder only where it links to it.
-        used = [named] if named and (not snapshot or has_links(Path(snapshot))) else []
+        # Of a snapshot a pod has the folder only where it links to it; a virtual environment is read.
+        links = linked_paths(Path(snapshot)) if snapshot else ()
+        is_linked = any(
+            Path(link).is_relative_to(Path(named).resolve()) and not is_virtualenv(Path(link)) for link in links
+        )
+        used = [named] if named and (not snapshot or is_linked) else []
         used += [one for one in (snapshot, plan.folder) if one and not is_open(one) and one != str(self.folder)]
         declared = (int(one.get("containerPort") or 0) for one in container.get("ports") or ())
 
@@ -267,7 +271,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         mounted = [one for one in container.get("volumeMounts") or () if one["name"] in claims]
         # Each pod has a user of its own: it sees a claim's files as its own, both below its HOME and where it mounts them.
         theirs = [str(claims[one["name"]]) for one in mounted] + ["/" + one["mountPath"].strip("/") for one in mounted]
-        named_files = files_of(plan.arguments, plan.environment, plan.folder)
+        named_files = [*files_of(plan.arguments, plan.environment, plan.folder), *links]
         # What the manifest mounts is there, also at or below /tmp.
         named_files += ["/" + one["mountPath"].strip("/") for one in container.get("volumeMounts") or ()]
         return isolation.confinement(

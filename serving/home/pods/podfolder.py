@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from serving.home.pods.sources import VolumeFile
+from serving.home.processes.appcopy import remove_copy
 from serving.home.processes.mounts import MountPoint, mount_memory, unmount
 from serving.home.trees import discard_tree
 from serving.model.errors import InvalidValue
@@ -40,6 +41,7 @@ _REMOVALS_MAX, _REMOVAL_PAUSE_S = 5, 0.05
 _VOLUMES = ".volumes"
 _ROOT = ".root"
 _TEMPORARY = ".tmp"
+_APP = ".app"
 _WARM = "warm-"
 # As many as a Secret of the API may have, some times.
 _SECRETS_BYTES_MAX = 8 * 2**20
@@ -169,6 +171,11 @@ def temporary_folder(folder: Path) -> Path:
     return folder / _TEMPORARY
 
 
+def app_folder(folder: Path) -> Path:
+    """The folder of a pod around its copy of the application."""
+    return folder / _APP
+
+
 def _write(folder: int, name: str, wanted: VolumeFile, *, user: int) -> None:
     # The folder is closed to other users, whatever the mode of the file.
     made = f"{name}.new"
@@ -194,6 +201,7 @@ def _parts(path: str) -> list[str]:
 def remove_folder(path: Path) -> None:
     """Remove a pod's folder and its contents. Links are not followed."""
     _unmount_memory(path)
+    remove_copy(app_folder(path))
     for _ in range(_REMOVALS_MAX):
         discard_tree(path)
         if not path.exists():

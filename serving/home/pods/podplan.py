@@ -71,12 +71,13 @@ _NO_RUNTIME = (
 
 
 class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The app's arguments, environment and working folder."""
+    """The app's arguments, environment and working folder, and its snapshot if it has one."""
 
     name: str
     arguments: tuple[str, ...]
     environment: dict[str, str]
     folder: str
+    snapshot: str = ""
 
 
 class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +154,7 @@ def app_plan(
         or snapshot
         or (pod["metadata"].get("annotations") or {}).get(FOLDER_ANNOTATION)
         or home,
+        snapshot=snapshot,
     )
 
 

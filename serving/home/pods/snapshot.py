@@ -3,7 +3,7 @@
 ``take`` copies a folder into the state folder once for each content; a changed file changes the digest, and so the revision.
 ``.gitignore`` and ``.servingignore`` in any folder exclude content, in git's syntax. Paths of ``.servingignore`` are omitted.
 Paths of ``.gitignore`` are built or private to a machine (``node_modules``, ``.env``), but the app may need them: the copy links
-to them. ``.git``, virtual environments and bytecode are omitted.
+to them, and to virtual environments and the targets of links that leave the folder. ``.git`` and bytecode are omitted.
 """
 
 import contextlib
@@ -62,6 +62,10 @@ def _walk(folder: Path, prefix: str, rules: _Rules) -> Iterator[FolderEntry]:
     for child in children:
         path = prefix + child.name
         is_folder = child.is_dir(follow_symlinks=False)
+        if is_virtualenv(Path(child.path)):
+            # It has absolute paths, and may be large; the command may name it.
+            yield FolderEntry(path=path, is_linked=True)
+            continue
         if (is_folder and _is_left_out(child)) or _is_ignored(path, rules, own=True, is_folder=is_folder):
             continue
         if _is_ignored(path, rules, own=False, is_folder=is_folder):
@@ -73,7 +77,12 @@ def _walk(folder: Path, prefix: str, rules: _Rules) -> Iterator[FolderEntry]:
 
 
 def _is_left_out(child: "os.DirEntry[str]") -> bool:
-    return child.name in _LEFT_OUT_FOLDERS or Path(child.path, "pyvenv.cfg").exists()
+    return child.name in _LEFT_OUT_FOLDERS
+
+
+def is_virtualenv(folder: Path) -> bool:
+    """Whether a folder is a virtual environment of Python."""
+    return (folder / "pyvenv.cfg").is_file()
 
 
 def _spec(path: Path) -> GitIgnoreSpec | None:
@@ -148,11 +157,13 @@ def _copy(folder: Path, entries: list[FolderEntry], made: Path) -> str:
         _make_folders(target.parent, made)
         if entry.is_linked:
             # Not part of the digest: a cache or a database that changes must not become a revision.
-            target.symlink_to(source.absolute())
+            target.symlink_to(os.path.realpath(source))
             continue
         if source.is_symlink():
             link = os.readlink(source)  # noqa: PTH115 - the text as it is
-            target.symlink_to(link)
+            # Relative to the copy, it would lead elsewhere.
+            outside = os.path.realpath(source)
+            target.symlink_to(link if Path(outside).is_relative_to(folder.resolve()) else outside)
             digest.update(f"link\0{entry.path}\0{link}\0".encode())
             continue
         mode = source.stat().st_mode
@@ -178,9 +189,10 @@ def _make_folders(folder: Path, top: Path) -> None:
 
 
 @functools.lru_cache(maxsize=1024)
-def has_links(path: Path) -> bool:
-    """Whether a snapshot has absolute links. The result is cached: snapshots never change."""
-    return any(one.is_symlink() and one.readlink().is_absolute() for one in path.rglob("*"))
+def linked_paths(path: Path) -> tuple[str, ...]:
+    """The targets of a snapshot's absolute links. The result is cached: snapshots never change."""
+    links = (entry.readlink() for entry in path.rglob("*") if entry.is_symlink())
+    return tuple(sorted({str(target) for target in links if target.is_absolute()}))
 
 
 def path_of_snapshot(snapshots: Path, name: str) -> Path:

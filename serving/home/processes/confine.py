@@ -63,7 +63,8 @@ def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = 
     ``private`` are the folder ``temporary``, which is made, or in memory for /dev/shm, with the same exceptions. ``user`` is the
     user and group to become, 0 for none; folders in ``owned`` are mounted as that user's. ``has_own_pids``: this is the first process
     of a pid namespace. ``has_own_mounts``: it has left the machine's mounts. ``ports`` are the allowed listening ports, None for
-    all; ``filter`` is a program for system calls in base64. ``after`` gets each applied layer. A strict plan raises ``OSError``.
+    all; ``filter`` is a program for system calls in base64. ``copies`` are shown at the paths of their originals, or without mounts
+    are where the process runs. ``after`` gets each applied layer. A strict plan raises ``OSError``.
     """
     failed: list[str] = []
     is_root = os.geteuid() == 0
@@ -96,7 +97,7 @@ def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = 
     is_hidden = is_hidden and (not hidden or layer("mounts", lambda: _hide(plan, user=user, home=folder)))
     if is_root:
         layer("proc", _guard_proc)
-    os.chdir(folder)
+    os.chdir(folder if is_hidden else plan["copies"].get(folder, folder))
     layer("capabilities", _drop_bounds)
     if user:
         layer("user", lambda: _become(user))
@@ -153,7 +154,9 @@ def _has_own_users() -> bool:
 def _hide(plan: dict[str, Any], *, user: int, home: str) -> None:
     """Cover folders by empty ones, in which only some paths are as before; name the pod's user."""
     hidden: list[str] = plan["hidden"]
-    kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in plan["shown"] if os.path.exists(path)]
+    copies: dict[str, str] = plan["copies"]
+    sources = [(path, copies.get(path, path)) for path in plan["shown"]]
+    kept = [(path, os.open(source, os.O_PATH | os.O_CLOEXEC)) for path, source in sources if os.path.exists(source)]
     covered = []
     # The pod's user enters the folders that lead to its own.
     umask = os.umask(0o022)
@@ -222,7 +225,7 @@ def _give(path: str, user: int) -> None:
     found = os.stat(path)
     if found.st_uid == user:
         return
-    with open(open_users(_exchanged(found.st_uid, user), _exchanged(found.st_gid, user))) as users:
+    with open(open_users(exchanged_ids(found.st_uid, user), exchanged_ids(found.st_gid, user))) as users:
         mount_mapped(path, path, users.fileno())
 
 
@@ -267,7 +270,7 @@ def open_users(user_map: str, group_map: str) -> int:
         os.waitpid(pid, 0)
 
 
-def _exchanged(one: int, other: int) -> str:
+def exchanged_ids(one: int, other: int) -> str:
     """The map of a user namespace that exchanges two ids (user_namespaces(7))."""
     low, high = sorted((one, other))
     lines = ((0, 0, low), (low, high, 1), (low + 1, low + 1, high - low - 1), (high, low, 1))

@@ -59,6 +59,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     has_own_mounts: bool = False
     ports: tuple[int, ...] | None = None
     is_strict: bool = False
+    copies: dict[str, str] = {}
 
 
 class Isolation(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,18 +170,40 @@ def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: s
         shutil.which(word, path=environment.get("PATH")) or "" for word in dict.fromkeys(words) if "/" not in word
     ]
     texts, words = [*texts, *in_path], [*words, *filter(None, in_path)]
+    texts += [outside for word in dict.fromkeys(words) if "/" in word and (outside := _path_outside(folder, word))]
     texts += [script for word in dict.fromkeys(words) if (script := _script(os.path.join(folder, word)))]  # noqa: PTH118 - may be absolute
     found: dict[str, None] = {}
     named = [path for text in texts for path in _PATH.findall(text)]
     for one in [*named, *filter(None, map(_python_below, named))]:
         for path in (Path(one), Path(os.path.realpath(one))):
             if path.exists():
-                installation = path.parent.parent if path.parent.name == "bin" else path
+                installation = _installation_of(path, is_target=str(path) != one)
                 # A home with a folder "bin" is no installation.
                 closed = closed_above(str(path))
                 found[str(path if closed and not _is_in(str(installation), closed) else installation)] = None
                 found |= dict.fromkeys(_editable_projects(installation))
     return [path for path in found if path not in _TOO_MUCH]
+
+
+def _path_outside(folder: str, word: str) -> str:
+    """The path of a relative word that a link in ``folder`` leads out of it, such as .venv/bin/python; "" for others."""
+    above, _, name = os.path.join(folder, word).rpartition("/")  # noqa: PTH118 - may be absolute
+    above = os.path.realpath(above)
+    is_inside = above == os.path.realpath(folder) or _is_in(above, os.path.realpath(folder))
+    return "" if is_inside or not name or not os.path.lexists(f"{above}/{name}") else f"{above}/{name}"
+
+
+def _installation_of(path: Path, *, is_target: bool) -> Path:
+    """The folder that a program needs.
+
+    That is /venv for /venv/bin/python, all of node_modules for a file in it, and the folder of the target of a link.
+    """
+    parts = path.parts
+    if "node_modules" in parts:
+        return Path(*parts[: parts.index("node_modules") + 1])
+    if path.parent.name == "bin":
+        return path.parent.parent
+    return path.parent if is_target and path.is_file() and str(path.parent) not in _TOO_MUCH else path
 
 
 def _python_below(program: str) -> str:
@@ -249,6 +272,7 @@ def plan_of(confinement: Confinement) -> dict[str, Any]:
         "has_own_mounts": confinement.has_own_mounts,
         "ports": None if confinement.ports is None else list(confinement.ports),
         "is_strict": confinement.is_strict,
+        "copies": confinement.copies,
         "filter": _encoded_filter(),
     }
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from serving.home.processes.appcopy import AppCopy
 from serving.home.processes.isolation import Confinement
 from serving.home.processes.mounts import MountPoint, OverlayMount
 from serving.home.processes.ownusers import OwnUsers
@@ -65,7 +66,7 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     FIFO for writing too, so that it does not end when its writers close it. ``has_terminal`` says that they are a terminal, which
     becomes the process's own. ``is_exec`` marks a command beside the containers of a pod:
     it ends with the control process, and is not in the inventory. ``confinement`` is applied before the user's code runs, and
-    ``cgroups`` are the folders that the process of an app joins.
+    ``cgroups`` are the folders that the process of an app joins. ``copy`` is the pod's copy of the snapshot in which it runs.
     """
 
     pod: str
@@ -93,6 +94,7 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     is_own_proxy: bool = False
     confinement: Confinement | None = None
     cgroups: tuple[str, ...] = ()
+    copy: AppCopy | None = None
 
 
 class SendSignal(_TemplateMessage, frozen=True, kw_only=True):

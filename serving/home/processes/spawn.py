@@ -35,6 +35,7 @@ import serving.proxy.forwarding.sharing
 import serving.queueproxy.io.dormant
 import serving.wire.websocket  # noqa: F401 - as above
 from serving.aio.netns import enter_at
+from serving.home.processes.appcopy import prepare_copy
 from serving.home.processes.confine import ISOLATION_VARIABLE, confine
 from serving.home.processes.isolation import Confinement, plan_of
 from serving.home.processes.mounts import (
@@ -288,6 +289,9 @@ class Spawner:
             environment = {**environment, **ready}
         take_hostname(order.hostname)
         enter_at(order.network)
+        if order.copy is not None:
+            # In the mounts of the machine.
+            prepare_copy(order.copy)
         mounted, has_own_mounts = _take_mounts(order)
         for number in _IGNORED:
             signal.signal(number, signal.SIG_DFL)
@@ -298,6 +302,8 @@ class Spawner:
             plan["owned"] = [one for one in plan["owned"] if one not in others]
             for text in confine(plan, order.folder):
                 os.write(2, f"serving: not isolated by {text}\n".encode())
+        elif order.copy is not None:
+            os.chdir(order.copy.root if order.folder == order.copy.source else order.folder)
         # A new user namespace, or another user, takes that signal away.
         self._become_child()
         os.execvpe(order.arguments[0], order.arguments, environment)  # noqa: S606 - the user's own command

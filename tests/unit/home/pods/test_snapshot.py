@@ -4,7 +4,16 @@ from pathlib import Path
 import pytest
 
 from serving.home.pods import snapshot
-from serving.home.pods.snapshot import collect, entries_of, fingerprint, is_application, path_of_snapshot, take
+from serving.home.pods.snapshot import (
+    collect,
+    entries_of,
+    fingerprint,
+    is_application,
+    is_virtualenv,
+    linked_paths,
+    path_of_snapshot,
+    take,
+)
 from serving.model.errors import InvalidValue
 
 
@@ -60,6 +69,7 @@ def test_what_git_ignores_is_linked_and_what_servingignore_names_is_left_out(app
         ".servingignore",
         "@a.log",
         "app.py",
+        "@env",
         "keep.log",
         "@node_modules",
         "static/page.html",
@@ -69,6 +79,18 @@ def test_what_git_ignores_is_linked_and_what_servingignore_names_is_left_out(app
     before = take(app, tmp_path / "snapshots")
     write(app, "a.log", "more")
     assert take(app, tmp_path / "snapshots") == before
+
+
+def test_links_that_leave_the_folder_lead_to_the_same_files_from_the_copy(app: Path, tmp_path: Path) -> None:
+    write(tmp_path, "shared/data.txt", "x")
+    write(tmp_path, "python/pyvenv.cfg", "")
+    for name, target in {"data": "../shared", ".venv": "../python", "page": "static/page.html"}.items():
+        (app / name).symlink_to(target)
+    copy = tmp_path / "snapshots" / take(app, tmp_path / "snapshots")
+    assert (copy / "data" / "data.txt").read_text() == "x"
+    assert str((copy / "page").readlink()) == "static/page.html"
+    assert linked_paths(copy) == (str(tmp_path / "python"), str(tmp_path / "shared"))
+    assert [is_virtualenv(Path(path)) for path in linked_paths(copy)] == [True, False]
 
 
 def test_the_innermost_ignore_file_decides(app: Path) -> None:

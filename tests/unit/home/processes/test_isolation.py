@@ -126,6 +126,22 @@ def test_a_command_names_installations_and_files_also_by_links_and_in_shells(clo
     assert set(found) == {str(closed / "app"), str(closed / "real"), str(script)}
 
 
+def test_a_link_to_a_program_brings_what_the_program_needs(closed: Path) -> None:
+    folder, modules = closed / "run", closed / "app" / "node_modules"
+    for path in (modules / "x" / "cli.js", closed / "tool" / "main.py", closed / "venv" / "bin" / "serve"):
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+    (modules / ".bin").mkdir()
+    (modules / ".bin" / "x").symlink_to("../x/cli.js")
+    (closed / "tool.sh").symlink_to("tool/main.py")
+    folder.mkdir()
+    (folder / ".venv").symlink_to(closed / "venv")
+    assert files_of((str(modules / ".bin" / "x"),), {"PATH": ""}) == [str(modules)]
+    assert files_of((str(closed / "tool.sh"),), {"PATH": ""}) == [str(closed / "tool.sh"), str(closed / "tool")]
+    assert files_of((".venv/bin/serve", "a/b"), {"PATH": ""}, str(folder)) == [str(closed / "venv")]
+    assert files_of(("sh", "-c", "exec .venv/bin/serve"), {"PATH": ""}, str(folder)) == [str(closed / "venv")]
+
+
 def test_a_virtual_environment_brings_the_projects_that_it_imports_from_their_folders(closed: Path) -> None:
     venv, project = closed / "app", closed / "project"
     notes = venv / "lib" / "python3.11" / "site-packages"

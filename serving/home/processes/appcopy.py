@@ -1,0 +1,122 @@
+"""Prepares the writable copy of an application that each pod has.
+
+The snapshot of a folder is shared by all pods of its revisions. As root a pod gets an overlay (Linux 5.19, on a file system with
+id-mapped mounts): the files of the snapshot, as those of the pod's user, and over them what the pod writes. Elsewhere the snapshot
+is copied, by reference where the file system can. Either way the copy is in the pod's folder and is removed with it.
+
+Runs after a fork, in the mounts of the machine: one overlay serves all processes of a pod, also those of a later restart.
+"""
+
+import fcntl
+import os
+import shutil
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import msgspec
+
+from serving.home.processes.confine import exchanged_ids, mount_mapped, open_users
+from serving.home.processes.mounts import OverlayMount, mount_overlay, unmount
+from serving.home.trees import discard_tree
+
+_ENTERED_MODE = 0o711
+_PIECE_BYTES = 2**30
+
+
+class AppCopy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A copy of the snapshot ``source`` below the folder ``place``. ``user`` owns it, 0 for the user of this process."""
+
+    source: str
+    place: str
+    user: int = 0
+
+    @property
+    def root(self) -> str:
+        """The folder that is the copy."""
+        return f"{self.place}/root"
+
+
+def prepare_copy(copy: AppCopy) -> None:
+    """Make a copy, unless another process of the pod has made it. Raises ``OSError``."""
+    with ExitStack() as stack:
+        with suppress(FileExistsError):
+            Path(copy.place).mkdir(mode=_ENTERED_MODE)
+        lock = os.open(copy.place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        stack.callback(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        root = Path(copy.root)
+        with suppress(OSError):
+            # Left by a process that was killed before its mount: one that is used is mounted, or has files.
+            root.rmdir()
+        if root.exists():
+            return
+        Path(copy.place).chmod(_ENTERED_MODE)
+        try:
+            _mount(copy)
+        except OSError:
+            discard_tree(root)
+            new = root.with_name("new")
+            discard_tree(new)
+            copy_files(copy, str(new))
+            # Nothing has this name before it is complete.
+            new.rename(root)
+
+
+def remove_copy(place: Path) -> None:
+    """Unmount the overlay of a copy; its files are removed with the pod's folder."""
+    for folder in (place / "root", place / "lower"):
+        if folder.is_mount():
+            with suppress(OSError):
+                unmount(str(folder))
+
+
+def _mount(copy: AppCopy) -> None:
+    """Mount the snapshot below what the pod writes. Raises ``OSError``."""
+    if os.geteuid() != 0:
+        raise PermissionError(1, "overlays need root", copy.root)
+    lower, upper, work = (f"{copy.place}/{name}" for name in ("lower", "upper", "work"))
+    for folder in (lower, upper, work, copy.root):
+        with suppress(FileExistsError):
+            Path(folder).mkdir()
+    owner = os.stat(copy.source)  # noqa: PTH116 - a path in text
+    is_mapped = copy.user not in {0, owner.st_uid}
+    os.chmod(upper, owner.st_mode & 0o7777)  # noqa: PTH101 - a path in text
+    os.chown(upper, copy.user or owner.st_uid, copy.user or owner.st_gid)
+    if not is_mapped:
+        mount_overlay(OverlayMount(lower=copy.source, upper=upper, work=work, target=copy.root))
+        return
+    users = open_users(exchanged_ids(owner.st_uid, copy.user), exchanged_ids(owner.st_gid, copy.user))
+    try:
+        mount_mapped(copy.source, lower, users)
+    finally:
+        os.close(users)
+    try:
+        mount_overlay(OverlayMount(lower=lower, upper=upper, work=work, target=copy.root))
+    finally:
+        # The overlay has a mount of its own.
+        unmount(lower)
+
+
+def copy_files(copy: AppCopy, new: str) -> None:
+    """Copy the snapshot to a path that does not exist. Raises ``OSError``."""
+    shutil.copytree(copy.source, new, symlinks=True, copy_function=_copy_file)
+    if not copy.user:
+        return
+    os.chown(new, copy.user, copy.user)
+    for above, folders, files in os.walk(new):
+        for name in (*folders, *files):
+            os.chown(f"{above}/{name}", copy.user, copy.user, follow_symlinks=False)
+
+
+def _copy_file(source: str, target: str) -> str:
+    with open(source, "rb") as reader, open(target, "wb") as writer:  # noqa: PTH123 - paths in text
+        try:
+            # By reference where the file system can (copy_file_range(2)).
+            while os.copy_file_range(reader.fileno(), writer.fileno(), _PIECE_BYTES):
+                pass
+        except OSError:
+            reader.seek(0)
+            writer.seek(0)
+            shutil.copyfileobj(reader, writer)
+    shutil.copystat(source, target)
+    return target

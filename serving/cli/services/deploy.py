@@ -15,8 +15,10 @@ from typing import Any
 import click
 import msgspec
 
+from serving.aio.clock import stamp
 from serving.cli.client.api import ApiClient, api_options, fail, fail_usage, until_written
 from serving.cli.client.completion import complete_service
+from serving.cli.client.objects import condition
 from serving.cli.client.output import Progress, print_aside
 from serving.cli.client.resources import path_of, wait_timeout_option
 from serving.cli.services.containeroptions import (
@@ -41,6 +43,7 @@ from serving.cli.services.deployment import (
     manifest_of,
     merged,
     policy_annotation,
+    virtualenv_advice,
 )
 from serving.cli.services.url import print_unrouted, print_url
 from serving.cli.services.waiting import until_ready
@@ -51,12 +54,14 @@ from serving.home.pods.podplan import command_words
 from serving.home.pods.snapshot import fingerprint, is_application, take
 from serving.home.state import StateFolder
 from serving.model.errors import InvalidValue, SettingsError
-from serving.model.objects import Object
+from serving.model.objects import Object, nested
 
 _POLL_S = 0.3
 
 _TIMEOUT_S = 300.0
 _CREATED, _NOT_FOUND = 201, 404
+# As kn writes it.
+_UPDATED = "client.knative.dev/updateTimestamp"
 _NOT_WITH_ASGI = ("command", "image", "preload", "fixed_port", "h2c")
 
 
@@ -203,7 +208,12 @@ def _deployment(given: dict[str, Any]) -> Deployment:
 def _with_virtualenv(api: ApiClient, asked: Deployment) -> Deployment:
     """The deployment in its virtual environment, if there is one and pods are processes of this machine."""
     found = find_virtualenv(asked.folder, os.environ)
-    if not asked.command or found is None or api.state_path is None or asked.image or "PATH" in asked.environment:
+    if not asked.command or api.state_path is None or asked.image or "PATH" in asked.environment:
+        return asked
+    if found is None:
+        advice = virtualenv_advice(asked.folder)
+        if advice:
+            print_aside(advice)
         return asked
     print_aside(f"using the virtual environment {found}")
     return msgspec.structs.replace(asked, environment={**environment_of(found), **asked.environment})
@@ -269,6 +279,8 @@ def _write(api: ApiClient, asked: Deployment, how: _How) -> tuple[bool, Object]:
     path = path_of(SERVING_SERVICE, api.namespace)
     kept: list[str] = []
     dropped: list[str] = []
+    failed_generations: list[int] = []
+    is_again = False
 
     def write() -> tuple[int, Any]:
         status, before = api.call("GET", f"{path}/{asked.name}")
@@ -278,9 +290,18 @@ def _write(api: ApiClient, asked: Deployment, how: _How) -> tuple[bool, Object]:
             return status, before
         kept[:] = [] if how.replace else kept_options(before, asked)
         dropped[:] = [] if how.replace else dropped_options(before, asked)
-        return api.call("PUT", f"{path}/{asked.name}", merged(before, asked, replace=how.replace))
+        wanted = merged(before, asked, replace=how.replace)
+        if is_again:
+            # What was fixed is not in the template, such as a package in the virtual environment.
+            wanted["spec"]["template"]["metadata"]["annotations"][_UPDATED] = stamp()
+        elif condition(before).get("status") == "False":
+            failed_generations.append(int(nested(before, "metadata", "generation") or 0))
+        return api.call("PUT", f"{path}/{asked.name}", wanted)
 
     status, after = until_written(write)
+    if nested(after, "metadata", "generation") in failed_generations:
+        is_again = True
+        status, after = until_written(write)
     if dropped and status < 400:
         print_aside(f"dropped from before: {', '.join(dropped)}")
     if kept:

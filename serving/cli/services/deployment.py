@@ -129,10 +129,28 @@ def merged(before: Object, asked: Deployment, *, replace: bool) -> Object:
     spec: Object = {key: value for key, value in before["spec"].items() if key == "traffic"} | wanted["spec"]
     if not replace:
         spec["template"] = _merged_template(nested(before, "spec", "template") or {}, wanted["spec"]["template"], asked)
+    old = nested(before, "spec", "template", "spec", "containers", 0) or {}
+    container = spec["template"]["spec"]["containers"][0]
+    container["env"] = in_same_order(container["env"], old.get("env") or [])
     metadata = before["metadata"]
     if asked.policy:
         metadata = {**metadata, "annotations": {**annotations_of(before), **asked.policy}}
     return {**wanted, "metadata": metadata, "spec": spec}
+
+
+def in_same_order(variables: list[Object], before: list[Object]) -> list[Object]:
+    """The variables, in their order of ``before`` if they are equal: another order alone is no new revision.
+
+    Where a value names another variable, as $(NAME), the order has a meaning.
+    """
+    has_order = any("$(" in str(variable.get("value", "")) for variable in variables)
+    is_equal = sorted(variables, key=name_in_environment) == sorted(before, key=name_in_environment)
+    return before if is_equal and not has_order else variables
+
+
+def name_in_environment(variable: Object) -> str:
+    """The name of a variable, by which they are sorted."""
+    return str(variable.get("name", ""))
 
 
 def _merged_template(before: Object, wanted: Object, asked: Deployment) -> Object:
@@ -215,6 +233,17 @@ def find_virtualenv(folder: Path, environment: Mapping[str, str]) -> Path | None
     if environment.get(VIRTUAL_ENV):
         candidates.append(Path(environment[VIRTUAL_ENV]))
     return next((one for one in candidates if (one / _MARK).is_file()), None)
+
+
+def virtualenv_advice(folder: Path) -> str:
+    """How to make the virtual environment of a folder with a list of packages; "" without one."""
+    packages = folder.absolute() / "requirements.txt"
+    if not packages.is_file():
+        return ""
+    virtualenv = folder.absolute() / _FOLDERS[0]
+    make = f"python3 -m venv {shlex.quote(str(virtualenv))}"
+    install = f"{shlex.quote(str(virtualenv / 'bin' / 'pip'))} install -r {shlex.quote(str(packages))}"
+    return f"{packages} is not installed, as there is no virtual environment; make one: {make} && {install}"
 
 
 def environment_of(virtualenv: Path) -> dict[str, str]:

@@ -45,6 +45,8 @@ _ROUTE_FAILS_S = 3.0
 # An app may open a port for administration a moment before the one for requests.
 _WRONG_PORT_S = 8.0
 _TIMEOUT_S = 60.0
+# A revision that took 3 s to be ready must stay so for 3 s.
+_SETTLE_MIN_S, _SETTLE_MAX_S = 1.0, 5.0
 
 
 def until_in_force(address: ServiceAddress, service: Object, *, within_s: float) -> bool:
@@ -102,11 +104,42 @@ def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = 
     def late(_: str) -> str:
         return f"{name} is not ready after {timeout_s:g} s\n{failure_text(api, service)}"
 
+    begun_s = time.monotonic()
     until(pending, f"waiting for {name} to be ready", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
+    if not patient:
+        _until_settled(api, service, settle_s=min(max(time.monotonic() - begun_s, _SETTLE_MIN_S), _SETTLE_MAX_S))
     if api.state_path is not None:
         # Otherwise the service is still ready.
         until_in_force(address_of(api, service), service, within_s=_IN_FORCE_WITHIN_S)
     return service
+
+
+def _until_settled(api: ApiClient, service: Object, *, settle_s: float) -> None:
+    """End the command if a container of the newest revision ends soon after the revision was ready.
+
+    A server such as gunicorn listens before its workers have imported the app.
+    """
+    revision = str(nested(service, "status", "latestCreatedRevisionName") or "")
+    selector, ready_s = f"{REVISION_LABEL}={revision}", time.monotonic()
+    before = {name_of(pod): _restarts_of(pod) for pod in items_of(api, POD, selector)}
+    while before and time.monotonic() - ready_s < settle_s:
+        time.sleep(_POLL_S)
+        for pod in items_of(api, POD, selector):
+            if _restarts_of(pod) > before.get(name_of(pod), 0):
+                lived_s = time.monotonic() - ready_s
+                fail(f"{name_of(service)}: {revision} was ready, and ended {lived_s:.1f} s later: {_last_end_of(pod)}")
+
+
+def _restarts_of(pod: Object) -> int:
+    return sum(int(status.get("restartCount", 0)) for status in nested(pod, "status", "containerStatuses") or ())
+
+
+def _last_end_of(pod: Object) -> str:
+    statuses = nested(pod, "status", "containerStatuses") or ()
+    ends = [nested(status, "lastState", "terminated") for status in statuses]
+    end: Object = next((end for end in ends if end), {})
+    lines = str(end.get("message") or "").strip()
+    return f"{end.get('reason', 'Error')}, exit code {end.get('exitCode')}" + (f"\n{lines}" if lines else "")
 
 
 def _has_failed(service: Object, route_failed_s: list[float], *, now_s: float) -> bool:
@@ -192,6 +225,9 @@ def failure_text(api: ApiClient, service: Object) -> str:
 
 def _reason(api: ApiClient, service: Object) -> str:
     """The reason of an unready service: its failed condition, else its revision's pending one."""
+    if nested(service, "status", "observedGeneration") != nested(service, "metadata", "generation"):
+        # The status is of the revision before.
+        return "its new revision is being made"
     ready = condition(service)
     if ready.get("status") != "False" or not _is_of_configuration(service):
         revision = _unready_revision(api, service)

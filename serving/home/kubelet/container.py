@@ -359,8 +359,13 @@ class ContainerKeeper:
             return None
         ports = await asyncio.to_thread(listening_ports, process.pid, age_max_s=_PORTS_AGE_MAX_S)
         port = self._spec.address[1]
+        start = self._spec.start
         observed = ObservedContainer(
-            container=name, port=port, ports=ports, host=self._spec.address[0] if self._spec.start.is_own_proxy else ""
+            container=name,
+            port=port,
+            ports=ports,
+            host=self._spec.address[0] if start.is_own_proxy else "",
+            port_option="" if not start.network else "--fixed-port" if start.launch is None else "--port",
         )
         if asked.path is None or port not in ports or self._spec.is_http2:
             return observed

@@ -27,7 +27,8 @@ class ObservedContainer(msgspec.Struct, frozen=True, kw_only=True):
 
     ``probe`` names the readiness probe ("GET /health", "exec test -e warm"), ``probe_failure`` says how it failed last;
     both are empty where there is none. A container that takes no requests has ``port`` 0. ``host`` is the address on which a
-    container must listen that is its own queue-proxy, "" for others.
+    container must listen that is its own queue-proxy, "" for others. ``port_option`` is the option of `serving deploy` that names the
+    port, where the container has a network of its own.
     """
 
     container: str
@@ -36,6 +37,7 @@ class ObservedContainer(msgspec.Struct, frozen=True, kw_only=True):
     probe: str = ""
     probe_failure: str = ""
     host: str = ""
+    port_option: str = ""
 
 
 def explain(observed: ObservedContainer) -> Unready | None:
@@ -44,7 +46,10 @@ def explain(observed: ObservedContainer) -> Unready | None:
     if port and port not in observed.ports:
         if observed.ports:
             ports = _listed(observed.ports)
-            message = f"container {name} listens on {ports}{OTHER_PORT}{port}; it must listen on $PORT (or deploy it with --fixed-port)"
+            advice = "it must listen on $PORT (or deploy it with --fixed-port)"
+            if observed.port_option:
+                advice = f"it must listen on {port}, or {observed.port_option} must name the port on which it listens"
+            message = f"container {name} listens on {ports}{OTHER_PORT}{port}; {advice}"
             return Unready(reason="WrongPort", message=message)
         message = f"container {name} does not listen yet; it was given PORT={port} and must listen there"
         return Unready(reason="NotListening", message=message)

@@ -16,6 +16,7 @@ from serving.cli.services.deployment import (
     manifest_of,
     merged,
     policy_annotation,
+    virtualenv_advice,
 )
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.home.admission.admission import admit
@@ -254,3 +255,26 @@ def test_a_deploy_replaces_the_command_of_the_container(wanted: dict[str, Any]) 
     (container,) = merged(before, asked, replace=False)["spec"]["template"]["spec"]["containers"]
     assert not container.keys() & {"command", "args"}
     assert dropped_options(before, asked) == ["the container's command \"sh -c 'exec old'\""]
+
+
+def variables_after(before: dict[str, str], after: dict[str, str], *, replace: bool) -> list[str]:
+    service = {**manifest_of(asked(environment=before)), "metadata": {"name": "shout"}}
+    made = template_of(merged(service, asked(environment=after), replace=replace))
+    return [variable["name"] for variable in made["spec"]["containers"][0]["env"]]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_another_order_of_equal_variables_is_no_change(*, replace: bool) -> None:
+    before = {"VIRTUAL_ENV": "/venv", "PATH": "/venv/bin", "A": "1", "B": "2"}
+    assert variables_after(before, dict(reversed(before.items())), replace=replace) == list(before)
+    assert variables_after({"A": "1", "B": "$(A)"}, {"B": "$(A)", "A": "1"}, replace=True) == ["B", "A"]
+
+
+def test_a_folder_with_packages_and_no_environment_is_advised_to_make_one(tmp_path: Path) -> None:
+    folder = tmp_path / "my app"
+    folder.mkdir()
+    assert virtualenv_advice(folder) == ""
+    (folder / "requirements.txt").write_text("flask")
+    assert virtualenv_advice(folder).endswith(
+        f"python3 -m venv '{folder}/.venv' && '{folder}/.venv/bin/pip' install -r '{folder}/requirements.txt'"
+    )

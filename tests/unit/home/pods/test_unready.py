@@ -21,6 +21,15 @@ def test_a_port_that_the_app_was_not_given_is_named(ports: list[int], reason: st
     assert (found.reason, said in found.message) == (reason, True)
 
 
+def test_one_that_was_given_its_port_by_an_option_is_not_advised_to_use_it() -> None:
+    found = explain(ObservedContainer(container="app", port=3000, ports=[5000], port_option="--fixed-port"))
+    assert found is not None
+    assert found.message == (
+        "container app listens on port 5000 and was given PORT=3000; it must listen on 3000, or --fixed-port must name the port on "
+        "which it listens"
+    )
+
+
 def test_a_probe_that_fails_is_named_with_its_failure() -> None:
     found = explain(
         ObservedContainer(

@@ -152,10 +152,7 @@ async def measure(system: System, clients: int) -> dict[str, object]:
 def main() -> int:
     """Run, and print what was measured."""
     options = options_of(__doc__, clients=1000, quick={"clients": 20})
-    environment = {
-        "SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true",
-        "SERVING_AUTOSCALER_ADAPTIVE_FORECAST": "true",
-    }
+    environment = {"SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true"}
     with running_system(environment=environment) as system:
         scale = ["--concurrency", "10", "--initial-scale", "0", "--policy", "adaptive"]
         system.serving("deploy", "sleeper", str(SLEEPER.parent), "--command", f"{sys.executable} {SLEEPER}", *scale)

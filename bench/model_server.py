@@ -30,10 +30,11 @@ from bench.apps.model_server import Sequence as Request
 from serving.model.knative import ServingState
 from serving.model.stat import Stat
 from serving.queueproxy.tokens import OUTPUT_DEFAULT, TokenMeter
+from serving.scaling.decision.records import DecisionCause
+from serving.scaling.decision.view import ScalerView
 from serving.scaling.resolve import resolve_annotations
 from serving.scaling.revision import ScaledRevision
-from serving.scaling.scaler.scaler import DecisionCause, Scaler, StatSource
-from serving.scaling.scaler.view import ScalerView
+from serving.scaling.scaler.scaler import Scaler, StatSource
 from serving.settings.autoscaler import KPA_CLASS, AutoscalerSettings
 from serving.simulator.trace import RecordedFunction, read_trace
 from serving.traffic.balance import Balancer

@@ -36,8 +36,7 @@ TRACE_NAMES = ("femux", "azure", "alibaba")
 
 def _change(settings: AutoscalerSettings) -> AutoscalerSettings:
     """Knative's pods for the load: only the windows after the last request are the rival's."""
-    adaptive = msgspec.structs.replace(settings.adaptive, forecast=False)
-    return msgspec.structs.replace(settings, policy=ADAPTIVE_POLICY, adaptive=adaptive)
+    return msgspec.structs.replace(settings, policy=ADAPTIVE_POLICY)
 
 
 def _rival(kind: type[GapRival], **parameters: float) -> SimulatedPolicy:

@@ -149,7 +149,7 @@ def start_times(log: Path, functions: list[RecordedFunction]) -> list[float]:
         name, outcome, at_s = record.revision.rpartition("-")[0], record.entry.outcome, record.entry.at_wall_s
         if name not in asked_s:
             continue
-        facts, asked = outcome.facts, asked_s[name]
+        facts, asked = outcome.view, asked_s[name]
         ready_count = min(len(asked), facts.ready_count - ready.get(name, 0))
         found.extend(at_s - asked.popleft() for _ in range(ready_count))
         ready[name] = facts.ready_count

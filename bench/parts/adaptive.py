@@ -9,11 +9,13 @@ from serving.model.quantity import Resources
 from serving.model.stat import Stat
 from serving.scaling.adaptive.advice import PreWarmBudget
 from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
-from serving.scaling.adaptive.policy import RevisionPolicy
+from serving.scaling.adaptive.policy import AdaptivePolicy
+from serving.scaling.decision.policy import PolicyView, SecondOfLoad
 from serving.scaling.kpa.merge import Proposal
 from serving.scaling.learnt.learner import TargetLearner
 from serving.scaling.resolve import resolve
-from serving.scaling.scaler.shadow import PolicyShadow, shadow_of
+from serving.scaling.scaler.registry import BUILT_IN
+from serving.scaling.scaler.shadow import PolicyShadow
 from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
 
@@ -28,41 +30,48 @@ _ONE = Proposal(decider="kpa", desired=1, reason="stable")
 _PRIOR = GapPrior(SHIPPED_PRIOR)
 
 
-def _policy() -> RevisionPolicy:
+def _policy() -> AdaptivePolicy:
     """A policy with a full history of gaps."""
     settings = AutoscalerSettings()
     spec = resolve(settings, ScalingAnnotations(), container_concurrency=10, reachable=True)
-    policy = RevisionPolicy(spec, settings, prior=_PRIOR, budget=PreWarmBudget(60))
+    policy = AdaptivePolicy(spec, settings, prior=_PRIOR, budget=PreWarmBudget(60))
     dice, second = random.Random(1), 0
     for _ in range(GAPS):
         second += 2 + int(dice.expovariate(1 / 200))
-        policy.take(second, 1.0, 3.0)
+        policy.observe(SecondOfLoad(second, 1.0, 3.0))
     return policy
 
 
-def _planned() -> RevisionPolicy:
+def _view(*, in_flight: float, scale: int, now_s: float) -> PolicyView:
+    """The revision at a decision for which the algorithm wants one pod."""
+    return PolicyView(
+        now_s=now_s, algorithm=_ONE, in_flight=in_flight, present_scale=scale, ready_count=scale, spec=_SPEC
+    )
+
+
+def _planned() -> AdaptivePolicy:
     """The same with the plan of a gap."""
     policy = _policy()
-    policy.next_advice(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=float(START))
+    policy.propose(_view(in_flight=0.0, scale=1, now_s=float(START)))
     return policy
 
 
 def _shadow(running: str) -> PolicyShadow:
     settings = AutoscalerSettings(policy=running)
     spec = resolve(settings, ScalingAnnotations(), container_concurrency=10, reachable=True)
-    made = shadow_of(spec, settings, present_scale=1, wall_offset_s=0.0, now_s=0.0)
-    assert made is not None
+    shadow = BUILT_IN.shadow_of(spec, settings, present_scale=1, wall_offset_s=0.0, now_s=0.0)
+    assert shadow is not None
     for second in range(100):
-        _report(made, second, load=Stat(concurrency=20.0 + second % 10, request_count=100.0))
-        inside = Stat(concurrency=20.0 + second % 10)
-        made.follow_decision((), inside=inside, present_scale=4, ready_count=4, start_s=2.0, now_s=second + 1.0)
-    return made
+        _report(shadow, second, load=Stat(concurrency=20.0 + second % 10, request_count=100.0))
+        in_flight = Stat(concurrency=20.0 + second % 10)
+        shadow.decide((), in_flight=in_flight, present_scale=4, ready_count=4, start_s=2.0, now_s=second + 1.0)
+    return shadow
 
 
 def _report(shadow: PolicyShadow, second: int, *, load: Stat) -> None:
     """A second as an activator reports it."""
     shadow.arrive(100.0, second + 0.9)
-    shadow.take(second, load)
+    shadow.record(second, load)
 
 
 def _learner() -> TargetLearner:
@@ -70,7 +79,7 @@ def _learner() -> TargetLearner:
     learner = TargetLearner()
     for second in range(300):
         for pod in range(_PODS):
-            learner.take((second % 40) / 2 + pod, 40.0, 0.1 + second % 40 / 100)
+            learner.record((second % 40) / 2 + pod, 40.0, 0.1 + second % 40 / 100)
         learner.measure(second % 40 / 2, 40.0, used=Resources(cpu_m=400, memory_bytes=90_000_000), limits=_LIMITS)
         learner.update(_SPEC, _LIMITS, period_s=30.0, total_max=1000.0, now_s=float(second))
     return learner
@@ -82,17 +91,17 @@ def _policy_costs() -> Iterator[Comparison]:
 
     def under_load() -> None:
         second = next(ticks)
-        busy.take(second, 27.0 + second % 5, 100.0)
-        busy.take(second + 1, 27.0 + second % 5, 100.0)
-        busy.next_advice(_ONE, in_flight=27.0, present_scale=4, ready_count=4, now_s=second + 2.0)
+        busy.observe(SecondOfLoad(second, 27.0 + second % 5, 100.0))
+        busy.observe(SecondOfLoad(second + 1, 27.0 + second % 5, 100.0))
+        busy.propose(_view(in_flight=27.0, scale=4, now_s=second + 2.0))
 
     def while_idle() -> None:
-        idle.next_advice(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=START + next(ticks) % 60)
+        idle.propose(_view(in_flight=0.0, scale=1, now_s=START + next(ticks) % 60))
 
     def new_gap() -> None:
         second = next(gaps)
-        planned.take(second, 1.0, 1.0)
-        planned.next_advice(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=second + 20.0)
+        planned.observe(SecondOfLoad(second, 1.0, 1.0))
+        planned.propose(_view(in_flight=0.0, scale=1, now_s=second + 20.0))
 
     yield Comparison(name="adaptive: two seconds of load and a decision", ours=under_load)
     yield Comparison(name="adaptive: a decision while idle", ours=while_idle)
@@ -110,10 +119,10 @@ def _shadow_costs(running: str, name: str) -> Iterator[Comparison]:
         load = loads[second // 2 % 5]
         for one in (second, second + 1):
             _report(shadow, one, load=load)
-        shadow.follow_decision((), inside=load, present_scale=4, ready_count=4, start_s=2.0, now_s=second + 2.0)
+        shadow.decide((), in_flight=load, present_scale=4, ready_count=4, start_s=2.0, now_s=second + 2.0)
 
     def while_idle() -> None:
-        shadow.follow_decision((), inside=Stat(), present_scale=0, ready_count=0, start_s=2.0, now_s=next(ticks) + 2.0)
+        shadow.decide((), in_flight=Stat(), present_scale=0, ready_count=0, start_s=2.0, now_s=next(ticks) + 2.0)
 
     yield Comparison(name=f"adaptive: {name} in shadow, two seconds of load and a decision", ours=under_load)
     yield Comparison(name=f"adaptive: {name} in shadow, a decision while idle", ours=while_idle)
@@ -126,7 +135,7 @@ def _learning_cost() -> Comparison:
     def learn_under_load() -> None:
         second = next(ticks)
         for pod in range(2 * _PODS):
-            learner.take(7.0 + (second + pod) % 3, 40.0, 0.2)
+            learner.record(7.0 + (second + pod) % 3, 40.0, 0.2)
         learner.measure(8.0, 40.0, used=Resources(cpu_m=400, memory_bytes=90_000_000 + second % 7), limits=_LIMITS)
         learner.update(_SPEC, _LIMITS, period_s=30.0, total_max=1000.0, now_s=second + 2.0)
 

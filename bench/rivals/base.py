@@ -8,15 +8,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from serving.scaling.adaptive.gaps import GapPlan, KeepWindow
-from serving.scaling.adaptive.policy import RevisionPolicy
+from serving.scaling.adaptive.policy import AdaptivePolicy
 from serving.scaling.adaptive.regret import KeepRegret
+from serving.scaling.decision.policy import SecondOfLoad
 
 
 class _NoRegret(KeepRegret):
     is_counted = False
 
 
-class GapRival(RevisionPolicy):
+class GapRival(AdaptivePolicy):
     """The policy of one revision, with other windows."""
 
     def __init__(self, *given: Any, **more: Any) -> None:  # noqa: ANN401 - those of the policy
@@ -27,20 +28,20 @@ class GapRival(RevisionPolicy):
     def learn(self, gap_s: float) -> None:
         """A gap has ended."""
 
-    def observe(self, second: int, request_count: float) -> None:
+    def count(self, second: int, request_count: float) -> None:
         """A second with load is over."""
 
     def windows(self) -> list[KeepWindow]:
         """When a pod is ready, in seconds since the last request ended."""
         raise NotImplementedError
 
-    def take(self, second: int, concurrency: float, request_count: float) -> None:
+    def observe(self, second: SecondOfLoad) -> None:
         """A second that is over."""
         since_s = self.idle_since_s
-        if since_s is not None and second - since_s >= 1.0:
-            self.learn(second - since_s)
-        self.observe(second, request_count)
-        super().take(second, concurrency, request_count)
+        if since_s is not None and second.number - since_s >= 1.0:
+            self.learn(second.number - since_s)
+        self.count(second.number, second.request_count)
+        super().observe(second)
 
     def _plan(self) -> GapPlan:
         return GapPlan(joined(self.windows(), self._kept_min_s), self._spec.cold_start_worth_s)

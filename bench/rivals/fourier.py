@@ -26,7 +26,7 @@ class FourierForecast(GapRival):
         self._threshold = threshold
         self._calls: Counter[int] = Counter()
 
-    def observe(self, second: int, request_count: float) -> None:
+    def count(self, second: int, request_count: float) -> None:
         """Count the calls of a minute."""
         self._calls[int(second / _MINUTE_S)] += int(request_count)
 

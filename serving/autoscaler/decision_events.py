@@ -11,15 +11,16 @@ import msgspec
 
 from serving.model.knative import RevisionKey
 from serving.model.revisionnumbers import PolicyCosts
+from serving.scaling.adaptive.policy import AdaptivePolicy
 from serving.scaling.adaptive.policy_story import PolicyStory, savings_sentence
+from serving.scaling.decision.records import ScalerOutcome
 from serving.scaling.revision import ScaledRevision
 from serving.scaling.scaler.decision_history import DecisionRecord, HistoryEntry
 from serving.scaling.scaler.decision_lines import DecisionLine
 from serving.scaling.scaler.explain import explain
 from serving.scaling.scaler.rest import REST_MAX_S
 from serving.scaling.scaler.sample import sample_of
-from serving.scaling.scaler.scaler import Scaler, ScalerOutcome
-from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
+from serving.scaling.scaler.scaler import Scaler
 
 Write = Callable[[bytes], bool]
 """Takes the bytes of an event; returns whether there was room."""
@@ -126,7 +127,7 @@ class PolicyBook:
             return None
         costs = scaler.shadow.costs(now_s)
         since_s = scaler.learner.idle_since_s
-        running = KNATIVE_POLICY if scaler.policy is None else ADAPTIVE_POLICY
+        running, learner = scaler.policy.name, scaler.learner
         return PolicyStory(
             namespace=key[0],
             revision=key[1],
@@ -135,7 +136,7 @@ class PolicyBook:
             costs=costs,
             sentence=savings_sentence(costs, running=running),
             idle_since_wall_s=None if since_s is None else since_s + scaler.shadow.wall_offset_s,
-            curve=scaler.learner.curve() if has_curve else None,
+            curve=learner.curve() if has_curve and isinstance(learner, AdaptivePolicy) else None,
         )
 
 

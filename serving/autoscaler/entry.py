@@ -9,13 +9,14 @@ import msgspec
 
 from serving.model.revisionnumbers import PodCounts
 from serving.scaling.budget import BudgetTenant
+from serving.scaling.decision.path import PublicSlices
+from serving.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.scaling.decision.view import ScalerView
 from serving.scaling.policies.usage import Usages
 from serving.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble, pod_of
 from serving.scaling.scaler.anticipation import Anticipation
 from serving.scaling.scaler.decision_history import DecisionHistory
-from serving.scaling.scaler.path import PublicSlices
-from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome
-from serving.scaling.scaler.view import ScalerView
+from serving.scaling.scaler.scaler import Scaler
 
 _PENDING, _RUNNING = "Pending", "Running"
 

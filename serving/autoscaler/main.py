@@ -61,11 +61,13 @@ from serving.model.loadmetric import CONCURRENCY
 from serving.model.nodata import NoData
 from serving.model.revisionnumbers import PodCounts, RevisionNumbers
 from serving.scaling.classic.classic import ClassicDecision, ClassicMode
+from serving.scaling.decision.records import ScalerOutcome
 from serving.scaling.kpa.decide import ScaleDecision, ScalerMode
 from serving.scaling.kpa.zero import GateAction
 from serving.scaling.revision import ScaledRevision
 from serving.scaling.scaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES
-from serving.scaling.scaler.scaler import Scaler, ScalerOutcome
+from serving.scaling.scaler.registry import BUILT_IN, PolicyRegistry
+from serving.scaling.scaler.scaler import Scaler
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.daemons import AUTOSCALER, DAEMONS, ELECTION
 from serving.settings.election import ElectionSettings
@@ -85,7 +87,7 @@ _USAGE_EXIT = 2
 
 def measured(revision: ScaledRevision, outcome: ScalerOutcome) -> RevisionNumbers:
     """The numbers of a decision about a revision."""
-    facts, merged, detail = outcome.facts, outcome.merged, outcome.decided.detail
+    facts, merged, detail = outcome.view, outcome.merged, outcome.decided.detail
     metric, stable_load, panic_load, target_load, excess = CONCURRENCY.name, None, None, None, None
     if isinstance(detail, ScaleDecision):
         metric = outcome.inputs.spec.metric
@@ -117,7 +119,7 @@ def rule_of(outcome: ScalerOutcome) -> str:
     merged, decided = outcome.merged, outcome.decided
     if isinstance(merged, NoData):
         return "no-data"
-    if outcome.gate.action is not GateAction.APPLY and merged.desired_count == 0 and outcome.facts.present_scale:
+    if outcome.gate.action is not GateAction.APPLY and merged.desired_count == 0 and outcome.view.present_scale:
         return "gate-to-zero"
     if merged.bounds.limited_by is not None:
         return merged.bounds.limited_by.value
@@ -132,7 +134,7 @@ def rule_of(outcome: ScalerOutcome) -> str:
 class AutoscalerDaemon:
     """All parts, wired. ``address`` is where it listens once ``is_serving`` is set."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it works with
         self,
         settings: AutoscalerSettings,
         cluster: Cluster,
@@ -141,6 +143,7 @@ class AutoscalerDaemon:
         log: Callable[[bytes], None] | None = None,
         election: ElectionSettings | None = None,
         me: str = "",
+        registry: PolicyRegistry = BUILT_IN,
     ) -> None:
         followers = Followers()
         self.secured = daemon_tls(key, AUTOSCALER_ID, settings.inner_tls.resolved(os.environ))
@@ -154,6 +157,7 @@ class AutoscalerDaemon:
             on_decision=self._decided,
             events=self._events,
             sharing=self._sharing,
+            registry=registry,
         )
         followers.on_samples = self.autoscaler.end_rests
         self.relay = self.autoscaler.relay

@@ -15,8 +15,8 @@ import msgspec
 
 from serving.model.knative import RevisionKey, ServingState, TrafficPath
 from serving.model.stat import Stat
+from serving.scaling.decision.records import ScalerOutcome
 from serving.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision
-from serving.scaling.scaler.scaler import ScalerOutcome
 
 Costs = Iterable[tuple[str, str | None]]
 """The new deletion cost of each pod by name; None removes it."""

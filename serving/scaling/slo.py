@@ -242,12 +242,12 @@ class RevisionSlo:
         self._resized_s = now_s
         self.outcome: SloOutcome | None = None
 
-    def take(self, bins: tuple[float, ...], now_s: float) -> None:
+    def record(self, bins: tuple[float, ...], now_s: float) -> None:
         """Add the requests of a pod's report."""
         if bins:
             self._bins.append((now_s, bins))
 
-    def take_load(self, load: float, at_s: float) -> None:
+    def record_load(self, load: float, at_s: float) -> None:
         """Add the load of a second, in the unit of the revision's metric."""
         if self._ready_count:
             self._loads.append((at_s, load, self._ready_count))

@@ -81,11 +81,6 @@ class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
     """Most pods that one autoscaler starts ahead of requests in a minute, over all revisions. Range: 1 to 100000. Default:
     ours, 60."""
 
-    forecast: Annotated[bool, Knob(key="forecast", unit=FLAG)] = False
-    """Whether pods with a hard limit get room for the load that is expected when a new pod is ready, with a margin of standard
-    deviations, rather than for the mean of the stable window over the utilisation. It is better on most loads and worse on
-    some (docs/scaling-quality.md). Default: ours, false: under load Knative's algorithm decides."""
-
     learnt_target: Annotated[str, Knob(key="learnt-target", unit=TEXT, choices=(*TargetMode, "true", "false"))] = (
         TargetMode.SHADOW.value
     )

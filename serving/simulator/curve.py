@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from serving.scaling.adaptive.policy import policy_of
+from serving.scaling.scaler.registry import BUILT_IN, PolicyFactory
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, ORIGINAL, AutoscalerSettings
-from serving.simulator.decisions import PolicyOf
 from serving.simulator.foresight import Foresight
 from serving.simulator.report import PolicyReport
 
@@ -33,7 +32,7 @@ class SimulatedPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     change: SettingsChange
     dial: tuple[DialPosition, ...]
-    policy_of: PolicyOf = policy_of
+    policy_of: PolicyFactory = BUILT_IN.policy_of
     """Creates the policy of a revision; rivals of the product replace it."""
 
     foresight: Foresight | None = None

@@ -10,27 +10,23 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-import msgspec
-
 from serving.model.knative import ServingState, TrafficPath
 from serving.model.stat import Stat
 from serving.scaling.adaptive.gaps import GapPrior
-from serving.scaling.adaptive.policy import RevisionPolicy, policy_of
 from serving.scaling.budget import Allowance, BudgetDemand
-from serving.scaling.kpa.merge import most
+from serving.scaling.decision.policy import SecondOfLoad
+from serving.scaling.decision.records import DecisionCause, InFlight, ScalerOutcome
+from serving.scaling.decision.step import StepInputs, step
+from serving.scaling.decision.view import ScalerView
 from serving.scaling.kpa.zero import GatePhase, GateReason, GateState, InactiveReason
-from serving.scaling.scaler.deciders import Inside, KpaDecider
+from serving.scaling.scaler.registry import BUILT_IN, PolicyFactory
 from serving.scaling.scaler.rest import Periods
-from serving.scaling.scaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, conclude
-from serving.scaling.scaler.view import ScalerView
+from serving.scaling.scaler.windows import RevisionWindows, starting_revision_state
 from serving.scaling.slo import RevisionSlo
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.simulator.seconds import LOAD_MIN, LoadedSecond, LoadedSeconds
 from serving.simulator.steady import RevisionCounts, SteadyOutcomes
-
-PolicyOf = Callable[..., RevisionPolicy | None]
-"""Makes the policy of a revision from its spec and the settings, with ``prior`` and ``explains``, as ``policy_of`` does."""
 
 TimedLimit = Callable[[BudgetDemand, float], Allowance | None]
 """Asks budgets for the pods of one revision at a time; None: all that it wants."""
@@ -55,7 +51,7 @@ class Decisions:
         skips: bool = True,
         repeats: bool = True,
         prior: GapPrior | None = None,
-        policy_of: PolicyOf = policy_of,
+        policy_of: PolicyFactory = BUILT_IN.policy_of,
     ) -> None:
         """``skips`` False decides in every period, for tests. ``prior`` is shared with other revisions.
 
@@ -64,49 +60,52 @@ class Decisions:
         self._settings, self._spec, self._own = settings, spec, spec
         self.slo = RevisionSlo(0.0)
         self._periods = Periods(settings.decision_period_s)
-        self._decider = KpaDecider(spec, quirks=settings.quirks, ready_count=0, present_scale=0, now_s=0.0)
-        self._gate = GateState(
-            since_s=0.0, phase=GatePhase.INACTIVE, reason=InactiveReason.NO_TRAFFIC, is_initialized=True
-        )
+        self._windows = RevisionWindows(spec, quirks=settings.quirks)
+        gate = GateState(since_s=0.0, phase=GatePhase.INACTIVE, reason=InactiveReason.NO_TRAFFIC, is_initialized=True)
+        self._state = starting_revision_state(spec, gate, now_s=0.0, quirks=settings.quirks)
         self.policy = policy_of(spec, settings, prior=prior, explains=False)
         # Windows alone decide, also on what waits for the first pod; each period, but for the first poke.
-        self.is_knative = self.policy is None or not self.policy.counts_waiting
-        quiet_load = math.inf if self.policy is None else self.policy.quiet_load
+        self.counts_waiting = self.policy.counts_waiting
         # Load for which one pod is enough, whichever window shows it.
-        self.quiet_load = min(spec.target_value, quiet_load)
+        self.quiet_load = spec.target_value
         self._has_burst_switch = has_burst_switch
         # Whether the path is the same for any load that one pod is enough for.
         burst = spec.target_burst_capacity
         self._is_path_fixed = not has_burst_switch or burst <= 0 or spec.total_value < burst
-        # Each second may change what a goal says.
-        skips = skips and spec.slo is None
+        # Each second may change what a goal or a further metric says.
+        skips = skips and spec.slo is None and not spec.further_metrics and self.policy.skips_periods
         # Budgets depend on others: with this limit no period may be skipped.
         self.limit: TimedLimit | None = None
         self._skips = skips
-        self._steady = SteadyOutcomes(spec, self._decider, self.policy) if skips and repeats else None
+        self._steady = (
+            SteadyOutcomes(spec, self._windows, policy=self.policy, quirks=settings.quirks)
+            if skips and repeats
+            else None
+        )
         self._serving_state = ServingState.RESERVE
         # A revision that begins at zero has had the activator in its path for long.
         self._proxy_since_s: float | None = -spec.scale_to_zero_grace_s
         self._proved_at_s: float | None = None
         self._seconds = LoadedSeconds(spec)
         # Seconds for the policy, which also takes those that a period without a decision leaves to the windows.
-        self._untaken: deque[LoadedSecond] = deque()
+        self._unobserved: deque[LoadedSecond] = deque()
         self._poked_load = 0.0
         self._outcome: ScalerOutcome | None = None
         self._asked_s = self._recheck_s = math.inf
-        self.latest_count: int | None = None
-        # The algorithm's own, without a policy.
-        self._decided_count: int | None = None
         self.path = TrafficPath.PROXY
         # Decisions begin when the revision is there, not with its first request.
         self.due_s = 0.0
         self.count = 0
 
     @property
+    def latest_count(self) -> int | None:
+        """Pods wanted last; None without data."""
+        return self._state.latest_count
+
+    @property
     def capacity(self) -> float:
         """Requests that the wanted pods have room for."""
-        each = self._spec.target_value if self.policy is None else self.policy.pod_capacity
-        return (self.latest_count or 0) * each
+        return (self.latest_count or 0) * self._spec.target_value
 
     def wake(self, now_s: float) -> None:
         """Set the revision Active for a waiting request, and report it.
@@ -114,9 +113,9 @@ class Decisions:
         Knative's autoscaler records a load of 1 and decides on its windows; the adaptive policy decides for all that wait.
         """
         self._serving_state = ServingState.ACTIVE
-        if self.is_knative:
-            self._take(now_s, has_reports=False)
-            self._seconds.poke(math.floor(now_s) - 1, self._decider)
+        if not self.counts_waiting:
+            self._record_seconds(now_s, has_reports=False)
+            self._seconds.poke(math.floor(now_s) - 1, self._windows)
             self._poked_load += 1.0
 
     def record(self, number: int, load: float, arrivals: int) -> None:
@@ -126,29 +125,26 @@ class Decisions:
         """
         reported, self._poked_load = max(0.0, load - self._poked_load), 0.0
         if self._own.slo is not None:
-            self.slo.take_load(load, number + 1.0)
+            self.slo.record_load(load, number + 1.0)
         second = (number, reported, arrivals)
         self._seconds.record(second, is_hot=not LOAD_MIN < load <= self.quiet_load)
-        if self.policy is not None:
-            self._untaken.append(second)
-        if (self.policy is not None or not self.latest_count) and not self.is_next_due:
+        if self.policy.observes:
+            self._unobserved.append(second)
+        if (self.policy.observes or not self.latest_count) and not self.is_next_due:
             # A result that only the clock could change may differ now.
             self.due_s = min(self.due_s, self._periods.at(number + 1.0))
 
     def entered(self, now_s: float) -> None:
         """Record the first request. A policy observes it at the next period, before its second is over."""
-        if self.policy is not None:
+        if self.policy.observes:
             last_s = self._periods.until(now_s)
             self.due_s = min(self.due_s, last_s + self._periods.period_s)
-            if last_s >= self._seconds.window_end(now_s):
-                self.policy.note_empty_windows()
 
     def started(self, took_s: float, now_s: float) -> None:
         """Record how many seconds a pod took to become ready."""
-        if self.policy is not None:
-            # Its learning from a second depends on the starts before it.
-            self._take_for_policy(math.floor(self._periods.until(now_s)) - 1)
-            self.policy.started(took_s)
+        # What a policy learns from a second depends on the starts before it.
+        self._observe(math.floor(self._periods.until(now_s)) - 1)
+        self.policy.started(took_s)
 
     def decide_by(self, at_s: float, now_s: float, *, is_first: bool = False) -> None:
         """Decide by ``at_s``, but not within the pause after the last period, even a skipped one.
@@ -167,17 +163,16 @@ class Decisions:
         """Decide now. The activator is confirmed in the path at once."""
         if self._own.slo is not None:
             self._spec = self.slo.update(self._own, ready_count=counts.ready, present_scale=counts.scale, now_s=now_s)
-            if self.policy is not None:
-                self.policy.follow(self._spec)
-        self._take(now_s, has_reports=counts.ready > 0)
+            self.policy.update(self._spec)
+        self._record_seconds(now_s, has_reports=counts.ready > 0)
         outcome = self._repeated(counts, now_s) or self._decide(counts, now_s, cause)
         if outcome.to_prove:
             self._proved_at_s = now_s
             outcome = self._decide(counts, now_s, DecisionCause.PROOF)
-        if outcome.apply_count and not counts.scale and not self.is_knative:
-            self._decider.reset_windows(self._spec)
+        if self._state.resets_windows:
+            self._windows.reset(self._spec)
             self._seconds.reset()
-            self._untaken.clear()
+            self._unobserved.clear()
         self._periods.made_s, self._outcome, self._asked_s = now_s, outcome, math.inf
         self._recheck_s = math.inf if outcome.recheck_in_s is None else now_s + outcome.recheck_in_s
         return outcome
@@ -190,23 +185,23 @@ class Decisions:
         """
         policy, outcome = self.policy, self._outcome
         if (
-            policy is None
+            not policy.observes
             or not self._skips
             or counts.scale != 1
             or counts.ready != 1
             or now_s >= self._asked_s
             or outcome is None
-            or outcome.facts.present_scale != 1
-            or outcome.facts.ready_count != 1
+            or outcome.view.present_scale != 1
+            or outcome.view.ready_count != 1
             or not self._is_one_pod_wanted(counts)
         ):
             return False
-        self._take_for_policy(math.floor(now_s) - 1)
+        self._observe(math.floor(now_s) - 1)
         again_s = policy.unchanged_for_s(in_flight=float(counts.inside), now_s=now_s)
         if again_s is None:
             return False
         self._periods.made_s, self._asked_s, self._recheck_s = now_s, math.inf, now_s + again_s
-        if counts.inside or self._untaken:
+        if counts.inside or self._unobserved:
             self.due_s = min(self._recheck_s, now_s + self._periods.period_s)
         else:
             # It stays until the age of the gap changes it, or a request comes.
@@ -228,12 +223,12 @@ class Decisions:
         if counts.scale > 1 and counts.inside:
             self.due_s = min(self._asked_s, max(due_s, self._periods.made_s + _PAUSE_MIN_S))
             return
-        if self._skips and (self.policy is None or self._is_silent(counts)):
+        if self._skips and (not self.policy.observes or self._is_silent(counts)):
             if (not counts.scale and not counts.inside and not self._seconds.pending) or (
                 outcome.apply_count is None and self._is_clock_alone(counts, outcome)
             ):
                 due_s = self._periods.before(min(recheck_s, self._panic_end_s))
-            elif self.policy is None and counts.scale == counts.ready == 1 and self._is_one_pod_wanted(counts):
+            elif not self.policy.observes and counts.scale == counts.ready == 1 and self._is_one_pod_wanted(counts):
                 # One is enough at each decision until the load leaves the window.
                 end_s = self._seconds.window_end(now_s)
                 due_s = self._periods.at(max(now_s, end_s)) if self._periods.made_s < end_s else due_s
@@ -244,18 +239,14 @@ class Decisions:
     @property
     def _panic_end_s(self) -> float:
         """The first period after panic; until then its maximum scale is held."""
-        state = self._decider.state
-        if state.panic_since_s is None:
+        state = self._state.kpa
+        if state is None or state.panic_since_s is None:
             return math.inf
         return self._periods.at(state.panic_since_s + self._spec.stable_window_s + _PAUSE_MIN_S)
 
     def _is_silent(self, counts: RevisionCounts) -> bool:
         """Whether the policy has seen all load: its advice then changes only at announced times."""
-        if counts.inside or self._seconds.pending or not counts.scale == counts.ready <= 1:
-            return False
-        assert self.policy is not None
-        # A policy's desired count changes at each decision until the load has left the window.
-        return not self._decided_count or self.policy.is_small
+        return not (counts.inside or self._seconds.pending) and counts.scale == counts.ready <= 1
 
     def _is_clock_alone(self, counts: RevisionCounts, outcome: ScalerOutcome) -> bool:
         """Whether the decision can only change at an announced time."""
@@ -290,40 +281,37 @@ class Decisions:
             and self._seconds.is_cool(self._periods.made_s)
         )
 
-    def _take(self, now_s: float, *, has_reports: bool) -> None:
-        """Give completed seconds to the policy and the decider."""
-        if self._untaken:
-            self._take_for_policy(math.floor(now_s) - 1)
-        self._seconds.give(self._decider, now_s, has_reports=has_reports)
+    def _record_seconds(self, now_s: float, *, has_reports: bool) -> None:
+        """Record completed seconds in the windows, after the policy has observed them."""
+        if self._unobserved:
+            self._observe(math.floor(now_s) - 1)
+        self._seconds.give(self._windows, now_s, has_reports=has_reports)
 
-    def _take_for_policy(self, over: int) -> None:
-        policy, untaken = self.policy, self._untaken
-        while untaken and untaken[0][0] <= over:
-            number, load, arrivals = untaken.popleft()
-            assert policy is not None
-            policy.take(number, load, float(arrivals))
+    def _observe(self, last_number: int) -> None:
+        """Let the policy observe the seconds up to a number."""
+        unobserved = self._unobserved
+        while unobserved and unobserved[0][0] <= last_number:
+            number, load, arrivals = unobserved.popleft()
+            self.policy.observe(SecondOfLoad(number, load, float(arrivals)))
 
     def _repeated(self, counts: RevisionCounts, now_s: float) -> ScalerOutcome | None:
         """The earlier outcome that would only be repeated; None: decide in full."""
-        if self._steady is None or self._gate.phase is not GatePhase.ACTIVE:
+        if self._steady is None or self._state.gate.phase is not GatePhase.ACTIVE:
             return None
-        outcome = self._steady.repeated(counts, self.path, now_s)
-        if outcome is not None:
-            self.count += 1
-            self.latest_count = self._decided_count = outcome.decided.desired_count
+        repeated = self._steady.repeated(counts, self._state, path=self.path, now_s=now_s)
+        if repeated is None:
+            return None
+        self.count += 1
+        self._state, outcome = repeated
         return outcome
 
     def _decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> ScalerOutcome:
         self.count += 1
-        spec = self._spec
-        inside = Inside(
-            present=Stat(concurrency=float(counts.inside)),
-            is_waiting=counts.inside > 0 and not self.is_knative and (counts.ready == 0 or self.latest_count == 0),
-        )
-        inputs = DecisionInputs(
+        is_unserved = counts.ready == 0 or self.latest_count == 0
+        inputs = StepInputs(
             at_s=now_s,
             cause=cause,
-            facts=ScalerView(
+            view=ScalerView(
                 present_scale=counts.scale,
                 ready_count=counts.ready,
                 serving_state=self._serving_state,
@@ -332,36 +320,24 @@ class Decisions:
                 proxy_since_s=self._proxy_since_s,
                 path=self.path,
             ),
-            inside=inside,
-            beside=(),
-            spec=spec,
+            in_flight=InFlight(
+                present=Stat(concurrency=float(counts.inside)),
+                is_waiting=counts.inside > 0 and self.counts_waiting and is_unserved,
+            ),
+            observed=self._windows.query(now_s),
+            further=self._windows.query_further(now_s),
+            spec=self._spec,
             quirks=self._settings.quirks,
-            kpa=self._decider.state,
-            gate=self._gate,
             slo=self.slo.outcome,
         )
-        decided = self._decider.decide(spec, inside, ready_count=counts.ready, now_s=now_s)
-        self._decided_count = decided.desired_count
-        self.latest_count = decided.desired_count
-        if self.policy is not None:
-            advice = self.policy.next_advice(
-                decided.proposal,
-                in_flight=float(counts.inside),
-                present_scale=counts.scale,
-                ready_count=counts.ready,
-                now_s=now_s,
-            )
-            inputs = msgspec.structs.replace(inputs, advice=advice)
-            if advice.proposals is not None:
-                self.latest_count = most(advice.proposals)
-        asked = self.limit
-        limit = None if asked is None else lambda demand: asked(demand, now_s)
-        self._gate, outcome = conclude(inputs, decided, limit)
+        timed_limit = self.limit
+        limit = None if timed_limit is None else lambda demand: timed_limit(demand, now_s)
+        self._state, outcome = step(self._state, inputs, self.policy, limit=limit)
         if outcome.to_reserve:
             self._serving_state = ServingState.RESERVE
         if self._has_burst_switch and outcome.path is not self.path:
             self.path = outcome.path
             self._proxy_since_s = now_s if outcome.path is TrafficPath.PROXY else None
         if self._steady is not None:
-            self._steady.keep(outcome)
+            self._steady.record(outcome)
         return outcome

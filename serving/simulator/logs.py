@@ -138,9 +138,9 @@ def _revisions(records: Iterable[DecisionRecord]) -> dict[str, _LoggedRevision]:
     for record in sorted(records, key=lambda one: one.entry.at_wall_s):
         outcome = record.entry.outcome
         name = f"{record.revision.rpartition('-')[0]}.{record.namespace}"
-        wanted = outcome.facts.present_scale if outcome.apply_count is None else outcome.apply_count
+        wanted = outcome.view.present_scale if outcome.apply_count is None else outcome.apply_count
         woken_s[name] = found.setdefault(name, _LoggedRevision()).add(
-            record.entry.at_wall_s, wanted=wanted, ready=outcome.facts.ready_count, woken_s=woken_s.get(name)
+            record.entry.at_wall_s, wanted=wanted, ready=outcome.view.ready_count, woken_s=woken_s.get(name)
         )
     return found
 

@@ -18,8 +18,8 @@ from serving.nodegroup.records import Amount
 from serving.placement.book import NodeBook, NodeFacts, PlacedPod
 from serving.placement.scores.pod import PodDemand
 from serving.placement.scores.provider import Scorer, pick
-from serving.scaling.adaptive.policy import RevisionPolicy
-from serving.scaling.scaler.scaler import ScalerOutcome
+from serving.scaling.decision.policy import RevisionPolicy
+from serving.scaling.decision.records import ScalerOutcome
 from serving.settings.nodegroup import NodeGroupSettings
 from serving.settings.placement import NODE_POLICIES, PlacementSettings
 from serving.simulator.pods import PodSet, SimulatedPod
@@ -64,7 +64,7 @@ class NodeRoom(Protocol):
         """Remove a pod from its node at ``at_s``, or from the queue at once."""
         ...
 
-    def decided(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy | None) -> None:
+    def decided(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy) -> None:
         """Handle a decision of a revision."""
         ...
 
@@ -114,7 +114,7 @@ class SharedNodes:
         if self._waiting and self.tenant is not None:
             self.tenant.limit_s = min(self.tenant.limit_s, at_s)
 
-    def decided(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy | None) -> None:
+    def decided(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy) -> None:
         """Do nothing: no more nodes can be requested."""
 
     def step(self) -> list[NodeTenant]:

@@ -25,9 +25,9 @@ from serving.nodegroup.records import (
     RemovalTaint,
 )
 from serving.nodegroup.states import DEFAULT_GROUP
-from serving.scaling.adaptive.policy import RevisionPolicy
+from serving.scaling.decision.policy import RevisionPolicy
+from serving.scaling.decision.records import ScalerOutcome
 from serving.scaling.scaler.anticipation import Anticipation, validity_s
-from serving.scaling.scaler.scaler import ScalerOutcome
 from serving.simulator.nodes import NodePlan, NodeTenant, SimulatedPlacing
 from serving.simulator.pods import SimulatedPod
 from serving.simulator.results import NodesResult, PodSeries
@@ -101,7 +101,7 @@ class SimulatedNodes:
         self._book.drop_pod(name)
         self._waited(pod, at_s)
 
-    def decided(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy | None) -> None:
+    def decided(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy) -> None:
         """Anticipate a revision's pods for the time a node takes to boot, after its decision."""
         if not self._plan.group.anticipation:
             return

@@ -19,14 +19,14 @@ import msgspec
 from serving.model.knative import TrafficPath
 from serving.model.slo import Slo
 from serving.scaling.adaptive.gaps import GapPrior
-from serving.scaling.adaptive.policy import policy_of
+from serving.scaling.decision.records import DecisionCause, ScalerOutcome
 from serving.scaling.scaler.explain import explain
-from serving.scaling.scaler.scaler import DecisionCause, ScalerOutcome
+from serving.scaling.scaler.registry import BUILT_IN, PolicyFactory
 from serving.scaling.spec import ScalingSpec
 from serving.settings.activator import ActivatorSettings
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.queueproxy import QueueProxySettings
-from serving.simulator.decisions import Decisions, PolicyOf, TimedLimit
+from serving.simulator.decisions import Decisions, TimedLimit
 from serving.simulator.nodes import NodeRoom
 from serving.simulator.pods import PodSet, PodTimes, SimulatedPod
 from serving.simulator.results import Durations, Moment, PodSeries, Quantiles, RevisionResult, RunLog, durations_of
@@ -65,7 +65,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     has_burst_switch: bool = True
     """Whether requests bypass the activator while the pods have enough excess burst capacity."""
 
-    policy_of: PolicyOf = policy_of
+    policy_of: PolicyFactory = BUILT_IN.policy_of
     """Creates the policy; rivals of the product replace it."""
 
     skips: bool = True
@@ -222,7 +222,7 @@ class RevisionRun:
         """Record the second, and skip a silent time after it."""
         end_s, load, decisions = self._second_end_s, self._area, self._decisions
         if self._judge is not None:
-            decisions.slo.take(self._judge.report(end_s), end_s)
+            decisions.slo.record(self._judge.report(end_s), end_s)
         if load > _LOAD_MIN or self._arrived:
             decisions.record(self._number, max(0.0, load), self._arrived)
             if load > decisions.quiet_load and not (decisions.is_next_due and self.pods.scale > 1):
@@ -236,7 +236,7 @@ class RevisionRun:
         # Each second starts its sum from what is inside, so that rounding errors do not add up.
         self._number += 1
         self._second_end_s, self._area = self._number + self._report_at, float(self._inside)
-        if self._inside > decisions.capacity and not decisions.is_knative:
+        if self._inside > decisions.capacity and decisions.counts_waiting:
             decisions.decide_by(end_s, end_s, is_first=True)
 
     # Requests.
@@ -325,7 +325,7 @@ class RevisionRun:
     def _poke(self, at_s: float) -> None:
         """Report requests that wait for a revision without ready pods: the first, twice as many, more than wanted."""
         waiting, decisions = len(self._queue), self._decisions
-        if decisions.is_knative:
+        if not decisions.counts_waiting:
             if not decisions.latest_count:
                 decisions.wake(at_s)
                 self._decide(at_s, DecisionCause.LOAD)

@@ -9,7 +9,7 @@ from collections import deque
 
 from serving.model.loadmetric import CONCURRENCY
 from serving.model.stat import Stat
-from serving.scaling.scaler.deciders import KpaDecider
+from serving.scaling.scaler.windows import RevisionWindows
 from serving.scaling.spec import ScalingSpec
 
 LOAD_MIN = 1e-4
@@ -26,6 +26,7 @@ class LoadedSeconds:
         self._stable, self._panic = math.ceil(spec.stable_window_s), math.ceil(spec.panic_window_s)
         self.pending: deque[LoadedSecond] = deque(maxlen=self._stable + 2)
         self._metric = spec.load_metric
+        self._has_further = bool(spec.further_metrics)
         self._loaded_number = self._loaded_before = self._hot_number = self._taken_number = -1
 
     @property
@@ -41,10 +42,10 @@ class LoadedSeconds:
         if is_hot:
             self._hot_number = second[0]
 
-    def poke(self, number: int, decider: KpaDecider) -> None:
+    def poke(self, number: int, windows: RevisionWindows) -> None:
         """Record a load of 1 at once."""
         self._loaded_number = max(self._loaded_number, number)
-        decider.take_load(self._amount((number, 1.0, 1)), number)
+        windows.record_load(number, self._amount((number, 1.0, 1)))
 
     def reset(self) -> None:
         """Reset with the windows: earlier seconds do not count."""
@@ -63,28 +64,35 @@ class LoadedSeconds:
         number = self._loaded_number if self._loaded_number < math.floor(now_s) else self._loaded_before
         return number + 1 + self._stable
 
-    def give(self, decider: KpaDecider, now_s: float, *, has_reports: bool) -> None:
+    def give(self, windows: RevisionWindows, now_s: float, *, has_reports: bool) -> None:
         """Give completed seconds to the decider. Ready pods report their silence too (``has_reports``)."""
         over, pending = math.floor(now_s) - 1, self.pending
         while pending and pending[0][0] <= over:
             second = pending.popleft()
             if has_reports:
-                self._give_silence(decider, second[0])
-            decider.take_load(self._amount(second), second[0])
+                self._give_silence(windows, second[0])
+            self._give_load(windows, second)
             self._taken_number = second[0]
         if has_reports and self._taken_number < over:
-            self._give_silence(decider, over)
-            decider.take_load(0.0, over)
+            self._give_silence(windows, over)
+            self._give_load(windows, (over, 0.0, 0))
             self._taken_number = over
 
-    def _give_silence(self, decider: KpaDecider, until: int) -> None:
+    def _give_load(self, windows: RevisionWindows, second: LoadedSecond) -> None:
+        number, concurrency, arrivals = second
+        if self._has_further:
+            windows.record(number, Stat(concurrency=concurrency, request_count=float(arrivals)))
+        else:
+            windows.record_load(number, self._amount(second))
+
+    def _give_silence(self, windows: RevisionWindows, until: int) -> None:
         """Give seconds without load, up to a number. Two of them make both windows see the silence."""
         first = self._taken_number + 1
         if first >= until:
             return
         for number in (max(first, until - self._stable + 1), max(first, until - self._panic + 1)):
             if self._taken_number < number < until:
-                decider.take_load(0.0, number)
+                self._give_load(windows, (number, 0.0, 0))
                 self._taken_number = number
 
     def _amount(self, second: LoadedSecond) -> float:

@@ -7,13 +7,16 @@ that the simulator does not read may differ. The count is always the product's o
 import msgspec
 
 from serving.model.knative import TrafficPath
-from serving.scaling.adaptive.advice import NEUTRAL
-from serving.scaling.adaptive.policy import RevisionPolicy
-from serving.scaling.kpa.decide import ScaleDecision
+from serving.model.nodata import NoData
+from serving.scaling.decision.policy import NEUTRAL, RevisionPolicy
+from serving.scaling.decision.records import ScalerOutcome
+from serving.scaling.decision.step import RevisionState
+from serving.scaling.kpa.burst import excess_burst_capacity
+from serving.scaling.kpa.decide import ScaleDecision, decide_count
 from serving.scaling.kpa.zero import GatePhase, GateReason
-from serving.scaling.scaler.deciders import KpaDecider
-from serving.scaling.scaler.scaler import ScalerOutcome
+from serving.scaling.scaler.windows import RevisionWindows
 from serving.scaling.spec import ScalingSpec
+from serving.settings.autoscaler import KpaQuirks
 
 # Outcomes kept for each revision: each is some kilobytes.
 _OUTCOMES_MAX = 64
@@ -34,15 +37,20 @@ class SteadyOutcomes:
     the sign of its excess burst capacity alone.
     """
 
-    __slots__ = ("_decider", "_outcomes", "_policy", "_spec")
+    __slots__ = ("_outcomes", "_policy", "_quirks", "_spec", "_windows")
 
-    def __init__(self, spec: ScalingSpec, decider: KpaDecider, policy: RevisionPolicy | None) -> None:
-        self._spec, self._decider, self._policy = spec, decider, policy
+    def __init__(
+        self, spec: ScalingSpec, windows: RevisionWindows, *, policy: RevisionPolicy, quirks: KpaQuirks
+    ) -> None:
+        self._spec = spec
+        self._windows = windows
+        self._policy = policy
+        self._quirks = quirks
         self._outcomes: dict[tuple[int, int, int, bool], ScalerOutcome] = {}
 
-    def keep(self, outcome: ScalerOutcome) -> None:
+    def record(self, outcome: ScalerOutcome) -> None:
         """Keep an outcome, if it held the pods and only the algorithm had a say. An app's gauge has one too."""
-        detail, facts = outcome.decided.detail, outcome.facts
+        detail, view = outcome.decided.detail, outcome.view
         if (
             outcome.apply_count is None
             and outcome.gate.reason is GateReason.PODS_WANTED
@@ -53,27 +61,29 @@ class SteadyOutcomes:
         ):
             if len(self._outcomes) >= _OUTCOMES_MAX:
                 self._outcomes.clear()
-            key = facts.present_scale, facts.ready_count, detail.desired_count, detail.excess_burst_capacity < 0
+            key = view.present_scale, view.ready_count, detail.desired_count, detail.excess_burst_capacity < 0
             self._outcomes[key] = outcome
 
-    def repeated(self, counts: RevisionCounts, path: TrafficPath, now_s: float) -> ScalerOutcome | None:
-        """Let the algorithm decide, and return the outcome kept for its count; None, and no decision, without one.
+    def repeated(
+        self, counts: RevisionCounts, state: RevisionState, *, path: TrafficPath, now_s: float
+    ) -> tuple[RevisionState, ScalerOutcome] | None:
+        """Let the algorithm decide, and return the next state and the outcome kept for its count; None without one.
 
-        The gate must be active. A policy without a forecast advises nothing while requests are in flight.
+        The gate must be active. A policy advises nothing while requests are in flight.
         """
-        policy = self._policy
-        if (
-            not self._outcomes
-            or not counts.ready
-            or (policy is not None and (policy.counts_waiting or not counts.inside))
-        ):
+        policy, kpa = self._policy, state.kpa
+        if not self._outcomes or not counts.ready or kpa is None:
             return None
-        found = self._decider.peek(self._spec, ready_count=counts.ready, now_s=now_s)
-        if found is None:
+        if policy.observes and (policy.counts_waiting or not counts.inside):
             return None
-        state, count, excess = found
+        observed = self._windows.query(now_s)
+        if isinstance(observed, NoData):
+            return None
+        kpa_next, count = decide_count(
+            kpa, observed=observed, ready_count=counts.ready, spec=self._spec, now_s=now_s, quirks=self._quirks
+        )
+        excess = excess_burst_capacity(ready_count=counts.ready, observed_panic=observed.panic, spec=self._spec)
         outcome = self._outcomes.get((counts.scale, counts.ready, count, excess < 0))
         if outcome is None or outcome.path is not path:
             return None
-        self._decider.adopt(state)
-        return outcome
+        return msgspec.structs.replace(state, kpa=kpa_next, latest_count=count, resets_windows=False), outcome

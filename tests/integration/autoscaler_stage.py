@@ -7,10 +7,30 @@ from serving.home.store.memory import MemoryCluster
 from serving.model.errors import AlreadyExists
 from serving.model.knative import BECAME_READY_ANNOTATION
 from serving.model.objects import Object
+from serving.scaling.decision.policy import NEUTRAL, Advice, PolicyView, SecondOfLoad
+from serving.scaling.scaler.registry import PolicyRegistry
 
 KEY = b"k" * 32
 NAME = "hello-00001"
 _LABELS = {"serving.knative.dev/revision": NAME, "serving.knative.dev/routingState": "active"}
+
+
+class CountsWaiting:
+    """Knative's policy, with all requests that wait for the first pod counted at once: Knative starts with one pod."""
+
+    counts_waiting = True
+
+    def observe(self, second: SecondOfLoad) -> None:
+        """Ignore the load."""
+
+    def propose(self, view: PolicyView) -> Advice:
+        """Leave the algorithm's count."""
+        del view
+        return NEUTRAL
+
+
+WAITING = "waiting"
+REGISTRY = PolicyRegistry({WAITING: CountsWaiting})
 
 
 class Store:

@@ -14,11 +14,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from serving.autoscaler.main import AutoscalerDaemon
 from serving.cluster.kinds import POD, REVISION
 from serving.metrics.names import AUTOSCALER_METRICS
-from serving.settings.autoscaler import ADAPTIVE_POLICY, AdaptiveSettings, AutoscalerSettings
+from serving.settings.autoscaler import AutoscalerSettings
 from serving.wire.frames import ActivatorStats, PodStat, RevisionStat, encode_activator_stats, encode_pod_stat
 from serving.wire.tokens import activator_token, pod_token, revision_token
 from tests.eventually import until
-from tests.integration.autoscaler_stage import KEY, NAME, Store
+from tests.integration.autoscaler_stage import KEY, NAME, REGISTRY, WAITING, Store
 from tests.integration.query_token import HEADERS, TOKEN
 
 POD_QUERY = f"namespace=default&revision={NAME}&pod="
@@ -76,13 +76,12 @@ async def staged(
     host, port = ingress.sockets[0].getsockname()
     given = settings or AutoscalerSettings(
         # It decides for all requests that wait at once; Knative's policy wakes with 1 pod and then waits for its windows.
-        policy=ADAPTIVE_POLICY,
-        adaptive=AdaptiveSettings(forecast=True),
+        policy=WAITING,
         decision_period_s=period_s,
         stats_address="127.0.0.1:0",
         activator_address=f"{host}:{port}",
     )
-    daemon, stop = AutoscalerDaemon(given, store.cluster, key=KEY), asyncio.Event()
+    daemon, stop = AutoscalerDaemon(given, store.cluster, key=KEY, registry=REGISTRY), asyncio.Event()
     async with ingress, asyncio.TaskGroup() as group:
         group.create_task(daemon.run(stop))
         try:
@@ -321,7 +320,7 @@ async def test_numbers_are_reported_and_other_paths_are_not_there() -> None:
 async def test_a_listener_may_be_inherited() -> None:
     store, stop = Store(), asyncio.Event()
     await store.fill(scale=0)
-    daemon = AutoscalerDaemon(AutoscalerSettings(), store.cluster, key=KEY)
+    daemon = AutoscalerDaemon(AutoscalerSettings(), store.cluster, key=KEY, registry=REGISTRY)
     listener = socket.create_server(("127.0.0.1", 0))
     async with asyncio.TaskGroup() as group:
         group.create_task(daemon.run(stop, listener=listener))

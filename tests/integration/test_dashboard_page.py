@@ -8,7 +8,8 @@ import pytest
 
 from serving.aio.clock import wall_s
 from serving.cluster.kinds import REVISION
-from serving.scaling.adaptive.policy import policy_of
+from serving.scaling.adaptive.policy import adaptive_policy
+from serving.scaling.decision.policy import SecondOfLoad
 from serving.settings.autoscaler import AutoscalerSettings
 from tests.integration.browser import Browser, browser
 from tests.integration.dashboard_stage import API, TOKEN, DashboardStage, staged
@@ -205,10 +206,9 @@ async def test_the_traffic_form_keeps_the_target_that_follows_the_latest_revisio
 
 
 def calls_each_ten_minutes(running: str = "adaptive") -> dict[str, object]:
-    policy = policy_of(spec_with(policy="adaptive", cold_start_worth_s=60.0), AutoscalerSettings())
-    assert policy is not None
+    policy = adaptive_policy(spec_with(policy="adaptive", cold_start_worth_s=60.0), AutoscalerSettings())
     for call in range(40):
-        policy.take(call * 600, 0.2, 1.0)
+        policy.observe(SecondOfLoad(call * 600, 0.2, 1.0))
     curve = msgspec.to_builtins(policy.curve())
     named: dict[str, object] = {"namespace": "default", "revision": "hello-00002", "sentence": SENTENCE, "costs": COSTS}
     named |= {"policy": running, "shadow_scale": 1}

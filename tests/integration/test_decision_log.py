@@ -10,9 +10,9 @@ import aiohttp
 from serving.autoscaler.main import AutoscalerDaemon
 from serving.cluster.kinds import EVENT
 from serving.scaling.scaler.replay import again, read_record
-from serving.settings.autoscaler import ADAPTIVE_POLICY, AdaptiveSettings, AutoscalerSettings
+from serving.settings.autoscaler import AutoscalerSettings
 from serving.wire.frames import PodStat, encode_pod_stat
-from tests.integration.autoscaler_stage import KEY, NAME, Store
+from tests.integration.autoscaler_stage import KEY, NAME, REGISTRY, WAITING, Store
 from tests.integration.query_token import HEADERS
 from tests.integration.test_autoscaler import Stage, load
 
@@ -23,12 +23,14 @@ async def recorded(lines: list[bytes]) -> AsyncIterator[Stage]:
     await store.fill(scale=0, serving_state="Reserve")
     # It decides for all requests that wait at once, so that the first decision is the one that is looked for.
     settings = AutoscalerSettings(
-        policy=ADAPTIVE_POLICY,
-        adaptive=AdaptiveSettings(forecast=True),
+        policy=WAITING,
         decision_period_s=0.1,
         stats_address="127.0.0.1:0",
     )
-    daemon, stop = AutoscalerDaemon(settings, store.cluster, key=KEY, log=lines.append), asyncio.Event()
+    daemon, stop = (
+        AutoscalerDaemon(settings, store.cluster, key=KEY, log=lines.append, registry=REGISTRY),
+        asyncio.Event(),
+    )
     async with asyncio.TaskGroup() as group:
         group.create_task(daemon.run(stop))
         try:

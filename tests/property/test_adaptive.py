@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from serving.model.stat import Stat
 from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapHistory, GapPrior, KeepBounds, keep_windows
-from serving.scaling.adaptive.policy import RevisionPolicy, policy_of
-from serving.scaling.adaptive.room import PodRoom
+from serving.scaling.adaptive.policy import AdaptivePolicy, adaptive_policy
+from serving.scaling.decision.policy import PolicyView, SecondOfLoad
 from serving.scaling.kpa.merge import MergeDecision, Proposal, merge
-from serving.scaling.scaler.shadow import shadow_of
+from serving.scaling.scaler.registry import BUILT_IN
 from serving.settings.autoscaler import POLICIES, AutoscalerSettings
 from tests.unit.scaling.kpa_builders import spec_with
 
@@ -26,26 +26,28 @@ SHADOW_STEPS = st.lists(
 )
 
 
-def policy_with(worth_s: float) -> RevisionPolicy:
-    policy = policy_of(msgspec.structs.replace(SPEC, cold_start_worth_s=worth_s), SETTINGS)
-    assert policy is not None
-    return policy
+def policy_with(worth_s: float) -> AdaptivePolicy:
+    return adaptive_policy(msgspec.structs.replace(SPEC, cold_start_worth_s=worth_s), SETTINGS)
 
 
-def called(policy: RevisionPolicy, gaps_s: list[float]) -> int:
+def called(policy: AdaptivePolicy, gaps_s: list[float]) -> int:
     """One request after each gap; the second of the last one."""
     second = 0
-    policy.take(second, 0.1, 1.0)
+    policy.observe(SecondOfLoad(second, 0.1, 1.0))
     for gap_s in gaps_s:
         second += 1 + int(gap_s)
-        policy.take(second, 0.1, 1.0)
+        policy.observe(SecondOfLoad(second, 0.1, 1.0))
     return second + 1
 
 
-def merged(policy: RevisionPolicy, algorithm: int, *, in_flight: float, scale: int, now_s: float) -> int:
+def merged(policy: AdaptivePolicy, algorithm: int, *, in_flight: float, scale: int, now_s: float) -> int:
     """The count after the bounds."""
     proposal = Proposal(decider="kpa", desired=algorithm, reason="")
-    advice = policy.next_advice(proposal, in_flight=in_flight, present_scale=scale, ready_count=scale, now_s=now_s)
+    advice = policy.propose(
+        PolicyView(
+            now_s=now_s, algorithm=proposal, in_flight=in_flight, present_scale=scale, ready_count=scale, spec=SPEC
+        )
+    )
     proposals = (proposal,) if advice.proposals is None else advice.proposals
     response = merge(proposals, present_scale=scale, spec=SPEC, is_initialized=True)
     assert isinstance(response, MergeDecision)
@@ -61,7 +63,7 @@ def test_no_count_is_above_max_scale(
 ) -> None:
     policy = policy_with(worth_s)
     for second, load in enumerate(loads):
-        policy.take(second, load, load)
+        policy.observe(SecondOfLoad(second, load, load))
 
     assert merged(policy, algorithm, in_flight=in_flight, scale=scale, now_s=float(len(loads))) <= SPEC.max_scale
 
@@ -101,7 +103,7 @@ def test_live_load_always_keeps_a_pod(
     policy = policy_with(worth_s)
     begin = called(policy, gaps_s)
     for second, load in enumerate(loads):
-        policy.take(begin + second, load, load)
+        policy.observe(SecondOfLoad(begin + second, load, load))
     now_s = float(begin + len(loads))
 
     assert merged(policy, algorithm, in_flight=in_flight, scale=1, now_s=now_s) >= 1
@@ -117,7 +119,7 @@ def test_jumps_of_the_clock_do_no_harm(gaps_s: list[float], jumps_s: list[float]
     now_s = float(called(policy, gaps_s))
     for jump_s in jumps_s:
         now_s += jump_s
-        policy.take(int(now_s), 1.0, 1.0)
+        policy.observe(SecondOfLoad(int(now_s), 1.0, 1.0))
         for in_flight in (0.0, 3.0):
             assert 0 <= merged(policy, 1, in_flight=in_flight, scale=1, now_s=now_s) <= SPEC.max_scale
 
@@ -151,54 +153,23 @@ def test_a_revision_without_history_is_decided_on_as_by_knative(
     assert merged(policy_with(120.0), algorithm, in_flight=in_flight, scale=scale, now_s=now_s) == algorithm
 
 
-@settings(deadline=None, max_examples=60)
-@given(
-    request_s=st.floats(0.05, 60),
-    load=st.floats(0.5, 150),
-    start_s=st.sampled_from([0.5, 2.0, 20.0]),
-    worth_s=st.sampled_from([1.0, 60.0, 20_000.0]),
-    before=st.floats(0, 8),
-)
-def test_an_overload_that_lasts_gets_pods_until_no_request_waits(
-    request_s: float, load: float, start_s: float, worth_s: float, before: float
-) -> None:
-    """Requests of a steady rate and duration, first few, then many, on pods with a start time."""
-    spec = msgspec.structs.replace(SPEC, cold_start_worth_s=worth_s, max_scale=0)
-    room, inside, pods, step_s = PodRoom(), 0.0, 1, 60
-    starting: list[tuple[float, int]] = []
-    for second in range(step_s + 600):
-        arrivals = (before if second < step_s else load) / request_s
-        first, done = inside, 0.0
-        for _ in range(100):
-            inside += arrivals / 100
-            done += (answered := min(inside, pods * 10.0) * min(1.0, 0.01 / request_s))
-            inside -= answered
-        room.take(second, (first + inside) / 2, arrivals)
-        starting = [(at_s, count) for at_s, count in starting if count > pods]
-        pods = max([pods, *(count for at_s, count in starting if at_s <= second)])
-        found = room.want(spec, in_flight=inside, ready_count=pods, start_s=start_s, now_s=second + 1.0)
-        if found is not None and found.count > pods:
-            starting.append((second + start_s, found.count))
-    assert inside <= pods * 10.0 + 1.0
-
-
 @settings(deadline=None)
 @given(steps=SHADOW_STEPS, start_s=st.floats(0, 600), running=st.sampled_from(POLICIES))
 def test_the_shadow_stays_within_the_bounds_and_its_costs_never_fall(
     steps: list[tuple[float, float, int, int]], start_s: float, running: str
 ) -> None:
     spec = msgspec.structs.replace(SPEC, policy=running)
-    shadow, now_s = shadow_of(spec, SETTINGS, present_scale=0, wall_offset_s=1e9, now_s=1e4), 1e4
+    shadow, now_s = BUILT_IN.shadow_of(spec, SETTINGS, present_scale=0, wall_offset_s=1e9, now_s=1e4), 1e4
     assert shadow is not None
     before = shadow.costs(now_s)
     for step_s, load, requests, scale in steps:
         # A clock may jump back.
         now_s = max(0.0, now_s + step_s)
         shadow.arrive(float(requests), now_s)
-        shadow.take(int(now_s), Stat(concurrency=load, request_count=requests))
+        shadow.record(int(now_s), Stat(concurrency=load, request_count=requests))
         inside = Stat(concurrency=load)
-        shadow.follow_decision(
-            (), inside=inside, present_scale=scale, ready_count=min(scale, 3), start_s=start_s, now_s=now_s
+        shadow.decide(
+            (), in_flight=inside, present_scale=scale, ready_count=min(scale, 3), start_s=start_s, now_s=now_s
         )
         costs = shadow.costs(now_s)
         assert 0 <= shadow.scale <= SPEC.max_scale

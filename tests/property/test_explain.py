@@ -43,7 +43,7 @@ def test_the_number_of_pods_stands_in_its_reason_or_follows_from_load_and_target
     *, stable: float, panic: float, ready: int, state: KpaState, delay_s: float, target: float, least: int, most: int
 ) -> None:
     outcome = outcome_of(
-        stable, panic, ready=ready, scale=ready, state=state, gate=LONG_AGO, beside=(), waiting=0.0, decided=None,
+        stable, panic, ready=ready, scale=ready, state=state, gate=LONG_AGO, proposals=(), waiting=0.0, decided=None,
         proved=False, target_value=target, scale_down_delay_s=delay_s, min_scale=least, max_scale=max(least, most) if most else 0,
     )  # fmt: skip
     head, _, why = explain(outcome).partition(": ")

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from serving.model.knative import TargetMode
 from serving.model.quantity import Resources
 from serving.model.stat import Stat
+from serving.scaling.decision.records import DecisionCause
 from serving.scaling.learnt.learner import TargetLearner
 from serving.scaling.revision import ServingContainer
-from serving.scaling.scaler.scaler import DecisionCause, Scaler, StatSource
+from serving.scaling.scaler.scaler import Scaler, StatSource
 from serving.settings.autoscaler import AdaptiveSettings, AutoscalerSettings
 from tests.unit.scaling.kpa_builders import spec_with
 from tests.unit.scaling.scaler_builders import facts_of, revision_with
@@ -51,7 +52,7 @@ def test_the_target_is_between_one_and_its_bounds_and_its_state_survives(
     learner = TargetLearner()
     for name, *values in events:
         if name == "take":
-            learner.take(*values)  # type: ignore[arg-type]  # as drawn
+            learner.record(*values)  # type: ignore[arg-type]  # as drawn
         elif name == "measure":
             concurrency, ended_count, used = values
             assert isinstance(used, Resources)

@@ -6,11 +6,12 @@ from hypothesis import strategies as st
 
 from serving.model.knative import ServingState, TrafficPath
 from serving.model.stat import Stat
-from serving.scaling.adaptive.policy import policy_of
+from serving.scaling.adaptive.policy import adaptive_policy
+from serving.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.scaling.decision.view import ScalerView
+from serving.scaling.scaler.registry import BUILT_IN
 from serving.scaling.scaler.rest import rest_in_s
-from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
-from serving.scaling.scaler.shadow import shadow_of
-from serving.scaling.scaler.view import ScalerView
+from serving.scaling.scaler.scaler import Scaler, StatSource
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AdaptiveSettings, AutoscalerSettings
 from tests.unit.scaling.kpa_builders import spec_with
 from tests.unit.scaling.scaler_builders import revision_with
@@ -35,9 +36,9 @@ class World:
         revision = revision_with(spec)
         self.scale, self.skips, self.rested_until_s = 0, skips, BEGIN_S
         self.state = ServingState.RESERVE
-        made = policy_of(spec, SETTINGS)
+        made = adaptive_policy(spec, SETTINGS)
         self.scaler = Scaler(revision, self.facts(), SETTINGS, is_restart=True, now_s=BEGIN_S, policy=made)
-        self.scaler.shadow = shadow_of(spec, SETTINGS, present_scale=0, wall_offset_s=0.0, now_s=BEGIN_S)
+        self.scaler.shadow = BUILT_IN.shadow_of(spec, SETTINGS, present_scale=0, wall_offset_s=0.0, now_s=BEGIN_S)
         self.decided_count = 0
         self.latest: ScalerOutcome | None = None
 

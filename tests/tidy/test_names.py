@@ -34,13 +34,13 @@ NAMES_MAX = {
     "proxy": 42,
     "queueproxy": 52,
     "samples": 3,
-    "scaling": 172,
+    "scaling": 152,
     "settings": 30,
-    "simulator": 73,
+    "simulator": 71,
     "traffic": 34,
     "wire": 2,
 }
-METHODS_MAX = 118
+METHODS_MAX = 97
 
 
 def banned_names(source: str) -> Iterator[str]:

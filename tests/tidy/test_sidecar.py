@@ -24,7 +24,7 @@ MODULES_MAX = {
     # With the names of clients for pods, the records of requests, which the first request may need, and announced pods.
     "serving.activator.main": 516,
     # With goals for latency and budgets, which any revision may have at any time, and announced pods.
-    "serving.autoscaler.main": 664,
+    "serving.autoscaler.main": 670,
     # With apps that are their own queue-proxy, which any revision may have.
     "serving.controller.main": 476,
     "serving.nodegroup.main": 460,

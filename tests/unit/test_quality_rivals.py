@@ -10,6 +10,7 @@ from bench.rivals.histogram import HybridHistogram
 from bench.rivals.rules import PatternRules
 from serving.scaling.adaptive.advice import PreWarmBudget
 from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior, KeepWindow
+from serving.scaling.decision.policy import SecondOfLoad
 from serving.scaling.resolve import resolve
 from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
@@ -21,10 +22,10 @@ def rival(kind: type[GapRival], *gaps_s: int, **parameters: float) -> GapRival:
     spec = resolve(autoscaler, ScalingAnnotations(), container_concurrency=1, reachable=True)
     made = kind(spec, autoscaler, prior=GapPrior(SHIPPED_PRIOR), budget=PreWarmBudget(60), **parameters)
     second = 0
-    made.take(second, 1.0, 1.0)
+    made.observe(SecondOfLoad(second, 1.0, 1.0))
     for gap_s in gaps_s:
         second += 1 + gap_s
-        made.take(second, 1.0, 1.0)
+        made.observe(SecondOfLoad(second, 1.0, 1.0))
     return made
 
 

@@ -22,9 +22,11 @@ from serving.cluster.port import Cluster
 from serving.model.knative import RevisionKey
 from serving.model.objects import Object
 from serving.model.stat import Stat
+from serving.scaling.decision.records import DecisionCause
 from serving.scaling.revision import Group, ScaledPod, ScaledRevision, group_of
 from serving.scaling.scaler.decision_history import HistoryEntry
-from serving.scaling.scaler.scaler import DecisionCause, StatSource
+from serving.scaling.scaler.registry import BUILT_IN, PolicyRegistry
+from serving.scaling.scaler.scaler import StatSource
 from serving.settings.autoscaler import AutoscalerSettings
 
 _log = logging.getLogger("autoscaler")
@@ -40,7 +42,7 @@ class Autoscaler:
     records pods that run out of memory. ``sharing`` says which revisions this autoscaler decides on; None: all of them.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it works with
         self,
         cluster: Cluster,
         *,
@@ -49,6 +51,7 @@ class Autoscaler:
         on_decision: Callable[[DecisionEvent], None] | None = None,
         events: ScaleEventWriter | None = None,
         sharing: Sharing | None = None,
+        registry: PolicyRegistry = BUILT_IN,
     ) -> None:
         self._sharing = sharing or Sharing()
         self.relay = Relay(self._sharing, group=self.group)
@@ -68,6 +71,7 @@ class Autoscaler:
             client=ScaleClient(cluster),
             sharing=self._sharing,
             settings=settings,
+            registry=registry,
             prove=prove,
             on_decision=on_decision,
         )

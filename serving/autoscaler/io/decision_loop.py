@@ -43,14 +43,14 @@ from serving.model.knative import (
 from serving.model.objects import is_older_version
 from serving.scaling.adaptive.advice import PreWarmBudget
 from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
-from serving.scaling.adaptive.policy import policy_of
 from serving.scaling.budget import Allowance, BudgetBook, BudgetDemand
+from serving.scaling.decision.budgeted import shortage_of
+from serving.scaling.decision.records import DecisionCause, ScalerOutcome
 from serving.scaling.revision import group_of, turn_ratio
 from serving.scaling.scaler.anticipation import Publication
-from serving.scaling.scaler.budgeted import shortage_of
+from serving.scaling.scaler.registry import PolicyRegistry
 from serving.scaling.scaler.rest import rest_in_s
-from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome
-from serving.scaling.scaler.shadow import shadow_of
+from serving.scaling.scaler.scaler import Scaler
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.budgets import read_budgets
 
@@ -87,6 +87,7 @@ class DecisionLoop:
         client: ScaleClient,
         sharing: Sharing,
         settings: AutoscalerSettings,
+        registry: PolicyRegistry,
         prove: Callable[[], Awaitable[bool]],
         on_decision: Callable[[DecisionEvent], None] | None,
     ) -> None:
@@ -96,8 +97,11 @@ class DecisionLoop:
         # The pods that the memory of the machine leaves a revision; None: all that it wants.
         self.hold: Callable[[RevisionKey, BudgetDemand], Allowance | None] = lambda _key, _demand: None
         self._others_counted_s = -math.inf
-        self._watch, self._policies, self._sharing = watch, policies, sharing
+        self._watch = watch
+        self._policies = policies
+        self._sharing = sharing
         self._client = client
+        self._registry = registry
         self._prior = GapPrior(SHIPPED_PRIOR)
         # Pods that shadows start take nothing from those that are started.
         self._budget, self._shadow_budget = (PreWarmBudget(settings.adaptive.pre_warming_per_minute) for _ in range(2))
@@ -144,23 +148,30 @@ class DecisionLoop:
         if not self._sharing.is_ours(group_of(key, entry.revision)):
             return
         at_s = now_s()
-        policy = policy_of(entry.revision.spec, self.settings, prior=self._prior, budget=self._budget)
-        scaler = Scaler(entry.revision, facts, self.settings, is_restart=is_restart, now_s=at_s, policy=policy)
-        scaler.shadow = shadow_of(
-            entry.revision.spec,
+        spec = entry.revision.spec
+        scaler = Scaler(
+            entry.revision,
+            facts,
             self.settings,
-            present_scale=facts.present_scale,
-            wall_offset_s=wall_s() - at_s,
+            is_restart=is_restart,
             now_s=at_s,
-            prior=self._prior,
-            budget=self._shadow_budget,
+            policy=self._registry.policy_of(spec, self.settings, prior=self._prior, budget=self._budget),
+            shadow=self._registry.shadow_of(
+                spec,
+                self.settings,
+                present_scale=facts.present_scale,
+                wall_offset_s=wall_s() - at_s,
+                now_s=at_s,
+                prior=self._prior,
+                budget=self._shadow_budget,
+            ),
+            limit=partial(self._allow, key, entry),
         )
         if scaler.shadow is not None:
             _load(key, scaler.shadow.load, entry.revision.savings)
         if scaler.learner is not None:
             _load(key, scaler.learner.load, entry.revision.learnt)
         _load(key, scaler.target.load, entry.revision.learnt_target)
-        scaler.limit = partial(self._allow, key, entry)
         entry.scaler = scaler
         self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
 

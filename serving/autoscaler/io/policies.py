@@ -22,6 +22,7 @@ from serving.model.knative import (
     RevisionKey,
 )
 from serving.model.objects import Object
+from serving.scaling.decision.view import ScalerView
 from serving.scaling.kpa.merge import Proposal
 from serving.scaling.policies.engine import Requests, Triggers
 from serving.scaling.policies.index import PolicyKey, policy_of
@@ -29,7 +30,6 @@ from serving.scaling.policies.scalingpolicy import TargetRef
 from serving.scaling.policies.triggertypes import ContainerUse, ObservedPods
 from serving.scaling.policies.usage import Usages, container_uses, observed_pods, requests_of
 from serving.scaling.revision import Group
-from serving.scaling.scaler.view import ScalerView
 from serving.settings.autoscaler import AutoscalerSettings
 
 _log = logging.getLogger("autoscaler")

@@ -15,9 +15,9 @@ from serving.cluster.reflector import CacheChange, Reflector
 from serving.model.knative import REVISION_LABEL, RevisionKey, ServingState
 from serving.model.objects import Object, is_older_version
 from serving.model.quantity import Resources
+from serving.scaling.decision.path import PUBLIC_SLICES, public_slice_of
 from serving.scaling.policies.usage import Usages, requests_of
 from serving.scaling.revision import ScaledPod, ScaledRevision, deployment_of, pod_of, revision_of
-from serving.scaling.scaler.path import PUBLIC_SLICES, public_slice_of
 from serving.settings.autoscaler import AutoscalerSettings
 
 
@@ -142,7 +142,7 @@ class RevisionWatch:
         if entry.scaler is None:
             self._listener.complete(key, entry, is_restart=before is not None)
             return
-        entry.scaler.follow(found, now_s())
+        entry.scaler.update(found, now_s())
         if before is None or (before.serving_state, before.spec) != (found.serving_state, found.spec):
             self._listener.changed(key)
 
@@ -190,7 +190,7 @@ class RevisionWatch:
         if found is None:
             return
         entry = self._entry(found.key)
-        if entry.public.take(found, now_s(), is_gone=change.type is EventType.DELETED):
+        if entry.public.update(found, now_s(), is_gone=change.type is EventType.DELETED):
             self._listener.changed(found.key)
         self._drop_if_empty(found.key, entry)
 

@@ -12,10 +12,10 @@ import msgspec
 from serving.aio.inputfile import open_input
 from serving.cli.client.api import fail
 from serving.model.errors import InvalidValue
+from serving.scaling.decision.records import ScalerOutcome
 from serving.scaling.scaler.decision_history import DecisionRecord
 from serving.scaling.scaler.explain import explain
 from serving.scaling.scaler.replay import again, otherwise, read_record
-from serving.scaling.scaler.scaler import ScalerOutcome
 
 _EXIT_DIFFERENT = 1
 

@@ -1,84 +1,17 @@
-"""The adaptive policy's advice for one decision, with the figures behind it, and the budgets that bound it."""
+"""The adaptive policy's proposals without requests in flight, the figures behind them, and the budget of starts ahead of requests."""
 
 import math
 
-import msgspec
 import numpy as np
 
 from serving.model.nodata import NoData
 from serving.scaling.adaptive.gaps import BIN_STARTS_S, Array, GapHistory, KeepWindow
-from serving.scaling.adaptive.regret import RegretReason
-from serving.scaling.adaptive.room import Room
+from serving.scaling.decision.policy import KEEP_ALIVE, PRE_WARMING, KeepReason
 from serving.scaling.kpa.merge import Proposal
-
-FORECAST = "forecast"
-KEEP_ALIVE = "keep-alive"
-PRE_WARMING = "pre-warming"
-"""Names of the deciders that start pods ahead of requests."""
 
 # Ahead of what time a request is expected at all, in seconds, where no pod is kept.
 _OUTLOOK_S = 60.0
-# Most pod-seconds saved for later, per pod that Knative wants.
-_CREDIT_MAX_S = 600.0
-# Each pod beyond what Knative wants needs a credit for so many seconds.
-_EXTRA_POD_S = 20.0
-# A longer time between two decisions counts as this one.
-_STEP_MAX_S = 60.0
 _MINUTE_S = 60.0
-
-
-class KeepReason(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason to keep, start or release the last pod. Ages are seconds since the last request ended."""
-
-    age_s: float
-
-    until_s: float | None
-    """Age up to which a pod is kept; None if none is kept at this age."""
-
-    ahead_s: float
-    """The horizon of the figures: until ``until_s``, or a minute if no pod is kept."""
-
-    is_ahead: bool
-    """Whether the pod is started ahead of a periodic request, rather than kept since the last one."""
-
-    probability: float
-    """Probability that the next request comes within ``ahead_s``."""
-
-    gaps_lasted: float
-    """Past gaps that lasted at least as long as this one; older ones count for less."""
-
-    gaps_ended: float
-    """Those of them that ended within ``ahead_s``."""
-
-
-class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """Proposals that replace the algorithm's, with inputs for the gate and the next decision's time."""
-
-    proposals: tuple[Proposal, ...] | None = None
-    """None: the algorithm's proposal remains unchanged."""
-
-    active_min_s: float | None = None
-    """Shortest time that a revision stays active before zero; None: the stable window."""
-
-    recheck_in_s: float | None = None
-    """Time for which the advice stays the same without requests; None: for good."""
-
-    keep: KeepReason | None = None
-    """The reason to keep the last pod; None where requests in flight decide, or no earlier ones are known."""
-
-    regret: RegretReason | None = None
-    """None where the learnt keep-alive decides, or nothing is known of its cost."""
-
-    room: Room | None = None
-    """Pods for the expected load; None where the algorithm's own count stands."""
-
-    def proposed(self, algorithm: Proposal) -> tuple[Proposal, ...]:
-        """The proposals in place of the algorithm's; its own where nothing replaces it."""
-        return (algorithm,) if self.proposals is None else self.proposals
-
-
-NEUTRAL = Advice()
-"""Advice that leaves Knative's behaviour unchanged."""
 
 
 def proposals_of(algorithm: Proposal, window: KeepWindow | None) -> tuple[Proposal, ...]:
@@ -108,29 +41,6 @@ def reason_of(hazard: Array, gaps: GapHistory, age_s: float, *, window: KeepWind
     )
 
 
-class PodCredit:
-    """Bounds the pods by Knative's count, plus those that earlier savings pay for.
-
-    So the pod-seconds of the policy stay below Knative's, whatever its forecast asks for.
-    """
-
-    __slots__ = ("_at_s", "_credit_s", "_saved_count")
-
-    def __init__(self) -> None:
-        self._at_s = self._credit_s = 0.0
-        self._saved_count = 0
-
-    def bound(self, count: int, knative_count: int, now_s: float) -> int:
-        """Limit ``count`` to the allowed pods. After a minute of 4 pods where Knative wants 5: up to 3 more than Knative for a while."""
-        passed_s = min(_STEP_MAX_S, max(0.0, now_s - self._at_s))
-        self._at_s = now_s
-        self._credit_s = min(_CREDIT_MAX_S * max(1, knative_count), self._credit_s + passed_s * self._saved_count)
-        if count > knative_count:
-            count = min(count, knative_count + max(0, math.floor(self._credit_s / _EXTRA_POD_S)))
-        self._saved_count = knative_count - count
-        return count
-
-
 class PreWarmBudget:
     """Limits starts ahead of requests to ``per_minute``, over all revisions that share this budget."""
 
@@ -142,7 +52,7 @@ class PreWarmBudget:
         self._permits = float(per_minute)
         self._at_s: float | None = None
 
-    def take(self, now_s: float) -> bool:
+    def spend(self, now_s: float) -> bool:
         """Count one more start if it is allowed now; return whether it is. A clock set back adds nothing."""
         passed_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
         self._at_s = now_s

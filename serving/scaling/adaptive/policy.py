@@ -2,9 +2,8 @@
 
 While requests are in flight, Knative's algorithm decides. Once the revision is idle, its earlier gaps decide how long its last
 pod stays, and whether a pod is started ahead of the next request. Before five gaps are known, and while learning would have cost
-more (``KeepRegret``), the last pod stays as long as under Knative. With ``adaptive.forecast`` pods have room for the load that is
-expected when a new one is ready, within the pods that Knative would want: further pods are paid from earlier savings
-(``PodCredit``). It uses neither pods nor clocks: costs are counted in pod-seconds.
+more (``KeepRegret``), the last pod stays as long as under Knative. It uses neither pods nor clocks: costs are counted in
+pod-seconds.
 """
 
 import math
@@ -12,18 +11,8 @@ import math
 import msgspec
 
 from serving.model.errors import UNREADABLE, InvalidValue
-from serving.model.loadmetric import CONCURRENCY
 from serving.model.nodata import NoData
-from serving.scaling.adaptive.advice import (
-    FORECAST,
-    NEUTRAL,
-    Advice,
-    KeepReason,
-    PodCredit,
-    PreWarmBudget,
-    proposals_of,
-    reason_of,
-)
+from serving.scaling.adaptive.advice import PreWarmBudget, proposals_of, reason_of
 from serving.scaling.adaptive.gaps import (
     BIN_STARTS_S,
     SHIPPED_PRIOR,
@@ -37,16 +26,12 @@ from serving.scaling.adaptive.gaps import (
 )
 from serving.scaling.adaptive.policy_story import HazardCurve
 from serving.scaling.adaptive.regret import KeepRegret, difference
-from serving.scaling.adaptive.room import PodRoom, quiet_load
-from serving.scaling.kpa.merge import Proposal
+from serving.scaling.decision.policy import NEUTRAL, Advice, KeepReason, PolicyView, RevisionPolicy, SecondOfLoad
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import ADAPTIVE_POLICY, AdaptiveSettings, AutoscalerSettings
 
-# Time that a pod takes to start until one was measured, in seconds.
-_START_S = 2.0
-# Weight of the newest start in their mean: starts differ by what is cached on a node.
+# Weight of the newest cold start in the mean of the requests that wait for one.
 _WOKEN_WEIGHT = 0.2
-_START_WEIGHT = 0.2
 # Gaps that must be known before they decide: until then the last pod stays for the stable window.
 _GAPS_MIN = 5
 # The last pod stays for so many times its start at least.
@@ -63,37 +48,11 @@ _WINDOW_SLACK_S = 3.0
 _RECHECK_MIN_S = 0.05
 
 
-class RevisionPolicy:
-    """One revision. ``budget`` and ``prior`` are shared by all revisions of an autoscaler; ``start_s`` is the time of a pod's start.
+class AdaptivePolicy(RevisionPolicy):
+    """One revision. ``budget`` and ``prior`` are shared by all revisions of an autoscaler."""
 
-    ``idle_since_s`` is when the last request ended; None if there was none.
-    """
-
-    __slots__ = (
-        "_arrivals_per_start",
-        "_budget",
-        "_counts_pods",
-        "_credit",
-        "_explains",
-        "_gaps",
-        "_idle",
-        "_prior",
-        "_regret",
-        "_room",
-        "_said",
-        "_saved_at_s",
-        "_saved_count",
-        "_settings",
-        "_spec",
-        "_tail_count",
-        "_unsettled",
-        "_warmed_window",
-        "_woken_count",
-        "_woken_second",
-        "counts_waiting",
-        "idle_since_s",
-        "start_s",
-    )
+    name = ADAPTIVE_POLICY
+    observes = True
 
     def __init__(
         self,
@@ -105,22 +64,16 @@ class RevisionPolicy:
         explains: bool = True,
     ) -> None:
         """``explains`` adds the figures for people to the advice, which cost more than the advice itself."""
+        super().__init__()
         self._explains = explains
         self._spec, self._settings = spec, settings.adaptive
-        # Whether requests waiting for the first pod count at once, beside Knative's windows.
-        self.counts_waiting = settings.adaptive.forecast
         self._prior, self._budget = prior, budget
         self._gaps = GapHistory()
-        self._room = PodRoom()
-        self._counts_pods = False
-        self._credit = PodCredit()
-        self.idle_since_s: float | None = None
         self._idle: GapPlan | None = None
         self._regret = KeepRegret()
         # Pods that Knative keeps in this gap, and what the last one cost beyond Knative: its cold requests are still coming.
         self._tail_count = 1
         self._unsettled: tuple[float, int] | None = None
-        self.start_s = _START_S
         # Requests that would have waited for one cold start, and those of the last gap's end so far.
         self._arrivals_per_start = 1.0
         self._woken_count = 0.0
@@ -128,13 +81,7 @@ class RevisionPolicy:
         self._warmed_window: KeepWindow | None = None
         self._saved_at_s: float | None = None
         self._saved_count = 0
-        self._said: tuple[KeepWindow | None, KeepReason] | None = None
-
-    @property
-    def has_room(self) -> bool:
-        """Whether the forecast bounds the pods in use, which needs a hard limit of requests per pod."""
-        spec = self._spec
-        return self._settings.forecast and spec.container_concurrency > 0 and spec.metric == CONCURRENCY.name
+        self._explained: tuple[KeepWindow | None, KeepReason] | None = None
 
     @property
     def _kept_min_s(self) -> float:
@@ -142,121 +89,81 @@ class RevisionPolicy:
         settings = self._settings
         return max(settings.keep_alive_min_s, min(_KEPT_STARTS * self.start_s, settings.keep_alive_start_max_s))
 
-    @property
-    def quiet_load(self) -> float:
-        """The most requests in flight for which one pod is enough, if no recent second had more."""
-        return quiet_load(self._spec) if self.has_room else self._spec.target_value
-
-    @property
-    def pod_capacity(self) -> float:
-        """Requests in flight for each pod last wanted, without a margin."""
-        return self._spec.total_value if self._counts_pods else self._spec.target_value
-
-    def follow(self, spec: ScalingSpec) -> None:
+    def update(self, spec: ScalingSpec) -> None:
         """Apply changed numbers of the revision."""
-        self._spec, self._idle, self._said = spec, None, None
+        self._spec, self._idle, self._explained = spec, None, None
 
-    def take(self, second: int, concurrency: float, request_count: float) -> None:
-        """Add a completed second; those without load may be skipped. Number 61 is the time from 61 s to 62 s."""
-        if concurrency <= 0 and request_count <= 0:
+    def observe(self, second: SecondOfLoad) -> None:
+        """Record a completed second; seconds without load may be skipped."""
+        if second.concurrency <= 0 and second.request_count <= 0:
             return
-        self._room.take(second, concurrency, request_count)
-        since_s = self.idle_since_s
-        if since_s is not None and second - since_s >= 1.0:
-            gap_s = second - since_s
-            if gap_s >= self._kept_min_s:
-                if self._unsettled is not None:
-                    # The cold requests of a gap are known with the next one.
-                    pod_seconds, cold = self._unsettled
-                    self._regret.record(pod_seconds, cold * max(1.0, self._woken_count))
-                if self._regret.is_counted and self._gaps.gap_count >= _GAPS_MIN:
-                    windows = (self._idle or self._plan()).windows
-                    self._unsettled = difference(
-                        gap_s, windows, spec=self._spec, pod_count=self._tail_count, start_s=self.start_s
-                    )
-                self._tail_count = 1
-                # Long enough for the pod to be removed: count the requests that would have waited for a new one.
-                if self._woken_second is not None:
-                    self._arrivals_per_start += _WOKEN_WEIGHT * (max(1.0, self._woken_count) - self._arrivals_per_start)
-                self._woken_second, self._woken_count = second, 0.0
-            self._gaps.record(gap_s)
-            self._prior.record(gap_s, weight=min(1.0, _PRIOR_GAPS / self._gaps.gap_count))
-        if self._woken_second is not None and (left_s := self._woken_second + self.start_s - second) > 0:
+        number, since_s = second.number, self.idle_since_s
+        if since_s is not None and number - since_s >= 1.0:
+            self._record_gap(number - since_s, number)
+        if self._woken_second is not None and (left_s := self._woken_second + self.start_s - number) > 0:
             # Of a second that outlasts the start, some requests find the pod ready.
-            self._woken_count += request_count * min(1.0, left_s)
-        self.idle_since_s = max(second + 1.0, since_s or 0.0) if since_s is None or second >= since_s else since_s
-        self._idle = self._warmed_window = self._said = None
+            self._woken_count += second.request_count * min(1.0, left_s)
+        if since_s is None or number >= since_s:
+            self.idle_since_s = max(number + 1.0, since_s or 0.0)
+        self._idle = self._warmed_window = self._explained = None
 
-    def started(self, took_s: float) -> None:
-        """Record how many seconds a pod took to become ready."""
-        if math.isfinite(took_s) and took_s > 0:
-            self.start_s += _START_WEIGHT * (took_s - self.start_s)
+    def _record_gap(self, gap_s: float, number: int) -> None:
+        """Record a gap that ended in a second."""
+        if gap_s >= self._kept_min_s:
+            if self._unsettled is not None:
+                # The cold requests of a gap are known with the next one.
+                pod_seconds, cold = self._unsettled
+                self._regret.record(pod_seconds, cold * max(1.0, self._woken_count))
+            if self._regret.is_counted and self._gaps.gap_count >= _GAPS_MIN:
+                windows = (self._idle or self._plan()).windows
+                self._unsettled = difference(
+                    gap_s, windows, spec=self._spec, pod_count=self._tail_count, start_s=self.start_s
+                )
+            self._tail_count = 1
+            # Long enough for the pod to be removed: count the requests that would have waited for a new one.
+            if self._woken_second is not None:
+                self._arrivals_per_start += _WOKEN_WEIGHT * (max(1.0, self._woken_count) - self._arrivals_per_start)
+            self._woken_second, self._woken_count = number, 0.0
+        self._gaps.record(gap_s)
+        self._prior.record(gap_s, weight=min(1.0, _PRIOR_GAPS / self._gaps.gap_count))
 
-    def next_advice(
-        self,
-        algorithm: Proposal,
-        *,
-        in_flight: float | None,
-        present_scale: int,
-        ready_count: int,
-        now_s: float,
-    ) -> Advice:
-        """Advice to combine with the algorithm's count. ``in_flight`` includes queued requests; None if it is unknown."""
+    def propose(self, view: PolicyView) -> Advice:
+        """Advice to combine with the algorithm's count."""
+        in_flight, wanted, now_s = view.in_flight, view.algorithm.desired, view.now_s
         if self.idle_since_s is None:
             self.idle_since_s = now_s
         if in_flight is None:
             return NEUTRAL
-        room = None
-        self._counts_pods = False
-        wanted = algorithm.desired
-        if self.has_room and not isinstance(wanted, NoData) and (in_flight > 0 or wanted > 0):
-            room = self._room.want(
-                self._spec, in_flight=in_flight, ready_count=ready_count, start_s=self.start_s, now_s=now_s
-            )
-            if room is not None:
-                self._counts_pods = True
-                # A pause of the load ends soon, mostly; after a window the forecast keeps nothing for longer than Knative would.
-                is_pause = in_flight > 0 or now_s - self.idle_since_s < self._spec.stable_window_s
-                count = room.count if is_pause else min(room.count, wanted)
-                count = self._credit.bound(count, wanted, now_s)
-                algorithm = Proposal(decider=FORECAST, desired=count, reason="expected load")
         if not in_flight and not isinstance(wanted, NoData) and now_s - self.idle_since_s < self._kept_min_s:
             self._tail_count = max(1, wanted)
         if in_flight > 0 or not _is_learnt_used(self._gaps, self._regret, spec=self._spec, settings=self._settings):
             regret = self._regret.reason(self._spec.cold_start_worth_s) if self._explains and not in_flight else None
-            if room is None and regret is None:
-                return NEUTRAL
-            return Advice(proposals=None if room is None else (algorithm,), room=room, regret=regret)
+            return NEUTRAL if regret is None else Advice(regret=regret)
         age_s = max(0.0, now_s - self.idle_since_s)
         min_s = self._kept_min_s
         if age_s < min_s:
             # Most gaps end before a plan is needed, which costs more than all the rest.
-            kept = proposals_of(algorithm, KeepWindow(0.0, min_s))
-            again_s = max(_RECHECK_MIN_S, min_s - age_s)
-            return Advice(proposals=kept, active_min_s=min_s, recheck_in_s=again_s, room=room)
+            proposals = proposals_of(view.algorithm, KeepWindow(0.0, min_s))
+            return Advice(proposals=proposals, active_min_s=min_s, recheck_in_s=max(_RECHECK_MIN_S, min_s - age_s))
         if self._idle is None:
             self._idle = self._plan()
-        window, recheck_in_s = self._window_at(age_s, present_scale=present_scale, now_s=now_s)
+        window, recheck_in_s = self._window_at(age_s, present_scale=view.present_scale, now_s=now_s)
         return Advice(
-            proposals=proposals_of(algorithm, window),
+            proposals=proposals_of(view.algorithm, window),
             active_min_s=min_s,
             recheck_in_s=recheck_in_s,
             keep=self._reason(age_s, window) if self._explains else None,
-            room=room,
         )
 
     def anticipated_count(self, *, ahead_s: float, now_s: float) -> int:
-        """Pods needed in ``ahead_s`` seconds: room for the load expected then, and one for an expected request."""
-        count = self._room.expected_count(
-            self._spec, capacity=self.pod_capacity, has_margin=self._counts_pods, ahead_s=ahead_s, now_s=now_s
-        )
-        if count or self._idle is None or self.idle_since_s is None:
-            return count
+        """Pods needed in ``ahead_s`` seconds for an expected request: 1 or 0."""
+        if self._idle is None or self.idle_since_s is None:
+            return 0
         age_s = now_s - self.idle_since_s
-        return int(any(one.from_s - self.start_s - ahead_s <= age_s < one.to_s for one in self._idle.windows))
+        return int(any(window.from_s - self.start_s - ahead_s <= age_s < window.to_s for window in self._idle.windows))
 
     def unchanged_for_s(self, *, in_flight: float, now_s: float) -> float | None:
-        """Time until ``advise`` may change its count of one ready pod; None: ``advise`` has to be called.
+        """Time for which the policy keeps one ready pod; None: ``propose`` has to be called.
 
         It holds while the algorithm wants one pod too, as long as each second of its windows had a load. With requests in
         flight the answer is infinite: only another load changes the advice then.
@@ -265,12 +172,6 @@ class RevisionPolicy:
             return None
         age_s = now_s - self.idle_since_s
         is_in_window = age_s < self._spec.stable_window_s - _WINDOW_SLACK_S
-        if (
-            self.has_room
-            and (is_in_window or self._counts_pods)
-            and not (self._counts_pods and self._room.is_one_enough(self._spec, self.start_s, now_s))
-        ):
-            return None
         if in_flight > 0:
             return math.inf if is_in_window else None
         if not _is_learnt_used(self._gaps, self._regret, spec=self._spec, settings=self._settings):
@@ -283,15 +184,6 @@ class RevisionPolicy:
                 self._idle = self._plan()
             to_s = self._idle.windows[0].to_s
         return max(_RECHECK_MIN_S, to_s - age_s) if age_s < to_s else None
-
-    def note_empty_windows(self) -> None:
-        """Record that the algorithm's windows are still empty: no pods are in use."""
-        self._counts_pods = False
-
-    @property
-    def is_small(self) -> bool:
-        """Whether the load so far needs one pod at most, until there is new load."""
-        return not self.has_room or self._room.is_one_enough_in_silence(self._spec, self.start_s)
 
     def due_save(self, now_s: float) -> str | None:
         """The learnt state as text for ``load``; None without changes, or after a recent save."""
@@ -314,7 +206,7 @@ class RevisionPolicy:
         for name, count in dumped.items():
             self._prior.record(float(BIN_STARTS_S[int(name)]), weight=count)
         self._saved_count = self._gaps.gap_count
-        self._idle = self._said = None
+        self._idle = self._explained = None
 
     def curve(self) -> HazardCurve | None:
         """The rates that pods are kept by, for people; None before the first gap."""
@@ -358,17 +250,17 @@ class RevisionPolicy:
 
     def _may_warm(self, window: KeepWindow, now_s: float) -> bool:
         """Whether a pod may be started for a window; each window counts once."""
-        if self._warmed_window != window and self._budget.take(now_s):
+        if self._warmed_window != window and self._budget.spend(now_s):
             self._warmed_window = window
         return self._warmed_window == window
 
     def _reason(self, age_s: float, window: KeepWindow | None) -> KeepReason:
         """The figures for people, which may be some seconds old: they cost more than the decision."""
-        said = self._said
-        if said is None or said[0] != window or not 0 <= age_s - said[1].age_s < _REPEATED_AFTER_S:
+        explained = self._explained
+        if explained is None or explained[0] != window or not 0 <= age_s - explained[1].age_s < _REPEATED_AFTER_S:
             hazard = self._gaps.hazard(self._prior)
-            said = self._said = (window, reason_of(hazard, self._gaps, age_s, window=window))
-        return said[1]
+            explained = self._explained = (window, reason_of(hazard, self._gaps, age_s, window=window))
+        return explained[1]
 
 
 def _is_learnt_used(gaps: GapHistory, regret: KeepRegret, *, spec: ScalingSpec, settings: AdaptiveSettings) -> bool:
@@ -377,18 +269,16 @@ def _is_learnt_used(gaps: GapHistory, regret: KeepRegret, *, spec: ScalingSpec, 
     return is_known and not regret.is_worse(spec.cold_start_worth_s)
 
 
-def policy_of(
+def adaptive_policy(
     spec: ScalingSpec,
     settings: AutoscalerSettings,
     *,
     prior: GapPrior | None = None,
     budget: PreWarmBudget | None = None,
     explains: bool = True,
-) -> RevisionPolicy | None:
-    """The policy of the revision; None under ``policy: knative``. The default prior is the shipped one."""
-    if spec.policy != ADAPTIVE_POLICY:
-        return None
-    return RevisionPolicy(
+) -> AdaptivePolicy:
+    """The adaptive policy of a revision. The default prior is the shipped one."""
+    return AdaptivePolicy(
         spec,
         settings,
         prior=prior or GapPrior(SHIPPED_PRIOR),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from serving.model.revisionnumbers import PolicyCosts
-from serving.settings.autoscaler import ADAPTIVE_POLICY
+from serving.settings.autoscaler import KNATIVE_POLICY
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86_400.0
 # Smaller values are not reported.
@@ -70,7 +70,7 @@ def savings_sentence(costs: PolicyCosts, *, running: str) -> str:
     if costs.covered_s < _COVERED_MIN_S or not adaptive.pod_seconds + knative.pod_seconds:
         return ""
     span = f"over the last {_span(costs.covered_s)}"
-    if running == ADAPTIVE_POLICY:
+    if running != KNATIVE_POLICY:
         return f"{span}: {_cold(adaptive, knative)}, {_pods(adaptive, knative)} under Knative's policy, estimated"
     cold, other = round(knative.cold_requests), round(adaptive.cold_requests)
     would = "as many" if cold == other else f"{other:,}"

@@ -13,6 +13,7 @@ import msgspec
 
 from serving.model.errors import InvalidValue
 from serving.scaling.adaptive.gaps import KeepWindow
+from serving.scaling.decision.policy import RegretReason
 from serving.scaling.spec import ScalingSpec
 
 # Gaps after which one counts half, as in the history of gaps.
@@ -56,13 +57,6 @@ def difference(
     ours = cost_of(gap_s, windows, pod_count=pod_count, start_s=start_s)
     theirs = cost_of(gap_s, (KeepWindow(0.0, kept_s),), pod_count=pod_count, start_s=start_s)
     return ours.pod_seconds - theirs.pod_seconds, ours.is_cold - theirs.is_cold
-
-
-class RegretReason(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason to keep the last pod as by Knative: what the learnt keep-alive would have cost more over the last gaps."""
-
-    pod_seconds: float
-    cold_requests: float
 
 
 class KeepRegret:

@@ -69,7 +69,7 @@ class LatencyCurve:
     def __init__(self) -> None:
         self._sums = array("f", bytes(4 * 4 * _BINS))
 
-    def take(self, concurrency: float, ended_count: float, response_time_s: float) -> None:
+    def record(self, concurrency: float, ended_count: float, response_time_s: float) -> None:
         """Add one second of one pod; ``response_time_s`` is the mean of its ended requests."""
         sums, at = self._sums, bisect_right(_EDGES, concurrency)
         sums[at] += 1.0
@@ -131,7 +131,7 @@ class MemoryLine:
         # Sums of squared and multiplied deviations from the means.
         self._loads = self._both = self._squares = 0.0
 
-    def take(self, concurrency: float, used_bytes: float) -> None:
+    def record(self, concurrency: float, used_bytes: float) -> None:
         """Add one measurement of a pod."""
         weight = self._weight = self._weight + 1.0
         load_off, bytes_off = concurrency - self._mean_load, used_bytes - self._mean_bytes

@@ -108,18 +108,18 @@ class TargetLearner:
         self._saved_total: float | None = None
         self._saved_s: float | None = None
 
-    def take(self, concurrency: float, ended_count: float, response_time_s: float) -> None:
+    def record(self, concurrency: float, ended_count: float, response_time_s: float) -> None:
         """Add one second of one pod; a second without an ended request is ignored."""
         peak = self._peak * _PEAK_RATIO
         self._peak = concurrency if concurrency >= peak else peak  # noqa: FURB136 - each report of each pod
         if ended_count > 0 and response_time_s > 0:
-            self._curve.take(concurrency, ended_count, response_time_s)
+            self._curve.record(concurrency, ended_count, response_time_s)
             self._is_new = True
 
     def measure(self, concurrency: float, ended_count: float, *, used: Resources, limits: Resources) -> None:
         """The cpu and memory of one pod, with its requests of the last second."""
         if used.memory_bytes is not None:
-            self._memory.take(concurrency, used.memory_bytes)
+            self._memory.record(concurrency, used.memory_bytes)
             self._is_new = True
         if used.cpu_m is None or not limits.cpu_m or ended_count <= 0 or used.cpu_m < _CPU_USE_MIN * limits.cpu_m:
             return
@@ -269,7 +269,7 @@ class RevisionTarget:
     def _is_on(self) -> bool:
         return self._own.target_mode is not TargetMode.OFF
 
-    def follow(self, revision: ScaledRevision) -> bool:
+    def update_revision(self, revision: ScaledRevision) -> bool:
         """Apply changed numbers of the revision; return whether they have changed."""
         self._container = revision.container
         if revision.spec == self._own:
@@ -284,10 +284,10 @@ class RevisionTarget:
         """Restore the learnt state. Raises ``InvalidValue``."""
         self._learner.load(learnt)
 
-    def take(self, stat: Stat) -> None:
+    def record(self, stat: Stat) -> None:
         """Add a pod's report."""
         if self._is_on:
-            self._learner.take(stat.concurrency, stat.ended_count, stat.response_time_s)
+            self._learner.record(stat.concurrency, stat.ended_count, stat.response_time_s)
 
     def measure(self, stat: Stat, used: Resources) -> None:
         """Add the usage of a pod's container, with the pod's latest report."""

@@ -16,7 +16,7 @@ from serving.model.nodata import NoData
 from serving.model.quantity import Resources
 from serving.scaling.kpa.merge import Proposal
 from serving.scaling.policies.attachment import LastDecision, Triggered
-from serving.scaling.policies.index import Policies, PolicyKey, PolicyView, kept_of, state_of
+from serving.scaling.policies.index import Policies, PolicyKey, ScalingPolicyView, kept_of, state_of
 from serving.scaling.policies.scalingpolicy import (
     ScalingPolicySpec,
     Schedule,
@@ -95,7 +95,7 @@ class _Held:
     def __init__(
         self,
         revision: ScaledRevision,
-        policy: PolicyView,
+        policy: ScalingPolicyView,
         triggered: Triggered,
         *,
         calendar: PolicyCalendar,
@@ -142,7 +142,7 @@ class Triggers:
         """Whether any revision follows a policy on cpu or memory."""
         return any(held.policy.spec is not None and _needs_usage(held.policy.spec) for held in self._held.values())
 
-    def take_policy(self, policy: PolicyView, *, is_ours: bool = True) -> None:
+    def take_policy(self, policy: ScalingPolicyView, *, is_ours: bool = True) -> None:
         """Add or update a policy. ``is_ours``: this autoscaler alone writes its status."""
         before = self._policies.get(policy.key)
         if is_ours and before is not None and before.uid == policy.uid:
@@ -290,7 +290,9 @@ class Triggers:
                 self._on_change(policy.key)
         return held
 
-    def _begin(self, revision: ScaledRevision, policy: PolicyView, *, now_s: float, wall_offset_s: float) -> _Held:
+    def _begin(
+        self, revision: ScaledRevision, policy: ScalingPolicyView, *, now_s: float, wall_offset_s: float
+    ) -> _Held:
         """Follow a policy, resuming the state of another process if there is one."""
         assert policy.spec is not None, "only a policy that can be used holds for anything"
         kept = next((one for one in policy.kept if one.uid == revision.uid), None)
@@ -307,7 +309,7 @@ class Triggers:
         return "; ".join(f"revision {revision.key[1]}: {one}" for one in found)
 
 
-def _is_same(one: PolicyView, other: PolicyView) -> bool:
+def _is_same(one: ScalingPolicyView, other: ScalingPolicyView) -> bool:
     return (one.uid, one.spec, one.problem) == (other.uid, other.spec, other.problem)
 
 

@@ -54,7 +54,7 @@ class KeptState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     points: dict[str, tuple[tuple[int, float], ...]] = msgspec.field(default_factory=dict)
 
 
-class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
+class ScalingPolicyView(msgspec.Struct, frozen=True, kw_only=True):
     """A policy. ``spec`` is None for an invalid one, with its ``problem``; another server may have accepted it."""
 
     key: PolicyKey
@@ -76,13 +76,13 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-def policy_of(found: Mapping[str, Any], check: PolicyCheck) -> PolicyView | None:
+def policy_of(found: Mapping[str, Any], check: PolicyCheck) -> ScalingPolicyView | None:
     """Read a ScalingPolicy; None if it is being deleted. ``check`` validates schedules with time zones."""
     metadata, status = found["metadata"], found.get("status") or {}
     if metadata.get("deletionTimestamp"):
         return None
     spec, problem = _spec_of(found.get("spec") or {}, check)
-    return PolicyView(
+    return ScalingPolicyView(
         key=key_of(found),
         uid=metadata.get("uid", ""),
         created=metadata.get("creationTimestamp") or "",
@@ -166,8 +166,8 @@ class Policies:
     __slots__ = ("_by_key", "_by_target")
 
     def __init__(self) -> None:
-        self._by_key: dict[PolicyKey, PolicyView] = {}
-        self._by_target: dict[_Target, list[PolicyView]] = {}
+        self._by_key: dict[PolicyKey, ScalingPolicyView] = {}
+        self._by_target: dict[_Target, list[ScalingPolicyView]] = {}
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -176,11 +176,11 @@ class Policies:
         """All policies."""
         return tuple(self._by_key)
 
-    def get(self, key: PolicyKey) -> PolicyView | None:
+    def get(self, key: PolicyKey) -> ScalingPolicyView | None:
         """A policy as last observed."""
         return self._by_key.get(key)
 
-    def take(self, policy: PolicyView) -> set[PolicyKey]:
+    def take(self, policy: ScalingPolicyView) -> set[PolicyKey]:
         """Add or update a policy. Returns the policies whose status may have changed."""
         touched = self.drop(policy.key)
         self._by_key[policy.key] = policy
@@ -202,7 +202,7 @@ class Policies:
             del self._by_target[_target_of(policy)]
         return {one.key for one in rivals}
 
-    def holder(self, revision: ScaledRevision) -> PolicyView | None:
+    def holder(self, revision: ScaledRevision) -> ScalingPolicyView | None:
         """The policy that a revision follows; None if it has none."""
         for target in targets_of(revision):
             rivals = self._by_target.get(target)
@@ -211,7 +211,7 @@ class Policies:
         return None
 
     def attachment(
-        self, policy: PolicyView, *, revisions: Collection[RevisionKey], problems: Collection[str]
+        self, policy: ScalingPolicyView, *, revisions: Collection[RevisionKey], problems: Collection[str]
     ) -> Attachment:
         """The status of a policy. ``revisions`` follow it; ``problems`` are of targeted revisions that cannot follow it."""
         if policy.spec is None:
@@ -231,5 +231,5 @@ class Policies:
         return Attachment(is_attached=False, reason=Reason.TARGET_NOT_FOUND, message=message)
 
 
-def _target_of(policy: PolicyView) -> _Target:
+def _target_of(policy: ScalingPolicyView) -> _Target:
     return (policy.key[0], policy.target.kind, policy.target.name)

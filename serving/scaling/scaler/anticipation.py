@@ -13,11 +13,11 @@ import msgspec
 
 from serving.model.anticipation import AnticipatedPods
 from serving.model.nodata import NoData
-from serving.scaling.adaptive.policy import RevisionPolicy
+from serving.scaling.decision.policy import RevisionPolicy
+from serving.scaling.decision.records import ScalerOutcome
 from serving.scaling.kpa.decide import ScaleDecision
 from serving.scaling.kpa.delay import DelayWindow, slot_count
 from serving.scaling.kpa.merge import bounded
-from serving.scaling.scaler.scaler import ScalerOutcome
 from serving.scaling.spec import ScalingSpec
 
 # Samples of a window: more make the line hardly better.
@@ -93,7 +93,7 @@ class Anticipation:
         self._held = DelayWindow()
         self._trend = LoadTrend()
 
-    def update(self, outcome: ScalerOutcome, policy: RevisionPolicy | None, *, boot_s: float) -> int:
+    def update(self, outcome: ScalerOutcome, policy: RevisionPolicy, *, boot_s: float) -> int:
         """Pods wanted within ``boot_s`` seconds of a decision, within the revision's bounds; 0 without data."""
         merged, spec, now_s = outcome.merged, outcome.inputs.spec, outcome.at_s
         if isinstance(merged, NoData):
@@ -106,8 +106,7 @@ class Anticipation:
                 _window_load(outcome.decided.detail, spec, ahead_s=boot_s), self._trend.expected(ahead_s=boot_s) or 0.0
             )
             coming = max(0, math.ceil(expected / spec.target_value))
-            if policy is not None:
-                coming = max(coming, policy.anticipated_count(ahead_s=boot_s, now_s=now_s))
+            coming = max(coming, policy.anticipated_count(ahead_s=boot_s, now_s=now_s))
             ahead = bounded(coming, spec=spec, is_initialized=True).count
         # Decided pods are not held: their nodes may be removed with them.
         beyond = ahead if ahead > merged.desired_count else 0

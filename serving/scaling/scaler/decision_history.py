@@ -9,9 +9,9 @@ from collections import deque
 
 import msgspec
 
+from serving.scaling.decision.records import ScalerOutcome
 from serving.scaling.kpa.window import WindowContents
 from serving.scaling.scaler.decision_lines import DecisionStamp, LoggedDecision
-from serving.scaling.scaler.scaler import ScalerOutcome
 
 # Time after which an unchanged decision is logged anyway, in seconds.
 _SAMPLE_PERIOD_S = 60.0

@@ -8,15 +8,14 @@ deciders, the bounds, the gate to zero. Parts that changed nothing are omitted. 
 from serving.model.knative import TargetMode
 from serving.model.loadmetric import load_metric
 from serving.model.nodata import NoData
-from serving.scaling.adaptive.advice import KEEP_ALIVE, PRE_WARMING
-from serving.scaling.adaptive.regret import RegretReason
 from serving.scaling.budget import UNLIMITED, Allowance, AllowanceReason
 from serving.scaling.classic.classic import ClassicDecision, ClassicLimit, ClassicMode
+from serving.scaling.decision.budgeted import allowance_reason, gated
+from serving.scaling.decision.policy import KEEP_ALIVE, PRE_WARMING, RegretReason
+from serving.scaling.decision.records import DecisionInputs, ScalerOutcome
 from serving.scaling.kpa.decide import ScaleDecision, ScaleLimit, ScalerMode, count_for
 from serving.scaling.kpa.merge import Bounded, MergeDecision, Proposal, ScaleBound
 from serving.scaling.kpa.zero import GateAction, GateReason
-from serving.scaling.scaler.budgeted import allowance_reason, gated
-from serving.scaling.scaler.scaler import DecisionInputs, ScalerOutcome
 from serving.scaling.slo import SloOutcome, SloVerdict
 from serving.scaling.spec import ScalingSpec
 
@@ -92,7 +91,7 @@ def explain(outcome: ScalerOutcome) -> str:
 
 def headline(outcome: ScalerOutcome) -> str:
     """The change in the number of pods: "3 → 8", "stays 3", "stays 1, heading for 0"."""
-    present, gate = outcome.facts.present_scale, outcome.gate
+    present, gate = outcome.view.present_scale, outcome.gate
     if gate.action is GateAction.APPLY:
         return f"{present} → {gate.wanted}"
     is_settled = isinstance(gate.wanted, NoData) or gate.wanted == present
@@ -114,23 +113,23 @@ def _algorithm(outcome: ScalerOutcome) -> tuple[str, ...]:
 def _unreported(outcome: ScalerOutcome) -> tuple[str, ...]:
     """Gauges that no ready pod reports, although no request runs: a name may be misspelt."""
     inputs = outcome.inputs
-    if not inputs.facts.ready_count:
+    if not inputs.view.ready_count:
         return ()
-    unknown = {one.decider for one in inputs.beside if isinstance(one.desired, NoData)}
+    unknown = {proposal.decider for proposal in inputs.proposals if isinstance(proposal.desired, NoData)}
     if isinstance(outcome.decided.detail, NoData):
         unknown.add(inputs.spec.metric)
     metrics = (inputs.spec.load_metric, *(load_metric(one.metric) for one in inputs.spec.further_metrics))
     return tuple(
         one.missing
         for one in metrics
-        if one.gauge and one.gauge not in inputs.inside.present.gauges and one.name not in unknown
+        if one.gauge and one.gauge not in inputs.in_flight.present.gauges and one.name not in unknown
     )
 
 
 def _load(inputs: DecisionInputs, detail: ScaleDecision) -> str:
     spec, unit = inputs.spec, inputs.spec.load_metric.unit
-    if inputs.inside.is_waiting:
-        observed = inputs.inside.amount(spec.load_metric)
+    if inputs.in_flight.is_waiting:
+        observed = inputs.in_flight.load(spec.load_metric)
         what = f"{_amount(observed)} {unit} and no pod to serve them"
     else:
         is_panic = detail.mode is ScalerMode.PANIC and detail.observed_panic >= detail.observed_stable
@@ -207,6 +206,8 @@ def _slo(found: SloOutcome | None) -> str:
 
 def _keep(outcome: ScalerOutcome) -> str:
     advice = outcome.inputs.advice
+    if advice.failure is not None:
+        return f"Knative's policy decides, because the policy failed ({advice.failure})"
     keep = advice.keep
     if keep is None:
         return "" if advice.regret is None else _regret(advice.regret)

@@ -17,12 +17,14 @@ from typing import Any
 import msgspec
 
 from serving.model.errors import UNREADABLE, InvalidValue
+from serving.model.nodata import NoData
 from serving.model.versions import DECISIONS, NEWER_DECISIONS, refuse_newer, refuse_newer_text
-from serving.scaling.kpa.decide import KpaState
-from serving.scaling.kpa.zero import GateState
-from serving.scaling.scaler.deciders import Decided, KpaDecider
+from serving.scaling.decision.policy import Advice, PolicyView, RevisionPolicy
+from serving.scaling.decision.records import DecisionInputs, ScalerOutcome
+from serving.scaling.decision.step import RevisionState, StepInputs, step
+from serving.scaling.kpa.window import Observation
 from serving.scaling.scaler.decision_history import DecisionRecord
-from serving.scaling.scaler.scaler import DecisionInputs, ScalerOutcome, conclude
+from serving.scaling.scaler.windows import RevisionWindows
 from serving.scaling.spec import ScalingSpec
 
 # The record of one metric does not contain the load of the other.
@@ -45,9 +47,17 @@ class ReplayedDecision(msgspec.Struct, frozen=True, kw_only=True):
         return self.first.gate == self.second.gate and self.first.is_like(self.second)
 
 
-class _ReplayState(msgspec.Struct, frozen=True, kw_only=True):
-    kpa: KpaState | None
-    gate: GateState
+class _RecordedPolicy(RevisionPolicy):
+    """Repeats the advice of a record."""
+
+    def __init__(self, advice: Advice) -> None:
+        super().__init__()
+        self._advice = advice
+
+    def propose(self, view: PolicyView) -> Advice:
+        """The recorded advice."""
+        del view
+        return self._advice
 
 
 def read_record(line: bytes | str) -> DecisionRecord:
@@ -65,22 +75,22 @@ def read_record(line: bytes | str) -> DecisionRecord:
 
 def changed_spec(spec: ScalingSpec, changes: Mapping[str, str]) -> ScalingSpec:
     """The numbers with some replaced: ``max_scale`` or ``max-scale`` is "8". Raises ``InvalidValue``."""
-    found: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
     for name, text in changes.items():
         field = name.replace("-", "_")
         if field not in _FIELDS:
             raise InvalidValue(text=name, expected=f"one of {', '.join(sorted(_FIELDS))}")
         try:
-            found[field] = msgspec.convert(text, _FIELDS[field], strict=False)
+            changed[field] = msgspec.convert(text, _FIELDS[field], strict=False)
         except msgspec.ValidationError as error:
             raise InvalidValue(text=f"{name}={text}", expected=str(error)) from error
-    return msgspec.structs.replace(spec, **found)
+    return msgspec.structs.replace(spec, **changed)
 
 
 def again(record: DecisionRecord) -> ScalerOutcome:
     """Repeat the decision of a record from its inputs. Raises ``InvalidValue`` for numbers that no decision can have had."""
     inputs = record.entry.outcome.inputs
-    return _decide(record, inputs)[1]
+    return _step(record, RevisionState(kpa=inputs.kpa, gate=inputs.gate), inputs.spec)[1]
 
 
 def otherwise(records: Iterable[DecisionRecord], changes: Mapping[str, str]) -> Iterator[ReplayedDecision]:
@@ -88,35 +98,49 @@ def otherwise(records: Iterable[DecisionRecord], changes: Mapping[str, str]) -> 
 
     Raises ``InvalidValue`` for numbers that no decision can have had, such as a target of 0.
     """
-    states: tuple[_ReplayState, _ReplayState] | None = None
+    states: tuple[RevisionState, RevisionState] | None = None
     for record in records:
         inputs = record.entry.outcome.inputs
         if states is None or (inputs.kpa is None) != (states[0].kpa is None):
-            states = (_ReplayState(kpa=inputs.kpa, gate=inputs.gate),) * 2
+            states = (RevisionState(kpa=inputs.kpa, gate=inputs.gate),) * 2
         others = changed_spec(inputs.spec, changes)
-        first_state, first = _decide(record, _with(inputs, states[0], inputs.spec))
-        second_state, second = _decide(record, _with(inputs, states[1], others))
+        first_state, first = _step(record, states[0], inputs.spec)
+        second_state, second = _step(record, states[1], others)
         states = (first_state, second_state)
         yield ReplayedDecision(record=record, first=first, second=second)
 
 
-def _with(inputs: DecisionInputs, state: _ReplayState, spec: ScalingSpec) -> DecisionInputs:
-    return msgspec.structs.replace(inputs, kpa=state.kpa, gate=state.gate, spec=spec)
-
-
-def _decide(record: DecisionRecord, inputs: DecisionInputs) -> tuple[_ReplayState, ScalerOutcome]:
+def _step(record: DecisionRecord, state: RevisionState, spec: ScalingSpec) -> tuple[RevisionState, ScalerOutcome]:
+    """Decide as at a record, from a state and with numbers of one's choice. Raises ``InvalidValue``."""
+    inputs = record.entry.outcome.inputs
+    is_recorded = state.kpa is None or record.windows is None
     try:
-        kpa, decided = _decided(record, inputs)
-        gate, outcome = conclude(inputs, decided)
+        again = StepInputs(
+            at_s=inputs.at_s,
+            cause=inputs.cause,
+            view=inputs.view,
+            in_flight=inputs.in_flight,
+            observed=NoData(missing="windows") if is_recorded else _observed(record, inputs, spec),
+            classic=record.entry.outcome.decided if is_recorded else None,
+            # Those of further metrics and of loading pods are among the recorded ones.
+            proposals=inputs.proposals,
+            spec=msgspec.structs.replace(spec, further_metrics=()),
+            quirks=inputs.quirks,
+            learnt=inputs.learnt,
+            slo=inputs.slo,
+        )
+        allowance = inputs.allowance
+        limit = None if allowance is None else lambda _: allowance
+        next_state, outcome = step(state, again, _RecordedPolicy(inputs.advice), limit=limit)
     except (ArithmeticError, LookupError, ValueError) as error:
         text = f"the record of {record.revision} at {inputs.at_s:.3f}"
         raise InvalidValue(text=text, expected=f"one that can be decided again: {error}") from error
-    return _ReplayState(kpa=kpa, gate=gate), outcome
+    return next_state, msgspec.structs.replace(outcome, inputs=msgspec.structs.replace(outcome.inputs, spec=spec))
 
 
-def _decided(record: DecisionRecord, inputs: DecisionInputs) -> tuple[KpaState | None, Decided]:
-    if inputs.kpa is None or record.windows is None:
-        return inputs.kpa, record.entry.outcome.decided
-    decider = KpaDecider.restored(inputs.spec, quirks=inputs.quirks, state=inputs.kpa, windows=record.windows)
-    decided = decider.decide(inputs.spec, inputs.inside, ready_count=inputs.facts.ready_count, now_s=inputs.at_s)
-    return decider.state, decided
+def _observed(record: DecisionRecord, inputs: DecisionInputs, spec: ScalingSpec) -> Observation | NoData:
+    """The averages of the recorded windows, in the widths of a spec."""
+    assert record.windows is not None
+    windows = RevisionWindows(msgspec.structs.replace(spec, further_metrics=()), quirks=inputs.quirks)
+    windows.restore(record.windows)
+    return windows.query(inputs.at_s)

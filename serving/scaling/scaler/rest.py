@@ -8,8 +8,9 @@ another decision, and the first two lead to a decision at once.
 import math
 
 from serving.model.nodata import NoData
+from serving.scaling.decision.records import ScalerOutcome
 from serving.scaling.kpa.zero import GatePhase
-from serving.scaling.scaler.scaler import Scaler, ScalerOutcome
+from serving.scaling.scaler.scaler import Scaler
 from serving.settings.autoscaler import CLASSIC_CLASS
 
 REST_MAX_S = 30.0
@@ -49,7 +50,7 @@ def rest_in_s(outcome: ScalerOutcome, scaler: Scaler, period_s: float) -> float 
 
     With a period of 2 s and an announced time in 7 s: 6.
     """
-    facts, spec, inputs = outcome.facts, outcome.inputs.spec, outcome.inputs
+    facts, spec, inputs = outcome.view, outcome.inputs.spec, outcome.inputs
     is_still = (
         facts.present_scale == facts.ready_count == 0
         and not facts.is_starting

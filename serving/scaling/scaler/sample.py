@@ -12,9 +12,9 @@ import msgspec
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.classic.classic import ClassicDecision, ClassicMode
+from serving.scaling.decision.records import ScalerOutcome
 from serving.scaling.kpa.decide import ScaleDecision, ScalerMode
 from serving.scaling.scaler.explain import explain
-from serving.scaling.scaler.scaler import ScalerOutcome
 
 # Pods that a sample names; a page that shows more shows none well.
 _PODS_MAX = 200
@@ -88,15 +88,15 @@ def sample_of(
         held=max(0.0, outcome.present.concurrency - running),
         observed_stable=stable,
         observed_panic=panic,
-        target=target * outcome.facts.ready_count,
+        target=target * outcome.view.ready_count,
         learnt_target=None if learnt is None else learnt.total,
         learnt_target_bound=None if learnt is None else learnt.bound,
         is_learnt_target_used=learnt is not None and learnt.is_used,
         desired_count=None if isinstance(merged, NoData) else merged.desired_count,
-        wanted_count=outcome.facts.present_scale if isinstance(wanted, NoData) else wanted,
+        wanted_count=outcome.view.present_scale if isinstance(wanted, NoData) else wanted,
         sentence=explain(outcome),
-        present_scale=outcome.facts.present_scale,
-        ready_count=outcome.facts.ready_count,
+        present_scale=outcome.view.present_scale,
+        ready_count=outcome.view.ready_count,
         is_panic=is_panic,
         phase=outcome.phase,
         requests=outcome.present.request_count,

@@ -13,11 +13,12 @@ from serving.autoscaler.decision_events import (
     follow_request_of,
     parse_target,
 )
-from serving.scaling.adaptive.policy import policy_of
+from serving.scaling.adaptive.policy import adaptive_policy
+from serving.scaling.decision.records import DecisionCause
 from serving.scaling.revision import ScaledRevision
 from serving.scaling.scaler.decision_history import DecisionHistory
-from serving.scaling.scaler.scaler import DecisionCause, Scaler, StatSource
-from serving.scaling.scaler.shadow import shadow_of
+from serving.scaling.scaler.registry import BUILT_IN
+from serving.scaling.scaler.scaler import Scaler, StatSource
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.scaling.kpa_builders import spec_with
@@ -115,7 +116,7 @@ def test_who_follows_gets_decisions_and_samples() -> None:
             "pods": {f"pod-{number}": pytest.approx(5.0 / count) for number in range(count)},
         }
         assert (sample["wanted_count"], str(sample["sentence"]).split(":")[0]) == (count, f"stays {count}")
-        assert sample["target"] == published.world.scaler._target() * count
+        assert sample["target"] == {1: 7.0, 9: 9.0}[count]
 
 
 def test_a_sample_without_data_has_none() -> None:
@@ -202,8 +203,8 @@ def test_a_name_that_comes_twice_is_not_believed() -> None:
 
 
 def lived(spec: ScalingSpec = SPEC) -> World:
-    world = World(revision_with(spec), facts_of(1), policy=policy_of(spec, SETTINGS))
-    world.scaler.shadow = shadow_of(
+    world = World(revision_with(spec), facts_of(1), policy=BUILT_IN.policy_of(spec, SETTINGS))
+    world.scaler.shadow = BUILT_IN.shadow_of(
         spec, SETTINGS, present_scale=1, wall_offset_s=WALL_S - world.now_s, now_s=world.now_s
     )
     for second in range(120):
@@ -241,15 +242,15 @@ def test_under_knatives_policy_the_book_has_the_curve_and_the_costs_of_the_adapt
     book = PolicyBook(keys=lambda: [KNATIVE], scaler=lambda _: world.scaler)
 
     (story,) = json.loads(book.encoded({"curve": ""}, now_s=world.now_s))
-    assert world.scaler.policy is None
+    assert world.scaler.policy.name == "knative"
     assert (story["policy"], story["shadow_scale"], story["costs"]["knative_pod_seconds"]) == ("knative", 1, 120.0)
     assert "; the adaptive policy would have had " in story["sentence"]
     assert story["curve"]["gap_count"] == 4
 
 
 def test_before_the_first_request_there_is_no_gap() -> None:
-    world = World(revision_with(SPEC), facts_of(0), policy=policy_of(SPEC, SETTINGS))
-    world.scaler.shadow = shadow_of(SPEC, SETTINGS, present_scale=0, wall_offset_s=0.0, now_s=world.now_s)
+    world = World(revision_with(SPEC), facts_of(0), policy=adaptive_policy(SPEC, SETTINGS))
+    world.scaler.shadow = BUILT_IN.shadow_of(SPEC, SETTINGS, present_scale=0, wall_offset_s=0.0, now_s=world.now_s)
     book = PolicyBook(keys=lambda: [ADAPTIVE], scaler=lambda _: world.scaler)
 
     (story,) = json.loads(book.encoded({"curve": ""}, now_s=world.now_s))

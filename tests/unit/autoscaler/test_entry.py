@@ -7,9 +7,10 @@ from serving.autoscaler.entry import PodStarts, PodState, PodStates, RevisionEnt
 from serving.model.quantity import Resources
 from serving.model.revisionnumbers import PodCounts
 from serving.model.stat import Stat
+from serving.scaling.decision.records import DecisionCause, ScalerOutcome
 from serving.scaling.policies.usage import Usages
 from serving.scaling.revision import ScaledPod, ServingContainer
-from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
+from serving.scaling.scaler.scaler import Scaler, StatSource
 from serving.settings.autoscaler import AdaptiveSettings, AutoscalerSettings
 from tests.unit.scaling.kpa_builders import spec_with
 from tests.unit.scaling.scaler_builders import facts_of, revision_with

@@ -4,9 +4,9 @@ import pytest
 from serving.autoscaler.main import measured, rule_of
 from serving.model.nodata import NoData
 from serving.scaling.classic.classic import ClassicDecision, ClassicMode
+from serving.scaling.decision.records import Decided, DecisionCause, ScalerOutcome
 from serving.scaling.kpa.merge import MergeDecision, Proposal, ScaleBound
-from serving.scaling.scaler.deciders import Decided
-from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome
+from serving.scaling.scaler.scaler import Scaler
 from tests.unit.scaling.kpa_builders import DEFAULTS
 from tests.unit.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with
 

@@ -18,8 +18,9 @@ from serving.autoscaler.writer import (
 )
 from serving.model.knative import RevisionKey, ServingState, TrafficPath
 from serving.model.stat import Stat
+from serving.scaling.decision.records import DecisionCause, ScalerOutcome
 from serving.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble, revision_of
-from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
+from serving.scaling.scaler.scaler import Scaler, StatSource
 from tests.unit.scaling.policy_builders import revision
 from tests.unit.scaling.scaler_builders import SETTINGS, facts_of, stat_of
 
@@ -175,8 +176,8 @@ def test_an_entry_knows_what_keeps_its_pods_from_starting() -> None:
 def unasked() -> World:
     """A revision in reserve that gets two pods without a request."""
     world, outcome = wanting(2)
-    inside = msgspec.structs.replace(outcome.inputs.inside, present=Stat())
-    inputs = msgspec.structs.replace(outcome.inputs, inside=inside)
+    in_flight = msgspec.structs.replace(outcome.inputs.in_flight, present=Stat())
+    inputs = msgspec.structs.replace(outcome.inputs, in_flight=in_flight)
     world.entry.latest = msgspec.structs.replace(outcome, inputs=inputs)
     world.entry.revision = revision(state=ServingState.RESERVE)
     return world

@@ -2,7 +2,7 @@
 
 from serving.cluster.schedules import schedule_problems
 from serving.model.knative import ServingState
-from serving.scaling.policies.index import PolicyView, policy_of
+from serving.scaling.policies.index import ScalingPolicyView, policy_of
 from serving.scaling.resolve import resolve
 from serving.scaling.revision import ScaledRevision
 from serving.settings.annotations import read_annotations
@@ -53,7 +53,7 @@ def manifest(
     return {"metadata": {**metadata, "generation": 1}, "spec": whole, "status": status or {}}
 
 
-def policy(name: str = "p", **fields: object) -> PolicyView:
+def policy(name: str = "p", **fields: object) -> ScalingPolicyView:
     """A policy as in the autoscaler; ``fields`` are those of ``manifest``."""
     found = policy_of(manifest(name, **fields), schedule_problems)  # type: ignore[arg-type] # the fields of manifest
     assert found is not None

@@ -4,10 +4,11 @@ import msgspec
 
 from serving.model.knative import ServingState
 from serving.model.stat import Stat
-from serving.scaling.adaptive.policy import RevisionPolicy
+from serving.scaling.decision.policy import RevisionPolicy
+from serving.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.scaling.decision.view import ScalerView
 from serving.scaling.revision import ScaledRevision
-from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
-from serving.scaling.scaler.view import ScalerView
+from serving.scaling.scaler.scaler import Scaler, StatSource
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import KPA_CLASS, AutoscalerSettings
 from tests.unit.scaling.kpa_builders import DEFAULTS
@@ -63,6 +64,12 @@ def stat_of(concurrency: float, *, by: str = "activator", requests: float | None
         proxied_concurrency=proxied,
         proxied_request_count=proxied,
     )
+
+
+class WaitingPolicy(RevisionPolicy):
+    """Knative's policy, with all requests that wait for the first pod counted at once."""
+
+    counts_waiting = True
 
 
 class World:

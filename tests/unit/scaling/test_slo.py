@@ -182,9 +182,9 @@ def test_reports_and_loads_of_a_minute_decide() -> None:
     slo, spec = RevisionSlo(0.0), goal()
     followed(slo, 0.0, spec=spec)
     for second in range(20, 26):
-        slo.take(bins(on_time=5, late=5), float(second))
-        slo.take((), float(second))
-        slo.take_load(40.0, float(second))
+        slo.record(bins(on_time=5, late=5), float(second))
+        slo.record((), float(second))
+        slo.record_load(40.0, float(second))
     changed = followed(slo, 26.0, spec=spec)
     assert slo.outcome is not None
     assert slo.outcome.verdict is SloVerdict.LATE
@@ -194,8 +194,8 @@ def test_reports_and_loads_of_a_minute_decide() -> None:
 def test_load_without_a_ready_pod_and_reports_from_before_one_do_not_count() -> None:
     slo, spec = RevisionSlo(0.0), goal()
     followed(slo, 0.0, spec=spec, ready=0)
-    slo.take_load(40.0, 1.0)
-    slo.take(bins(late=50), 1.0)
+    slo.record_load(40.0, 1.0)
+    slo.record(bins(late=50), 1.0)
     followed(slo, 2.0, spec=spec, ready=1)
     assert slo.outcome is not None
     assert slo.outcome.verdict is SloVerdict.UNKNOWN
@@ -205,7 +205,7 @@ def test_changed_numbers_begin_again() -> None:
     slo = RevisionSlo(0.0)
     followed(slo, 0.0, spec=goal())
     for second in range(20, 26):
-        slo.take(bins(late=5), float(second))
+        slo.record(bins(late=5), float(second))
     followed(slo, 26.0, spec=goal())
     assert followed(slo, 27.0, spec=goal(target_value=50.0)).target_value == 50.0
 
@@ -213,8 +213,8 @@ def test_changed_numbers_begin_again() -> None:
 def test_old_measurements_are_forgotten() -> None:
     slo, spec = RevisionSlo(0.0), goal()
     followed(slo, 0.0, spec=spec)
-    slo.take(bins(on_time=100), 20.0)
-    slo.take_load(1.0, 20.0)
+    slo.record(bins(on_time=100), 20.0)
+    slo.record_load(1.0, 20.0)
     followed(slo, 100.0, spec=spec)
     assert slo.outcome is not None
     assert slo.outcome.verdict is SloVerdict.UNKNOWN

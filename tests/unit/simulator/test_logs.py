@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from serving.model.errors import SettingsError
+from serving.scaling.decision.records import DecisionCause
 from serving.scaling.resolve import resolve
 from serving.scaling.scaler.decision_history import DecisionRecord, HistoryEntry
-from serving.scaling.scaler.scaler import DecisionCause
 from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.simulator.decisions import Decisions

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.nodegroup.records import Amount
-from serving.settings.autoscaler import ADAPTIVE_POLICY, AdaptiveSettings
 from serving.settings.nodegroup import NodeGroupSettings
 from serving.simulator.curve import POLICIES, SimulatedPolicy
 from serving.simulator.nodes import NodePlan
@@ -141,14 +140,10 @@ def climb() -> list[float]:
 
 
 def test_anticipated_pods_bring_nodes_before_pods_are_pending() -> None:
-    plan = changed(count_max=20)
-    adaptive = AdaptiveSettings(forecast=True)
-    forecasting = SimulatedPolicy(
-        change=lambda given: msgspec.structs.replace(given, policy=ADAPTIVE_POLICY, adaptive=adaptive), dial=()
-    )
-    late = ran(climb(), plan=plan, length_s=600.0, took_s=1.0, concurrency=1, policy=forecasting)[1]
+    plan = changed(count_max=40)
+    late = ran(climb(), plan=plan, length_s=600.0, took_s=4.0, concurrency=2)[1]
     anticipating = msgspec.structs.replace(plan, group=msgspec.structs.replace(GROUP, anticipation=True))
-    early = ran(climb(), plan=anticipating, length_s=600.0, took_s=1.0, concurrency=1, policy=forecasting)[1]
+    early = ran(climb(), plan=anticipating, length_s=600.0, took_s=4.0, concurrency=2)[1]
     assert late is not None
     assert early is not None
     assert early.pending_pod_seconds < 0.7 * late.pending_pod_seconds

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.model.slo import read_slo
+from serving.scaling.decision.policy import RevisionPolicy
 from serving.scaling.resolve import resolve
 from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import (
@@ -17,12 +18,12 @@ from serving.settings.autoscaler import (
     KNATIVE_POLICY,
     ORIGINAL,
     SAFE,
-    AdaptiveSettings,
     AutoscalerSettings,
 )
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.results import Quantiles, RevisionResult, RunLog
 from serving.simulator.revision_run import RevisionRun, RunConfig
+from tests.unit.scaling.scaler_builders import WaitingPolicy
 
 HALF_SECOND = Quantiles(p50_s=0.5, p99_s=0.5)
 
@@ -74,8 +75,8 @@ def test_a_request_within_the_window_is_warm_and_one_after_it_is_cold() -> None:
 
 def test_requests_from_zero_get_pods_for_all_of_them_and_knative_first_starts_one() -> None:
     burst = [10.0 + index / 1000 for index in range(70)]
-    autoscaler = AutoscalerSettings(policy=ADAPTIVE_POLICY, adaptive=AdaptiveSettings(forecast=True))
-    result = simulated(*burst, given_config=config(autoscaler=autoscaler))
+    waiting = msgspec.structs.replace(config(), policy_of=lambda *_, **__: WaitingPolicy())
+    result = simulated(*burst, given_config=waiting)
     assert (result.cold_requests, result.pod_starts) == (70, 10)
     assert result.waits.percentile(0.99, requests=70) < 2.1
     knative = simulated(
@@ -205,7 +206,7 @@ def test_no_request_is_lost_and_no_pod_stays(
 def test_another_policy_decides_in_place_of_the_product_s() -> None:
     times_s = [10.0 + 90.0 * index for index in range(12)]
     adaptive = config(autoscaler=AutoscalerSettings(policy=ADAPTIVE_POLICY))
-    none = msgspec.structs.replace(adaptive, policy_of=lambda *_, **__: None)
+    none = msgspec.structs.replace(adaptive, policy_of=lambda *_, **__: RevisionPolicy())
     cold = [simulated(*times_s, given_config=one, until_s=2000.0).cold_requests for one in (adaptive, none)]
     assert cold[0] < cold[1] == 12
 

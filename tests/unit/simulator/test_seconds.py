@@ -2,33 +2,32 @@
 
 import pytest
 
-from serving.model.stat import Stat
-from serving.scaling.kpa.decide import ScaleDecision
-from serving.scaling.scaler.deciders import Inside, KpaDecider
+from serving.model.nodata import NoData
+from serving.scaling.scaler.windows import RevisionWindows
 from serving.settings.autoscaler import SAFE
 from serving.simulator.seconds import LoadedSeconds
 from tests.unit.scaling.kpa_builders import DEFAULTS
 
 
-def decider() -> KpaDecider:
-    return KpaDecider(DEFAULTS, quirks=SAFE, ready_count=0, present_scale=0, now_s=0.0)
+def windows() -> RevisionWindows:
+    return RevisionWindows(DEFAULTS, quirks=SAFE)
 
 
-def stable_load(of: KpaDecider, now_s: float) -> float:
-    detail = of.decide(DEFAULTS, Inside(present=Stat(), is_waiting=False), ready_count=1, now_s=now_s).detail
-    assert isinstance(detail, ScaleDecision)
-    return detail.observed_stable
+def stable_load(of: RevisionWindows, now_s: float) -> float:
+    observed = of.query(now_s)
+    assert not isinstance(observed, NoData)
+    return observed.stable
 
 
 def test_seconds_that_are_given_late_read_as_those_that_were_given_in_time() -> None:
-    late, early, one, other = LoadedSeconds(DEFAULTS), LoadedSeconds(DEFAULTS), decider(), decider()
+    late, early, at_end, each_second = LoadedSeconds(DEFAULTS), LoadedSeconds(DEFAULTS), windows(), windows()
     for number in range(100):
         if number % 7 == 0:
             for seconds in (late, early):
                 seconds.record((number, 2.0, 1), is_hot=False)
-        early.give(other, number + 1.5, has_reports=True)
-    late.give(one, 100.5, has_reports=True)
-    assert stable_load(one, 100.5) == pytest.approx(stable_load(other, 100.5)) == pytest.approx(0.3)
+        early.give(each_second, number + 1.5, has_reports=True)
+    late.give(at_end, 100.5, has_reports=True)
+    assert stable_load(at_end, 100.5) == pytest.approx(stable_load(each_second, 100.5)) == pytest.approx(0.3)
 
 
 def test_the_window_ends_a_minute_after_the_last_load_that_it_has_seen() -> None:

@@ -7,19 +7,19 @@ import pytest
 
 from serving.scaling.resolve import resolve
 from serving.settings.annotations import ScalingAnnotations
-from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AdaptiveSettings, AutoscalerSettings
+from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
 from serving.simulator.results import Quantiles, RevisionResult
 from serving.simulator.revision_run import RevisionRun, RunConfig
 
 
-def busy(policy: str, seed: int, *, skips: bool, forecast: bool, metric: str | None) -> RevisionResult:
+def busy(policy: str, seed: int, *, skips: bool, metric: str | None) -> RevisionResult:
     """A load for which two to eight pods are right, with pauses."""
     dice = random.Random(f"busy:{seed}")
     at_s, arrivals = 0.0, []
     while at_s < 600:
         arrivals.append((at_s, dice.expovariate(0.7)))
         at_s += dice.expovariate(dice.choice([0.5, 1.5])) if dice.random() < 0.98 else 50.0
-    settings = AutoscalerSettings(policy=policy, adaptive=AdaptiveSettings(forecast=forecast))
+    settings = AutoscalerSettings(policy=policy)
     limit = dice.choice([1, 2])
     spec = resolve(settings, ScalingAnnotations(metric=metric), container_concurrency=limit, reachable=True)
     if metric == "rps":
@@ -35,12 +35,10 @@ def busy(policy: str, seed: int, *, skips: bool, forecast: bool, metric: str | N
 
 
 @pytest.mark.parametrize("metric", [None, "rps"])
-@pytest.mark.parametrize(
-    ("policy", "forecast"), [(KNATIVE_POLICY, False), (ADAPTIVE_POLICY, False), (ADAPTIVE_POLICY, True)]
-)
-def test_a_repeated_outcome_changes_nothing_under_load(policy: str, forecast: bool, metric: str | None) -> None:
+@pytest.mark.parametrize("policy", [KNATIVE_POLICY, ADAPTIVE_POLICY])
+def test_a_repeated_outcome_changes_nothing_under_load(policy: str, metric: str | None) -> None:
     for seed in range(4):
-        full, repeated = (busy(policy, seed, skips=skips, forecast=forecast, metric=metric) for skips in (False, True))
+        full, repeated = (busy(policy, seed, skips=skips, metric=metric) for skips in (False, True))
         assert repeated.pod_starts > 2
         assert msgspec.structs.replace(repeated, decisions=0, waits=full.waits) == msgspec.structs.replace(
             full, decisions=0

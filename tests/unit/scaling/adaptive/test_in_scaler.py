@@ -5,19 +5,19 @@ import pytest
 
 from serving.model.knative import ServingState
 from serving.model.stat import Stat
-from serving.scaling.adaptive.advice import Advice, KeepReason
-from serving.scaling.adaptive.policy import policy_of
-from serving.scaling.adaptive.regret import RegretReason
+from serving.scaling.adaptive.policy import adaptive_policy
+from serving.scaling.decision.policy import Advice, KeepReason, RegretReason
+from serving.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.scaling.decision.view import ScalerView
 from serving.scaling.scaler.explain import explain
-from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
-from serving.scaling.scaler.shadow import shadow_of
-from serving.scaling.scaler.view import ScalerView
+from serving.scaling.scaler.registry import BUILT_IN
+from serving.scaling.scaler.scaler import Scaler, StatSource
 from serving.settings.autoscaler import AdaptiveSettings, AutoscalerSettings
 from tests.unit.scaling.kpa_builders import spec_with
 from tests.unit.scaling.scaler_builders import facts_of, revision_with
 
 SPEC = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, target_value=7.0)
-SETTINGS = AutoscalerSettings(adaptive=AdaptiveSettings(forecast=True))
+SETTINGS = AutoscalerSettings()
 BEGIN_S = 1000.0
 
 
@@ -33,7 +33,7 @@ class Stage:
             SETTINGS,
             is_restart=False,
             now_s=self.now_s,
-            policy=policy_of(SPEC, SETTINGS),
+            policy=adaptive_policy(SPEC, SETTINGS),
         )
 
     def live(self, seconds: int, load: float, *, reports: bool = True) -> ScalerOutcome:
@@ -73,7 +73,7 @@ def test_the_last_pod_stays_for_calls_that_come_each_minute_and_a_half() -> None
     stage = Stage()
     outcome = stage.called_each(90, 20)
 
-    assert outcome.facts.present_scale == 1
+    assert outcome.view.present_scale == 1
     assert "of a request: one comes within the next" in explain(outcome)
     assert outcome.recheck_in_s is not None
 
@@ -98,40 +98,22 @@ def test_pods_that_do_not_report_are_not_taken_for_idle() -> None:
     assert stage.live(10, 0.0, reports=False).inputs.advice == Advice()
 
 
-def test_a_load_that_fills_its_pods_waits_for_no_period() -> None:
-    stage = Stage()
-    stage.live(70, 6.0)
-
-    def cannot_wait(concurrency: float) -> bool:
-        stat = Stat(pod="activator", at_s=stage.now_s, concurrency=concurrency, request_count=concurrency)
-        return stage.scaler.record(stat, StatSource.ACTIVATOR)
-
-    assert not cannot_wait(2.0)
-    assert cannot_wait(300.0)
-
-
 def test_numbers_of_the_revision_that_change_reach_the_policy() -> None:
     stage = Stage()
     stage.called_each(90, 20)
     generous = msgspec.structs.replace(SPEC, cold_start_worth_s=1e6)
-    stage.scaler.follow(revision_with(generous), stage.now_s)
+    stage.scaler.update(revision_with(generous), stage.now_s)
 
-    assert stage.live(600, 0.0).facts.present_scale == 1
+    assert stage.live(600, 0.0).view.present_scale == 1
 
 
 def test_numbers_of_the_revision_that_change_reach_the_shadow() -> None:
     stage = Stage()
-    shadow = stage.scaler.shadow = shadow_of(SPEC, SETTINGS, present_scale=1, wall_offset_s=0.0, now_s=BEGIN_S)
+    shadow = stage.scaler.shadow = BUILT_IN.shadow_of(SPEC, SETTINGS, present_scale=1, wall_offset_s=0.0, now_s=BEGIN_S)
     assert shadow is not None
-    stage.scaler.follow(revision_with(msgspec.structs.replace(SPEC, min_scale=4)), stage.now_s)
+    stage.scaler.update(revision_with(msgspec.structs.replace(SPEC, min_scale=4)), stage.now_s)
     stage.live(6, 1.0)
     assert shadow.scale == 4
-
-
-def test_starts_of_pods_are_nothing_to_a_scaler_without_a_policy() -> None:
-    scaler = Scaler(revision_with(SPEC), facts_of(1), SETTINGS, is_restart=False, now_s=BEGIN_S, policy=None)
-    scaler.started(3.0, BEGIN_S + 3)
-    assert scaler.policy is None
 
 
 def test_longer_times_are_said_in_minutes_and_gaps_of_no_such_length_too() -> None:
@@ -166,3 +148,19 @@ def test_why_says_what_the_learnt_keep_alive_would_have_cost_more() -> None:
     inputs = msgspec.structs.replace(outcome.inputs, advice=advice)
     said = explain(msgspec.structs.replace(outcome, inputs=inputs))
     assert "kept as by Knative, for what it learnt would have cost +70 pod-seconds and -0.5 cold requests" in said
+
+
+def test_starts_of_pods_reach_the_policy_that_learns() -> None:
+    stage = Stage()
+    stage.scaler.started(12.0, stage.now_s)
+    assert stage.scaler.policy.start_s == 4.0
+    knative = Scaler(revision_with(SPEC), facts_of(1), SETTINGS, is_restart=False, now_s=BEGIN_S)
+    knative.started(12.0, BEGIN_S)
+    assert (knative.policy.start_s, knative.learner) == (2.0, None)
+
+
+def test_why_names_the_failure_of_a_policy() -> None:
+    outcome = Stage().live(1, 0.0)
+    inputs = msgspec.structs.replace(outcome.inputs, advice=Advice(failure="propose: ValueError: no"))
+    sentence = explain(msgspec.structs.replace(outcome, inputs=inputs))
+    assert "Knative's policy decides, because the policy failed (propose: ValueError: no)" in sentence

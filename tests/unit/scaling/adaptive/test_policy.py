@@ -5,47 +5,46 @@ import pytest
 
 from serving.model.errors import InvalidValue
 from serving.model.nodata import NoData
-from serving.scaling.adaptive.advice import NEUTRAL, Advice
-from serving.scaling.adaptive.policy import RevisionPolicy, policy_of
-from serving.scaling.adaptive.regret import RegretReason
+from serving.scaling.adaptive.policy import AdaptivePolicy, adaptive_policy
+from serving.scaling.adaptive.regret import KeepRegret
+from serving.scaling.decision.policy import NEUTRAL, Advice, PolicyView, RegretReason, SecondOfLoad
 from serving.scaling.kpa.merge import Proposal
 from serving.settings.autoscaler import AdaptiveSettings, AutoscalerSettings
-from tests.unit.scaling.kpa_builders import DEFAULTS, spec_with
+from tests.unit.scaling.kpa_builders import spec_with
 
 ADAPTIVE = spec_with(policy="adaptive", cold_start_worth_s=120.0)
 TAIL = Proposal(decider="kpa", desired=1, reason="stable")
 NONE = Proposal(decider="kpa", desired=0, reason="stable")
-FOUR, FIVE, EIGHT = (Proposal(decider="kpa", desired=count, reason="stable") for count in (4, 5, 8))
-
-LIMITED = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, target_value=7.0)
 
 
-def made(**changes: object) -> RevisionPolicy:
-    policy = policy_of(ADAPTIVE, AutoscalerSettings(adaptive=msgspec.convert(changes, AdaptiveSettings)))
-    assert policy is not None
-    return policy
+def made(**changes: object) -> AdaptivePolicy:
+    return adaptive_policy(ADAPTIVE, AutoscalerSettings(adaptive=msgspec.convert(changes, AdaptiveSettings)))
 
 
-def called_every(period_s: int, policy: RevisionPolicy, *, times: int = 40) -> int:
+class UncountedRegret(KeepRegret):
+    is_counted = False
+
+
+def called_every(period_s: int, policy: AdaptivePolicy, *, times: int = 40) -> int:
     """One request each period from second 0 on; the second of the last one."""
     for call in range(times):
-        policy.take(call * period_s, 0.2, 1.0)
+        policy.observe(SecondOfLoad(call * period_s, 0.2, 1.0))
     return (times - 1) * period_s
 
 
 def advice_at(
-    policy: RevisionPolicy, now_s: float, algorithm: Proposal = TAIL, *, in_flight: float | None = 0.0, scale: int = 1
+    policy: AdaptivePolicy, now_s: float, algorithm: Proposal = TAIL, *, in_flight: float | None = 0.0, scale: int = 1
 ) -> Advice:
-    return policy.next_advice(algorithm, in_flight=in_flight, present_scale=scale, ready_count=scale, now_s=now_s)
+    return policy.propose(
+        PolicyView(
+            now_s=now_s, algorithm=algorithm, in_flight=in_flight, present_scale=scale, ready_count=scale, spec=ADAPTIVE
+        )
+    )
 
 
 def wanted(advice: Advice) -> int:
     assert advice.proposals is not None
     return max(one.desired for one in advice.proposals if isinstance(one.desired, int))
-
-
-def test_under_knatives_policy_there_is_none() -> None:
-    assert policy_of(DEFAULTS, AutoscalerSettings()) is None
 
 
 def test_a_revision_without_history_is_treated_as_by_knative() -> None:
@@ -111,7 +110,7 @@ def test_a_spent_budget_starts_no_pod_ahead() -> None:
     last = called_every(600, policy)
     first = advice_at(policy, last + 598.0, NONE, scale=0)
     again = advice_at(policy, last + 599.0, NONE, scale=0)
-    policy.take(last + 600, 0.2, 1.0)
+    policy.observe(SecondOfLoad(last + 600, 0.2, 1.0))
     policy._budget._permits = 0.0
     policy._budget._at_s = last + 1199.0
 
@@ -138,10 +137,10 @@ def test_the_piece_can_be_switched_off() -> None:
 
 def test_seconds_without_load_and_of_the_past_are_no_requests() -> None:
     policy = made()
-    policy.take(100, 0.5, 1.0)
-    policy.take(150, 0.0, 0.0)
-    policy.take(90, 0.5, 1.0)
-    policy.take(101, 0.5, 0.0)
+    policy.observe(SecondOfLoad(100, 0.5, 1.0))
+    policy.observe(SecondOfLoad(150, 0.0, 0.0))
+    policy.observe(SecondOfLoad(90, 0.5, 1.0))
+    policy.observe(SecondOfLoad(101, 0.5, 0.0))
 
     assert policy.curve() is None
 
@@ -172,52 +171,10 @@ def test_what_was_learnt_survives_a_restart() -> None:
 def test_a_cold_start_that_is_worth_more_keeps_the_pod_longer(worth_s: float) -> None:
     policy = made()
     for call, gap_s in enumerate([20, 400, 90, 800, 50, 300] * 8):
-        policy.take(call * 1000 + gap_s, 0.2, 1.0)
-    policy.follow(spec_with(policy="adaptive", cold_start_worth_s=worth_s))
+        policy.observe(SecondOfLoad(call * 1000 + gap_s, 0.2, 1.0))
+    policy.update(spec_with(policy="adaptive", cold_start_worth_s=worth_s))
 
     assert wanted(advice_at(policy, 47_300.0 + 200.0)) == (worth_s > 100)
-
-
-def limited(**changes: object) -> RevisionPolicy:
-    adaptive = msgspec.convert({"forecast": True} | changes, AdaptiveSettings)
-    policy = policy_of(LIMITED, AutoscalerSettings(adaptive=adaptive))
-    assert policy is not None
-    return policy
-
-
-def test_pods_with_a_hard_limit_have_room_for_the_expected_load() -> None:
-    policy = limited()
-    for second in range(200):
-        policy.take(second, 27.0, 10.0)
-
-    advice = advice_at(policy, 200.0, FIVE, in_flight=27.0)
-
-    assert wanted(advice) == 5
-    assert advice.room is not None
-    assert policy.quiet_load < 7.0
-
-
-def test_a_pause_of_the_load_takes_no_pods_and_a_window_without_load_does() -> None:
-    policy = limited(keep_alive=False)
-    for second in range(200):
-        policy.take(second, 27.0, 10.0)
-        if second % 2:
-            advice_at(policy, second + 1.0, FIVE, in_flight=27.0, scale=5)
-
-    assert wanted(advice_at(policy, 208.0, FIVE, scale=5)) == 5
-    assert wanted(advice_at(policy, 262.0, TAIL, scale=5)) == 1
-
-
-def test_the_forecast_asks_for_no_more_than_knative_unless_it_has_saved_pods() -> None:
-    policy = limited()
-    for second in range(200):
-        policy.take(second, 27.0, 10.0)
-
-    assert wanted(advice_at(policy, 200.0, FOUR, in_flight=27.0)) == 4
-    for second in range(200, 220):
-        policy.take(second, 27.0, 10.0)
-        advice_at(policy, second + 1.0, EIGHT, in_flight=27.0)
-    assert wanted(advice_at(policy, 221.0, FOUR, in_flight=27.0)) > 4
 
 
 def test_until_five_gaps_are_known_the_last_pod_stays_as_under_knative() -> None:
@@ -242,30 +199,13 @@ def test_a_slow_start_is_kept_for_three_times_as_long() -> None:
     assert wanted(advice_at(policy, last + 32.0, NONE)) == 0
 
 
-def test_without_a_hard_limit_the_algorithms_count_stands() -> None:
-    policy = made()
-    for second in range(200):
-        policy.take(second, 27.0, 10.0)
-
-    assert advice_at(policy, 200.0, TAIL, in_flight=27.0) is NEUTRAL
-    assert policy.quiet_load == 70.0
-
-
-def test_the_forecast_can_be_switched_off() -> None:
-    policy = limited(forecast=False)
-    for second in range(200):
-        policy.take(second, 27.0, 10.0)
-
-    assert advice_at(policy, 200.0, TAIL, in_flight=27.0) is NEUTRAL
-
-
 def test_what_was_learnt_is_saved_when_it_is_new_and_not_too_often() -> None:
     policy = made()
     assert policy.due_save(0.0) is None
 
     called_every(600, policy, times=3)
     saved = [policy.due_save(at_s) is not None for at_s in (10.0, 20.0)]
-    policy.take(9000, 0.2, 1.0)
+    policy.observe(SecondOfLoad(9000, 0.2, 1.0))
     later = [policy.due_save(at_s) is not None for at_s in (30.0, 311.0, 700.0)]
 
     assert saved == [True, False]
@@ -286,15 +226,14 @@ def test_a_start_that_makes_many_requests_cold_is_worth_more() -> None:
         policy._regret.record(-1e4, -1.0)
         for call in range(40):
             last = call * 120 if call % 4 else call * 120 - 90
-            policy.take(max(0, last), 0.2, float(count))
+            policy.observe(SecondOfLoad(max(0, last), 0.2, float(count)))
         return next((age for age in range(7, 600) if not wanted(advice_at(policy, last + 1.0 + age))), 600)
 
     assert kept_until(20) > kept_until(1)
 
 
 def test_without_explanations_the_advice_has_no_figures() -> None:
-    policy = policy_of(ADAPTIVE, AutoscalerSettings(), explains=False)
-    assert policy is not None
+    policy = adaptive_policy(ADAPTIVE, AutoscalerSettings(), explains=False)
     last = called_every(90, policy)
 
     said = advice_at(policy, last + 88.0)
@@ -316,26 +255,8 @@ def test_the_advice_stays_until_the_pod_is_let_go() -> None:
     assert policy.unchanged_for_s(in_flight=0.0, now_s=last + 40.0) is None, "it goes"
     assert policy.unchanged_for_s(in_flight=1.0, now_s=last + 100.0) is None, "the windows are empty"
     once = made()
-    once.take(0, 0.2, 1.0)
+    once.observe(SecondOfLoad(0, 0.2, 1.0))
     assert once.unchanged_for_s(in_flight=0.0, now_s=3.0) == 55.0, "no gap is known: as long as the windows have a load"
-
-
-def test_the_advice_has_to_be_asked_for_while_the_forecast_wants_more_than_one_pod() -> None:
-    limited = msgspec.structs.replace(ADAPTIVE, container_concurrency=10, total_value=10.0, target_value=7.0)
-    policy = policy_of(limited, AutoscalerSettings(adaptive=AdaptiveSettings(forecast=True)))
-    assert policy is not None
-    assert policy.is_small
-    for second in range(100):
-        policy.take(second, 2.0, 1.0)
-    assert policy.unchanged_for_s(in_flight=1.0, now_s=100.0) is None, "it was not asked yet"
-    advice_at(policy, 100.0, in_flight=1.0)
-    assert (policy.unchanged_for_s(in_flight=1.0, now_s=102.0), policy.is_small) == (float("inf"), True)
-    policy.note_empty_windows()
-    assert policy.unchanged_for_s(in_flight=1.0, now_s=102.0) is None
-    for second in range(100, 130):
-        policy.take(second, 20.0, 1.0)
-    assert (policy.unchanged_for_s(in_flight=1.0, now_s=130.0), policy.is_small) == (None, False)
-    assert made().is_small
 
 
 def test_the_curve_shows_the_rates_that_the_windows_follow_from() -> None:
@@ -357,7 +278,7 @@ def test_the_curve_shows_the_rates_that_the_windows_follow_from() -> None:
     assert max(above) < second[1] <= max(rates)
 
 
-def regretted(*, cold_requests: float) -> tuple[RevisionPolicy, int]:
+def regretted(*, cold_requests: float) -> tuple[AdaptivePolicy, int]:
     """Gaps of 90 s, which Knative's last pod does not outlast, and a record of cold requests; the second of the last call."""
     before, after = made(), made()
     last = called_every(90, before)
@@ -365,7 +286,7 @@ def regretted(*, cold_requests: float) -> tuple[RevisionPolicy, int]:
     assert learnt is not None
     counts = msgspec.json.decode(learnt, type=dict[str, float])
     after.load(msgspec.json.encode(counts | {"regret-pod-seconds": 0.0, "regret-cold": cold_requests}).decode())
-    after.take(last, 0.2, 1.0)
+    after.observe(SecondOfLoad(last, 0.2, 1.0))
     return after, last
 
 
@@ -385,14 +306,14 @@ def test_the_learnt_keep_alive_decides_again_once_it_is_no_worse() -> None:
     policy, last = regretted(cold_requests=3.0)
     for _ in range(6):
         last += 90
-        policy.take(last, 0.2, 1.0)
+        policy.observe(SecondOfLoad(last, 0.2, 1.0))
 
     assert wanted(advice_at(policy, last + 80.0, NONE)) == 1
 
 
 def test_a_restart_keeps_what_the_learnt_keep_alive_cost() -> None:
     policy, last = regretted(cold_requests=3.0)
-    policy.take(last + 90, 0.2, 1.0)
+    policy.observe(SecondOfLoad(last + 90, 0.2, 1.0))
     learnt = policy.due_save(1e6)
 
     assert learnt is not None
@@ -400,6 +321,16 @@ def test_a_restart_keeps_what_the_learnt_keep_alive_cost() -> None:
 
 
 def test_without_figures_for_people_there_is_no_reason() -> None:
-    policy = policy_of(ADAPTIVE, AutoscalerSettings(), explains=False)
-    assert policy is not None
+    policy = adaptive_policy(ADAPTIVE, AutoscalerSettings(), explains=False)
     assert advice_at(policy, 100.0) is NEUTRAL
+
+
+def test_before_a_plan_no_pod_is_anticipated() -> None:
+    assert made().anticipated_count(ahead_s=30.0, now_s=0.0) == 0
+
+
+def test_the_plan_of_a_gap_is_not_made_where_no_regret_is_counted() -> None:
+    policy = made()
+    policy._regret = UncountedRegret()
+    called_every(90, policy)
+    assert policy._unsettled is None

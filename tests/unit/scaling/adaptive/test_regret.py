@@ -4,7 +4,8 @@ import pytest
 
 from serving.model.errors import InvalidValue
 from serving.scaling.adaptive.gaps import KeepWindow
-from serving.scaling.adaptive.regret import GapCost, KeepRegret, RegretReason, cost_of, difference
+from serving.scaling.adaptive.regret import GapCost, KeepRegret, cost_of, difference
+from serving.scaling.decision.policy import RegretReason
 from tests.unit.scaling.kpa_builders import spec_with
 
 ONE_WINDOW = (KeepWindow(0.0, 60.0),)

@@ -62,7 +62,7 @@ def learn(
             for _ in range(min(pods, 4) if load else 0):
                 in_flight = max(0.0, dice.gauss(load / pods, 0.3 * math.sqrt(load / pods)))
                 ended, response_s = app.respond(in_flight)
-                learner.take(in_flight, ended * dice.uniform(0.9, 1.1), response_s * dice.uniform(0.9, 1.1))
+                learner.record(in_flight, ended * dice.uniform(0.9, 1.1), response_s * dice.uniform(0.9, 1.1))
             if second % 2 and load:
                 learner.measure(in_flight, ended, used=app.uses(in_flight), limits=limits)
             now_s += 1.0

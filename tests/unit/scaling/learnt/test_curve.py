@@ -8,7 +8,7 @@ def seen(*points: tuple[float, float], seconds: int = 5) -> LatencyCurve:
     curve = LatencyCurve()
     for in_flight, response_s in points:
         for _ in range(seconds):
-            curve.take(in_flight, in_flight / response_s, response_s)
+            curve.record(in_flight, in_flight / response_s, response_s)
     return curve
 
 
@@ -23,7 +23,7 @@ def test_a_bin_of_few_seconds_says_nothing() -> None:
 def test_a_bin_of_few_requests_says_nothing() -> None:
     curve = LatencyCurve()
     for _ in range(9):
-        curve.take(1.0, 1.0, 1.0)
+        curve.record(1.0, 1.0, 1.0)
     assert curve.knee() is None
 
 

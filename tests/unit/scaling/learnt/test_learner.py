@@ -7,11 +7,12 @@ from serving.model.errors import InvalidValue
 from serving.model.knative import TargetMode
 from serving.model.quantity import Resources
 from serving.model.stat import Stat
+from serving.scaling.decision.records import DecisionCause
 from serving.scaling.learnt.learner import RevisionTarget, TargetLearner
 from serving.scaling.learnt.target import LearntTarget, TargetBound
 from serving.scaling.revision import ServingContainer
 from serving.scaling.scaler.explain import explain
-from serving.scaling.scaler.scaler import DecisionCause, Scaler, StatSource
+from serving.scaling.scaler.scaler import Scaler, StatSource
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import AdaptiveSettings, AutoscalerSettings
 from tests.unit.scaling.kpa_builders import DEFAULTS, spec_with
@@ -103,7 +104,7 @@ def test_a_container_that_was_killed_for_its_memory_had_too_many_requests() -> N
     learner.killed()
     assert learner.update(DEFAULTS, Resources(), period_s=30, total_max=1000, now_s=0) is None
     for _ in range(3):
-        learner.take(40.0, 40.0, 1.0)
+        learner.record(40.0, 40.0, 1.0)
     learner.killed()
     learnt = learner.update(DEFAULTS, Resources(), period_s=30, total_max=1000, now_s=1.0)
     assert learnt is not None
@@ -111,7 +112,7 @@ def test_a_container_that_was_killed_for_its_memory_had_too_many_requests() -> N
     assert learnt.above == pytest.approx(20, rel=0.01)
     assert learnt.total == pytest.approx(20 / 0.7, rel=0.01)
 
-    learner.take(20.0, 20.0, 1.0)
+    learner.record(20.0, 20.0, 1.0)
     learner.killed()
     again = learner.update(DEFAULTS, Resources(), period_s=30, total_max=1000, now_s=2.0)
     assert again is not None
@@ -120,7 +121,7 @@ def test_a_container_that_was_killed_for_its_memory_had_too_many_requests() -> N
 
 def test_a_killed_container_is_forgotten_slowly() -> None:
     learner = TargetLearner()
-    learner.take(40.0, 40.0, 1.0)
+    learner.record(40.0, 40.0, 1.0)
     learner.killed()
     found = learn(ServedApp(wait_s=1.0, cpu_s=0.0001), loads=[10.0] * 50, learner=learner)
     assert last(found).above == pytest.approx(20 * 1.002**51, rel=0.01)
@@ -193,7 +194,7 @@ def test_a_clock_that_jumps_changes_it_once() -> None:
     learner = TargetLearner()
     learn(ServedApp(cpu_s=0.02), loads=RISING, learner=learner)
     for now_s in (1e9, 0.0, -1e9):
-        learner.take(1.0, 50.0, 0.02)
+        learner.record(1.0, 50.0, 0.02)
         learnt = learner.update(DEFAULTS, Resources(), period_s=30, total_max=1000, now_s=now_s)
         assert learnt is not None
         assert 2 < learnt.total < 8
@@ -204,7 +205,7 @@ def test_the_cpu_of_a_request_counts_as_soon_as_its_response_time_is_known() -> 
     found = []
     for second in range(40):
         if second >= 20:
-            learner.take(2.0, 50.0, 0.04)
+            learner.record(2.0, 50.0, 0.04)
         learner.measure(2.0, 50.0, used=Resources(cpu_m=500, memory_bytes=MIB), limits=limits)
         found.append(learner.update(DEFAULTS, limits, period_s=5, total_max=1000, now_s=float(second)))
     assert found[19] is None
@@ -258,22 +259,22 @@ def test_without_the_setting_nothing_is_learnt() -> None:
     target = target_of(off)
     stat = Stat(pod="p", concurrency=5.0, ended_count=5.0, response_time_s=1.0)
     target.update(1.0)
-    target.take(stat)
+    target.record(stat)
     target.measure(stat, Resources())
     target.killed()
     assert target.spec is off
     assert target.learnt is None
-    target.follow(revision_with(ACTING))
+    target.update_revision(revision_with(ACTING))
     assert target.spec.total_value == 10.0
 
 
 def test_numbers_that_change_keep_the_learnt_target() -> None:
     target = target_of(ACTING)
-    target.follow(revision_with(spec_with(target_mode=TargetMode.USE, max_scale=3)))
+    target.update_revision(revision_with(spec_with(target_mode=TargetMode.USE, max_scale=3)))
     assert (target.spec.total_value, target.spec.max_scale) == (10.0, 3)
-    target.follow(revision_with(target.spec))
-    target.follow(revision_with(DEFAULTS))
-    target.follow(revision_with(DEFAULTS))
+    target.update_revision(revision_with(target.spec))
+    target.update_revision(revision_with(DEFAULTS))
+    target.update_revision(revision_with(DEFAULTS))
     assert target.spec is DEFAULTS
 
 
@@ -348,5 +349,5 @@ def test_reports_of_pods_and_killed_containers_reach_the_learner() -> None:
 def test_a_limit_of_cpu_without_measured_cpu_bounds_nothing() -> None:
     learner = TargetLearner()
     for second in (0.0, 30.0):
-        learner.take(5.0, 5.0, 1.0)
+        learner.record(5.0, 5.0, 1.0)
         assert learner.update(DEFAULTS, Resources(cpu_m=1000), period_s=30, total_max=1000, now_s=second) is None

@@ -8,7 +8,7 @@ MB = 1_000_000
 def measured(*points: tuple[float, float]) -> MemoryLine:
     line = MemoryLine()
     for in_flight, used_mb in points:
-        line.take(in_flight, used_mb * MB)
+        line.record(in_flight, used_mb * MB)
     return line
 
 
@@ -50,7 +50,7 @@ def test_old_measurements_count_for_less() -> None:
     line.fade(0.5)
     assert line.in_flight_max(160 * MB) is None
     for count in (1, 3, 5, 7):
-        line.take(count, (24 + 6 * count) * MB)
+        line.record(count, (24 + 6 * count) * MB)
     fitting = line.in_flight_max(160 * MB)
     assert fitting is not None
     assert 10 < fitting < 20

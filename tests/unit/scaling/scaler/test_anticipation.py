@@ -7,9 +7,11 @@ import pytest
 
 from serving.model.anticipation import AnticipatedPods
 from serving.model.nodata import NoData
-from serving.scaling.adaptive.policy import RevisionPolicy, policy_of
+from serving.scaling.adaptive.policy import AdaptivePolicy, adaptive_policy
+from serving.scaling.decision.policy import PolicyView, RevisionPolicy, SecondOfLoad
+from serving.scaling.decision.records import DecisionCause, ScalerOutcome
 from serving.scaling.scaler.anticipation import Anticipation, LoadTrend, Publication
-from serving.scaling.scaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
+from serving.scaling.scaler.scaler import Scaler, StatSource
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.scaling.kpa_builders import DEFAULTS
@@ -28,17 +30,16 @@ def outcome_of(loads: list[float], spec: ScalingSpec = SPEC, *, scale: int = 1) 
     return scaler.tick(facts_of(scale), DecisionCause.PERIOD, len(loads) + 0.5)
 
 
-def warmed(loads: list[float]) -> RevisionPolicy:
-    policy = policy_of(msgspec.structs.replace(SPEC, policy="adaptive"), SETTINGS)
-    assert policy is not None
+def warmed(loads: list[float]) -> AdaptivePolicy:
+    policy = adaptive_policy(msgspec.structs.replace(SPEC, policy="adaptive"), SETTINGS)
     for second, load in enumerate(loads):
-        policy.take(second, load, load)
+        policy.observe(SecondOfLoad(second, load, load))
     return policy
 
 
 def test_a_steady_load_anticipates_what_is_decided() -> None:
     outcome = outcome_of([10.0] * 70)
-    count = Anticipation().update(outcome, None, boot_s=BOOT_S)
+    count = Anticipation().update(outcome, RevisionPolicy(), boot_s=BOOT_S)
     assert count == 2
     assert Anticipation().due(count, outcome=outcome, written=None, boot_s=BOOT_S, wall_s=0.0) is None
 
@@ -47,8 +48,8 @@ def test_the_panic_window_says_where_the_stable_window_goes() -> None:
     # 54 s of 7 and 6 s of 12: 7.5 in the stable window, 12 in the panic window. In 30 s 9.75, in 60 s all of it.
     outcome = outcome_of([7.0] * 54 + [12.0] * 6, scale=2)
     spec = msgspec.structs.replace(SPEC, target_value=1.0)
-    assert Anticipation().update(with_spec(outcome, spec), None, boot_s=BOOT_S) == 10
-    assert Anticipation().update(with_spec(outcome, spec), None, boot_s=600.0) == 12
+    assert Anticipation().update(with_spec(outcome, spec), RevisionPolicy(), boot_s=BOOT_S) == 10
+    assert Anticipation().update(with_spec(outcome, spec), RevisionPolicy(), boot_s=600.0) == 12
 
 
 def with_spec(outcome: ScalerOutcome, spec: ScalingSpec) -> ScalerOutcome:
@@ -59,37 +60,24 @@ def test_no_more_is_anticipated_than_the_revision_may_have() -> None:
     outcome = outcome_of([7.0] * 54 + [120.0] * 6, scale=2)
     bounded = with_spec(outcome, msgspec.structs.replace(SPEC, max_scale=5))
     merged = msgspec.structs.replace(outcome.merged, desired_count=5)
-    assert Anticipation().update(msgspec.structs.replace(bounded, merged=merged), None, boot_s=BOOT_S) == 5
+    assert Anticipation().update(msgspec.structs.replace(bounded, merged=merged), RevisionPolicy(), boot_s=BOOT_S) == 5
 
 
 def test_a_revision_without_a_route_anticipates_nothing_more() -> None:
     outcome = outcome_of([7.0] * 54 + [12.0] * 6, scale=2)
     gone = with_spec(outcome, msgspec.structs.replace(SPEC, target_value=1.0, reachable=False))
-    assert Anticipation().update(gone, None, boot_s=BOOT_S) == 2
+    assert Anticipation().update(gone, RevisionPolicy(), boot_s=BOOT_S) == 2
 
 
 def test_without_data_nothing_is_anticipated() -> None:
     scaler = Scaler(revision_with(SPEC), facts_of(1), SETTINGS, is_restart=False, now_s=0.0)
     outcome = scaler.tick(facts_of(1), DecisionCause.PERIOD, 100.0)
     assert isinstance(outcome.merged, NoData)
-    assert Anticipation().update(outcome, None, boot_s=BOOT_S) == 0
+    assert Anticipation().update(outcome, RevisionPolicy(), boot_s=BOOT_S) == 0
     written = AnticipatedPods(count=9, until_s=1060.0)
     assert Anticipation().due(0, outcome=outcome, written=written, boot_s=BOOT_S, wall_s=1000.0) == Publication(
         pods=None
     )
-
-
-def test_the_forecast_of_a_climb_counts() -> None:
-    loads = [second / 2 for second in range(120)]
-    outcome = outcome_of(loads)
-    # 60 in flight now, half a request more each second: about 75 in 30 s, at 7 a pod 11.
-    count = Anticipation().update(outcome, warmed(loads), boot_s=BOOT_S)
-    assert 10 <= count <= 12
-    assert outcome.merged.desired_count < count  # type: ignore[union-attr]
-
-
-def test_a_load_that_does_not_climb_is_no_forecast() -> None:
-    assert warmed([10.0] * 200).anticipated_count(ahead_s=BOOT_S, now_s=200.0) == 0
 
 
 def test_a_periodic_request_anticipates_one_pod_before_it_comes() -> None:
@@ -99,7 +87,16 @@ def test_a_periodic_request_anticipates_one_pod_before_it_comes() -> None:
     end_s = float(len(loads))
     counts = []
     for now_s in (10.0, 60.0, 95.0):
-        policy.next_advice(outcome.decided.proposal, in_flight=0.0, present_scale=0, ready_count=0, now_s=end_s + now_s)
+        policy.propose(
+            PolicyView(
+                now_s=end_s + now_s,
+                algorithm=outcome.decided.proposal,
+                in_flight=0.0,
+                present_scale=0,
+                ready_count=0,
+                spec=SPEC,
+            )
+        )
         counts.append(policy.anticipated_count(ahead_s=BOOT_S, now_s=end_s + now_s))
     # A gap lasts 119 s: a node that boots in 30 s is asked for after some 87, or earlier where a pod is kept.
     assert counts[1:] == [0, 1]
@@ -109,9 +106,9 @@ def test_a_number_that_falls_is_held_for_a_boot_time() -> None:
     anticipation = Anticipation()
     high = decided_on(outcome_of([7.0] * 54 + [120.0] * 6, scale=2), 2)
     low = msgspec.structs.replace(outcome_of([7.0] * 60), inputs=high.inputs)
-    first = anticipation.update(high, None, boot_s=BOOT_S)
-    held = anticipation.update(at(low, high.at_s + 20), None, boot_s=BOOT_S)
-    over = anticipation.update(at(low, high.at_s + 32), None, boot_s=BOOT_S)
+    first = anticipation.update(high, RevisionPolicy(), boot_s=BOOT_S)
+    held = anticipation.update(at(low, high.at_s + 20), RevisionPolicy(), boot_s=BOOT_S)
+    over = anticipation.update(at(low, high.at_s + 32), RevisionPolicy(), boot_s=BOOT_S)
     assert first > 2
     assert (held, over) == (first, 1)
 
@@ -120,8 +117,8 @@ def test_pods_that_were_decided_are_not_held_when_they_go() -> None:
     anticipation = Anticipation()
     high = decided_on(outcome_of([7.0] * 54 + [120.0] * 6, scale=2), 50)
     low = msgspec.structs.replace(outcome_of([7.0] * 60), inputs=high.inputs)
-    assert anticipation.update(high, None, boot_s=BOOT_S) == 50
-    assert anticipation.update(at(low, high.at_s + 2), None, boot_s=BOOT_S) == 1
+    assert anticipation.update(high, RevisionPolicy(), boot_s=BOOT_S) == 50
+    assert anticipation.update(at(low, high.at_s + 2), RevisionPolicy(), boot_s=BOOT_S) == 1
 
 
 def decided_on(outcome: ScalerOutcome, count: int) -> ScalerOutcome:
@@ -173,7 +170,7 @@ def test_the_classic_algorithm_anticipates_by_the_trend_alone() -> None:
         outcome = classic.tick(facts_of(2), DecisionCause.PERIOD, second + 1.5)
         assert not isinstance(outcome.merged, NoData)
         alone = msgspec.structs.replace(outcome, merged=msgspec.structs.replace(outcome.merged, desired_count=1))
-        counts.append(anticipation.update(alone, None, boot_s=BOOT_S))
+        counts.append(anticipation.update(alone, RevisionPolicy(), boot_s=BOOT_S))
     # 29.5 in flight, half a request more each second: some 44 in 30 s, at 7 a pod 7.
     assert 6 <= counts[-1] <= 8
 

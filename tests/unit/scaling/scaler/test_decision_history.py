@@ -27,7 +27,7 @@ def test_the_oldest_decisions_are_forgotten() -> None:
         world.live(70, load=load)
         assert story.add(world.decide())
     assert len(story) == 2
-    assert [one.outcome.facts.present_scale for one in story.entries()] == [8, 72]
+    assert [one.outcome.view.present_scale for one in story.entries()] == [8, 72]
 
 
 def test_of_what_says_nothing_new_one_a_minute_goes_into_the_log() -> None:

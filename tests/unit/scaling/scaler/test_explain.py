@@ -14,16 +14,16 @@ from serving.model.slo import read_slo
 from serving.model.stat import Stat
 from serving.scaling.budget import Allowance, AllowanceReason
 from serving.scaling.classic.classic import ClassicDecision, ClassicLimit, ClassicMode
+from serving.scaling.decision.budgeted import Limit
+from serving.scaling.decision.records import Decided, DecisionCause, DecisionInputs, InFlight, ScalerOutcome
+from serving.scaling.decision.step import conclude
+from serving.scaling.decision.view import ScalerView
 from serving.scaling.kpa.decide import KpaState, ScaleLimit, decide
 from serving.scaling.kpa.delay import DelayWindow
 from serving.scaling.kpa.merge import Proposal, ScaleBound
 from serving.scaling.kpa.window import Observation
 from serving.scaling.kpa.zero import GatePhase, GateReason, GateState
-from serving.scaling.scaler.budgeted import Limit
-from serving.scaling.scaler.deciders import Decided, Inside
 from serving.scaling.scaler.explain import _BOUNDS, _CLASSIC_LIMITS, _GATE, _LIMITS, explain
-from serving.scaling.scaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, conclude
-from serving.scaling.scaler.view import ScalerView
 from serving.scaling.slo import SloOutcome, SloVerdict
 from serving.scaling.spec import MeasuredMetric
 from serving.settings.autoscaler import SAFE
@@ -48,7 +48,7 @@ def sentence_of(
     scale: int | None = None,
     state: KpaState | None = None,
     gate: GateState = LONG_AGO,
-    beside: tuple[Proposal, ...] = (),
+    proposals: tuple[Proposal, ...] = (),
     waiting: float = 0.0,
     decided: Decided | None = None,
     proved: bool = False,
@@ -58,7 +58,7 @@ def sentence_of(
     **spec: object,
 ) -> str:
     """The sentence about one decision on these averages, at 7 in flight a pod."""
-    return explain(outcome_of(stable, panic, ready=ready, scale=scale, state=state, gate=gate, beside=beside,
+    return explain(outcome_of(stable, panic, ready=ready, scale=scale, state=state, gate=gate, proposals=proposals,
                               waiting=waiting, decided=decided, proved=proved, proxied_s=proxied_s, recorded=recorded, limit=limit, **spec))  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def outcome_of(
     scale: int | None,
     state: KpaState | None,
     gate: GateState,
-    beside: tuple[Proposal, ...],
+    proposals: tuple[Proposal, ...],
     waiting: float,
     decided: Decided | None,
     proved: bool,
@@ -90,7 +90,7 @@ def outcome_of(
     inputs = DecisionInputs(
         at_s=NOW_S,
         cause=DecisionCause.PERIOD,
-        facts=ScalerView(
+        view=ScalerView(
             present_scale=present_scale,
             ready_count=ready,
             serving_state=ServingState.ACTIVE if present_scale or waiting else ServingState.RESERVE,
@@ -99,8 +99,8 @@ def outcome_of(
             has_public=proxied_s is not None,
             proxy_since_s=None if proxied_s is None else NOW_S - proxied_s,
         ),
-        inside=Inside(present=Stat(concurrency=waiting, request_count=waiting), is_waiting=waiting > 0),
-        beside=beside,
+        in_flight=InFlight(present=Stat(concurrency=waiting, request_count=waiting), is_waiting=waiting > 0),
+        proposals=proposals,
         spec=numbers,
         quirks=SAFE,
         kpa=before,
@@ -143,7 +143,7 @@ def proposal(desired: int | NoData, reason: str, *, is_content: bool = False) ->
 
 def sentence_of_goal(verdict: SloVerdict, quantile_s: float = 0.41, more_count: int = 0) -> str:
     """What is said of a goal of 300 ms."""
-    outcome = outcome_of(20.0, None, ready=3, scale=None, state=None, gate=LONG_AGO, beside=(), waiting=0.0, decided=None, proved=False)  # fmt: skip
+    outcome = outcome_of(20.0, None, ready=3, scale=None, state=None, gate=LONG_AGO, proposals=(), waiting=0.0, decided=None, proved=False)  # fmt: skip
     slo = SloOutcome(
         slo=read_slo("p95<300ms"), verdict=verdict, quantile_s=quantile_s, target=7.25, more_count=more_count
     )
@@ -197,7 +197,7 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
         lambda: sentence_of(
             20.0,
             further_metrics=(MeasuredMetric(metric="gauge:cache", target_value=1.0, total_value=1.0),),
-            beside=proposal(1, "0 in all, target 1 each", is_content=True),
+            proposals=proposal(1, "0 in all, target 1 each", is_content=True),
         ),
         "stays 3: stable; 60 s average 20.0 in flight over 3 ready pods, target 7 each; no pod reports the gauge cache",
     ),
@@ -305,47 +305,49 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
         "stays 3: no data (no stat in the stable window); nothing is changed",
     ),
     "a trigger that wants more": (
-        lambda: sentence_of(14.0, ready=2, beside=proposal(5, "usage 0.92 above 0.8")),
+        lambda: sentence_of(14.0, ready=2, proposals=proposal(5, "usage 0.92 above 0.8")),
         (
             "2 → 5: stable; 60 s average 14.0 in flight over 2 ready pods, target 7 each; "
             "trigger cpu wants 5 (usage 0.92 above 0.8)"
         ),
     ),
     "a trigger in its cooldown": (
-        lambda: sentence_of(14.0, beside=proposal(3, "cooldown: 41 s more")),
+        lambda: sentence_of(14.0, proposals=proposal(3, "cooldown: 41 s more")),
         (
             "stays 3: stable; 60 s average 14.0 in flight over 3 ready pods, target 7 each; "
             "trigger cpu wants 3 (cooldown: 41 s more)"
         ),
     ),
     "a trigger that wants less is not worth a word": (
-        lambda: sentence_of(20.0, beside=proposal(1, "usage low")),
+        lambda: sentence_of(20.0, proposals=proposal(1, "usage low")),
         "stays 3: stable; 60 s average 20.0 in flight over 3 ready pods, target 7 each",
     ),
     "a trigger that sees nothing to change is not worth a word": (
-        lambda: sentence_of(20.0, beside=proposal(3, "in-sync: 40 % of the requested cpu", is_content=True)),
+        lambda: sentence_of(20.0, proposals=proposal(3, "in-sync: 40 % of the requested cpu", is_content=True)),
         "stays 3: stable; 60 s average 20.0 in flight over 3 ready pods, target 7 each",
     ),
     "but when others change the count it still is none": (
-        lambda: sentence_of(20.0, ready=2, beside=proposal(2, "in-sync: 40 % of the requested cpu", is_content=True)),
+        lambda: sentence_of(
+            20.0, ready=2, proposals=proposal(2, "in-sync: 40 % of the requested cpu", is_content=True)
+        ),
         "2 → 3: stable; 60 s average 20.0 in flight over 2 ready pods, target 7 each",
     ),
     "and when the count is its own it is": (
-        lambda: sentence_of(14.0, beside=proposal(3, "in-sync: 70 % of the requested cpu", is_content=True)),
+        lambda: sentence_of(14.0, proposals=proposal(3, "in-sync: 70 % of the requested cpu", is_content=True)),
         (
             "stays 3: stable; 60 s average 14.0 in flight over 3 ready pods, target 7 each; "
             "trigger cpu wants 3 (in-sync: 70 % of the requested cpu)"
         ),
     ),
     "a trigger that is silent": (
-        lambda: sentence_of(7.0, beside=proposal(NoData(missing="no usage"), "no usage")),
+        lambda: sentence_of(7.0, proposals=proposal(NoData(missing="no usage"), "no usage")),
         (
             "stays 3: stable; 60 s average 7.0 in flight over 3 ready pods, target 7 each; "
             "3 kept because trigger cpu cannot be heard; trigger cpu has no data (no usage)"
         ),
     ),
     "a trigger that is silent on the way up": (
-        lambda: sentence_of(20.0, ready=2, beside=proposal(NoData(missing="no usage"), "no usage")),
+        lambda: sentence_of(20.0, ready=2, proposals=proposal(NoData(missing="no usage"), "no usage")),
         "2 → 3: stable; 60 s average 20.0 in flight over 2 ready pods, target 7 each; trigger cpu has no data (no usage)",
     ),
     "classic, stable": (
@@ -474,6 +476,6 @@ def test_each_rule_has_words_and_a_case(rules: type[enum.StrEnum], words: Mappin
 
 
 def test_every_field_of_an_outcome_survives_json() -> None:
-    outcome = outcome_of(20.0, 50.0, ready=2, scale=2, state=None, gate=LONG_AGO, beside=proposal(5, "hot"), waiting=0.0,
+    outcome = outcome_of(20.0, 50.0, ready=2, scale=2, state=None, gate=LONG_AGO, proposals=proposal(5, "hot"), waiting=0.0,
                          decided=None, proved=False)  # fmt: skip
     assert msgspec.json.decode(msgspec.json.encode(outcome), type=ScalerOutcome) == outcome

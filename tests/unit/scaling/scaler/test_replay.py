@@ -5,10 +5,10 @@ import pytest
 
 from serving.model.errors import InvalidValue
 from serving.model.knative import ServingState
+from serving.scaling.decision.records import DecisionCause, ScalerOutcome
 from serving.scaling.scaler.decision_history import DecisionHistory, DecisionRecord
 from serving.scaling.scaler.explain import headline
 from serving.scaling.scaler.replay import again, changed_spec, otherwise, read_record
-from serving.scaling.scaler.scaler import DecisionCause, ScalerOutcome
 from serving.scaling.spec import WindowKind
 from serving.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.scaling.kpa_builders import spec_with

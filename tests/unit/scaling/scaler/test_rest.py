@@ -6,8 +6,8 @@ import msgspec
 
 from serving.model.knative import ServingState
 from serving.scaling.budget import UNLIMITED
+from serving.scaling.scaler.registry import BUILT_IN
 from serving.scaling.scaler.rest import REST_MAX_S, Periods, rest_in_s
-from serving.scaling.scaler.shadow import shadow_of
 from serving.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.scaling.kpa_builders import spec_with
 from tests.unit.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with
@@ -76,6 +76,8 @@ def test_a_shadow_with_pods_decides_in_each_period() -> None:
     world, rests = world_at_zero(), []
     for scale in (0, 1):
         spec = spec_with(policy="adaptive")
-        world.scaler.shadow = shadow_of(spec, SETTINGS, present_scale=scale, wall_offset_s=0.0, now_s=world.now_s)
+        world.scaler.shadow = BUILT_IN.shadow_of(
+            spec, SETTINGS, present_scale=scale, wall_offset_s=0.0, now_s=world.now_s
+        )
         rests.append(rest_of(world))
     assert rests == [REST_MAX_S, None]

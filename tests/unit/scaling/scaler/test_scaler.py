@@ -3,17 +3,18 @@ import pytest
 
 from serving.model.knative import ServingState
 from serving.model.nodata import NoData
-from serving.scaling.adaptive.policy import policy_of
 from serving.scaling.classic.classic import ClassicDecision
+from serving.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.scaling.decision.step import conclude
 from serving.scaling.kpa.decide import ScaleDecision, ScaleLimit
 from serving.scaling.kpa.merge import MergeDecision, Proposal
 from serving.scaling.kpa.zero import GatePhase, GateReason
 from serving.scaling.scaler.explain import explain
-from serving.scaling.scaler.scaler import DecisionCause, ScalerOutcome, StatSource, conclude
+from serving.scaling.scaler.scaler import StatSource
 from serving.scaling.spec import MeasuredMetric
-from serving.settings.autoscaler import CLASSIC_CLASS, AdaptiveSettings, AutoscalerSettings
+from serving.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.scaling.kpa_builders import spec_with
-from tests.unit.scaling.scaler_builders import World, facts_of, revision_with, stat_of
+from tests.unit.scaling.scaler_builders import WaitingPolicy, World, facts_of, revision_with, stat_of
 
 SEVEN_A_POD = spec_with(target_value=7.0, total_value=10.0)
 ASLEEP = facts_of(0)
@@ -28,19 +29,14 @@ SEVERAL = spec_with(
 )
 
 
-FORECASTING = AutoscalerSettings(adaptive=AdaptiveSettings(forecast=True))
-
-
 def asleep(**changes: object) -> World:
     """A revision in reserve with room for 10 in a pod and a target of 7."""
     return World(revision_with(SEVEN_A_POD, serving_state=ServingState.RESERVE, **changes), ASLEEP)  # type: ignore[arg-type]
 
 
-def asleep_adaptive() -> World:
-    """A revision in reserve under the adaptive policy, without a history."""
-    spec = msgspec.structs.replace(SEVEN_A_POD, policy="adaptive", container_concurrency=10)
-    revision = revision_with(spec, serving_state=ServingState.RESERVE)
-    return World(revision, ASLEEP, policy=policy_of(spec, FORECASTING))
+def asleep_waiting() -> World:
+    """A revision in reserve under a policy that counts waiting requests."""
+    return World(revision_with(SEVEN_A_POD, serving_state=ServingState.RESERVE), ASLEEP, policy=WaitingPolicy())
 
 
 def awake(count: int = 1, **changes: object) -> World:
@@ -72,7 +68,7 @@ def test_there_are_pods_for_all_who_wait_at_once() -> None:
 
 
 def test_pokes_add_up_to_what_is_inside() -> None:
-    world = asleep_adaptive()
+    world = asleep_waiting()
     world.poke(1)
     assert world.decide(DecisionCause.LOAD).apply_count == 1
     world.facts = facts_of(1, 0)
@@ -83,7 +79,7 @@ def test_pokes_add_up_to_what_is_inside() -> None:
 
 
 def test_a_poke_that_what_was_wanted_suffices_for_waits_for_the_period() -> None:
-    world = asleep_adaptive()
+    world = asleep_waiting()
     world.poke(1)
     world.decide(DecisionCause.LOAD)
     world.facts = facts_of(1, 0)
@@ -123,7 +119,7 @@ def test_idle_seconds_before_do_not_water_down_what_woke_it() -> None:
 
 
 def test_before_the_first_second_is_over_what_is_inside_decides() -> None:
-    world = asleep_adaptive()
+    world = asleep_waiting()
     world.poke(1)
     world.decide(DecisionCause.LOAD)
     assert world.facts.ready_count == 1
@@ -148,7 +144,7 @@ def test_a_request_that_finds_no_pod_gets_one_before_its_revision_is_seen_active
     assert world.decide().apply_count in (None, 0)
     world.poke(1)
     outcome = world.decide(DecisionCause.LOAD)
-    assert outcome.inputs.facts.serving_state is ServingState.RESERVE
+    assert outcome.inputs.view.serving_state is ServingState.RESERVE
     assert (outcome.apply_count, outcome.to_reserve) == (1, False)
 
 
@@ -196,8 +192,7 @@ def test_the_largest_wish_of_several_metrics_counts() -> None:
 
 
 def test_requests_in_an_activator_wake_by_any_metric_that_counts_them() -> None:
-    adaptive = msgspec.structs.replace(SEVERAL, policy="adaptive")
-    world = World(revision_with(adaptive), facts_of(1), policy=policy_of(adaptive, FORECASTING))
+    world = World(revision_with(SEVERAL), facts_of(1), policy=WaitingPolicy())
     report(world, 10, waiting=1.0, cache=0.1)
     assert not world.poke(5.0)
     assert world.poke(15.0)
@@ -216,7 +211,7 @@ def test_a_pod_that_loads_stays_without_load_until_it_is_ready_or_silent() -> No
         return world.decide()
 
     outcome = idle(300)
-    assert (outcome.apply_count, outcome.facts.present_scale) == (None, 2)
+    assert (outcome.apply_count, outcome.view.present_scale) == (None, 2)
     assert "loading wants 2 (1 pod loads)" in explain(outcome)
     world.facts, is_loading = facts_of(2), False
     # The rate takes half of them at most.
@@ -228,20 +223,20 @@ def test_a_gauge_without_a_report_takes_no_pod_and_adds_none() -> None:
     report(world, 60, waiting=1.0, cache=0.7)
     outcome = report(world, 120, waiting=1.0)
     assert outcome.apply_count is None
-    assert outcome.facts.present_scale == 4
+    assert outcome.view.present_scale == 4
     assert "gauge:cache has no data (no pod reports the gauge cache)" in explain(outcome)
     outcome = report(world, 10)
     assert "no data (no pod reports the gauge waiting)" in explain(outcome)
-    assert outcome.facts.present_scale == 4
+    assert outcome.view.present_scale == 4
 
 
 def test_metrics_may_come_and_go() -> None:
     world = World(revision_with(SEVERAL), facts_of(2))
     report(world, 60, waiting=1.0, cache=0.8)
     fewer = msgspec.structs.replace(SEVERAL, further_metrics=SEVERAL.further_metrics[1:])
-    world.scaler.follow(revision_with(fewer), world.now_s)
+    world.scaler.update(revision_with(fewer), world.now_s)
     assert report(world, 2, waiting=1.0).apply_count == 1
-    world.scaler.follow(revision_with(SEVERAL), world.now_s)
+    world.scaler.update(revision_with(SEVERAL), world.now_s)
     assert "gauge:cache has no data" in explain(report(world, 2, waiting=1.0))
 
 
@@ -259,7 +254,7 @@ def test_a_revision_that_is_woken_before_its_scale_is_0_keeps_a_pod() -> None:
     while world.facts.present_scale:
         world.live(2, load=0.0)
     last = next(one for one in reversed(world.outcomes) if one.to_reserve)
-    woken = msgspec.structs.replace(last.inputs, facts=msgspec.structs.replace(last.inputs.facts, is_woken=True))
+    woken = msgspec.structs.replace(last.inputs, view=msgspec.structs.replace(last.inputs.view, is_woken=True))
     assert conclude(last.inputs, last.decided)[1].to_reserve
     assert not conclude(woken, last.decided)[1].to_reserve
 
@@ -326,7 +321,7 @@ def test_a_pods_load_of_its_own_cannot_wait_after_zero_was_wanted() -> None:
     assert not world.record(stat_of(1, by="pod-0", proxied=1), StatSource.POD)
 
 
-def test_other_deciders_have_their_say() -> None:
+def test_other_windowss_have_their_say() -> None:
     world = awake()
     outcome = world.scaler.tick(
         world.facts, DecisionCause.PERIOD, world.now_s, proposals=[Proposal(decider="cpu", desired=3, reason="points")]
@@ -336,9 +331,9 @@ def test_other_deciders_have_their_say() -> None:
 
 def test_numbers_of_the_revision_may_change() -> None:
     world = awake()
-    world.scaler.follow(revision_with(msgspec.structs.replace(SEVEN_A_POD, min_scale=3)), world.now_s)
+    world.scaler.update(revision_with(msgspec.structs.replace(SEVEN_A_POD, min_scale=3)), world.now_s)
     assert world.decide(DecisionCause.CHANGE).apply_count == 3
-    world.scaler.follow(revision_with(msgspec.structs.replace(SEVEN_A_POD, target_value=1.0)), world.now_s)
+    world.scaler.update(revision_with(msgspec.structs.replace(SEVEN_A_POD, target_value=1.0)), world.now_s)
     assert world.decide(DecisionCause.CHANGE).apply_count == 5
 
 
@@ -464,7 +459,7 @@ def test_the_classic_algorithm_takes_no_silence_of_ready_pods_for_idleness() -> 
 
 def test_the_classic_algorithm_does_not_follow_annotations_of_today() -> None:
     world = awake(class_name=CLASSIC_CLASS)
-    world.scaler.follow(revision_with(spec_with(stable_window_s=6.0, panic_window_s=1.0)), world.now_s)
+    world.scaler.update(revision_with(spec_with(stable_window_s=6.0, panic_window_s=1.0)), world.now_s)
     assert world.decide().decided == world.outcomes[-2].decided
 
 
@@ -492,15 +487,15 @@ def test_the_shortest_windows_see_the_last_whole_second() -> None:
 
 def test_numbers_that_stay_change_nothing() -> None:
     world = awake()
-    decider = world.scaler._decider
+    windows = world.scaler._windows
     before = world.decide()
-    world.scaler.follow(revision_with(SEVEN_A_POD), world.now_s)
-    assert world.scaler._decider is decider
+    world.scaler.update(revision_with(SEVEN_A_POD), world.now_s)
+    assert world.scaler._windows is windows
     assert world.decide().is_like(before)
 
 
 def test_what_waits_counts_where_averages_are_less() -> None:
-    world = asleep_adaptive()
+    world = asleep_waiting()
     for _ in range(3):
         world.poke(7)
         world.now_s += 1

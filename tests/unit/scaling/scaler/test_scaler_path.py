@@ -3,9 +3,10 @@
 import msgspec
 
 from serving.model.knative import TrafficPath
+from serving.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.scaling.decision.view import ScalerView
 from serving.scaling.kpa.zero import GateAction, GatePhase
-from serving.scaling.scaler.scaler import DecisionCause, ScalerOutcome, StatSource
-from serving.scaling.scaler.view import ScalerView
+from serving.scaling.scaler.scaler import StatSource
 from tests.unit.scaling.kpa_builders import DEFAULTS
 from tests.unit.scaling.scaler_builders import World, facts_of, revision_with, stat_of
 

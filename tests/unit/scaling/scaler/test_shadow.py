@@ -5,9 +5,10 @@ import pytest
 
 from serving.model.stat import Stat
 from serving.scaling.kpa.merge import Proposal
-from serving.scaling.scaler.shadow import PolicyShadow, shadow_of
+from serving.scaling.scaler.registry import BUILT_IN
+from serving.scaling.scaler.shadow import PolicyShadow
 from serving.scaling.spec import ScalingSpec
-from serving.settings.autoscaler import CLASSIC_CLASS, AdaptiveSettings, AutoscalerSettings
+from serving.settings.autoscaler import CLASSIC_CLASS, AutoscalerSettings
 from tests.unit.scaling.kpa_builders import spec_with
 
 SPEC = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, target_value=7.0)
@@ -29,7 +30,9 @@ class Stage:
         self.inside: Stat | None = Stat()
         self.now_s, self.scale, self.start_s = BEGIN_S, scale, start_s
         self.beside: tuple[Proposal, ...] = ()
-        made = shadow_of(spec, settings or AutoscalerSettings(), present_scale=scale, wall_offset_s=0.0, now_s=BEGIN_S)
+        made = BUILT_IN.shadow_of(
+            spec, settings or AutoscalerSettings(), present_scale=scale, wall_offset_s=0.0, now_s=BEGIN_S
+        )
         assert made is not None
         self.shadow: PolicyShadow = made
 
@@ -38,15 +41,15 @@ class Stage:
             self.shadow.arrive(requests, self.now_s + 0.1)
             self.now_s += 1.0
             if load or requests:
-                self.shadow.take(int(self.now_s) - 1, Stat(concurrency=load, request_count=requests))
+                self.shadow.record(int(self.now_s) - 1, Stat(concurrency=load, request_count=requests))
             self.inside = Stat(concurrency=load)
             if int(self.now_s) % 2 == 0:
                 self.follow_decision()
 
     def follow_decision(self) -> None:
-        self.shadow.follow_decision(
+        self.shadow.decide(
             self.beside,
-            inside=self.inside,
+            in_flight=self.inside,
             present_scale=self.scale,
             ready_count=self.scale,
             start_s=self.start_s,
@@ -64,7 +67,7 @@ class Stage:
 
 def test_other_classes_have_none() -> None:
     spec = msgspec.structs.replace(SPEC, class_name=CLASSIC_CLASS)
-    assert shadow_of(spec, AutoscalerSettings(), present_scale=0, wall_offset_s=0.0, now_s=0.0) is None
+    assert BUILT_IN.shadow_of(spec, AutoscalerSettings(), present_scale=0, wall_offset_s=0.0, now_s=0.0) is None
 
 
 def test_knatives_pod_stays_for_a_stable_window_where_the_chosen_one_goes_early() -> None:
@@ -131,7 +134,7 @@ def test_other_deciders_count_for_both() -> None:
 def test_numbers_that_change_are_followed() -> None:
     stage = Stage(scale=1)
     stage.pass_s(4, load=5.0)
-    stage.shadow.follow(msgspec.structs.replace(SPEC, min_scale=4), stage.now_s)
+    stage.shadow.update(msgspec.structs.replace(SPEC, min_scale=4), stage.now_s)
     stage.pass_s(4, load=5.0)
     assert stage.shadow.scale == 4
 
@@ -156,7 +159,7 @@ def test_a_long_decision_period_is_counted_in_full() -> None:
 def test_more_looks_than_periods_are_no_more_decisions_of_knative() -> None:
     stage = Stage(scale=1)
     stage.pass_s(2, load=5.0)
-    stage.shadow.take(int(stage.now_s), Stat(concurrency=500.0))
+    stage.shadow.record(int(stage.now_s), Stat(concurrency=500.0))
     stage.now_s += 1.0
     stage.follow_decision()
     assert stage.shadow.scale == 1
@@ -205,7 +208,7 @@ def test_under_knatives_policy_the_adaptive_one_lets_the_pod_go_where_no_call_is
     adaptive, knative = stage.pod_seconds()
     assert knative == pytest.approx(14 * 901 + 31, abs=2)
     assert adaptive < knative / 2
-    stage.shadow.follow(msgspec.structs.replace(KNATIVE_SPEC, cold_start_worth_s=1e6), stage.now_s)
+    stage.shadow.update(msgspec.structs.replace(KNATIVE_SPEC, cold_start_worth_s=1e6), stage.now_s)
     called(stage, times=1, gap_s=60)
     assert stage.shadow.scale == 1
 
@@ -217,14 +220,6 @@ def test_the_adaptive_shadow_starts_a_pod_ahead_of_a_periodic_call() -> None:
     stage.pass_s(1, load=1.0, requests=1.0)
     # The running policy has no pod at all.
     assert stage.cold() == (cold[0], cold[1] + 1.0)
-
-
-def test_the_adaptive_shadow_makes_room_for_all_that_wait_at_once() -> None:
-    stage = Stage(spec=KNATIVE_SPEC, settings=AutoscalerSettings(adaptive=AdaptiveSettings(forecast=True)))
-    stage.shadow.arrive(70.0, stage.now_s)
-    stage.inside = Stat(concurrency=70.0)
-    stage.follow_decision()
-    assert stage.shadow.scale == 10
 
 
 def test_the_adaptive_shadow_keeps_its_pods_while_the_load_is_unknown() -> None:

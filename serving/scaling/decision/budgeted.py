@@ -10,12 +10,12 @@ from collections.abc import Callable
 import msgspec
 
 from serving.model.nodata import NoData
-from serving.scaling.adaptive.advice import KEEP_ALIVE, PRE_WARMING
 from serving.scaling.budget import Allowance, AllowanceReason, BudgetDemand
+from serving.scaling.decision.policy import KEEP_ALIVE, PRE_WARMING
+from serving.scaling.decision.records import Decided, InFlight
+from serving.scaling.decision.view import ScalerView
 from serving.scaling.kpa.decide import ScaleDecision
 from serving.scaling.kpa.merge import MergeDecision, ScaleBound, bounded, most
-from serving.scaling.scaler.deciders import Decided, Inside
-from serving.scaling.scaler.view import ScalerView
 from serving.scaling.spec import ScalingSpec
 
 Limit = Callable[[BudgetDemand], Allowance | None]
@@ -39,9 +39,9 @@ _IDLE = (KEEP_ALIVE, PRE_WARMING)
 def demand_of(
     merged: MergeDecision | NoData,
     decided: Decided,
-    facts: ScalerView,
+    view: ScalerView,
     *,
-    inside: Inside,
+    in_flight: InFlight,
     spec: ScalingSpec,
     is_initialized: bool,
 ) -> BudgetDemand:
@@ -49,16 +49,20 @@ def demand_of(
 
     The load is that of the windows or in flight, whichever is more; other deciders, such as triggers, count with the pods they want.
     """
-    detail, load, others = decided.detail, inside.amount(spec.load_metric), None
+    detail, load, others = decided.detail, in_flight.load(spec.load_metric), None
     if isinstance(merged, NoData):
-        bounds = bounded(facts.present_scale, spec=spec, is_initialized=is_initialized)
+        bounds = bounded(view.present_scale, spec=spec, is_initialized=is_initialized)
     else:
         bounds = merged.bounds
         algorithm = decided.proposal.decider if isinstance(detail, ScaleDecision) else ""
         others = most(
-            [one for one in merged.proposals if one.decider not in (algorithm, *_IDLE) and not one.is_content]
+            [
+                proposal
+                for proposal in merged.proposals
+                if proposal.decider not in (algorithm, *_IDLE) and not proposal.is_content
+            ]
         )
-    is_busy, in_use = inside.present.concurrency > 0, math.ceil(load / spec.target_value)
+    is_busy, in_use = in_flight.present.concurrency > 0, math.ceil(load / spec.target_value)
     recent = detail.observed_panic if isinstance(detail, ScaleDecision) else 0.0
     if isinstance(detail, ScaleDecision):
         load = max(load, recent, detail.observed_stable)
@@ -67,9 +71,9 @@ def demand_of(
         floor=min(bounds.count_min, bounds.count),
         load=max(load / spec.target_value, float(others or 0)),
         has_load=recent > 0 or is_busy,
-        in_use=max(in_use, int(is_busy or facts.is_starting)),
-        present=facts.present_scale,
-        ready=facts.ready_count,
+        in_use=max(in_use, int(is_busy or view.is_starting)),
+        present=view.present_scale,
+        ready=view.ready_count,
     )
 
 

@@ -12,9 +12,9 @@ import msgspec
 
 from serving.model.knative import TrafficPath
 from serving.model.nodata import NoData
+from serving.scaling.decision.records import Decided
 from serving.scaling.kpa.burst import traffic_path
 from serving.scaling.kpa.decide import ScaleDecision
-from serving.scaling.scaler.deciders import Decided
 
 PUBLIC_SLICES = "endpointslice.kubernetes.io/managed-by=serving-controller"
 """The label selector of the slices that the controller makes."""
@@ -42,12 +42,12 @@ class PublicSlices:
         """Whether the Service is known to exist."""
         return bool(self._names_pods)
 
-    def take(self, found: PublicSlice, now_s: float, *, is_gone: bool = False) -> bool:
+    def update(self, public: PublicSlice, now_s: float, *, is_gone: bool = False) -> bool:
         """Store or delete a slice; return whether that changes the path of requests."""
         if is_gone:
-            self._names_pods.pop(found.name, None)
+            self._names_pods.pop(public.name, None)
         else:
-            self._names_pods[found.name] = found.names_pods
+            self._names_pods[public.name] = public.names_pods
         is_proxied = self.is_there and not any(self._names_pods.values())
         if is_proxied is (self.proxy_since_s is not None):
             return False
@@ -55,18 +55,18 @@ class PublicSlices:
         return True
 
 
-def public_slice_of(found: Mapping[str, Any]) -> PublicSlice | None:
+def public_slice_of(slice_object: Mapping[str, Any]) -> PublicSlice | None:
     """A slice of a revision's public Service; None for one of a route's."""
-    metadata = found["metadata"]
+    metadata = slice_object["metadata"]
     owners = metadata.get("ownerReferences") or ()
-    revision = next((one["name"] for one in owners if one.get("kind") == "Revision"), None)
+    revision = next((owner["name"] for owner in owners if owner.get("kind") == "Revision"), None)
     if revision is None:
         return None
     return PublicSlice(
         name=metadata["name"],
         key=(metadata.get("namespace", ""), revision),
         # Endpoints of pods have a reference; those of activators have none.
-        names_pods=any(one.get("targetRef") for one in found.get("endpoints") or ()),
+        names_pods=any(endpoint.get("targetRef") for endpoint in slice_object.get("endpoints") or ()),
     )
 
 

@@ -8,10 +8,10 @@ import pytest
 from serving.model.knative import TrafficPath
 from serving.model.nodata import NoData
 from serving.scaling.classic.classic import ClassicDecision
+from serving.scaling.decision.path import PublicSlice, PublicSlices, public_slice_of, wanted_path
+from serving.scaling.decision.records import Decided
 from serving.scaling.kpa.decide import ScaleDecision
 from serving.scaling.kpa.merge import Proposal
-from serving.scaling.scaler.deciders import Decided
-from serving.scaling.scaler.path import PublicSlice, PublicSlices, public_slice_of, wanted_path
 from serving.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.scaling.scaler_builders import World, facts_of, revision_with
 
@@ -56,7 +56,7 @@ def test_a_slice_of_a_route_is_of_no_revision() -> None:
 
 
 def taken(slices: PublicSlices, name: str, *, names_pods: bool, now_s: float) -> bool:
-    return slices.take(PublicSlice(name=name, key=("default", "x"), names_pods=names_pods), now_s)
+    return slices.update(PublicSlice(name=name, key=("default", "x"), names_pods=names_pods), now_s)
 
 
 def test_the_activators_are_in_the_path_since_the_last_pod_left_the_last_slice() -> None:
@@ -72,9 +72,9 @@ def test_the_activators_are_in_the_path_since_the_last_pod_left_the_last_slice()
 def test_without_slices_there_is_no_public_service() -> None:
     slices = PublicSlices()
     one = PublicSlice(name="four", key=("default", "x"), names_pods=False)
-    assert slices.take(one, 1.0)
-    assert slices.take(one, 2.0, is_gone=True)
-    assert not slices.take(one, 3.0, is_gone=True)
+    assert slices.update(one, 1.0)
+    assert slices.update(one, 2.0, is_gone=True)
+    assert not slices.update(one, 3.0, is_gone=True)
     assert (slices.is_there, slices.proxy_since_s) == (False, None)
 
 

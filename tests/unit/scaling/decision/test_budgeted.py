@@ -8,16 +8,16 @@ import pytest
 from serving.model.knative import ServingState
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
-from serving.scaling.adaptive.advice import KEEP_ALIVE
 from serving.scaling.budget import Allowance, AllowanceReason, BudgetDemand
+from serving.scaling.decision.budgeted import allowance_reason, demand_of, shortage_of, within
+from serving.scaling.decision.policy import KEEP_ALIVE
+from serving.scaling.decision.records import Decided, DecisionCause, DecisionInputs, InFlight, ScalerOutcome
+from serving.scaling.decision.step import conclude
+from serving.scaling.decision.view import ScalerView
 from serving.scaling.kpa.decide import KpaState, decide
 from serving.scaling.kpa.merge import Proposal, ScaleBound, merge
 from serving.scaling.kpa.window import Observation
 from serving.scaling.kpa.zero import GatePhase, GateState
-from serving.scaling.scaler.budgeted import allowance_reason, demand_of, shortage_of, within
-from serving.scaling.scaler.deciders import Decided, Inside
-from serving.scaling.scaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, conclude
-from serving.scaling.scaler.view import ScalerView
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import SAFE
 from tests.unit.scaling.kpa_builders import spec_with
@@ -43,8 +43,8 @@ def asked(
     algorithm: Decided, *beside: Proposal, present: int = 3, in_flight: float = 0.0, spec: ScalingSpec = SPEC
 ) -> BudgetDemand:
     merged = merge((algorithm.proposal, *beside), present_scale=present, spec=spec, is_initialized=True)
-    inside = Inside(present=Stat(concurrency=in_flight), is_waiting=False)
-    return demand_of(merged, algorithm, view(present), inside=inside, spec=spec, is_initialized=True)
+    inside = InFlight(present=Stat(concurrency=in_flight), is_waiting=False)
+    return demand_of(merged, algorithm, view(present), in_flight=inside, spec=spec, is_initialized=True)
 
 
 def test_the_load_is_the_larger_window_or_what_is_in_flight() -> None:
@@ -119,9 +119,9 @@ def concluded(
     inputs = DecisionInputs(
         at_s=NOW_S,
         cause=DecisionCause.PERIOD,
-        facts=view(present, proved_at_s=NOW_S - 0.1),
-        inside=Inside(present=Stat(concurrency=in_flight), is_waiting=False),
-        beside=(),
+        view=view(present, proved_at_s=NOW_S - 0.1),
+        in_flight=InFlight(present=Stat(concurrency=in_flight), is_waiting=False),
+        proposals=(),
         spec=numbers,
         quirks=SAFE,
         kpa=KpaState(),

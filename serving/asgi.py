@@ -30,6 +30,7 @@ import msgspec
 
 from serving.aio.mutualtls import MutualTls
 from serving.aio.startup import STOP_SIGNALS
+from serving.aio.supervise import TaskOwner
 from serving.model.errors import InvalidValue
 from serving.queueproxy.io.asgi.call import App, Receive, Scope, Send
 from serving.queueproxy.io.asgi.lifespan import StopSignal, run_lifespan
@@ -123,6 +124,7 @@ class _InProcessPod:
             marked, self.requests, self._calls, credentials=credentials, pipe=self._pipe, numbers=self._numbers
         )
         self._stop = asyncio.Event()
+        self._tasks = TaskOwner()
         self._task: asyncio.Task[None] | None = None
         if spec.settings.logging.is_on:
             _log.warning("request_log.unavailable", extra={"reason": "the server of the app has a log of its own"})
@@ -141,7 +143,13 @@ class _InProcessPod:
         with contextlib.suppress(ValueError, RuntimeError):
             # Only the main thread receives signals.
             asyncio.get_running_loop().add_signal_handler(PUSH_AGAIN, self._pipe.push_again)
-        self._task = asyncio.create_task(self._service.run(self._stop), name="queue-proxy")
+        self._task = self._tasks.start(self._service.run(self._stop), name="queue-proxy")
+        self._task.add_done_callback(self._end_server)
+
+    def _end_server(self, task: asyncio.Task[None]) -> None:
+        """End the server of an app whose queue-proxy has failed: its pod would report nothing and never drain."""
+        if not task.cancelled() and task.exception() is not None:
+            self._signal.release(is_due=True)
 
     def _numbers(self) -> list[str]:
         return [] if self._tls is None else tls_lines(self._tls.failures, self._tls.not_after_s)

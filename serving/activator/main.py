@@ -51,6 +51,7 @@ from serving.activator.routing.sites import Listener
 from serving.aio.clock import wall_s
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.startup import report_serving
+from serving.aio.supervise import supervise
 from serving.cluster.configmaps import followed
 from serving.cluster.identity import system_namespace
 from serving.cluster.kube import connect
@@ -169,12 +170,12 @@ class Activator:
     async def run(self, stop: asyncio.Event, *, sockets: Mapping[str, socket.socket] | None = None) -> None:
         """Serve until ``stop`` is set, and drain. ``sockets`` are bound sockets by listener name."""
         settings, ended = self.settings, asyncio.Event()
-        async with contextlib.AsyncExitStack() as at_end, asyncio.TaskGroup() as group:
+        async with contextlib.AsyncExitStack() as at_end, supervise() as group:
             # A run that fails or is cancelled leaves no listener or connection, which would keep the event loop from closing.
             at_end.push_async_callback(self.server.finish, grace_s=0)
-            view = group.create_task(self.view.run(), name="cluster view")
-            probing = group.create_task(self.ingress.prober.run(), name="pod probes")
-            renewing = group.create_task(self.inner.keep_valid(), name="inner certificate")
+            view = group.start(self.view.run(), name="cluster view")
+            probing = group.start(self.ingress.prober.run(), name="pod probes")
+            renewing = group.start(self.inner.keep_valid(), name="inner certificate")
             if not await _first(self.view.synced(), stop):
                 for task in (view, probing, renewing):
                     task.cancel()
@@ -184,16 +185,16 @@ class Activator:
             if self.peers is not None:
                 await self.peers.start(self.ingress.apply)
                 at_end.callback(self.peers.close)
-                kept.append(group.create_task(self.peers.run(ended), name="peers"))
+                kept.append(group.start(self.peers.run(ended), name="peers"))
             await self._listen(sockets or {})
-            kept.append(group.create_task(self.tcp.run(self.addresses[Listener.PUBLIC][0], ended), name="tcp"))
-            kept.append(group.create_task(self.named.run(sockets or {}, ended), name="named ports"))
+            kept.append(group.start(self.tcp.run(self.addresses[Listener.PUBLIC][0], ended), name="tcp"))
+            kept.append(group.start(self.named.run(sockets or {}, ended), name="named ports"))
             watching = self.certificates.run(ended, looked=lambda: self._listen_for_tls(sockets or {}))
-            kept.append(group.create_task(watching, name="certificates"))
-            stats = group.create_task(self.client.link.run(), name="stats connection")
+            kept.append(group.start(watching, name="certificates"))
+            stats = group.start(self.client.link.run(), name="stats connection")
             period_s, clock = settings.report_period_s, self.server.clock
             reporting = report_loads(self.ingress, self.client, period_s=period_s, clock=clock, stop=ended)
-            reports = group.create_task(reporting, name="stats reports")
+            reports = group.start(reporting, name="stats reports")
             await _first(self._handover.wait(), stop)
             if stop.is_set():
                 await self._drain()
@@ -317,8 +318,8 @@ class Activator:
 
 async def _first(wanted: Coroutine[object, object, object], stop: asyncio.Event) -> bool:
     """Wait for ``wanted`` or ``stop``; return whether ``wanted`` came first."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(wanted), group.create_task(stop.wait())]
+    async with supervise() as group:
+        tasks = [group.start(wanted, name="wanted"), group.start(stop.wait(), name="stop")]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()

@@ -21,6 +21,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
+from serving.aio.supervise import TaskOwner
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -137,7 +139,7 @@ async def computed(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) 
 
 async def finished_in_thread(work: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs) -> None:
     """Run blocking work in a thread to its end, even if the task is cancelled, so that its results can be removed."""
-    task = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    task = TaskOwner().start(asyncio.to_thread(work, *args, **kwargs), name="thread", is_awaited=True)
     try:
         await asyncio.shield(task)
     finally:

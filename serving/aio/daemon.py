@@ -18,6 +18,7 @@ import uvloop
 
 from serving.aio.clock import stamp
 from serving.aio.periodic import next_beat
+from serving.aio.supervise import supervise, task_of
 from serving.model.errors import JournalDamaged, ServingError, SettingsError
 
 LISTEN_FDS_VARIABLE = "SERVING_LISTEN_FDS"
@@ -44,10 +45,11 @@ def run_daemon(name: str, body: Body) -> int:
     except asyncio.CancelledError:
         return 0
     except ServingError as error:
-        logging.getLogger(name).error("daemon.failed", extra={"error": str(error)})  # noqa: TRY400 - the text says it all
+        extra = {"error": str(error), "task": task_of(error)}
+        logging.getLogger(name).error("daemon.failed", extra=extra)  # noqa: TRY400 - the text says it all
         return CANNOT_START_EXIT if isinstance(error, JournalDamaged | SettingsError) else 1
-    except Exception:
-        logging.getLogger(name).exception("daemon.failed")
+    except Exception as error:
+        logging.getLogger(name).exception("daemon.failed", extra={"task": task_of(error)})
         return 1
     return 0
 
@@ -65,9 +67,9 @@ async def _until_stopped(body: Body) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    checking = asyncio.create_task(_keep_log_short(), name="own log")
-    await body(stop)
-    checking.cancel()
+    async with supervise() as tasks:
+        tasks.keep_running(_keep_log_short, name="own log")
+        await body(stop)
 
 
 async def _keep_log_short() -> None:

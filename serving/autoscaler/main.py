@@ -34,6 +34,7 @@ from serving.aio.daemon import collect_in_small_steps, inherited_sockets, run_da
 from serving.aio.linefile import LineFile
 from serving.aio.mutualtls import PeerTls
 from serving.aio.startup import report_serving
+from serving.aio.supervise import supervise
 from serving.autoscaler.decision_events import DecisionBook, DecisionEvent, DecisionPublisher, Followers, PolicyBook
 from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.io.events import ScaleEventWriter
@@ -203,21 +204,15 @@ class AutoscalerDaemon:
     async def run(self, stop: asyncio.Event, *, listener: socket.socket | None = None) -> None:
         """Receive stats and decide until ``stop`` is set. ``listener`` is a bound socket that replaces the address."""
         host, _, port = self._settings.stats_address.rpartition(":")
-        async with self.server.serve(listener or (host, int(port))) as self.address:
+        async with self.server.serve(listener or (host, int(port))) as self.address, supervise() as tasks:
             self.is_serving.set()
             report_serving()
-            beside = [
-                asyncio.create_task(self._events.run(), name="autoscaler events"),
-                asyncio.create_task(watch_lag(self.metrics.page), name="autoscaler loop lag"),
-            ]
+            tasks.keep_running(self._events.run, name="autoscaler events")
+            tasks.keep_running(lambda: watch_lag(self.metrics.page), name="autoscaler loop lag")
             if self.secured is not None:
-                beside.append(asyncio.create_task(self.secured.keep_valid(), name="autoscaler certificate"))
-            try:
-                async with self._sharing_out():
-                    await self.autoscaler.run(stop)
-            finally:
-                for task in beside:
-                    task.cancel()
+                tasks.keep_running(self.secured.keep_valid, name="autoscaler certificate")
+            async with self._sharing_out():
+                await self.autoscaler.run(stop)
 
     def _sharing_out(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Own the revisions that leases assign to this process, or all of them without leases."""

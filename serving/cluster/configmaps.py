@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+from serving.aio.supervise import supervise
 from serving.cluster.kinds import CONFIG_MAP
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
@@ -71,8 +72,8 @@ async def followed(
 ) -> AsyncIterator[ConfigMapWatch]:
     """Follow ConfigMaps in the background of a context, which starts once they have been listed."""
     watch = ConfigMapWatch(cluster, namespace, settings)
-    running = asyncio.create_task(watch.reflector.run(), name="settings")
-    try:
+    async with supervise() as tasks:
+        tasks.start_background(watch.reflector.run(), name="settings")
         try:
             async with asyncio.timeout(_FIRST_WAIT_S):
                 await _listed(watch.reflector)
@@ -81,10 +82,6 @@ async def followed(
         for one in settings:
             one.begin()
         yield watch
-    finally:
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
 
 
 async def _listed(reflector: Reflector) -> None:

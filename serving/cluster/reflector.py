@@ -5,6 +5,9 @@ change in order, with the object before and after. A watch that ends is resumed.
 list, after a jittered wait that doubles with each failure. Repeated events are dropped; the list every ``relist_s`` finds
 dropped ones. Times are the loop's.
 
+An object that cannot be read, and one that a callback cannot handle, is counted, logged and skipped: the copy keeps the last
+state of it, and neither a list nor a watch ends.
+
 The copy of a cluster that is not in this process is packed as JSON: it takes about a tenth of the memory of maps and lists, and the
 garbage collector has nothing to visit. Few of its objects are read again.
 """
@@ -12,6 +15,7 @@ garbage collector has nothing to visit. Few of its objects are read again.
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from types import MappingProxyType
 from typing import Any
@@ -20,10 +24,11 @@ import msgspec
 
 from serving.aio.clock import now_s
 from serving.aio.cooperative import turn
+from serving.aio.supervise import supervise
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster, EventType, Selection, WatchEvent
 from serving.model.errors import ClusterError, Forbidden, Gone
-from serving.model.objects import Key, Object, is_older_version, key_of, version_of
+from serving.model.objects import Key, Object, is_older_version, key_of, name_of, namespace_of, version_of
 from serving.traffic.backoff import backoff_s
 
 _log = logging.getLogger(__name__)
@@ -34,6 +39,9 @@ _EVENTS_PER_TURN = 16
 # A watch that lived this long, or delivered an event, did not fail.
 _SOUND_S = 5.0
 
+
+UNREADABLE: Counter[str] = Counter()
+"""Objects that reflectors of this process could not read or handle, by resource."""
 
 _UNPACKED_MAX = 32
 _DECODER = msgspec.json.Decoder(dict[str, Any])
@@ -177,12 +185,10 @@ class Reflector:
 
     async def run(self) -> None:
         """Maintain the copy until cancelled."""
-        telling = asyncio.create_task(self._repeat_all(), name=f"reflector {self.kind.plural} again")
-        try:
+        async with supervise() as tasks:
+            tasks.start_background(self._repeat_all(), name=f"reflector {self.kind.plural} again")
             while True:
                 await self._list_and_follow()
-        finally:
-            telling.cancel()
 
     async def _list_and_follow(self) -> None:
         try:
@@ -214,7 +220,7 @@ class Reflector:
             listing = await self._cluster.list_selection(self._selection, page_size=self._settings.page_size, page=page)
             # The first page's version: the watch delivers what was written between two pages.
             version = version or listing.resource_version
-            found.update((key_of(one), self._settings.kept(one)) for one in listing.items)
+            found.update(entry for entry in map(self._listed, listing.items) if entry is not None)
             page = listing.next_page
             if not page:
                 break
@@ -226,8 +232,21 @@ class Reflector:
                 self._put(key, one)
                 await turn()
         for callback in self._on_list:
-            callback(version)
+            try:
+                callback(version)
+            except Exception:  # noqa: BLE001 - as ``_notify`` does
+                self._skip(None)
         return version
+
+    def _listed(self, listed: Object) -> tuple[Key, Object] | None:
+        """The entry of a listed object: its last readable state if it cannot be read; None without one."""
+        try:
+            return key_of(listed), self._settings.kept(listed)
+        except Exception:  # noqa: BLE001 - as ``_notify`` does
+            self._skip(listed)
+        # It exists: without an entry the copy would report its deletion.
+        key = namespace_of(listed), name_of(listed)
+        return (key, self._cache[key]) if key in self._cache else None
 
     async def _follow(self, version: str) -> None:
         """Watch until the next list is due, resuming watches that end. Raises ``ClusterError``."""
@@ -261,8 +280,12 @@ class Reflector:
     def _take(self, event: WatchEvent) -> None:
         if event.type is EventType.BOOKMARK:
             return
-        one = self._settings.kept(event.shared)
-        key = key_of(one)
+        try:
+            one = self._settings.kept(event.shared)
+            key = key_of(one)
+        except Exception:  # noqa: BLE001 - as ``_notify`` does
+            self._skip(event.shared)
+            return
         known, found = self._version(key), version_of(one)
         if event.type is EventType.DELETED:
             if known is not None and not is_older_version(found, known):
@@ -290,5 +313,10 @@ class Reflector:
             try:
                 callback(change)
             except Exception:  # noqa: BLE001 - the outermost frame of foreign code
-                # One object that a callback cannot handle must not stop the others.
-                _log.exception("reflector.callback_failed", extra={"resource": self.kind.resource, "key": change.key})
+                self._skip(change.new)
+
+    def _skip(self, shared: object) -> None:
+        """Count and log an object that foreign code cannot handle: it must not stop the others."""
+        UNREADABLE[self.kind.resource] += 1
+        extra = {"resource": self.kind.resource, "key": (namespace_of(shared), name_of(shared))}
+        _log.exception("reflector.object_skipped", extra=extra)

@@ -17,6 +17,7 @@ import msgspec
 
 from serving.aio.clock import now_s
 from serving.aio.cooperative import turn
+from serving.aio.supervise import supervise
 from serving.traffic.backoff import backoff_s
 
 _log = logging.getLogger(__name__)
@@ -124,9 +125,9 @@ class WorkQueue(Generic[Key]):
         """
         self._limit = limit or (lambda: workers)
         try:
-            async with asyncio.TaskGroup() as group:
+            async with supervise() as group:
                 for number in range(workers):
-                    group.create_task(self._work(handler), name=f"{self._name}-{number}")
+                    group.start(self._work(handler), name=f"{self._name}-{number}")
         finally:
             for key in list(self._timers):
                 self.add(key)

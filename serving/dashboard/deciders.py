@@ -22,6 +22,7 @@ from yarl import URL
 from serving.aio.clock import wall_s
 from serving.aio.mutualtls import DaemonQueries
 from serving.aio.periodic import next_beat
+from serving.aio.supervise import SupervisedTasks, supervise
 from serving.model.identities import ACTIVATOR, AUTOSCALER
 from serving.traffic.latencies import FINE_TYPE
 
@@ -131,7 +132,7 @@ class Deciders:
 
     async def run(self) -> None:
         """Follow every autoscaler until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             while True:
                 self._keep(await self._places(), group)
                 await next_beat(_CHECK_S if self._followed else _RETRY_S)
@@ -181,12 +182,12 @@ class Deciders:
                 _log.debug("autoscaler.unknown", extra={"url": str(url), "error": str(error)})
         return {_DecisionSource(url=url, host=host, is_alone=len(found) == 1) for url, host in found}
 
-    def _keep(self, wanted: set["_DecisionSource"], group: asyncio.TaskGroup) -> None:
+    def _keep(self, wanted: set["_DecisionSource"], group: SupervisedTasks) -> None:
         """Follow exactly these sources. A change from one to several restarts all, because redirects are handled differently."""
         for gone in self._followed.keys() - wanted:
             self._followed.pop(gone).cancel()
         for place in wanted - self._followed.keys():
-            self._followed[place] = group.create_task(self._follow(place), name=f"follow {place.url}")
+            self._followed[place] = group.start(self._follow(place), name=f"follow {place.url}")
 
     async def _follow(self, place: "_DecisionSource") -> None:
         since_s = self._since_s

@@ -14,6 +14,7 @@ import msgspec
 from serving.aio.clock import now_s, wall_s
 from serving.aio.mutualtls import DaemonQueries
 from serving.aio.periodic import every, next_beat
+from serving.aio.supervise import supervise
 from serving.cluster.kinds import (
     DOMAIN_MAPPING,
     NODE,
@@ -177,10 +178,10 @@ class Feed:
         limits = aiohttp.ClientTimeout(total=None, connect=5)
         async with (
             aiohttp.ClientSession(timeout=limits, read_bufsize=_LINE_BYTES_MAX) as session,
-            asyncio.TaskGroup() as group,
+            supervise() as group,
         ):
             self._session = session
-            tasks = [group.create_task(one.run(), name=f"dashboard {one.kind.plural}") for one in self._reflectors]
+            tasks = [group.start(one.run(), name=f"dashboard {one.kind.plural}") for one in self._reflectors]
             since_s = wall_s() - _PAST_S
             deciders = self._deciders = Deciders(
                 session,
@@ -190,10 +191,10 @@ class Feed:
                 headers=self._headers,
                 queries=self._queries,
             )
-            tasks.append(group.create_task(deciders.run(), name="dashboard decisions"))
-            tasks.append(group.create_task(self._follow_nodes(), name="dashboard node use"))
-            tasks.append(group.create_task(self._follow_groups(), name="dashboard node groups"))
-            tasks.append(group.create_task(self._tick(session, stop), name="dashboard rows"))
+            tasks.append(group.start(deciders.run(), name="dashboard decisions"))
+            tasks.append(group.start(self._follow_nodes(), name="dashboard node use"))
+            tasks.append(group.start(self._follow_groups(), name="dashboard node groups"))
+            tasks.append(group.start(self._tick(session, stop), name="dashboard rows"))
             await stop.wait()
             for task in tasks:
                 task.cancel()

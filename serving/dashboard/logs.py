@@ -15,6 +15,7 @@ import msgspec
 from aiohttp import web
 
 from serving.aio.clock import now_s
+from serving.aio.supervise import supervise
 from serving.cluster.port import PodLogSource
 from serving.dashboard.gate import Gate
 from serving.dashboard.viewers import current_actor
@@ -157,9 +158,9 @@ class LogPages:
         return response
 
     async def _stream(self, response: web.StreamResponse, follower: "_Follower") -> None:
-        following = asyncio.create_task(follower.run(), name="dashboard logs")
-        try:
-            while not following.done():
+        async with supervise() as tasks:
+            tasks.start_background(follower.run(), name="dashboard logs")
+            while True:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_ALIVE_S):
                         await follower.has_lines.wait()
@@ -171,11 +172,6 @@ class LogPages:
                     await response.write(_encode(batch) + b"\n")
                     is_full = len(batch.lines) == _BATCH_LINES_MAX
                 await asyncio.sleep(_PAUSE_S)
-            # It runs forever unless an error ends it.
-            following.result()
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
 
 
 class _Follower:
@@ -190,7 +186,7 @@ class _Follower:
     async def run(self) -> None:
         """Follow existing and new pods until cancelled."""
         tasks: dict[str, asyncio.Task[None]] = {}
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             while True:
                 self._views = {pod["name"]: pod for pod in self._pods()}
                 for name in [name for name, task in tasks.items() if task.done()]:
@@ -198,7 +194,7 @@ class _Follower:
                 waiting = [name for name in self._views if name not in tasks]
                 tail = max(_TAIL_LINES_MIN, _TAIL_LINES // max(1, len(waiting)))
                 for name in waiting[: _PODS_MAX - len(tasks)]:
-                    tasks[name] = group.create_task(self._follow(name, tail), name=f"dashboard log of {name}")
+                    tasks[name] = group.start(self._follow(name, tail), name=f"dashboard log of {name}")
                 self._log_crowded()
                 await asyncio.sleep(_CHECK_S)
 

@@ -21,6 +21,7 @@ from typing import Any
 from aiohttp import web
 
 from serving.aio.clock import wall_s
+from serving.aio.supervise import supervise
 from serving.dashboard.actions import DashboardActions
 from serving.dashboard.archive import DAY_S
 from serving.dashboard.board import COLUMNS, Board
@@ -180,11 +181,10 @@ class Pages:
         refused = await self._viewers.admit(request) or refusal_of(request)
         if refused is not None or name not in _STREAMS:
             return refused or await handler(request)
-        holding = asyncio.create_task(self._hold(request), name="dashboard rights")
-        try:
+        async with supervise() as tasks:
+            # A stream whose rights are no longer checked must end.
+            tasks.start_background(self._hold(request), name="dashboard rights")
             return await handler(request)
-        finally:
-            holding.cancel()
 
     async def _hold(self, request: web.Request) -> None:
         """Close the connection of a stream once its user has lost a right, or another grant."""

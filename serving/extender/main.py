@@ -25,6 +25,7 @@ from aiohttp import web
 from serving.aio.clock import now_s, wall_s
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.periodic import every
+from serving.aio.supervise import supervise
 from serving.cluster.kinds import NODE, POD, Kind
 from serving.cluster.kube import connect
 from serving.cluster.port import Cluster, EventType
@@ -100,11 +101,9 @@ class PlacementDaemon:
         def on_error(error: Exception) -> None:
             _log.error("placement.failed", exc_info=error)
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(one.run(), name=f"placement {one.kind.plural}") for one in (self._nodes, self._pods)
-            ]
-            tasks.append(group.create_task(self._follow_load(), name="placement load"))
+        async with supervise() as group:
+            tasks = [group.start(one.run(), name=f"placement {one.kind.plural}") for one in (self._nodes, self._pods)]
+            tasks.append(group.start(self._follow_load(), name="placement load"))
             self.is_serving.set()
             await every(self._settings.tls.reload_period_s, site.reload, stop=stop, on_error=on_error)
             for task in tasks:

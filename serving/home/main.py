@@ -29,6 +29,7 @@ from serving.aio.daemon import collect_in_small_steps, inherited_sockets, run_da
 from serving.aio.handshakes import Handshakes
 from serving.aio.linefile import LineFile
 from serving.aio.startup import report_serving
+from serving.aio.supervise import SupervisedTasks, supervise
 from serving.cluster.configmaps import followed
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import Kind
@@ -121,28 +122,28 @@ async def _body(stop: asyncio.Event) -> None:
     metrics, sockets = ControllerMetrics(), inherited_sockets()
     api.middlewares.insert(0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).note_response))
     try:
-        async with asyncio.TaskGroup() as group, followed(cluster, system_namespace(), config.all) as watch:
+        async with supervise() as group, followed(cluster, system_namespace(), config.all) as watch:
             settings = config.own.settings
             controller = Controller(cluster, settings=settings, scaling=config.scaling.settings, metrics=metrics)
             config.attach(controller, watch)
-            tasks = [group.create_task(runtime.run(), name="runtime")]
+            tasks = [group.start(runtime.run(), name="runtime")]
             await kubelet.take_over()
             await kubelet.sweep()
             rules.enforce()
-            tasks.append(group.create_task(NamespaceObjects(cluster).run(), name="namespaces"))
-            tasks.append(group.create_task(kubelet.run(), name="kubelet"))
-            tasks.append(group.create_task(scheduler.run(), name="scheduler"))
+            tasks.append(group.start(NamespaceObjects(cluster).run(), name="namespaces"))
+            tasks.append(group.start(kubelet.run(), name="kubelet"))
+            tasks.append(group.start(scheduler.run(), name="scheduler"))
             tasks += (
-                group.create_task(one.run(), name=name)
+                group.start(one.run(), name=name)
                 for one, name in ((manager, "manager"), (PodScaler(cluster), "pod scaler"), (claims, "claims"))
             )
-            tasks.append(group.create_task(collect_garbage(cluster), name="garbage"))
-            tasks.append(group.create_task(collect_snapshots(cluster, state), name="snapshots"))
-            tasks.append(group.create_task(ViewWriter(cluster).run(), name="views"))
-            tasks.append(group.create_task(hosts.run(), name="hosts"))
+            tasks.append(group.start(collect_garbage(cluster), name="garbage"))
+            tasks.append(group.start(collect_snapshots(cluster, state), name="snapshots"))
+            tasks.append(group.start(ViewWriter(cluster).run(), name="views"))
+            tasks.append(group.start(hosts.run(), name="hosts"))
             tasks += _beside_containers(group, cluster, containers, rules=lambda: config.own.settings.host_rules)
             await publish_activators(cluster, system_namespace(), inner_port=inner_port)
-            controlling = group.create_task(controller.run(stop), name="controller")
+            controlling = group.start(controller.run(stop), name="controller")
             await until_rebuilt(cluster, within_s=_REBUILD_S)
             where = sockets.get("control-metrics") or settings.metrics_address
             page = serve_page(metrics.page, where, gate=QueryGate.of_environment())
@@ -202,12 +203,12 @@ def _store(
 
 
 def _beside_containers(
-    group: asyncio.TaskGroup, cluster: Cluster, containers: ContainerHost | None, *, rules: Callable[[], HostRules]
+    group: SupervisedTasks, cluster: Cluster, containers: ContainerHost | None, *, rules: Callable[[], HostRules]
 ) -> list[asyncio.Task[None]]:
     """The services for containers: the name server, its hosts, and image collection."""
     if containers is None:
         return []
-    images = group.create_task(collect_images(cluster, containers.images.store), name="images")
+    images = group.start(collect_images(cluster, containers.images.store), name="images")
     if containers.networks is None:
         return [images]
     gateway, hosts = containers.networks.gateway, ServiceHosts(cluster, rules)
@@ -216,8 +217,8 @@ def _beside_containers(
     )
     return [
         images,
-        group.create_task(server.run(), name="names"),
-        *(group.create_task(one.run(), name="hosts") for one in hosts.reflectors),
+        group.start(server.run(), name="names"),
+        *(group.start(one.run(), name="hosts") for one in hosts.reflectors),
     ]
 
 

@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 from prometheus_client.core import Metric as Family
 
 from serving.aio.periodic import every
+from serving.aio.supervise import supervise
 from serving.metrics.page import MetricsPage
 from serving.metrics.spans import Traced
 from serving.model.errors import Problem, SettingsError
@@ -108,14 +109,14 @@ async def exporting(
     def on_error(error: Exception) -> None:
         _log.error("numbers.unread", exc_info=error)
 
-    task = asyncio.create_task(
-        every(settings.metrics_period_s, read, stop=stop, on_error=on_error), name="otlp numbers"
-    )
     try:
-        yield
+        async with supervise() as tasks:
+            tasks.start(every(settings.metrics_period_s, read, stop=stop, on_error=on_error), name="otlp numbers")
+            try:
+                yield
+            finally:
+                stop.set()
     finally:
-        stop.set()
-        await task
         await read()
         await _closed(outbox.close)
 

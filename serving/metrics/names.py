@@ -358,7 +358,14 @@ QUEUEPROXY_METRICS = (
     _counter("queueproxy_stats_unsent_total", "Stats that found none and were dropped."),
 )
 
-COMMON_METRICS = (_histogram("serving_loop_lag_seconds", "Delay of the event loop, measured once a second."),)
+COMMON_METRICS = (
+    _histogram("serving_loop_lag_seconds", "Delay of the event loop, measured once a second."),
+    _counter(
+        "serving_unreadable_objects_total",
+        "Objects that could not be read and were skipped; the log names them.",
+        "resource",
+    ),
+)
 
 TABLES = (
     Table(daemon="activator", where="`metrics-address` of its settings, 6082", metrics=ACTIVATOR_METRICS),

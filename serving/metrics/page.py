@@ -13,12 +13,13 @@ from itertools import chain
 from prometheus_client import Counter, Gauge, Histogram, PlatformCollector, ProcessCollector, disable_created_metrics
 from prometheus_client.core import CollectorRegistry
 from prometheus_client.core import Metric as Family
-from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
 from serving.aio.periodic import until_beat_s
+from serving.cluster.reflector import UNREADABLE
 from serving.metrics.names import BUCKETS_S, COMMON_METRICS, MetricKind, MetricSpec, named
 from serving.traffic.latencies import FINE_TYPE
 
@@ -30,6 +31,7 @@ _SLICE_SAMPLES = 500
 _TOTAL = "_total"
 
 _PERIOD_S = 1.0
+_UNREADABLE = named(COMMON_METRICS, "serving_unreadable_objects_total")
 
 
 class Pulled(Collector):
@@ -58,6 +60,8 @@ class MetricsPage:
         """Called before the page is rendered, for example to drop rows."""
         self._metrics = metrics
         self._fine: list[Callable[[], Iterator[Family]]] = []
+        self._lag: Histogram | None = None
+        self.pull(_unreadable)
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
 
@@ -77,6 +81,13 @@ class MetricsPage:
         """The histogram of this name, in the daemon's table or another."""
         metric = named(metrics or self._metrics, name)
         return Histogram(metric.name, metric.help_text, metric.labels, registry=self.registry, buckets=buckets)
+
+    @property
+    def lag(self) -> Histogram:
+        """The histogram of the loop's lag."""
+        if self._lag is None:
+            self._lag = self.histogram("serving_loop_lag_seconds", COMMON_METRICS)
+        return self._lag
 
     def pull(self, pull: Callable[[], Iterator[Family]]) -> None:
         """Add families that are pulled for each page."""
@@ -168,9 +179,16 @@ def _exemplar(exemplar: Exemplar) -> str:
     return f"{{{_labels(exemplar.labels)}}} {floatToGoString(exemplar.value)}{when}"
 
 
+def _unreadable() -> Iterator[Family]:
+    family = CounterMetricFamily(_UNREADABLE.name, _UNREADABLE.help_text, labels=_UNREADABLE.labels)
+    for resource, count in sorted(UNREADABLE.items()):
+        family.add_metric((resource,), count)
+    yield family
+
+
 async def watch_lag(page: MetricsPage) -> None:
     """Measure the lag of the loop with a timer of a second, until cancelled."""
-    lag = page.histogram("serving_loop_lag_seconds", COMMON_METRICS)
+    lag = page.lag
     while True:
         left_s = until_beat_s(_PERIOD_S)
         due_s = time.perf_counter() + left_s

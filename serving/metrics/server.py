@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from serving.aio.supervise import supervise
 from serving.metrics.hosts import is_own_host
 from serving.metrics.page import MetricsPage, wanted_type, watch_lag
 from serving.metrics.queries import REFUSED_HEADERS, QueryGate
@@ -99,12 +100,11 @@ async def serve_page(
         app.router.add_get(path, _guarded(gate, _text_handler(text_of)))
     for path, text_of in (open_texts or {}).items():
         app.router.add_get(path, _text_handler(text_of))
-    lag = asyncio.create_task(watch_lag(page), name="loop lag")
     try:
-        async with running(app, listener, shutdown_s=_SHUTDOWN_S, front=front):
+        async with supervise() as tasks, running(app, listener, shutdown_s=_SHUTDOWN_S, front=front):
+            tasks.keep_running(lambda: watch_lag(page), name="loop lag")
             yield listener.getsockname()[:2]
     finally:
-        lag.cancel()
         if listener is not where:
             listener.close()
 

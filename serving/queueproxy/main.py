@@ -53,6 +53,7 @@ import sys
 from collections.abc import Callable, Coroutine
 
 from serving.aio.daemon import run_daemon
+from serving.aio.supervise import TaskOwner
 from serving.model.errors import SettingsError
 from serving.proxy.forwarding.accesslog import stdout_log
 from serving.proxy.forwarding.exchange import Wiring
@@ -99,12 +100,12 @@ def run_on_call(called: Callable[[], Coroutine[object, object, PodSpec | None]])
     _raise_descriptor_limit()
 
     async def body(stop: asyncio.Event) -> None:
-        waiting, stopped = asyncio.ensure_future(called()), asyncio.ensure_future(stop.wait())
-        await asyncio.wait((waiting, stopped), return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        if not waiting.done():
-            waiting.cancel()
-        elif (spec := waiting.result()) is not None:
+        async with TaskOwner() as tasks:
+            waiting = tasks.start(called(), name="call", is_awaited=True)
+            stopped = tasks.start(stop.wait(), name="stop")
+            await asyncio.wait((waiting, stopped), return_when=asyncio.FIRST_COMPLETED)
+            spec = waiting.result() if waiting.done() else None
+        if spec is not None:
             await serve(spec, stop)
 
     return run_daemon("queueproxy", body)

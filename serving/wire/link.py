@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from serving.aio.mutualtls import PeerTls
+from serving.aio.supervise import supervise
 from serving.traffic.backoff import backoff_s
 
 if TYPE_CHECKING:
@@ -121,17 +122,17 @@ class Link:
         if secured is not None and secured.takes_plain and self.failure_count % 2:
             # Each second try without TLS: the peer may be one of before.
             secured = None
-        async with connect(self._url, token=self._token(), network=self._network, secured=secured) as socket:
+        connecting = connect(self._url, token=self._token(), network=self._network, secured=secured)
+        async with connecting as socket, supervise() as tasks:
             self.is_connected = True
             self.failure_count = 0
             _log.info("link.connected", extra={"url": self._url})
-            sending = asyncio.create_task(self._send_all(socket), name=f"send to {self._url}")
+            tasks.start_background(self._send_all(socket), name=f"send to {self._url}")
             try:
                 self._on_connected()
                 reason = await socket.closed(self.on_frame)
             finally:
                 self.is_connected = False
-                sending.cancel()
                 if not self._settings.wait:
                     self.dropped_count += len(self._frames)
                     self._frames.clear()

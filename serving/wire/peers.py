@@ -8,6 +8,7 @@ from typing import Self
 from urllib.parse import urlencode
 
 from serving.aio.mutualtls import PeerTls
+from serving.aio.supervise import SupervisedTasks
 from serving.wire.link import Link, LinkSettings
 
 # Some seconds of frames; a connection that is that far behind takes nothing.
@@ -29,17 +30,18 @@ class Peers:
         self._token = token
         self._draw = draw
         self._peers: dict[str, _Peer] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._tasks = SupervisedTasks()
         self._dropped_count = 0
 
     async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.reach({})
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        await self._tasks.__aexit__(kind, error, trace)
 
     @property
     def connected(self) -> list[str]:
@@ -56,7 +58,6 @@ class Peers:
         for name, peer in list(self._peers.items()):
             if addresses.get(name) != peer.address:
                 del self._peers[name]
-                self._ending.add(peer.task)
                 peer.task.add_done_callback(functools.partial(self._ended, peer.link))
                 peer.task.cancel()
         for name, address in addresses.items():
@@ -74,10 +75,10 @@ class Peers:
     def _reached(self, address: str) -> "_Peer":
         url = f"ws://{address}/stats?{self._ask}"
         link = Link(url, token=lambda: self._token, draw=self._draw, settings=_SETTINGS, secured=self._secured)
-        return _Peer(address, link)
+        return _Peer(address, link, self._tasks.keep_running(link.run, name=f"peer {address}"))
 
     def _ended(self, link: Link, task: asyncio.Task[None]) -> None:
-        self._ending.discard(task)
+        del task
         self._dropped_count += link.dropped_count
 
 
@@ -86,7 +87,7 @@ class _Peer:
 
     __slots__ = ("address", "link", "task")
 
-    def __init__(self, address: str, link: Link) -> None:
+    def __init__(self, address: str, link: Link, task: asyncio.Task[None]) -> None:
         self.address = address
         self.link = link
-        self.task = asyncio.create_task(link.run(), name=f"peer {address}")
+        self.task = task

@@ -22,6 +22,7 @@ from websockets.server import ServerProtocol
 from serving.activator.io.jwtcheck import BadToken, verify
 from serving.activator.io.jwtkeys import SigningKey
 from serving.activator.routing.sites import session_in_cookies
+from serving.aio.supervise import TaskOwner
 from serving.autoscaler.io.connection import StatsConnection
 from serving.home.apiserver.content import wanted
 from serving.home.apiserver.requests import Fault, field_manager, target_of
@@ -140,6 +141,8 @@ class _Sender:
 
 class _Host:
     """Lets every client in."""
+
+    tasks = TaskOwner()
 
     def opened(self, connection: StatsConnection) -> None:
         """Note nothing."""

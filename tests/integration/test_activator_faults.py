@@ -155,9 +155,8 @@ async def test_an_activator_that_is_cancelled_leaves_no_listener_and_no_connecti
 @pytest.mark.parametrize("address", ["8080", "here:there", ""])
 async def test_an_address_that_is_none_is_reported(address: str) -> None:
     activator = Activator(ActivatorSettings(public_address=address), MemoryCluster(), key=KEY)
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(SettingsError, match="not an address"):
         await activator.run(asyncio.Event())
-    assert caught.group_contains(SettingsError, match="not an address")
 
 
 async def test_a_flip_that_meets_a_newer_object_looks_again() -> None:

@@ -14,6 +14,7 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
 from serving.aio.clock import wall_s
+from serving.aio.supervise import TaskOwner
 from serving.autoscaler.io.connection import StatsConnection
 from serving.autoscaler.main import AutoscalerDaemon
 from serving.cluster.kinds import POD
@@ -217,6 +218,9 @@ async def test_no_token_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 class OneFails:
     """Responds to each head after a judgement, which fails with an unexpected error for the path ``/bad``."""
+
+    def __init__(self) -> None:
+        self.tasks = TaskOwner()
 
     def opened(self, connection: StatsConnection) -> None: ...
 

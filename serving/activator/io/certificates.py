@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from serving.aio.periodic import every
+from serving.aio.supervise import supervise
 from serving.cluster.kinds import SECRET
 from serving.cluster.port import Cluster
 from serving.model.errors import ClusterError, InvalidCertificate
@@ -64,8 +65,8 @@ class CertificateWatch:
                 except Exception as error:  # noqa: BLE001 - the next look may succeed
                     on_error(error)
 
-        async with asyncio.TaskGroup() as group:
-            news = group.create_task(read_on_change(), name="certificates of mappings")
+        async with supervise() as group:
+            news = group.start(read_on_change(), name="certificates of mappings")
             await every(self._settings.reload_period_s, reload, stop=stop, on_error=on_error)
             news.cancel()
 

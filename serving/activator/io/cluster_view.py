@@ -5,7 +5,6 @@ revision from Reserve to Active with one PATCH on the version that it knows; aft
 once more. ``wake.py`` decides when to retry a flip that failed. The activator writes nothing else.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
@@ -14,6 +13,7 @@ from serving.activator.queueing.outcome import RevisionWake
 from serving.activator.queueing.revisions import ServedRevision, revision_of
 from serving.activator.queueing.slices import ServedSlice, slice_of
 from serving.activator.routing.hostclaims import DomainTargets, ServedRoute, route_of
+from serving.aio.supervise import SupervisedTasks, supervise
 from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ENDPOINT_SLICE, REVISION, ROUTE
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
@@ -44,7 +44,7 @@ class ClusterView:
         self._scaling = scaling
         self._rules = rules
         self._clock = clock
-        self._group: asyncio.TaskGroup | None = None
+        self._group: SupervisedTasks | None = None
         self._flipping: set[RevisionKey] = set()
         # Slices of other Services have no such label.
         slices = Reflector(cluster, ENDPOINT_SLICE, label_selector=REVISION_LABEL)
@@ -80,17 +80,17 @@ class ClusterView:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             self._group = group
             for reflector in self._reflectors:
-                group.create_task(reflector.run(), name=f"activator {reflector!r}")
+                group.start(reflector.run(), name=f"activator {reflector!r}")
 
     def flip(self, wake: RevisionWake) -> None:
         """Set a revision Active, unless such a write is under way."""
         if self._group is None or wake.key in self._flipping:
             return
         self._flipping.add(wake.key)
-        self._group.create_task(self._flip(wake.key, wake.resource_version), name=f"flip {wake.key[1]}")
+        self._group.start(self._flip(wake.key, wake.resource_version), name=f"flip {wake.key[1]}")
 
     async def _flip(self, key: RevisionKey, resource_version: str) -> None:
         try:

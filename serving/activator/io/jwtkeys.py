@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from serving.aio.supervise import TaskOwner
 from serving.model.accessrules import is_key_url
 
 _log = logging.getLogger("jwks")
@@ -118,7 +119,7 @@ class KeySet:
         self._url, self._issuer, self._clock, self._held_max = url, issuer, clock, held_max
         self._fetched_s = self._asked_s = -math.inf
         self._held: list[Callable[[], None]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskOwner()
 
     @property
     def is_usable(self) -> bool:
@@ -138,11 +139,11 @@ class KeySet:
         return True
 
     def _begin(self, pause_s: float) -> bool:
-        if self._task is None:
+        if not self._tasks:
             if self._clock() - self._asked_s < pause_s:
                 return False
             self._asked_s = self._clock()
-            self._task = asyncio.ensure_future(self._fetch())
+            self._tasks.start(self._fetch(), name=f"keys of {self._issuer}")
         return True
 
     async def _fetch(self) -> None:
@@ -162,7 +163,6 @@ class KeySet:
                 _log.info("jwks.fetched", extra={"url": self._url, "key_ids": sorted(keys)})
             self.keys, self.failure, self._fetched_s = keys, "", self._clock()
         finally:
-            self._task = None
             held, self._held = self._held, []
             for then in held:
                 then()

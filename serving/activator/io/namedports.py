@@ -15,6 +15,7 @@ import msgspec
 
 from serving.activator.routing.hostclaims import ServedRoute
 from serving.activator.routing.sites import Listener
+from serving.aio.supervise import supervise
 from serving.model.routehosts import machine_gateway, named_address
 from serving.model.routepolicy import route_policy
 from serving.proxy.forwarding.exchange import Handler, Wiring
@@ -107,8 +108,8 @@ class NamedPorts:
 
     async def follow(self, gateways: Mapping[str, Collection[int]], stop: asyncio.Event) -> None:
         """The same, behind the gateways with these addresses and ports."""
-        async with asyncio.TaskGroup() as group:
-            following = group.create_task(self._follow(gateways), name="named ports")
+        async with supervise() as group:
+            following = group.start(self._follow(gateways), name="named ports")
             await stop.wait()
             following.cancel()
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from serving.activator.queueing.readiness import PodProbe
 from serving.activator.queueing.slices import ServedPod
 from serving.aio.mutualtls import PeerTls, open_tls
+from serving.aio.supervise import SupervisedTasks, supervise
 from serving.model.knative import RevisionKey
 from serving.wire.tokens import matches, probe_proof
 
@@ -35,11 +36,11 @@ class PodProber:
         self._address_of = address_of
         self._secret_of = secret_of
         self._on_response = on_response
-        self._group: asyncio.TaskGroup | None = None
+        self._group: SupervisedTasks | None = None
 
     async def run(self) -> None:
         """Own the tasks of all probes until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             self._group = group
             await asyncio.get_running_loop().create_future()
 
@@ -48,7 +49,7 @@ class PodProber:
         if self._group is None:
             return
         for probe in probes:
-            self._group.create_task(self._probe(probe), name=f"probe {probe.pod.address}")
+            self._group.start(self._probe(probe), name=f"probe {probe.pod.address}")
 
     async def _probe(self, probe: PodProbe) -> None:
         is_ready = False

@@ -18,6 +18,7 @@ from serving.activator.io.ingress import Ingress
 from serving.activator.routing.hostclaims import RouteOwner, ServedRoute
 from serving.activator.routing.sites import Listener
 from serving.aio.clock import stamp
+from serving.aio.supervise import TaskOwner
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.port import Cluster
 from serving.model.routepolicy import route_policy
@@ -86,16 +87,16 @@ class TcpListeners:
 
     async def run(self, address: str, stop: asyncio.Event) -> None:
         """Follow the claims until ``stop`` is set; listen at ``address``."""
-        stopped = asyncio.create_task(stop.wait())
-        while not stop.is_set():
-            outcome = await self._settle(address)
-            for claim, problem in self._due_reports(outcome, now_s=asyncio.get_running_loop().time()):
-                await self._report(claim, problem)
-            changed = asyncio.create_task(self._changed.wait())
-            timeout_s = _RETRY_S if any(outcome.values()) else None
-            await asyncio.wait([stopped, changed], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            changed.cancel()
-        stopped.cancel()
+        async with TaskOwner() as tasks:
+            stopped = tasks.start(stop.wait(), name="tcp stop")
+            while not stop.is_set():
+                outcome = await self._settle(address)
+                for claim, problem in self._due_reports(outcome, now_s=asyncio.get_running_loop().time()):
+                    await self._report(claim, problem)
+                changed = tasks.start(self._changed.wait(), name="tcp change")
+                timeout_s = _RETRY_S if any(outcome.values()) else None
+                await asyncio.wait([stopped, changed], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
 
     async def _settle(self, address: str) -> dict[TcpClaim, str]:
         """Open and close listeners; return what keeps each claim from its port, "" where it has it."""

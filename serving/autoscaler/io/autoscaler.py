@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 
 from serving.aio.cooperative import turn
+from serving.aio.supervise import supervise
 from serving.autoscaler.decision_events import DecisionEvent
 from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.io.decision_loop import DecisionLoop
@@ -109,13 +110,13 @@ class Autoscaler:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow the cluster and decide, until ``stop`` is set."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(job, name=name) for name, job in (*self._watch.jobs(), *self._decisions.jobs())]
+        async with supervise() as group:
+            tasks = [group.start(job, name=name) for name, job in (*self._watch.jobs(), *self._decisions.jobs())]
             tasks += [
-                group.create_task(self._begin(), name="autoscaler begin"),
-                group.create_task(self._policies.run(), name="autoscaler policies"),
+                group.start(self._begin(), name="autoscaler begin"),
+                group.start(self._policies.run(), name="autoscaler policies"),
             ]
-            tasks += [group.create_task(job(), name=name) for name, job in self._beside]
+            tasks += [group.start(job(), name=name) for name, job in self._beside]
             await stop.wait()
             for task in tasks:
                 task.cancel()

@@ -16,6 +16,7 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from serving.aio.supervise import TaskOwner
 from serving.autoscaler.io.senders import Sender
 from serving.autoscaler.peer_rules import StatsPeer
 from serving.model.errors import ClusterError, InvalidValue
@@ -83,6 +84,11 @@ _log.setLevel(logging.WARNING)
 
 class StatsHost(Protocol):
     """The owner of the connections."""
+
+    @property
+    def tasks(self) -> TaskOwner:
+        """Owns the tasks of all connections."""
+        ...
 
     def opened(self, connection: "StatsConnection") -> None:
         """A connection was accepted."""
@@ -213,7 +219,7 @@ class StatsConnection(asyncio.Protocol):
                 _log.exception("connection.failed")
                 self.abort()
 
-        self._judging = asyncio.create_task(guarded(), name="whose a token is")
+        self._judging = self._server.tasks.start(guarded(), name="whose a token is")
 
     def follow(self, begin: Callable[[], Callable[[], None]]) -> None:
         """Send events from now on, after the head of the response; ``begin`` returns the callback that ends the stream."""

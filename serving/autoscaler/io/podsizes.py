@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from serving.aio.clock import now_s, stamp
+from serving.aio.supervise import TaskOwner
 from serving.cluster.kinds import POD
 from serving.cluster.port import Cluster, PatchType
 from serving.model.errors import ClusterError, NotFound
@@ -62,7 +63,7 @@ class PodSizes:
         self._cluster, self._pod, self._used = cluster, pod, used
         self._wanted: dict[PodKey, _Sleep] = {}
         self._busy: dict[PodKey, _Pod] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskOwner()
         self._turns = asyncio.Semaphore(_AT_ONCE_MAX)
         self.write_count = self.refused_count = 0
 
@@ -81,9 +82,7 @@ class PodSizes:
             busy.changed.set()
             return
         self._busy[key] = _Pod(wanted)
-        task = asyncio.get_running_loop().create_task(self._settle(key, self._busy[key]), name=f"resize {key[1]}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._settle(key, self._busy[key]), name=f"resize {key[1]}")
 
     def forget(self, key: PodKey) -> None:
         """Forget a deleted pod."""
@@ -94,9 +93,7 @@ class PodSizes:
 
     async def end(self) -> None:
         """Stop. What is under way is given up: the next autoscaler hears from the pods again."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def _is_resized(self, key: PodKey) -> bool:
         """Whether a pod may request something else than it should, as after a start with more cpu."""

@@ -1,6 +1,5 @@
 """Follows ScalingPolicies, writes their status, and lists the usage of pods."""
 
-import asyncio
 import logging
 import math
 from collections.abc import Callable
@@ -9,6 +8,7 @@ import msgspec
 
 from serving.aio.clock import now_s, stamp, wall_s
 from serving.aio.periodic import next_beat
+from serving.aio.supervise import supervise
 from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.io.sharing import Sharing
 from serving.cluster.kinds import POD_METRICS, SCALING_POLICY
@@ -119,10 +119,10 @@ class PolicyClient:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.policies.run(), name="autoscaler policies")
-            group.create_task(self._statuses.run(1, self._write_status), name="autoscaler policy status")
-            group.create_task(self._follow_usage(), name="autoscaler usage")
+        async with supervise() as group:
+            group.start(self.policies.run(), name="autoscaler policies")
+            group.start(self._statuses.run(1, self._write_status), name="autoscaler policy status")
+            group.start(self._follow_usage(), name="autoscaler usage")
 
     def _changed(self, change: CacheChange) -> None:
         policy = None if change.type is EventType.DELETED else policy_of(change.new, schedule_problems)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from serving.aio.mutualtls import PeerTls, open_tls
+from serving.aio.supervise import supervise
 from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
 from serving.cluster.port import Cluster
 from serving.model.errors import ClusterError, Conflict, NotFound
@@ -147,9 +148,9 @@ class ScaleClient:
 
     async def mark(self, namespace: str, costs: Iterable[tuple[str, str | None]]) -> None:
         """Set `pod-deletion-cost`. Failures are ignored: the ReplicaSet controller then picks by its own rules."""
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             for name, cost in itertools.islice(costs, _MARKED_MAX):
-                group.create_task(self._mark(namespace, name, cost), name=f"mark {name}")
+                group.start(self._mark(namespace, name, cost), name=f"mark {name}")
 
     async def _mark(self, namespace: str, name: str, cost: str | None) -> None:
         patch = {"metadata": {"annotations": {POD_DELETION_COST_ANNOTATION: cost}}}

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 from serving.aio.mutualtls import PeerTls
+from serving.aio.supervise import supervise
 from serving.cluster.fenced import fencing
 from serving.cluster.leases.shards import Shards
 from serving.model.knative import RevisionKey
@@ -155,9 +156,9 @@ async def sharing_out(
     token = autoscaler_token(key, name=me)
     sharing.shards = shards
     peers = Peers({"autoscaler": me}, token=token, draw=random.random, secured=secured)
-    async with peers as relay.peers, asyncio.TaskGroup() as group:
-        group.create_task(shards.run(stop), name="autoscaler shards")
-        keeping = group.create_task(_keep_in_touch(shards, relay), name="autoscaler peers")
+    async with peers as relay.peers, supervise() as group:
+        group.start(shards.run(stop), name="autoscaler shards")
+        keeping = group.start(_keep_in_touch(shards, relay), name="autoscaler peers")
         try:
             yield
         finally:

@@ -28,6 +28,7 @@ from websockets.server import ServerProtocol
 
 from serving.aio.clock import now_s
 from serving.aio.periodic import next_beat
+from serving.aio.supervise import TaskOwner, supervise
 from serving.autoscaler.announcements import AnnouncementPace, announcement_of
 from serving.autoscaler.decision_events import DecisionBook, parse_target
 from serving.autoscaler.io.connection import StatsConnection
@@ -105,6 +106,7 @@ class StatsServer:
         self._queries = sharing.queries or QueryGate("")
         self._is_well = is_well
         self._connections_max = connections_max
+        self.tasks = TaskOwner()
         self._all: set[StatsConnection] = set()
         self._senders: dict[tuple[str, ...], StatsConnection] = {}
 
@@ -129,15 +131,16 @@ class StatsServer:
             server = await loop.create_server(self._factory(), sock=where, backlog=_BACKLOG)
         else:
             server = await loop.create_server(self._factory(), *where, backlog=_BACKLOG)
-        looking = asyncio.create_task(self._drop_silent(), name="silent connections")
         try:
-            yield server.sockets[0].getsockname()[:2]
+            async with supervise() as tasks:
+                tasks.keep_running(self._drop_silent, name="silent connections")
+                yield server.sockets[0].getsockname()[:2]
         finally:
-            looking.cancel()
             server.close()
             for one in list(self._all):
                 one.end(CloseCode.GOING_AWAY)
             await server.wait_closed()
+            await self.tasks.close()
 
     def _factory(self) -> Callable[[], asyncio.Protocol]:
         if self.issuer is None or self.issuer.secured is None:

@@ -8,9 +8,11 @@ frozen and whose tasks have not run yet. ``leader`` runs an elector for one leas
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from serving.aio.clock import steady_s, wall_s
+from serving.aio.supervise import TaskOwner
 from serving.cluster.leases.lease import LeaseClient, acquired_record, released_record, renewed_record
 from serving.cluster.leases.rules import (
     Election,
@@ -176,7 +178,7 @@ class Leader:
         """Raise ``NotLeading`` unless this process holds the lease."""
         self._candidate.check()
 
-    async def run(self, work: Callable[[], Awaitable[None]], stop: asyncio.Event) -> None:
+    async def run(self, work: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event) -> None:
         """Run the work whenever this process holds the lease, until it returns or ``stop`` is set.
 
         The work watches ``stop`` itself; it is cancelled only when the lease is lost or this call is cancelled. Its
@@ -202,9 +204,10 @@ class Leader:
                     await stop.wait()
         return False
 
-    async def _lead(self, work: Callable[[], Awaitable[None]]) -> bool:
+    async def _lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         """Work and renew; return True if the work has returned, False if the lease is lost."""
-        one, task = self._candidate, asyncio.ensure_future(work())
+        one, tasks = self._candidate, TaskOwner()
+        task = tasks.start(work(), name=f"work of {self._name}", is_awaited=True)
         try:
             while not task.done():
                 step = one.decide()
@@ -218,8 +221,7 @@ class Leader:
             return not self._was_fenced(task)
         finally:
             if not task.done():
-                task.cancel()
-                await asyncio.wait({task})
+                await tasks.close()
                 if not task.cancelled() and (error := task.exception()) is not None:
                     _log.warning("lease.work_failed", extra={"lease": self._name}, exc_info=error)
 

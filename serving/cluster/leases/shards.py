@@ -19,6 +19,7 @@ import msgspec
 
 from serving.aio.clock import now_s, steady_s
 from serving.aio.periodic import wait_for
+from serving.aio.supervise import supervise
 from serving.cluster.kinds import LEASE
 from serving.cluster.leases.holder import LeaseElector
 from serving.cluster.leases.lease import LeaseClient, LeaseName
@@ -155,19 +156,19 @@ class Shards:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Hold a share until ``stop`` is set, then release all; call ``wake`` after setting it."""
-        following = asyncio.create_task(self._leases.run(), name=f"{self.options.daemon} leases")
-        try:
-            while not (self._leases.synced.is_set() or stop.is_set()):
-                await wait_for(self._leases.synced, until_s=now_s() + _SYNC_CHECK_S)
-            while not stop.is_set():
-                self._is_due.clear()
-                until_s = await self._turn()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(max(_PAUSE_MIN_S, until_s - self._clock())):
-                        await self._is_due.wait()
-        finally:
-            await asyncio.gather(*(self._let_go(shard) for shard in sorted(self._won)))
-            following.cancel()
+        async with supervise() as tasks:
+            tasks.start_background(self._leases.run(), name=f"{self.options.daemon} leases")
+            try:
+                while not (self._leases.synced.is_set() or stop.is_set()):
+                    await wait_for(self._leases.synced, until_s=now_s() + _SYNC_CHECK_S)
+                while not stop.is_set():
+                    self._is_due.clear()
+                    until_s = await self._turn()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(max(_PAUSE_MIN_S, until_s - self._clock())):
+                            await self._is_due.wait()
+            finally:
+                await asyncio.gather(*(self._let_go(shard) for shard in sorted(self._won)))
 
     async def changed(self, *, within_s: float) -> None:
         """Wait until a lease changes, which may change an owner, for at most ``within_s`` seconds."""

@@ -16,6 +16,7 @@ from serving.aio.clock import now_s, stamp, wall_s
 from serving.aio.cooperative import turn
 from serving.aio.mutualtls import DaemonQueries
 from serving.aio.periodic import every
+from serving.aio.supervise import supervise
 from serving.cluster import kinds
 from serving.cluster.configmaps import ConfigMapWatch
 from serving.cluster.kinds import Kind
@@ -69,7 +70,8 @@ class Controller:
         self._queue: WorkQueue[WorkKey] = WorkQueue("controller", settings=retries, on_error=_log_failure)
         self._counted_s: dict[WorkKey, float] = {}
         self._waiting = WaitingWrites()
-        self._crowds: asyncio.Queue[set[WorkKey]] = asyncio.Queue()
+        self._crowd: set[WorkKey] = set()
+        self._has_crowd = asyncio.Event()
         self._events = NoteWriter(cluster)
         self._limit = ConcurrencyLimit(low=self._settings.workers, high=self._settings.workers_max)
         is_strict = sidecar is not None and sidecar.inner_tls.is_strict
@@ -119,17 +121,17 @@ class Controller:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until stopped; an interrupted write is repeated after a restart."""
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             tasks = [
-                group.create_task(self._sources.run(), name="controller-sources"),
-                group.create_task(self._prober.run(), name="controller-prober"),
-                group.create_task(self._watcher.run(), name="controller-watcher"),
+                group.start(self._sources.run(), name="controller-sources"),
+                group.start(self._prober.run(), name="controller-prober"),
+                group.start(self._watcher.run(), name="controller-watcher"),
             ]
             await self._sources.synced.wait()
             tasks += [
-                group.create_task(self._reconcile(), name="controller-work"),
-                group.create_task(self._events.run(), name="controller-events"),
-                group.create_task(self._wake_crowds(), name="controller-crowds"),
+                group.start(self._reconcile(), name="controller-work"),
+                group.start(self._events.run(), name="controller-events"),
+                group.start(self._wake_crowds(), name="controller-crowds"),
             ]
             await every(self._settings.resync_period_s, self._resync, stop=stop, on_error=_log_resync)
             for task in tasks:
@@ -153,7 +155,8 @@ class Controller:
     def _wake_of(self, keys: set[WorkKey], of: Kind | None) -> None:
         """Enqueue keys after a change of an object of kind ``of``; None is a change of something else."""
         if len(keys) > _WOKEN_AT_ONCE_MAX:
-            self._crowds.put_nowait(keys)
+            self._crowd |= keys
+            self._has_crowd.set()
             return
         for key in keys:
             self._queue.add_after(key, _debounce_s(key[0], of))
@@ -161,8 +164,10 @@ class Controller:
     async def _wake_crowds(self) -> None:
         """Enqueue many keys, a few at a time: new settings and other activators concern every resource."""
         while True:
-            for key in await self._crowds.get():
-                self._queue.add(key)
+            await self._has_crowd.wait()
+            self._has_crowd.clear()
+            while self._crowd:
+                self._queue.add(self._crowd.pop())
                 await turn()
 
     async def _resync(self) -> None:

@@ -20,6 +20,8 @@ from serving.model.objects import Object, uid_of, version_of
 _log = logging.getLogger(__name__)
 
 _COMPONENT = "serving-controller"
+# Notes that wait to be written: rejected settings and rollouts make a few at a time.
+_NOTES_MAX = 500
 
 
 class PlanWriter:
@@ -109,7 +111,7 @@ class NoteWriter:
 
     def __init__(self, cluster: Cluster) -> None:
         self._events = EventRecorder(cluster)
-        self._queued: asyncio.Queue[Note] = asyncio.Queue()
+        self._queued: asyncio.Queue[Note] = asyncio.Queue(_NOTES_MAX)
 
     @property
     def writes_count(self) -> int:
@@ -118,7 +120,10 @@ class NoteWriter:
 
     def enqueue(self, note: Note) -> None:
         """Write a note that belongs to no plan."""
-        self._queued.put_nowait(note)
+        try:
+            self._queued.put_nowait(note)
+        except asyncio.QueueFull:
+            _log.warning("controller.note_dropped", extra={"reason": note.reason, "message": note.message})
 
     async def run(self) -> None:
         """Write queued notes until cancelled."""

@@ -13,6 +13,7 @@ import aiohttp
 
 from serving.aio.clock import steady_s
 from serving.aio.mutualtls import DaemonQueries
+from serving.aio.supervise import SupervisedTasks, supervise
 from serving.controller.routes.confirmation import ActivatorReplies, retry_delay_s
 from serving.model.identities import ACTIVATOR
 from serving.model.objects import Key
@@ -43,13 +44,13 @@ class RouteProber:
         self._replies = ActivatorReplies()
         self._waiting: dict[Key, tuple[str, asyncio.Task[None]]] = {}
         self._slots = asyncio.Semaphore(_QUESTIONS_MAX)
-        self._group: asyncio.TaskGroup | None = None
+        self._group: SupervisedTasks | None = None
         self._session: aiohttp.ClientSession | None = None
 
     async def run(self) -> None:
         """Ask activators until cancelled."""
         # The addresses are pods of this system: a proxy from the environment does not apply.
-        async with aiohttp.ClientSession(trust_env=False) as self._session, asyncio.TaskGroup() as self._group:
+        async with aiohttp.ClientSession(trust_env=False) as self._session, supervise() as self._group:
             await asyncio.Event().wait()
 
     def start(self, route: Key, digest: str) -> None:
@@ -57,7 +58,7 @@ class RouteProber:
         if self._group is None or (route in self._waiting and self._waiting[route][0] == digest):
             return
         self.forget(route)
-        task = self._group.create_task(self._confirm(route, digest), name=f"confirm-route-{'/'.join(route)}")
+        task = self._group.start(self._confirm(route, digest), name=f"confirm-route-{'/'.join(route)}")
         self._waiting[route] = (digest, task)
 
     def forget(self, route: Key) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
+from serving.aio.supervise import supervise
 from serving.cluster import kinds
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import Kind
@@ -93,13 +94,13 @@ class CacheSources:
         optional = self._reflectors.get(kinds.HTTP_ROUTE)
         required = [one for one in (*self._reflectors.values(), self._activators) if one and one is not optional]
         known = [one.synced for one in required]
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             for one in required:
-                group.create_task(one.run(), name=f"controller-{one}")
+                group.start(one.run(), name=f"controller-{one}")
             if optional is not None:
                 known.append(asyncio.Event())
                 following = self._follow_httproutes(optional, known[-1])
-                group.create_task(following, name=f"controller-{optional}")
+                group.start(following, name=f"controller-{optional}")
             # A decision on half of the objects would create a child twice.
             for event in known:
                 await event.wait()
@@ -152,8 +153,8 @@ class CacheSources:
             except ClusterError as error:
                 _log.warning("controller.httproutes_unknown", extra={"error": str(error)})
             await asyncio.sleep(_HTTPROUTES_RETRY_S)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(reflector.run(), name="controller-httproutes")
+        async with supervise() as group:
+            group.start(reflector.run(), name="controller-httproutes")
             await reflector.synced.wait()
             self._wake(self._cache.set_httproutes_missing(""), None)
             known.set()

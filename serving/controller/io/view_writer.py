@@ -4,10 +4,10 @@ It follows revisions, Deployments and the slices of public Services, and writes 
 written last. A view is deleted with its revision, by its owner reference. Changes within a short time are written together.
 """
 
-import asyncio
 from collections.abc import Callable
 
 from serving.aio.clock import stamp
+from serving.aio.supervise import supervise
 from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD_AUTOSCALER, REVISION, SERVERLESS_SERVICE, Kind
 from serving.cluster.port import Cluster
 from serving.cluster.reflector import CacheChange, Reflector
@@ -51,12 +51,12 @@ class ViewWriter:
     async def run(self) -> None:
         """Follow and write until cancelled."""
         reflectors = (self._revisions, self._deployments, self._slices)
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             for one in reflectors:
-                group.create_task(one.run(), name=f"views {one.kind.plural}")
+                group.start(one.run(), name=f"views {one.kind.plural}")
             for one in reflectors:
                 await one.synced.wait()
-            group.create_task(self._queue.run(_WORKERS, self._work), name="views work")
+            group.start(self._queue.run(_WORKERS, self._work), name="views work")
 
     def _wake(self, key: RevisionKey) -> None:
         self._queue.add_after(key, _DEBOUNCE_S)

@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 from aiohttp import WSMsgType, web
 
+from serving.aio.supervise import SupervisedTasks, supervise
 from serving.home.apiserver.remotecommand import upgraded
 from serving.home.apiserver.requests import Fault
 from serving.model.errors import ClusterError
@@ -161,7 +162,7 @@ async def forward_ports(request: web.Request, connect: Connect) -> web.WebSocket
     ports = [_port(text) for text in request.query.getall("ports", [])]
     socket = await upgraded(request, (_SPDY, _CHANNELS))
     try:
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             is_spdy = socket.ws_protocol == _SPDY
             forwarder = (_SpdyForwarder if is_spdy else _ChannelForwarder)(socket, connect, group)
             await forwarder.run(ports)
@@ -178,7 +179,7 @@ def _port(text: str) -> int:
 
 
 class _Forwarder:
-    def __init__(self, socket: web.WebSocketResponse, connect: Connect, group: asyncio.TaskGroup) -> None:
+    def __init__(self, socket: web.WebSocketResponse, connect: Connect, group: SupervisedTasks) -> None:
         self._socket, self._connect, self._group = socket, connect, group
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._early: dict[int, list[bytes]] = {}
@@ -195,7 +196,7 @@ class _Forwarder:
 
     def _begin(self, stream: int, error_stream: int, port: int) -> None:
         self._early[stream] = []
-        task = self._group.create_task(self._forward(stream, error_stream, port), name=f"forward {port}")
+        task = self._group.start(self._forward(stream, error_stream, port), name=f"forward {port}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -247,7 +248,7 @@ class _Forwarder:
 
 
 class _SpdyForwarder(_Forwarder):
-    def __init__(self, socket: web.WebSocketResponse, connect: Connect, group: asyncio.TaskGroup) -> None:
+    def __init__(self, socket: web.WebSocketResponse, connect: Connect, group: SupervisedTasks) -> None:
         super().__init__(socket, connect, group)
         self._codec = SpdyCodec()
         # Streams for errors by the id of the connection that they belong to.

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import WSMsgType, web
 
+from serving.aio.supervise import TaskOwner
 from serving.home.apiserver.channels import CLOSE, PROTOCOLS, RESIZE, STATUS, STDIN
 from serving.home.apiserver.podstreams import ExecSession
 from serving.home.apiserver.requests import Fault, refusal
@@ -64,18 +65,16 @@ async def stream_session(request: web.Request, begin: Callable[[], Awaitable[Exe
 
 
 async def _stream(socket: web.WebSocketResponse, session: ExecSession) -> None:
-    receiving = asyncio.create_task(_receive(socket, session), name="exec input")
-    sending = asyncio.create_task(_send(socket, session), name="exec output")
     try:
-        await asyncio.wait([receiving, sending], return_when=asyncio.FIRST_COMPLETED)
-        if sending.done():
-            await sending
-            code = await session.exit_code()
-            await _end(socket, _failure(code) if code else {"metadata": {}, "status": "Success"})
+        async with TaskOwner() as tasks:
+            receiving = tasks.start(_receive(socket, session), name="exec input")
+            sending = tasks.start(_send(socket, session), name="exec output", is_awaited=True)
+            await asyncio.wait([receiving, sending], return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                await sending
+                code = await session.exit_code()
+                await _end(socket, _failure(code) if code else {"metadata": {}, "status": "Success"})
     finally:
-        for task in (receiving, sending):
-            task.cancel()
-        await asyncio.gather(receiving, sending, return_exceptions=True)
         await session.close()
 
 

@@ -16,6 +16,7 @@ from aiohttp import web
 from serving.aio.clock import now_s, wall_s
 from serving.aio.cooperative import turn
 from serving.aio.periodic import until_beat_s
+from serving.aio.supervise import TaskOwner
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Encoded, EventType, Selection, WatchEvent
 from serving.home.apiserver.content import JSON_TYPE, Shape, WantedShape, shaped_object
@@ -124,6 +125,7 @@ async def _forward(
     A pending read survives each check of the client: its cancellation would end the watch.
     """
     step: asyncio.Task[WatchEvent | None] | None = None
+    tasks = TaskOwner()
     last: WatchEvent | None = None
     bookmark_s = now_s() + options.bookmark_period_s if options.bookmarks else math.inf
     try:
@@ -131,7 +133,7 @@ async def _forward(
             if now_s() >= bookmark_s:
                 bookmark_s = now_s() + options.bookmark_period_s
                 await response.write(_line(EventType.BOOKMARK, kind, _seen_until(last, options), options=options))
-            step = step or asyncio.create_task(_next(events), name=f"watch of {kind.resource}")
+            step = step or tasks.start(_next(events), name=f"watch of {kind.resource}", is_awaited=True)
             wait_s = min(rest_s, until_beat_s(_CHECK_EVERY_S), max(0.0, bookmark_s - now_s()))
             done, _ = await asyncio.wait({step}, timeout=wait_s)
             if not done:
@@ -153,9 +155,7 @@ async def _forward(
         _log.exception("watch of %s failed", kind.resource)
         await response.write(_error_line(Unavailable("the watch failed; its cause is in the server's log")))
     finally:
-        if step is not None:
-            step.cancel()
-            await asyncio.gather(step, return_exceptions=True)
+        await tasks.close()
 
 
 async def _next(events: AsyncIterator[WatchEvent]) -> WatchEvent | None:

@@ -14,6 +14,7 @@ from typing import cast
 
 import msgspec
 
+from serving.aio.supervise import TaskOwner
 from serving.model.errors import InvalidValue
 from serving.model.routehosts import named_address
 
@@ -123,7 +124,7 @@ class NameServer:
     ) -> None:
         self._address, self._responses, self._hosts, self._resolv_conf = address, responses, hosts, resolv_conf
         self._named = named
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskOwner()
 
     async def run(self, *, port: int = _PORT) -> None:
         """Serve until cancelled. Without the port pods have no names, which is logged."""
@@ -141,6 +142,7 @@ class NameServer:
                 await server.serve_forever()
         finally:
             transport.close()
+            await self._tasks.close()
 
     def received(self, query: bytes, peer: tuple[str, int], transport: asyncio.DatagramTransport) -> None:
         """Handle a datagram."""
@@ -149,9 +151,7 @@ class NameServer:
             with contextlib.suppress(InvalidValue):
                 transport.sendto(await self._respond(query, over_tcp=False), peer)
 
-        task = asyncio.create_task(respond(), name="name")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(respond(), name="name")
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

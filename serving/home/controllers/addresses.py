@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from serving.aio.supervise import supervise
 from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ENDPOINT_SLICE, NAMESPACE, ROUTE, SERVICE
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
@@ -114,9 +115,9 @@ class HostsFiles:
 
     async def run(self) -> None:
         """Keep the files up to date until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             for one in (self._routes, self._namespaces):
-                group.create_task(one.run(), name="hosts")
+                group.start(one.run(), name="hosts")
                 # Before, names would go that are only not known yet.
                 await one.synced.wait()
             self._gone |= self._written.keys() - self._known_namespaces()

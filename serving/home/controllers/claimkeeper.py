@@ -9,6 +9,7 @@ import logging
 from pathlib import Path
 
 from serving.aio.clock import now_s, stamp
+from serving.aio.supervise import supervise
 from serving.cluster.events import write_once
 from serving.cluster.kinds import PERSISTENT_VOLUME_CLAIM, POD, REVISION
 from serving.cluster.port import Cluster
@@ -52,10 +53,10 @@ class ClaimKeeper:
 
     async def run(self) -> None:
         """Follow and write until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._claims.run(), name="claims")
+        async with supervise() as group:
+            group.start(self._claims.run(), name="claims")
             await self._claims.synced.wait()
-            group.create_task(self._measure(), name="volume sizes")
+            group.start(self._measure(), name="volume sizes")
             await self._queue.run(1, self._work)
 
     async def _measure(self) -> None:

@@ -5,13 +5,13 @@ object is collected when all its owners are gone. An owner deleted in the foregr
 with orphans waits until they no longer name it. Follows Kubernetes' garbage collector.
 """
 
-import asyncio
 import contextlib
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from serving.aio.clock import now_s
 from serving.aio.periodic import next_beat
+from serving.aio.supervise import supervise
 from serving.cluster.kinds import EVENT, KINDS, NAMESPACE, Kind
 from serving.cluster.port import EventType, WatchEvent
 from serving.home.schemas.records import ObjectMetadata, read_metadata
@@ -40,8 +40,8 @@ async def collect_garbage(cluster: MemoryCluster, *, workers: int = _WORKERS) ->
             # Another client deleted it first.
             return
 
-    async with asyncio.TaskGroup() as group:
-        group.create_task(collect_events(cluster), name="old events")
+    async with supervise() as group:
+        group.start(collect_events(cluster), name="old events")
         await cluster.owners.suspects.run(workers, check)
 
 
@@ -148,8 +148,8 @@ async def collect_events(
                     async for seen in events:
                         ages.put(seen, now_s=now_s())
 
-    async with asyncio.TaskGroup() as group:
-        group.create_task(follow(), name="events")
+    async with supervise() as group:
+        group.start(follow(), name="events")
         while True:
             for (namespace, name), version in ages.pop_expired(now_s=now_s()):
                 # One that was written since comes again.

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from serving.aio.clock import now_s, stamp
+from serving.aio.supervise import supervise
 from serving.cluster.events import write_once
 from serving.cluster.kinds import DEPLOYMENT, DOMAIN_MAPPING, ENDPOINT_SLICE, POD, ROUTE, SERVICE
 from serving.cluster.port import Cluster
@@ -73,12 +74,12 @@ class Manager:
 
     async def run(self) -> None:
         """Follow and write until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             for one in (self._deployments, self._services, self._pods):
-                group.create_task(one.run(), name=f"manager {one.kind.plural}")
+                group.start(one.run(), name=f"manager {one.kind.plural}")
             for one in (self._deployments, self._services, self._pods):
                 await one.synced.wait()
-            group.create_task(self._queue.run(_WORKERS, self._work), name="manager work")
+            group.start(self._queue.run(_WORKERS, self._work), name="manager work")
 
     def _deployment_changed(self, change: CacheChange) -> None:
         if change.key not in self._deployments.cache:

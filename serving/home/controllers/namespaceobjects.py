@@ -4,8 +4,7 @@ Follows namespaces, accounts, quotas, and each kind that a quota counts. Quotas 
 (``home/admission/namespacerules.py``), from the objects themselves; their status is for readers only.
 """
 
-import asyncio
-
+from serving.aio.supervise import SupervisedTasks, supervise
 from serving.cluster.kinds import NAMESPACE, RESOURCE_QUOTA, SERVICE_ACCOUNT, Kind
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.cluster.workqueue import WorkQueue
@@ -32,17 +31,17 @@ class NamespaceObjects:
         self._quotas = Reflector(cluster, RESOURCE_QUOTA)
         self._queue: WorkQueue[_WorkKey] = WorkQueue("namespace-objects")
         self._counted: dict[Kind, Reflector] = {}
-        self._group: asyncio.TaskGroup | None = None
+        self._group: SupervisedTasks | None = None
         self._namespaces.on_change(lambda change: self._queue.add((SERVICE_ACCOUNT, change.key[1])))
         self._accounts.on_change(lambda change: self._queue.add((SERVICE_ACCOUNT, change.key[0])))
         self._quotas.on_change(self._quota_changed)
 
     async def run(self) -> None:
         """Follow and write until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             self._group = group
             for one in (self._namespaces, self._accounts, self._quotas):
-                group.create_task(one.run(), name=f"namespaces {one.kind.plural}")
+                group.start(one.run(), name=f"namespaces {one.kind.plural}")
             for one in (self._namespaces, self._accounts, self._quotas):
                 await one.synced.wait()
             await self._queue.run(1, self._work)
@@ -61,7 +60,7 @@ class NamespaceObjects:
         assert self._group is not None, "quotas come while it runs"
         reflector = self._counted[kind] = Reflector(self._cluster, kind)
         reflector.on_change(changed)
-        self._group.create_task(reflector.run(), name=f"quotas {kind.plural}")
+        self._group.start(reflector.run(), name=f"quotas {kind.plural}")
 
     async def _work(self, key: _WorkKey) -> None:
         what, namespace = key

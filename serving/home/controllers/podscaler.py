@@ -5,12 +5,12 @@ status of the HorizontalPodAutoscaler with a sentence, and an Event for each cha
 ``scaling.podscaling``; earlier recommendations are in memory, so that a restart holds the present number for the window down.
 """
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from serving.aio.clock import now_s, stamp, wall_s
 from serving.aio.periodic import next_beat
+from serving.aio.supervise import supervise
 from serving.cluster.events import write_once
 from serving.cluster.kinds import DEPLOYMENT, HORIZONTAL_POD_AUTOSCALER, POD, POD_METRICS
 from serving.cluster.port import Cluster
@@ -60,9 +60,9 @@ class PodScaler:
 
     async def run(self) -> None:
         """Follow and scale until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             for one in (self._scalers, self._deployments, self._pods):
-                group.create_task(one.run(), name=f"pod scaler {one.kind.plural}")
+                group.start(one.run(), name=f"pod scaler {one.kind.plural}")
             for one in (self._scalers, self._deployments, self._pods):
                 await one.synced.wait()
             while True:

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from serving.aio.clock import now_s, stamp
+from serving.aio.supervise import supervise
 from serving.cluster.events import write_once
 from serving.cluster.kinds import NODE, POD
 from serving.cluster.port import Cluster, EventType
@@ -224,9 +225,9 @@ class PodScheduler:
 
     async def run(self) -> None:
         """Follow nodes and pods and bind waiting pods, until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             for one in (self._nodes, self._pods):
-                group.create_task(one.run(), name=f"scheduler {one.kind.plural}")
+                group.start(one.run(), name=f"scheduler {one.kind.plural}")
             for one in (self._nodes, self._pods):
                 await one.synced.wait()
             while True:

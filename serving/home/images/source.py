@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from serving.aio.supervise import TaskOwner
 from serving.home.images.reference import ImageReference, parse_reference
 from serving.home.images.store import ImageStore, ImageUnavailable, Puller, StoredImage, locked, replace_file
 from serving.home.pods.podplan import all_containers, container_name_of
@@ -76,6 +77,7 @@ class ImageSource:
     def __init__(self, store: ImageStore, pullers: tuple[Puller, ...] = ()) -> None:
         self.store, self._pins = store, ImagePins(store.folder)
         self._pullers = pullers
+        self._tasks = TaskOwner()
         self._pulling: dict[tuple[str, bytes], asyncio.Task[StoredImage]] = {}
 
     async def ensure(self, image: str, *, policy: str = "", key: str = "", credentials: bytes = b"") -> StoredImage:
@@ -101,7 +103,9 @@ class ImageSource:
         pull = (str(reference), credentials)
         task = self._pulling.get(pull)
         if task is None:
-            task = self._pulling[pull] = asyncio.create_task(self._pull(reference, credentials), name=f"pull {image}")
+            task = self._pulling[pull] = self._tasks.start(
+                self._pull(reference, credentials), name=f"pull {image}", is_awaited=True
+            )
             task.add_done_callback(lambda _: self._pulling.pop(pull, None))
         return await self._pinned(key, await asyncio.shield(task))
 

@@ -16,6 +16,7 @@ import msgspec
 
 from serving.aio.clock import micro_stamp, now_s, wall_s
 from serving.aio.periodic import wait_for
+from serving.aio.supervise import supervise
 from serving.home.kubelet.podsleep import AppSleep
 from serving.home.kubelet.stdio import Stdio
 from serving.home.pods.locations import listening_ports
@@ -191,8 +192,8 @@ class ContainerKeeper:
 
     async def _run_one(self, process: TemplateProcess, started_at: str) -> None:
         self._report(msgspec.structs.replace(self.state, is_running=True, started_at=started_at))
-        async with asyncio.TaskGroup() as group:
-            probing = [group.create_task(self._probe()), group.create_task(self._listen_again())]
+        async with supervise() as group:
+            probing = [group.start(self._probe(), name="probes"), group.start(self._listen_again(), name="listening")]
             exit_code = await process.ended
             for task in probing:
                 task.cancel()
@@ -246,9 +247,9 @@ class ContainerKeeper:
         first = plans.pop(ProbeKind.STARTUP, None)
         if first is not None and not await self._probe_repeatedly(first):
             return
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             for plan in plans.values():
-                group.create_task(self._probe_repeatedly(plan))
+                group.start(self._probe_repeatedly(plan), name=f"{plan.kind} probe")
 
     async def _probe_repeatedly(self, plan: ProbePlan) -> bool:
         """Run one probe periodically. A startup probe returns True when it passes; startup and liveness kill on failure."""

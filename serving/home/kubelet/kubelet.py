@@ -17,6 +17,7 @@ import msgspec
 
 from serving.aio.clock import now_s, stamp, wall_s
 from serving.aio.periodic import next_beat, wait_for
+from serving.aio.supervise import SupervisedTasks, supervise
 from serving.cluster.kinds import POD, REVISION
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.home.containers.network import AheadNetworks
@@ -112,7 +113,7 @@ class Kubelet:
         )
         self._nodes = LocalNodes(node.cluster, self._machine, name=node.name, virtual=node.virtual)
         self._replacements = ReplacementPauses(_PATIENCE)
-        self._group: asyncio.TaskGroup | None = None
+        self._group: SupervisedTasks | None = None
 
     @property
     def pod_count(self) -> int:
@@ -169,10 +170,10 @@ class Kubelet:
     async def run(self) -> None:
         """Run pods until cancelled. The pods themselves keep running."""
         await self._nodes.register()
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             self._group = group
             for uid, pod in self._running.items():
-                group.create_task(self._run_pod(uid, pod), name=f"pod {pod.key[0]}/{pod.key[1]}")
+                group.start(self._run_pod(uid, pod), name=f"pod {pod.key[0]}/{pod.key[1]}")
             chores = {
                 "nodes": self._nodes.run,
                 "memory": self._watch_memory,
@@ -183,7 +184,7 @@ class Kubelet:
                 "networks": self._ahead.run,
             }
             for name, chore in chores.items():
-                group.create_task(_repeated(name, chore), name=name)
+                group.start(_repeated(name, chore), name=name)
             await self._pods.run()
 
     def _changed(self, change: CacheChange) -> None:
@@ -202,7 +203,7 @@ class Kubelet:
             pod = PodRun(self._node, change.new, pod_id=uid)
             self._running[uid] = pod
             self._uids[key].add(uid)
-            self._group.create_task(self._run_pod(uid, pod), name=f"pod {key[0]}/{key[1]}")
+            self._group.start(self._run_pod(uid, pod), name=f"pod {key[0]}/{key[1]}")
         if pod is not None and (metadata.get("deletionTimestamp") or not is_there):
             # An object that is gone already was deleted by force.
             pod.grace_s = float(metadata.get("deletionGracePeriodSeconds") or 0) if is_there else 0.0

@@ -9,6 +9,7 @@ import contextlib
 import logging
 
 from serving.aio.clock import stamp, wall_s
+from serving.aio.supervise import supervise
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import CONFIG_MAP, NODE, NODE_GROUP, POD
 from serving.cluster.port import Cluster
@@ -59,8 +60,8 @@ class LocalNodes:
             self._cluster, CONFIG_MAP, system_namespace(), field_selector=f"metadata.name={LOCAL_MACHINES}"
         )
         machines.on_change(lambda _: self._changed.set())
-        async with asyncio.TaskGroup() as group:
-            group.create_task(machines.run(), name="machines")
+        async with supervise() as group:
+            group.start(machines.run(), name="machines")
             await machines.synced.wait()
             while True:
                 self._changed.clear()

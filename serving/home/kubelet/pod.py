@@ -17,6 +17,7 @@ import msgspec
 
 from serving.aio.clock import now_s, stamp
 from serving.aio.periodic import wait_for
+from serving.aio.supervise import SupervisedTasks, supervise
 from serving.cluster.kinds import POD
 from serving.home.kubelet.container import ContainerKeeper, ContainerSpec
 from serving.home.kubelet.nodecontext import NodeContext
@@ -152,11 +153,11 @@ class PodRun:
             if self.folder.parent != self._node.pods:
                 self.folder.parent.chmod(_ENTERED_MODE)
         make_folder(self.logs)
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             warnings = PodWarnings(self._node.cluster, self.manifest, group)
-            reporting = group.create_task(self._report_status(), name="status")
-            explaining = group.create_task(self._explainer(warnings).run(), name="explain")
-            starting = group.create_task(self._start(group, warnings), name="start")
+            reporting = group.start(self._report_status(), name="status")
+            explaining = group.start(self._explainer(warnings).run(), name="explain")
+            starting = group.start(self._start(group, warnings), name="start")
             if self._note is not None:
                 # A pod is taken over before it can be ended.
                 await starting
@@ -189,7 +190,7 @@ class PodRun:
         other.stop, other.grace_s, other.turn = self.stop, self.grace_s, self.turn
         return other
 
-    async def _start(self, group: asyncio.TaskGroup, warnings: PodWarnings) -> None:
+    async def _start(self, group: SupervisedTasks, warnings: PodWarnings) -> None:
         """Start all containers as soon as their sources exist, or adopt running ones."""
         if self._note is not None:
             # What runs is reported again by its keeper.
@@ -237,10 +238,10 @@ class PodRun:
             self.keepers[spec.start.name] = keeper
             if self._note is not None:
                 keeper.take_over()
-            group.create_task(keeper.run(), name=spec.start.name)
+            group.start(keeper.run(), name=spec.start.name)
         if sources and self.manifest["spec"].get("volumes"):
             following = follow_sources(setup.read_sources, setup.write_volumes, known=sources, stop=self.stop)
-            group.create_task(following, name="volumes")
+            group.start(following, name="volumes")
         if self._note is None:
             await warnings.send_not_enforced(
                 kind.refused_limits, has_images=kind.has_images, is_rootless=kind.is_rootless

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from serving.aio.clock import now_s
+from serving.aio.supervise import SupervisedTasks, TaskOwner
 from serving.home.kubelet.container import ContainerKeeper, ContainerSpec
 from serving.home.pods.podfolder import tail
 from serving.home.pods.unready import Unready, explain, with_log
@@ -30,7 +31,7 @@ async def run_init_containers(
     specs: Sequence[ContainerSpec],
     keepers: MutableMapping[str, ContainerKeeper],
     *,
-    group: asyncio.TaskGroup,
+    group: SupervisedTasks,
     stop: asyncio.Event,
     takes_over: bool,
 ) -> bool:
@@ -46,12 +47,10 @@ async def run_init_containers(
         keepers[name] = keeper
         if takes_over:
             keeper.take_over()
-        running = group.create_task(keeper.run(), name=name)
-        stopping = asyncio.create_task(stop.wait(), name="stop")
-        try:
+        running = group.start(keeper.run(), name=name)
+        async with TaskOwner() as tasks:
+            stopping = tasks.start(stop.wait(), name="stop")
             await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopping.cancel()
         if stop.is_set():
             return False
         del keepers[name]

@@ -7,8 +7,9 @@ app that sleeps, and wakes it for exec, attach and port-forward, which go past t
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 
+from serving.aio.supervise import TaskOwner
 from serving.queueproxy.io.dormant import WAKE_HOLD_S
 
 _log = logging.getLogger("kubelet")
@@ -28,7 +29,7 @@ class AppSleep:
         self._sleep_count = 0
         self._admin: tuple[str, int] | None = None
         self._secret = ""
-        self._keeping: set[asyncio.Task[None]] = set()
+        self._tasks = TaskOwner()
 
     @property
     def is_dormant(self) -> bool:
@@ -79,22 +80,21 @@ class AppSleep:
         """Keep the app awake until a task has ended."""
         if self._admin is None:
             return
-        self._spawn(self._keep_awake(asyncio.ensure_future(until)))
+        self._tasks.start(self._keep_awake(until), name="keep awake")
 
     def wake_unready(self) -> None:
         """Wake an app that sleeps before its pod is ready, because the kubelet must still probe it."""
         if self.is_dormant:
-            self._spawn(self.wake())
+            self._tasks.start(self.wake(), name="keep awake")
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work, name="keep awake")
-        self._keeping.add(task)
-        task.add_done_callback(self._keeping.discard)
+    async def _keep_awake(self, until: Awaitable[object]) -> None:
+        async def ending() -> None:
+            with contextlib.suppress(Exception):
+                await until
 
-    async def _keep_awake(self, until: "asyncio.Future[object]") -> None:
-        while not until.done():
-            await asyncio.wait((until,), timeout=_REPEAT_S)
-            if not until.done():
-                await self.wake()
-        with contextlib.suppress(Exception):
-            until.result()
+        async with TaskOwner() as tasks:
+            end = tasks.start(ending(), name="end of a stream")
+            while not end.done():
+                await asyncio.wait((end,), timeout=_REPEAT_S)
+                if not end.done():
+                    await self.wake()

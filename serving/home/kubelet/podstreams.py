@@ -12,6 +12,7 @@ import msgspec
 
 from serving.aio.clock import micro_stamp, wall_s
 from serving.aio.cooperative import turn
+from serving.aio.supervise import TaskOwner
 from serving.home.apiserver.channels import STDOUT
 from serving.home.apiserver.logoptions import KeptLog, LogOptions
 from serving.home.apiserver.podstreams import ExecOptions, ExecSession
@@ -246,8 +247,8 @@ class _Attached:
     async def output(self) -> AsyncGenerator[tuple[int, bytes], None]:
         """The log from its start until the process has ended."""
         ended = self._process.ended
-        following: asyncio.Task[bytes | None] = asyncio.create_task(self._next())
-        try:
+        async with TaskOwner() as tasks:
+            following = tasks.start(self._next(), name="attach", is_awaited=True)
             while True:
                 has_ended = ended.done()
                 waited: set[asyncio.Future[Any]] = {following} if has_ended else {ended, following}
@@ -258,13 +259,9 @@ class _Attached:
                         return
                     if piece:
                         yield STDOUT, piece
-                    following = asyncio.create_task(self._next())
+                    following = tasks.start(self._next(), name="attach", is_awaited=True)
                 elif has_ended:
                     return
-        finally:
-            following.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await following
 
     async def _next(self) -> bytes | None:
         return await anext(self._lines, None)

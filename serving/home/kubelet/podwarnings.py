@@ -1,9 +1,9 @@
 """Records Events about a pod, among them warnings of limits and security settings without effect."""
 
-import asyncio
 from collections.abc import Collection, Mapping
 
 from serving.aio.clock import stamp
+from serving.aio.supervise import SupervisedTasks
 from serving.cluster.events import write_once
 from serving.cluster.port import Cluster
 from serving.home.containers.bundle import security_of
@@ -76,12 +76,12 @@ def _insecure(container: Object, security: Object, *, is_container: bool, is_roo
 class PodWarnings:
     """Warnings about one pod. ``group`` runs deferred ones."""
 
-    def __init__(self, cluster: Cluster, manifest: Object, group: asyncio.TaskGroup) -> None:
+    def __init__(self, cluster: Cluster, manifest: Object, group: SupervisedTasks) -> None:
         self._cluster, self._manifest, self._group = cluster, manifest, group
 
     def send_later(self, reason: str, message: str) -> None:
         """Write a warning without waiting for the store."""
-        self._group.create_task(self.send(reason, message), name="warn")
+        self._group.start(self.send(reason, message), name="warn")
 
     async def send(self, reason: str, message: str) -> None:
         """Write a warning. A repeated text is ignored."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
+from serving.aio.supervise import SupervisedTasks, TaskOwner
 from serving.home.pods.startqueue import PodStart, StartQueue
 from serving.model.knative import REVISION_LABEL
 from serving.model.objects import Object, labels_of
@@ -94,26 +95,23 @@ class StartTurn:
         """Wait for the turn; return False if ``stop`` is set before."""
         begun = self._pacer.wait(self._pod)
         if not begun.is_set():
-            waiting = [asyncio.ensure_future(one.wait()) for one in (begun, stop)]
-            try:
+            async with TaskOwner() as tasks:
+                waiting = [tasks.start(event.wait(), name="turn") for event in (begun, stop)]
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for one in waiting:
-                    one.cancel()
         self.is_held = begun.is_set() and not stop.is_set()
         return self.is_held
 
-    async def take_again(self, stop: asyncio.Event, group: asyncio.TaskGroup) -> None:
+    async def take_again(self, stop: asyncio.Event, group: SupervisedTasks) -> None:
         """Take another turn if the first ended before the pod was prepared, such as while its images were pulled."""
         if not self.is_held and await self.take(stop):
             self.follow(group, self._process_ids)
 
-    def follow(self, group: asyncio.TaskGroup, process_ids: Callable[[], Iterable[int] | None]) -> None:
+    def follow(self, group: SupervisedTasks, process_ids: Callable[[], Iterable[int] | None]) -> None:
         """Have a task of ``group`` end the turn. ``process_ids`` are None as long as the pod cannot start any process."""
         self._process_ids = process_ids
         if self.is_held:
             self._settled.clear()
-            group.create_task(until_started(self._settled, process_ids), name="turn").add_done_callback(self._end)
+            group.start(until_started(self._settled, process_ids), name="turn").add_done_callback(self._end)
 
     def settle(self) -> None:
         """The pod is ready or has failed."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from serving.aio.supervise import TaskOwner
 from serving.home.apiserver.channels import STDERR, STDOUT
 from serving.home.processes.orders import StartProcess
 from serving.home.trees import discard_tree
@@ -154,8 +155,11 @@ class Stdio:
                 raise
             await pieces.put((channel, b""))
 
-        tasks = [asyncio.create_task(follow(*one), name="exec stream") for one in self._output.items()]
-        try:
+        async with TaskOwner() as owner:
+            tasks = [
+                owner.start(follow(channel, descriptor), name="exec stream", is_awaited=True)
+                for channel, descriptor in self._output.items()
+            ]
             left = len(tasks)
             while left:
                 channel, piece = await pieces.get()
@@ -164,10 +168,6 @@ class Stdio:
                 else:
                     left -= 1
             await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def write(self, data: bytes) -> None:
         """Write to the command's input."""

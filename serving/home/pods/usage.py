@@ -16,6 +16,8 @@ from typing import Any, Protocol
 import msgspec
 
 from serving.aio.clock import now_s, stamp
+from serving.aio.periodic import wait_for
+from serving.aio.supervise import supervise
 from serving.cluster.kinds import NODE, NODE_METRICS, POD_METRICS, SCALING_POLICY, Kind
 from serving.cluster.port import Cluster
 from serving.cluster.reflector import Reflector
@@ -182,16 +184,14 @@ class UsageReporter:
 
     async def run(self) -> None:
         """Measure until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._policies.run(), name="usage policies")
+        async with supervise() as group:
+            group.start(self._policies.run(), name="usage policies")
             # Usage is the difference of two readings: the second one follows soon.
             await self.measure()
             await asyncio.sleep(_WATCHED_PERIOD_S)
             while True:
                 await self.measure()
-                wanted = asyncio.ensure_future(self._wanted.wait())
-                await asyncio.wait([wanted], timeout=_PERIOD_S)
-                wanted.cancel()
+                await wait_for(self._wanted, until_s=now_s() + _PERIOD_S)
                 # Who wants to know from now on wants a window, not a moment.
                 await asyncio.sleep(max(0.0, self._at_s + _WATCHED_PERIOD_S - now_s()))
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from serving.aio.clock import stamp
+from serving.aio.supervise import supervise
 from serving.cluster.events import EventRecorder
 from serving.cluster.kinds import NODE, POD
 from serving.cluster.port import Cluster
@@ -149,9 +150,9 @@ class Actor:
             async with self._at_once:
                 await one
 
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             for one in work:
-                group.create_task(bounded(one), name="node group effect")
+                group.start(bounded(one), name="node group effect")
 
     async def _retaint(self, effect: Taint | Untaint, done: Done) -> None:
         name = effect.node_name

@@ -6,6 +6,7 @@ until both kinds have been listed once, and no pass waits for that.
 
 import asyncio
 
+from serving.aio.supervise import supervise
 from serving.cluster.kinds import DEPLOYMENT, REVISION
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
@@ -33,9 +34,9 @@ class PodAnticipation:
     async def follow(self) -> None:
         """Follow both kinds once any group needs them, until cancelled."""
         await self._is_wanted.wait()
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             for one in (self._revisions, self._deployments):
-                group.create_task(one.run(), name=f"nodegroup {one.kind.plural}")
+                group.start(one.run(), name=f"nodegroup {one.kind.plural}")
 
     def put(self, book: NodeGroupBook, *, is_wanted: bool, now_s: float) -> None:
         """Add missing pods to the book, and remove the other anticipated ones."""

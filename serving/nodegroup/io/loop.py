@@ -1,12 +1,12 @@
 """The loop of the daemon: a pass over all groups at once and then each scan interval, with its metrics."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 
 from serving.aio.clock import now_s, steady_s
 from serving.aio.periodic import wait_for
+from serving.aio.supervise import supervise
 from serving.metrics.nodegroup import LOCK_DURATION, REGISTRATION_LAG, NodeGroupMetrics
 from serving.model.errors import CloudError, NotLeading
 from serving.nodegroup.group_memory import ScaleLock
@@ -37,17 +37,14 @@ class NodeGroupLoop:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow the cluster and make passes until ``stop`` is set. Raises ``NotLeading`` when the lease is lost."""
-        following = asyncio.create_task(self._passes.follow(), name="nodegroup following")
-        try:
+        async with supervise() as tasks:
+            # Passes would drain nodes on a view that no longer changes.
+            tasks.start_background(self._passes.follow(), name="nodegroup following")
             await self._passes.synced()
             while not stop.is_set():
                 begun_s = now_s()
                 await self._pass()
                 await self._pause(stop, begun_s)
-        finally:
-            following.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await following
 
     async def _pause(self, stop: asyncio.Event, begun_s: float) -> None:
         """Wait until the next pass is due. An interval that becomes shorter applies at once."""

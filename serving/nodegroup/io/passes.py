@@ -5,13 +5,13 @@ twice. The next pass gets the failed effects. A group whose cloud does not respo
 Nodes and pods come from reflectors; a pass's own writes count before the watch delivers them.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from serving.aio.clock import stamp, wall_s
+from serving.aio.supervise import supervise
 from serving.cluster.kinds import NODE, NODE_GROUP, POD
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
@@ -108,10 +108,10 @@ class NodeGroupPasses:
 
     async def follow(self) -> None:
         """Follow nodes, pods and groups until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        async with supervise() as group:
             for one in (self._nodes, self._pods, self._groups):
-                group.create_task(one.run(), name=f"nodegroup {one.kind.plural}")
-            group.create_task(self._anticipation.follow(), name="nodegroup anticipation")
+                group.start(one.run(), name=f"nodegroup {one.kind.plural}")
+            group.start(self._anticipation.follow(), name="nodegroup anticipation")
 
     async def synced(self) -> None:
         """Wait until all kinds have been listed once."""

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import ClassVar, Protocol, TypeVar
 
+from serving.aio.supervise import TaskOwner
 from serving.proxy.http1.connectionqueue import ConnectionQueue, Waiter
 from serving.proxy.http1.upstream import Address, RequestCarrier, Upstream
 from serving.settings.http import HttpSettings
@@ -124,7 +125,7 @@ class Pool:
         # Dicts as sets with an order: the last in is the first out, and any may leave in constant time.
         self._idle: dict[Address, dict[Upstream, None]] = {}
         self._open: set[Upstream] = set()
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._connecting = TaskOwner()
         self._attempts: Counter[Address] = Counter()
         self._queue = ConnectionQueue()
 
@@ -200,8 +201,7 @@ class Pool:
 
     def close(self) -> None:
         """Close all idle connections, and cancel connection attempts."""
-        for task in list(self._connecting):
-            task.cancel()
+        self._connecting.cancel()
         for idle in list(self._idle.values()):
             for upstream in list(idle):
                 upstream.close()
@@ -212,9 +212,7 @@ class Pool:
         wanted = min(self._queue.count(address), self.connector.attempts_max)
         for _ in range(wanted - self._attempts[address]):
             self._attempts[address] += 1
-            task = asyncio.get_running_loop().create_task(self._connect(address), name=f"connect {address}")
-            self._connecting.add(task)
-            task.add_done_callback(self._connecting.discard)
+            self._connecting.start(self._connect(address), name=f"connect {address}")
 
     async def _connect(self, address: Address) -> None:
         host, port = address

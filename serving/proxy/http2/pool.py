@@ -7,8 +7,7 @@ that must not be sent twice gets no connection that has been idle for long, and 
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from serving.proxy.http1.connectionqueue import Waiter
 from serving.proxy.http1.pool import Pool
@@ -43,11 +42,11 @@ class Http2Pool(Pool):
     def connect(self, address: Address, waiter: Waiter, *, new: bool = False) -> None:
         """Pass a stream to ``waiter`` once a connection has room; a stream is new in any case."""
         del new
-        self._spawn(self._open_stream(address, waiter), f"connect {address}")
+        self._connecting.start(self._open_stream(address, waiter), name=f"connect {address}")
 
     def again(self, stream: StreamUpstream) -> None:
         """Send a refused, unprocessed stream on another link."""
-        self._spawn(self._move(stream), f"again {stream.address}")
+        self._connecting.start(self._move(stream), name=f"again {stream.address}")
 
     def lost(self, link: UpstreamSession) -> None:
         """Remove a connection that has ended or takes no new streams."""
@@ -99,7 +98,9 @@ class Http2Pool(Pool):
                 return link
             making = self._making.get(address)
             if making is None:
-                making = self._making[address] = self._spawn(self._make(address), f"make {address}")
+                making = self._making[address] = self._connecting.start(
+                    self._make(address), name=f"make {address}", is_awaited=True
+                )
                 making.add_done_callback(lambda made: self._made(address, made))
             # Shielded: a request that gives up leaves the connection to the others.
             made = await asyncio.shield(making)
@@ -136,9 +137,3 @@ class Http2Pool(Pool):
         if not made.cancelled():
             # Retrieved, because asyncio logs an exception that was not, and all requests may have left.
             made.exception()
-
-    def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
-        return task

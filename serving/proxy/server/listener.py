@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from serving.aio.supervise import TaskOwner
 from serving.proxy.forwarding.accesslog import AccessLog, ExchangeLog
 from serving.proxy.forwarding.bodywait import BodyWait
 from serving.proxy.forwarding.exchange import Exchange, Handler, Wiring
@@ -40,7 +41,7 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._listening = listening
         self._factory = factory
-        self._beginning: set[asyncio.Task[object]] = set()
+        self._tasks = TaskOwner()
         self._paused: asyncio.TimerHandle | None = None
         self._resume()
 
@@ -73,9 +74,7 @@ class Acceptor:
             return
         made.setblocking(False)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        task = self._loop.create_task(self._begin(made))
-        self._beginning.add(task)
-        task.add_done_callback(self._beginning.discard)
+        self._tasks.start(self._begin(made), name="accept")
 
     async def _begin(self, made: socket.socket) -> None:
         # A client that has left already is not an error.

@@ -1,10 +1,10 @@
 """The admin port of a queue-proxy: readiness, metrics, and the order to drain."""
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from serving.aio.supervise import TaskOwner
 from serving.proxy.forwarding.exchange import Exchange
 from serving.proxy.http1.lines import header_lines
 from serving.queueproxy.io.podrequests import PodRequests
@@ -58,7 +58,7 @@ class AdminHandler:
         self._pod = pod
         self._caller_token, self._caller_key = caller_token, caller_key
         self._opens_queries = opens_queries
-        self._fetching: set[asyncio.Task[None]] = set()
+        self._tasks = TaskOwner()
         self._on_drain = on_drain
         self._numbers = numbers
         self._has_been_ready = False
@@ -153,9 +153,7 @@ class AdminHandler:
         exchange.respond(200, self._numbers(), header_lines((b"Content-Type", b"text/plain; version=0.0.4")))
 
     def _await(self, response: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(response)
-        self._fetching.add(task)
-        task.add_done_callback(self._fetching.discard)
+        self._tasks.start(response, name="admin response")
 
     def _respond_caller_token(self, exchange: Exchange, query: bytes) -> None:
         """Give the app the token by which it names itself to other services; other pods must not get it."""

@@ -12,6 +12,7 @@ import math
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
+from serving.aio.supervise import TaskOwner
 from serving.queueproxy.dormancy import Activity, AppEvent, DormancyState, Phase, after_event, held_awake, sleep_due_s
 from serving.queueproxy.io.freezers import Freezer, freezer_of
 from serving.queueproxy.podspec import PodSpec
@@ -68,6 +69,7 @@ class Dormancy:
         self._state = DormancyState(idle_since_s=clock())
         self._probe_count = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._tasks = TaskOwner()
         self._work: asyncio.Task[None] | None = None
         self._waiting: list[Callable[[], None]] = []
         self.awake = asyncio.Event()
@@ -179,7 +181,7 @@ class Dormancy:
         self._state = after_event(self._state, AppEvent.IDLE, now_s)
         self.awake.clear()
         self._on_sleep()
-        self._work = asyncio.get_running_loop().create_task(self._freezing(), name="freeze")
+        self._work = self._tasks.start(self._freezing(), name="freeze")
 
     async def _freezing(self) -> None:
         try:
@@ -212,7 +214,7 @@ class Dormancy:
         self._page_outs.cancel()
         work = self._work
         if not self.freezer.is_instant:
-            self._work = asyncio.get_running_loop().create_task(self._thawing(work), name="thaw")
+            self._work = self._tasks.start(self._thawing(work), name="thaw")
             return
         if work is not None and work is not _current_task():
             work.cancel()

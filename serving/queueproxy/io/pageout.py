@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
+from serving.aio.supervise import TaskOwner
 from serving.queueproxy.io.processes import AppProcesses
 from serving.queueproxy.podspec import PodSpec
 
@@ -44,7 +45,7 @@ class PageOuts:
     def __init__(self, spec: PodSpec, *, swaps: str = "/proc/swaps") -> None:
         self._spec, self._swaps = spec, swaps
         self._timer: asyncio.TimerHandle | None = None
-        self._work: asyncio.Task[None] | None = None
+        self._tasks = TaskOwner()
         self._last: PageOut | None = None
 
     def page(self) -> list[str]:
@@ -69,7 +70,7 @@ class PageOuts:
 
     def _begin(self) -> None:
         if has_swap(self._swaps):
-            self._work = asyncio.get_running_loop().create_task(self._move(), name="page out")
+            self._tasks.start(self._move(), name="page out")
 
     async def _move(self) -> None:
         try:

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from serving.aio.supervise import supervise
 from serving.proxy.server.listener import HttpServer
 from serving.queueproxy.io.admin import AdminHandler
 from serving.queueproxy.io.appmetrics import watch_gauges
@@ -130,23 +131,23 @@ class PodService:
             if ready and self._link is not None and spec.ready_fd is None and not self._is_announced:
                 self._is_announced = True
                 announcing = announce(spec, secured=self._credentials.secured, draw=random.random)
-                tasks.append(group.create_task(announcing, name="announce"))
+                tasks.append(group.start(announcing, name="announce"))
 
         def drained() -> None:
             pipe.push(ready=False, drained=True)
             admin.drained()
 
-        async with asyncio.TaskGroup() as group:
-            watch = group.create_task(self._watch(changed), name="watch app")
-            tasks = [watch, group.create_task(self._credentials.keep_valid(), name="credentials")]
+        async with supervise() as group:
+            watch = group.start(self._watch(changed), name="watch app")
+            tasks = [watch, group.start(self._credentials.keep_valid(), name="credentials")]
             reports = None
             if self._link is not None:
-                tasks.append(group.create_task(self._connect(self._link, known), name="stats connection"))
+                tasks.append(group.start(self._connect(self._link, known), name="stats connection"))
                 reporting = report_stats(spec, pod, self._link, stop=flushed)
-                reports = group.create_task(reporting, name="stats reports")
+                reports = group.start(reporting, name="stats reports")
                 if self._reads_page:
                     reading = watch_gauges(spec, pod.gauges, probing=pod.probing, stop=flushed)
-                    tasks.append(group.create_task(reading, name="gauges"))
+                    tasks.append(group.start(reading, name="gauges"))
             await stop.wait()
             watch.cancel()
             pipe.push(ready=False)

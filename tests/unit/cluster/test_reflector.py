@@ -70,7 +70,7 @@ class Troubled(MemoryCluster):
 class Followed:
     """A running reflector, and its events."""
 
-    def __init__(self, **settings: float) -> None:
+    def __init__(self, **settings: object) -> None:
         self.cluster = Troubled()
         self.reflector = Reflector(
             self.cluster,
@@ -95,7 +95,7 @@ class Followed:
         return sorted(name for _, name in self.reflector.cache)
 
 
-def follow(scenario: Callable[[Followed], Coroutine[Any, Any, None]], **settings: float) -> Followed:
+def follow(scenario: Callable[[Followed], Coroutine[Any, Any, None]], **settings: object) -> Followed:
     """Run a scenario beside a reflector."""
 
     async def both() -> Followed:
@@ -308,7 +308,7 @@ def test_a_callback_that_fails_does_not_blind_the_others(caplog: pytest.LogCaptu
 
     follow(scenario)
     assert len(reported) == 1
-    assert [record.getMessage() for record in caplog.records] == ["reflector.callback_failed"]
+    assert [record.getMessage() for record in caplog.records] == ["reflector.object_skipped"]
 
 
 async def test_selectors_and_namespace_are_those_of_the_cluster() -> None:
@@ -367,3 +367,63 @@ async def test_objects_of_a_store_in_this_process_are_not_packed() -> None:
     assert isinstance(objects_map(cluster), dict)
     assert isinstance(objects_map(FencedCluster(cluster, lambda: None)), dict)
     await cluster.close()
+
+
+def readable(shared: Object) -> Object:
+    """Reads an object as a reader with its own shape does: a ConfigMap whose data is no map cannot be read."""
+    return {**shared, "data": dict(shared.get("data") or {})}
+
+
+def broken(name: str, version: int) -> Object:
+    return {**made(name, version), "data": 7}
+
+
+def test_an_object_of_a_watch_that_cannot_be_read_is_counted_and_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    """Its last readable state remains, as does the watch; garbage without a name is skipped too."""
+    before = reflector.UNREADABLE["configmaps"]
+
+    async def scenario(followed: Followed) -> None:
+        watched: list[WatchEvent | ClusterError] = [
+            WatchEvent(type=EventType.ADDED, object=broken("a", 3)),
+            event(EventType.ADDED, "b", 4),
+            WatchEvent(type=EventType.MODIFIED, object=broken("b", 5)),
+            WatchEvent(type=EventType.MODIFIED, object={"metadata": None}),
+            event(EventType.ADDED, "c", 6),
+        ]
+        followed.cluster.watch_scripts = [watched]
+        await followed.reflector.synced.wait()
+        await turn()
+        assert sorted(followed.reflector.cache) == [("default", "b"), ("default", "c")]
+        assert followed.reflector.cache["default", "b"]["metadata"]["resourceVersion"] == "4"
+
+    seen = follow(scenario, kept=readable)
+    assert seen.reported == [("ADDED", "b"), ("ADDED", "c")]
+    assert len(seen.cluster.watch_times_s) == 1, "the watch went on"
+    assert reflector.UNREADABLE["configmaps"] - before == 3
+    assert [vars(one)["key"][1] for one in caplog.records] == ["a", "b", ""]
+
+
+def test_an_object_of_a_list_that_cannot_be_read_is_not_reported_as_deleted() -> None:
+    async def scenario(followed: Followed) -> None:
+        await followed.make("a", "b")
+        await followed.reflector.synced.wait()
+        await followed.cluster.patch(CONFIG_MAP, "default", "a", patch={"data": 7})
+        await followed.make("c")
+        await pass_s(700)
+
+    seen = follow(scenario, kept=readable, relist_s=600.0)
+    assert ("DELETED", "a") not in seen.reported
+    assert set(seen.reported) == {("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c")}
+
+
+def test_a_callback_of_lists_that_fails_does_not_end_the_copy() -> None:
+    def fail(_: str) -> None:
+        raise ValueError
+
+    async def scenario(followed: Followed) -> None:
+        followed.reflector.on_list(fail)
+        await followed.reflector.synced.wait()
+        await followed.make("a")
+        await turn()
+
+    assert follow(scenario).reported == [("ADDED", "a")]

@@ -9,9 +9,10 @@ import asyncio
 import enum
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any, Protocol
 
+from serving.aio.supervise import TaskOwner
 from serving.queueproxy.io.podrequests import QUEUE_FULL, RETRY, TEXT, WAITED_TOO_LONG, Headers
 from serving.traffic.breaker import Admitted, Queued, Rejected
 
@@ -51,11 +52,12 @@ class Inbox:
         self._held_bytes_max = held_bytes_max
         self._on_gone = on_gone
         self._held: deque[Message] = deque()
-        self._reading: asyncio.Task[None] | None = None
+        self._reading: TaskOwner | None = None
 
     def read_ahead(self) -> None:
         """Read until the client leaves, or up to the bound."""
-        self._reading = asyncio.get_running_loop().create_task(self._read(), name="read ahead")
+        self._reading = TaskOwner()
+        self._reading.start(self._read(), name="read ahead")
 
     async def _read(self) -> None:
         held_bytes = 0
@@ -70,8 +72,7 @@ class Inbox:
     async def stop(self) -> None:
         """Stop reading ahead. A server loses no message when its read is cancelled."""
         if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.wait([self._reading])
+            await self._reading.close()
             self._reading = None
 
     async def receive(self) -> Message:
@@ -94,8 +95,8 @@ class CallOwner(Protocol):
     def leave(self, call: "AppCall", now_s: float) -> None:
         """Stop counting a call, and run the calls that get its slot."""
 
-    def began(self, call: "AppCall", task: asyncio.Task[None]) -> None:
-        """Record that a call has begun."""
+    def start(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a call of the app, and record it."""
 
     def became_tunnel(self, task: asyncio.Task[None]) -> None:
         """Record that the app has accepted a websocket."""
@@ -228,9 +229,8 @@ class AppCall:
         loop = asyncio.get_running_loop()
         self._over = loop.create_future()
         receive = self._receive_frame if self.scope["type"] == "websocket" else self._inbox.receive
-        task = self._task = loop.create_task(_awaited(app, self.scope, receive=receive, send=self._forward))
+        task = self._task = self.owner.start(_awaited(app, self.scope, receive=receive, send=self._forward))
         task.add_done_callback(self._ended)
-        self.owner.began(self, task)
         self._check_time()
         try:
             await self._over

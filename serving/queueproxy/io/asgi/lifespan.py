@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import Any
 
+from serving.aio.supervise import TaskOwner
 from serving.queueproxy.io.asgi.call import App, Message, Receive, Scope, Send
 
+_MESSAGES_MAX = 2
 _COMPLETE = {"lifespan.startup.complete", "lifespan.shutdown.complete"}
 
 
@@ -20,9 +22,11 @@ class _AppSide:
     """The app's half of a lifespan, event by event."""
 
     def __init__(self, app: App, scope: Scope) -> None:
-        self._events: asyncio.Queue[Message] = asyncio.Queue()
-        self._replies: asyncio.Queue[Message] = asyncio.Queue()
-        self._task = asyncio.create_task(self._run(app, scope), name="lifespan of the app")
+        # One message for each of the two events of a lifespan.
+        self._events: asyncio.Queue[Message] = asyncio.Queue(_MESSAGES_MAX)
+        self._replies: asyncio.Queue[Message] = asyncio.Queue(_MESSAGES_MAX)
+        self._tasks = TaskOwner()
+        self._task = self._tasks.start(self._run(app, scope), name="lifespan of the app", is_awaited=True)
 
     async def _run(self, app: App, scope: Scope) -> None:
         await app(scope, self._events.get, self._replies.put)
@@ -30,7 +34,7 @@ class _AppSide:
     async def send_event(self, kind: str) -> Message:
         """Send the app an event and return its response, or "complete" if the app ended without one."""
         await self._events.put({"type": kind})
-        replying = asyncio.create_task(self._replies.get())
+        replying = self._tasks.start(self._replies.get(), name="reply to the lifespan")
         await asyncio.wait([replying, self._task], return_when=asyncio.FIRST_COMPLETED)
         if replying.done():
             return replying.result()

@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
+from serving.aio.supervise import TaskOwner
 from serving.model.identities import ACTIVATOR
 from serving.model.knative import APP_PROBE
 from serving.proxy.http1.lines import RESERVED, BadHeaderLine, HeaderLine, read_line, read_lines
@@ -164,6 +166,7 @@ class AsgiPod(PodRequests[AppCall]):
         # Takes the address of a client that is refused because it speaks no TLS.
         self._on_plain = on_plain
         self._calls = calls
+        self._tasks = TaskOwner()
         self._http = spec.settings.http
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -232,10 +235,11 @@ class AsgiPod(PodRequests[AppCall]):
         for late in self._expire(now_s):
             late.time_out()
 
-    def began(self, call: AppCall, task: asyncio.Task[None]) -> None:
-        """Record that a call has begun."""
-        del call
+    def start(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a call of the app, and record it."""
+        task = self._tasks.start(call, name="app", is_awaited=True)
         self._calls.add(task)
+        return task
 
     def became_tunnel(self, task: asyncio.Task[None]) -> None:
         """Record that the app has accepted a websocket."""

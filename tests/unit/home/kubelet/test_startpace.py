@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 
+from serving.aio.supervise import supervise
 from serving.home.kubelet.startpace import StartPacer, until_started
 from tests.eventually import until
 
@@ -18,9 +19,9 @@ async def test_a_turn_begins_when_another_ends() -> None:
     first, following = pacer.turn_of(_pod("1", "a")), pacer.turn_of(_pod("2", "a"))
     assert await first.take(never)
     assert first.niceness == 0
-    async with asyncio.TaskGroup() as group:
+    async with supervise() as group:
         first.follow(group, lambda: [os.getpid()])
-        waiting = group.create_task(following.take(never))
+        waiting = group.start(following.take(never), name="following")
         waiting.add_done_callback(lambda _: settled.set())
         first.settle()
         await settled.wait()
@@ -65,12 +66,12 @@ async def test_a_pod_that_waits_for_its_images_gives_its_turn_back_and_takes_ano
     images: list[int] = []
     pulling, other = pacer.turn_of(_pod("1", "a")), pacer.turn_of(_pod("2", "b"))
     assert await pulling.take(never)
-    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), supervise() as group:
         pulling.follow(group, lambda: images or None)
         assert await other.take(never)
         assert [pulling.is_held, other.is_held] == [False, True]
         images.append(os.getpid())
-        again = group.create_task(pulling.take_again(never, group))
+        again = group.start(pulling.take_again(never, group), name="again")
         await until(lambda: pacer._queue.waiting_count == 1)
         other.leave()
         await again

@@ -1,10 +1,12 @@
 """Schedules of a ScalingPolicy: whether one is active, until when, and its problems.
 
-Input: the schedule, and the wall clock as seconds since the epoch. Output: a ``ScheduleState``. A schedule holds if its next end
-comes before its next start; so it needs no memory. Cron fields are those of Debian's cron, also when clocks change: a skipped
-time counts as the end of the gap, a repeated one counts once. KEDA's cron trigger has the same rule.
+Input: the schedule, and the wall clock as seconds since the epoch. Output: a ``ScheduleState``. A schedule holds if its last
+start is later than its last end; so it needs no memory. Cron fields are those of Debian's cron, also when clocks change: a skipped
+time counts as the end of the gap, a repeated one counts once. KEDA's cron trigger
+compares the next times instead, and holds over days without a start.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -17,6 +19,9 @@ from serving.scaling.policies.scalingpolicy import SCHEDULES_MAX, ScalingPolicyS
 
 _FIELDS = 5
 _DAYS = 7
+_MINUTE_S = 60.0
+# Longer than any change of clocks.
+_CHANGE_S = 3 * 3600.0
 _CRON = "five fields of cron: minute, hour, day of month, month, day of week, as 0 8 * * 1-5"
 # Sunday, January 4, 2026: the search for each start and end begins here.
 _SOME_TIME = datetime(2026, 1, 4, tzinfo=UTC)
@@ -25,14 +30,14 @@ _SOME_TIME = datetime(2026, 1, 4, tzinfo=UTC)
 def schedule_state(schedule: Schedule, wall_s: float) -> ScheduleState:
     """Whether a schedule is active. Its problems were checked before (``schedule_problems``).
 
-    0 8 * * 1-5 to 0 18 * * 1-5, on a Monday: before 8:00 the next start comes first, so it does not hold; at 8:00 the next
-    end does, so it holds until 18:00.
+    0 8 * * 1-5 to 0 18 * * *, on a Monday: before 8:00 the last end is of Sunday and the last start of Friday, so it does not
+    hold; from 8:00 on the last start is later, so it holds until 18:00.
     """
     zone = ZoneInfo(schedule.time_zone)
-    starts_s, ends_s = (_next_s(text, wall_s, zone) for text in (schedule.start, schedule.end))
-    until_s = min(starts_s, ends_s)
+    is_active = _last_s(schedule.start, wall_s, zone) > _last_s(schedule.end, wall_s, zone)
+    until_s = _next_s(schedule.end if is_active else schedule.start, wall_s, zone)
     until = f"{datetime.fromtimestamp(until_s, zone):%Y-%m-%d %H:%M} {schedule.time_zone}"
-    return ScheduleState(is_active=ends_s < starts_s, until_s=until_s, until=until)
+    return ScheduleState(is_active=is_active, until_s=until_s, until=until)
 
 
 def schedule_problems(spec: ScalingPolicySpec) -> Iterator[Problem]:
@@ -111,3 +116,15 @@ def _next_s(text: str, wall_s: float, zone: ZoneInfo) -> float:
     """
     times_s = (one.timestamp() for one in CronSim(text, datetime.fromtimestamp(wall_s, zone)))
     return next(one_s for one_s in times_s if one_s > wall_s)
+
+
+def _last_s(text: str, wall_s: float, zone: ZoneInfo) -> float:
+    """The last time up to ``wall_s``.
+
+    Around a clock change the parser skips times on its way back, so the last steps are forward again.
+    """
+    back = CronSim(text, datetime.fromtimestamp(wall_s + _MINUTE_S, zone), reverse=True)
+    last_s = next(at_s for at_s in (at.timestamp() for at in back) if at_s <= wall_s)
+    forward = CronSim(text, datetime.fromtimestamp(last_s - _CHANGE_S, zone))
+    times_s = itertools.takewhile(lambda at_s: at_s <= wall_s, (at.timestamp() for at in forward))
+    return max(times_s, default=last_s)

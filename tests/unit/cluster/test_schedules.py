@@ -128,3 +128,79 @@ def test_an_unknown_time_zone_is_refused(zone: str) -> None:
     assert problems(Schedule(start="0 8 * * *", end="0 9 * * *", min_count=1, time_zone=zone)) == [
         "spec.schedules[0].timeZone"
     ]
+
+
+# Field by field: the text of cron and the days or hours that it means; weekdays count from Sunday, as cron's.
+_WEEKDAYS = {"*": range(7), "1-5": range(1, 6), "6": (6,), "0": (0,)}
+_MONTH_DAYS = {"*": range(1, 32), "1": (1,), "15": (15,), "28-31": range(28, 32)}
+_ZONES = [BERLIN, "Europe/Prague", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "Africa/Cairo", "Etc/UTC"]
+
+
+def _walk(minute: int, hour: int, day: str, weekday: str, *, until: datetime) -> float | None:
+    """The last time up to ``until``, minute fields of cron read by hand: day by day back from the next one."""
+    zone, until_s = until.tzinfo, until.timestamp()
+    for back in range(-1, 400):
+        date = (until - timedelta(days=back)).date()
+        if date.day not in _MONTH_DAYS[day] or date.isoweekday() % 7 not in _WEEKDAYS[weekday]:
+            continue
+        local = datetime(date.year, date.month, date.day, hour, minute, tzinfo=zone)
+        # A time that clocks skip is the end of the gap.
+        while datetime.fromtimestamp(local.timestamp(), zone).replace(fold=0) != local:
+            local += timedelta(minutes=1)
+        if local.timestamp() <= until_s:
+            return local.timestamp()
+    return None
+
+
+_days = st.one_of(
+    st.tuples(st.just("*"), st.sampled_from(sorted(_WEEKDAYS))),
+    st.tuples(st.sampled_from(sorted(_MONTH_DAYS)), st.just("*")),
+)
+_times = st.tuples(st.sampled_from([0, 15, 30]), st.integers(0, 23), _days)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    at=st.one_of(
+        st.datetimes(datetime(2024, 1, 1), datetime(2030, 12, 31)),  # noqa: DTZ001 - made aware below
+        # The nights of changes.
+        st.builds(
+            lambda day, minutes: datetime.fromisoformat(day) + timedelta(minutes=minutes),
+            st.sampled_from(["2026-03-29", "2026-10-25", "2026-03-08", "2026-11-01", "2026-04-05", "2026-10-04"]),
+            st.integers(0, 600),
+        ),
+    ),
+    zone=st.sampled_from(_ZONES),
+    start=_times,
+    end=_times,
+)
+def test_it_holds_where_a_walk_over_all_days_says_so(
+    at: datetime,
+    zone: str,
+    start: tuple[int, int, tuple[str, str]],
+    end: tuple[int, int, tuple[str, str]],
+) -> None:
+    until = datetime.fromtimestamp(at.replace(tzinfo=ZoneInfo(zone)).timestamp(), ZoneInfo(zone))
+    last_start_s, last_end_s = (
+        _walk(minute, hour, day, weekday, until=until) for minute, hour, (day, weekday) in (start, end)
+    )
+    texts = [f"{minute} {hour} {day} * {weekday}" for minute, hour, (day, weekday) in (start, end)]
+    schedule = Schedule(start=texts[0], end=texts[1], min_count=1, time_zone=zone)
+    assert last_start_s is not None
+    assert last_end_s is not None
+    assert schedule_state(schedule, until.timestamp()).is_active is (last_start_s > last_end_s)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "days"),
+    [
+        ("0 8 * * 1-5", "0 18 * * *", "MTWTF.."),
+        ("30 6 * * 1-5", "10 22 * * *", "MTWTF.."),
+        ("0 9 1 * *", "0 18 * * *", "......."),
+        ("* * * * 1-5", "* * * * 6", "MTWTF.."),
+    ],
+)
+def test_days_without_a_start_are_not_held(start: str, end: str, days: str) -> None:
+    schedule = Schedule(start=start, end=end, min_count=3, time_zone=BERLIN)
+    noons = [f"2026-11-{day} 12:00:00" for day in range(23, 30)]
+    assert "".join("MTWTFSS"[index] if held_at(schedule, noon)[0] else "." for index, noon in enumerate(noons)) == days

@@ -96,7 +96,7 @@ class ProcessPod:
 
     @property
     def image_ids(self) -> Mapping[str, str]:
-        """The image of each container as NAME@DIGEST, or sha256:ID without a digest."""
+        """The image of each container; none for processes."""
         return {}
 
     @property
@@ -223,7 +223,7 @@ class PreloadedPod(ProcessPod):
     is_proxy_first = True
 
     def start(self, container: Object) -> StartProcess:
-        """As in the base class."""
+        """The order that forks the serving app from the warm process of its revision; others start as in a pod of processes."""
         found, manifest = super().start(container), self.setup.manifest
         if not serves(manifest, container):
             return found
@@ -323,7 +323,7 @@ class ContainerPod(NetworkedPod):
 
     @property
     def image_ids(self) -> Mapping[str, str]:
-        """As in the base class."""
+        """The image of each container as NAME@DIGEST, or sha256:ID without a digest."""
         return self._sandbox.image_ids
 
     def _process(self, container: Object, given: Mapping[str, str]) -> StartProcess:

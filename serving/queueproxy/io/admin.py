@@ -102,11 +102,11 @@ class AdminHandler:
             exchange.respond(200, b"drained")
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
-        """Do nothing: this handler forwards no requests."""
+        """Raise ``NotImplementedError``: this handler forwards no requests."""
         raise NotImplementedError(exchange, error)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
-        """Do nothing: this handler forwards no requests."""
+        """Raise ``NotImplementedError``: this handler forwards no requests."""
         raise NotImplementedError(exchange, reason)
 
     def overdue(self, exchange: Exchange) -> None:

@@ -12,6 +12,15 @@ from serving.scaling.policies.scalingpolicy import ScalingPolicySpec, Schedule
 
 BERLIN = "Europe/Berlin"
 OFFICE = Schedule(name="office", start="0 8 * * 1-5", end="0 18 * * 1-5", min_count=5, time_zone=BERLIN)
+# Field by field: the text of cron and the days or hours that it means; weekdays count from Sunday, as cron's.
+_WEEKDAYS = {"*": range(7), "1-5": range(1, 6), "6": (6,), "0": (0,)}
+_MONTH_DAYS = {"*": range(1, 32), "1": (1,), "15": (15,), "28-31": range(28, 32)}
+_ZONES = [BERLIN, "Europe/Prague", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "Africa/Cairo", "Etc/UTC"]
+_DAYS = st.one_of(
+    st.tuples(st.just("*"), st.sampled_from(sorted(_WEEKDAYS))),
+    st.tuples(st.sampled_from(sorted(_MONTH_DAYS)), st.just("*")),
+)
+_TIMES = st.tuples(st.sampled_from([0, 15, 30]), st.integers(0, 23), _DAYS)
 
 
 def wall_s(text: str, zone: str = BERLIN, *, fold: int = 0) -> float:
@@ -130,12 +139,6 @@ def test_an_unknown_time_zone_is_refused(zone: str) -> None:
     ]
 
 
-# Field by field: the text of cron and the days or hours that it means; weekdays count from Sunday, as cron's.
-_WEEKDAYS = {"*": range(7), "1-5": range(1, 6), "6": (6,), "0": (0,)}
-_MONTH_DAYS = {"*": range(1, 32), "1": (1,), "15": (15,), "28-31": range(28, 32)}
-_ZONES = [BERLIN, "Europe/Prague", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "Africa/Cairo", "Etc/UTC"]
-
-
 def _walk(minute: int, hour: int, day: str, weekday: str, *, until: datetime) -> float | None:
     """The last time up to ``until``, minute fields of cron read by hand: day by day back from the next one."""
     zone, until_s = until.tzinfo, until.timestamp()
@@ -152,13 +155,6 @@ def _walk(minute: int, hour: int, day: str, weekday: str, *, until: datetime) ->
     return None
 
 
-_days = st.one_of(
-    st.tuples(st.just("*"), st.sampled_from(sorted(_WEEKDAYS))),
-    st.tuples(st.sampled_from(sorted(_MONTH_DAYS)), st.just("*")),
-)
-_times = st.tuples(st.sampled_from([0, 15, 30]), st.integers(0, 23), _days)
-
-
 @settings(max_examples=200, deadline=None)
 @given(
     at=st.one_of(
@@ -171,8 +167,8 @@ _times = st.tuples(st.sampled_from([0, 15, 30]), st.integers(0, 23), _days)
         ),
     ),
     zone=st.sampled_from(_ZONES),
-    start=_times,
-    end=_times,
+    start=_TIMES,
+    end=_TIMES,
 )
 def test_it_holds_where_a_walk_over_all_days_says_so(
     at: datetime,

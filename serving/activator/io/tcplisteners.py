@@ -18,7 +18,7 @@ from serving.activator.io.ingress import Ingress
 from serving.activator.routing.hostclaims import RouteOwner, ServedRoute
 from serving.activator.routing.sites import Listener
 from serving.aio.clock import stamp
-from serving.aio.supervise import TaskOwner
+from serving.aio.supervise import supervise
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.port import Cluster
 from serving.model.routepolicy import route_policy
@@ -87,13 +87,13 @@ class TcpListeners:
 
     async def run(self, address: str, stop: asyncio.Event) -> None:
         """Follow the claims until ``stop`` is set; listen at ``address``."""
-        async with TaskOwner() as tasks:
-            stopped = tasks.start(stop.wait(), name="tcp stop")
+        async with supervise() as tasks:
+            stopped = tasks.start_background(stop.wait(), name="tcp stop")
             while not stop.is_set():
                 outcome = await self._settle(address)
                 for claim, problem in self._due_reports(outcome, now_s=asyncio.get_running_loop().time()):
                     await self._report(claim, problem)
-                changed = tasks.start(self._changed.wait(), name="tcp change")
+                changed = tasks.start_background(self._changed.wait(), name="tcp change")
                 timeout_s = _RETRY_S if any(outcome.values()) else None
                 await asyncio.wait([stopped, changed], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()

@@ -1,0 +1,163 @@
+"""Each task of each daemon fails once, and that is noticed: the daemon ends with the reason, or the task is started again."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from serving.activator.main import Activator
+from serving.aio.supervise import task_of
+from serving.autoscaler.main import AutoscalerDaemon
+from serving.controller.io.controller import Controller
+from serving.extender.main import PlacementDaemon
+from serving.home.controllers.garbage import collect_garbage
+from serving.home.controllers.manager import Manager
+from serving.home.controllers.namespaceobjects import NamespaceObjects
+from serving.home.controllers.podscaler import PodScaler
+from serving.home.store.memory import MemoryCluster
+from serving.metrics.nodegroup import NodeGroupMetrics
+from serving.nodegroup.groups import GroupReading
+from serving.nodegroup.io.clouds.memory import MemoryCloud
+from serving.nodegroup.io.loop import NodeGroupLoop
+from serving.nodegroup.io.passes import NodeGroupPasses
+from serving.settings.activator import ActivatorSettings
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.nodegroup import NodeGroupDaemonSettings
+from serving.settings.placement import PlacementSettings
+from tests.eventually import until
+
+KEY = bytes(range(32))
+_LOOKS = 40
+
+
+class Killed(Exception):
+    """What a killed task fails with."""
+
+
+Run = Callable[[MemoryCluster, asyncio.Event], Coroutine[Any, Any, None]]
+
+
+def activator(cluster: MemoryCluster, stop: asyncio.Event) -> Coroutine[Any, Any, None]:
+    settings = ActivatorSettings(
+        stats_url="ws://127.0.0.1:9/stats", public_address="127.0.0.1:0", inner_address="127.0.0.1:0", drain_grace_s=0.1
+    )
+    return Activator(settings, cluster, key=KEY).run(stop)
+
+
+def autoscaler(cluster: MemoryCluster, stop: asyncio.Event) -> Coroutine[Any, Any, None]:
+    return AutoscalerDaemon(AutoscalerSettings(stats_address="127.0.0.1:0"), cluster, key=KEY).run(stop)
+
+
+def controller(cluster: MemoryCluster, stop: asyncio.Event) -> Coroutine[Any, Any, None]:
+    return Controller(cluster).run(stop)
+
+
+def nodegroup(cluster: MemoryCluster, stop: asyncio.Event) -> Coroutine[Any, Any, None]:
+    passes = NodeGroupPasses(cluster, MemoryCloud({}), written=GroupReading)
+    return NodeGroupLoop(passes, NodeGroupDaemonSettings, NodeGroupMetrics()).run(stop)
+
+
+def extender(cluster: MemoryCluster, stop: asyncio.Event) -> Coroutine[Any, Any, None]:
+    return PlacementDaemon(PlacementSettings(), cluster).run(stop, listener=socket.create_server(("127.0.0.1", 0)))
+
+
+def manager(cluster: MemoryCluster, _: asyncio.Event) -> Coroutine[Any, Any, None]:
+    return Manager(cluster).run()
+
+
+def namespaces(cluster: MemoryCluster, _: asyncio.Event) -> Coroutine[Any, Any, None]:
+    return NamespaceObjects(cluster).run()
+
+
+def podscaler(cluster: MemoryCluster, _: asyncio.Event) -> Coroutine[Any, Any, None]:
+    return PodScaler(cluster).run()
+
+
+def garbage(cluster: MemoryCluster, _: asyncio.Event) -> Coroutine[Any, Any, None]:
+    return collect_garbage(cluster)
+
+
+DAEMONS: list[Run] = [activator, autoscaler, controller, nodegroup, extender, manager, namespaces, podscaler, garbage]
+
+
+class Running:
+    """A running daemon, and its tasks by name."""
+
+    def __init__(self, task: asyncio.Task[None], before: set[asyncio.Task[Any]]) -> None:
+        self.task = task
+        self._before = before
+
+    def tasks(self) -> dict[str, asyncio.Task[Any]]:
+        """The tasks that wait for something else than tasks of their own."""
+        own = asyncio.all_tasks() - self._before - {self.task}
+        return {task.get_name(): task for task in own if _is_leaf(task)}
+
+
+def _is_leaf(task: asyncio.Task[Any]) -> bool:
+    """Whether a task waits, and not for the end of a block of its own tasks."""
+    waiter = task._fut_waiter  # type: ignore[attr-defined]
+    at: Any = task.get_coro()
+    while (inner := getattr(at, "cr_await", None)) is not None and hasattr(inner, "cr_await"):
+        at = inner
+    name = getattr(getattr(at, "cr_code", None), "co_qualname", "")
+    return waiter is not None and not isinstance(waiter, asyncio.Task) and not name.startswith("TaskGroup.")
+
+
+@contextlib.asynccontextmanager
+async def running(run: Run) -> AsyncIterator[Running]:
+    cluster, stop, before = MemoryCluster(), asyncio.Event(), asyncio.all_tasks()
+    daemon = Running(asyncio.create_task(run(cluster, stop), name="daemon"), before)
+    try:
+        yield daemon
+    finally:
+        stop.set()
+        daemon.task.cancel()
+        await asyncio.wait([daemon.task])
+        await cluster.close()
+
+
+async def lasting_names(daemon: Running) -> list[str]:
+    """Names of the tasks that most of many looks see."""
+    seen: Counter[str] = Counter()
+    await until(daemon.tasks)
+    for _ in range(_LOOKS):
+        seen.update(daemon.tasks().keys())
+        await asyncio.sleep(0.01)
+    return sorted(name for name, count in seen.items() if count > _LOOKS / 2)
+
+
+@pytest.mark.parametrize("run", DAEMONS, ids=lambda run: run.__name__)
+async def test_each_task_that_fails_is_noticed(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(run) as daemon:
+        names = await lasting_names(daemon)
+    assert not [name for name in names if name.startswith("Task-")], "tasks have names"
+    for name in names:
+        await _fail(run, name, caplog)
+
+
+async def _fail(run: Run, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(run) as daemon:
+
+        def is_noticed() -> bool:
+            return daemon.task.done() or any("killed" in str(vars(record)) for record in caplog.records)
+
+        def is_there() -> bool:
+            return name in {task.get_name() for task in asyncio.all_tasks()}
+
+        await until(lambda: name in daemon.tasks())
+        caplog.clear()
+        daemon.tasks()[name]._fut_waiter.set_exception(Killed(f"killed {name}"))  # type: ignore[attr-defined]
+        await until(is_noticed)
+        await until(lambda: daemon.task.done() or is_there())
+        if daemon.task.done():
+            error = daemon.task.exception()
+            assert isinstance(error, Killed), name
+            assert task_of(error) == name
+        else:
+            # Started again, or handled by its own loop, with the reason in the log.
+            assert any(record.levelno >= logging.WARNING for record in caplog.records), name

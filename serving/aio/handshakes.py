@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import cast
 
+from serving.aio.supervise import TaskOwner, supervise
+
 HANDSHAKE_S = 5.0
 """Longest handshake, in seconds."""
 
@@ -34,6 +36,7 @@ class Handshakes:
     def __init__(self, context: ssl.SSLContext, *, per_address_max: int = 64, total_max: int = 256) -> None:
         self._context = context
         self._per_address_max, self._total_max = per_address_max, total_max
+        self._tasks = TaskOwner()
         # In the order of their arrival.
         self._addresses: dict[asyncio.Task[None], str] = {}
         self._counts: Counter[str] = Counter()
@@ -46,14 +49,9 @@ class Handshakes:
         """Accept connections while the context lasts; ``listener`` is closed with it."""
         listener.setblocking(False)
         with listener:
-            accepting = asyncio.create_task(self._accept(listener, make), name="TLS listener")
-            try:
+            async with self._tasks, supervise() as tasks:
+                tasks.start_background(self._accept(listener, make), name="TLS listener")
                 yield
-            finally:
-                accepting.cancel()
-                for task in [*self._addresses]:
-                    task.cancel()
-                await asyncio.gather(accepting, *self._addresses, return_exceptions=True)
 
     async def _accept(self, listener: socket.socket, make: MakeProtocol) -> None:
         loop = asyncio.get_running_loop()
@@ -71,7 +69,7 @@ class Handshakes:
             self._close(next(task for task, other in self._addresses.items() if other == address))
         elif len(self._addresses) >= self._total_max:
             self._close(next(iter(self._addresses)))
-        task = asyncio.create_task(self._serve(connection, make), name="TLS handshake")
+        task = self._tasks.start(self._serve(connection, make), name="TLS handshake")
         self._addresses[task] = address
         self._counts[address] += 1
         task.add_done_callback(self._forget)

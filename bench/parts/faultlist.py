@@ -178,9 +178,10 @@ async def node_drained(stage: FaultStage, _: float) -> None:
 
 
 FAULTS: dict[str, Fault] = {
-    "app killed -9": Fault(happen=app_killed),
+    # A request that was alone in the app when it died is not sent again: it may be what ended it.
+    "app killed -9": Fault(happen=app_killed, failed_max=1),
     "app hangs": Fault(happen=app_hangs),
-    "app exits": Fault(happen=app_exits),
+    "app exits": Fault(happen=app_exits, failed_max=1),
     # Requests of an app that ran out of memory are not sent again: each may be what took it.
     "app grows to its memory limit": Fault(happen=app_grows, failed_max=30),
     "scale-down under load": Fault(happen=pod_deleted),

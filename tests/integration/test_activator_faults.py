@@ -143,10 +143,10 @@ async def test_an_activator_that_is_cancelled_leaves_no_listener_and_no_connecti
     with pytest.raises(ExceptionGroup):
         await fail()
     ((address, reader, writer),) = opened
-    # The end of the connection, cleanly or by a reset.
+    # The end of the connection, cleanly or by a reset, maybe after the request's 502.
     with contextlib.suppress(ConnectionResetError):
         async with asyncio.timeout(60):
-            assert await reader.read() == b""
+            assert (await reader.read())[:13] in (b"", b"HTTP/1.1 502 ")
     writer.close()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(*address)

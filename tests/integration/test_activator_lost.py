@@ -1,4 +1,4 @@
-"""Pods killed under load: repeatable requests are retried, and no client sees a failure."""
+"""Pods killed under load: requests that their clients marked as repeatable go to other pods."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,8 @@ from serving.home.store.memory import MemoryCluster
 from serving.settings.activator import ActivatorSettings
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, PodServer, Stage, send_request, staged
+
+MARK = ("Idempotency-Key: 1",)
 
 # A pod as a process of its own: it answers each head after a moment, so that there is always something in flight.
 _POD = """
@@ -60,7 +62,7 @@ async def process(stage: Stage, name: str) -> AsyncIterator[asyncio.subprocess.P
         await child.wait()
 
 
-async def test_no_get_fails_when_one_of_two_pods_is_killed_under_load() -> None:
+async def test_no_marked_request_fails_when_one_of_two_pods_is_killed_under_load() -> None:
     async with staged() as stage:
         await stage.service(slots=20)
         async with process(stage, "p") as killed:
@@ -68,7 +70,7 @@ async def test_no_get_fails_when_one_of_two_pods_is_killed_under_load() -> None:
 
             async def client() -> None:
                 for _ in range(40):
-                    response = await send_request(stage.public)
+                    response = await send_request(stage.public, headers=MARK)
                     statuses.append(response.status)
 
             clients = [asyncio.create_task(client()) for _ in range(16)]
@@ -91,7 +93,7 @@ async def test_a_request_that_lost_its_only_pod_waits_for_the_next() -> None:
         await stage.service()
         dying = await stage.pod_seen("p")
         dying.dies_at_once = True
-        task = asyncio.create_task(send_request(stage.public))
+        task = asyncio.create_task(send_request(stage.public, headers=MARK))
         await until(lambda: dying.heads)
         await stage.pod("q")
         await stage.remove_pod("p")
@@ -104,11 +106,14 @@ async def test_a_pod_that_always_dies_is_not_tried_for_ever() -> None:
         await stage.service()
         dying = await stage.pod_seen("p")
         dying.dies_at_once = True
-        response = await send_request(stage.public)
+        response = await send_request(stage.public, headers=MARK)
     assert (response.status, len(dying.heads)) == (502, 2)
 
 
-async def test_a_request_that_ended_two_pods_gets_no_third() -> None:
+@pytest.mark.parametrize(("method", "headers", "count"), [("GET", (), 1), ("POST", (), 1), ("GET", MARK, 2)])
+async def test_a_request_that_ends_pods_gets_no_third_and_an_unmarked_one_no_second(
+    method: str, headers: tuple[str, ...], count: int
+) -> None:
     """Each try may end a pod, for example by its memory: others are left for other requests."""
     async with staged() as stage:
         await stage.service()
@@ -117,8 +122,8 @@ async def test_a_request_that_ended_two_pods_gets_no_third() -> None:
             pod = await stage.pod_seen(name)
             pod.dies_at_once = True
             pods.append(pod)
-        response = await send_request(stage.public)
-    assert (response.status, sum(len(pod.heads) for pod in pods)) == (502, 2)
+        response = await send_request(stage.public, method=method, headers=headers)
+    assert (response.status, sum(len(pod.heads) for pod in pods)) == (502, count)
 
 
 async def test_a_request_that_no_app_has_seen_goes_on_whatever_its_method() -> None:

@@ -165,14 +165,18 @@ class Ingress:
             exchange.respond(502, text.encode(), _TEXT + exchange.response_headers)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
-        """Handle a pod that died before its response: send the request to another pod, or requeue it."""
+        """Handle a pod that died before its response.
+
+        A request that its client marked as repeatable goes to another pod, or is requeued. Any other may have ended the pod.
+        """
         self.counts["pod-lost"] += 1
         self.metrics.lost.inc()
         visit = exchange.context
         assert isinstance(visit, Visit)
         visit.losses += 1
         visit.noted().fail(APP, f"{reason}: the app or its pod ended")
-        return visit.losses <= _LOSSES_MAX and self._requeue(exchange)
+        is_repeatable = exchange.head.is_marked_repeatable and visit.losses <= _LOSSES_MAX
+        return is_repeatable and self._requeue(exchange)
 
     def overdue(self, exchange: Exchange) -> None:
         """Never called: the router ends waits."""

@@ -1,7 +1,7 @@
 """One attempt to forward a request to an upstream, with the buffer of its body for a replay.
 
-A request whose pooled connection turns out to be closed is sent once more on a fresh one. Any other failure before the response
-is passed to the exchange, whose handler may forward the request elsewhere in a new attempt.
+A request of which no byte reached the app, because its pooled connection was closed, is sent once more on a fresh one. Any other
+failure before the response is passed to the exchange, whose handler may forward the request elsewhere in a new attempt.
 """
 
 import time
@@ -210,8 +210,7 @@ class Attempt:
 
     def unreachable(self, error: OSError) -> None:
         """Give the request back: the connection failed."""
-        lost = "the upstream closed its connection and takes no other"
-        self._exchange.give_back(lost if self._is_second else error)
+        self._exchange.give_back(error)
 
     # Called by the upstream's connection.
 
@@ -316,10 +315,12 @@ class Attempt:
         self.upstream = None
         self._exchange.end(ExchangeOutcome.ANSWERED, keep=self._keep)
 
-    def upstream_lost(self, reason: str, *, heard: bool, reused: bool, is_cancelled: bool = False) -> None:
+    def upstream_lost(self, reason: str, *, heard: bool, unseen: bool, is_cancelled: bool = False) -> None:
         """Handle a connection lost before its response was complete.
 
-        ``heard`` says that some bytes of a response were received, ``is_cancelled`` that the app cancelled the stream.
+        ``heard`` says that some bytes of a response were received, ``unseen`` that no byte of the request reached the app,
+        ``is_cancelled`` that the app cancelled the stream. A request that the app has seen may be what ended it: it is sent
+        again only if its client says that it may be.
         """
         self.upstream = None
         exchange = self._exchange
@@ -328,16 +329,19 @@ class Attempt:
         elif exchange.phase is _RESPONDING:
             exchange.is_cancelled = is_cancelled
             exchange.cut()
-        elif heard or not exchange.body.can_replay or not self.head.may_be_repeated:
+        elif heard or not exchange.body.can_replay:
             exchange.respond(502, reason.encode())
-        else:
+        elif unseen:
             exchange.body.rewind()
-            if reused and not self._is_second:
+            if self._is_second:
+                exchange.give_back(ConnectionResetError(reason))
+            else:
                 # The upstream closed an idle connection while the request was on its way.
                 self._is_second = True
                 self.start()
-            else:
-                exchange.give_back(reason)
+        else:
+            exchange.body.rewind()
+            exchange.give_back(reason)
 
     def upstream_refused(self, reason: str, body: bytes) -> None:
         """Give back a request that the upstream did not process; any method may be retried.

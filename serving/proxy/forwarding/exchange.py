@@ -9,7 +9,7 @@ whatever happens in between. ``begin`` decides at once, or keeps the exchange an
 While an exchange waits, the engine watches its client and its time. A client that leaves ends it, and ``finish`` sees the
 outcome CLIENT_GONE; at ``exchange.wait_until_s`` the engine calls ``overdue``. If no connection can be made, the engine calls
 ``unreachable``: nothing of the request was sent, and the handler forwards it elsewhere or answers. If the upstream dies
-before any byte of its answer, and the request may be sent again and is still here in whole, the engine calls ``lost``.
+before any byte of its answer, and the request is still here in whole, the engine calls ``lost``.
 
 Everything is called in the loop's thread and nothing awaits, so that a slot that ``begin`` takes and ``finish`` gives back is
 never lost. In ``finish`` the upstream's connection is in the pool again. Calls of ``forward`` and ``respond`` on an exchange that
@@ -56,7 +56,7 @@ class Handler(Protocol):
         """Handle a failed connection: forward the request elsewhere, or respond."""
 
     def lost(self, exchange: "Exchange", reason: str) -> bool:
-        """Handle an upstream that died before its response to a repeatable request.
+        """Handle an upstream that died before its response. The request may be what ended it.
 
         Returns True if the handler has forwarded the request, or will. False makes the proxy respond with 502 and the
         reason.

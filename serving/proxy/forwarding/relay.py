@@ -57,7 +57,7 @@ class RelayUpstream(Upstream):
         self.hold(full=False)
         self._tunnel = receiver.on_upgraded(_SWITCHED, ahead)
         if self._is_lost:
-            receiver.upstream_lost("the app closed the connection", heard=True, reused=False)
+            receiver.upstream_lost("the app closed the connection", heard=True, unseen=False)
         elif self._full:
             receiver.upstream_full(full=True)
 

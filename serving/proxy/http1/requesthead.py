@@ -95,8 +95,13 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_be_repeated(self) -> bool:
-        """Whether a request without a response may be sent again: its method is idempotent, or it has an Idempotency-Key."""
-        return self.method in _IDEMPOTENT or self.get(b"idempotency-key") is not None
+        """Whether a request without a response may run twice: its method is idempotent, or it has an Idempotency-Key."""
+        return self.method in _IDEMPOTENT or self.is_marked_repeatable
+
+    @property
+    def is_marked_repeatable(self) -> bool:
+        """Whether the client says that the request may be sent again after it was on a pod that died: an Idempotency-Key."""
+        return self.get(b"idempotency-key") is not None
 
     def get(self, name: bytes) -> bytes | None:
         """The first value of a header by its name in lower case; None without one."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from serving.proxy.http1.body import BadBody, ChunkedBody, CloseBody, LengthBody, chunk, chunks
+from serving.proxy.http1.lostconnection import unread_pieces, unreceived_bytes
 from serving.proxy.http1.requesthead import RequestHead
 from serving.proxy.http1.responsehead import BadResponse, Framing, ResponseHead, ResponseMemory
 
@@ -24,8 +25,7 @@ _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 class ResponseReceiver(Protocol):
     """Receives a response from a connection, and supplies the rest of the request.
 
-    ``heard`` says that some bytes of the response were received, ``reused`` that the connection has served a request
-    before.
+    ``heard`` says that some bytes of the response were received, ``unseen`` that no byte of the request reached the app.
     """
 
     head: RequestHead
@@ -59,7 +59,7 @@ class ResponseReceiver(Protocol):
     def upstream_done(self) -> None:
         """Handle the complete response."""
 
-    def upstream_lost(self, reason: str, *, heard: bool, reused: bool, is_cancelled: bool = False) -> None:
+    def upstream_lost(self, reason: str, *, heard: bool, unseen: bool, is_cancelled: bool = False) -> None:
         """Handle a connection lost before the response was complete; ``is_cancelled``: the app cancelled the stream."""
 
     def upstream_refused(self, reason: str, body: bytes) -> None:
@@ -134,6 +134,7 @@ class Upstream(asyncio.Protocol):
         "_keep",
         "_reader",
         "_receiver",
+        "_sent_bytes",
         "_transport",
         "_tunnel",
         "address",
@@ -159,6 +160,7 @@ class Upstream(asyncio.Protocol):
         self._keep = False
         # Of the request that is on its way.
         self._is_chunked = False
+        self._sent_bytes = 0
         self._tunnel: TunnelEnd | None = None
         self._transport: asyncio.Transport
 
@@ -183,6 +185,7 @@ class Upstream(asyncio.Protocol):
             self._is_chunked = head.chunked
             done = receiver.request_complete
             wire += chunks(body, done=done, trailers=receiver.request_trailers) if head.chunked else body
+        self._sent_bytes = len(wire)
         self._transport.write(wire)
         if self._full:
             receiver.upstream_full(full=True)
@@ -262,8 +265,15 @@ class Upstream(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the request of a lost connection."""
+        """End the request of a lost connection.
+
+        After a failed write the loop reads no more. A response that was received before is read first: an app may respond to
+        a request whose body it does not read (RFC 9112, section 9.6).
+        """
         self._home.forget(self)
+        if exc is not None and self._receiver is not None:
+            for data in unread_pieces(self._transport):
+                self.data_received(data)
         receiver, self._receiver = self._receiver, None
         if receiver is None:
             return
@@ -272,7 +282,8 @@ class Upstream(asyncio.Protocol):
             receiver.upstream_done()
         else:
             reason = "the upstream closed its connection before its answer was complete"
-            receiver.upstream_lost(reason, heard=self._has_received, reused=self.is_reused)
+            unseen = exc is None and unreceived_bytes(self._transport) >= self._sent_bytes
+            receiver.upstream_lost(reason, heard=self._has_received, unseen=unseen)
 
     def pause_writing(self) -> None:
         """Pause: the peer does not read."""
@@ -380,4 +391,4 @@ class Upstream(asyncio.Protocol):
         receiver, self._receiver = self._receiver, None
         self._transport.abort()
         if receiver is not None:
-            receiver.upstream_lost(reason, heard=True, reused=self.is_reused)
+            receiver.upstream_lost(reason, heard=True, unseen=False)

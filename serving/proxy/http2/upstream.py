@@ -50,12 +50,15 @@ class StreamUpstream(EngineStream):
     __slots__ = (
         *("_begun", "_has_received", "_held", "_home", "_is_moving", "_kept", "_kept_bytes", "_left_bytes", "_link"),
         *("_receiver", "_is_paused", "_was_moved", "_wire", "address", "is_reused"),
+        "sent_before_bytes",
     )
 
     def __init__(self, link: StreamLink, home: StreamHome) -> None:
         super().__init__(0, send_left=0, peer_ended=False)
         self.address = link.address
         self.is_reused = False
+        self.sent_before_bytes = 0
+        """The bytes that its link had sent when it was opened."""
         self._home = home
         self._link = link
         self._receiver: ResponseReceiver | None = None
@@ -219,12 +222,11 @@ class StreamUpstream(EngineStream):
         self.pending, self.trailers = None, b""
         self._begin(receiver, b"".join(kept))
 
-    def lost(self, reason: str, *, is_cancelled: bool = False) -> None:
-        """Report that the response will not be completed."""
+    def lost(self, reason: str, *, is_cancelled: bool = False, unseen: bool = False) -> None:
+        """Report that the response will not be completed; ``unseen``: no byte of the request reached the app."""
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
-            heard, reused = self._has_received, self.is_reused
-            receiver.upstream_lost(reason, heard=heard, reused=reused, is_cancelled=is_cancelled)
+            receiver.upstream_lost(reason, heard=self._has_received, unseen=unseen, is_cancelled=is_cancelled)
 
     def _begin(self, receiver: ResponseReceiver, body: bytes) -> None:
         link = self._link
@@ -233,7 +235,7 @@ class StreamUpstream(EngineStream):
         self.stream_id = link.open(self)
         if not self.stream_id:
             self._receiver = None
-            receiver.upstream_lost("the app takes no more streams", heard=False, reused=False)
+            receiver.upstream_lost("the app takes no more streams", heard=False, unseen=True)
             return
         engine, wire = link.engine, self._wire
         self.send_left = engine.peer_window
@@ -278,4 +280,4 @@ class StreamUpstream(EngineStream):
         has_left = self._receiver is not receiver
         self.drop(ErrorCode.PROTOCOL_ERROR)
         if not has_left:
-            receiver.upstream_lost(f"malformed answer: {bad}", heard=self._has_received, reused=self.is_reused)
+            receiver.upstream_lost(f"malformed answer: {bad}", heard=self._has_received, unseen=False)

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol, cast
 
+from serving.proxy.http1.lostconnection import unread_pieces, unreceived_bytes
 from serving.proxy.http1.upstream import Address
 from serving.proxy.http2.engine import Http2Engine
 from serving.proxy.http2.frames import Violation
@@ -75,6 +76,7 @@ class UpstreamSession(FrameSender):
         """Open a stream and return its number; 0 if none is available."""
         if not self.has_room:
             return 0
+        stream.sent_before_bytes = self._sent_bytes
         number = self.engine.next_id()
         self.engine.streams[number] = stream
         self.carried_count += 1
@@ -139,9 +141,12 @@ class UpstreamSession(FrameSender):
             self.send()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End all streams of a lost connection."""
-        del exc
-        self._lose("the app closed its connection before its answer was complete")
+        """End all streams of a lost connection, after what was received before a failed write."""
+        if exc is not None:
+            for data in unread_pieces(self._transport):
+                self.data_received(data)
+        unreceived = 0 if exc is not None else unreceived_bytes(self._transport)
+        self._lose("the app closed its connection before its answer was complete", unreceived=unreceived)
 
     def _go(self) -> None:
         self.is_going = True
@@ -151,7 +156,8 @@ class UpstreamSession(FrameSender):
         if self.is_going and not self.engine.streams and not self.is_closed:
             self.close()
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, reason: str, *, unreceived: int = 0) -> None:
+        """End all streams; those within the last ``unreceived`` bytes have not reached the app."""
         self.is_closed = self.engine.is_ended = True
         self._home.lost(self)
         self._transport.close()
@@ -159,4 +165,4 @@ class UpstreamSession(FrameSender):
         self.engine.streams.clear()
         for stream in streams:
             stream.is_done = True
-            stream.lost(reason)
+            stream.lost(reason, unseen=self._sent_bytes - stream.sent_before_bytes <= unreceived)

@@ -21,8 +21,10 @@ from serving.proxy.http1.requesthead import HeadMemory, RefusalCode, RequestHead
 from serving.proxy.server.writing import PREFACE, ResponseProtocol, hand_over
 
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
-# Long enough for a client anywhere on earth to read a response and close (five round trips of 200 ms).
+# Long enough for a client anywhere on earth to read a response and close (five round trips of 200 ms). A client that is still
+# sending its request gets this after each piece, in all at most the second time: some read nothing before they have sent all.
 _LINGER_S = 1.0
+_LINGER_MAX_S = 30.0
 # Longer than TCP stalls between two full buffers on a bad line; a client that accepts no bytes for this long is cut off.
 _FLUSH_S = 60.0
 
@@ -34,7 +36,7 @@ class Connection(ResponseProtocol):
 
     __slots__ = (
         *("_address", "_blank_skipped", "_body_bytes", "_body_pace", "_buffer", "_consuming", "_due_s"),
-        *("_head_begun", "_heads", "_lingering", "_paused", "_peer", "_reader"),
+        *("_head_begun", "_heads", "_linger_end_s", "_lingering", "_paused", "_peer", "_reader"),
     )
 
     def __init__(self, registry: Registry, wiring: Wiring) -> None:
@@ -53,6 +55,7 @@ class Connection(ResponseProtocol):
         self._paused = Pause(0)
         self._consuming = False
         self._lingering = False
+        self._linger_end_s = math.inf
 
     def __repr__(self) -> str:
         state = "closing" if self._closing or self._lingering else repr(self._exchange) if self._exchange else "idle"
@@ -86,6 +89,8 @@ class Connection(ResponseProtocol):
             exchange.tunnel.send(data)
         elif not self._lingering:
             self._consume(self._buffer + data if self._buffer else data)
+        elif not self._full and not self._registry.finishing:
+            self._due_s = min(self._clock() + _LINGER_S, self._linger_end_s)
 
     def eof_received(self) -> bool:
         """Close one direction of a tunnel; anywhere else the client has left."""
@@ -362,7 +367,9 @@ class Connection(ResponseProtocol):
         self._paused = Pause(0) if self._transport.is_closing() else self._paused
         self.resume(self._paused)
         self.write_eof()
-        self._wait_until(self._clock() + _LINGER_S)
+        now_s = self._clock()
+        self._linger_end_s = now_s + _LINGER_MAX_S
+        self._wait_until(now_s + _LINGER_S)
 
     def _close(self) -> None:
         self._closing = True

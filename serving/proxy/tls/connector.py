@@ -13,6 +13,7 @@ from typing import cast
 
 from serving.aio.clock import now_s
 from serving.aio.mutualtls import NO_TLS, WRONG_IDENTITY, MutualTls, identity_of, is_expected, reason_of
+from serving.proxy.http1.lostconnection import unread_pieces
 from serving.proxy.http1.pool import UpstreamProtocol
 from serving.proxy.http1.upstream import Address
 from serving.proxy.tls.records import Records
@@ -165,7 +166,10 @@ class TlsClient(TlsTransport):
             self._shake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the protocol, or the handshake."""
+        """End the protocol, after what was received before a failed write, or the handshake."""
+        if exc is not None:
+            for data in unread_pieces(self._outer):
+                self.data_received(data)
         self._closing = True
         if self._app is not None:
             self._app.connection_lost(exc)

@@ -56,7 +56,7 @@ class PodHandler(PodRequests[Exchange]):
         self._is_guarded = spec.settings.inner_tls.is_strict
         self._oom_folders = spec.oom_folders
         self._oom_kill_count = 0
-        self._oom_at_s = -math.inf
+        self._oom_at_s = self._shared_crash_s = -math.inf
 
     def begin(self, exchange: Exchange) -> None:
         """Count a new request, and run, queue or reject it."""
@@ -154,14 +154,19 @@ class PodHandler(PodRequests[Exchange]):
     def lost(self, exchange: Exchange, reason: str) -> bool:
         """Handle an app that died before it responded.
 
-        A repeatable request of an activator is cut off: the activator sends it to another pod. After an OOM kill it is
-        answered instead, because it may be what took the memory.
+        A request that its client marked as repeatable is cut off: the activator sends it to another pod. One that was alone in
+        the app is the suspect of its end and is answered instead, as all are after an OOM kill.
         """
         del reason
+        now_s = self._clock()
+        if self.inside_count - self.waiting_count > 1:
+            # The others of this crash end one by one: the last one is not alone.
+            self._shared_crash_s = now_s
+        is_suspect = exchange.started_s > self._shared_crash_s
         if self._is_out_of_memory(exchange):
             exchange.respond(502, OUT_OF_MEMORY)
             return True
-        if not (_is_proxied(exchange) and exchange.head.may_be_repeated):
+        if is_suspect or not (_is_proxied(exchange) and exchange.head.is_marked_repeatable):
             return False
         exchange.cut()
         return True

@@ -156,8 +156,10 @@ class Forwarder:
         exchange.respond(502, str(error).encode())
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
-        """Retry at another address, if there is one; once."""
+        """Retry a request at another address, if its client allows it and there is one; once."""
         self.losses.append(reason)
+        if not exchange.head.is_marked_repeatable:
+            return False
         elsewhere, self.elsewhere = self.elsewhere, None
         if elsewhere is not None:
             exchange.forward(elsewhere)
@@ -219,6 +221,10 @@ async def proxied(script: Script = ok, settings: HttpSettings | None = None) -> 
                 await client.closed()
             assert len(handler.finished) == len(handler.begun)
             assert all(exchange.outcome is not None for exchange in handler.begun)
+
+
+MARK = b"Idempotency-Key: 1\r\n"
+"""The header line of a request that may be sent again."""
 
 
 def get(target: bytes = b"/", headers: bytes = b"") -> bytes:

@@ -1,10 +1,10 @@
-"""An upstream that dies before it responds: an idempotent request is retried elsewhere."""
+"""An upstream that dies before it responds: a request goes elsewhere if its client says that it may."""
 
 import pytest
 
 from serving.proxy.forwarding.attempt import UNDELIVERED
 from tests.eventually import until
-from tests.integration.proxy.peers import Link, backed, get, ok, proxied
+from tests.integration.proxy.peers import MARK, Link, backed, get, ok, proxied
 from tests.integration.proxy.pods import BELIEVED, forwarding
 
 
@@ -18,7 +18,7 @@ async def test_a_request_goes_elsewhere_when_its_upstream_dies() -> None:
     async with proxied(dies) as proxy, backed(ok) as other:
         proxy.handler.elsewhere = other.address
         client = await proxy.client()
-        client.send(get(b"/a"))
+        client.send(get(b"/a", MARK))
         head, body = await client.message()
     assert (head[:12], body[:6]) == (b"HTTP/1.1 200", b"GET /a")
     assert len(proxy.handler.losses) == 1
@@ -33,7 +33,7 @@ async def test_its_body_goes_elsewhere_with_it(rest: bytes) -> None:
     async with proxied(dies) as proxy, backed(echo) as other:
         proxy.handler.elsewhere = other.address
         client = await proxy.client()
-        client.send(b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\nabc" % (3 + len(rest)))
+        client.send(b"PUT / HTTP/1.1\r\nHost: h\r\n%bContent-Length: %d\r\n\r\nabc" % (MARK, 3 + len(rest)))
         await until(lambda: other.links)
         client.send(rest)
         _, body = await client.message()
@@ -42,7 +42,7 @@ async def test_its_body_goes_elsewhere_with_it(rest: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("method", "header", "status"),
-    [(b"POST", b"", b"502"), (b"PATCH", b"", b"502"), (b"POST", b"Idempotency-Key: 1\r\n", b"200")],
+    [(b"GET", b"", b"502"), (b"POST", b"", b"502"), (b"POST", MARK, b"200")],
 )
 async def test_what_may_not_be_sent_twice_is_not(method: bytes, header: bytes, status: bytes) -> None:
     async with proxied(dies) as proxy, backed(ok) as other:
@@ -62,7 +62,7 @@ async def test_what_was_partly_answered_is_not_sent_again() -> None:
     async with proxied(begins) as proxy, backed(ok) as other:
         proxy.handler.elsewhere = other.address
         client = await proxy.client()
-        client.send(get())
+        client.send(get(headers=MARK))
         assert (await client.message())[0].startswith(b"HTTP/1.1 502 ")
         assert not other.links
 
@@ -85,8 +85,25 @@ async def test_an_activator_learns_that_no_app_has_seen_its_request() -> None:
     assert UNDELIVERED in head
 
 
-async def test_an_activators_request_is_handed_back_when_the_app_dies() -> None:
+@pytest.mark.parametrize("mark", [b"", MARK], ids=["unmarked", "marked"])
+async def test_a_request_that_was_alone_in_the_app_when_it_died_is_not_handed_back(mark: bytes) -> None:
     async with forwarding(dies) as queue_proxy:
         client = await queue_proxy.client()
-        client.send(get(headers=BELIEVED + b"K-Proxy-Request: activator\r\n"))
-        assert await client.ended()
+        client.send(get(headers=BELIEVED + b"K-Proxy-Request: activator\r\n" + mark))
+        assert (await client.message())[0].startswith(b"HTTP/1.1 502 ")
+
+
+async def test_marked_requests_that_were_in_the_app_together_are_handed_back_when_it_dies() -> None:
+    heads: list[bytes] = []
+
+    async def die_together(link: Link) -> None:
+        heads.append(await link.head())
+        await until(lambda: len(heads) == 3)
+        link.writer.transport.abort()
+
+    async with forwarding(die_together) as queue_proxy:
+        clients = [await queue_proxy.client() for _ in range(3)]
+        for client, mark in zip(clients, (b"", MARK, MARK), strict=True):
+            client.send(get(headers=BELIEVED + b"K-Proxy-Request: activator\r\n" + mark))
+        assert (await clients[0].message())[0].startswith(b"HTTP/1.1 502 ")
+        assert [await client.ended() for client in clients[1:]] == [True, True]

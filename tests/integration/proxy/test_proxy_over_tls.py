@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 # asyncio's client cannot close one half of a connection over TLS, and forgets what it has not read when a connection ends
 # without close_notify; some speak of what is other over TLS, the scheme and what
-# becomes of one connection too many: their like is in test_tls.py. The last three are of a queue-proxy, which has no TLS.
+# becomes of one connection too many: their like is in test_tls.py. The last ones are of a queue-proxy, which has no TLS.
 _OTHERWISE = {
     "test_after_a_101_bytes_pass_both_ways",
     "test_the_upstreams_end_of_a_tunnel_is_the_clients",
@@ -29,7 +29,8 @@ _OTHERWISE = {
     "test_one_connection_too_many_gets_503",
     "test_one_connection_too_many_of_an_address_gets_503",
     "test_an_unmarked_request_gets_502_when_the_app_dies",
-    "test_an_activators_request_is_handed_back_when_the_app_dies",
+    "test_a_request_that_was_alone_in_the_app_when_it_died_is_not_handed_back",
+    "test_marked_requests_that_were_in_the_app_together_are_handed_back_when_it_dies",
     "test_an_activator_learns_that_no_app_has_seen_its_request",
 }
 

@@ -33,6 +33,10 @@ class Wire(asyncio.Transport):
     def setsockopt(self, level: int, option: int, value: bytes) -> None:
         """Record the socket options that the connection sets before a reset."""
 
+    def fileno(self) -> int:
+        """As a socket that is closed."""
+        return -1
+
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += bytes(data)
 

@@ -23,6 +23,9 @@ SCALED_REASON = "Scaled"
 OOM_KILLED_REASON, UNHEALTHY_REASON = "OOMKilled", "Unhealthy"
 """Why a container was ended: it ran out of memory, or its probes failed. Reasons of its status and of Events."""
 
+GIVEN_BACK_REASON = "TrafficGivenBack"
+"""The reason of a Configuration's Event about a new revision that failed, whose traffic went back to an older one."""
+
 _NAME_LENGTH_MAX = 253
 _DIGEST_LENGTH = 16
 

@@ -20,6 +20,8 @@ from serving.settings.sidecar import SidecarSettings
 
 DISABLED = -1
 _DISABLED_TEXT = "disabled"
+FROM_START = -1
+_FROM_START_TEXT = "start-time"
 _DEFAULTS = "config-defaults"
 _GC = "config-gc"
 _NETWORK = "config-network"
@@ -36,17 +38,17 @@ _FEATURE_STATES = ("disabled", "allowed", "enabled")
 _TIMEOUT = Knob(key="", config_map=_DEFAULTS, unit=COUNT, low=0, high=3600, live=True)
 
 
-def _or_disabled(unit: Unit) -> Unit:
-    """The same unit with "disabled" as another value, read as -1."""
+def _or_word(unit: Unit, word: str) -> Unit:
+    """The same unit with a word as another value, read as -1."""
 
     def read(text: str) -> Value:
-        return DISABLED if text == _DISABLED_TEXT else unit.read(text)
+        return -1 if text == word else unit.read(text)
 
     def read_plain(text: str) -> Value:
-        return DISABLED if text == _DISABLED_TEXT else unit.read_plain(text)
+        return -1 if text == word else unit.read_plain(text)
 
     def write(value: float) -> str:
-        return _DISABLED_TEXT if value == DISABLED else unit.write(value)
+        return word if value == -1 else unit.write(value)
 
     return msgspec.structs.replace(unit, read=read, read_plain=read_plain, write=write)
 
@@ -93,8 +95,9 @@ def _read_feature(text: str) -> Value:
 
 
 _FEATURE = msgspec.structs.replace(TEXT, read=_read_feature, read_plain=_read_feature)
-_DURATION_OR_DISABLED = _or_disabled(DURATION)
-_COUNT_OR_DISABLED = _or_disabled(COUNT)
+_DURATION_OR_DISABLED = _or_word(DURATION, _DISABLED_TEXT)
+_COUNT_OR_DISABLED = _or_word(COUNT, _DISABLED_TEXT)
+_DURATION_OR_START = _or_word(DURATION, _FROM_START_TEXT)
 _HOST_NAME = msgspec.structs.replace(TEXT, name="host name", read=_read_host, read_plain=_read_host)
 _GATEWAY_NAME = msgspec.structs.replace(
     TEXT, name="NAMESPACE/NAME of a Gateway, or nothing", read=_read_gateway, read_plain=_read_gateway
@@ -245,6 +248,14 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Shortest time in which the traffic of a configuration target moves to a new revision, in whole seconds: 1 percent
     first, then equal steps. The annotation serving.knative.dev/rollout-duration of a Service or Route overrides it. 0 moves
     all traffic at once. Range: from 0. Default: Knative, 0."""
+
+    settle_time_s: Annotated[
+        float,
+        Knob(key="settle-time", unit=_DURATION_OR_START, low=0, high=600, also=(FROM_START,), live=True),
+    ] = FROM_START
+    """Time for which a revision must be ready, without a restart, before it takes the traffic of an older one. "start-time" (-1) is
+    the time that it took to start, from 1 to 10 s. A revision that fails within a minute gives the traffic back. 0 moves traffic
+    with the first moment of readiness and never back, as Knative does. Range: 0 to 10m. Default: ours, start-time."""
 
     domain: Annotated[str, Knob(key="domain", unit=_HOST_NAME, live=True)] = "localhost"
     """Domain of public routes. Knative has it in config-domain, with selectors; here there is one. Default: ours,

@@ -31,6 +31,8 @@ _PAUSE_SLOW_S = 1.0
 # Each probe takes a connection and a task of the activator.
 _PROBES_MAX = 128
 _PROBES_PER_REVISION_MAX = 16
+# Bounds what is remembered of deleted revisions; a request for a forgotten one waits for ``revision-wait-max``.
+_GONE_MAX = 1024
 
 
 class PodProbe(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,10 +147,12 @@ def _pause_s(one: _UnreadyPod, now_s: float) -> float:
 class RevisionDirectory:
     """All revisions and slices. ``slices``, ``unready`` and ``announced`` change by calls of their own."""
 
-    __slots__ = ("_revisions", "announced", "slices", "unready")
+    __slots__ = ("_gone", "_revisions", "announced", "slices", "unready")
 
     def __init__(self) -> None:
         self._revisions: dict[RevisionKey, ServedRevision] = {}
+        # Revisions known not to exist, the oldest first.
+        self._gone: dict[RevisionKey, None] = {}
         self.announced = AnnouncedPods()
         self.slices = SliceIndex()
         self.unready = UnreadyPods()
@@ -165,6 +169,7 @@ class RevisionDirectory:
     def set_revision(self, revision: ServedRevision) -> bool:
         """Add or update a revision; return whether it is new."""
         is_new = revision.key not in self._revisions
+        self._gone.pop(revision.key, None)
         self._revisions[revision.key] = revision
         return is_new
 
@@ -172,7 +177,18 @@ class RevisionDirectory:
         """Remove a revision and return it."""
         self.unready.forget(key)
         self.announced.forget(key)
+        self.mark_gone(key)
         return self._revisions.pop(key, None)
+
+    def mark_gone(self, key: RevisionKey) -> None:
+        """Remember that a revision does not exist, until it is added."""
+        self._gone[key] = None
+        if len(self._gone) > _GONE_MAX:
+            del self._gone[next(iter(self._gone))]
+
+    def is_gone(self, key: RevisionKey) -> bool:
+        """Whether a revision is known not to exist, so that no request needs to wait for it."""
+        return key in self._gone
 
     def slot_count(self, key: RevisionKey) -> int:
         """The concurrency limit of a pod; 0 without a limit or for an unknown revision."""

@@ -178,6 +178,8 @@ class RequestRouter(Generic[RequestId]):
         ``client`` is the sender of a request that is still being sent.
         """
         throttler = self.throttlers.get(key)
+        if (throttler is None or not throttler.pods) and self.directory.is_gone(key):
+            return Rejection(request=request, reason=RejectionReason.UNKNOWN, text=unknown_text(key))
         if throttler is None:
             throttler = RevisionThrottler[RequestId](
                 key, self.settings, random=self._random, now_s=now_s, view=self.view
@@ -326,6 +328,7 @@ class RequestRouter(Generic[RequestId]):
             unknown_until_s = throttler.since_s + settings.revision_wait_max_s
             if now_s >= unknown_until_s:
                 unknown_until_s = None
+                self.directory.mark_gone(key)
                 rejections += throttler.reject_waiting(now_s, reason=RejectionReason.UNKNOWN, text=unknown_text(key))
         elif revision.failure is not None and not throttler.pods and throttler.waiting_count:
             throttler.has_rejected = True

@@ -24,9 +24,9 @@ from serving.cli.decisions.whycold import print_cold_starts
 from serving.cli.decisions.whystate import dormant_lines, ejected_lines, pod_scaler_lines, unready_lines
 from serving.cli.nodes.nodegroups import node_story, print_why_of_nodes
 from serving.cli.services.get import watched
-from serving.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE
+from serving.cluster.kinds import CONFIGURATION, EVENT, POD, REVISION, SERVING_SERVICE
 from serving.model.errors import InvalidValue, NewerFormat, ServingError
-from serving.model.event import OOM_KILLED_REASON, ROLLBACK_REASON, SCALED_REASON, TRAFFIC_REASON
+from serving.model.event import GIVEN_BACK_REASON, OOM_KILLED_REASON, ROLLBACK_REASON, SCALED_REASON, TRAFFIC_REASON
 from serving.model.knative import SERVICE_LABEL
 from serving.model.objects import Object, nested
 from serving.model.quantity import parse_duration_s
@@ -40,6 +40,7 @@ _REASONS = {
     OOM_KILLED_REASON: REVISION.name,
     TRAFFIC_REASON: SERVING_SERVICE.name,
     ROLLBACK_REASON: SERVING_SERVICE.name,
+    GIVEN_BACK_REASON: CONFIGURATION.name,
 }
 
 _REVISIONS = "/apis/serving.knative.dev/v1/namespaces/{namespace}/revisions"

@@ -1,12 +1,12 @@
 """Reconciles a Configuration: one revision per generation, the latest ready one, and the retired ones.
 
-Input: the configuration and its revisions; output: the writes. The latest ready revision never goes back to an older one because
-a newer one failed. If it is deleted, or the status was lost with one machine's store, the newest revision that was ready
+Input: the configuration and its revisions; output: the writes. The latest ready revision changes when a newer one has settled, and
+goes back to an older one only from one that failed in its first minute (``settling.py``). If it is deleted, or the status was lost with one machine's store, the newest revision that was ready
 takes over. A template may name its revision once: the same name with other content is refused. Follows knative/serving
 98e5ef90, pkg/reconciler/configuration.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -14,10 +14,12 @@ from serving.cluster import kinds
 from serving.cluster.port import Create, Patch, Write
 from serving.controller.revisions.defaults import fields_not_allowed, spec_with_defaults, timeouts_too_long
 from serving.controller.revisions.revision import desired_revision, revision_name_for
-from serving.controller.revisions.revision_status import serving_state_of, was_ready
+from serving.controller.revisions.revision_status import serving_state_of
+from serving.controller.revisions.settling import LatestReady, latest_ready_of
 from serving.controller.values.conditions import Condition, is_unsettled, updated_conditions
 from serving.controller.values.naming import RoutingState
 from serving.controller.values.writes import Note, WritePlan, patch_of, status_patch
+from serving.model.event import GIVEN_BACK_REASON
 from serving.model.knative import (
     CONDITION_READY,
     CONFIGURATION_GENERATION_LABEL,
@@ -138,7 +140,15 @@ def reconcile_configuration(
         if nested(configuration, "status", "latestCreatedRevisionName"):
             # The first revision has its own Events.
             notes.append(Note(about=configuration, reason="Created", message=f'Created Revision "{name_of(body)}"'))
-    status = _status(configuration, own, latest, now=now)
+    usable = {name_of(one): one for one in own if serving_state_of(one) is not ServingState.RETIRED}
+    ready = latest_ready_of(
+        usable.get(nested(configuration, "status", "latestReadyRevisionName") or ""),
+        list(usable.values()),
+        latest.revision,
+        settle_time_s=settings.settle_time_s,
+        now_s=timestamp_s(now) or 0.0,
+    )
+    status = _status(configuration, ready, latest, now=now)
     can_wait = not configuration.get("status") and is_unsettled(configuration, status)
     if can_wait and writes:
         # The response to the write decides again, and a revision that is ready soon saves this write.
@@ -146,7 +156,12 @@ def reconcile_configuration(
     writes += status_patch(kinds.CONFIGURATION, configuration, status)
     writes += _retirements({**configuration, "status": status}, own, settings, now=now)
     notes += _notes(configuration, status, latest)
-    return WritePlan(writes=tuple(writes), notes=tuple(notes), debounce_s=_FIRST_STATUS_S if can_wait else 0.0)
+    return WritePlan(
+        writes=tuple(writes),
+        notes=tuple(notes),
+        debounce_s=_FIRST_STATUS_S if can_wait else 0.0,
+        again_after_s=ready.settles_in_s if ready.settling else None,
+    )
 
 
 def revision_name_is_taken(
@@ -231,56 +246,46 @@ def _requested(texts: Mapping[str, str], own: Collection[str]) -> dict[str, str]
     return {key: text for key, text in texts.items() if key not in own}
 
 
-def latest_ready_of(configuration: Object, own: Sequence[Object], latest: Object | None) -> str:
-    """The revision for new traffic; "" if none was ever ready."""
-    if latest is not None and _is_ready(latest):
-        return name_of(latest)
-    usable = {name_of(one): one for one in own if serving_state_of(one) is not ServingState.RETIRED}
-    present = usable.get(nested(configuration, "status", "latestReadyRevisionName") or "")
-    if present is None:
-        return _newest([one for one in usable.values() if was_ready(one)])
-    floor = _generation_of(present)
-    return _newest([one for one in usable.values() if _generation_of(one) > floor and _is_ready(one)]) or name_of(
-        present
-    )
-
-
-def _is_ready(revision: Object) -> bool:
-    return bool(condition_of(revision, CONDITION_READY).get("status") == ConditionStatus.TRUE)
-
-
-def _newest(revisions: Sequence[Object]) -> str:
-    return name_of(max(revisions, key=_generation_of)) if revisions else ""
-
-
-def _generation_of(revision: Object) -> int:
-    text = labels_of(revision).get(CONFIGURATION_GENERATION_LABEL, "")
-    return int(text) if text.isdecimal() else 0
-
-
-def _status(configuration: Object, own: Sequence[Object], latest: _Latest, *, now: str) -> Object:
+def _status(configuration: Object, ready: LatestReady, latest: _Latest, *, now: str) -> Object:
     before = nested(configuration, "status") or {}
     created = (
         before.get("latestCreatedRevisionName")
         if latest.refusal
         else name_of(latest.revision) or revision_name_for(configuration)
     )
-    ready = latest_ready_of(configuration, own, latest.revision)
-    condition = _ready_condition(latest)
-    names = {"latestCreatedRevisionName": created, "latestReadyRevisionName": ready}
+    conditions = [_ready_condition(latest, ready), *_given_back(before, ready, latest)]
+    names = {"latestCreatedRevisionName": created, "latestReadyRevisionName": ready.name}
     kept = {key: value for key, value in before.items() if key not in names}
     return {
         **kept,
         **{key: value for key, value in names.items() if value},
         "observedGeneration": nested(configuration, "metadata", "generation"),
-        "conditions": updated_conditions([condition], before=before.get("conditions") or (), now=now),
+        "conditions": updated_conditions(conditions, before=before.get("conditions") or (), now=now),
     }
 
 
-def _ready_condition(latest: _Latest) -> Condition:
+def _given_back(before: Object, ready: LatestReady, latest: _Latest) -> Iterator[Condition]:
+    """The condition while an older revision has the traffic of the latest one, which failed in its first minute."""
+    present = condition_of({"status": before}, GIVEN_BACK_REASON).get("message", "")
+    if ready.failed is not None:
+        why = condition_of(ready.failed, CONDITION_READY).get("message") or "not ready"
+        name = name_of(ready.failed)
+        present = f'Revision "{name}" failed within its first minute: {why}. Its traffic went back to "{ready.name}".'
+    elif name_of(latest.revision) == ready.name or f'"{name_of(latest.revision)}" failed' not in present:
+        return
+    status, reason = ConditionStatus.TRUE, "RevisionFailed"
+    yield Condition(type=GIVEN_BACK_REASON, status=status, reason=reason, message=present, informative=True)
+
+
+def _ready_condition(latest: _Latest, latest_ready: LatestReady) -> Condition:
     if latest.refusal:
         return _failed("RevisionFailed", f"Revision creation failed with message: {latest.refusal}.")
     ready = condition_of(latest.revision or {}, CONDITION_READY)
+    if latest_ready.settling:
+        message = f'Revision "{latest_ready.settling}" is ready, and takes the traffic if it stays so.'
+        return Condition(
+            type=CONDITION_READY, status=ConditionStatus.UNKNOWN, reason="RevisionSettling", message=message
+        )
     if ready.get("status") == ConditionStatus.TRUE:
         return Condition(type=CONDITION_READY, status=ConditionStatus.TRUE)
     if ready.get("status") == ConditionStatus.FALSE:
@@ -311,6 +316,9 @@ def _notes(configuration: Object, status: Object, latest: _Latest) -> list[Note]
     if ready and before and ready != before:
         message = f'LatestReadyRevisionName updated to "{ready}"'
         notes.append(Note(about=configuration, reason="LatestReadyUpdate", message=message))
+    given_back = condition_of({"status": status}, GIVEN_BACK_REASON).get("message")
+    if given_back and given_back != condition_of(configuration, GIVEN_BACK_REASON).get("message"):
+        notes.append(Note(about=configuration, reason=GIVEN_BACK_REASON, message=given_back, warning=True))
     old, new = condition_of(configuration, CONDITION_READY), condition_of({"status": status}, CONDITION_READY)
     if new.get("status") == ConditionStatus.FALSE and new.get("message") != old.get("message"):
         reason = "CreationFailed" if latest.refusal else "LatestCreatedFailed"

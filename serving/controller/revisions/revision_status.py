@@ -8,6 +8,8 @@ Follows knative/serving 98e5ef90, pkg/apis/serving/v1/revision_lifecycle.go, whi
 """
 
 import enum
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -41,6 +43,13 @@ from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 
 _WAITING_IS_NORMAL = {"", "ContainerCreating", "PodInitializing"}
 _CRASH_LOOP = "CrashLoopBackOff"
+# A restart after a shorter pause is waited for, by requests too. The messages are ours and the kubelet's.
+_SHORT_PAUSE_S = 2.0
+_PAUSE = re.compile(r"(?:starts again in|back-off) (\d+(?:\.\d+)?) ?s\b")
+# Exits in a row of a proven revision that are waited for: the pauses after them are short.
+_EXITS_TOLERATED = 2
+RESTARTED = "Restarted"
+"""The condition of a ready revision whose containers have ended and started again; it changes with each time."""
 _IMAGE_REASONS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 # Reasons that every unready pod has: they explain nothing.
 _UNINFORMATIVE = {"ContainersNotReady", "PodCompleted", ""}
@@ -121,6 +130,8 @@ def _failures_of_container(status: Object, exits_tolerated: int, *, is_first: bo
     # A container in back-off has failed by its last exit.
     terminated = nested(status, "state", "terminated") or nested(status, "lastState", "terminated")
     reason = waiting.get("reason", "")
+    if reason == _CRASH_LOOP and exits_tolerated and _pause_s(waiting) < _SHORT_PAUSE_S:
+        reason = ""
     is_loop = reason == _CRASH_LOOP or status.get("restartCount", 0) > exits_tolerated
     if terminated and (is_loop or not exits_tolerated):
         yield _exit(terminated, is_first=is_first)
@@ -131,6 +142,12 @@ def _failures_of_container(status: Object, exits_tolerated: int, *, is_first: bo
         yield _of_container(reason, waiting.get("message", "") or "the container keeps exiting")
     elif reason not in _WAITING_IS_NORMAL:
         yield _of_resources(reason, waiting.get("message", ""))
+
+
+def _pause_s(waiting: Object) -> float:
+    """The pause before a restart by its message; infinity if it does not say."""
+    pause = _PAUSE.search(waiting.get("message") or "")
+    return float(pause[1]) if pause else math.inf
 
 
 def _serving_containers(pod: Object) -> list[str]:
@@ -232,7 +249,7 @@ def desired_status(
         dependencies = _failed(Failure(layer=HealthLayer.RESOURCES, reason="CreationFailed", message=refusal))
     else:
         dependencies = _dependencies(revision, children, scale, now=now)
-    informative = (_active(revision, children.deployment, scale), *_within_budget(revision))
+    informative = (_active(revision, children.deployment, scale), *_within_budget(revision), *_restarted(children.pods))
     conditions = [*dependencies, ready_of(dependencies), *informative]
     before = nested(revision, "status") or {}
     # The same plan creates the Deployment: its size needs no second write.
@@ -294,8 +311,8 @@ def _failure(revision: Object, children: RevisionChildren, *, ready_count: int) 
             return Failure(
                 layer=HealthLayer.RESOURCES, reason=condition.get("reason", ""), message=condition.get("message", "")
             )
-    # One exit of a proven revision may be accidental; a new revision that exits has failed.
-    return failure_of(children.pods, exits_tolerated=1 if was_ready(revision) else 0)
+    # An exit of a proven revision may be accidental; a new revision that exits has failed.
+    return failure_of(children.pods, exits_tolerated=_EXITS_TOLERATED if was_ready(revision) else 0)
 
 
 def _deploying(children: RevisionChildren, scale: StartScale, *, now: str) -> list[Condition]:
@@ -363,6 +380,19 @@ def _within_budget(revision: Object) -> Iterator[Condition]:
     status, reason = ConditionStatus.FALSE, "BudgetTooSmall"
     if why:
         yield Condition(type="WithinBudget", status=status, reason=reason, message=why, informative=True)
+
+
+def _restarted(pods: Sequence[Object]) -> Iterator[Condition]:
+    exits = 0
+    for pod in pods:
+        for status in nested(pod, "status", "containerStatuses") or ():
+            is_down = (
+                nested(status, "state", "terminated") or nested(status, "state", "waiting", "reason") == _CRASH_LOOP
+            )
+            exits += 0 if status.get("name") == QUEUE_PROXY else status.get("restartCount", 0) + bool(is_down)
+    if exits:
+        message = f"containers of its pods have ended {exits} times"
+        yield Condition(type=RESTARTED, status=ConditionStatus.TRUE, message=message, informative=True)
 
 
 def _active(revision: Object, deployment: Object | None, scale: StartScale) -> Condition:

@@ -15,6 +15,7 @@ import msgspec
 from serving.cluster import kinds
 from serving.cluster.port import Write
 from serving.controller.revisions.public import PublicService, is_foreign, public_writes
+from serving.controller.revisions.settling import is_ready
 from serving.controller.routes.hosts import tag_claims, url_of
 from serving.controller.routes.httproutes import HttpRoutes, reconcile_httproutes
 from serving.controller.routes.rollout import (
@@ -36,6 +37,7 @@ from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan, delet
 from serving.model.errors import Problem
 from serving.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
+    CONDITION_READY,
     CONFIGURATION_LABEL,
     ROLLED_BACK_ANNOTATION,
     ROLLOUT_ANNOTATION,
@@ -158,8 +160,9 @@ def reconcile_route(
             rollout = observe_ready(rollout, duration_s=_duration_s(route, settings), now_s=now_s)
             annotations = _annotations(route, rollout, settings=settings, now=now, broken=checked.broken)
             ingress = _ROLLOUT_IN_PROGRESS
-        # A step that is held is made once a judgement lets it.
-        due_s = None if checked.held.intersection(newest_of(rollout)) else next_step_s(rollout)
+        # A step that is held is made once a judgement lets it, or its revision is ready again.
+        is_held = checked.held.intersection(newest_of(rollout)) or _unready(rollout, known)
+        due_s = None if is_held else next_step_s(rollout)
     assigned = checked.condition() or assignment.condition
     status = _status(route, [assigned, ingress], changing, now=now)
     before_status = (
@@ -223,13 +226,31 @@ def _rollout(
         configurations = {name: labels_of(one).get(CONFIGURATION_LABEL, "") for name, one in known.revisions.items()}
         served = nested(route, "status", "traffic") or ()
         before = rollout_of_status(asked, served, configurations=configurations)
+    failed = _failed(goal, known)
     return advance(
         goal,
         before,
-        can_serve=lambda name: can_serve(known.revisions.get(name)),
+        can_serve=lambda name: can_serve(known.revisions.get(name)) and name not in failed,
         now_s=now_s,
-        held=checked.held,
+        held=checked.held | _unready(before, known),
         broken=checked.broken,
+    )
+
+
+def _unready(rollout: Rollout, known: RouteTargets) -> frozenset[str]:
+    """The newest revisions of rollouts that are not ready: their steps wait."""
+    newest = (known.revisions.get(name) for name in newest_of(rollout))
+    return frozenset(name_of(revision) for revision in newest if revision is not None and not is_ready(revision))
+
+
+def _failed(goal: Rollout, known: RouteTargets) -> frozenset[str]:
+    """Revisions that fail while another one of their configuration is the goal: that one gets their traffic at once."""
+    goals = {target.configuration_name: target.revisions[-1].revision_name for target in goal.configurations}
+    return frozenset(
+        name
+        for name, revision in known.revisions.items()
+        if goals.get(labels_of(revision).get(CONFIGURATION_LABEL, ""), name) != name
+        and condition_of(revision, CONDITION_READY).get("status") == ConditionStatus.FALSE
     )
 
 

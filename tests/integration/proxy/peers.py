@@ -16,6 +16,9 @@ from serving.settings.http import HttpSettings
 # What any step of a test may take; far above what it takes.
 STEP_S = 60.0
 
+MARK = b"Idempotency-Key: 1\r\n"
+"""The header line of a request that may be sent again."""
+
 
 class Way:
     """The transport between clients and proxies: plain, or TLS, which ``test_proxy_over_tls.py`` inserts."""
@@ -221,10 +224,6 @@ async def proxied(script: Script = ok, settings: HttpSettings | None = None) -> 
                 await client.closed()
             assert len(handler.finished) == len(handler.begun)
             assert all(exchange.outcome is not None for exchange in handler.begun)
-
-
-MARK = b"Idempotency-Key: 1\r\n"
-"""The header line of a request that may be sent again."""
 
 
 def get(target: bytes = b"/", headers: bytes = b"") -> bytes:

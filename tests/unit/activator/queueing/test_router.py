@@ -284,6 +284,31 @@ def test_a_revision_that_is_not_known_yet_lets_wait() -> None:
     assert shown(made, made.set_revision(revision(), 0.2).dispatches) == ["a@p"]
 
 
+def test_a_request_for_a_deleted_revision_is_rejected_at_once_until_it_is_there_again() -> None:
+    made = router()
+    made.set_revision(revision(), 0.0)
+    made.remove_revision(KEY, 0.0)
+    rejection = made.arrive(KEY, "a", 0.1)
+    assert isinstance(rejection, Rejection)
+    assert (rejection.reason, rejection.text) == (RejectionReason.UNKNOWN, "there is no revision hello-00001")
+    made.set_revision(revision(), 0.2)
+    assert isinstance(made.arrive(KEY, "b", 0.3), Queued)
+
+
+def test_only_the_first_requests_for_a_revision_that_stays_unknown_wait() -> None:
+    made = router(is_known=False)
+    assert isinstance(made.arrive(KEY, "a", 0.0), Queued)
+    assert [one.request for one in made.tick(60.0).rejections] == ["a"]
+    assert isinstance(made.arrive(KEY, "b", 60.0), Rejection)
+
+
+def test_a_bounded_number_of_deleted_revisions_is_remembered() -> None:
+    made = router()
+    for number in range(1025):
+        made.remove_revision(("default", f"r{number}"), 0.0)
+    assert [made.directory.is_gone(("default", f"r{number}")) for number in (0, 1, 1024)] == [False, True, True]
+
+
 def test_a_revision_that_stays_unknown_sends_away() -> None:
     settings = msgspec.structs.replace(SETTINGS, queue_wait_max_s=300.0, revision_wait_max_s=1.0)
     made = RequestRouter[str](settings, random=lambda: 0.0)

@@ -114,8 +114,26 @@ def test_one_exit_of_what_has_worked_is_no_failure() -> None:
 
 def test_a_crash_loop_of_what_has_worked_is_a_failure() -> None:
     revision = with_ready(a_revision(), "True")
-    status = status_of(revision, deploying(), a_pod(containerStatuses=[{**BOOM, "restartCount": 2}]))
+    status = status_of(revision, deploying(), a_pod(containerStatuses=[{**BOOM, "restartCount": 3}]))
     assert condition_values(status, "Ready") == ("False", "ExitCode1", "Container failed with: boom")
+
+
+@pytest.mark.parametrize(
+    ("message", "is_ready"),
+    [
+        ("ended with exit code 1; starts again in 1 s", "True"),
+        ("ended with exit code 1; starts again in 2 s", "False"),
+        ("back-off 10s restarting failed container", "False"),
+        ("", "False"),
+    ],
+)
+def test_a_short_pause_before_a_restart_is_waited_for(message: str, is_ready: str) -> None:
+    waiting = {"reason": "CrashLoopBackOff", "message": message}
+    container = {"name": "user-container", "restartCount": 1, "state": {"waiting": waiting}}
+    container["lastState"] = {"terminated": {"exitCode": 1, "message": "boom"}}
+    status = status_of(with_ready(a_revision(), "True"), deploying(), a_pod(containerStatuses=[container]))
+    assert condition_values(status, "Ready")[0] == is_ready
+    assert condition_values(status, "Restarted") == ("True", "", "containers of its pods have ended 2 times")
 
 
 def test_the_reason_for_missing_pods_is_reported() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 import msgspec
+import pytest
 
 from serving.aio.clock import stamp
 from serving.cluster import kinds
@@ -15,7 +16,7 @@ from serving.controller.routes.route import RouteContext, reconcile_route
 from serving.controller.values.naming import revisions_named_by
 from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan
 from serving.model.knative import ACCESS_ANNOTATION, CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, VISIBILITY_LABEL
-from serving.model.objects import Key, Object
+from serving.model.objects import Key, Object, name_of
 from serving.model.rollout import read_rollout
 from serving.model.routepolicy import route_digest
 from serving.settings.controller import ControllerSettings
@@ -242,11 +243,13 @@ def rolled(
     now_s: float,
     settings: ControllerSettings = SETTINGS,
     judged: Mapping[str, RolloutJudgement] = MappingProxyType({}),
+    failing: str = "",
 ) -> tuple[Object, WritePlan]:
     """The route after its plan was carried out at that time, and the plan."""
     configuration = {**a_configuration(), "status": {"latestReadyRevisionName": latest}}
     names = set(revisions_named_by(route))
-    revisions = {one["metadata"]["name"]: with_ready(one, "True") for one in (a_revision(), a_revision(generation=2))}
+    both = (a_revision(), a_revision(generation=2))
+    revisions = {name_of(one): with_ready(one, str(name_of(one) != failing)) for one in both}
     known = RouteTargets(
         configurations={"hello": configuration}, revisions={name: revisions[name] for name in names & revisions.keys()}
     )
@@ -278,6 +281,25 @@ def test_a_route_with_a_rollout_duration_moves_its_traffic_in_steps() -> None:
     assert shares_of(route) == [("hello-00002", 100, True)]
     assert condition_values(route["status"], "Ready")[0] == "True"
     assert plan.again_after_s is None
+
+
+def test_a_step_waits_while_its_target_is_not_ready() -> None:
+    route, _ = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
+    route, _ = rolled(route, "hello-00002", now_s=100.0)
+    route, plan = rolled(route, "hello-00002", now_s=101.0, failing="hello-00002")
+    assert shares_of(route) == [("hello-00001", 99, False), ("hello-00002", 1, True)]
+    assert plan.again_after_s is None
+    route, _ = rolled(route, "hello-00002", now_s=102.0)
+    assert shares_of(route) == [("hello-00001", 89, False), ("hello-00002", 11, True)]
+
+
+@pytest.mark.parametrize("seconds", [1, 20])
+def test_a_revision_that_gave_its_traffic_back_loses_all_of_it_at_once(seconds: int) -> None:
+    route, _ = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
+    for second in range(seconds):
+        route, _ = rolled(route, "hello-00002", now_s=100.0 + second)
+    route, _ = rolled(route, "hello-00001", now_s=200.0, failing="hello-00002")
+    assert shares_of(route) == [("hello-00001", 100, True)]
 
 
 def test_a_route_that_gets_a_duration_later_starts_from_its_status() -> None:

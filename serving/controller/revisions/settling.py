@@ -1,0 +1,120 @@
+"""Decides when a new revision takes the traffic of an older one, and when it gives the traffic back.
+
+A revision that is ready for a moment may fail in the next one: a port that is open before the app is loaded, a worker that dies. So
+the latest ready revision changes only after the new one was ready for its settle time without a restart. One that fails within its first minute
+gives the traffic back, and then takes it only after a whole minute. Without an older revision that can serve there is nothing to
+protect, and nothing waits. With a settle time of 0 all this is off, as in Knative.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from serving.controller.revisions.revision_status import RESTARTED, was_ready
+from serving.model.knative import (
+    BECAME_READY_ANNOTATIONS,
+    CONDITION_READY,
+    CONFIGURATION_GENERATION_LABEL,
+    ConditionStatus,
+)
+from serving.model.objects import Object, annotations_of, condition_of, labels_of, name_of, nested, timestamp_s
+from serving.settings.controller import FROM_START
+
+TRIAL_S = 60.0
+"""How long a revision that took traffic may fail and give it back."""
+
+_SETTLE_MIN_S, _SETTLE_MAX_S = 1.0, 10.0
+# Times of conditions may be whole seconds.
+_GRAIN_S = 1.0
+
+
+class LatestReady(msgspec.Struct, frozen=True, kw_only=True):
+    """The revision for new traffic, "" without one.
+
+    ``settling`` is the revision that takes its place after ``settles_in_s`` seconds; ``failed`` the one that gives its traffic back.
+    """
+
+    name: str
+    settling: str = ""
+    settles_in_s: float = 0.0
+    failed: Object | None = None
+
+
+def latest_ready_of(
+    present: Object | None, usable: Sequence[Object], latest: Object | None, *, settle_time_s: float, now_s: float
+) -> LatestReady:
+    """The latest ready revision of a Configuration now.
+
+    ``present`` is the one so far, ``usable`` are those that may serve, ``latest`` that of the present generation.
+    """
+    candidate = latest if latest is not None and is_ready(latest) else None
+    if present is None:
+        return LatestReady(name=name_of(candidate) if candidate else _newest([one for one in usable if was_ready(one)]))
+    if candidate is None:
+        floor = generation_of(present)
+        newer = [one for one in usable if generation_of(one) > floor and is_ready(one)]
+        candidate = max(newer, key=generation_of, default=present)
+    if name_of(candidate) == name_of(present):
+        return _unless_failed(present, usable, is_on=settle_time_s != 0)
+    settles_in_s = _settled_at_s(candidate, present, settle_time_s) - now_s if is_ready(present) else 0.0
+    if settles_in_s > 0:
+        return LatestReady(name=name_of(present), settling=name_of(candidate), settles_in_s=settles_in_s)
+    return LatestReady(name=name_of(candidate))
+
+
+def is_ready(revision: Object) -> bool:
+    """Whether a revision is Ready."""
+    return bool(condition_of(revision, CONDITION_READY).get("status") == ConditionStatus.TRUE)
+
+
+def generation_of(revision: Object) -> int:
+    """The generation of its Configuration that a revision was made for; 0 if unknown."""
+    text = labels_of(revision).get(CONFIGURATION_GENERATION_LABEL, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def _unless_failed(present: Object, usable: Sequence[Object], *, is_on: bool) -> LatestReady:
+    if not is_on or not _failed_in_trial(present):
+        return LatestReady(name=name_of(present))
+    floor = generation_of(present)
+    older = [one for one in usable if generation_of(one) < floor and was_ready(one) and not _is_failing(one)]
+    if not older:
+        return LatestReady(name=name_of(present))
+    return LatestReady(name=_newest(older), failed=present)
+
+
+def _failed_in_trial(revision: Object) -> bool:
+    failed_s = timestamp_s(condition_of(revision, CONDITION_READY).get("lastTransitionTime"))
+    since_s = _traffic_since_s(revision)
+    return _is_failing(revision) and None not in (failed_s, since_s) and (failed_s or 0.0) - (since_s or 0.0) <= TRIAL_S
+
+
+def _is_failing(revision: Object) -> bool:
+    return bool(condition_of(revision, CONDITION_READY).get("status") == ConditionStatus.FALSE)
+
+
+def _traffic_since_s(revision: Object) -> float | None:
+    """When a route named a ready revision first; None before."""
+    annotations = annotations_of(revision)
+    stamps = (timestamp_s(annotations.get(key)) for key in BECAME_READY_ANNOTATIONS)
+    return next((stamp for stamp in stamps if stamp is not None), None)
+
+
+def _settled_at_s(revision: Object, present: Object, settle_time_s: float) -> float:
+    """When a ready revision may take traffic, in seconds since the epoch; 0 if at once."""
+    changed = [condition_of(revision, kind).get("lastTransitionTime") for kind in (CONDITION_READY, RESTARTED)]
+    times_s = [at_s for at_s in map(timestamp_s, changed) if at_s is not None]
+    if not settle_time_s or not times_s:
+        return 0.0
+    if settle_time_s == FROM_START:
+        created_s = timestamp_s(nested(revision, "metadata", "creationTimestamp"))
+        took_s = 0.0 if created_s is None else times_s[0] - created_s
+        settle_time_s = min(max(took_s, _SETTLE_MIN_S), _SETTLE_MAX_S)
+    if generation_of(revision) > generation_of(present) and _traffic_since_s(revision) is not None:
+        # It had the traffic already, and gave it back.
+        settle_time_s = max(settle_time_s, TRIAL_S)
+    return max(times_s) + settle_time_s + _GRAIN_S
+
+
+def _newest(revisions: Sequence[Object]) -> str:
+    return name_of(max(revisions, key=generation_of)) if revisions else ""

@@ -1,0 +1,180 @@
+"""When a new revision takes the traffic of an older one, and when it gives the traffic back."""
+
+import datetime as dt
+
+import pytest
+
+from serving.cluster import kinds
+from serving.controller.revisions.configuration import reconcile_configuration
+from serving.controller.revisions.settling import LatestReady, latest_ready_of
+from serving.controller.values.writes import WritePlan
+from serving.model.event import GIVEN_BACK_REASON
+from serving.model.knative import BECAME_READY_ANNOTATION
+from serving.model.objects import Object, condition_of, timestamp_s
+from serving.settings.controller import FROM_START, ControllerSettings
+from tests.unit.controller.builders import (
+    CREATED,
+    SCALING,
+    a_configuration,
+    a_revision,
+    condition_values,
+    merged,
+    written_status,
+)
+
+CREATED_S = timestamp_s(CREATED) or 0.0
+
+
+def stamp(after_s: float) -> str:
+    return dt.datetime.fromtimestamp(CREATED_S + after_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def revision(
+    generation: int,
+    status: str = "True",
+    *,
+    at_s: float = 0.0,
+    restarted_s: float | None = None,
+    traffic_s: float | None = None,
+) -> Object:
+    """A revision whose Ready changed ``at_s`` seconds after its creation, and which got traffic at ``traffic_s``."""
+    conditions = [{"type": "Ready", "status": status, "message": "boom", "lastTransitionTime": stamp(at_s)}]
+    if restarted_s is not None:
+        conditions.append({"type": "Restarted", "status": "True", "lastTransitionTime": stamp(restarted_s)})
+    annotations = {} if traffic_s is None else {BECAME_READY_ANNOTATION: stamp(traffic_s)}
+    found = merged(a_revision(generation=generation), {"metadata": {"annotations": annotations}})
+    return {**found, "status": {"conditions": conditions}}
+
+
+def latest(present: Object | None, *others: Object, now_s: float, settle_time_s: float = FROM_START) -> LatestReady:
+    usable = [*others] if present is None else [present, *others]
+    return latest_ready_of(
+        present, usable, others[-1] if others else present, settle_time_s=settle_time_s, now_s=CREATED_S + now_s
+    )
+
+
+OLD = revision(1, traffic_s=0.0)
+
+
+def test_the_first_revision_takes_traffic_at_once() -> None:
+    assert latest(None, revision(1), now_s=0.0) == LatestReady(name="hello-00001")
+    assert latest(None, revision(1, "Unknown"), now_s=0.0) == LatestReady(name="")
+
+
+@pytest.mark.parametrize(
+    ("started_s", "settle_time_s", "taken_s"), [(0.0, -1, 2.0), (4.0, -1, 9.0), (40.0, -1, 51.0), (4.0, 20, 25.0)]
+)
+def test_a_new_revision_takes_traffic_after_its_settle_time(
+    started_s: float, settle_time_s: float, taken_s: float
+) -> None:
+    """Its own start time, from 1 to 10 s; one second more, because times are whole seconds."""
+    new = revision(2, at_s=started_s)
+    waiting = latest(OLD, new, now_s=taken_s - 0.5, settle_time_s=settle_time_s)
+    assert waiting == LatestReady(name="hello-00001", settling="hello-00002", settles_in_s=0.5)
+    assert latest(OLD, new, now_s=taken_s, settle_time_s=settle_time_s) == LatestReady(name="hello-00002")
+
+
+def test_a_restart_begins_the_settle_time_again() -> None:
+    new = revision(2, restarted_s=3.0)
+    assert latest(OLD, new, now_s=4.5).name == "hello-00001"
+    assert latest(OLD, new, now_s=5.0).name == "hello-00002"
+
+
+def test_without_a_settle_time_traffic_moves_at_once_and_never_back() -> None:
+    assert latest(OLD, revision(2), now_s=0.0, settle_time_s=0).name == "hello-00002"
+    failed = revision(2, "False", at_s=5.0, traffic_s=1.0)
+    found = latest_ready_of(failed, [OLD, failed], failed, settle_time_s=0, now_s=CREATED_S + 5)
+    assert found == LatestReady(name="hello-00002")
+
+
+def test_a_revision_without_times_has_settled() -> None:
+    new = {**revision(2), "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    assert latest(OLD, new, now_s=0.0).name == "hello-00002"
+
+
+def test_nothing_waits_where_the_present_revision_fails() -> None:
+    assert latest(revision(1, "False", at_s=100.0, traffic_s=0.0), revision(2), now_s=0.0).name == "hello-00002"
+
+
+@pytest.mark.parametrize(("failed_s", "name"), [(61.0, "hello-00001"), (62.0, "hello-00002")])
+def test_a_revision_that_fails_in_its_first_minute_gives_the_traffic_back(failed_s: float, name: str) -> None:
+    failed = revision(2, "False", at_s=failed_s, traffic_s=1.0)
+    found = latest_ready_of(failed, [OLD, failed], failed, settle_time_s=FROM_START, now_s=CREATED_S + failed_s)
+    assert (found.name, found.failed) == (name, failed if name == "hello-00001" else None)
+
+
+@pytest.mark.parametrize(
+    "others", [[], [revision(1, "False", traffic_s=0.0)], [revision(1, "Unknown")], [revision(3, "Unknown")]]
+)
+def test_traffic_goes_back_only_to_what_can_serve(others: list[Object]) -> None:
+    failed = revision(2, "False", at_s=5.0, traffic_s=1.0)
+    found = latest_ready_of(failed, [*others, failed], failed, settle_time_s=FROM_START, now_s=CREATED_S + 5)
+    assert found == LatestReady(name="hello-00002")
+
+
+def test_a_revision_of_which_no_route_has_a_time_keeps_the_traffic() -> None:
+    failed = revision(2, "False", at_s=5.0)
+    found = latest_ready_of(failed, [OLD, failed], failed, settle_time_s=FROM_START, now_s=CREATED_S + 5)
+    assert found == LatestReady(name="hello-00002")
+
+
+def test_a_revision_that_gave_its_traffic_back_waits_for_a_minute() -> None:
+    again = revision(2, at_s=10.0, traffic_s=1.0)
+    assert latest(OLD, again, now_s=70.0).settling == "hello-00002"
+    assert latest(OLD, again, now_s=71.0).name == "hello-00002"
+
+
+def test_an_older_revision_that_is_the_template_again_waits_as_any() -> None:
+    present = revision(2, traffic_s=5.0)
+    assert latest(present, OLD, now_s=2.0).name == "hello-00001"
+
+
+def test_a_newer_ready_revision_comes_before_one_that_fails() -> None:
+    found = latest_ready_of(
+        OLD,
+        [OLD, revision(2), revision(3, "False")],
+        revision(3, "False"),
+        settle_time_s=FROM_START,
+        now_s=CREATED_S + 9,
+    )
+    assert found.name == "hello-00002"
+
+
+def plan(now_s: float, status: Object, *revisions: Object) -> WritePlan:
+    configuration = {**a_configuration(generation=2), "status": status}
+    known = {one["metadata"]["name"]: one for one in revisions}
+    return reconcile_configuration(
+        configuration, known, settings=ControllerSettings(), scaling=SCALING, now=stamp(now_s)
+    )
+
+
+def test_a_configuration_waits_for_its_revision_to_settle() -> None:
+    names = {"latestCreatedRevisionName": "hello-00002", "latestReadyRevisionName": "hello-00001"}
+    made = plan(1.0, names, OLD, revision(2))
+    assert made.again_after_s == 1.0
+    assert condition_values(written_status(made, kinds.CONFIGURATION), "Ready") == (
+        "Unknown",
+        "RevisionSettling",
+        'Revision "hello-00002" is ready, and takes the traffic if it stays so.',
+    )
+    settled = plan(2.0, names, OLD, revision(2))
+    assert written_status(settled, kinds.CONFIGURATION)["latestReadyRevisionName"] == "hello-00002"
+    assert settled.again_after_s is None
+
+
+def test_a_configuration_reports_that_traffic_went_back_until_the_revision_takes_it() -> None:
+    names = {"latestCreatedRevisionName": "hello-00002", "latestReadyRevisionName": "hello-00002"}
+    failed = revision(2, "False", at_s=5.0, traffic_s=1.0)
+    made = plan(5.0, names, OLD, failed)
+    status = written_status(made, kinds.CONFIGURATION)
+    assert status["latestReadyRevisionName"] == "hello-00001"
+    text = 'Revision "hello-00002" failed within its first minute: boom. Its traffic went back to "hello-00001".'
+    assert condition_values(status, GIVEN_BACK_REASON) == ("True", "RevisionFailed", text)
+    (event,) = [note for note in made.notes if note.reason == GIVEN_BACK_REASON]
+    assert (event.message, event.warning) == (text, True)
+    # It stays while the revision has no traffic, with one Event.
+    again = plan(6.0, status, OLD, revision(2, at_s=6.0, traffic_s=1.0))
+    assert condition_values(written_status(again, kinds.CONFIGURATION), GIVEN_BACK_REASON)[2] == text
+    assert GIVEN_BACK_REASON not in {note.reason for note in again.notes}
+    taken = plan(80.0, status, OLD, revision(2, at_s=6.0, traffic_s=1.0))
+    assert condition_of({"status": written_status(taken, kinds.CONFIGURATION)}, GIVEN_BACK_REASON) == {}

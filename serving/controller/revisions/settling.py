@@ -49,10 +49,12 @@ def latest_ready_of(
     """
     candidate = latest if latest is not None and is_ready(latest) else None
     if present is None:
-        return LatestReady(name=name_of(candidate) if candidate else _newest([one for one in usable if was_ready(one)]))
+        return LatestReady(
+            name=name_of(candidate) if candidate else _newest([revision for revision in usable if was_ready(revision)])
+        )
     if candidate is None:
         floor = generation_of(present)
-        newer = [one for one in usable if generation_of(one) > floor and is_ready(one)]
+        newer = [revision for revision in usable if generation_of(revision) > floor and is_ready(revision)]
         candidate = max(newer, key=generation_of, default=present)
     if name_of(candidate) == name_of(present):
         return _unless_failed(present, usable, is_on=settle_time_s != 0)
@@ -77,7 +79,11 @@ def _unless_failed(present: Object, usable: Sequence[Object], *, is_on: bool) ->
     if not is_on or not _failed_in_trial(present):
         return LatestReady(name=name_of(present))
     floor = generation_of(present)
-    older = [one for one in usable if generation_of(one) < floor and was_ready(one) and not _is_failing(one)]
+    older = [
+        revision
+        for revision in usable
+        if generation_of(revision) < floor and was_ready(revision) and not _is_failing(revision)
+    ]
     if not older:
         return LatestReady(name=name_of(present))
     return LatestReady(name=_newest(older), failed=present)

@@ -244,7 +244,7 @@ def _unready(rollout: Rollout, known: RouteTargets) -> frozenset[str]:
 
 
 def _failed(goal: Rollout, known: RouteTargets) -> frozenset[str]:
-    """Revisions that fail while another one of their configuration is the goal: that one gets their traffic at once."""
+    """Revisions that fail and are not the goal of their configuration."""
     goals = {target.configuration_name: target.revisions[-1].revision_name for target in goal.configurations}
     return frozenset(
         name

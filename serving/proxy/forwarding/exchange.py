@@ -56,7 +56,7 @@ class Handler(Protocol):
         """Handle a failed connection: forward the request elsewhere, or respond."""
 
     def lost(self, exchange: "Exchange", reason: str) -> bool:
-        """Handle an upstream that died before its response. The request may be what ended it.
+        """Handle an upstream that died before its response, maybe by the request.
 
         Returns True if the handler has forwarded the request, or will. False makes the proxy respond with 502 and the
         reason.

@@ -1,4 +1,4 @@
-"""What the kernel still knows of a connection that was lost: bytes not read yet, and bytes that the peer never received.
+"""Reads unread bytes of a lost connection, and counts unreceived ones.
 
 Both are asked within ``connection_lost``, while the socket is still open. A transport over TLS passes the socket below it.
 """

@@ -100,7 +100,7 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_marked_repeatable(self) -> bool:
-        """Whether the client says that the request may be sent again after it was on a pod that died: an Idempotency-Key."""
+        """Whether the request has an Idempotency-Key, so that it may be sent again."""
         return self.get(b"idempotency-key") is not None
 
     def get(self, name: bytes) -> bytes | None:

@@ -1,4 +1,4 @@
-"""An upstream that dies before it responds: a request goes elsewhere if its client says that it may."""
+"""An upstream that dies before it responds to a request."""
 
 import pytest
 

@@ -147,6 +147,7 @@ def reconcile_configuration(
         latest.revision,
         settle_time_s=settings.settle_time_s,
         now_s=timestamp_s(now) or 0.0,
+        gave_back=bool(_given_back_by(configuration, latest)),
     )
     status = _status(configuration, ready, latest, now=now)
     can_wait = not configuration.get("status") and is_unsettled(configuration, status)
@@ -266,15 +267,21 @@ def _status(configuration: Object, ready: LatestReady, latest: _Latest, *, now: 
 
 def _given_back(before: Object, ready: LatestReady, latest: _Latest) -> Iterator[Condition]:
     """The condition while an older revision has the traffic of the latest one, which failed in its first minute."""
-    present = condition_of({"status": before}, GIVEN_BACK_REASON).get("message", "")
+    present = _given_back_by({"status": before}, latest)
     if ready.failed is not None:
         why = condition_of(ready.failed, CONDITION_READY).get("message") or "not ready"
         name = name_of(ready.failed)
         present = f'Revision "{name}" failed within its first minute: {why}. Its traffic went back to "{ready.name}".'
-    elif name_of(latest.revision) == ready.name or f'"{name_of(latest.revision)}" failed' not in present:
+    elif name_of(latest.revision) == ready.name or not present:
         return
     status, reason = ConditionStatus.TRUE, "RevisionFailed"
     yield Condition(type=GIVEN_BACK_REASON, status=status, reason=reason, message=present, informative=True)
+
+
+def _given_back_by(configuration: Object, latest: _Latest) -> str:
+    """How the latest revision gave its traffic back, by the condition; "" if it did not."""
+    message = str(condition_of(configuration, GIVEN_BACK_REASON).get("message", ""))
+    return message if f'"{name_of(latest.revision)}" failed' in message else ""
 
 
 def _ready_condition(latest: _Latest, latest_ready: LatestReady) -> Condition:

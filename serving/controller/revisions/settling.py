@@ -41,11 +41,18 @@ class LatestReady(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def latest_ready_of(
-    present: Object | None, usable: Sequence[Object], latest: Object | None, *, settle_time_s: float, now_s: float
+    present: Object | None,
+    usable: Sequence[Object],
+    latest: Object | None,
+    *,
+    settle_time_s: float,
+    now_s: float,
+    gave_back: bool = False,
 ) -> LatestReady:
     """The latest ready revision of a Configuration now.
 
     ``present`` is the one so far, ``usable`` are those that may serve, ``latest`` that of the present generation.
+    ``gave_back``: that one had the traffic and failed.
     """
     candidate = latest if latest is not None and is_ready(latest) else None
     if present is None:
@@ -58,7 +65,7 @@ def latest_ready_of(
         candidate = max(newer, key=generation_of, default=present)
     if name_of(candidate) == name_of(present):
         return _unless_failed(present, usable, is_on=settle_time_s != 0)
-    settles_in_s = _settled_at_s(candidate, present, settle_time_s) - now_s if is_ready(present) else 0.0
+    settles_in_s = _settled_at_s(candidate, settle_time_s, gave_back=gave_back) - now_s if is_ready(present) else 0.0
     if settles_in_s > 0:
         return LatestReady(name=name_of(present), settling=name_of(candidate), settles_in_s=settles_in_s)
     return LatestReady(name=name_of(candidate))
@@ -106,7 +113,7 @@ def _traffic_since_s(revision: Object) -> float | None:
     return next((stamp for stamp in stamps if stamp is not None), None)
 
 
-def _settled_at_s(revision: Object, present: Object, settle_time_s: float) -> float:
+def _settled_at_s(revision: Object, settle_time_s: float, *, gave_back: bool) -> float:
     """When a ready revision may take traffic, in seconds since the epoch; 0 if at once."""
     changed = [condition_of(revision, kind).get("lastTransitionTime") for kind in (CONDITION_READY, RESTARTED)]
     times_s = [at_s for at_s in map(timestamp_s, changed) if at_s is not None]
@@ -116,8 +123,7 @@ def _settled_at_s(revision: Object, present: Object, settle_time_s: float) -> fl
         created_s = timestamp_s(nested(revision, "metadata", "creationTimestamp"))
         took_s = 0.0 if created_s is None else times_s[0] - created_s
         settle_time_s = min(max(took_s, _SETTLE_MIN_S), _SETTLE_MAX_S)
-    if generation_of(revision) > generation_of(present) and _traffic_since_s(revision) is not None:
-        # It had the traffic already, and gave it back.
+    if gave_back:
         settle_time_s = max(settle_time_s, TRIAL_S)
     return max(times_s) + settle_time_s + _GRAIN_S
 

@@ -8,8 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from serving.proxy.http1.lostconnection import unread_pieces, unreceived_bytes
-from serving.proxy.http1.upstream import Address
+from serving.proxy.http1.upstream import Address, unread_pieces, unreceived_bytes
 from serving.proxy.http2.engine import Http2Engine
 from serving.proxy.http2.frames import Violation
 from serving.proxy.http2.hpack_decoder import FieldSection

@@ -13,9 +13,8 @@ from typing import cast
 
 from serving.aio.clock import now_s
 from serving.aio.mutualtls import NO_TLS, WRONG_IDENTITY, MutualTls, identity_of, is_expected, reason_of
-from serving.proxy.http1.lostconnection import unread_pieces
 from serving.proxy.http1.pool import UpstreamProtocol
-from serving.proxy.http1.upstream import Address
+from serving.proxy.http1.upstream import Address, unread_pieces
 from serving.proxy.tls.records import Records
 from serving.proxy.tls.transport import TlsTransport
 

@@ -120,8 +120,15 @@ def test_a_revision_of_which_no_route_has_a_time_keeps_the_traffic() -> None:
 
 def test_a_revision_that_gave_its_traffic_back_waits_for_a_minute() -> None:
     again = revision(2, at_s=10.0, traffic_s=1.0)
-    assert latest(OLD, again, now_s=70.0).settling == "hello-00002"
-    assert latest(OLD, again, now_s=71.0).name == "hello-00002"
+    for now_s, name in ((70.0, "hello-00001"), (71.0, "hello-00002")):
+        found = latest_ready_of(
+            OLD, [OLD, again], again, settle_time_s=FROM_START, now_s=CREATED_S + now_s, gave_back=True
+        )
+        assert found.name == name
+
+
+def test_a_revision_that_a_route_names_settles_as_any() -> None:
+    assert latest(OLD, revision(2, traffic_s=0.5), now_s=2.0).name == "hello-00002"
 
 
 def test_an_older_revision_that_is_the_template_again_waits_as_any() -> None:

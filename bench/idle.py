@@ -43,10 +43,12 @@ def name_of(pid: int) -> str:
 def threads_of(pid: int) -> dict[str, tuple[int, int]]:
     """The nanoseconds that each thread of a process has run, and how often it was given the CPU."""
     found = {}
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):
-            ran_ns, _, turns = map(int, (task / "schedstat").read_text().split())
-            found[task.name] = (ran_ns, turns)
+    # A pod that was ending may be gone.
+    with contextlib.suppress(FileNotFoundError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                ran_ns, _, turns = map(int, (task / "schedstat").read_text().split())
+                found[task.name] = (ran_ns, turns)
     return found
 
 
@@ -82,7 +84,7 @@ def measured(systems: Mapping[str, System], options: Any) -> dict[str, dict[str,
     found: dict[str, dict[str, object]] = {}
     for name, tree in trees.items():
         rows = []
-        for pid in tree:
+        for pid in filter(lambda pid: Path(f"/proc/{pid}/smaps_rollup").exists(), tree):
             ran_ns, turns = growth(pid, before[pid])
             rows.append((round(pss_mib(pid), 1), round(100 * ran_ns / took_ns, 3), turns * 1e9 / took_ns, name_of(pid)))
         found[name] = {

@@ -34,6 +34,8 @@ _SUITE_S, _SETUP_S = 1500.0, 900.0
 _ENTER = """
 set -e
 root=$1; shift
+# Isolated pods make their root private, which must be a mount for that.
+mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
 mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"

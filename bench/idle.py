@@ -84,9 +84,11 @@ def measured(systems: Mapping[str, System], options: Any) -> dict[str, dict[str,
     found: dict[str, dict[str, object]] = {}
     for name, tree in trees.items():
         rows = []
-        for pid in filter(lambda pid: Path(f"/proc/{pid}/smaps_rollup").exists(), tree):
-            ran_ns, turns = growth(pid, before[pid])
-            rows.append((round(pss_mib(pid), 1), round(100 * ran_ns / took_ns, 3), turns * 1e9 / took_ns, name_of(pid)))
+        for pid in tree:
+            # A pod that was ending may be gone, or wait to be collected.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                mib, (ran_ns, turns) = round(pss_mib(pid), 1), growth(pid, before[pid])
+                rows.append((mib, round(100 * ran_ns / took_ns, 3), turns * 1e9 / took_ns, name_of(pid)))
         found[name] = {
             "processes": len(rows),
             "pss_mib": round(sum(row[0] for row in rows), 1),

@@ -20,6 +20,8 @@ Environment (all of one pod; its parent derives the secrets, see ``serving.wire.
 - ``SERVING_POD_DORMANT_AFTER_S``, ``SERVING_POD_DORMANT_CALL``: how long the app is idle before it is frozen, in seconds, and its own
   calls for it, "POST /sleep, POST /wake_up"; without the first never.
 - ``SERVING_POD_PROCESSES``, ``SERVING_POD_FREEZER``: where the app's first processes are recorded, and the cgroup to freeze it by.
+- ``SERVING_POD_APP_USER``: a user that only this pod has, 0 without one: connections go to sockets of this user and of the app's
+  recorded processes only. Without the variable any listener at the app's address is the app.
 - ``SERVING_POD_GUARDED``: "true" takes requests of activators only; "false".
 - ``SERVING_POD_CALLER_KEY``: what the app shows at /caller-token; without it any process of the pod's network may ask.
 - ``SERVING_POD_UNFROZEN``: in a cluster, why its app cannot be frozen; empty where the pod shares its process namespace.
@@ -64,7 +66,7 @@ from serving.queueproxy.io.credentials import Credentials
 from serving.queueproxy.io.podhandler import PodHandler
 from serving.queueproxy.io.podrequests import NO_ACTIVATOR
 from serving.queueproxy.io.podservice import PodService, socket_of
-from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe
+from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe, listener_check
 from serving.queueproxy.metrics import refusal_lines, tls_lines
 from serving.queueproxy.podspec import PodSpec, spec_from_environment
 
@@ -124,7 +126,8 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
         from serving.proxy.http2.pool import Http2Pool  # noqa: PLC0415 - most apps need none of it
 
         server.pool = Http2Pool(spec.settings.http, clock=server.clock)
-    server.pool.connector = AppConnector()
+    check = listener_check(spec)
+    server.pool.connector = AppConnector(None if check is None else check.require)
     pod = PodHandler(spec, clock=server.clock)
     can_sleep = spec.processes or spec.dormant_call is not None or spec.unfrozen is not None
     if spec.dormant_after_s is not None and can_sleep:

@@ -75,7 +75,8 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     ``dormant_after_s`` is how long the app is idle before it is frozen, None for never; ``dormant_call`` are the app's own calls for
     it. ``processes`` is the beginning of the paths of the files that record the first processes of the app, "" where there
-    are none. ``freezer`` is the cgroup to freeze it by, None to use signals. ``unfrozen`` is for a pod of a cluster: why its app
+    are none. ``app_user`` is a user that only this pod has, whose sockets are the app's, 0 without one; None where only the app can
+    listen at its address. ``freezer`` is the cgroup to freeze it by, None to use signals. ``unfrozen`` is for a pod of a cluster: why its app
     is not frozen, "" where its processes can be seen.
     """
 
@@ -111,6 +112,7 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     dormant_after_s: float | None = None
     dormant_call: CallPair | None = None
     processes: str = ""
+    app_user: int | None = None
     freezer: FreezerPlace | None = None
     unfrozen: str | None = None
     settings: QueueProxySettings = QueueProxySettings()
@@ -246,6 +248,12 @@ def _read_slo(text: str) -> str:
     return text
 
 
+def _read_user(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(text)
+    return int(text)
+
+
 def _read_protocol(text: str) -> bool:
     if text not in ("http1", "h2c"):
         raise ValueError(text)
@@ -296,6 +304,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], object], str]] = {
     "dormant_after_s": ("SERVING_POD_DORMANT_AFTER_S", _read_seconds, "seconds above 0"),
     "dormant_call": ("SERVING_POD_DORMANT_CALL", read_calls, 'two calls, as in "POST /sleep, POST /wake_up"'),
     "processes": ("SERVING_POD_PROCESSES", str, "the beginning of a path"),
+    "app_user": ("SERVING_POD_APP_USER", _read_user, "the number of a user, or 0"),
     "unfrozen": ("SERVING_POD_UNFROZEN", str, "a reason, or nothing"),
     "freezer": (
         "SERVING_POD_FREEZER",

@@ -179,6 +179,8 @@ def attempts(given: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "trace another pod": lambda: called(LIBC.ptrace(PTRACE_SEIZE, victim, 0, 0)),
         "kill another pod": lambda: os.kill(victim, signal.SIGCONT),
         "kill the supervisor": lambda: os.kill(int(given["supervisor"]), signal.SIGCONT),
+        "listen on the port of a pod to come": lambda: bound(int(given["pod_port"])),
+        "listen where a queue-proxy may listen": lambda: bound(8012, "127.64.250.250"),
         "listen on another pod's port": lambda: bound(int(given["port"])),
         "listen beside a queue-proxy": lambda: bound(8012, given["address"]),
         "fork without end": forked_without_end,

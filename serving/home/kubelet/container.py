@@ -9,7 +9,7 @@ import os
 import secrets
 import shlex
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -28,6 +28,8 @@ from serving.home.processes.orders import ReadinessChanged, StartProcess
 from serving.home.processes.processruntime import ProcessRuntime, TemplateProcess
 from serving.model.errors import NotFound
 from serving.model.event import UNHEALTHY_REASON
+from serving.queueproxy.io.applistener import ListenerCheck
+from serving.queueproxy.io.processes import members, read_processes
 from serving.queueproxy.io.readiness import attempt
 from serving.queueproxy.podspec import Address, Probe
 from serving.traffic.backoff import backoff_s
@@ -39,6 +41,7 @@ _KILLED_BY_US_GRACE_S = 5.0
 _STARTUP_PAUSE_FIRST_S = 0.02
 # An explanation may be so much older than its time: reading all processes takes a tenth of a second where there are hundreds.
 _PORTS_AGE_MAX_S = 1.0
+_SPARED = frozenset({0, 1})
 _LISTEN_PAUSE_FIRST_S, _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S = 0.01, 1.5, 0.1
 
 
@@ -95,7 +98,7 @@ _RESTARTS = RestartSettings()
 class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A container to keep running: the order that starts it, callbacks for its state and readiness, and its probes.
 
-    ``address`` is where it is probed. ``listening`` is the probe of an app after a restart; at the first start
+    ``address`` is where it is probed, and ``app_user`` whose socket must listen there (``PodSpec``). ``listening`` is the probe of an app after a restart; at the first start
     the queue-proxy probes it. ``is_http2`` sends that probe by HTTP/2, as the queue-proxy does. The kubelet's own probes
     are HTTP/1.1, as in a cluster. ``restart_policy`` is the pod's. ``exit_reason`` says why the container has ended, "" if that is not known.
     """
@@ -110,6 +113,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     exit_reason: Callable[[], str] | None = None
     restart_policy: str = "Always"
     address: Address = ("127.0.0.1", 0)
+    app_user: int | None = None
     first: ContainerState = ContainerState()
 
 
@@ -217,6 +221,18 @@ class ContainerKeeper:
         )
         self._exit_reason = self._exit_message = ""
 
+    @property
+    def _listener_check(self) -> ListenerCheck | None:
+        # Not kept: it would refer to this keeper, which is freed without a look for cycles.
+        return None if self._spec.app_user is None else ListenerCheck(self._spec.app_user, self._processes)
+
+    def _processes(self) -> Iterator[int]:
+        """The container's processes: the first one alone, as most apps listen there, then all that it has started."""
+        process = self.process
+        if process is not None and process.pid:
+            yield process.pid
+            yield from members(read_processes(), [process.pid], spared=_SPARED)
+
     def _report(self, state: ContainerState) -> None:
         self.state = state
         if not self._stop.is_set():
@@ -235,7 +251,11 @@ class ContainerKeeper:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S)
             if await attempt(
-                self._spec.listening, self._spec.address, is_http2=self._spec.is_http2, network=self._spec.start.network
+                self._spec.listening,
+                self._spec.address,
+                is_http2=self._spec.is_http2,
+                network=self._spec.start.network,
+                check=self._listener_check,
             ):
                 self._is_listening = True
                 self._spec.on_state(self.state)
@@ -292,10 +312,13 @@ class ContainerKeeper:
             return failure
         host, port = self._spec.address
         app = (host, plan.port or port)
+        check = None if plan.port else self._listener_check
+        if check is not None and (foreign := check.foreign_at(*app)):
+            return foreign
         if plan.probe.path is not None:
             failure = await probe_failure(plan.probe, app, network=self._spec.start.network)
             return failure and f"GET {plan.probe.path}: {failure}"
-        is_open = await attempt(plan.probe, app, network=self._spec.start.network)
+        is_open = await attempt(plan.probe, app, network=self._spec.start.network, check=check)
         return "" if is_open else f"no connection to port {app[1]}"
 
     async def _executed(self, plan: ProbePlan) -> str:
@@ -365,6 +388,7 @@ class ContainerKeeper:
             container=name,
             port=port,
             ports=ports,
+            foreign=check.foreign_at(*self._spec.address) if (check := self._listener_check) else "",
             host=self._spec.address[0] if start.is_own_proxy else "",
             port_option="" if not start.network else "--fixed-port" if start.launch is None else "--port",
         )

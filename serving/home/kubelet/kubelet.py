@@ -33,7 +33,7 @@ from serving.home.pods.locations import PodLocation, PodLocations
 from serving.home.pods.machine import read_machine
 from serving.home.pods.podfolder import count_oom_kill, disk_error, sweep_folders
 from serving.home.pods.podlogs import LogTimes, tidy_logs
-from serving.home.pods.podplan import has_own_network, has_own_users, runs_images
+from serving.home.pods.podplan import has_own_network, has_own_users, named_ports, runs_images
 from serving.home.pods.podstatus import BROKEN, broken_status, evicted_status
 from serving.home.pods.usage import UsageReporter
 from serving.home.processes.orders import HeldPod
@@ -92,7 +92,7 @@ class Kubelet:
 
     def __init__(self, node: NodeContext, *, dice: random.Random | None = None) -> None:
         self._node = node
-        self._locations = PodLocations(dice or random.Random())  # noqa: S311 - spreads addresses
+        self._locations = PodLocations(dice or random.SystemRandom())
         # All pods of virtual nodes run here: every pod that has a node.
         bound = "spec.nodeName!=" if node.virtual else f"spec.nodeName={node.name}"
         self._pods = Reflector(node.cluster, POD, field_selector=bound)
@@ -213,6 +213,7 @@ class Kubelet:
         taken_over = self._taken_over.pop(pod.id, None)
         count = len(tcp_ports_of(pod.manifest["spec"]["containers"]))
         location = self._locations.with_tcp_ports(taken_over or self._free_location(pod), count)
+        location = self._locations.with_named_ports(location, named_ports(pod.manifest))
         return self._locations.with_users(location) if _gets_users(pod.manifest, self._node) else location
 
     def _free_location(self, pod: PodRun) -> PodLocation:

@@ -34,7 +34,7 @@ from serving.home.images.store import ImageUnavailable, StoredImage
 from serving.home.kubelet.container import ContainerSpec
 from serving.home.kubelet.podsetup import PodSetup
 from serving.home.kubelet.podwarnings import memory_limit_bytes
-from serving.home.pods.locations import QUEUE_PORTS, listening_ports
+from serving.home.pods.locations import QUEUE_PORTS, is_reserved, listening_ports
 from serving.home.pods.podfolder import app_folder, disk_error, root_folder, temporary_folder
 from serving.home.pods.podplan import (
     ContainerState,
@@ -44,6 +44,7 @@ from serving.home.pods.podplan import (
     has_own_network,
     is_init,
     is_own_proxy,
+    named_ports,
     runs_images,
     serves,
     serving_ports,
@@ -100,6 +101,14 @@ class ProcessPod:
         return {}
 
     @property
+    def app_user(self) -> int | None:
+        """The user that only this pod has, 0 without one; None where no process of another pod can listen in its network."""
+        if self.network:
+            return None
+        isolation = self.setup.node.isolation
+        return 0 if isolation is None else isolation.user_of(self.setup.location.address)
+
+    @property
     def refused_limits(self) -> Mapping[str, Collection[str]]:
         """The limits that no cgroup enforces, by container."""
         return self.cgroups.refused
@@ -122,7 +131,10 @@ class ProcessPod:
             pod=setup.pod_id,
             name=QUEUE_PROXY,
             environment=setup.proxy_environment(
-                app=f"127.0.0.1:{self.port}", tcp_ports=self.tcp_ports, oom_folders=folders
+                app=f"127.0.0.1:{self.port}",
+                app_user=self.app_user,
+                tcp_ports=self.tcp_ports,
+                oom_folders=folders,
             ),
             log=setup.log_of(QUEUE_PROXY),
             network=self.network,
@@ -141,6 +153,7 @@ class ProcessPod:
             listening=listening_probe(container) if is_serving else None,
             is_http2=uses_http2(container),
             address=("127.0.0.1", self.port),
+            app_user=self.app_user,
             restart_policy="OnFailure" if is_first and policy == "Always" else policy,
         )
 
@@ -172,6 +185,19 @@ class ProcessPod:
     def _declares(self, port: int) -> bool:
         return any(one.get("containerPort") == port for one in serving_ports(self.setup.manifest))
 
+    def _ports(self, container: Object) -> Collection[int] | None:
+        """The ports on which a container may listen; None for all.
+
+        They are the pod's own, and those that its manifest names, but for ports that another pod may be given.
+        """
+        if self.network:
+            return None
+        location, manifest = self.setup.location, self.setup.manifest
+        ports = {location.port, *location.tcp_ports, *location.named_ports}
+        if is_own_proxy(manifest, container):
+            ports |= {*QUEUE_PORTS}
+        return ports | {port for port in named_ports(manifest) if not is_reserved(port)}
+
     def _mounts(self, container: Object) -> tuple[MountPoint, ...]:
         return self.setup.mount_points(container)
 
@@ -187,7 +213,7 @@ class ProcessPod:
             given=given,
             snapshot=str(path_of_snapshot(setup.node.snapshots, snapshot)) if snapshot else "",
         )
-        confinement = setup.confinement(container, plan, port=self.port)
+        confinement = setup.confinement(container, plan, ports=self._ports(container))
         copy = None
         if plan.snapshot:
             user = confinement.user if confinement is not None else 0
@@ -221,6 +247,16 @@ class PreloadedPod(ProcessPod):
 
     # The template forks a queue-proxy faster than the warm process forks the app.
     is_proxy_first = True
+
+    @property
+    def app_user(self) -> int | None:
+        """The user of the revision, which its warm process and its pods have."""
+        isolation = self.setup.node.isolation
+        return (
+            0
+            if isolation is None
+            else isolation.user_of_revision(self.setup.node.warm_revision_of(self.setup.manifest))
+        )
 
     def start(self, container: Object) -> StartProcess:
         """The order that forks the serving app from the warm process of its revision; others start as in a pod of processes."""
@@ -261,7 +297,7 @@ class InAppPod(ProcessPod):
         setup, host = self.setup, self.setup.location.address
         if not is_own_proxy(setup.manifest, container):
             return super().start(container)
-        proxy = setup.proxy_environment(app=f"{host}:{self.port}")
+        proxy = setup.proxy_environment(app=f"{host}:{self.port}", app_user=self.app_user)
         given = {**setup.environment(container), **proxy, "HOST": host}
         return msgspec.structs.replace(self._process(container, given), is_own_proxy=True)
 
@@ -320,6 +356,11 @@ class ContainerPod(NetworkedPod):
     def __init__(self, setup: PodSetup, sandbox: PodSandbox) -> None:
         super().__init__(setup, sandbox)
         self._sandbox, self.is_rootless, self.cgroups = sandbox, sandbox.is_rootless, sandbox.cgroups
+
+    @property
+    def app_user(self) -> int | None:
+        """0, as its users are those of its image; None in a network of its own."""
+        return None if self.network else 0
 
     @property
     def image_ids(self) -> Mapping[str, str]:

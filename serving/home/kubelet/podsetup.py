@@ -205,9 +205,14 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         return caller_key(self.node.key, namespace=namespace_of(self.manifest), pod=name_of(self.manifest))
 
     def proxy_environment(
-        self, *, app: str, tcp_ports: Mapping[int, int] = _NO_PORTS, oom_folders: Sequence[str] = ()
+        self,
+        *,
+        app: str,
+        app_user: int | None,
+        tcp_ports: Mapping[int, int] = _NO_PORTS,
+        oom_folders: Sequence[str] = (),
     ) -> dict[str, str]:
-        """The environment of the queue-proxy of the app at an address, with its secrets."""
+        """The environment of the queue-proxy of the app at an address, with its secrets; ``app_user`` as in ``PodSpec``."""
         namespace, name, key = namespace_of(self.manifest), name_of(self.manifest), self.node.key
         of = labels_of(self.manifest)[REVISION_LABEL]
         return {
@@ -219,6 +224,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
                 tcp_ports=tcp_ports,
                 given=self.node.proxy(),
             ),
+            **({} if app_user is None else {"SERVING_POD_APP_USER": str(app_user)}),
             "SERVING_POD_STATS_URL": self.node.stats_url,
             "SERVING_POD_STATS_TOKEN": pod_token(key, namespace=namespace, revision=of, pod=name),
             **({"SERVING_POD_AUTHORITY": self.node.authority} if self.node.authority else {}),
@@ -240,8 +246,8 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             annotations_of(self.manifest), self.node.scaling(), container_concurrency=0, reachable=True
         )
 
-    def confinement(self, container: Object, plan: AppPlan, *, port: int) -> Confinement | None:
-        """The isolation of a container that is a process: it keeps its files, its program and its ports."""
+    def confinement(self, container: Object, plan: AppPlan, *, ports: Collection[int] | None) -> Confinement | None:
+        """The isolation of a container that is a process: it keeps its files, its program and its ports, None for all."""
         isolation = self.node.isolation
         if isolation is None:
             return None
@@ -254,7 +260,6 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         )
         used = [named] if named and (not snapshot or is_linked) else []
         used += [one for one in (snapshot, plan.folder) if one and not is_open(one) and one != str(self.folder)]
-        declared = (int(one.get("containerPort") or 0) for one in container.get("ports") or ())
 
         ours = (self.folder.resolve(), self.node.snapshots.resolve())
         state = Path(isolation.state).resolve()
@@ -281,7 +286,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
                 *(one for one in used if one.startswith("/") and one != "/" and Path(one).is_dir() and is_allowed(one)),
                 *theirs,
             ],
-            ports=(port, *self.location.tcp_ports, *declared, *QUEUE_PORTS),
+            ports=ports,
             temporary=str(temporary_folder(self.folder)),
         )
 

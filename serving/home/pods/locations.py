@@ -2,33 +2,41 @@
 
 Addresses are 127.64.x.y, or those of the pod's virtual node: the last two numbers are unique on the whole machine, as
 containers have one network for all nodes. Ports are below the kernel's range for outgoing connections, which could take an
-app's port between two starts. Both begin at random, so that two systems on one machine rarely collide; used ones are
-skipped. So do the users of a pod that has some of its own.
+app's port between two starts. All are drawn at random, so that no other process can foresee and occupy them, and two systems on
+one machine rarely collide; used ones are skipped.
 """
 
 import contextlib
+import functools
 import math
 import os
 import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable
 from pathlib import Path
 from typing import TypeVar, cast
 
 import msgspec
 
+from serving.aio.listeners import listener_at
 from serving.home.pods.userranges import free_firsts, subordinate_range, used_ranges
 
 _NETWORK = "127.64"
 _ADDRESSES = 2**16
 QUEUE_PORTS = (8012, 8022)
 """Ports of a queue-proxy, on its pod's address."""
+_AND_PORTS = " and ".join(map(str, QUEUE_PORTS))
+_HOLDERS_SHOWN_MAX, _HOLDERS_SOUGHT_MAX = 3, 64
 
 _PORT_FIRST = 20000
 _PORT_END_DEFAULT = 32768
+# Takes 40 ms at most. Where 99 of 100 addresses are occupied, one try in 10^17 finds none.
 _TRIES = 4096
+# One pod does not reserve the whole range.
+_NAMED_PORTS_MAX = 16
 
 _LISTEN = "0A"
 # Columns of /proc/net/tcp, see proc(5): local address, state, inode.
@@ -45,12 +53,13 @@ _Found = TypeVar("_Found")
 class PodLocation(msgspec.Struct, frozen=True, kw_only=True):
     """``address`` is the pod's own, "127.64.3.7"; ``port`` is the app's, on 127.0.0.1, and so are ``tcp_ports``.
 
-    ``users`` is the first of this machine's users that are the pod's (``userranges``), 0 if it has none.
+    ``named_ports`` are ports of the range for apps that the pod's manifest names. ``users`` is the first of this machine's users that are the pod's (``userranges``), 0 if it has none.
     """
 
     address: str
     port: int
     tcp_ports: tuple[int, ...] = ()
+    named_ports: tuple[int, ...] = ()
     users: int = 0
 
 
@@ -61,8 +70,6 @@ class PodLocations:
         self._taken: set[str | int] = set()
         self._dice = dice
         self._port_end = _first_outgoing_port()
-        self._next_address = dice.randrange(_ADDRESSES)
-        self._next_port = dice.randrange(_PORT_FIRST, self._port_end)
 
     def take(self, network: str = _NETWORK) -> PodLocation:
         """Reserve a free location; its address begins with ``network``. Raises ``OSError`` if there is none."""
@@ -73,6 +80,12 @@ class PodLocations:
         while len(place.tcp_ports) < count:
             place = self.occupy(msgspec.structs.replace(place, tcp_ports=(*place.tcp_ports, self._free_port())))
         return place
+
+    def with_named_ports(self, place: PodLocation, ports: Collection[int]) -> PodLocation:
+        """Reserve the ports that a pod names itself, as far as they are for apps, no other pod has them, and they are few."""
+        free = [port for port in ports if is_reserved(port) and port not in self._taken and port not in QUEUE_PORTS]
+        named = (*place.named_ports, *free)[:_NAMED_PORTS_MAX]
+        return self.occupy(msgspec.structs.replace(place, named_ports=named))
 
     def with_users(self, place: PodLocation) -> PodLocation:
         """Reserve users of this machine for a location, unless it has some. Raises ``OSError`` if there are none."""
@@ -95,27 +108,67 @@ class PodLocations:
         self._taken -= _numbers_of(place)
 
     def _free_address(self, network: str) -> str:
+        holders: Counter[int | None] = Counter()
         for _ in range(_TRIES):
-            number = self._next_address = (self._next_address + 1) % _ADDRESSES
-            host = f"{number >> 8}.{number & 255}"
+            number = self._dice.randrange(_ADDRESSES)
+            address, host = f"{network}.{number >> 8}.{number & 255}", f"{number >> 8}.{number & 255}"
             # .0 and .255 work, but look like a network and a broadcast address.
-            if 0 < number & 255 < 255 and host not in self._taken and _is_free(f"{network}.{host}", *QUEUE_PORTS):
-                return f"{network}.{host}"
-        raise OSError("no loopback address is free")
+            if not 0 < number & 255 < 255 or host in self._taken:
+                continue
+            if _is_free(address, *QUEUE_PORTS):
+                return address
+            if holders.total() < _HOLDERS_SOUGHT_MAX:
+                holders[_holder(address, *QUEUE_PORTS)] += 1
+        raise OSError(
+            f"no pod can start: no address of {network}.0.0/16 has ports {_AND_PORTS} free: {_held_by(holders)}"
+        )
 
     def _free_port(self) -> int:
+        holders: Counter[int | None] = Counter()
         for _ in range(_TRIES):
-            self._next_port += 1
-            if self._next_port >= self._port_end:
-                self._next_port = _PORT_FIRST
-            if self._next_port not in self._taken and _is_free("", self._next_port):
-                return self._next_port
-        raise OSError("no port is free")
+            port = self._dice.randrange(_PORT_FIRST, self._port_end)
+            if port in self._taken:
+                continue
+            if _is_free("", port):
+                return port
+            if holders.total() < _HOLDERS_SOUGHT_MAX:
+                holders[_holder("127.0.0.1", port)] += 1
+        raise OSError(
+            f"no pod can start: no port from {_PORT_FIRST} to {self._port_end - 1} is free: {_held_by(holders)}"
+        )
+
+
+def _holder(address: str, *ports: int) -> int | None:
+    """The user of a listening socket; None for a socket that is only bound."""
+    found = (listener_at(address, port) for port in ports)
+    return next((listener.user for listener in found if listener is not None), None)
+
+
+def _held_by(holders: Counter[int | None]) -> str:
+    """Describe the users of occupied addresses or ports."""
+    if not holders:
+        return "all are assigned to pods"
+    tried = f"of {holders.total()} tries"
+    users = [
+        f"user {user} listens on {count}" for user, count in holders.most_common(_HOLDERS_SHOWN_MAX) if user is not None
+    ]
+    return f"{tried}, {', '.join(users)} (`ss -ltnp` shows the processes)" if users else f"{tried}, none can be bound"
 
 
 def _numbers_of(place: PodLocation) -> set[str | int]:
     # No user of a pod is as low as a port.
-    return {host_part(place.address), place.port, *place.tcp_ports, *((place.users,) if place.users else ())}
+    return {
+        host_part(place.address),
+        place.port,
+        *place.tcp_ports,
+        *place.named_ports,
+        *((place.users,) if place.users else ()),
+    }
+
+
+def is_reserved(port: int) -> bool:
+    """Whether only a pod that is given this port may listen there: apps and queue-proxies get such ports."""
+    return port in QUEUE_PORTS or _PORT_FIRST <= port < _first_outgoing_port()
 
 
 def host_part(address: str) -> str:
@@ -135,6 +188,7 @@ def _is_free(address: str, *ports: int) -> bool:
     return True
 
 
+@functools.cache
 def _first_outgoing_port() -> int:
     try:
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])

@@ -49,7 +49,8 @@ _SECRETS_BYTES_MAX = 8 * 2**20
 
 def disk_error(error: Exception, folder: Path) -> str:
     """Describe an error; a disk error with its path, and a full disk with advice."""
-    if not isinstance(error, OSError):
+    if not isinstance(error, OSError) or error.errno is None:
+        # One without a number is ours, about something else than a file.
         return str(error)
     said = f"{error.filename or folder}: {error.strerror or error}"
     way_out = "make room on this disk, for example by `serving image rm` or `serving delete`"

@@ -22,6 +22,7 @@ from serving.model.knative import (
     GUARDED_ANNOTATION,
     GUARDED_VARIABLE,
     IMAGES_ONLY_ANNOTATION,
+    METRICS_PORT_ANNOTATION,
     NETWORK_ANNOTATION,
     QUEUE_PROXY_ANNOTATION,
     REVISION_LABEL,
@@ -52,6 +53,9 @@ _SEVERAL_COMMANDS = re.compile(r"[|&;\n]")
 _SHELL_WORDS = frozenset(
     {"cd", "exec", "export", "if", "for", "while", "until", "case", "set", "test", ".", "trap", "{"}
 )
+_PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
+_HANDLERS = ("httpGet", "tcpSocket", "grpc")
+_PORT_MAX = 65535
 # All pods of a revision have one; to split it takes a quarter of a millisecond of a cold start.
 _COMMANDS_KEPT = 1024
 _NO_USERS = "hostUsers true, or none: users of their own are for containers of images, and this is a process"
@@ -217,6 +221,23 @@ def serves(pod: Object, container: Object) -> bool:
 def serving_ports(pod: Object) -> list[Object]:
     """The declared ports of the container that serves."""
     return [port for container in _containers(pod) if serves(pod, container) for port in container.get("ports") or ()]
+
+
+def named_ports(pod: Object) -> list[int]:
+    """The ports in a manifest, ascending: containerPorts, those of probes, and that of the page of metrics."""
+    handlers = [
+        handler
+        for container in all_containers(pod)
+        for probe in (container.get(kind) or {} for kind in _PROBES)
+        for handler in (probe.get(kind) or {} for kind in _HANDLERS)
+    ]
+    metrics_port = annotations_of(pod).get(METRICS_PORT_ANNOTATION, "")
+    ports = [
+        *(port.get("containerPort") for container in all_containers(pod) for port in container.get("ports") or ()),
+        *(handler.get("port") for handler in handlers),
+        int(metrics_port) if metrics_port.isdecimal() else 0,
+    ]
+    return sorted({port for port in ports if isinstance(port, int) and 0 < port <= _PORT_MAX})
 
 
 def is_own_proxy(pod: Object, container: Object) -> bool:

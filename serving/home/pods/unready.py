@@ -28,7 +28,8 @@ class ObservedContainer(msgspec.Struct, frozen=True, kw_only=True):
     ``probe`` names the readiness probe ("GET /health", "exec test -e warm"), ``probe_failure`` says how it failed last;
     both are empty where there is none. A container that takes no requests has ``port`` 0. ``host`` is the address on which a
     container must listen that is its own queue-proxy, "" for others. ``port_option`` is the option of `serving deploy` that names the
-    port, where the container has a network of its own.
+    port, where the container has a network of its own. ``foreign`` describes a process of another pod or user that listens in its
+    place, "" without one.
     """
 
     container: str
@@ -38,11 +39,15 @@ class ObservedContainer(msgspec.Struct, frozen=True, kw_only=True):
     probe_failure: str = ""
     host: str = ""
     port_option: str = ""
+    foreign: str = ""
 
 
 def explain(observed: ObservedContainer) -> Unready | None:
     """Why the container is not ready; None without a reason."""
     name, port = observed.container, observed.port
+    if observed.foreign:
+        message = f"container {name} gets no requests: {observed.foreign}"
+        return Unready(reason="PortTaken", message=message)
     if port and port not in observed.ports:
         if observed.ports:
             ports = _listed(observed.ports)

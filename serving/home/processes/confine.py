@@ -105,6 +105,7 @@ def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = 
         resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES_MAX, _PROCESSES_MAX))
     layer("no_new_privs", lambda: _prctl(_PR_SET_NO_NEW_PRIVS, 1))
     layer("landlock", lambda: _landlock("" if is_hidden else state, plan["shown"], plan["ports"]))
+    layer("ports", lambda: _check_ports(plan["ports"]))
     layer("capabilities", _drop)
     layer("seccomp", lambda: _filter(base64.b64decode(plan["filter"])))
     return failed
@@ -330,6 +331,12 @@ def _drop() -> None:
 def landlock_abi() -> int:
     """The version of Landlock in this kernel; 0 without it."""
     return max(0, int(_LIBC.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)))
+
+
+def _check_ports(ports: "list[int] | None") -> None:
+    """Raise ``OSError`` where ``_landlock`` could not restrict the ports to listen on."""
+    if ports is not None and landlock_abi() < _NET_ABI:
+        raise OSError(38, f"the kernel has no Landlock of version {_NET_ABI} or later", "")
 
 
 def _landlock(hidden: str, shown: list[str], ports: "list[int] | None") -> None:

@@ -1,9 +1,10 @@
 """Decides how processes of pods are isolated from this machine and from each other; ``confine`` applies it.
 
-| mode | a pod's process | |---|---| | ``default`` | sees nothing of the state folder and of closed folders but its own, signals
-and traces its own processes only, has no capabilities, cannot gain any, and makes no system call that Docker forbids; as root, a
-user of its own | | ``strict`` | the same; only its own ports to listen on; as root, a pid namespace of its own; a pod whose
-layers fail does not start | | ``none`` | has the rights of the user that runs ``serving up`` |
+- ``default``: a process of a pod sees nothing of the state folder and of closed folders but its own, signals and traces its own
+  processes only, listens on its own ports only, has no capabilities, cannot gain any, and makes no system call that Docker
+  forbids. As root it has a user that no other pod has.
+- ``strict``: the same. As root it has a pid namespace; a pod whose layers fail does not start.
+- ``none``: it has the rights of the user that runs ``serving up``.
 """
 
 import base64
@@ -90,11 +91,11 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
         *,
         address: str,
         shown: Collection[str],
-        ports: Collection[int],
+        ports: Collection[int] | None,
         owned: Collection[str] = (),
         temporary: str = "",
     ) -> Confinement:
-        """The confinement of the processes of the pod at an address, with its files and ports.
+        """The confinement of the processes of the pod at an address, with its files and ports (None: any).
 
         A pod's own user must be able to reach its files: each closed folder above them is hidden except for them. ``temporary``
         takes the place of the machine's folders for temporary files, unless the pod names one of these; "" leaves them.
@@ -127,7 +128,7 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
             user=self.user_of(address),
             has_own_pids=self.is_root and self.is_strict,
             # Port 0 is any that is free.
-            ports=tuple(sorted({0, *ports})) if self.is_strict else None,
+            ports=None if ports is None else tuple(sorted({0, *ports})),
             is_strict=self.is_strict,
         )
 

@@ -285,7 +285,7 @@ class PreloadedApps:
                 "arguments": [command.interpreter, *command.arguments],
                 "modules": list(app.order.modules),
                 "confine": str(confine.__file__),
-                "confinement": plan_of(app.order.confinement) if app.order.confinement else None,
+                "confinement": _warm_plan(app.order),
                 "folder": app.order.folder,
                 # All pods have it from this process, which cannot change it later.
                 "hostname": app.order.preload.partition("/")[2],
@@ -323,6 +323,11 @@ class PreloadedApps:
         if app.control is not None and not app.is_warm:
             self._unfollow(app.control)
         app.end()
+
+
+def _warm_plan(order: StartProcess) -> dict[str, Any] | None:
+    """The layers of a warm process. A fork could not listen on its port if they had those of the first pod."""
+    return None if order.confinement is None else plan_of(msgspec.structs.replace(order.confinement, ports=None))
 
 
 def _plan_in_warm(order: StartProcess) -> dict[str, Any] | None:

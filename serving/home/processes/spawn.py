@@ -32,8 +32,10 @@ from typing import NoReturn
 import msgspec
 
 import serving.proxy.forwarding.sharing
+import serving.queueproxy.io.applistener
 import serving.queueproxy.io.dormant
 import serving.wire.websocket  # noqa: F401 - as above
+from serving.aio.listeners import has_sock_diag
 from serving.aio.netns import enter_at
 from serving.home.processes.appcopy import prepare_copy
 from serving.home.processes.confine import ISOLATION_VARIABLE, confine
@@ -111,6 +113,7 @@ def warm_up() -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     spec_from_environment(_SPEC_EXAMPLE)
+    has_sock_diag()
     plan_of(Confinement())
 
 

@@ -63,11 +63,17 @@ class Connector(Protocol):
 
 
 class PlainConnector:
-    """Connections as they are."""
+    """Opens plain TCP connections.
+
+    ``check`` gets the host and port before and after a connection is opened, and raises ``OSError`` where it must not be used.
+    """
 
     turn = 0
     attempts_max = _ATTEMPTS_MAX
     attempt_first_s, attempt_max_s = _ATTEMPT_FIRST_S, _ATTEMPT_MAX_S
+
+    def __init__(self, check: Callable[[str, int], None] | None = None) -> None:
+        self._check = check
 
     async def connect(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
         """Connect; retry an attempt without an answer until the caller ends it.
@@ -76,12 +82,21 @@ class PlainConnector:
         """
         loop = asyncio.get_running_loop()
         attempt = 0
+        if self._check is not None:
+            self._check(*address)
         while True:
             attempt += 1
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(backoff_s(attempt, first_s=self.attempt_first_s, max_s=self.attempt_max_s)):
-                    _, made = await loop.create_connection(make, *address)
-                    return made
+                    transport, protocol = await loop.create_connection(make, *address)
+                    break
+        if self._check is not None:
+            try:
+                self._check(*address)
+            except OSError:
+                transport.abort()
+                raise
+        return protocol
 
 
 class AppConnector(PlainConnector):

@@ -16,6 +16,7 @@ from serving.aio.periodic import every
 from serving.proxy.http1.body import BadBody, ChunkedBody, CloseBody, LengthBody
 from serving.proxy.http1.responsehead import BadResponse, Framing, read_response_head
 from serving.queueproxy.gauges import AppGauges
+from serving.queueproxy.io.readiness import listener_check
 from serving.queueproxy.podspec import Address, PodSpec
 
 _LOG = logging.getLogger(__name__)
@@ -94,14 +95,17 @@ async def watch_gauges(
 ) -> None:
     """Read the page each second by default, within ``probing``, until ``stop`` is set."""
     address, path = (spec.app[0], spec.metrics_port or spec.app[1]), spec.metrics_path
+    check = listener_check(spec)
     is_fine: bool | None = None
 
     async def beat() -> None:
         nonlocal is_fine
         try:
             async with probing():
+                if check is not None:
+                    check.require(*address)
                 page = await fetch_page(address, path)
-        except UnreadablePage as error:
+        except (UnreadablePage, OSError) as error:
             _note(ok=False, reason=str(error))
             return
         gauges.take_page(page, now_s())

@@ -29,6 +29,7 @@ from serving.queueproxy.io.podrequests import (
     is_probe,
     origin_of,
 )
+from serving.queueproxy.io.readiness import listener_check
 from serving.queueproxy.podspec import PodSpec
 from serving.traffic.breaker import Admitted, Granted, Queued, Rejected
 
@@ -48,7 +49,7 @@ class PodHandler(PodRequests[Exchange]):
         super().__init__(spec, clock=clock)
         self._reader_check: asyncio.TimerHandle | None = None
         self.tokens = _tokens_from(clock()) if spec.counts_tokens else None
-        self._app, self._tcp_ports = spec.app, spec.tcp_ports
+        self._app, self._tcp_ports, self._check = spec.app, spec.tcp_ports, listener_check(spec)
         self._http = spec.settings.http
         self._relays: Pool | None = None
         self._extra = header_lines(REQUEST_REPORT) if spec.gauges else b""
@@ -228,7 +229,7 @@ class PodHandler(PodRequests[Exchange]):
             return False
         if self._relays is None:
             self._relays = RelayPool(self._http, clock=self._clock)
-            self._relays.connector = AppConnector()
+            self._relays.connector = AppConnector(None if self._check is None else self._check.require)
         exchange.forward((self._app[0], self._tcp_ports.get(port, self._app[1])), pool=self._relays)
         return True
 

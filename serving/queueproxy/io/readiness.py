@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -13,6 +13,9 @@ from serving.aio.netns import open_connection
 from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.podspec import Address, PodSpec, Probe
 from serving.settings.queueproxy import QueueProxySettings
+
+if TYPE_CHECKING:
+    from serving.queueproxy.io.applistener import ListenerCheck
 
 # "HTTP/1.1 200": what a probe reads of a response.
 _STATUS_BYTES = 12
@@ -28,17 +31,32 @@ READY_PID_VARIABLE = "SERVING_READY_PID"
 """The environment variable with the process id outside of its pid namespace, as the pod's runner knows it."""
 
 
-async def attempt(probe: Probe, app: Address, *, is_http2: bool = False, network: str = "") -> bool:
+def listener_check(spec: PodSpec) -> "ListenerCheck | None":
+    """The check that a socket at the app's address is the app's; None where no other process shares its network."""
+    if spec.app_user is None:
+        return None
+    from serving.queueproxy.io.applistener import check_of  # noqa: PLC0415 - a pod of a cluster needs none
+
+    return check_of(spec)
+
+
+async def attempt(
+    probe: Probe, app: Address, *, is_http2: bool = False, network: str = "", check: "ListenerCheck | None" = None
+) -> bool:
     """Whether the app accepts a connection, or answers a GET with 200 to 399, within the probe's timeout.
 
     ``network`` is the path of the network namespace of the app, "" for our own. ``is_http2`` probes with HTTP/2, which an app
-    needs whose port is named h2c.
+    needs whose port is named h2c. By ``check`` another process that listens there is not the app.
     """
     host, port = app[0], probe.port or app[1]
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(probe.timeout_s):
+            if check is not None:
+                check.require(host, port)
             reader, writer = await open_connection(host, port, network=network)
+            if check is not None:
+                check.require(host, port)
             if probe.path is None:
                 return True
             if is_http2:
@@ -131,10 +149,13 @@ class ReadinessPipe:
 
 async def watch_app(spec: PodSpec, handler: PodRequests[Any], on_change: Callable[[bool], None]) -> None:
     """Probe the app repeatedly, until cancelled or probing has ended. An app that sleeps is not probed."""
-    state = at_start(spec.settings)
+    state, check, foreign = at_start(spec.settings), listener_check(spec), ""
     while True:
         async with handler.probing():
-            ok = await attempt(spec.readiness, spec.app, is_http2=spec.is_http2)
+            ok = await attempt(spec.readiness, spec.app, is_http2=spec.is_http2, check=check)
+        before_foreign, foreign = foreign, "" if ok or check is None else check.foreign_at(*spec.app)
+        if foreign and foreign != before_foreign:
+            _LOG.warning("app.port_taken", extra={"reason": foreign})
         before, state = state, after_attempt(state, ok=ok, probe=spec.readiness, settings=spec.settings)
         if state.is_ready is not before.is_ready:
             handler.is_ready = state.is_ready

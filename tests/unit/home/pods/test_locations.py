@@ -1,3 +1,6 @@
+import contextlib
+import itertools
+import os
 import random
 import socket
 import subprocess
@@ -6,7 +9,7 @@ import sys
 import pytest
 
 from serving.home.pods import locations
-from serving.home.pods.locations import PodLocation, PodLocations, host_part, listening_ports
+from serving.home.pods.locations import PodLocation, PodLocations, host_part, is_reserved, listening_ports
 
 _LISTENS = """
 import socket, sys
@@ -90,3 +93,81 @@ def test_a_recent_look_at_all_processes_serves_several_pods(monkeypatch: pytest.
         assert listening_ports(app.pid, age_max_s=3600) == {first}
         assert listening_ports(app.pid) == {first, second}
         app.stdin.close()
+
+
+def test_neither_addresses_nor_ports_follow_each_other() -> None:
+    taken = [places_.take() for places_ in [PodLocations(random.SystemRandom())] for _ in range(50)]
+    ports = [place.port for place in taken]
+    hosts = [[int(part) for part in host_part(place.address).split(".")] for place in taken]
+    for numbers in (ports, [third << 8 | fourth for third, fourth in hosts]):
+        steps = [later - before for before, later in itertools.pairwise(numbers)]
+        # Of 49 steps of random numbers of a range of 10,000 and more.
+        assert len([step for step in steps if abs(step) < 10]) < 10
+
+
+def test_addresses_that_another_user_occupies_in_a_row_stop_no_pod() -> None:
+    """Before, 4,096 addresses after the last one were tried."""
+    one = places()
+    last = one.take().address
+    third, fourth = (int(part) for part in host_part(last).split("."))
+    number = third << 8 | fourth
+    with contextlib.ExitStack() as stack:
+        for after in range(1, 200):
+            high, low = divmod((number + after) % 2**16, 256)
+            stack.enter_context(socket.create_server((f"127.64.{high}.{low}", 8012)))
+        assert host_part(one.take().address) != host_part(last)
+
+
+def test_the_error_without_an_address_or_a_port_names_who_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.64.250.5", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setattr(locations, "QUEUE_PORTS", (port,))
+        monkeypatch.setattr(locations, "_PORT_FIRST", port)
+        one = PodLocations(_Dice(250 << 8 | 5))
+        one._port_end = port + 1
+        with pytest.raises(
+            OSError, match=rf"no address of 127\.64\.0\.0/16 .* user {os.geteuid()} listens on 64 "
+        ) as raised:
+            one._free_address("127.64")
+        assert raised.value.errno is None
+        with pytest.raises(OSError, match=f"no port from {port} to {port} is free: of 64 tries, none can be bound"):
+            PodLocations._free_port(_with_dice(one, port))
+
+
+class _Dice(random.Random):
+    """Draws one number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        del start, stop, step
+        return self.number
+
+
+def _with_dice(one: PodLocations, number: int) -> PodLocations:
+    one._dice = _Dice(number)
+    return one
+
+
+def test_ports_that_a_pod_names_are_its_own_if_no_other_pod_has_them() -> None:
+    one = places()
+    other = one.take()
+    place = one.with_named_ports(one.take(), [8012, 8080, 27017, other.port])
+    # A queue-proxy's port is not given to an app, and those below the range need not be reserved.
+    assert place.named_ports == (27017,)
+    assert one.with_named_ports(one.take(), [27017]).named_ports == ()
+    one.leave(place)
+    assert one.with_named_ports(one.take(), [27017]).named_ports == (27017,)
+
+
+def test_a_pod_names_few_ports_of_the_range() -> None:
+    one = places()
+    place = one.with_named_ports(one.take(), range(21000, 22000))
+    assert len(place.named_ports) == 16
+    assert one.with_named_ports(place, range(21000, 22000)) == place
+
+
+def test_ports_of_apps_and_queue_proxies_are_reserved() -> None:
+    assert [is_reserved(port) for port in (8012, 8022, 20000, 32000, 8080, 19999, 60000)] == [True] * 4 + [False] * 3

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from serving.home.pods.podplan import AppPlan, app_plan, command_words, is_own_proxy, proxy_environment
+from serving.home.pods.podplan import AppPlan, app_plan, command_words, is_own_proxy, named_ports, proxy_environment
 from serving.model.errors import InvalidValue
 from serving.model.objects import Object
 from serving.queueproxy.podspec import spec_from_environment
@@ -182,3 +182,19 @@ def test_a_queue_proxy_gets_the_settings_of_all_and_what_a_request_log_names() -
     spec = spec_from_environment(found)
     assert (spec.service, spec.configuration, spec.address) == ("hello", "c", "127.64.0.9")
     assert spec.settings.logging.is_on
+
+
+def test_the_ports_that_a_manifest_names_are_those_of_all_containers_probes_and_metrics() -> None:
+    one = pod(
+        {
+            "ports": [{"containerPort": 8080, "name": "http1"}],
+            "readinessProbe": {"httpGet": {"port": "http1"}},
+            "livenessProbe": {"tcpSocket": {"port": 9000}},
+            "startupProbe": {"exec": {"command": ["true"]}},
+        },
+        **{"prometheus.io/port": "9090"},
+    )
+    one["spec"]["containers"].append({"name": "b", "ports": [{"containerPort": 6379}]})
+    one["spec"]["initContainers"] = [{"name": "i", "livenessProbe": {"grpc": {"port": 70000}}}]
+    assert named_ports(one) == [6379, 8080, 9000, 9090]
+    assert named_ports(pod({"command": ["x"]}, **{"prometheus.io/port": "many"})) == []

@@ -1,6 +1,6 @@
 import pytest
 
-from serving.home.pods.unready import ObservedContainer, explain, with_log
+from serving.home.pods.unready import ObservedContainer, Unready, explain, with_log
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,10 @@ def test_an_app_that_is_its_own_queue_proxy_gets_its_address() -> None:
 def test_the_log_is_quoted_if_there_is_one() -> None:
     assert with_log("bad", " \n") == "bad"
     assert with_log("bad", "one\ntwo") == "bad; last lines of its log:\none\ntwo"
+
+
+def test_a_listener_of_another_pod_or_user_is_the_reason() -> None:
+    foreign = "port 20123 is held by user 1000, by a process that is not of this pod"
+    for ports in ([], [3000]):
+        found = explain(ObservedContainer(container="app", port=20123, ports=ports, foreign=foreign))
+        assert found == Unready(reason="PortTaken", message=f"container app gets no requests: {foreign}")

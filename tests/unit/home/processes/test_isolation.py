@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from serving.home.processes import confine
 from serving.home.processes import isolation as module
 from serving.home.processes.isolation import (
     Confinement,
@@ -85,9 +86,10 @@ def test_a_command_that_names_the_folder_of_temporary_files_does_not_get_it() ->
     assert files_of(("/bin/sh", "-c", "ls /tmp /var/tmp > /dev/shm"), {"PATH": ""}) == []
 
 
-def test_strict_limits_ports_to_those_given_and_any_free_one() -> None:
-    assert isolation("strict").confinement(address="127.64.0.1", shown=(), ports=(8080, 8080)).ports == (0, 8080)
-    assert isolation().confinement(address="127.64.0.1", shown=(), ports=(8080,)).ports is None
+@pytest.mark.parametrize("mode", ["default", "strict"])
+def test_ports_are_limited_to_those_given_and_any_free_one(mode: str) -> None:
+    assert isolation(mode).confinement(address="127.64.0.1", shown=(), ports=(8080, 8080)).ports == (0, 8080)
+    assert isolation(mode).confinement(address="127.64.0.1", shown=(), ports=None).ports is None
 
 
 @pytest.fixture
@@ -264,4 +266,16 @@ def test_what_a_machine_does_not_give_is_said(
 def test_strict_refuses_a_machine_that_lacks_a_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "missing_layers", lambda _: ["user: no"])
     with pytest.raises(SettingsError, match="not possible here: user: no"):
+        isolation_gap("strict", tmp_path)
+
+
+def test_a_kernel_that_cannot_restrict_ports_lacks_a_layer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if confine.landlock_abi() < 4:
+        pytest.skip("this kernel lacks it, whatever the test says")
+    monkeypatch.setattr(confine, "landlock_abi", lambda: 3)
+    wanted = isolation_of("default", tmp_path)
+    assert wanted is not None
+    assert "ports: the kernel has no Landlock of version 4 or later" in missing_layers(wanted)
+    assert "ports: the kernel" in isolation_gap("default", tmp_path)
+    with pytest.raises(SettingsError, match="--isolation strict: not possible here: ports"):
         isolation_gap("strict", tmp_path)

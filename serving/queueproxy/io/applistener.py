@@ -1,0 +1,57 @@
+"""Checks that the socket at an app's address is the app's own.
+
+Between the choice of a port and the app's bind(2), and while the app restarts, any process of the machine may listen there. The
+check runs before and after a connection is opened: a connection between two checks is to a socket of the app.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+
+from serving.aio.listeners import ListeningSocket, has_socket, listener_at
+from serving.queueproxy.io.processes import AppProcesses, read_roots
+from serving.queueproxy.podspec import PodSpec
+
+
+class ForeignListener(ConnectionRefusedError):
+    """Another process of the machine listens at the app's address."""
+
+
+class ListenerCheck:
+    """Checks listeners of one app: its own are sockets of ``user``, whom only this pod has (0: none), and of ``processes``."""
+
+    def __init__(self, user: int, processes: Callable[[], Iterable[int]]) -> None:
+        self._user, self._processes = user, processes
+        # Of sockets found in ``processes``.
+        self._own: set[int] = set()
+
+    def require(self, host: str, port: int) -> None:
+        """Raise ``ForeignListener``, an ``OSError``, if another process listens there. Without a listener do nothing."""
+        if foreign := self.foreign_at(host, port):
+            raise ForeignListener(foreign)
+
+    def foreign_at(self, host: str, port: int) -> str:
+        """Describe another process that listens there; "" without one."""
+        listener = listener_at(host, port)
+        if listener is None or self._is_own(listener):
+            return ""
+        return f"port {port} is held by user {listener.user}, by a process that is not of this pod"
+
+    def _is_own(self, listener: ListeningSocket) -> bool:
+        if (self._user and listener.user == self._user) or listener.cookie in self._own:
+            return True
+        is_own = any(has_socket(pid, listener.inode) for pid in self._processes())
+        if is_own:
+            self._own.add(listener.cookie)
+        return is_own
+
+
+def check_of(spec: PodSpec) -> ListenerCheck:
+    """The check of a pod's app."""
+    # Without records the queue-proxy is in the app's process.
+    return ListenerCheck(spec.app_user or 0, lambda: _processes_of(spec.processes) if spec.processes else [os.getpid()])
+
+
+def _processes_of(prefix: str) -> Iterator[int]:
+    """The processes of an app by its records: the recorded ones first, as most apps listen there, then all."""
+    yield from (root.pid for root in read_roots(prefix))
+    yield from (process.pid for process in AppProcesses(prefix).find()[0])

@@ -1,0 +1,70 @@
+import os
+import socket
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from serving.queueproxy.io.applistener import ForeignListener, ListenerCheck
+from serving.queueproxy.io.readiness import listener_check
+from serving.queueproxy.podspec import PodSpec
+
+# No process of this machine has it.
+OTHER_USER = 0x70000309
+SPEC = PodSpec(namespace="default", revision="r", pod="p", app=("127.0.0.1", 1))
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port on which this process listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_socket_of_the_pods_own_user_is_the_apps(port: int) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("no pod has the user root as its own")
+    ListenerCheck(os.geteuid(), list).require("127.0.0.1", port)
+
+
+def test_a_socket_of_a_process_of_the_pod_is_the_apps_whatever_its_user(port: int) -> None:
+    for user in (0, OTHER_USER):
+        ListenerCheck(user, lambda: [os.getpid()]).require("127.0.0.1", port)
+
+
+def test_a_socket_of_another_process_is_foreign(port: int) -> None:
+    for user in (0, OTHER_USER):
+        check = ListenerCheck(user, lambda: [os.getppid()])
+        with pytest.raises(ForeignListener, match=f"port {port} is held by user {os.geteuid()}"):
+            check.require("127.0.0.1", port)
+
+
+def test_without_a_listener_nothing_is_foreign(port: int) -> None:
+    assert ListenerCheck(OTHER_USER, list).foreign_at("127.64.250.3", port) == ""
+
+
+def test_processes_are_looked_through_once_for_each_socket(port: int) -> None:
+    looks = 0
+
+    def processes() -> list[int]:
+        nonlocal looks
+        looks += 1
+        return [os.getpid()]
+
+    check = ListenerCheck(0, processes)
+    for _ in range(3):
+        check.require("127.0.0.1", port)
+    assert looks == 1
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        check.require(*other.getsockname())
+    assert looks == 2
+
+
+def test_a_pod_with_a_network_of_its_own_needs_no_check() -> None:
+    assert listener_check(SPEC) is None
+
+
+def test_a_queue_proxy_in_the_process_of_the_app_checks_that_the_socket_is_its_own(port: int) -> None:
+    check = listener_check(msgspec.structs.replace(SPEC, app_user=OTHER_USER))
+    assert check is not None
+    assert check.foreign_at("127.0.0.1", port) == ""

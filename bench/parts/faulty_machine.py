@@ -15,10 +15,10 @@ _OFFSET = struct.Struct("d")
 
 
 @contextlib.contextmanager
-def small_disk() -> Iterator[Path | None]:
+def small_disk(*, mib: int = _DISK_MIB) -> Iterator[Path | None]:
     """A folder on a small file system of its own, as root; else None."""
     with tempfile.TemporaryDirectory() as folder:
-        command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MIB}m", "serving-bench", folder]
+        command = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "serving-bench", folder]
         if os.geteuid() != 0 or subprocess.run(command, check=False).returncode != 0:
             yield None
             return

@@ -50,6 +50,7 @@ from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener
 from serving.aio.clock import wall_s
 from serving.aio.daemon import inherited_sockets, run_daemon
+from serving.aio.output import write_error
 from serving.aio.startup import report_serving
 from serving.aio.supervise import supervise
 from serving.cluster.configmaps import followed
@@ -349,7 +350,7 @@ def main() -> int:
         key = read_key(os.environ[_KEY_FILE_VARIABLE])
     except (SettingsError, InvalidValue, KeyError, OSError) as error:
         text = f"{_KEY_FILE_VARIABLE} is not set" if isinstance(error, KeyError) else str(error)
-        sys.stderr.write(f"{text}\n")
+        write_error(str(text))
         return _USAGE_EXIT
     _raise_descriptor_limit()
     gc.freeze()

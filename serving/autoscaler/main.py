@@ -33,6 +33,7 @@ from serving.aio.clock import now_s
 from serving.aio.daemon import collect_in_small_steps, inherited_sockets, run_daemon
 from serving.aio.linefile import LineFile
 from serving.aio.mutualtls import PeerTls
+from serving.aio.output import write_error
 from serving.aio.startup import report_serving
 from serving.aio.supervise import supervise
 from serving.autoscaler.decision_events import DecisionBook, DecisionEvent, DecisionPublisher, Followers, PolicyBook
@@ -270,7 +271,7 @@ def main() -> int:
         key = read_key(os.environ[_KEY_FILE_VARIABLE])
     except (SettingsError, InvalidValue, KeyError, OSError) as error:
         text = f"{_KEY_FILE_VARIABLE} is not set" if isinstance(error, KeyError) else str(error)
-        sys.stderr.write(f"{text}\n")
+        write_error(str(text))
         return _USAGE_EXIT
     # Each pod is a connection.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

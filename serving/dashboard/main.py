@@ -29,6 +29,7 @@ from aiohttp import web
 from serving.aio.clock import wall_s
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.mutualtls import DaemonQueries
+from serving.aio.output import write_error
 from serving.aio.startup import report_serving
 from serving.cluster.kube import connect
 from serving.cluster.port import Cluster, PodLogSource
@@ -205,7 +206,7 @@ def main() -> int:
         placement = load(PLACEMENT, registry=DAEMONS, environment=os.environ).settings
         token, proxy_secret = read_token(settings.token_file), read_proxy_secret(settings)
     except SettingsError as error:
-        sys.stderr.write(f"{error}\n")
+        write_error(str(error))
         return _USAGE_EXIT
 
     async def body(stop: asyncio.Event) -> None:

@@ -24,6 +24,7 @@ from aiohttp import web
 
 from serving.aio.clock import now_s, wall_s
 from serving.aio.daemon import inherited_sockets, run_daemon
+from serving.aio.output import write_error
 from serving.aio.periodic import every
 from serving.aio.supervise import supervise
 from serving.cluster.kinds import NODE, POD, Kind
@@ -156,7 +157,7 @@ def main() -> int:
     try:
         settings = load(PLACEMENT, registry=DAEMONS, environment=os.environ).settings
     except SettingsError as error:
-        sys.stderr.write(f"{error}\n")
+        write_error(str(error))
         return _USAGE_EXIT
 
     async def body(stop: asyncio.Event) -> None:

@@ -124,7 +124,9 @@ def _received(control: socket.socket) -> "tuple[bytes, list[int]]":
 def _confined(order: "dict[str, Any]", confine: _Confine) -> None:
     if order["confinement"]:
         for text in confine(order["confinement"], order["folder"]):
-            os.write(2, f"serving: not isolated by {text}\n".encode())
+            # On a full disk the app starts without the line.
+            with contextlib.suppress(OSError):
+                os.write(2, f"serving: not isolated by {text}\n".encode())
 
 
 def _send_reply(control: socket.socket, reply: object) -> None:

@@ -22,7 +22,6 @@ import os
 import resource
 import signal
 import socket
-import sys
 import termios
 import time
 import traceback
@@ -37,6 +36,7 @@ import serving.queueproxy.io.dormant
 import serving.wire.websocket  # noqa: F401 - as above
 from serving.aio.listeners import has_sock_diag
 from serving.aio.netns import enter_at
+from serving.aio.output import write_error
 from serving.home.processes.appcopy import prepare_copy
 from serving.home.processes.confine import ISOLATION_VARIABLE, confine
 from serving.home.processes.isolation import Confinement, plan_of
@@ -191,7 +191,7 @@ class Spawner:
             try:
                 return fork_sibling(has_own_pids=True)
             except OSError as error:
-                sys.stderr.write(f"template: apps have no pid namespaces: {error.strerror}\n")
+                write_error(f"template: apps have no pid namespaces: {error.strerror}")
                 self._has_own_pids = False
         return fork_sibling()
 
@@ -222,7 +222,7 @@ class Spawner:
                 os.environ.clear()
                 code = run_on_call(lambda: self._be_queue_proxy(control))
         except BaseException:  # noqa: BLE001 - no exception may reach the template's frames
-            os.write(2, traceback.format_exc().encode())
+            write_error(traceback.format_exc())
         finally:
             os._exit(code)
 
@@ -304,7 +304,7 @@ class Spawner:
             others = {one.target for one in order.mounts} - mounted
             plan["owned"] = [one for one in plan["owned"] if one not in others]
             for text in confine(plan, order.folder):
-                os.write(2, f"serving: not isolated by {text}\n".encode())
+                write_error(f"serving: not isolated by {text}")
         elif order.copy is not None:
             os.chdir(order.copy.root if order.folder == order.copy.source else order.folder)
         # A new user namespace, or another user, takes that signal away.
@@ -351,7 +351,7 @@ def _take_mounts(order: StartProcess) -> tuple[frozenset[str], bool]:
     try:
         return show_at_own_paths((*order.mounts, *hosts), new_root=order.new_root, folder=order.folder), True
     except OSError as error:
-        os.write(2, f"serving: volumes are only below $HOME, without a mount namespace: {error}\n".encode())
+        write_error(f"serving: volumes are only below $HOME, without a mount namespace: {error}")
         os.chdir(order.folder)
         return frozenset(), False
 

@@ -9,12 +9,12 @@ import asyncio
 import contextlib
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 
 import msgspec
 
+from serving.aio.output import write_error
 from serving.home.processes.orders import StartProcess
 from serving.home.processes.process_lifetime import kill_group
 from serving.home.processes.processrecords import ProcessRecord
@@ -162,7 +162,7 @@ class Standbys:
                 if len(waiting) < _COUNT:
                     waiting.append(self._fork(is_app))
         except OSError as error:
-            sys.stderr.write(f"template: no process can be forked ahead: {error}\n")
+            write_error(f"template: no process can be forked ahead: {error}")
             self._due_s = now_s + _RETRY_S
 
 

@@ -30,6 +30,7 @@ from pathlib import Path
 
 import msgspec
 
+from serving.aio.output import write_error
 from serving.aio.ownlog import OwnLog
 from serving.aio.startup import READY_VARIABLE, report_serving
 from serving.home.processes.confine import ISOLATION_VARIABLE
@@ -251,11 +252,11 @@ class Template:
         except BlockingIOError:
             return
         except (OSError, msgspec.DecodeError) as error:
-            sys.stderr.write(f"template: {error}\n")
+            write_error(f"template: {error}")
             piece, orders = b"", []
         if self._lines.dropped_count > dropped_count:
             # Control sends none: it fails the order itself, which it knows.
-            sys.stderr.write(f"template: an order of more than {LINE_BYTES_MAX} bytes is dropped\n")
+            write_error(f"template: an order of more than {LINE_BYTES_MAX} bytes is dropped")
         for order in orders:
             self._obey(order)
         if not piece and self._client is not None:
@@ -312,7 +313,7 @@ class Template:
             self._records.write_note(order.pod, order.note)
         except OSError as error:
             # On a full disk. Control sends the note to the next template again, unless both end at once.
-            sys.stderr.write(f"template: the note about pod {order.pod} is not on disk: {error}\n")
+            write_error(f"template: the note about pod {order.pod} is not on disk: {error}")
 
     def _forget(self, pod: str) -> None:
         self._notes.pop(pod, None)

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from serving.aio.output import write_error, write_output
 from serving.home.processes.process_lifetime import die_with_parent
 from serving.home.state import StateFolder
 from serving.home.supervisor.children import CHILDREN
@@ -86,8 +87,7 @@ def main() -> int:
     state = StateFolder(Path(launch.state))
 
     def on_started() -> None:
-        sys.stdout.write("".join(f"{line}\n" for line in launch.lines))
-        sys.stdout.flush()
+        write_output("\n".join(launch.lines))
         if launch.sample:
             # In a process of its own: this one supervises children.
             subprocess.Popen(launch.sample, preexec_fn=die_with_parent)  # noqa: S603, PLW1509 - our own CLI; one thread, by design
@@ -104,9 +104,7 @@ def main() -> int:
     ).run(on_started)
     with contextlib.suppress(OSError):
         subprocess.run([sys.executable, "-c", REMOVE_LEFTOVERS, launch.state], check=False)  # noqa: S603 - our own code
-    with contextlib.suppress(OSError):
-        # Its reader may be gone.
-        print("serving has ended", file=sys.stderr if exit_code else sys.stdout, flush=True)
+    (write_error if exit_code else write_output)("serving has ended")
     return exit_code
 
 

@@ -3,6 +3,7 @@
 Standard library only: the supervisor uses it.
 """
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -50,4 +51,6 @@ class ReloadReport:
         self._save()
 
     def _save(self) -> None:
-        self._write(self._path, json.dumps(self._state).encode())
+        # Without a report, on a full disk, the reload goes on, and `serving up --reload` waits for its end in vain.
+        with contextlib.suppress(OSError):
+            self._write(self._path, json.dumps(self._state).encode())

@@ -13,11 +13,13 @@ import math
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
+from typing import BinaryIO
 
+from serving.aio.output import write_error
 from serving.aio.ownlog import BYTES_VARIABLE, FILES_VARIABLE
 from serving.aio.startup import LOG_FILE_VARIABLE
 from serving.home.processes.confine import ISOLATION_VARIABLE
@@ -133,7 +135,7 @@ class Supervisor:
             elif not self._terminal.is_hangup_ignored:
                 self._is_stopping = True
         elif received is not None and received.si_signo in _STOP_SIGNALS:
-            _print("ending; pods finish their requests. A second signal ends all at once")
+            _write_line("ending; pods finish their requests. A second signal ends all at once")
             self._is_stopping = True
         self._reap()
         self._events.send()
@@ -146,7 +148,9 @@ class Supervisor:
         """Wait until each child serves or has served."""
         self._wait(lambda: not _unready(self._children), within_s=_READY_S)
         if _unready(self._children) and not self._is_stopping:
-            _print(f"{', '.join(_unready(self._children))}: no service after {_READY_S:g} s; see {self._state.logs}")
+            _write_line(
+                f"{', '.join(_unready(self._children))}: no service after {_READY_S:g} s; see {self._state.logs}"
+            )
             self._wait(lambda: not _unready(self._children), within_s=math.inf)
 
     def _reload(self, report: ReloadReport) -> str | None:
@@ -238,7 +242,7 @@ class Supervisor:
             more = {**self._addresses(), **self._environment, **child.environment}
         ready_fd, its_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         path = self._state.logs / f"{child.name}.log"
-        with path.open("ab") as log:
+        with _opened_log(path) as log:
             launch = DaemonLaunch(
                 child.module, {LOG_FILE_VARIABLE: str(path), **more}, descriptors, log_fd=log.fileno(), ready_fd=its_fd
             )
@@ -326,10 +330,10 @@ class Supervisor:
         child.failed_starts += not child.has_served
         is_hopeless = code == _CANNOT_START_EXIT or child.failed_starts >= _STARTS_MAX
         if is_hopeless and not child.has_served:
-            _print(f"{child.name} cannot start: {last_error(log)}")
+            _write_line(f"{child.name} cannot start: {last_error(log)}")
             self._exit_code, self._is_stopping = max(code, 1), True
         else:
-            _print(f"{child.name} ended with {code}, starts again; see {log}")
+            _write_line(f"{child.name} ended with {code}, starts again; see {log}")
 
     def _stop_all(self) -> None:
         """Stop the children in reverse order. A second signal kills all of them at once."""
@@ -372,6 +376,15 @@ class Supervisor:
                     os.kill(pid, signal.SIGKILL)
 
 
+def _opened_log(path: Path) -> BinaryIO:
+    """Open a log to append to; /dev/null where that is not possible, such as on a full disk."""
+    try:
+        return path.open("ab")
+    except OSError as error:
+        _write_line(f"{path} cannot be written, and this process has no log: {error.strerror}")
+        return Path(os.devnull).open("ab")
+
+
 def _base_of(children: Sequence[Child]) -> DaemonBase:
     """A base of the present code, for all but the template, which is one itself."""
     modules = {child.module: None for child in children if child.name != TEMPLATE}
@@ -387,8 +400,5 @@ def _unready(children: Sequence[Child]) -> list[str]:
     ]
 
 
-def _print(text: str) -> None:
-    # The terminal may be gone.
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"serving: {text}\n")
-        sys.stderr.flush()
+def _write_line(text: str) -> None:
+    write_error(f"serving: {text}")

@@ -1,0 +1,29 @@
+"""Daemons write lines by ``serving.aio.output``, or by logging: neither ends a process on a full disk."""
+
+import re
+
+from tests.tidy.sources import ROOT
+
+# Commands, whose caller sees the error; an app's own process; and what runs without this package.
+EXEMPT = (
+    "cli/",
+    "samples/",
+    "simulator/",
+    "asgi.py",
+    "aio/output.py",
+    "proxy/forwarding/accesslog.py",
+    "home/processes/preload_program.py",
+    "home/processes/confine.py",
+)
+WRITES = re.compile(r"sys\.std(?:err|out)\.write|os\.write\([12],|\bprint\(")
+
+
+def test_no_daemon_writes_a_line_that_may_end_it() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in sorted((ROOT / "serving").rglob("*.py"))
+        if not str(path.relative_to(ROOT / "serving")).startswith(EXEMPT)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if WRITES.search(line)
+    ]
+    assert found == []

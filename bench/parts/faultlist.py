@@ -15,9 +15,10 @@ from bench.parts.fault_stage import COLD, SERVICE, FaultStage, deploy
 from bench.parts.faulty_machine import fill
 from bench.parts.steady import Load
 
-AWAY_S, JUMP_S = 60.0, 3600.0
+JUMP_S = 3600.0
 ZERO_WITHIN_S = 60.0
 CONTROL, ACTIVATOR = "serving.home.main", "serving.activator.main"
+TEMPLATE = "serving.home.processes.template"
 DISK = "disk full"
 # Two nodes of which each has room for all pods.
 NODES = ("--nodes", "2", "--node-cpu", "8", "--node-memory", "8Gi")
@@ -89,11 +90,13 @@ def killed(module: str) -> Happening:
     return fault
 
 
-async def control_stopped(stage: FaultStage, seconds: float) -> None:
-    """Stop control, with API and store, for so many seconds."""
-    pid = stage.signal(CONTROL, signal.SIGSTOP)
-    await asyncio.sleep(seconds)
-    os.kill(pid, signal.SIGCONT)
+def hangs(module: str) -> Happening:
+    """A daemon is stopped, as by a deadlock: the supervisor replaces it."""
+
+    async def fault(stage: FaultStage, _: float) -> None:
+        await stage.until_replaced(module, stage.signal(module, signal.SIGSTOP))
+
+    return fault
 
 
 async def activators_restarted(stage: FaultStage, _: float) -> None:
@@ -109,11 +112,6 @@ async def activators_restarted(stage: FaultStage, _: float) -> None:
 async def reloaded(stage: FaultStage, _: float) -> None:
     """Replace all processes."""
     await stage.call("up", "--reload")
-
-
-async def control_away(stage: FaultStage, _: float) -> None:
-    """Stop control, with API and store, for a minute."""
-    await control_stopped(stage, AWAY_S)
 
 
 async def disk_full(stage: FaultStage, seconds: float) -> None:
@@ -191,13 +189,16 @@ FAULTS: dict[str, Fault] = {
     "autoscaler killed -9": Fault(happen=killed("serving.autoscaler.main")),
     "control killed -9 (API, store)": Fault(happen=killed(CONTROL)),
     "control restarted (API, store), a service woken meanwhile": Fault(happen=store_restarted),
-    "control stopped (API away)": Fault(happen=control_stopped),
-    "template killed -9": Fault(happen=killed("serving.home.processes.template")),
+    "autoscaler hangs": Fault(happen=hangs("serving.autoscaler.main")),
+    "control hangs (API, store)": Fault(happen=hangs(CONTROL)),
+    "template hangs": Fault(happen=hangs(TEMPLATE)),
+    # Requests inside it end with their connections, as of one that is killed.
+    "one activator hangs": Fault(happen=hangs(ACTIVATOR), failed_max=30),
+    "template killed -9": Fault(happen=killed(TEMPLATE)),
     "one activator killed -9": Fault(happen=killed(ACTIVATOR), failed_max=30),
     "all activators restarted": Fault(happen=activators_restarted),
     "serving up --reload": Fault(happen=reloaded),
     DISK: Fault(happen=disk_full),
     "clock jumps by an hour": Fault(happen=clock_jumps),
-    "control stopped for 60 s (API away)": Fault(happen=control_away),
     "node drained": Fault(happen=node_drained, flags=NODES),
 }

@@ -67,9 +67,23 @@ async def _until_stopped(body: Body) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    from serving.aio.startup import READY_VARIABLE  # noqa: PLC0415 - a queue-proxy starts without it
+
     async with supervise() as tasks:
         tasks.keep_running(_keep_log_short, name="own log")
+        # Before the body reports that it serves, which removes the variable.
+        if READY_VARIABLE in os.environ:
+            tasks.keep_running(_report_alive, name="heartbeat")
         await body(stop)
+
+
+async def _report_alive() -> None:
+    """Report to the supervisor that this loop runs, also while the daemon finishes its work."""
+    from serving.aio.startup import ALIVE_S, report_alive  # noqa: PLC0415 - as above
+
+    while True:
+        await next_beat(ALIVE_S)
+        report_alive()
 
 
 async def _keep_log_short() -> None:

@@ -15,7 +15,15 @@ READY_VARIABLE = "SERVING_READY_FD"
 """Names the pipe in which the supervisor of one machine waits for a byte."""
 LOG_FILE_VARIABLE = "SERVING_LOG_FILE"
 """Names the file that is a daemon's standard output and error, for ``serving.aio.ownlog``."""
+ALIVE, WAITING = b"1", b"w"
+"""The reports in that pipe: the daemon runs, and it begins a wait."""
+ALIVE_S = 1.0
+"""Period of reports."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+# The pipe, once the daemon serves.
+_pipes: list[int] = []
 
 
 def exit_on_signals() -> None:
@@ -28,10 +36,21 @@ def report_serving() -> None:
     """Report, once, that this daemon serves; without a supervisor, do nothing."""
     text = os.environ.pop(READY_VARIABLE, "")
     if text:
-        # The supervisor may be gone, or wait no longer.
+        os.set_inheritable(int(text), False)
+        os.set_blocking(int(text), False)
+        _pipes.append(int(text))
+        report_alive()
+
+
+def report_alive(*, is_waiting: bool = False) -> None:
+    """Report that the loop of this daemon runs, each second once it serves; without a supervisor, do nothing.
+
+    ``is_waiting``: the next report comes after a wait with a limit of its own, which may take longer.
+    """
+    for descriptor in _pipes:
+        # The supervisor may be gone, or busy for so long that the pipe is full.
         with contextlib.suppress(OSError):
-            os.write(int(text), b"1")
-        os.close(int(text))
+            os.write(descriptor, WAITING if is_waiting else ALIVE)
 
 
 def _exit(_number: int, _frame: FrameType | None) -> NoReturn:

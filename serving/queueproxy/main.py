@@ -55,7 +55,6 @@ import sys
 from collections.abc import Callable, Coroutine
 
 from serving.aio.daemon import run_daemon
-from serving.aio.output import write_error
 from serving.aio.supervise import TaskOwner
 from serving.model.errors import SettingsError
 from serving.proxy.forwarding.accesslog import stdout_log
@@ -81,6 +80,8 @@ def main() -> int:
     try:
         spec = spec_from_environment(os.environ)
     except SettingsError as error:
+        from serving.aio.output import write_error  # noqa: PLC0415 - it ends here
+
         write_error(str(error))
         return _USAGE_EXIT
     return run(spec)

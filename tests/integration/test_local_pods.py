@@ -410,3 +410,18 @@ async def test_pods_of_a_background_job_of_a_shell_have_the_default_signals(tmp_
     finally:
         for number, handler in zip(ignored, before, strict=True):
             signal.signal(number, handler)
+
+
+async def test_a_template_that_hangs_is_replaced_and_its_pods_go_on(tmp_path: Path) -> None:
+    with template_process(tmp_path) as template:
+        async with controlled(template.state) as machine:
+            await machine.start(manifest())
+            pod = await machine.ready()
+            before = template.pid
+            assert before is not None
+            os.kill(before, signal.SIGSTOP)
+            await until(lambda: template.pid not in {None, before})
+            assert (await machine.get(pod))[0] == 200
+            # The next template starts the next pod.
+            await machine.start(manifest("q"))
+            await machine.ready("q")

@@ -13,7 +13,7 @@ DISK_MIB = 40
 
 
 async def test_a_full_disk_does_not_end_the_template() -> None:
-    """Neither its note of a pod nor the line about that in its log, which is on the same disk, can be written."""
+    """Its notes and its log are on the same disk."""
     with contextlib.ExitStack() as stack:
         disk = stack.enter_context(small_disk(mib=DISK_MIB))
         if disk is None:

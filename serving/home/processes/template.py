@@ -32,7 +32,7 @@ import msgspec
 
 from serving.aio.output import write_error
 from serving.aio.ownlog import OwnLog
-from serving.aio.startup import READY_VARIABLE, report_serving
+from serving.aio.startup import ALIVE_S, READY_VARIABLE, report_alive, report_serving
 from serving.home.processes.confine import ISOLATION_VARIABLE
 from serving.home.processes.launches import ContainerLaunch, Launches
 from serving.home.processes.orders import (
@@ -125,7 +125,9 @@ class Template:
         report_serving()
         while not self._is_stopping:
             now_s = time.monotonic()
+            report_alive()
             waits_s = (
+                ALIVE_S,
                 self._spawner.standbys.due_in_s(now_s),
                 self._preloaded.due_in_s,
                 self._launches.due_in_s(now_s),
@@ -226,6 +228,7 @@ class Template:
     def _connected(self) -> None:
         if self._client is not None:
             self._disconnected()
+        report_alive(is_waiting=True)
         self._launches.finish(is_all=True)
         for process in [one for one in self._processes.values() if one.is_exec]:
             # The other end of its streams is closed.
@@ -285,6 +288,9 @@ class Template:
             return
         try:
             record = self._spawner.record_of(order)
+            if order.preload:
+                # A warm process is waited for.
+                report_alive(is_waiting=True)
             if order.launch is not None:
                 self._launches.add(ContainerLaunch(order))
             elif forked := self._preloaded.start(order, record, time.monotonic()):

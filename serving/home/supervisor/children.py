@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from serving.aio.startup import WAITING
+from serving.home.supervisor.heartbeats import HangWatch, read_vitals
+
 ACTIVATOR = "serving.activator.main"
 """The module of all activators."""
 TEMPLATE = "template"
@@ -19,6 +22,7 @@ TEMPLATE = "template"
 # Virtual nodes boot in seconds; the minute of a cluster would only hide what happens.
 _SCAN_INTERVAL_S = "2"
 
+_REPORTS_BYTES = 65536
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 ALLOCATOR: Mapping[str, str] = MappingProxyType(
     {"MALLOC_TRIM_THRESHOLD_": "1048576", "MALLOC_MMAP_THRESHOLD_": "1048576"}
@@ -42,23 +46,42 @@ IMPORTED_LATER = (
 
 
 class ChildProcess:
-    """One process of a child. It reports readiness through ``ready_fd``, a non-blocking pipe."""
+    """One process of a child. It reports that it serves, and then each second, through ``ready_fd``, a non-blocking pipe."""
 
     def __init__(self, pid: int, *, started_s: float, ready_fd: int) -> None:
         self.pid, self.started_s = pid, started_s
         self.exit_code: int | None = None
         """None while it runs."""
         self._ready_fd = ready_fd
-        self._has_reported = False
+        self._has_reported = self._is_new = self._is_waiting = False
+        self._watch = HangWatch()
 
     @property
     def is_ready(self) -> bool:
         """Whether the process has reported readiness, even if it has exited since."""
-        if self._ready_fd >= 0:
-            with contextlib.suppress(BlockingIOError):
-                self._has_reported = bool(os.read(self._ready_fd, 1))
-                self.close()
+        self._read()
         return self._has_reported
+
+    def hang(self, elapsed_s: float) -> str:
+        """Why a process that has served hangs, "" if it does not. Call it each second, ``elapsed_s`` after the last call."""
+        if not self.is_ready:
+            return ""
+        vitals = read_vitals(self.pid)
+        if self._is_new:
+            self._is_new = False
+            self._watch.reset(vitals)
+            return ""
+        return self._watch.look(vitals, elapsed_s=elapsed_s, is_waiting=self._is_waiting)
+
+    def _read(self) -> None:
+        if self._ready_fd < 0:
+            return
+        with contextlib.suppress(BlockingIOError):
+            if reports := os.read(self._ready_fd, _REPORTS_BYTES):
+                self._has_reported = self._is_new = True
+                self._is_waiting = reports.endswith(WAITING)
+            else:
+                self.close()
 
     def signal(self, number: int) -> None:
         """Send a signal to the process if it is running."""

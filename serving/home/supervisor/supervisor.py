@@ -37,6 +37,7 @@ from serving.home.supervisor.children import (
     last_error,
 )
 from serving.home.supervisor.daemonbase import DaemonBase, DaemonLaunch, execute
+from serving.home.supervisor.heartbeats import LOOK_S
 from serving.home.supervisor.notify import SystemdNotifier
 from serving.home.supervisor.reloading import ReloadReport
 
@@ -65,7 +66,6 @@ _READY_S = 60.0
 _STARTS_MAX = 5
 # While it waits for one to serve, which no signal reports.
 _CHECK_S = 0.02
-_IDLE_S = 3600.0
 # The pipe to the template is full: a new template reads it soon.
 _UNSENT_PAUSE_S = 0.1
 
@@ -99,6 +99,7 @@ class Supervisor:
         # Not started by the ordinary restart.
         self._held_child: Child | None = None
         self._is_stopping = False
+        self._looked_s = time.monotonic()
         self._exit_code = 0
 
     def run(self, on_started: Callable[[], None] = lambda: None) -> int:
@@ -128,7 +129,7 @@ class Supervisor:
     def _turn(self, timeout_s: float) -> None:
         """Wait for a signal, and carry out due work."""
         self._notifier.report_alive()
-        received = signal.sigtimedwait(_SIGNALS, min(timeout_s, self._notifier.period_s or timeout_s))
+        received = signal.sigtimedwait(_SIGNALS, min(timeout_s, LOOK_S, self._notifier.period_s or timeout_s))
         if received is not None and received.si_signo == signal.SIGHUP:
             if not self._terminal.is_lost:
                 self._is_reload_wanted = True
@@ -139,10 +140,24 @@ class Supervisor:
             self._is_stopping = True
         self._reap()
         self._events.send()
+        self._kill_hung()
         for child in self._children:
             is_due = child is not self._held_child and time.monotonic() >= child.started_s + child.pause_s
             if child.process is None and is_due and not self._is_stopping:
                 self._start(child)
+
+    def _kill_hung(self) -> None:
+        """Kill daemons that hang (``heartbeats``)."""
+        elapsed_s = time.monotonic() - self._looked_s
+        if elapsed_s < LOOK_S:
+            return
+        self._looked_s += elapsed_s
+        for child in self._children:
+            if child.process is None or child is self._held_child:
+                continue
+            if why := child.process.hang(elapsed_s):
+                _write_line(f"{child.name} hangs and is replaced: {why}")
+                child.process.signal(signal.SIGKILL)
 
     def _until_started(self) -> None:
         """Wait until each child serves or has served."""
@@ -218,7 +233,7 @@ class Supervisor:
         if self._events.has_unsent:
             return _UNSENT_PAUSE_S
         waiting = [child.started_s + child.pause_s for child in self._children if child.process is None]
-        return max(0.0, min(waiting) - time.monotonic()) if waiting else _IDLE_S
+        return max(0.0, min(waiting) - time.monotonic()) if waiting else LOOK_S
 
     def _start(self, child: Child) -> None:
         child.process = self._spawned(child)

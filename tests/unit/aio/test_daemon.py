@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from serving.aio import startup
 from serving.aio.daemon import collect_in_small_steps, inherited_sockets, run_daemon
 from serving.model.errors import Unavailable
 
@@ -35,6 +36,23 @@ async def fail_by_mistake(_: asyncio.Event) -> None:
 @pytest.mark.parametrize("body", [end_by_signal, ignore_the_first_signal])
 def test_a_signal_stops_and_a_second_one_cancels(body: object) -> None:
     assert run_daemon("test", body) == 0  # type: ignore[arg-type]
+
+
+def test_a_daemon_that_serves_at_once_reports_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    monkeypatch.setenv(startup.READY_VARIABLE, str(writer))
+    monkeypatch.setattr(startup, "ALIVE_S", 0.01)
+    monkeypatch.setattr(startup, "_pipes", [])
+
+    async def body(_: asyncio.Event) -> None:
+        startup.report_serving()
+        loop = asyncio.get_running_loop()
+        for _report in range(3):
+            assert await loop.run_in_executor(None, os.read, reader, 1) == startup.ALIVE
+
+    assert run_daemon("test", body) == 0
+    os.close(reader)
+    os.close(writer)
 
 
 def test_an_error_of_ours_is_one_line_and_exit_1(capsys: pytest.CaptureFixture[str]) -> None:

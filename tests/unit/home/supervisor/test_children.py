@@ -1,8 +1,10 @@
 """The children of ``serving up``."""
 
+import contextlib
 import fcntl
 import os
 import platform
+import signal
 import subprocess
 import sys
 import termios
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.aio.startup import ALIVE, WAITING
 from serving.home.supervisor.children import ALLOCATOR, CHILDREN, ChildProcess
 
 # What a read of the loop leads to: the bytes, the part of them that is a body, and that behind a head.
@@ -92,6 +95,25 @@ def test_a_process_that_ends_without_a_report_is_not_ready() -> None:
     process = ChildProcess(1, started_s=0.0, ready_fd=ready_fd)
     os.close(its_fd)
     assert not process.is_ready
+
+
+def test_a_process_that_reports_does_not_hang_and_a_silent_one_does() -> None:
+    with subprocess.Popen(["sleep", "600"]) as silent, contextlib.ExitStack() as stack:
+        stack.callback(silent.kill)
+        silent.send_signal(signal.SIGSTOP)
+        os.waitpid(silent.pid, os.WUNTRACED)
+        ready_fd, its_fd = os.pipe2(os.O_NONBLOCK)
+        process = ChildProcess(silent.pid, started_s=0.0, ready_fd=ready_fd)
+        # Before it has served, its start may take its time.
+        assert [process.hang(1.0) for _ in range(10)] == [""] * 10
+        for _ in range(10):
+            os.write(its_fd, ALIVE)
+            assert process.hang(1.0) == ""
+        assert [bool(process.hang(1.0)) for _ in range(5)] == [False] * 4 + [True]
+        os.write(its_fd, ALIVE + WAITING)
+        assert [process.hang(1.0) for _ in range(10)] == [""] * 10
+    os.close(its_fd)
+    process.close()
 
 
 def take_terminal() -> None:

@@ -1,0 +1,79 @@
+"""Decides whether a daemon hangs: it has reported nothing for some seconds, and that is neither load nor a pause of the machine.
+
+Input: each second, whether the daemon has reported, how long the supervisor itself has run since the last look, and what the kernel
+says of the process. Output: why it is to be replaced, or "".
+
+A daemon reports each second from its loop. One that is silent may be stopped or deadlocked, which a new process repairs, or may
+wait for what a new process would wait for as well. The kernel tells them apart:
+
+- It is ready to run (R) and gets no core, on a machine under load: it counts as nothing.
+- It waits for a disk (D), or a debugger holds it (t): nothing; neither would end by a replacement.
+- It uses CPU time without a report: a large collection of garbage, a long computation, or a loop without an end. It has a minute.
+- It sleeps or is stopped (S, T) and uses no CPU time: after five seconds it hangs. Its timer of one second would have woken it.
+
+A look counts the time for which the supervisor ran, at most ``LOOK_S`` and a half: when the whole machine, or the supervisor, was
+suspended, the looks before and after count as one second each, and the daemon has time to report. Standard library only.
+"""
+
+from typing import NamedTuple
+
+LOOK_S = 1.0
+"""The period of looks, and of reports."""
+_COUNTED_MAX_S = 1.5 * LOOK_S
+_SILENT_MAX_S = 5.0
+_BUSY_MAX_S = 60.0
+# Fields of /proc/PID/stat behind the name (proc_pid_stat(5)): the state, and ticks of CPU time of all threads.
+_STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12
+_IDLE_STATES = frozenset("ST")
+
+
+class ProcessVitals(NamedTuple):
+    """The kernel's view of a process: the state of its first thread, and the CPU time of all."""
+
+    state: str
+    cpu_ticks: int
+
+
+def read_vitals(pid: int) -> ProcessVitals | None:
+    """Read them; None if the process has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - each second
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return ProcessVitals(fields[_STATE].decode(), int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS]))
+
+
+class HangWatch:
+    """Adds up how long one daemon was silent."""
+
+    def __init__(self) -> None:
+        self._idle_s = self._busy_s = 0.0
+        self._cpu_ticks: int | None = None
+
+    def reset(self, vitals: ProcessVitals | None) -> None:
+        """Record that the daemon has reported."""
+        self._idle_s = self._busy_s = 0.0
+        self._cpu_ticks = None if vitals is None else vitals.cpu_ticks
+
+    def look(self, vitals: ProcessVitals | None, *, elapsed_s: float, is_waiting: bool) -> str:
+        """Record a look without a report; why the daemon hangs, or "".
+
+        ``is_waiting``: it has announced a wait with a limit of its own, such as for the start of a container.
+        """
+        if vitals is None:
+            return ""
+        counted_s, before = min(elapsed_s, _COUNTED_MAX_S), self._cpu_ticks
+        self._cpu_ticks = vitals.cpu_ticks
+        if vitals.cpu_ticks != before or is_waiting:
+            self._busy_s += counted_s
+        elif vitals.state in _IDLE_STATES:
+            self._idle_s += counted_s
+        if self._idle_s >= _SILENT_MAX_S:
+            return f"no report for {_SILENT_MAX_S:g} s, while it {_IDLE_TEXT[vitals.state]}"
+        if self._busy_s >= _BUSY_MAX_S:
+            return f"no report in {_BUSY_MAX_S:g} s of work"
+        return ""
+
+
+_IDLE_TEXT = {"S": "slept", "T": "was stopped"}

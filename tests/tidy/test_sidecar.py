@@ -23,7 +23,7 @@ MODULES_MAX = {
     # All with the owners of their tasks.
     "serving.queueproxy.main": 220,
     # With the names of clients for pods, the records of requests, which the first request may need, and announced pods.
-    "serving.activator.main": 517,
+    "serving.activator.main": 518,
     # With goals for latency and budgets, which any revision may have at any time, and announced pods.
     "serving.autoscaler.main": 671,
     # With apps that are their own queue-proxy, which any revision may have.
@@ -31,10 +31,10 @@ MODULES_MAX = {
     "serving.nodegroup.main": 460,
     "serving.extender.main": 475,
     # With comparisons of revisions and costs, which any page may ask for.
-    "serving.dashboard.main": 513,
+    "serving.dashboard.main": 514,
     # With the times of logs and the claims of pods, which are kept from the first second on, the text of budgets among the settings, and
     # the order of starts, the Pod Security Standards, and the bound of variables.
-    "serving.home.main": 803,
+    "serving.home.main": 805,
     "serving.cli.main": 72,
 }
 

@@ -8,7 +8,9 @@ more, waits for running requests, and cuts them off after the grace.
 
 import asyncio
 import contextlib
+import logging
 import math
+import resource
 import socket
 import time
 from collections.abc import Callable
@@ -34,6 +36,25 @@ _SWEEP_SPACING_S = 0.1
 _BACKLOG = 4096
 
 
+# Descriptors that no client connection takes: listeners, logs, and connections to the API and between daemons.
+_DESCRIPTORS_KEPT = 64
+# Of one client connection and its request's connection to an upstream.
+_DESCRIPTORS_EACH = 2
+_CONNECTIONS_MIN = 16
+# Between two log lines about connections that were closed for want of descriptors.
+_LOG_PAUSE_S = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+def _affordable_count() -> float:
+    """The client connections for which this process may open descriptors, with those to upstreams (getrlimit(2))."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return math.inf
+    return max(_CONNECTIONS_MIN, (limit - _DESCRIPTORS_KEPT) // _DESCRIPTORS_EACH)
+
+
 class Acceptor:
     """Accepts connections from a non-blocking socket; each gets a protocol of ``factory``."""
 
@@ -43,6 +64,7 @@ class Acceptor:
         self._factory = factory
         self._tasks = TaskOwner()
         self._paused: asyncio.TimerHandle | None = None
+        self._logged_s = -math.inf
         self._resume()
 
     @property
@@ -68,7 +90,10 @@ class Acceptor:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             # Another process was faster, or the client has left.
             return
-        except OSError:
+        except OSError as error:
+            if self._loop.time() >= self._logged_s + _LOG_PAUSE_S:
+                self._logged_s = self._loop.time()
+                _log.warning("connections.not_accepted", extra={"error": str(error)})
             self._loop.remove_reader(self._listening)
             self._paused = self._loop.call_later(_PAUSE_S, self._resume)
             return
@@ -107,7 +132,10 @@ class HttpServer:
         self.pool = Pool(settings, clock=clock) if pool is None else pool
         self._streams: Pool | None = None
         self._listeners: list[asyncio.Server | Acceptor] = []
-        self._connections: set[Member] = set()
+        # A dict as a set with an order: the oldest idle connection is closed first.
+        self._connections: dict[Member, None] = {}
+        self._affordable_count = _affordable_count()
+        self._shed_count, self._shed_logged_s = 0, -math.inf
         self._per_address: dict[str, int] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self.sweep_s = math.inf
@@ -238,7 +266,7 @@ class HttpServer:
     def opened(self, connection: Member, address: str) -> str | None:
         """Add a client connection; returns a reason if it exceeds a limit."""
         settings = self.settings
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._empty.clear()
         self._only_tunnels.clear()
         count = self._per_address[address] = self._per_address.get(address, 0) + 1
@@ -246,11 +274,27 @@ class HttpServer:
             return f"more than {settings.connections_max} connections"
         if 0 < settings.connections_per_address_max < count:
             return f"more than {settings.connections_per_address_max} connections from one address"
+        if len(self._connections) > self._affordable_count and not self._shed(connection):
+            return f"more than {self._affordable_count} connections"
         return None
+
+    def _shed(self, newest: Member) -> bool:
+        """Close the oldest idle connection, so that the newest has a descriptor; False if all are in use."""
+        idle = next((one for one in self._connections if one is not newest and one.is_idle), None)
+        self._shed_count += 1
+        if self.clock() >= self._shed_logged_s + _LOG_PAUSE_S:
+            self._shed_logged_s = self.clock()
+            limit, closed = self._affordable_count, "an idle connection" if idle is not None else "a new connection"
+            reason = f"the limit of open files (ulimit -n) is for {limit} connections: {closed} was closed"
+            _log.warning("connections.shed", extra={"reason": reason, "count": self._shed_count})
+        if idle is None:
+            return False
+        idle.close_if_idle()
+        return True
 
     def closed(self, connection: Member, address: str) -> None:
         """Remove a closed client connection."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         count = self._per_address[address] - 1
         if count:
             self._per_address[address] = count

@@ -1,10 +1,12 @@
 """Requests through the proxy, as the upstream receives them."""
 
 import asyncio
+import resource
 
 import pytest
 
 from serving.settings.http import HttpSettings
+from tests.eventually import until
 from tests.integration.proxy.peers import Link, get, ok, proxied
 
 POST = b"POST / HTTP/1.1\r\nHost: h\r\n"
@@ -350,6 +352,43 @@ async def test_one_connection_too_many_of_an_address_gets_503() -> None:
         await first.message()
         second = await proxy.client()
         assert (await second.message())[0].startswith(b"HTTP/1.1 503 ")
+
+
+async def test_idle_connections_give_way_where_descriptors_are_few(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # As the kernel would report it after ``ulimit -n 100``: for 18 connections of clients.
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
+    async with proxied() as proxy:
+        clients = [await proxy.client() for _ in range(60)]
+        busy = await proxy.client()
+        for client in (*clients[-10:], busy):
+            client.send(get())
+            assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+        # The oldest were closed, and the log says why, once.
+        assert [await client.ended() for client in clients[:40]] == [True] * 40
+    (line,) = [record for record in caplog.records if record.message == "connections.shed"]
+    assert "for 18 connections: an idle connection was closed" in line.__dict__["reason"]
+
+
+async def test_a_client_is_refused_where_all_descriptors_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (0, 0))
+    waiting = asyncio.Event()
+
+    async def script(link: Link) -> None:
+        await waiting.wait()
+        await ok(link)
+
+    async with proxied(script) as proxy:
+        clients = [await proxy.client() for _ in range(16)]
+        for client in clients:
+            client.send(get())
+        await until(lambda: len(proxy.handler.begun) == 16)
+        refused = await proxy.client()
+        assert (await refused.message())[0].startswith(b"HTTP/1.1 503 ")
+        waiting.set()
+        for client in clients:
+            assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
 
 
 async def test_a_truncated_request_never_arrives_as_complete() -> None:

@@ -20,10 +20,10 @@ from typing import Any
 import msgspec
 
 from serving.aio.inputfile import open_input
-from serving.home.pods.snapshot import is_virtualenv
 from serving.home.state import SECRET_FILES, StateFolder
 from serving.home.store.former import note_of
 from serving.home.store.migrations import SQLITE_DAMAGE, check_reader, copy_of
+from serving.home.trees import is_virtualenv
 from serving.model.errors import UNREADABLE, JournalDamaged, ServingError
 
 FORMAT = 2

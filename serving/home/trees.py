@@ -13,6 +13,11 @@ _OWNED = 0o700
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+def is_virtualenv(folder: Path) -> bool:
+    """Whether a folder is a virtual environment of Python."""
+    return (folder / "pyvenv.cfg").is_file()
+
+
 def remove_tree(path: Path) -> None:
     """Remove a folder and its contents, or another entry. A missing one is no error.
 

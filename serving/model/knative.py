@@ -29,6 +29,9 @@ APP_PROBE = "app"
 # Labels: which object an object belongs to.
 APP_LABEL = "app"
 POD_TEMPLATE_HASH_LABEL = "pod-template-hash"
+UPDATE_TIMESTAMP_ANNOTATION = "client.knative.dev/updateTimestamp"
+"""The time of an update on a template, as kn writes it: an unchanged template becomes a new revision."""
+
 SERVICE_LABEL = f"{SERVING_GROUP}/service"
 SERVICE_UID_LABEL = f"{SERVING_GROUP}/serviceUID"
 CONFIGURATION_LABEL = f"{SERVING_GROUP}/configuration"

@@ -12,6 +12,7 @@ from serving.scaling.scaler.registry import PolicyRegistry
 
 KEY = b"k" * 32
 NAME = "hello-00001"
+WAITING = "waiting"
 _LABELS = {"serving.knative.dev/revision": NAME, "serving.knative.dev/routingState": "active"}
 
 
@@ -29,7 +30,6 @@ class CountsWaiting:
         return NEUTRAL
 
 
-WAITING = "waiting"
 REGISTRY = PolicyRegistry({WAITING: CountsWaiting})
 
 

@@ -33,13 +33,11 @@ from tests.eventually import until
 
 KEY = bytes(range(32))
 _LOOKS = 40
+Run = Callable[[MemoryCluster, asyncio.Event], Coroutine[Any, Any, None]]
 
 
 class Killed(Exception):
     """What a killed task fails with."""
-
-
-Run = Callable[[MemoryCluster, asyncio.Event], Coroutine[Any, Any, None]]
 
 
 def activator(cluster: MemoryCluster, stop: asyncio.Event) -> Coroutine[Any, Any, None]:

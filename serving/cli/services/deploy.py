@@ -54,14 +54,13 @@ from serving.home.pods.podplan import command_words
 from serving.home.pods.snapshot import fingerprint, is_application, take
 from serving.home.state import StateFolder
 from serving.model.errors import InvalidValue, SettingsError
+from serving.model.knative import UPDATE_TIMESTAMP_ANNOTATION
 from serving.model.objects import Object, nested
 
 _POLL_S = 0.3
 
 _TIMEOUT_S = 300.0
 _CREATED, _NOT_FOUND = 201, 404
-# As kn writes it.
-_UPDATED = "client.knative.dev/updateTimestamp"
 _NOT_WITH_ASGI = ("command", "image", "preload", "fixed_port", "h2c")
 
 
@@ -293,7 +292,7 @@ def _write(api: ApiClient, asked: Deployment, how: _How) -> tuple[bool, Object]:
         wanted = merged(before, asked, replace=how.replace)
         if is_again:
             # What was fixed is not in the template, such as a package in the virtual environment.
-            wanted["spec"]["template"]["metadata"]["annotations"][_UPDATED] = stamp()
+            wanted["spec"]["template"]["metadata"]["annotations"][UPDATE_TIMESTAMP_ANNOTATION] = stamp()
         elif condition(before).get("status") == "False":
             failed_generations.append(int(nested(before, "metadata", "generation") or 0))
         return api.call("PUT", f"{path}/{asked.name}", wanted)

@@ -30,7 +30,7 @@ from serving.home.pods.podplan import (
     proxy_environment,
     serves,
 )
-from serving.home.pods.snapshot import is_virtualenv, linked_paths
+from serving.home.pods.snapshot import linked_paths
 from serving.home.pods.sources import (
     TOKEN,
     PodFacts,
@@ -43,6 +43,7 @@ from serving.home.pods.sources import (
 )
 from serving.home.processes.isolation import Confinement, files_of, is_open
 from serving.home.processes.mounts import MountPoint
+from serving.home.trees import is_virtualenv
 from serving.model.errors import ClusterError, InvalidValue, NotFound
 from serving.model.knative import (
     FOLDER_ANNOTATION,

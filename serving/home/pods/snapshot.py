@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 from pathspec import GitIgnoreSpec
 
-from serving.home.trees import discard_tree
+from serving.home.trees import discard_tree, is_virtualenv
 from serving.model.errors import InvalidValue
 
 _DIGEST = re.compile(r"[0-9a-f]{32}\Z")
@@ -78,11 +78,6 @@ def _walk(folder: Path, prefix: str, rules: _Rules) -> Iterator[FolderEntry]:
 
 def _is_left_out(child: "os.DirEntry[str]") -> bool:
     return child.name in _LEFT_OUT_FOLDERS
-
-
-def is_virtualenv(folder: Path) -> bool:
-    """Whether a folder is a virtual environment of Python."""
-    return (folder / "pyvenv.cfg").is_file()
 
 
 def _spec(path: Path) -> GitIgnoreSpec | None:

@@ -9,11 +9,11 @@ from serving.home.pods.snapshot import (
     entries_of,
     fingerprint,
     is_application,
-    is_virtualenv,
     linked_paths,
     path_of_snapshot,
     take,
 )
+from serving.home.trees import is_virtualenv
 from serving.model.errors import InvalidValue
 
 

@@ -26,8 +26,6 @@ SUITES = (
     "tests/e2e/test_up.py::test_from_zero_to_many_and_back_to_zero",
 )
 PACKAGES = ("python3", "python3-venv", "make", "git", "ca-certificates", "procps", "util-linux")
-# debootstrap's own.
-MIRROR = os.environ.get("DEBIAN_MIRROR", "")
 _SUITE_S, _SETUP_S = 1500.0, 900.0
 # All of it ends with the first process: mounts with their namespace, processes with theirs. The machine's certificates, because a
 # network may have its own authority.
@@ -56,7 +54,7 @@ class Release(msgspec.Struct, frozen=True):
     suite: str
     interpreter: str
     packages: tuple[str, ...] = ()
-    script: tuple[str, ...] = ()
+    script: str = ""
 
 
 RELEASES: Mapping[str, Release] = {
@@ -66,7 +64,7 @@ RELEASES: Mapping[str, Release] = {
         "python3.14",
         packages=("python3.14", "python3.14-venv"),
         # Releases that debootstrap does not know yet.
-        script=(MIRROR, "/usr/share/debootstrap/scripts/sid"),
+        script="/usr/share/debootstrap/scripts/sid",
     ),
     "debian-12": Release("bookworm", "python3"),
 }
@@ -144,7 +142,9 @@ def root_place(name: str, roots: Path) -> Place:
         # A half-filled root would count as one the next time.
         shutil.rmtree(root, ignore_errors=True)
         root.parent.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run([*command, *release.script], stdout=subprocess.PIPE, text=True, check=False)
+        if release.script:
+            command += [package_source(), release.script]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             shutil.rmtree(root, ignore_errors=True)
             lines = done.stdout.strip().splitlines()[-3:]
@@ -152,6 +152,19 @@ def root_place(name: str, roots: Path) -> Place:
     copy_tree(root / "src")
     enter = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _ENTER, "sh", str(root))
     return Place(name=name, folder=ROOT, interpreter=release.interpreter, environment=".venv", enter=enter)
+
+
+def package_source() -> str:
+    """The address that the machine's own packages of Debian come from. Raises ``Unavailable``."""
+    listing = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listing.returncode or not listing.stdout.split():
+        raise Unavailable("the machine has no source of Debian's packages: see /etc/apt/sources.list")
+    return listing.stdout.split()[0]
 
 
 def copy_tree(folder: Path) -> None:

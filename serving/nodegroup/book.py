@@ -9,9 +9,18 @@ from collections.abc import Iterable
 
 import msgspec
 
-from serving.nodegroup.records import Amount, CloudGroup, Failures, GroupFacts, GroupNode, GroupPod, PodPhase
+from serving.nodegroup.records import (
+    Amount,
+    CloudGroup,
+    Failures,
+    GroupFacts,
+    GroupNode,
+    GroupPod,
+    OthersTaken,
+    PodPhase,
+)
 from serving.nodegroup.states import NodeState, node_belongs, state_of
-from serving.nodegroup.view import PodRole, as_counted, pod_role
+from serving.nodegroup.view import PodRole, as_counted, pod_role, taken_by_other, takes_room
 from serving.settings.nodegroup import NodeGroupSettings
 
 
@@ -27,7 +36,8 @@ class RoomExtremes(msgspec.Struct, frozen=True, kw_only=True):
 class _Shelf(msgspec.Struct):
     """The objects of one group. ``cpu_m`` and ``memory_bytes`` are the sums of its pods' requests.
 
-    ``pending`` is what pods without a node request, by pod; ``taken`` what others request, by node.
+    ``pending`` is what pods without a node request, by pod; ``taken`` what the other pods of the group request, by node, and
+    ``others_taken`` what pods outside the group request.
     """
 
     settings: NodeGroupSettings
@@ -39,6 +49,7 @@ class _Shelf(msgspec.Struct):
     anticipated_count: int = 0
     pending: dict[str, Amount] = msgspec.field(default_factory=dict)
     taken: dict[str, Amount] = msgspec.field(default_factory=dict)
+    others_taken: dict[str, OthersTaken] = msgspec.field(default_factory=dict)
 
     def put_node(self, node: GroupNode) -> None:
         if node_belongs(node.labels, label_key=self.settings.label_key, label_value=self.settings.label_value):
@@ -59,6 +70,9 @@ class _Shelf(msgspec.Struct):
                 self.pods[pod.name] = pod
             else:
                 self.pods.pop(pod.name, None)
+        others = taken_by_other(pod, role, self.settings)
+        if others is not None and pod.node_name is not None:
+            self._count_others(pod.node_name, others, sign)
         if role is not None and pod.node_name is not None:
             self.pod_counts[pod.node_name] += sign
             if not self.pod_counts[pod.node_name]:
@@ -72,13 +86,22 @@ class _Shelf(msgspec.Struct):
                     self.pending[pod.name] = pod.request
                 else:
                     self.pending.pop(pod.name, None)
-        elif pod.is_scheduled and pod.phase in {PodPhase.PENDING, PodPhase.RUNNING}:
+        elif takes_room(pod):
             before = self.taken.get(pod.node_name, Amount())
             after = before + pod.request if sign > 0 else before - pod.request
             if after == Amount():
                 self.taken.pop(pod.node_name, None)
             else:
                 self.taken[pod.node_name] = after
+
+    def _count_others(self, node_name: str, taken: OthersTaken, sign: int) -> None:
+        """Update what pods outside the group take of a node."""
+        before = self.others_taken.get(node_name, OthersTaken())
+        after = before + taken if sign > 0 else before - taken
+        if after == OthersTaken():
+            self.others_taken.pop(node_name, None)
+        else:
+            self.others_taken[node_name] = after
 
 
 class NodeGroupBook:
@@ -138,6 +161,7 @@ class NodeGroupBook:
             pod_counts=shelf.pod_counts,
             request=Amount(cpu_m=shelf.cpu_m, memory_bytes=shelf.memory_bytes),
             anticipated_count=shelf.anticipated_count,
+            others_taken=shelf.others_taken,
             cloud=cloud,
             failures=failures,
         )
@@ -145,9 +169,9 @@ class NodeGroupBook:
     def extremes(self, group: str) -> RoomExtremes:
         """The largest pending pods of a group and its nodes with the most room, for metrics."""
         shelf = self._shelves[group]
-        nothing = Amount()
+        nothing, no_others = Amount(), OthersTaken()
         free = [
-            node.allocatable - shelf.taken.get(node.name, nothing)
+            node.allocatable - shelf.taken.get(node.name, nothing) - shelf.others_taken.get(node.name, no_others).total
             for node in shelf.nodes.values()
             if state_of(node) is NodeState.UNTAINTED
         ]

@@ -32,7 +32,7 @@ from serving.nodegroup.plan import (
 )
 from serving.nodegroup.reaper import Reaped, reap_force_tainted, reap_tainted
 from serving.nodegroup.records import CloudGroup, Failures, GroupFacts, Snapshot
-from serving.nodegroup.rules import Course, RuleVerdict, judge, nodes_to_add
+from serving.nodegroup.rules import Course, RuleVerdict, crowded_out_count, judge, nodes_to_add
 from serving.nodegroup.states import newest_first, oldest_first
 from serving.nodegroup.view import GroupView, gathered, node_capacity, view_of, with_cloud_bounds
 from serving.settings.nodegroup import NodeGroupSettings
@@ -276,6 +276,7 @@ def _plan(view: GroupView, verdict: RuleVerdict, actions: _GroupActions, *, stat
         nodes=view.parts,
         pod_count=len(view.pods) - view.anticipated_count,
         anticipated_count=view.anticipated_count,
+        crowded_out_count=crowded_out_count(view),
         is_healthy=view.is_healthy,
     )
 

@@ -162,7 +162,8 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     the number of awaited nodes; below the minimum it is the number added. ``wanted`` holds every rule with a proposal,
     ``decided_by`` the one that prevailed. ``error`` is None unless the pass gave up early. ``usage`` is None where the pass ended
     before it was known. ``unregistered_count`` is of machines that should be nodes by now. ``pod_count`` is of pods that exist,
-    ``anticipated_count`` of those that will; ``request`` is what both ask for.
+    ``anticipated_count`` of those that will; ``request`` is what both ask for. ``crowded_out_count`` is of pods that wait for
+    room that pods outside the group take.
     """
 
     requested_delta: int
@@ -180,4 +181,5 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Partition = Partition()
     pod_count: int = 0
     anticipated_count: int = 0
+    crowded_out_count: int = 0
     is_healthy: bool = True

@@ -136,12 +136,31 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     failures: Failures = Failures()
 
 
+class OthersTaken(msgspec.Struct, frozen=True, kw_only=True):
+    """What pods outside the group take of a node. ``daemons`` are those of DaemonSets and static ones: each node has them."""
+
+    daemons: Amount = Amount()
+    foreign: Amount = Amount()
+
+    @property
+    def total(self) -> Amount:
+        """Both together."""
+        return self.daemons + self.foreign
+
+    def __add__(self, other: "OthersTaken") -> "OthersTaken":
+        return OthersTaken(daemons=self.daemons + other.daemons, foreign=self.foreign + other.foreign)
+
+    def __sub__(self, other: "OthersTaken") -> "OthersTaken":
+        return OthersTaken(daemons=self.daemons - other.daemons, foreign=self.foreign - other.foreign)
+
+
 class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a snapshot that belongs to one group, summed up.
 
     ``pods`` are the group's unfinished pods; ``request`` is the sum of their requests. ``pod_counts`` says how
-    many pods keep a node from being empty; ``anticipated_count`` of the pods do not exist yet. ``view.gathered`` computes this record from a snapshot; a daemon keeps it
-    up to date by single changes (``book.NodeGroupBook``).
+    many pods keep a node from being empty; ``anticipated_count`` of the pods do not exist yet. ``others_taken`` is what pods
+    outside the group take of each node, also of nodes outside the group. ``view.gathered`` computes this record from a
+    snapshot; a daemon keeps it up to date by single changes (``book.NodeGroupBook``).
     """
 
     nodes: Sequence[GroupNode]
@@ -149,5 +168,6 @@ class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
     pod_counts: Mapping[str, int]
     request: Amount
     anticipated_count: int
+    others_taken: Mapping[str, "OthersTaken"]
     cloud: CloudGroup
     failures: Failures = Failures()

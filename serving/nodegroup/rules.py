@@ -15,9 +15,11 @@ import msgspec
 from serving.model.nodata import NoData
 from serving.nodegroup.group_memory import NodeGroupState, ScaleLock, lock_in_force
 from serving.nodegroup.plan import FromZero, GroupRule, PassError, Usage, Utilisation, WantedNodes, utilisation
-from serving.nodegroup.records import Amount, GroupNode, GroupPod, PodPhase
-from serving.nodegroup.view import GroupView
+from serving.nodegroup.records import Amount, GroupNode, GroupPod, OthersTaken, PodPhase
+from serving.nodegroup.view import GroupView, takes_room
 from serving.settings.nodegroup import NodeGroupQuirks, NodeGroupSettings
+
+_NO_OTHERS: Mapping[str, OthersTaken] = {}
 
 
 def scale_up_delta(usage: Utilisation, *, node_count: int, threshold_percent: int) -> int:
@@ -113,13 +115,22 @@ def renewal_is_due(
     return any(now_s - node.created_at_s > age_max_s for node in untainted)
 
 
-def free_amounts(nodes: Iterable[GroupNode], pods: Iterable[GroupPod]) -> dict[str, Amount]:
-    """Free amounts of each node: allocatable minus the requests of its unfinished pods."""
+def free_amounts(
+    nodes: Iterable[GroupNode], pods: Iterable[GroupPod], others_taken: Mapping[str, OthersTaken] = _NO_OTHERS
+) -> dict[str, Amount]:
+    """Free amounts of each node: allocatable minus the requests of its unfinished pods.
+
+    ``pods`` are the group's own, ``others_taken`` is what other pods take: with 400 m of own pods and 450 m of DaemonSets a
+    node of 1000 m has 150 m free.
+    """
     taken: dict[str, Amount] = defaultdict(Amount)
     for pod in pods:
-        if pod.node_name is not None and pod.is_scheduled and pod.phase in {PodPhase.PENDING, PodPhase.RUNNING}:
+        if pod.node_name is not None and takes_room(pod):
             taken[pod.node_name] += pod.request
-    return {node.name: node.allocatable - taken[node.name] for node in nodes}
+    nothing = OthersTaken()
+    return {
+        node.name: node.allocatable - taken[node.name] - others_taken.get(node.name, nothing).total for node in nodes
+    }
 
 
 def starving_pods(
@@ -127,8 +138,8 @@ def starving_pods(
 ) -> tuple[str, ...]:
     """Names of pending pods for which no untainted node has room, in the order of the input.
 
-    ``free`` holds what is left on each untainted node, ``largest`` what whole nodes of the group offer, empty if that
-    is not known. With 2000 m free on each of five nodes of 4000 m a pod of 2001 m starves and one of 2000 m does not;
+    ``free`` holds what is left on each untainted node, ``largest`` what whole nodes of the group offer beside DaemonSets,
+    empty if that is not known. With 2000 m free on each of five nodes of 4000 m a pod of 2001 m starves and one of 2000 m does not;
     one of 4100 m will never fit, so it does not count unless the quirk says so.
     """
     pending = [pod for pod in pods if pod.phase is PodPhase.PENDING]
@@ -220,6 +231,8 @@ def _weighed(usage: Utilisation | FromZero, state: NodeGroupState, view: GroupVi
         node_capacity=state.node_capacity,
         settings=view.settings,
     )
+    if prevailing.delta < 0 and view.settings.scale_on_starve and view.others_taken:
+        prevailing = msgspec.structs.replace(prevailing, delta=max(prevailing.delta, -_roomy_spare_count(view)))
     wanted = [prevailing]
     for trigger in _triggers(state, view):
         wanted.append(trigger)
@@ -241,6 +254,21 @@ def _weighed(usage: Utilisation | FromZero, state: NodeGroupState, view: GroupVi
     )
 
 
+def _roomy_spare_count(view: GroupView) -> int:
+    """The nodes to remove at most, so that the group's pods fit on the others beside their DaemonSets.
+
+    Two nodes of 1000 m with DaemonSets of 450 m on each and pods of 600 m: 2 x 600 / 1100 = 1.09, so both stay. With one the
+    pods that are evicted would starve and bring the node back, and so on for ever.
+    """
+    nodes, nothing = view.parts.untainted, OthersTaken()
+    room = view.capacity - sum((view.others_taken.get(node.name, nothing).daemons for node in nodes), start=Amount())
+    if room.cpu_m <= 0 or room.memory_bytes <= 0:
+        return 0
+    usage = utilisation(view.request, room, untainted_count=len(nodes))
+    assert isinstance(usage, Utilisation), "there is room"
+    return max(0, len(nodes) - nodes_to_keep(usage, node_count=len(nodes), threshold_percent=100))
+
+
 def _triggers(state: NodeGroupState, view: GroupView) -> Iterator[WantedNodes]:
     """The rules that ask for one more node, regardless of the thresholds."""
     settings, untainted = view.settings, view.parts.untainted
@@ -254,6 +282,25 @@ def _triggers(state: NodeGroupState, view: GroupView) -> Iterator[WantedNodes]:
 
 
 def _starves(state: NodeGroupState, view: GroupView) -> bool:
-    largest = {node.allocatable for node in view.nodes} or {state.node_capacity}
-    free = free_amounts(view.parts.untainted, view.pods)
+    # DaemonSets take their part of a new node too, or a pod for which it leaves no room would add nodes for ever.
+    nothing = OthersTaken()
+    largest = {node.allocatable - view.others_taken.get(node.name, nothing).daemons for node in view.nodes}
+    largest = largest or {state.node_capacity}
+    free = free_amounts(view.parts.untainted, view.pods, view.others_taken)
     return bool(starving_pods(view.pods, free=free, largest=tuple(largest - {Amount()}), quirks=view.settings.quirks))
+
+
+def crowded_out_count(view: GroupView) -> int:
+    """The pending pods that would have a node if pods outside the group took no room, such as those of DaemonSets."""
+    if not view.others_taken or all(pod.phase is not PodPhase.PENDING for pod in view.pods):
+        return 0
+    starving = [
+        starving_pods(
+            view.pods,
+            free=free_amounts(view.parts.untainted, view.pods, taken),
+            largest=(),
+            quirks=view.settings.quirks,
+        )
+        for taken in (view.others_taken, _NO_OTHERS)
+    ]
+    return len(starving[0]) - len(starving[1])

@@ -18,6 +18,7 @@ from serving.nodegroup.plan import DeleteNodes, Drain, Effect, GroupPlan, Increa
 from serving.nodegroup.records import CloudGroup
 
 ABLE_TO_SCALE, CLOUD_REACHABLE, HEALTHY, REGISTERED = "AbleToScale", "CloudReachable", "Healthy", "MachinesRegistered"
+HAVE_ROOM, KEYS_KNOWN = "PodsHaveRoom", "KeysKnown"
 # Names in a status, so that an object of a large group stays small.
 _NAMES_MAX = 50
 _MESSAGE_MAX = 1024
@@ -209,6 +210,7 @@ def _verdicts(plan: GroupPlan, state: NodeGroupState, problems: Sequence[str]) -
         ABLE_TO_SCALE: able,
         HEALTHY: healthy,
         REGISTERED: _registered(plan),
+        HAVE_ROOM: _have_room(plan),
     }
 
 
@@ -220,6 +222,16 @@ def _registered(plan: GroupPlan) -> Verdict:
     machines = "1 machine of the cloud is" if count == 1 else f"{count} machines of the cloud are"
     message = f"{machines} no node of this group: not registered in time, or without the group's label"
     return Verdict(is_true=False, reason="MachinesMissing", message=message)
+
+
+def _have_room(plan: GroupPlan) -> Verdict:
+    """The condition about pods for which the group has room by its own pods, and the scheduler has none."""
+    count = plan.crowded_out_count
+    if not count:
+        return Verdict(is_true=True)
+    waiting = "1 pod waits" if count == 1 else f"{count} pods wait"
+    message = f"{waiting} for room that DaemonSets or pods of other groups take; scaleOnStarve adds nodes for them"
+    return Verdict(is_true=False, reason="RoomTaken", message=message)
 
 
 def _conditions(before: Mapping[str, Any] | None, verdicts: Mapping[str, Verdict], *, stamp: str) -> list[Object]:

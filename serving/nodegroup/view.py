@@ -7,13 +7,23 @@ atlassian/escalator 043bb1b, pkg/controller/controller.go.
 
 import enum
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from serving.nodegroup.group_memory import NodeGroupState
-from serving.nodegroup.records import Amount, CloudGroup, GroupFacts, GroupNode, GroupPod, RemovalTaint, Snapshot
+from serving.nodegroup.records import (
+    Amount,
+    CloudGroup,
+    GroupFacts,
+    GroupNode,
+    GroupPod,
+    OthersTaken,
+    PodPhase,
+    RemovalTaint,
+    Snapshot,
+)
 from serving.nodegroup.states import (
     Partition,
     as_in_dry_mode,
@@ -77,7 +87,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     ``nodes`` and ``pods`` are the group's; ``parts`` are its nodes by state, those of ``unhealthy_tainted`` among the tainted
     already. ``pod_counts`` says how many pods keep a node from being empty. ``failed`` names nodes on which the last plan's
     effects failed. ``anticipated_count`` of the pods do not exist yet. ``request`` is the sum over all pods, ``capacity`` that
-    over the untainted nodes.
+    over the untainted nodes. ``others_taken`` is what pods outside the group take of each node.
     """
 
     settings: NodeGroupSettings
@@ -92,6 +102,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     is_healthy: bool
     request: Amount
     anticipated_count: int
+    others_taken: Mapping[str, OthersTaken]
     capacity: Amount
     now_s: float
 
@@ -116,8 +127,12 @@ def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
     """The group's own nodes and pods, from a snapshot of everything."""
     own: list[GroupPod] = []
     pod_counts: Counter[str] = Counter()
+    others_taken: dict[str, OthersTaken] = defaultdict(OthersTaken)
     for pod in snapshot.pods:
         role = pod_role(pod, settings)
+        taken = taken_by_other(pod, role, settings)
+        if taken is not None and pod.node_name is not None:
+            others_taken[pod.node_name] += taken
         if role is PodRole.OWN:
             own.append(as_counted(pod, settings))
         if role is not None and pod.node_name is not None:
@@ -132,6 +147,7 @@ def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
         pod_counts=pod_counts,
         request=sum((pod.request for pod in own), start=Amount()),
         anticipated_count=sum(pod.is_anticipated for pod in own),
+        others_taken=others_taken,
         cloud=snapshot.cloud,
         failures=snapshot.failures,
     )
@@ -159,6 +175,19 @@ def pod_role(pod: GroupPod, settings: NodeGroupSettings) -> PodRole | None:
     return PodRole.FOREIGN if protects else None
 
 
+def takes_room(pod: GroupPod) -> bool:
+    """Whether the pod takes room of its node: it is bound, scheduled and not known to have ended."""
+    return pod.node_name is not None and pod.is_scheduled and pod.phase in {PodPhase.PENDING, PodPhase.RUNNING}
+
+
+def taken_by_other(pod: GroupPod, role: PodRole | None, settings: NodeGroupSettings) -> OthersTaken | None:
+    """What a pod outside the group takes of its node; None if nothing. ``role`` is that of ``pod_role``."""
+    if role is PodRole.OWN or settings.quirks.starve_ignores_other_pods or not takes_room(pod):
+        return None
+    request = as_counted(pod, settings).request
+    return OthersTaken(foreign=request) if holds_a_node(pod.placement) else OthersTaken(daemons=request)
+
+
 def view_of(state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSettings, *, now_s: float) -> GroupView:
     """The view for a pass: unhealthy nodes tainted, nodes sorted by state, and sums."""
     group = facts.nodes
@@ -183,6 +212,7 @@ def view_of(state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSetting
         is_healthy=is_healthy,
         request=facts.request,
         anticipated_count=facts.anticipated_count,
+        others_taken=facts.others_taken,
         capacity=Amount(
             cpu_m=sum(node.allocatable.cpu_m for node in parts.untainted),
             memory_bytes=sum(node.allocatable.memory_bytes for node in parts.untainted),

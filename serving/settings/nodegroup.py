@@ -76,6 +76,10 @@ class NodeGroupQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The largest pending request is compared with the largest free amount, each resource for itself, over different
     pods and nodes. Off: a pod starves if no single node has room for both its cpu and its memory."""
 
+    starve_ignores_other_pods: bool = False
+    """Only the group's own pods take room of a node. Off: those of DaemonSets, static and foreign ones take it too, as
+    for the scheduler. Utilisation is of the group's own pods either way."""
+
     shrinking_crosses_scale_up_threshold: bool = False
     """The removal rates are followed even if the remaining nodes are then above the scale-up threshold, so that a
     small group shrinks and grows for ever. Off: no more nodes are tainted than leave it at the threshold.

@@ -5,7 +5,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from serving.nodegroup.book import NodeGroupBook
-from serving.nodegroup.records import Amount, CloudGroup, Failures, GroupNode, GroupPod, Placement, PodPhase, Snapshot
+from serving.nodegroup.records import (
+    Amount,
+    CloudGroup,
+    Failures,
+    GroupNode,
+    GroupPod,
+    OthersTaken,
+    Placement,
+    PodPhase,
+    Snapshot,
+)
 from serving.nodegroup.rules import free_amounts
 from serving.nodegroup.states import NodeState, state_of
 from serving.nodegroup.view import gathered
@@ -77,7 +87,8 @@ def compare(book: NodeGroupBook, found: list[GroupNode | GroupPod | str], group:
     assert {one.name: one for one in got.pods} == {one.name: one for one in wanted.pods}
     assert got.anticipated_count == wanted.anticipated_count
     untainted = [one for one in wanted.nodes if state_of(one) is NodeState.UNTAINTED]
-    free = free_amounts(untainted, wanted.pods).values()
+    free = free_amounts(untainted, wanted.pods, wanted.others_taken).values()
+    assert got.others_taken == {name: taken for name, taken in wanted.others_taken.items() if taken != OthersTaken()}
     assert book.extremes(group.name).free_cpu.cpu_m == max((one.cpu_m for one in free), default=0)
     waiting = [one for one in wanted.pods if one.phase is PodPhase.PENDING and not one.node_name]
     most = max((one.request.cpu_m for one in waiting if not one.is_anticipated), default=0)

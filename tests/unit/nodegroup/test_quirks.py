@@ -121,6 +121,12 @@ def starting_pod(asked: NodeGroupSettings) -> object:
     return summary_of(decided(snapshot(GROUP, (*pods, *busy)), _with(asked, scale_on_starve=True))[1])
 
 
+def others_on_the_nodes(asked: NodeGroupSettings) -> object:
+    daemons = (pod(1000, on=one, memory_bytes=1, placement=Placement(owner_kind="DaemonSet")) for one in GROUP)
+    pods = (*HALF, *daemons, pod(1500, memory_bytes=1))
+    return summary_of(decided(snapshot(GROUP, pods), _with(asked, scale_on_starve=True))[1])
+
+
 def split_room(asked: NodeGroupSettings) -> object:
     group = nodes(2)
     pods = (
@@ -161,6 +167,7 @@ DECISIONS: dict[str, tuple[Callable[[NodeGroupSettings], object], object, object
     "starve_counts_impossible_pods": (impossible_pod, (), (1,)),
     "starve_counts_bound_pods": (starting_pod, (), (1,)),
     "starve_compares_resources_apart": (split_room, (1,), ()),
+    "starve_ignores_other_pods": (others_on_the_nodes, (1,), ()),
     "shrinking_crosses_scale_up_threshold": (small_group, (), ("n000",)),
     "taints_below_cloud_min": (below_cloud_min, (), ("n000", "n001")),
 }

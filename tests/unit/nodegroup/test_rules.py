@@ -5,8 +5,16 @@ import pytest
 
 from serving.nodegroup.group_memory import NodeGroupState, ScaleLock
 from serving.nodegroup.plan import FromZero, GroupRule, PassError, Utilisation, WantedNodes
-from serving.nodegroup.records import Amount, GroupNode, GroupPod, PodPhase
-from serving.nodegroup.rules import Course, RuleVerdict, free_amounts, judge, renewal_is_due, starving_pods
+from serving.nodegroup.records import Amount, GroupNode, GroupPod, Placement, PodPhase
+from serving.nodegroup.rules import (
+    Course,
+    RuleVerdict,
+    crowded_out_count,
+    free_amounts,
+    judge,
+    renewal_is_due,
+    starving_pods,
+)
 from serving.settings.nodegroup import NodeGroupQuirks, NodeGroupSettings
 from tests.unit.nodegroup.builders import (
     GIB,
@@ -101,6 +109,61 @@ def test_a_starving_pod_overrides_shrinking() -> None:
     found = verdict(group, pods, scale_on_starve=True, taint_upper_capacity_threshold_percent=69)
     assert found.wanted == (wanted(GroupRule.TAINT_UPPER, -1), wanted(GroupRule.STARVE, 1))
     assert (found.decided_by, found.delta) == (GroupRule.STARVE, 1)
+
+
+SMALL = Amount(cpu_m=1000, memory_bytes=3 * GIB)
+DAEMON = Placement(owner_kind="DaemonSet")
+OTHER = Placement(node_selector={"customer": "other"})
+
+
+def small_group(
+    count: int, *waiting_m: int, daemons_m: int = 450
+) -> tuple[tuple[GroupNode, ...], tuple[GroupPod, ...]]:
+    """Nodes of 1000 m, each with DaemonSets' pods, two of 200 m on the first, and pods that wait."""
+    group = nodes(count, allocatable=SMALL)
+    daemons = [pod(daemons_m, on=one, memory_bytes=1, placement=DAEMON) for one in group]
+    own = [pod(200, on=group[0], memory_bytes=1) for _ in range(2)]
+    pending = [pod(cpu_m, name=f"waits-{cpu_m}", memory_bytes=1) for cpu_m in waiting_m]
+    return group, (*daemons, *own, *pending)
+
+
+def test_a_pod_starves_where_daemon_sets_take_the_room() -> None:
+    group, pods = small_group(1, 200)
+    found = verdict(group, pods, scale_on_starve=True)
+    assert (found.decided_by, found.delta) == (GroupRule.STARVE, 1)
+    assert isinstance(found.usage, Utilisation)
+    assert round(found.usage.percent, 9) == 60.0, "the usage is Escalator's"
+    assert verdict(group, pods).decided_by is GroupRule.STEADY
+
+
+def test_pods_that_wait_for_the_room_of_others_are_counted() -> None:
+    def crowded_out(*seen: GroupPod) -> int:
+        return crowded_out_count(view(snapshot(group, seen)))
+
+    group, pods = small_group(1, 200, 900)
+    assert crowded_out(*pods) == 1, "900 m are more than the own pods leave"
+    assert crowded_out(*pods[:3]) == 0, "nothing waits"
+    assert crowded_out(*pods[1:]) == 0, "no others are there"
+    foreign = pod(450, on=group[0], memory_bytes=1, placement=OTHER)
+    assert crowded_out(foreign, *pods[1:]) == 1
+
+
+def test_a_pod_that_fits_beside_no_daemon_set_adds_no_nodes() -> None:
+    group, pods = small_group(1, 600)
+    assert verdict(group, pods, scale_on_starve=True, scale_up_threshold_percent=100).decided_by is GroupRule.STEADY
+    foreign = (pod(450, on=group[0], memory_bytes=1, placement=OTHER), *pods[1:])
+    found = verdict(group, foreign, scale_on_starve=True, scale_up_threshold_percent=100)
+    assert found.decided_by is GroupRule.STARVE, "on a new node there is no such pod"
+
+
+def test_no_node_goes_whose_pods_would_starve() -> None:
+    group, pods = small_group(2)
+    busy = (*pods, pod(200, on=group[1], memory_bytes=1))
+    assert verdict(group, busy).delta == -1
+    assert verdict(group, busy, scale_on_starve=True).delta == 0
+    assert verdict(group, pods, scale_on_starve=True).delta == -1, "400 m fit on one node"
+    full = small_group(2, daemons_m=1000)
+    assert verdict(*full, scale_on_starve=True).delta == 0
 
 
 def test_starvation_does_not_cut_a_larger_wish() -> None:

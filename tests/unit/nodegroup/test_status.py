@@ -129,6 +129,7 @@ def test_without_a_pass_the_other_conditions_stay() -> None:
         "CloudReachable": "False",
         "Healthy": "True",
         "MachinesRegistered": "True",
+        "PodsHaveRoom": "True",
         "Ready": "False",
     }
     alone = refused_status(None, "Ready", verdict, stamp="now")
@@ -164,6 +165,13 @@ def test_machines_that_are_missing_are_counted_in_a_sentence() -> None:
     found = condition_of({"status": made(plan(unregistered_count=1), NodeGroupState())}, "MachinesRegistered")
     assert (found["status"], found["reason"]) == ("False", "MachinesMissing")
     assert found["message"].startswith("1 machine of the cloud is no node of this group")
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 pod waits for room"), (2, "2 pods wait for room")])
+def test_pods_that_others_leave_no_room_are_counted_in_a_sentence(count: int, words: str) -> None:
+    found = condition_of({"status": made(plan(crowded_out_count=count), NodeGroupState())}, "PodsHaveRoom")
+    assert (found["status"], found["reason"]) == ("False", "RoomTaken")
+    assert found["message"].startswith(words)
 
 
 def test_why_says_the_rule_its_numbers_and_what_is_anticipated() -> None:

@@ -1,0 +1,51 @@
+"""Node groups of users with silent faults: a pod that waited for ever."""
+
+from typing import Any
+
+import pytest
+
+from serving.model.objects import condition_of
+from serving.nodegroup.decide import decide
+from serving.nodegroup.facts import node_of, pod_of
+from serving.nodegroup.group_memory import NodeGroupState
+from serving.nodegroup.groups import group_of
+from serving.nodegroup.plan import GroupPlan, IncreaseSize
+from serving.nodegroup.records import CloudGroup, Snapshot
+from serving.nodegroup.status import HAVE_ROOM, status_of
+from tests.unit.nodegroup.builders import NOW_S
+from tests.unit.nodegroup.objects import GROUP_SPEC, node_object, pod_object
+
+
+def node_with_daemon_sets() -> Snapshot:
+    """A node of 1000m: DaemonSets take 250m and 200m, two pods 200m each, and one more of 200m waits."""
+    node = node_object("n")
+    node["status"]["allocatable"] = {"cpu": "1000m", "memory": "3Gi"}
+    pods = [pod_object(f"own-{number}", on="n", cpu="200m") for number in range(2)]
+    for name, cpu in (("logs", "250m"), ("metrics", "200m")):
+        pods.append(pod_object(name, on="n", cpu=cpu, owner="DaemonSet"))
+    pods.append(pod_object("waits", cpu="200m"))
+    for pod in pods:
+        pod["spec"]["containers"][0]["resources"]["requests"]["memory"] = "1Mi"
+    cloud = CloudGroup(target_size=1, min_size=0, max_size=9)
+    return Snapshot(nodes=(node_of(node),), pods=tuple(map(pod_of, pods)), cloud=cloud)
+
+
+def planned(**spec: Any) -> tuple[NodeGroupState, GroupPlan]:  # noqa: ANN401 - JSON
+    (group,) = group_of({"metadata": {"name": "shared"}, "spec": {**GROUP_SPEC, **spec}}).groups
+    return decide(NodeGroupState(), node_with_daemon_sets(), group.settings, now_s=NOW_S)
+
+
+def test_a_pod_for_which_daemon_sets_leave_no_room_gets_a_node() -> None:
+    _, plan = planned(scaleOnStarve=True)
+    assert plan.effects == (IncreaseSize(count=1),)
+
+
+def test_without_scale_on_starve_the_status_says_why_the_pod_waits() -> None:
+    state, plan = planned()
+    assert plan.effects == ()
+    cloud = CloudGroup(target_size=1, min_size=0, max_size=9)
+    status = status_of(None, plan=plan, state=state, cloud=cloud, done=(), problems=(), stamp="now")
+    assert status["utilization"]["cpuPercent"] == pytest.approx(60), "the usage is Escalator's"
+    condition = condition_of({"status": status}, HAVE_ROOM)
+    assert condition["status"] == "False"
+    assert "1 pod waits for room that DaemonSets" in condition["message"]

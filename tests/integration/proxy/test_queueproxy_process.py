@@ -71,12 +71,12 @@ def test_it_runs_as_its_environment_says_and_ends_with_0(monkeypatch: pytest.Mon
 
 
 def test_a_wrong_environment_is_reported_and_exits_with_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SERVING_POD_APP", "nowhere")
     monkeypatch.setenv("SERVING_QUEUEPROXY_DRAIN_LAG_S", "soon")
     assert main.main() == 2
-    assert capsys.readouterr().err.count("environment SERVING_") == 5
+    assert capfd.readouterr().err.count("environment SERVING_") == 5
 
 
 def test_it_runs_right_after_a_fork() -> None:

@@ -190,13 +190,13 @@ def test_forks_ahead_are_not_on_the_path_of_the_start_that_they_replace(forked: 
     assert forked.kinds[count:] == [False, True]
 
 
-def test_forks_ahead_are_tried_again_when_the_system_has_no_room(capsys: pytest.CaptureFixture[str]) -> None:
+def test_forks_ahead_are_tried_again_when_the_system_has_no_room(capfd: pytest.CaptureFixture[str]) -> None:
     def refused(is_app: bool) -> Standby:
         raise OSError(11, f"no room for an app: {is_app}")
 
     standbys = Standbys(refused)
     standbys.fill(NOW_S)
-    assert "no process can be forked ahead" in capsys.readouterr().err
+    assert "no process can be forked ahead" in capfd.readouterr().err
     due_s = standbys.due_in_s(NOW_S)
     assert due_s is not None
     assert due_s > 1

@@ -208,6 +208,7 @@ class RevisionEntry:
             ready_count=len(self.ready_names),
             serving_state=revision.serving_state,
             is_recorded=revision.was_ready,
+            is_failed=revision.is_failed,
             proved_at_s=self.proved_at_s,
             has_public=self.public.is_there,
             proxy_since_s=self.public.proxy_since_s,

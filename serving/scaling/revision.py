@@ -87,6 +87,9 @@ class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
     container_concurrency: int
     was_ready: bool
     spec: ScalingSpec
+    is_failed: bool = False
+    """Whether its condition Ready is False."""
+
     configuration: str = ""
     """Name of its Configuration; "" without one."""
 
@@ -189,7 +192,8 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Scale
         serving_state=ServingState(spec.get("servingState") or ServingState.ACTIVE),
         class_name=scaling.class_name,
         container_concurrency=container_concurrency,
-        was_ready=not BECAME_READY_ANNOTATIONS.isdisjoint(annotations) or _is_true(found, "Ready"),
+        was_ready=not BECAME_READY_ANNOTATIONS.isdisjoint(annotations) or _has_status(found, "Ready", "True"),
+        is_failed=_has_status(found, "Ready", "False"),
         spec=scaling,
         configuration=labels.get(CONFIGURATION_LABEL, ""),
         service=labels.get(SERVICE_LABEL, ""),
@@ -231,7 +235,7 @@ def pod_of(found: Mapping[str, Any]) -> ScaledPod | None:
     if revision is None:
         return None
     is_ending = bool(metadata.get("deletionTimestamp"))
-    is_ready = not is_ending and _is_true(found, "Ready")
+    is_ready = not is_ending and _has_status(found, "Ready", "True")
     return ScaledPod(
         name=metadata["name"],
         key=(metadata.get("namespace", ""), revision),
@@ -241,7 +245,7 @@ def pod_of(found: Mapping[str, Any]) -> ScaledPod | None:
         phase=str((found.get("status") or {}).get("phase") or "Pending"),
         trouble=None if is_ready or is_ending else _trouble(found.get("status") or {}),
         oom_kill_count=oom_kill_count_of(found.get("status") or {}),
-        is_dormant=is_ready and _is_true(found, CONDITION_DORMANT),
+        is_dormant=is_ready and _has_status(found, CONDITION_DORMANT, "True"),
     )
 
 
@@ -273,9 +277,9 @@ def turn_ratio(key: RevisionKey) -> float:
     return zlib.crc32("/".join(key).encode()) / _CRC_RANGE
 
 
-def _is_true(found: Mapping[str, Any], condition: str) -> bool:
+def _has_status(found: Mapping[str, Any], condition: str, status: str) -> bool:
     conditions = (found.get("status") or {}).get("conditions") or ()
-    return any(one.get("type") == condition and one.get("status") == "True" for one in conditions)
+    return any(one.get("type") == condition and one.get("status") == status for one in conditions)
 
 
 def _written_path(annotations: Mapping[str, str]) -> TrafficPath:

@@ -134,6 +134,14 @@ class KpaQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The last pod goes without proof that the activator is in the path if the target burst capacity is -1, or if an
     activation timed out, although some pods may be ready. Off: proof comes first."""
 
+    failure_keeps_its_deadline: bool = False
+    """The pods of a failed revision without a route restart until the progress deadline, and again after each time they
+    were ready. Off: a revision without a route that is not Ready goes to zero at once."""
+
+    delay_ignores_initial_scale: bool = False
+    """Pods of the initial scale go as soon as all were ready once, whatever the scale-down delay. Off: the delay counts
+    from then."""
+
 
 SAFE = KpaQuirks()
 """The product's behaviour."""

@@ -15,7 +15,7 @@ from serving.scaling.decision.path import wanted_path
 from serving.scaling.decision.policy import PolicyView, RevisionPolicy
 from serving.scaling.decision.records import Decided, DecisionCause, DecisionInputs, InFlight, ScalerOutcome
 from serving.scaling.decision.view import ScalerView
-from serving.scaling.kpa.decide import KpaState, ScaleDecision, ScalerMode, decide
+from serving.scaling.kpa.decide import KpaState, ScaleDecision, ScalerMode, decide, with_initial_scale
 from serving.scaling.kpa.merge import Proposal, merge, most
 from serving.scaling.kpa.window import Observation
 from serving.scaling.kpa.zero import GateAction, GateInputs, GateState
@@ -114,6 +114,8 @@ def step(
         slo=inputs.slo,
     )
     gate, outcome = conclude(record, decided, limit)
+    if kpa is not None and not state.gate.is_initialized:
+        kpa = with_initial_scale(kpa, spec=inputs.spec, now_s=now_s, quirks=inputs.quirks)
     state = RevisionState(
         kpa=kpa,
         gate=gate,
@@ -229,6 +231,7 @@ def conclude(inputs: DecisionInputs, decided: Decided, limit: Limit | None = Non
         present_scale=view.present_scale,
         ready_count=view.ready_count,
         is_recorded=view.is_recorded,
+        is_failed=view.is_failed,
         proxy_since_s=proxy_since_s,
         proved_at_s=view.proof_s,
         active_min_s=inputs.advice.active_min_s if allowance.count else 0.0,

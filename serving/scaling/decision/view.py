@@ -29,6 +29,9 @@ class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
     is_recorded: bool = True
     """Whether the controller has recorded that its first pods were ready."""
 
+    is_failed: bool = False
+    """Whether its condition Ready is False."""
+
     is_woken: bool = False
     """Whether an activator has taken it out of reserve since the last decision, maybe before its scale was 0."""
 

@@ -16,6 +16,7 @@ import msgspec
 from serving.model.nodata import NoData
 from serving.scaling.kpa.burst import excess_burst_capacity
 from serving.scaling.kpa.delay import DelayWindow, slot_count
+from serving.scaling.kpa.merge import bounded
 from serving.scaling.kpa.window import Observation
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import SAFE, KpaQuirks
@@ -158,6 +159,18 @@ def decide_count(
     """Like ``decide``, but returns only the count: a record of the steps would cost half as much again."""
     steps = _steps(state, observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=quirks)
     return steps.state, steps.count
+
+
+def with_initial_scale(state: KpaState, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks = SAFE) -> KpaState:
+    """The state after a decision whose revision was not initialised: the scale-down delay counts the initial scale too.
+
+    The bounds raise the count after this algorithm, so the delay has not seen it.
+    """
+    if quirks.delay_ignores_initial_scale:
+        return state
+    count = bounded(max(spec.initial_scale, spec.min_scale), spec=spec, is_initialized=False).count
+    delay, _ = _delayed(state, count, spec=spec, now_s=now_s, quirks=quirks)
+    return msgspec.structs.replace(state, delay=delay)
 
 
 class _Steps(msgspec.Struct, frozen=True, kw_only=True):

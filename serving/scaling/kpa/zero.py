@@ -147,6 +147,9 @@ class GateInputs(msgspec.Struct, frozen=True, kw_only=True):
     proved_at_s: float | None = None
     """Last time that the service answered a probe as the activator does; None if it never did."""
 
+    is_failed: bool = False
+    """Whether the revision's condition Ready is False."""
+
     active_min_s: float | None = None
     """Shortest time that the revision stays active before zero; None: the stable window."""
 
@@ -167,6 +170,7 @@ class GateReason(enum.StrEnum):
     ZERO_DISABLED = "scale to zero is disabled"
     ACTIVATION_PENDING = "first pods are not ready yet"
     ACTIVATION_FAILED = "first pods did not become ready in time"
+    REVISION_FAILED = "the revision failed, and no route names it"
     ACTIVE_TOO_SHORT = "active for less than the stable window"
     NOT_RECORDED = "first pods are not recorded as ready yet"
     MARKED_INACTIVE = "marked inactive"
@@ -271,19 +275,24 @@ def _toward_zero(
 def _while_activating(
     state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
 ) -> GateDecision:
-    """Scale to 0 only once the first pods have missed their deadline of 600 s by 30 s; before, decide nothing."""
+    """Scale to 0 only once the first pods have missed their deadline of 600 s by 30 s; before, decide nothing.
+
+    A failed revision without a route has no deadline: its pods would only restart.
+    """
+    has_failed = facts.is_failed and not spec.reachable and not quirks.failure_keeps_its_deadline
     rest_s = spec.progress_deadline_s + _ACTIVATION_BUFFER_S - (now_s - state.since_s)
-    if rest_s >= 0:
+    if rest_s >= 0 and not has_failed:
         return GateDecision(
             action=GateAction.HOLD,
             reason=GateReason.ACTIVATION_PENDING,
             wanted=_UNDECIDED,
             recheck_in_s=max(rest_s, _RECHECK_MIN_S),
         )
+    reason = GateReason.REVISION_FAILED if has_failed else GateReason.ACTIVATION_FAILED
     if facts.ready_count and not quirks.zero_without_proof:
         # Some are ready, though too few: they may hold requests, so they go the way of active pods.
-        return _hold_zero(GateReason.ACTIVATION_FAILED, recheck_in_s=PROBE_PERIOD_S)
-    return _apply(0, GateReason.ACTIVATION_FAILED, facts)
+        return _hold_zero(reason, recheck_in_s=PROBE_PERIOD_S)
+    return _apply(0, reason, facts)
 
 
 def _while_active(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float) -> GateDecision:

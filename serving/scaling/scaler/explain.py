@@ -53,6 +53,7 @@ _GATE = {
     GateReason.ZERO_DISABLED: "1 stays, for scale to zero is disabled",
     GateReason.ACTIVATION_PENDING: "its first pods have {rest_s:.0f} s more to become ready",
     GateReason.ACTIVATION_FAILED: "its first pods did not become ready within {spec.progress_deadline_s:g} s",
+    GateReason.REVISION_FAILED: "it failed, and no route names it",
     GateReason.ACTIVE_TOO_SHORT: (
         "1 stays until it was active for the stable window of {spec.stable_window_s:g} s, {rest_s:.0f} s more"
     ),

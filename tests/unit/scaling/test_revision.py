@@ -90,6 +90,14 @@ def test_a_revision_was_ready_if_it_says_so_anywhere() -> None:
     assert [one is not None and one.was_ready for one in found] == [True, True, True, False]
 
 
+@pytest.mark.parametrize(("status", "is_failed"), [("True", False), ("Unknown", False), ("False", True)])
+def test_a_revision_failed_while_it_is_not_ready(status: str, *, is_failed: bool) -> None:
+    conditions = [{"type": "Active", "status": "False"}, {"type": "Ready", "status": status}]
+    found = revision_of(revision(status={"conditions": conditions}), SETTINGS)
+    assert found is not None
+    assert found.is_failed is is_failed
+
+
 @pytest.mark.parametrize(
     ("name", "is_ours"), [(KPA_CLASS, True), (CLASSIC_CLASS, True), (HPA_CLASS, False), ("mine.example.com", False)]
 )

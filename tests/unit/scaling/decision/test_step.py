@@ -116,6 +116,23 @@ def test_each_further_metric_has_a_state_and_a_proposal() -> None:
     assert step(state, silent, RevisionPolicy())[1].inputs.proposals[0].desired == NoData(missing="no rps")
 
 
+def test_the_delay_sees_the_initial_scale_until_the_first_pods_were_ready() -> None:
+    spec = msgspec.structs.replace(SPEC, initial_scale=3, scale_down_delay_s=120.0)
+    state = msgspec.structs.replace(STATE, gate=GateState(since_s=NOW_S))
+    state, _ = step(state, inputs_with(0.0, spec=spec, view=facts_of(3)), RevisionPolicy())
+    assert state.gate.is_initialized
+    after = inputs_with(0.0, spec=spec, view=facts_of(3), at_s=NOW_S + 2.0)
+    assert count_of(state, after) == 3
+    assert count_of(state, msgspec.structs.replace(after, at_s=NOW_S + 120.0)) == 1
+
+
+def test_a_failed_revision_without_a_route_goes_to_zero_at_once() -> None:
+    spec = msgspec.structs.replace(SPEC, reachable=False)
+    state = msgspec.structs.replace(STATE, gate=GateState(since_s=NOW_S))
+    view = msgspec.structs.replace(facts_of(1, ready=0), is_failed=True)
+    assert step(state, inputs_with(0.0, spec=spec, view=view), RevisionPolicy())[1].apply_count == 0
+
+
 def test_pods_that_load_are_kept_and_never_more_than_there_are() -> None:
     idle = inputs_with(0.0, loading_count=2, view=facts_of(5, ready=2))
     (proposal,) = step(STATE, idle, RevisionPolicy())[1].inputs.proposals

@@ -9,6 +9,7 @@ from serving.scaling.kpa.decide import (
     decide,
     decide_count,
     starting_state,
+    with_initial_scale,
 )
 from serving.scaling.kpa.window import Observation
 from serving.settings.autoscaler import ORIGINAL, SAFE, KpaQuirks
@@ -176,6 +177,23 @@ def test_a_change_of_the_delay_counts_at_once() -> None:
     state, _ = decided(state, load=280.0, ready_count=4, spec=delayed, now_s=100.0)
     assert decided(state, load=70.0, ready_count=4, spec=delayed, now_s=102.0)[1].desired_count == 4
     assert decided(state, load=70.0, ready_count=4, now_s=102.0)[1].desired_count == 2
+
+
+@pytest.mark.parametrize(
+    ("quirks", "max_scale", "reachable", "desired_count"),
+    [(SAFE, 0, True, 3), (SAFE, 2, True, 2), (SAFE, 0, False, 0), (ORIGINAL, 0, True, 0)],
+)
+def test_the_delay_counts_the_initial_scale(
+    quirks: KpaQuirks, max_scale: int, *, reachable: bool, desired_count: int
+) -> None:
+    spec = spec_with(
+        initial_scale=3, scale_down_delay_s=120.0, max_scale=max_scale, reachable=reachable, max_scale_down_rate=1000.0
+    )
+    state = restarted(ready_count=0, delay_s=120.0, quirks=quirks)
+    state = with_initial_scale(state, spec=spec, now_s=1.0, quirks=quirks)
+    for now_s, count in ((2.0, desired_count), (119.0, desired_count), (120.0, 0)):
+        state, decision = decided(state, load=0.0, ready_count=3, spec=spec, now_s=now_s, quirks=quirks)
+        assert decision.desired_count == count
 
 
 def test_the_original_keeps_the_delay_that_the_scaler_was_made_with() -> None:

@@ -49,6 +49,7 @@ def stepped(
     ready_count: int = 1,
     proxy_since_s: float | None = None,
     proved_at_s: float | None = None,
+    is_failed: bool = False,
     spec: ScalingSpec = DEFAULTS,
     now_s: float,
     quirks: KpaQuirks = SAFE,
@@ -59,6 +60,7 @@ def stepped(
         ready_count=ready_count,
         proxy_since_s=proxy_since_s,
         proved_at_s=proved_at_s,
+        is_failed=is_failed,
     )
     return step(state, facts, spec=spec, now_s=now_s, quirks=quirks)
 
@@ -191,6 +193,47 @@ def test_the_original_takes_ready_pods_of_a_failed_activation_without_proof() ->
     state = state_of(GatePhase.ACTIVATING, is_initialized=False)
     decision = stepped(state, ready_count=2, spec=spec, now_s=700.0, quirks=ORIGINAL)[1]
     assert summary_of(decision) == (GateAction.APPLY, GateReason.ACTIVATION_FAILED, 0, None)
+
+
+UNREACHABLE = spec_with(reachable=False)
+
+
+@pytest.mark.parametrize("desired", [0, UNDECIDED])
+@pytest.mark.parametrize("is_initialized", [False, True])
+def test_a_failed_revision_without_a_route_goes_to_zero_at_once(desired: int | NoData, *, is_initialized: bool) -> None:
+    state = state_of(GatePhase.ACTIVATING, is_initialized=is_initialized)
+    state, decision = stepped(state, desired=desired, ready_count=0, is_failed=True, spec=UNREACHABLE, now_s=1.0)
+    assert summary_of(decision) == (GateAction.APPLY, GateReason.REVISION_FAILED, 0, None)
+    assert state.phase is GatePhase.INACTIVE
+
+
+def test_pods_that_were_ready_and_failed_do_not_get_the_deadline_again() -> None:
+    state, _ = stepped(state_of(GatePhase.ACTIVE), ready_count=0, is_failed=True, spec=UNREACHABLE, now_s=1.0)
+    assert state.phase is GatePhase.ACTIVATING
+    _, decision = stepped(state, ready_count=0, is_failed=True, spec=UNREACHABLE, now_s=2.0)
+    assert summary_of(decision) == (GateAction.APPLY, GateReason.REVISION_FAILED, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_failed", "quirks"), [(DEFAULTS, True, SAFE), (UNREACHABLE, False, SAFE), (UNREACHABLE, True, ORIGINAL)]
+)
+def test_otherwise_first_pods_have_their_deadline(spec: ScalingSpec, *, is_failed: bool, quirks: KpaQuirks) -> None:
+    state = state_of(GatePhase.ACTIVATING)
+    _, decision = stepped(state, ready_count=0, is_failed=is_failed, spec=spec, quirks=quirks, now_s=1.0)
+    assert summary_of(decision) == (GateAction.HOLD, GateReason.ACTIVATION_PENDING, UNDECIDED, 629.0)
+
+
+def test_ready_pods_of_a_failed_revision_prove_the_hand_off_first() -> None:
+    spec = spec_with(initial_scale=3, reachable=False)
+    state = state_of(GatePhase.ACTIVATING, is_initialized=False)
+    _, decision = stepped(state, present_scale=3, ready_count=2, is_failed=True, spec=spec, now_s=1.0)
+    assert summary_of(decision) == (GateAction.HOLD, GateReason.REVISION_FAILED, 0, 1.0)
+
+
+def test_a_failed_revision_without_a_route_gets_pods_for_its_requests() -> None:
+    state = state_of(GatePhase.ACTIVATING)
+    _, decision = stepped(state, desired=1, ready_count=0, is_failed=True, spec=UNREACHABLE, now_s=1.0)
+    assert summary_of(decision) == (GateAction.HOLD, GateReason.PODS_WANTED, 1, None)
 
 
 # --- while active ---

@@ -54,12 +54,14 @@ def sentence_of(
     proved: bool = False,
     proxied_s: float | None = None,
     recorded: bool = True,
+    is_failed: bool = False,
     limit: Limit | None = None,
     **spec: object,
 ) -> str:
     """The sentence about one decision on these averages, at 7 in flight a pod."""
     return explain(outcome_of(stable, panic, ready=ready, scale=scale, state=state, gate=gate, proposals=proposals,
-                              waiting=waiting, decided=decided, proved=proved, proxied_s=proxied_s, recorded=recorded, limit=limit, **spec))  # fmt: skip
+                              waiting=waiting, decided=decided, proved=proved, proxied_s=proxied_s, recorded=recorded, is_failed=is_failed,
+                              limit=limit, **spec))  # fmt: skip
 
 
 def outcome_of(
@@ -76,6 +78,7 @@ def outcome_of(
     proved: bool,
     proxied_s: float | None = None,
     recorded: bool = True,
+    is_failed: bool = False,
     limit: Limit | None = None,
     **spec: object,
 ) -> ScalerOutcome:
@@ -95,6 +98,7 @@ def outcome_of(
             ready_count=ready,
             serving_state=ServingState.ACTIVE if present_scale or waiting else ServingState.RESERVE,
             is_recorded=recorded,
+            is_failed=is_failed,
             proved_at_s=NOW_S - 0.1 if proved else None,
             has_public=proxied_s is not None,
             proxy_since_s=None if proxied_s is None else NOW_S - proxied_s,
@@ -401,6 +405,15 @@ ZERO: dict[str, tuple[Callable[[], str], str]] = {
         (
             "1 → 0: stable; 60 s average 0.0 in flight over 0 ready pods, target 7 each; "
             "its first pods did not become ready within 600 s; into reserve first"
+        ),
+    ),
+    "1: the revision failed and has no route": (
+        lambda: sentence_of(
+            0.0, ready=0, scale=1, gate=gate_of(GatePhase.ACTIVATING, for_s=5), is_failed=True, reachable=False
+        ),
+        (
+            "1 → 0: stable; 60 s average 0.0 in flight over 0 ready pods, target 7 each; "
+            "it failed, and no route names it; into reserve first"
         ),
     ),
     "2: active for a shorter time than the window": (

@@ -1,0 +1,83 @@
+"""Services of users that lost pods too early, or kept pods too long."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from serving.autoscaler.entry import RevisionEntry
+from serving.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.scaling.revision import deployment_of, revision_of
+from serving.scaling.scaler.scaler import Scaler
+from tests.unit.scaling.scaler_builders import SETTINGS, World, facts_of
+
+INPUTS = Path(__file__).with_name("inputs")
+
+
+def revision(template: Any, **metadata: object) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    annotations = template.get("metadata", {}).get("annotations", {})
+    metadata = {"name": "r-00001", "namespace": "default", "uid": "u", "annotations": annotations, **metadata}
+    return {"metadata": metadata, "spec": template["spec"]}
+
+
+def test_pods_of_the_initial_scale_stay_for_the_scale_down_delay() -> None:
+    # knative/serving#10355
+    service = yaml.safe_load((INPUTS / "initial_scale_delay.yaml").read_text())
+    read = revision_of(revision(service["spec"]["template"]), SETTINGS)
+    assert read is not None
+    world = World(read, facts_of(3))
+    world.decide()
+    world.live(118, load=0.0)
+    assert {outcome.view.present_scale for outcome in world.outcomes} == {3}
+    world.live(6, load=0.0)
+    assert world.facts.present_scale == 1
+
+
+class CrashLoop:
+    """A revision without a route, one pod that ends again and again, and its scaler."""
+
+    def __init__(self, *, was_ready: bool) -> None:
+        self.entry = RevisionEntry(10)
+        self.was_ready = was_ready
+        deployment = deployment_of(
+            {
+                "metadata": {
+                    "name": "r-00001-deployment",
+                    "namespace": "default",
+                    "labels": {"serving.knative.dev/revision": "r-00001"},
+                    "ownerReferences": [{"kind": "Revision", "name": "r-00001", "uid": "u"}],
+                },
+                "spec": {"replicas": 1},
+            }
+        )
+        assert deployment is not None
+        self.entry.deployment = deployment
+        self.ready("Unknown")
+        facts = self.entry.facts()
+        assert facts is not None
+        assert self.entry.revision is not None
+        self.scaler = Scaler(self.entry.revision, facts, SETTINGS, is_restart=False, now_s=0.0)
+
+    def ready(self, status: str) -> None:
+        """Change the condition Ready of the revision."""
+        became_ready = {"serving.dev/became-ready": "2026-11-21T00:00:00Z"} if self.was_ready else {}
+        labels = {"serving.knative.dev/routingState": "reserve"}
+        found = revision({"spec": {}}, annotations=became_ready, labels=labels)
+        found["status"] = {"conditions": [{"type": "Ready", "status": status}]}
+        self.entry.revision = revision_of(found, SETTINGS)
+
+    def decide(self, now_s: float) -> ScalerOutcome:
+        facts = self.entry.facts()
+        assert facts is not None
+        return self.scaler.tick(facts, DecisionCause.PERIOD, now_s)
+
+
+@pytest.mark.parametrize("was_ready", [False, True])
+def test_a_crash_loop_without_a_route_ends_as_soon_as_its_revision_failed(was_ready: bool) -> None:
+    # knative/serving#14656
+    crashing = CrashLoop(was_ready=was_ready)
+    assert crashing.decide(2.0).apply_count is None
+    crashing.ready("False")
+    outcome = crashing.decide(4.0)
+    assert (outcome.apply_count, outcome.to_reserve) == (0, True)

@@ -79,7 +79,7 @@ def _host_parts(template: Object, *, has_runtime: bool) -> Iterator[str]:
         if isinstance(volume, dict) and volume.get("hostPath") is not None:
             yield f"hostPath of volume {volume.get('name')}"
     if not has_runtime or not runs_images(template):
-        yield "no container runtime runs images here, so that each pod is a process"
+        yield "no container runtime runs images here, so that only processes run"
 
 
 def _process_parts(template: Object) -> Object:

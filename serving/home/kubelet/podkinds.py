@@ -11,8 +11,7 @@
 Cgroups enforce limits of cpu and memory where they take them; otherwise the kubelet watches memory.
 
 A pod whose template names a command of this machine (``serving.dev/command``, as ``serving deploy --command`` writes it) is
-processes. Any other pod runs its images, where something can run them. Where an image cannot be had, a pod whose containers
-all name a command runs those commands as processes, which is said aloud; another pod waits for its image.
+processes. Any other pod runs its images, and waits for them. The command of a container never runs outside of its image.
 
 Processes whose template asks for it (``serving.dev/network: pod``) have the network of containers and nothing else of them.
 """

@@ -284,11 +284,12 @@ spec:
   template:
     metadata:
       labels: {{tier: gold}}
-      annotations: {{autoscaling.knative.dev/metric-aggregation-algorithm: weightedExponential, serving.dev/dir: /tmp}}
+      annotations:
+        autoscaling.knative.dev/metric-aggregation-algorithm: weightedExponential
+        serving.dev/command: sh $HOME/etc/all/run.sh $HOME/etc/all
     spec:
       containers:
       - image: none
-        command: [sh, $(HOME)/etc/all/run.sh, $(HOME)/etc/all]
         volumeMounts: [{{name: all, mountPath: /etc/all}}]
       volumes:
       - name: all

@@ -9,7 +9,7 @@ from tests.e2e.cli_stage import SAMPLE, staged
 
 PLANTED = "planted"
 MANIFESTS = [
-    {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db"}, "stringData": {"key": f"{PLANTED}-data"}},
+    {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db"}, "stringData": {"key": f"{PLANTED}-data\n"}},
     {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "own"}, "data": {"conf": f"login {PLANTED}-conf"}},
     {
         "apiVersion": "serving.knative.dev/v1",
@@ -37,6 +37,7 @@ def test_no_secret_of_a_running_system_is_in_its_bug_report(tmp_path: Path) -> N
             serving("token", "create", "bob", "--role", "view").stdout.split()[-1],
         ]
         serving("invoke", "shy", f"/?api_key={PLANTED}-query")
+        serving("exec", f"--state={serving.state}", "shy", "--", "true", f"{PLANTED}-word")
         serving("bundle", str(file))
     with tarfile.open(file) as archive:
         found = {one.name: archive.extractfile(one) for one in archive.getmembers()}

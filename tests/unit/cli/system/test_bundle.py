@@ -1,14 +1,16 @@
 """What `serving bundle` writes has no secret in it."""
 
 import base64
+import json
 import tarfile
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
 from click.testing import CliRunner
 
 from serving.cli.main import main
-from serving.cli.system.bundle import redacted, without_values
+from serving.cli.system.bundle import redacted, secret_forms, without_values
 from serving.home.state import SECRET_FILES
 from serving.home.store.journal import Journal, JournalEntry
 
@@ -27,6 +29,18 @@ SECRET = "hunter2hunter2"  # noqa: S105 - of the test
         ('["--token", "abc", "--port", "80"]', '["--token", "<removed>", "--port", "80"]'),
         ("postgres://me:open@db/x http://a:80/b@c", "postgres://me:<removed>@db/x http://a:80/b@c"),
         ('{"event": "peer.met", "peer": 1}', '{"event": "peer.met", "peer": 1}'),
+        (
+            "/exec?command=sh&command=-c&command=echo+x&stdin=1",
+            "/exec?command=<removed>&command=<removed>&command=<removed>&stdin=1",
+        ),
+        ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.c2ln for it", "got <removed> for it"),
+        ("key AKIAABCDEFGHIJKLMNOP, ghp_abcdefghijklmnopqrstuvwxyz", "key <removed>, <removed>"),
+        ("sent bearer abcdefgh.12 and Basic dXNlcjpwYXNz", "sent bearer <removed> and Basic <removed>"),
+        ("Wd3kX0b4Yq7pT1vJz9LmN8cRfHsAe2uGgKoQiVxBnM5 opens", "<removed> opens"),
+        (
+            "sha256:" + "0123456789abcdef" * 4 + " of hello-00001-deployment-7c9d8f6b5-abcde",
+            "sha256:" + "0123456789abcdef" * 4 + " of hello-00001-deployment-7c9d8f6b5-abcde",
+        ),
     ],
 )
 def test_secrets_are_replaced(text: str, expected: str) -> None:
@@ -37,6 +51,56 @@ def test_values_of_variables_are_replaced_and_references_stay() -> None:
     env = [{"name": "A", "value": "x"}, {"name": "B", "valueFrom": {"secretKeyRef": {"name": "db", "key": "p"}}}]
     found = without_values({"spec": [{"env": env}], "metadata": {"managedFields": [], "name": "one"}})
     assert found == {"spec": [{"env": [{"name": "A", "value": "<removed>"}, env[1]]}], "metadata": {"name": "one"}}
+
+
+VALUES = {
+    "a line": b"hunter2hunter2\n",
+    "spaces": b"  hunter2hunter2 \r\n",
+    "base64": base64.b64encode(b"hunter2hunter2\n"),
+    "base64 of URLs": base64.urlsafe_b64encode(b"hunter2hunter2").rstrip(b"="),
+    "an environment": b"# of the database\nUSER=me\nexport_PASSWORD='hunter2hunter2'\n",
+    "JSON": b'{"auths": {"r.example": {"auth": ["hunter2hunter2"]}}}\n',
+    "YAML": b"user: me\npin: hunter2hunter2\n",
+    "lines": b"first first\nhunter2hunter2\n",
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_a_secret_is_found_in_each_form(value: bytes) -> None:
+    forms = secret_forms([value])
+    shown = [
+        SECRET,
+        base64.b64encode(SECRET.encode()).decode(),
+        SECRET.encode().hex(),
+        *(base64.b64encode(text).decode() for text in (value, value.strip())),
+        quote(value),
+        quote_plus(value),
+        json.dumps(value.decode())[1:-1],
+        json.dumps(json.dumps(value.decode()))[3:-3],
+    ]
+    assert [text for text in shown if redacted(f"[{text}]", forms) != "[<removed>]"] == []
+
+
+@pytest.mark.parametrize("text", ["p@ss/w\u00f6rd+1 x", 'quo"te\\back', "%41%42%43%zz"])
+def test_a_secret_of_other_characters_is_found_as_urls_and_logs_write_it(text: str) -> None:
+    forms = secret_forms([text.encode()])
+    written = [
+        quote(text, safe=""),
+        quote(text),
+        quote_plus(text),
+        quote(text, safe="").lower(),
+        json.dumps(text)[1:-1],
+    ]
+    assert [one for one in written if redacted(f"[{one}]", forms) != "[<removed>]"] == []
+
+
+def test_words_of_commands_in_a_pod_are_replaced() -> None:
+    probe = {"exec": {"command": ["psql", "--pin", SECRET]}, "periodSeconds": 1}
+    found = without_values({"livenessProbe": probe, "binaryData": {"key": SECRET}})
+    assert found == {
+        "livenessProbe": {"exec": {"command": ["psql", "<removed>"]}, "periodSeconds": 1},
+        "binaryData": {"key": "<removed>"},
+    }
 
 
 def test_copies_of_values_are_left_out_and_those_of_config_maps_are_replaced() -> None:
@@ -54,7 +118,7 @@ async def test_a_stopped_system_is_bundled_without_what_its_secrets_hold(tmp_pat
     words = ", ".join(f"{name}-of-the-api" for name in SECRET_FILES)
     (state / "logs" / "control.log").write_text(f"connected with {SECRET}, token-of-the-api\nalso {words}\n")
     journal = Journal(state / "journal.db")
-    data = b'{"metadata":{"name":"db"},"data":{"password":"%s"}}' % base64.b64encode(SECRET.encode())
+    data = b'{"metadata":{"name":"db"},"data":{"password":"%s"}}' % base64.b64encode(f"{SECRET}\n".encode())
     journal.write_now([JournalEntry(kind="secrets", namespace="default", name="db", data=data)])
     await journal.close()
     done = CliRunner().invoke(main, ["bundle", str(file), f"--state={state}"])

@@ -15,6 +15,16 @@ from serving.home.state import SECRET_FILES
 from serving.home.store.journal import Journal, JournalEntry
 
 SECRET = "hunter2hunter2"  # noqa: S105 - of the test
+VALUES = {
+    "a line": b"hunter2hunter2\n",
+    "spaces": b"  hunter2hunter2 \r\n",
+    "base64": base64.b64encode(b"hunter2hunter2\n"),
+    "base64 of URLs": base64.urlsafe_b64encode(b"hunter2hunter2").rstrip(b"="),
+    "an environment": b"# of the database\nUSER=me\nexport_PASSWORD='hunter2hunter2'\n",
+    "JSON": b'{"auths": {"r.example": {"auth": ["hunter2hunter2"]}}}\n',
+    "YAML": b"user: me\npin: hunter2hunter2\n",
+    "lines": b"first first\nhunter2hunter2\n",
+}
 
 
 @pytest.mark.parametrize(
@@ -51,18 +61,6 @@ def test_values_of_variables_are_replaced_and_references_stay() -> None:
     env = [{"name": "A", "value": "x"}, {"name": "B", "valueFrom": {"secretKeyRef": {"name": "db", "key": "p"}}}]
     found = without_values({"spec": [{"env": env}], "metadata": {"managedFields": [], "name": "one"}})
     assert found == {"spec": [{"env": [{"name": "A", "value": "<removed>"}, env[1]]}], "metadata": {"name": "one"}}
-
-
-VALUES = {
-    "a line": b"hunter2hunter2\n",
-    "spaces": b"  hunter2hunter2 \r\n",
-    "base64": base64.b64encode(b"hunter2hunter2\n"),
-    "base64 of URLs": base64.urlsafe_b64encode(b"hunter2hunter2").rstrip(b"="),
-    "an environment": b"# of the database\nUSER=me\nexport_PASSWORD='hunter2hunter2'\n",
-    "JSON": b'{"auths": {"r.example": {"auth": ["hunter2hunter2"]}}}\n',
-    "YAML": b"user: me\npin: hunter2hunter2\n",
-    "lines": b"first first\nhunter2hunter2\n",
-}
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)

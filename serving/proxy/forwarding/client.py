@@ -19,6 +19,7 @@ class Pause(enum.IntFlag):
     HELD = 1
     UPSTREAM_FULL = 2
     AHEAD = 4
+    TURN = 8
 
 
 class ResponseSink(Protocol):

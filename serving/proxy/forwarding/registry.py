@@ -3,6 +3,7 @@
 import logging
 from typing import Protocol
 
+from serving.aio.turns import FairTurns
 from serving.settings.http import HttpSettings
 
 BODY_TOO_LARGE = "the request's body is too large"
@@ -54,6 +55,7 @@ class Registry(Protocol):
     finishing: bool
     sweep_s: float
     refusals: Refusals
+    turns: FairTurns
 
     def opened(self, connection: Member, address: str) -> str | None:
         """Add a connection; returns a reason if it exceeds a limit."""

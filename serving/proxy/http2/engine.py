@@ -11,6 +11,7 @@ window opens as bytes arrive, because the streams' windows bound the buffered by
 The file is longer than others: streams, frames in and frames out share their state, and the hot path crosses all three.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -79,6 +80,8 @@ _WINDOWS_AT_FIRST = 100
 _JOINED_BYTES_MAX = 4096
 # Waiting bytes are written in batches of 64 KiB, head and payload of four frames: a full transport leaves the rest in the streams.
 _BATCH_PIECES = 8
+# Frames of a client that are read in one go: a millisecond of work. A read with few, or with as many bytes for each, costs what any other does.
+_FRAMES_AT_ONCE, _FRAMES_FREE, _FRAME_COST_BYTES = 256, 64, 128
 _INCREMENT_BYTES = INCREMENT.size
 _FRAME_AFTER_END = "a frame on a closed stream"
 _pack = FRAME_HEAD.pack
@@ -113,7 +116,8 @@ class Http2Engine:
     __slots__ = (
         *("_begun", "_block", "_block_count", "_block_ended", "_block_id", "_kept", "_preface_left"),
         *("_blocked", "_closed", "_decoder", "_growth_left", "_highest_id", "_owner", "_peer_window", "_window_left"),
-        *("budget", "encoder", "is_ended", "is_full", "is_server", "now_s", "on_fault", "out", "peer_streams_max"),
+        *("_frames_max", "budget", "encoder", "has_more", "is_costly", "is_ended", "is_full", "is_server", "now_s"),
+        *("on_fault", "out", "peer_streams_max"),
         *("send_left", "settings", "streams", "windows_left"),
     )
 
@@ -159,6 +163,12 @@ class Http2Engine:
         self._decoder = HeaderDecoder(list_bytes_max=self.settings.head_bytes_max * _LIST_RATIO)
         self._window_left = _CONNECTION_WINDOW_BYTES
         self._preface_left = len(PREFACE) if self.is_server else 0
+        # Clients are strangers: what one read of theirs may cost is bounded.
+        self._frames_max = _FRAMES_AT_ONCE if self.is_server else sys.maxsize
+        self.has_more = False
+        """Whether bytes wait that the next call of ``receive``, also with no bytes, reads."""
+        self.is_costly = False
+        """Whether the last read had many frames for few bytes."""
         self._begun = False
         # An incomplete frame.
         self._kept = b""
@@ -466,7 +476,7 @@ class Http2Engine:
         )
 
     def receive(self, data: bytes, now_s: float) -> None:
-        """Handle bytes of the socket.
+        """Handle bytes of the socket; of a client at most a number of frames.
 
         Raises:
             Violation: the connection has to end.
@@ -474,11 +484,12 @@ class Http2Engine:
         self.now_s = now_s
         if self._kept:
             data, self._kept = self._kept + data, b""
-        at, size = 0, len(data)
+        at, size, frames = 0, len(data), 0
+        frames_max = self._frames_max
         if self._preface_left:
             at = self._take_preface(data)
         unpack, unpack_increment = FRAME_HEAD.unpack_from, INCREMENT.unpack_from
-        while size - at >= FRAME_HEAD_BYTES:
+        while size - at >= FRAME_HEAD_BYTES and frames < frames_max:
             high, low, kind, flags, stream_id = unpack(data, at)
             start = at + FRAME_HEAD_BYTES
             length = high << 8 | low
@@ -499,8 +510,11 @@ class Http2Engine:
             if self.is_ended:
                 return
             at = end
+            frames += 1
         if at < size:
             self._kept = data[at:]
+        self.has_more = frames == frames_max and at < size
+        self.is_costly = frames > _FRAMES_FREE and at < frames * _FRAME_COST_BYTES
 
     def _take_preface(self, data: bytes) -> int:
         """Compare bytes with the preface; return the position after it."""

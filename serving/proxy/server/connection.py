@@ -15,7 +15,7 @@ from serving.proxy.forwarding.client import Pause, ResponseSink
 from serving.proxy.forwarding.exchange import Exchange, Wiring
 from serving.proxy.forwarding.pace import BodyPace
 from serving.proxy.forwarding.registry import BODY_TOO_LARGE, BODY_TOO_SLOW, Registry
-from serving.proxy.http1.body import BadBody, ChunkedBody, LengthBody
+from serving.proxy.http1.body import CHUNKS_AT_ONCE, BadBody, ChunkedBody, LengthBody
 from serving.proxy.http1.rendering import IDENTITY, ClientPeer, render_date, render_response
 from serving.proxy.http1.requesthead import HeadMemory, RefusalCode, RequestHead, RequestRefusal, refused_start
 from serving.proxy.server.writing import PREFACE, ResponseProtocol, hand_over
@@ -36,7 +36,7 @@ class Connection(ResponseProtocol):
 
     __slots__ = (
         *("_address", "_blank_skipped", "_body_bytes", "_body_pace", "_buffer", "_consuming", "_due_s"),
-        *("_head_begun", "_heads", "_linger_end_s", "_lingering", "_paused", "_peer", "_reader"),
+        *("_has_yielded", "_head_begun", "_heads", "_linger_end_s", "_lingering", "_paused", "_peer", "_reader"),
     )
 
     def __init__(self, registry: Registry, wiring: Wiring) -> None:
@@ -56,6 +56,7 @@ class Connection(ResponseProtocol):
         self._consuming = False
         self._lingering = False
         self._linger_end_s = math.inf
+        self._has_yielded = False
 
     def __repr__(self) -> str:
         state = "closing" if self._closing or self._lingering else repr(self._exchange) if self._exchange else "idle"
@@ -287,7 +288,8 @@ class Connection(ResponseProtocol):
         exchange.closing = self._registry.draining
         self._exchange = exchange
         if head.has_body:
-            self._reader = ChunkedBody() if head.chunked else LengthBody(head.content_length or 0)
+            chunked = head.chunked
+            self._reader = ChunkedBody(chunks_max=CHUNKS_AT_ONCE) if chunked else LengthBody(head.content_length or 0)
             self._body_bytes = 0
             if data:
                 # Before the handler is asked, so that head and body go upstream in one write.
@@ -319,6 +321,8 @@ class Connection(ResponseProtocol):
         except BadBody as bad:
             self._end_body(exchange, 400, code=RefusalCode.BODY, reason=str(bad))
             return b""
+        if reader.is_costly or reader.has_more:
+            self._yield_turn()
         if not reader.done:
             self._body_pace = self._body_pace or BodyPace(self._wiring.body_pace, exchange.started_s)
             self._body_pace.receive(len(payload), self._clock())
@@ -334,6 +338,20 @@ class Connection(ResponseProtocol):
         if payload:
             exchange.take_body(payload)
         return b""
+
+    def _yield_turn(self) -> None:
+        """Read on after others: this client makes much work with few bytes."""
+        self.pause(Pause.TURN)
+        if not self._has_yielded:
+            self._has_yielded = True
+            self._registry.turns.defer(self._continue)
+
+    def _continue(self) -> None:
+        self._has_yielded = False
+        if self._reader is not None and self._reader.has_more:
+            self._consume(b"")
+        if not self._has_yielded:
+            self.resume(Pause.TURN)
 
     def _check_length(self, head: RequestHead) -> None:
         bytes_max = self._registry.settings.body_bytes_max

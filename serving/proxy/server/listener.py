@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from serving.aio.supervise import TaskOwner
+from serving.aio.turns import FairTurns
 from serving.proxy.forwarding.accesslog import AccessLog, ExchangeLog
 from serving.proxy.forwarding.bodywait import BodyWait
 from serving.proxy.forwarding.exchange import Exchange, Handler, Wiring
@@ -140,6 +141,7 @@ class HttpServer:
         self._sweep: asyncio.TimerHandle | None = None
         self.sweep_s = math.inf
         self.refusals = Refusals()
+        self.turns = FairTurns()
         self.buffers = ResponseBuffers.of(settings)
         self._tunnel_count = 0
         self._empty = asyncio.Event()

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 
+from serving.aio.turns import FairTurns
 from serving.proxy.forwarding.exchange import Exchange, Wiring
 from serving.proxy.forwarding.pace import ResponseBuffers, body_pace, read_pace
 from serving.proxy.forwarding.registry import Member, Refusals
@@ -86,6 +87,7 @@ class Bench:
             read_pace=read_pace(self.settings),
             buffers=self.buffers,
         )
+        self.turns = FairTurns()
         self.client = Wire()
         self.upstreams: list[Upstream] = []
         self.apps: list[Wire] = []

@@ -79,3 +79,19 @@ def test_trailers_that_frame_or_route_do_not_pass() -> None:
     body = ChunkedBody()
     body.feed(b"0\r\nContent-Length: 5\r\nA: b\r\nHost: h\r\nK-Pod-Secret: x\r\n\r\nrest")
     assert (body.trailers, body.rest) == (b"A: b\r\n", b"rest")
+
+
+def test_with_a_bound_one_feed_reads_so_many_chunks_and_the_next_goes_on() -> None:
+    body = ChunkedBody(chunks_max=2)
+    found = [body.feed(chunk(b"a") * 5 + b"0\r\n\r\nrest")]
+    while body.has_more:
+        found.append(body.feed(b""))
+    assert found == [b"aa", b"aa", b"a"]
+    assert (body.done, body.rest) == (True, b"rest")
+
+
+@pytest.mark.parametrize(("size", "count", "is_costly"), [(1, 50, False), (1, 100, True), (1000, 100, False)])
+def test_many_chunks_for_few_bytes_are_costly(size: int, count: int, is_costly: bool) -> None:
+    body = ChunkedBody(chunks_max=200)
+    body.feed(chunk(b"a" * size) * count)
+    assert body.is_costly is is_costly

@@ -59,6 +59,8 @@ class Recorder:
             if self.violation is None:
                 try:
                     self.engine.receive(piece, now_s)
+                    while self.engine.has_more:
+                        self.engine.receive(b"", now_s)
                 except Violation as violation:
                     self.violation = violation.code
         return self.notes[before:]

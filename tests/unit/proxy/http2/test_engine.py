@@ -321,3 +321,23 @@ def test_waiting_bytes_are_written_in_batches_and_stay_when_the_transport_is_ful
     one.engine.is_full = False
     one.engine.flush()
     assert len(stream.pending or b"") >= 800_000
+
+
+def test_one_read_of_a_client_has_a_bound_of_frames_and_the_next_goes_on() -> None:
+    one = opened(http2_idle_frames_max=10_000)
+    one.feed(OPEN)
+    counts = []
+    one.engine.receive(data(b"x") * 1_000, 0.0)
+    counts.append(len(one.notes))
+    while one.engine.has_more:
+        assert one.engine.is_costly
+        one.engine.receive(b"", 0.0)
+        counts.append(len(one.notes))
+    assert [after - before for before, after in itertools.pairwise(counts)] == [256, 256, 1_000 - 3 * 256]
+
+
+def test_frames_of_usual_size_are_not_costly() -> None:
+    one = opened()
+    one.feed(OPEN)
+    one.engine.receive(data(b"x" * 500) * 100, 0.0)
+    assert (one.engine.is_costly, one.engine.has_more) == (False, False)

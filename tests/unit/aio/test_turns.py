@@ -1,0 +1,33 @@
+"""Deferred work: one piece in each turn of the loop, in order."""
+
+import asyncio
+
+from serving.aio.turns import FairTurns
+
+
+async def test_each_turn_of_the_loop_runs_one_piece_of_work_in_order() -> None:
+    turns, done = FairTurns(), list[str]()
+
+    def work(name: str, left: int) -> None:
+        done.append(name)
+        if left:
+            turns.defer(lambda: work(name, left - 1))
+
+    for name in ("a", "b"):
+        turns.defer(lambda name=name: work(name, 1))  # type: ignore[misc]
+    seen = []
+    for _ in range(5):
+        await asyncio.sleep(0)
+        seen.append("".join(done))
+    assert seen == ["a", "ab", "aba", "abab", "abab"]
+
+
+async def test_work_that_fails_does_not_stop_the_work_behind_it() -> None:
+    turns, done = FairTurns(), list[int]()
+    failures = list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
+    turns.defer(lambda: 1 // 0 and None)
+    turns.defer(lambda: done.append(1))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert (done, len(failures)) == ([1], 1)

@@ -5,9 +5,11 @@ decision log, and on request the images. ``backup.json`` names the format: a rea
 refuses a newer format. Needs the standard library and msgspec.
 """
 
+import contextlib
 import copy
 import io
 import os
+import re
 import shutil
 import sqlite3
 import tarfile
@@ -24,6 +26,12 @@ from serving.home.state import SECRET_FILES, StateFolder
 from serving.home.store.former import note_of
 from serving.home.store.migrations import SQLITE_DAMAGE, check_reader, copy_of
 from serving.home.trees import is_virtualenv
+from serving.home.pods.snapshot import is_virtualenv
+from serving.home.images.boundedentry import BoundedEntry
+from serving.home.state import SECRET_FILES, StateFolder
+from serving.home.store.former import note_of
+from serving.home.store.migrations import SQLITE_DAMAGE, check_reader, copy_of
+from serving.home.trees import remove_tree
 from serving.model.errors import UNREADABLE, JournalDamaged, ServingError
 
 FORMAT = 2
@@ -39,7 +47,12 @@ _MODE = 0o1777
 _FOLDER_MODE, _FILE_MODE, _EXECUTABLE, _READABLE = 0o755, 0o644, 0o100, 0o600
 _UNFILTERED: Any = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
 _MANIFEST_BYTES_MAX = 64 * 2**10
-_PRIVATE_FOLDER = 0o700
+# Far above what snapshots and images have, and far below where paths or recursion end.
+_DEPTH_MAX, _ENTRIES_MAX = 200, 5_000_000
+_VERSION = re.compile(r"[0-9A-Za-z.+_-]{1,64}")
+# The year 9999, after which no date can be shown.
+_CREATED_MAX_S = 253_402_300_799.0
+_PRIVATE_FOLDER, _SHOWN_MAX = 0o700, 80
 # What reading an archive raises: tarfile passes some errors of a damaged stream or header on as they are.
 _BROKEN = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, OverflowError)
 
@@ -121,12 +134,13 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 def read_manifest(file: Path) -> BackupManifest:
     """Read the manifest of an archive. Raises ``BadBackup``."""
     try:
-        with open_input(file) as source, tarfile.open(fileobj=source, mode="r:gz") as archive:
+        with open_input(file) as source, tarfile.open(fileobj=source, mode="r:gz", tarinfo=BoundedEntry) as archive:
             first = archive.next()
             content = archive.extractfile(first) if first is not None and first.name == _MANIFEST else None
             if content is None:
                 raise BadBackup(f"{file} is no backup of serving: its first member is not {_MANIFEST}")
             manifest = msgspec.json.decode(content.read(_MANIFEST_BYTES_MAX), type=BackupManifest)
+            _check_manifest(manifest)
     except FileNotFoundError as error:
         raise BadBackup(f"{file}: there is no such file") from error
     except (*_BROKEN, *UNREADABLE) as error:
@@ -152,8 +166,8 @@ def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
     state.path.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=".restore-", dir=state.path))
     try:
-        with tarfile.open(file, "r:gz") as archive:
-            members = (_filtered(member, made) for member in _members(archive, file))
+        with tarfile.open(file, "r:gz", tarinfo=BoundedEntry) as archive:
+            members = (_filtered(member, made) for member in _members(archive, file, made))
             archive.extractall(made, members=members, numeric_owner=True, **_UNFILTERED)  # noqa: S202 - each is checked
         _check_journal(made / _JOURNAL, file)
         # The journal last: without it the folder counts as empty, and the next try is not refused.
@@ -161,13 +175,22 @@ def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
             if path.name != _MANIFEST:
                 target = state.path / path.name
                 if target.is_dir():
-                    shutil.rmtree(target)
+                    remove_tree(target)
                 path.rename(target)
     except _BROKEN as error:
         raise BadBackup(f"{file} cannot be restored: {error}; {state.path} is as it was but for secrets") from error
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove_tree(made)
     return manifest
+
+
+def _check_manifest(manifest: BackupManifest) -> None:
+    """Check the values of a manifest before any of them is used. Raises ``ValueError``."""
+    if not _VERSION.fullmatch(manifest.version):
+        raise ValueError(f"its version {manifest.version[:80]!r} is none of a program")
+    if not 0 <= manifest.created_s <= _CREATED_MAX_S:
+        raise ValueError(f"its time {manifest.created_s!r} is none in seconds since the epoch")
 
 
 def _filtered(member: tarfile.TarInfo, folder: Path) -> tarfile.TarInfo:
@@ -177,6 +200,10 @@ def _filtered(member: tarfile.TarInfo, folder: Path) -> tarfile.TarInfo:
     as a volume. The state folder, which only its owner enters, keeps other users of the machine out. Python 3.11 has filters of its
     own from 3.11.4 on only.
     """
+    if not (member.isreg() or member.isdir() or member.islnk() or member.issym()):
+        raise tarfile.ReadError(f"{member.name[:_SHOWN_MAX]!r} is no file, folder or link")
+    if member.name.count("/") > _DEPTH_MAX:
+        raise tarfile.ReadError(f"{member.name[:_SHOWN_MAX]!r} is more than {_DEPTH_MAX} levels deep")
     top = folder.resolve()
     place = _within(top, top / member.name, member)
     if member.islnk():
@@ -187,8 +214,6 @@ def _filtered(member: tarfile.TarInfo, folder: Path) -> tarfile.TarInfo:
         return made
     if member.issym():
         _within(top, place.parent / member.linkname, member)
-    elif not (member.isreg() or member.isdir() or member.islnk()):
-        raise tarfile.ReadError(f"{member.name!r} is no file, folder or link")
     kept = _FOLDER_MODE if member.mode & _EXECUTABLE else _FILE_MODE
     made.mode = _FOLDER_MODE if member.isdir() else member.mode & kept | _READABLE
     made.uid, made.gid = os.geteuid(), os.getegid()
@@ -203,10 +228,15 @@ def _within(top: Path, path: Path, member: tarfile.TarInfo) -> Path:
     return place
 
 
-def _members(archive: tarfile.TarFile, file: Path) -> Iterator[tarfile.TarInfo]:
+def _members(archive: tarfile.TarFile, file: Path, folder: Path) -> Iterator[tarfile.TarInfo]:
     """The members that belong in a state folder. Raises ``BadBackup`` for any other."""
     known = {_MANIFEST, _JOURNAL, _IMAGES, _VOLUMES, *_KEPT}
-    for member in archive:
+    free_bytes = shutil.disk_usage(folder).free
+    for count, member in enumerate(archive):
+        # Each size is declared before its content, which is not read when it is too much.
+        free_bytes -= member.size
+        if free_bytes < 0 or count > _ENTRIES_MAX:
+            raise BadBackup(f"{file} has more than fits: the free bytes at {folder.parent}, and {_ENTRIES_MAX} entries")
         if member.name.partition("/")[0] not in known:
             raise BadBackup(f"{file} has the member {member.name!r}, which is no part of a backup")
         yield member

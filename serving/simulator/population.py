@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, Array, GapPrior
 from serving.simulator.results import RevisionResult
 from serving.simulator.revision_run import RevisionRun
+from serving.simulator.workers import end_with_parent
 
 STEP_S = 60.0
 """Longest time in seconds until revisions learn of each other's gaps."""
@@ -129,6 +130,7 @@ def _children(run_of: RunOf, shares: Sequence[Sequence[int]]) -> Iterator[list[C
 
 def _serve(connection: Connection, run_of: RunOf, share: Sequence[int]) -> None:
     """Simulate step by step, on order of the parent process."""
+    end_with_parent()
     group = _Group(run_of, share)
     while (asked := connection.recv()) is not None:
         connection.send(group.step(*asked))

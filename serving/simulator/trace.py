@@ -25,9 +25,17 @@ import msgspec
 from serving.aio.inputfile import open_input
 from serving.model.errors import InvalidValue, Problem, SettingsError
 
+TIME_MAX_S = 10 * 366 * 86_400.0
+"""The longest time that is simulated: ten years."""
+
+# Requests of one interval, and of a trace: a day of the busiest published ones has a hundredth of it.
+_COUNT_MAX, _REQUESTS_MAX = 10_000_000, 1_000_000_000
+_RATE_MAX = 1_000_000.0
 _MINUTE_S = 60.0
 # Requests of which the function was not recorded count as one function.
 _UNNAMED = "(unnamed)"
+# Of a count.
+_DIGITS = 20
 # Characters of a wrong row that a message shows.
 _SHOWN_MAX = 60
 _FORMATS = "one of: function,1,2,...; at_s,function,duration_s; at_s,count"
@@ -111,12 +119,18 @@ def read_trace(
         with _opened(path) as file:
             rows = csv.reader(file)
             header = next(rows, [])
+            trace: tuple[list[FunctionTrace], float] | None = None
             if header[:1] == ["function"] and len(header) > 1:
-                return _per_minute(path, rows, len(header) - 1, placement=placement, window=window)
-            if header == ["at_s", "function", "duration_s"]:
-                return _requests(path, rows, window=window)
-            if header == ["at_s", "count"]:
-                return _rate(path, rows, placement=placement, window=window)
+                trace = _per_minute(path, rows, len(header) - 1, placement=placement, window=window)
+            elif header == ["at_s", "function", "duration_s"]:
+                trace = _requests(path, rows, window=window)
+            elif header == ["at_s", "count"]:
+                trace = _rate(path, rows, placement=placement, window=window)
+            if trace is not None:
+                total = sum(function.request_count for function in trace[0])
+                if total > _REQUESTS_MAX:
+                    raise _wrong(path, 1, f"{total} requests", expected=f"a part with at most {_REQUESTS_MAX} of them")
+                return trace
     except (OSError, EOFError, lzma.LZMAError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise SettingsError(
             [
@@ -166,8 +180,8 @@ def _per_minute(
         for minute, text in enumerate(row[1:]):
             if text == "0":
                 continue
-            if not text.isdecimal():
-                expected = f"a whole number of requests in minute {minute + 1} of {name}"
+            if not (text.isdecimal() and text.isascii() and len(text) < _DIGITS and int(text) <= _COUNT_MAX):
+                expected = f"a whole number of requests in minute {minute + 1} of {name}, of at most {_COUNT_MAX}"
                 raise _wrong(path, line, text, expected=expected)
             start_s = minute * _MINUTE_S
             if start_s < window.until_s and start_s + _MINUTE_S > window.from_s:
@@ -194,7 +208,7 @@ def _requests(path: Path, rows: Iterator[list[str]], *, window: TraceWindow) -> 
                 path,
                 line,
                 ",".join(row),
-                expected="at_s,function,duration_s: seconds, a name or nothing, seconds or nothing",
+                expected=f"at_s,function,duration_s: seconds, a name or nothing, seconds or nothing, up to {TIME_MAX_S:g} s",
             )
         at_s, name, took_s = request
         last_s = max(last_s, at_s + (0.0 if math.isnan(took_s) else took_s))
@@ -217,8 +231,8 @@ def _request(row: list[str]) -> tuple[float, str, float] | None:
         at, took_s = float(at_s), float(duration) if duration else math.nan
     except ValueError:
         return None
-    is_duration = not duration or 0 <= took_s < math.inf
-    return (at, name or _UNNAMED, took_s) if 0 <= at < math.inf and is_duration else None
+    is_duration = not duration or 0 <= took_s <= TIME_MAX_S
+    return (at, name or _UNNAMED, took_s) if 0 <= at <= TIME_MAX_S and is_duration else None
 
 
 def _rate(
@@ -230,7 +244,10 @@ def _rate(
             continue
         step = _step(row)
         if step is None or (steps and step[0] <= steps[-1][0]):
-            raise _wrong(path, line, ",".join(row), expected="at_s,count: seconds in rising order, and a whole number")
+            expected = (
+                f"at_s,count: seconds in rising order up to {TIME_MAX_S:g}, and a whole number up to {_COUNT_MAX}"
+            )
+            raise _wrong(path, line, ",".join(row), expected=expected)
         steps.append(step)
     starts_s, widths_s, counts = array.array("d"), array.array("d"), array.array("q")
     width_s = _MINUTE_S
@@ -253,10 +270,10 @@ def _step(row: list[str]) -> tuple[float, int] | None:
     """The start and the requests of an interval; None if the row is not an interval."""
     try:
         at_s, count = row
-        step = float(at_s), int(count)
+        step = float(at_s), int(count[:_DIGITS])
     except ValueError:
         return None
-    return step if 0 <= step[0] < math.inf and step[1] >= 0 else None
+    return step if 0 <= step[0] <= TIME_MAX_S and 0 <= step[1] <= _COUNT_MAX else None
 
 
 def _length(end_s: float, window: TraceWindow) -> float:
@@ -275,8 +292,10 @@ def parse_steps(text: str) -> list[Step]:
     steps: list[Step] = []
     for word in text.split():
         match = _STEP.fullmatch(word)
-        if not match or (steps and float(match[1]) <= steps[-1].from_s):
-            raise InvalidValue(text=word, expected='SECOND:REQUESTS_PER_SECOND in rising order, as in "0:0 10:50 60:0"')
+        is_usable = match and float(match[1]) <= TIME_MAX_S and float(match[2]) <= _RATE_MAX
+        if not match or not is_usable or (steps and float(match[1]) <= steps[-1].from_s):
+            expected = f"SECOND:REQUESTS_PER_SECOND in rising order, up to {TIME_MAX_S:g}:{_RATE_MAX:g}"
+            raise InvalidValue(text=word, expected=f'{expected}, as in "0:0 10:50 60:0"')
         steps.append(Step(from_s=float(match[1]), rate=float(match[2])))
     if not steps:
         raise InvalidValue(text=text, expected='at least one step, as in "10:50"')

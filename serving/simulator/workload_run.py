@@ -33,6 +33,7 @@ from serving.simulator.population import run_population
 from serving.simulator.results import DurationModel, NodesResult, Quantiles, RevisionResult, RunLog
 from serving.simulator.revision_run import RevisionRun, RunConfig
 from serving.simulator.trace import FunctionTrace
+from serving.simulator.workers import end_with_parent
 
 # Functions that a process takes at once: more make less traffic between processes, fewer share better.
 _CHUNK = 4
@@ -180,7 +181,7 @@ def _results(job: _Job, jobs: int) -> Iterator[tuple[int, RevisionResult]]:
     _JOBS[:] = [job]
     # The busiest functions first, so that no process is left with them at the end.
     order = sorted(range(len(functions)), key=lambda index: -functions[index].request_count)
-    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("fork"), initializer=end_with_parent) as pool:
         results = pool.map(_run_forked, order, chunksize=_CHUNK if len(order) > _CHUNK * jobs else 1)
         yield from zip(order, results, strict=True)
 

@@ -28,6 +28,7 @@ from serving.simulator.logs import read_logs
 from serving.simulator.nodes import NodePlan
 from serving.simulator.results import DurationModel, Quantiles
 from serving.simulator.trace import (
+    TIME_MAX_S,
     ArrivalPlacement,
     FunctionTrace,
     RecordedFunction,
@@ -245,6 +246,8 @@ def runner_of(options: Mapping[str, Any], *, settings: AutoscalerSettings) -> Po
 
 def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workload:
     until_s = math.inf if options["until_s"] is None else options["until_s"]
+    if options["until_s"] is not None and not 0 < until_s <= TIME_MAX_S:
+        raise _refused("--until", f"{until_s:g} is not right", f"seconds above 0 and up to {TIME_MAX_S:g}")
     if not 0 <= options["from_s"] < until_s:
         raise _refused("--from", f"{options['from_s']:g} is not right", "0 or more, and less than --until")
     window = TraceWindow(from_s=options["from_s"], until_s=until_s)

@@ -8,6 +8,7 @@ import click
 
 from serving import __version__
 from serving.cli.client.api import ApiCall, ApiClient, fail, state_option
+from serving.cli.client.output import printable
 from serving.home.backup import FORMAT, BackupManifest, journal_copy, restore_backup, write_backup
 from serving.home.state import BACKUP_PATH, StateFolder, default_state_path
 from serving.model.errors import Unavailable
@@ -54,7 +55,7 @@ def restore(*, file: Path, state_path: Path | None) -> None:
     state = StateFolder((state_path or default_state_path()).absolute())
     manifest = restore_backup(file, state)
     made = datetime.fromtimestamp(manifest.created_s, UTC).isoformat(timespec="seconds")
-    click.echo(f"{state.path}: restored from a backup of {made} by serving {manifest.version}")
+    click.echo(f"{state.path}: restored from a backup of {made} by serving {printable(manifest.version)}")
     if not manifest.has_images:
         click.echo("images are not in it: import those that your services name, or pods wait for them")
     if not manifest.has_volumes:

@@ -21,6 +21,7 @@ from typing import IO, cast
 
 import msgspec
 
+from serving.home.images.boundedentry import BoundedEntry
 from serving.home.trees import remove_tree
 from serving.model.errors import InvalidValue
 
@@ -34,18 +35,10 @@ _HEADER_BYTES = 2048
 _FOLDER_MODE = 0o755
 _MODE_BITS = 0o7777
 _XATTR = "SCHILY.xattr."
-_LONG_HEADERS = frozenset(
-    (
-        *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
-        *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
-    )
-)
 _CAPABILITY = "security.capability"
 _OF_USERS = "user."
 # With ``userxattr``, an overlay reads these as others read trusted.overlay.*.
 _OF_OVERLAYS = "user.overlay."
-# Longest header of an entry, with its names and attributes: tarfile reads one into memory. Go's archive/tar takes 1 MiB too.
-_LONG_HEADER_BYTES_MAX = 2**20
 # Values above this have no use on a file of an image; the kernel's own bound is 64 KiB.
 _XATTR_BYTES_MAX = 64 * 2**10
 
@@ -214,15 +207,6 @@ class Unpacker:
             raise InvalidValue(
                 text=f"{first}/..., {depth} levels deep", expected=f"at most {depth_max} levels of folders"
             )
-
-
-class BoundedEntry(tarfile.TarInfo):
-    """An entry of a tar file whose extended headers are bounded before they are read."""
-
-    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.size > _LONG_HEADER_BYTES_MAX and self.type in _LONG_HEADERS:
-            raise tarfile.ReadError(f"a header of {self.size} bytes; expected at most {_LONG_HEADER_BYTES_MAX}")
-        return super()._proc_member(tar)  # type: ignore[misc, no-any-return] # the hook for each entry
 
 
 def _attributes(entry: tarfile.TarInfo) -> dict[str, bytes]:

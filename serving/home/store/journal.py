@@ -355,7 +355,7 @@ def _opened(path: Path, bytes_max: int) -> sqlite3.Connection:
 def _prepare(connection: sqlite3.Connection, path: Path, *, is_new: bool, bytes_max: int) -> None:
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     if not is_new:
-        _check(connection, path)
+        check_journal(connection, path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
@@ -369,7 +369,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, is_new: bool, bytes_
     migrate(connection, path)
 
 
-def _check(connection: sqlite3.Connection, path: Path) -> None:
+def check_journal(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise ``JournalDamaged`` for a file with which the system does not start."""
     application_id = connection.execute("PRAGMA application_id").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     if tables and application_id != _APPLICATION_ID:

@@ -15,9 +15,10 @@ from pathlib import Path
 import msgspec
 
 from serving.cluster.kinds import KINDS
-from serving.home.store.journal import VERSION_BLOCK, Journal, JournalEntry
+from serving.home.store.journal import VERSION_BLOCK, Journal, JournalEntry, check_journal
 from serving.home.store.migrations import SQLITE_DAMAGE, refuse_newer_journal, sync_folder
-from serving.model.errors import UNREADABLE
+from serving.home.store.pagescan import scan_objects
+from serving.model.errors import UNREADABLE, JournalDamaged
 
 _ORDER = "kind, namespace, name"
 # With no number to go on from: above all that 6 million starts could have reserved.
@@ -54,6 +55,13 @@ def read_damaged(path: Path, *, now_s: float | None = None) -> DamagedJournal:
         damage = _damage(connection)
         rows: dict[_Key, bytes] = {}
         lost = list(_read_kinds(connection, rows)) if damage else []
+        if damage:
+            scanned = {key: data for key, data in scan_objects(path).items() if key not in rows}
+            rows.update(scanned)
+            if scanned:
+                lost.append(
+                    f"{len(scanned)} of the objects kept were found by scanning pages: a deleted one may be among them"
+                )
         if not damage:
             rows = {(kind, space, name): data for kind, space, name, data in connection.execute(_query("", "ASC"))}
         reserved = _reserved(connection) or int((time.time() if now_s is None else now_s) * _VERSIONS_A_SECOND)
@@ -61,16 +69,37 @@ def read_damaged(path: Path, *, now_s: float | None = None) -> DamagedJournal:
         connection.close()
     kept = []
     for (kind, space, name), data in sorted(rows.items(), key=lambda row: tuple(map(str, row[0]))):
-        try:
-            # A damaged page may hold values of other types.
-            msgspec.convert((kind, space, name, data), type=tuple[str, str, str, bytes])
-            msgspec.json.decode(data, type=_Readable)
-        except UNREADABLE:
+        if not _is_readable((kind, space, name), data):
             damage = damage or "an object is no JSON"
             lost.append(f"{kind} {space}/{name}: its content is no object")
         else:
             kept.append(JournalEntry(kind=kind, namespace=space, name=name, data=data))
     return DamagedJournal(damage=damage, kept=kept, lost=lost, reserved=reserved)
+
+
+def find_damage(path: Path) -> str:
+    """What keeps the system from starting with this journal; "" for one that is whole."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            check_journal(connection, path)
+            for kind, space, name, data in connection.execute(_query("", "ASC")):
+                if not _is_readable((kind, space, name), data):
+                    return f"{kind} {space}/{name}: its content is no object"
+    except JournalDamaged as error:
+        return error.detail
+    except SQLITE_DAMAGE as error:
+        return str(error)
+    return ""
+
+
+def _is_readable(key: _Key, data: object) -> bool:
+    """Whether a row is an object: a damaged page may hold values of other types."""
+    try:
+        *_, content = msgspec.convert((*key, data), type=tuple[str, str, str, bytes])
+        msgspec.json.decode(content, type=_Readable)
+    except UNREADABLE:
+        return False
+    return True
 
 
 def write_repaired(path: Path, found: DamagedJournal, *, stamp: str) -> Path:

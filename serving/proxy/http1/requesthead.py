@@ -166,7 +166,7 @@ class HeadMemory:
 def _with_other_line(known: RequestHead, first: bytes) -> RequestHead | None:
     """A cached head with one plain line changed; None if it has to be parsed."""
     match = _REQUEST_LINE.fullmatch(first)
-    if match is None or match[2][0] != 0x2F or match[3] != b"1" or match[4] != b"1":
+    if match is None or match[2][0] != 0x2F or match[3] != b"1" or match[4] != b"1" or match[1] == b"CONNECT":
         return None
     return RequestHead(
         method=match[1], target=match[2], host=known.host, lines=known.lines, wire=known.wire, is_plain=True
@@ -213,7 +213,7 @@ def _read_head(
         lines = read_lines(texts, before, known)
     except BadHeaderLine as bad:
         raise RequestRefusal(400, RefusalCode.HEADER, str(bad)) from bad
-    if target[0] == 0x2F and minor_digit == b"1":
+    if target[0] == 0x2F and minor_digit == b"1" and method != b"CONNECT":
         inspected = [line for line in lines if line.matters]
         if len(inspected) == 1 and inspected[0].name == b"host":
             # The common case: nothing about the body or the connection.

@@ -265,3 +265,61 @@ async def test_files_of_images_and_volumes_keep_their_modes(tmp_path: Path) -> N
     kept = modes | {"images/su": 0o755}
     assert {name: stat.S_IMODE((other.path / name).stat().st_mode) for name in modes} == kept
     assert stat.S_IMODE((other.path / "snapshots/ab/app.py").stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"version": "1\x1b]0;gone\x07"}, "is none of a program"),
+        ({"version": "1" * 1_000}, "is none of a program"),
+        ({"created_s": 1e300}, "seconds since the epoch"),
+        ({"created_s": -1.0}, "seconds since the epoch"),
+    ],
+)
+def test_a_manifest_is_checked_before_anything_is_restored(
+    tmp_path: Path, changes: dict[str, object], why: str
+) -> None:
+    file = archive(tmp_path / "a", {"backup.json": manifest(**changes), "journal.db": database()})
+    with pytest.raises(BadBackup, match=why) as refused:
+        restore_backup(file, StateFolder(tmp_path / "state"))
+    assert "\x1b" not in str(refused.value)
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("name", ["images/null", "volumes/null", "snapshots/null"])
+@pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.CONTTYPE])
+def test_an_entry_that_is_no_file_folder_or_link_is_refused(tmp_path: Path, name: str, kind: bytes) -> None:
+    file = tmp_path / "a"
+    with tarfile.open(file, "w:gz") as made:
+        for member, content in (("backup.json", manifest()), ("journal.db", database())):
+            entry = tarfile.TarInfo(member)
+            entry.size = len(content)
+            made.addfile(entry, io.BytesIO(content))
+        entry = tarfile.TarInfo(name)
+        entry.type, entry.devmajor, entry.devminor = kind, 1, 3
+        made.addfile(entry)
+    if kind == tarfile.CONTTYPE:
+        # A contiguous file is a file.
+        restore_backup(file, StateFolder(tmp_path / "state"))
+        assert (tmp_path / "state" / name).is_file()
+        return
+    with pytest.raises(BadBackup, match="no file, folder or link"):
+        restore_backup(file, StateFolder(tmp_path / "state"))
+    assert names_in(tmp_path / "state") == set()
+
+
+def test_a_deep_tree_and_more_than_fits_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+    deep = {"backup.json": manifest(), "journal.db": database(), "volumes/" + "d/" * 1_500 + "f": b"x"}
+    with pytest.raises(BadBackup, match="levels deep"):
+        restore_backup(archive(tmp_path / "deep", deep), StateFolder(tmp_path / "state"))
+    file = tmp_path / "large"
+    with tarfile.open(file, "w:gz") as made:
+        entry = tarfile.TarInfo("backup.json")
+        entry.size = len(manifest())
+        made.addfile(entry, io.BytesIO(manifest()))
+        entry = tarfile.TarInfo("volumes/all")
+        entry.size = 2**60
+        made.fileobj.write(entry.tobuf())  # type: ignore[union-attr] # its content is not there
+    with pytest.raises(BadBackup, match="more than fits"):
+        restore_backup(file, StateFolder(tmp_path / "state"))
+    assert names_in(tmp_path / "state") == set()

@@ -156,3 +156,28 @@ def test_arrivals_keep_to_the_rate_and_the_times_of_their_step() -> None:
 def test_the_same_dice_give_the_same_arrivals() -> None:
     steps = parse_steps("0:10")
     assert list(arrivals(steps, 9.0, random.Random(3))) == list(arrivals(steps, 9.0, random.Random(3)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "function,1\na,1000000000000000\n",
+        "function,1\na,\u0661\n",
+        "at_s,count\n0,1000000000000000\n",
+        "at_s,count\n1e300,1\n",
+        "at_s,function,duration_s\n1e300,a,1\n",
+        "at_s,function,duration_s\n1,a,1e300\n",
+        "function," + ",".join(map(str, range(200))) + "\n" + ("a" + ",9999999" * 200 + "\n"),
+    ],
+)
+def test_numbers_that_no_simulation_ends_with_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(SettingsError):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("text", ["0:1000000000000000", "1" + "0" * 300 + ":1", "0:1" + "0" * 400])
+def test_rates_that_no_simulation_ends_with_are_refused(text: str) -> None:
+    with pytest.raises(InvalidValue):
+        parse_steps(text)

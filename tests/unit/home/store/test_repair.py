@@ -1,15 +1,19 @@
 """Repairs of damaged journals: all readable objects stay, and each loss has a line."""
 
 import asyncio
+import contextlib
 import sqlite3
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from serving.cluster.kinds import CONFIG_MAP
 from serving.home.store.journal import VERSION_BLOCK, Journal, JournalEntry
 from serving.home.store.memory import MemoryCluster
-from serving.home.store.repair import read_damaged, write_repaired
+from serving.home.store.pagescan import scan_objects
+from serving.home.store.repair import find_damage, read_damaged, write_repaired
 from serving.model.errors import JournalDamaged
 
 COUNT = 400
@@ -59,7 +63,9 @@ def test_a_damaged_page_costs_its_objects_alone_and_the_gap_is_named(path: Path)
     found = read_damaged(path)
     assert path.read_bytes() == before
     assert found.damage
-    assert [line.partition(":")[0] for line in found.lost] == ["configmaps"]
+    gap, scanned = found.lost
+    assert gap.startswith("configmaps: ")
+    assert "were found by scanning pages" in scanned
     kinds = [one.kind for one in found.kept]
     assert kinds.count("secrets") == COUNT
     assert COUNT - 40 < kinds.count("configmaps") < COUNT
@@ -102,3 +108,69 @@ def test_a_newer_journal_is_not_repaired(path: Path) -> None:
     connection.close()
     with pytest.raises(JournalDamaged, match="it has format 9"):
         read_damaged(path)
+
+
+@pytest.mark.parametrize("part", [0.3, 0.6, 0.82, 0.99])
+def test_a_journal_that_was_cut_short_keeps_what_its_pages_hold(path: Path, part: float) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * part)])
+    found = read_damaged(path)
+    assert found.damage
+    # The last of its pages may be needed for a row, and pages between have keys of rows alone.
+    assert len(found.kept) >= 2 * COUNT * (part - 0.1)
+    write_repaired(path, found, stamp="today")
+    assert entries(path) == found.kept
+
+
+def test_a_journal_without_its_first_page_keeps_all_other_pages(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(bytes(PAGE_BYTES) + content[PAGE_BYTES:])
+    assert len(read_damaged(path).kept) == 2 * COUNT
+
+
+def test_a_scan_finds_large_objects_the_newest_version_and_none_that_was_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = Journal(path)
+
+    def versioned(name: str, version: int, size: int) -> JournalEntry:
+        data = b'{"metadata":{"name":"%s","resourceVersion":"%d"}}' % (name.encode(), version) + b" " * size
+        return JournalEntry(kind="configmaps", namespace="default", name=name, data=data)
+
+    journal.write_now([versioned("large", 1, 200_000), versioned("small", 2, 1), versioned("gone", 3, 30_000)])
+    for version in range(10, 40):
+        journal.write_now([versioned("large", version, 150_000)])
+    journal.write_now([JournalEntry(kind="configmaps", namespace="default", name="gone", data=None)])
+    asyncio.run(journal.close())
+    content = path.read_bytes()
+    path.write_bytes(content[:-PAGE_BYTES])
+    found = {(key[2], data) for key, data in scan_objects(path).items()}
+    assert {name for name, _ in found} <= {"large", "small"}
+    path.write_bytes(content)
+    assert {(key[2], data[:60]) for key, data in scan_objects(path).items()} == {
+        (one.name, (one.data or b"")[:60]) for one in (versioned("large", 39, 150_000), versioned("small", 2, 1))
+    }
+
+
+@given(st.binary(max_size=3 * PAGE_BYTES), st.integers(0, 40_000))
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_scan_ends_whatever_the_file_has(path: Path, junk: bytes, at: int) -> None:
+    content = path.read_bytes()
+    changed = path.with_name("changed.db")
+    changed.write_bytes(content[:at] + junk + content[at + len(junk) :])
+    assert len(scan_objects(changed)) <= 2 * COUNT
+
+
+def test_damage_is_what_keeps_the_system_from_starting(path: Path) -> None:
+    assert find_damage(path) == ""
+    content = path.read_bytes()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA application_id = 7")
+        connection.commit()
+    assert "another program" in find_damage(path)
+    path.write_bytes(content)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("INSERT INTO objects VALUES ('configmaps', 'default', 'x', 'no json')")
+        connection.commit()
+    assert find_damage(path) == "configmaps default/x: its content is no object"
+    path.write_bytes(content[: len(content) // 2])
+    assert find_damage(path)

@@ -3,6 +3,7 @@
 import pytest
 
 from serving.proxy.http1.requesthead import (
+    HeadMemory,
     RequestHead,
     RequestRefusal,
     is_grpc_call,
@@ -110,3 +111,12 @@ def test_a_client_of_grpc_says_so() -> None:
 def test_an_incomplete_head_is_refused_once_it_cannot_become_valid(start: bytes, status: int | None) -> None:
     refusal = refused_start(start, head_bytes_max=60)
     assert (refusal and refusal.status) == status
+
+
+def test_connect_is_refused_in_every_form_and_after_any_head() -> None:
+    memory = HeadMemory(keeps_underscores=False)
+    memory.read(b"GET /x HTTP/1.1\r\nHost: a", header_count_max=10)
+    for target in (b"/x", b"a:443", b"http://a/", b"*"):
+        with pytest.raises(RequestRefusal) as refused:
+            memory.read(b"CONNECT %b HTTP/1.1\r\nHost: a" % target, header_count_max=10)
+        assert refused.value.status == 405

@@ -22,16 +22,11 @@ from typing import Any
 import msgspec
 
 from serving.aio.inputfile import open_input
+from serving.home.boundedentry import BoundedEntry
 from serving.home.state import SECRET_FILES, StateFolder
 from serving.home.store.former import note_of
 from serving.home.store.migrations import SQLITE_DAMAGE, check_reader, copy_of
-from serving.home.trees import is_virtualenv
-from serving.home.pods.snapshot import is_virtualenv
-from serving.home.images.boundedentry import BoundedEntry
-from serving.home.state import SECRET_FILES, StateFolder
-from serving.home.store.former import note_of
-from serving.home.store.migrations import SQLITE_DAMAGE, check_reader, copy_of
-from serving.home.trees import remove_tree
+from serving.home.trees import is_virtualenv, remove_tree
 from serving.model.errors import UNREADABLE, JournalDamaged, ServingError
 
 FORMAT = 2

@@ -21,7 +21,7 @@ from typing import IO, cast
 
 import msgspec
 
-from serving.home.images.boundedentry import BoundedEntry
+from serving.home.boundedentry import BoundedEntry
 from serving.home.trees import remove_tree
 from serving.model.errors import InvalidValue
 

@@ -166,7 +166,7 @@ def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
             archive.extractall(made, members=members, numeric_owner=True, **_UNFILTERED)  # noqa: S202 - each is checked
         _check_journal(made / _JOURNAL, file)
         # The journal last: without it the folder counts as empty, and the next try is not refused.
-        for path in sorted(made.iterdir(), key=lambda one: one.name == _JOURNAL):
+        for path in sorted(made.iterdir(), key=lambda entry: entry.name == _JOURNAL):
             if path.name != _MANIFEST:
                 target = state.path / path.name
                 if target.is_dir():

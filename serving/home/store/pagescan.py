@@ -43,14 +43,14 @@ def scan_objects(path: Path) -> dict[_Key, bytes]:
     pages = _Pages(path.read_bytes())
     with contextlib.suppress(FileNotFoundError):
         pages.apply_log(path.with_name(f"{path.name}-wal").read_bytes())
-    found: dict[_Key, tuple[int, bytes]] = {}
+    newest: dict[_Key, tuple[int, bytes]] = {}
     free = pages.free_numbers()
     for number in range(1, pages.count + 1):
         for key, data in pages.rows(number) if number not in free else ():
             version = _version_of(key, data)
-            if version is not None and version >= found.get(key, (0, b""))[0]:
-                found[key] = version, data
-    return {key: data for key, (_, data) in found.items()}
+            if version is not None and version >= newest.get(key, (0, b""))[0]:
+                newest[key] = version, data
+    return {key: data for key, (_, data) in newest.items()}
 
 
 def _version_of(key: _Key, data: bytes) -> int | None:

@@ -25,22 +25,22 @@ _ROW_BYTES_MAX = 64 * 2**20
 _Key = tuple[str, str, str]
 
 
-class _Cut(Exception):
+class _BrokenRow(Exception):
     """A page or row that is not whole."""
 
 
-class _Metadata(msgspec.Struct):
+class _RowMetadata(msgspec.Struct):
     name: str
     resource_version: str = msgspec.field(default="", name="resourceVersion")
 
 
-class _Object(msgspec.Struct):
-    metadata: _Metadata
+class _RowObject(msgspec.Struct):
+    metadata: _RowMetadata
 
 
 def scan_objects(path: Path) -> dict[_Key, bytes]:
     """The objects in the whole pages of a journal and of its log. Raises ``OSError``."""
-    pages = _Pages(path.read_bytes())
+    pages = _DatabasePages(path.read_bytes())
     with contextlib.suppress(FileNotFoundError):
         pages.apply_log(path.with_name(f"{path.name}-wal").read_bytes())
     newest: dict[_Key, tuple[int, bytes]] = {}
@@ -56,14 +56,14 @@ def scan_objects(path: Path) -> dict[_Key, bytes]:
 def _version_of(key: _Key, data: bytes) -> int | None:
     """The version of an object; None for a row that is none, or not the one that its key names."""
     try:
-        metadata = msgspec.json.decode(data, type=_Object).metadata
+        metadata = msgspec.json.decode(data, type=_RowObject).metadata
     except UNREADABLE:
         return None
     version = metadata.resource_version
     return (int(version) if version.isdecimal() and len(version) < 20 else 0) if metadata.name == key[2] else None
 
 
-class _Pages:
+class _DatabasePages:
     """The pages of a database file, by number from 1 on."""
 
     def __init__(self, content: bytes) -> None:
@@ -116,14 +116,14 @@ class _Pages:
         for place in range(int.from_bytes(page[start + 3 : start + 5], "big")):
             at = start + header + 2 * place
             cell = int.from_bytes(page[at : at + 2], "big") + (4 if page[start] == _INTERIOR else 0)
-            with contextlib.suppress(_Cut, UnicodeDecodeError):
+            with contextlib.suppress(_BrokenRow, UnicodeDecodeError):
                 yield _row(self._payload(page, cell))
 
     def _payload(self, page: bytes, at: int) -> bytes:
         """The payload of a cell of an index, with its overflow pages."""
         size, at = _varint(page, at)
         if size > _ROW_BYTES_MAX:
-            raise _Cut
+            raise _BrokenRow
         most, least = ((self._usable - 12) * part // 255 - 23 for part in (64, 32))
         here = size
         if size > most:
@@ -137,7 +137,7 @@ class _Pages:
             payload += more[4 : 4 + min(self._usable - 4, size - len(payload))]
             number = int.from_bytes(more[:4], "big")
         if len(payload) != size:
-            raise _Cut
+            raise _BrokenRow
         return payload
 
 
@@ -150,14 +150,14 @@ def _row(payload: bytes) -> tuple[_Key, bytes]:
         kinds.append(kind)
     # Even kinds from 12 on are blobs, odd ones from 13 on texts.
     if len(kinds) != _COLUMNS or min(kinds) < 12 or not all(kind & 1 for kind in kinds[:3]):
-        raise _Cut
+        raise _BrokenRow
     values = []
     for kind in kinds:
         size = (kind - 12) // 2
         values.append(payload[at : at + size])
         at += size
     if at != len(payload):
-        raise _Cut
+        raise _BrokenRow
     resource, namespace, name = (value.decode() for value in values[:3])
     return (resource, namespace, name), values[3]
 
@@ -167,11 +167,11 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     number = 0
     for index in range(9):
         if at + index >= len(data):
-            raise _Cut
+            raise _BrokenRow
         byte = data[at + index]
         if index == 8:
             return number << 8 | byte, at + 9
         number = number << 7 | byte & 0x7F
         if byte < 0x80:
             return number, at + index + 1
-    raise _Cut
+    raise _BrokenRow

@@ -3,6 +3,7 @@
 import asyncio
 
 from serving.aio.turns import FairTurns
+from tests.eventually import next_turn
 
 
 async def test_each_turn_of_the_loop_runs_one_piece_of_work_in_order() -> None:
@@ -17,7 +18,7 @@ async def test_each_turn_of_the_loop_runs_one_piece_of_work_in_order() -> None:
         turns.defer(lambda name=name: work(name, 1))  # type: ignore[misc]
     seen = []
     for _ in range(5):
-        await asyncio.sleep(0)
+        await next_turn()
         seen.append("".join(done))
     assert seen == ["a", "ab", "aba", "abab", "abab"]
 
@@ -33,5 +34,5 @@ async def test_work_that_fails_does_not_stop_the_work_behind_it() -> None:
     turns.defer(fails)
     turns.defer(lambda: done.append(1))
     for _ in range(3):
-        await asyncio.sleep(0)
+        await next_turn()
     assert (done, len(failures)) == ([1], 1)

@@ -1,9 +1,9 @@
 """A connection of a client: what one read of it may cost, whatever it sends."""
 
-import asyncio
 import itertools
 
 from serving.proxy.http1.body import CHUNKS_AT_ONCE, LAST_CHUNK, chunk
+from tests.eventually import next_turn
 from tests.unit.proxy.wires import Bench
 
 HEAD = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -23,7 +23,7 @@ async def test_a_body_of_tiny_chunks_is_read_piece_by_piece_and_its_connection_p
     turns = 0
     while bench.client.is_reading_paused:
         before = payload_bytes(bench)
-        await asyncio.sleep(0)
+        await next_turn()
         assert payload_bytes(bench) - before <= CHUNKS_AT_ONCE
         turns += 1
     assert (payload_bytes(bench), turns >= COUNT // CHUNKS_AT_ONCE - 1) == (COUNT, True)
@@ -39,7 +39,7 @@ async def test_all_connections_that_send_tiny_chunks_have_one_piece_in_each_turn
         bench.connection.data_received(HEAD + chunk(b"x") * COUNT)
     seen = [sum(map(payload_bytes, benches))]
     while any(bench.client.is_reading_paused for bench in benches):
-        await asyncio.sleep(0)
+        await next_turn()
         seen.append(sum(map(payload_bytes, benches)))
     assert seen[-1] == len(benches) * COUNT
     assert max(after - before for before, after in itertools.pairwise(seen)) <= CHUNKS_AT_ONCE
@@ -50,7 +50,7 @@ async def test_a_client_that_leaves_in_the_middle_of_tiny_chunks_is_forgotten() 
     bench.connection.data_received(HEAD + chunk(b"x") * COUNT)
     bench.connection.connection_lost(None)
     for _ in range(3):
-        await asyncio.sleep(0)
+        await next_turn()
     assert (len(bench.finished), payload_bytes(bench)) == (1, CHUNKS_AT_ONCE)
 
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from serving.aio.inputfile import open_input
-from serving.home.images.layers import BoundedEntry
+from serving.home.boundedentry import BoundedEntry
 from serving.model.errors import UNREADABLE, InvalidValue
 
 _BYTES_MAX = 32 * 2**30

@@ -27,12 +27,19 @@ class Overload(msgspec.Struct, frozen=True, kw_only=True):
     recovered_s: float
     daemons_mib: int
 
-    @property
-    def is_kept(self) -> bool:
-        """Whether it went as the contract says."""
-        is_useful = self.responses_per_s >= _GOODPUT_MIN_RATIO * self.capacity_per_s
-        is_fast = self.refusal_p99_ms <= _REFUSAL_MAX_MS and self.recovered_s <= _RECOVERY_MAX_S
-        return is_useful and is_fast and not self.other
+    def broken_bounds(self) -> list[str]:
+        """The bounds that were broken, each with the measurement."""
+        broken = []
+        responses_min = _GOODPUT_MIN_RATIO * self.capacity_per_s
+        if self.responses_per_s < responses_min:
+            broken.append(f"{self.responses_per_s:g} responses a second; at least {responses_min:g}")
+        if not self.refusal_p99_ms <= _REFUSAL_MAX_MS:
+            broken.append(f"refusals had a p99 of {self.refusal_p99_ms:g} ms; at most {_REFUSAL_MAX_MS:g} ms")
+        if self.recovered_s > _RECOVERY_MAX_S:
+            broken.append(f"normal again after {self.recovered_s:g} s; at most {_RECOVERY_MAX_S:g} s")
+        if self.other:
+            broken.append(f"{self.other} requests failed otherwise than by 503; none may")
+        return broken
 
 
 async def _capacity(load: Load) -> float:

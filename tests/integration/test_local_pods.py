@@ -342,6 +342,23 @@ async def test_pods_beside_the_first_start_with_less_weight_and_get_it_back(mach
     await until(lambda: {os.getpriority(os.PRIO_PROCESS, app) for app in apps} <= {0, own})
 
 
+async def test_the_turn_of_a_pod_lasts_until_it_is_ready(machine: Machine) -> None:
+    program = (
+        "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
+        "print('starts', flush=True); signal.sigwait([signal.SIGUSR1])\n"
+        f"import runpy; runpy.run_path({str(HELLO)!r}, run_name='__main__')"
+    )
+    await machine.start(manifest(command=python(program)))
+    await until(lambda: machine.kubelet._running)
+    [run] = machine.kubelet._running.values()
+    await until(lambda: "user-container" in run.keepers and run.keepers["user-container"].state.is_running)
+    await until(lambda: "starts" in machine.log("p"))
+    assert not run.turn._settled.is_set()
+    os.kill(run.sessions["user-container"], signal.SIGUSR1)
+    await machine.ready()
+    assert run.turn._settled.is_set()
+
+
 def second_runs(pod: Object) -> bool:
     """Whether the second init container of a pod runs."""
     return "running" in (nested(pod, "status", "initContainerStatuses", 1, "state") or {})

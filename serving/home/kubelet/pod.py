@@ -315,7 +315,7 @@ class PodRun:
                 self.sleep.report(is_dormant=False)
             if (before or ContainerState()).progress != state.progress:
                 self._keep_note()
-        if self.is_ready or state.waiting_reason or state.restart_count:
+        if self.is_ready or state.has_failed:
             self.turn.settle()
         self._is_dirty.set()
         if before is not None or not state.is_running:

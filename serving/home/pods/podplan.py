@@ -84,6 +84,10 @@ class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: str = ""
 
 
+CONTAINER_CREATING = "ContainerCreating"
+"""Why a container waits that has not been started."""
+
+
 class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a container: whether it runs, its number of restarts, and its last end.
 
@@ -98,8 +102,13 @@ class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     exit_reason: str = ""
     last_lines: str = ""
-    waiting_reason: str = "ContainerCreating"
+    waiting_reason: str = CONTAINER_CREATING
     waiting_message: str = ""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a start has failed: the container could not be started, or its process has ended and is started again."""
+        return self.restart_count > 0 or (not self.is_running and self.waiting_reason != CONTAINER_CREATING)
 
     @property
     def progress(self) -> tuple[str, int, bool]:

@@ -2,7 +2,15 @@ import json
 
 import pytest
 
-from serving.home.pods.podplan import AppPlan, app_plan, command_words, is_own_proxy, named_ports, proxy_environment
+from serving.home.pods.podplan import (
+    AppPlan,
+    ContainerState,
+    app_plan,
+    command_words,
+    is_own_proxy,
+    named_ports,
+    proxy_environment,
+)
 from serving.model.errors import InvalidValue
 from serving.model.objects import Object
 from serving.queueproxy.podspec import spec_from_environment
@@ -198,3 +206,11 @@ def test_the_ports_that_a_manifest_names_are_those_of_all_containers_probes_and_
     one["spec"]["initContainers"] = [{"name": "i", "livenessProbe": {"grpc": {"port": 70000}}}]
     assert named_ports(one) == [6379, 8080, 9000, 9090]
     assert named_ports(pod({"command": ["x"]}, **{"prometheus.io/port": "many"})) == []
+
+
+def test_a_start_has_failed_when_the_container_could_not_be_started_or_is_started_again() -> None:
+    assert not ContainerState().has_failed
+    assert not ContainerState(is_running=True).has_failed
+    assert ContainerState(waiting_reason="RunContainerError").has_failed
+    assert not ContainerState(waiting_reason="RunContainerError", is_running=True).has_failed
+    assert ContainerState(restart_count=1, is_running=True).has_failed

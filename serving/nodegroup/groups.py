@@ -1,12 +1,13 @@
 """Reads node groups from Escalator's YAML file and from NodeGroup objects.
 
 Input: the text of ``node_groups: [...]`` with Escalator's keys, or a NodeGroup whose spec has the same keys in camel case.
-Output: settings, or every problem in the writer's own spelling. A group that is wrong is left out, the others work.
+Output: settings, or every problem in the writer's own spelling. A group that is wrong is left out, the others work. Keys that
+nothing has are ignored and named.
 """
 
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,26 +16,41 @@ import yaml
 from serving.model.errors import Problem, SettingsError
 from serving.model.objects import name_of
 from serving.settings.knob import fields_of
-from serving.settings.nodegroup import NodeGroupSettings
-from serving.settings.nodegroup_options import read_node_group
+from serving.settings.nodegroup import NodeGroupQuirks, NodeGroupSettings
+from serving.settings.nodegroup_options import AwsOptions, ignored_options, read_node_group
 from serving.settings.yamltext import YamlLoader
 
 _ROOT = "node_groups"
 _NAME = "name"
+# Keys whose value is a mapping, with the keys below them.
+_SPEC_RECORDS: Mapping[str, Collection[str]] = {
+    "aws": frozenset(AwsOptions.__struct_fields__),
+    "quirks": frozenset(NodeGroupQuirks.__struct_fields__),
+}
 
 
 class WrittenGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One valid group: its settings, and the options as written, by Escalator's keys."""
+    """One valid group: its settings, and the options as written, by Escalator's keys. ``ignored`` has keys without effect."""
 
     settings: NodeGroupSettings
     options: Mapping[str, Any]
+    ignored: tuple[Problem, ...] = ()
+
+
+class RefusedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A group that is wrong, with all its problems. ``name`` is "" where it has none."""
+
+    name: str
+    problems: tuple[Problem, ...]
 
 
 class GroupReading(msgspec.Struct, frozen=True, kw_only=True):
-    """The usable groups of a text or object, in order, with all problems."""
+    """The usable groups of a text or object, in order, with all problems and all keys without effect."""
 
     groups: tuple[WrittenGroup, ...] = ()
     problems: tuple[Problem, ...] = ()
+    ignored: tuple[Problem, ...] = ()
+    refused: tuple[RefusedGroup, ...] = ()
 
 
 def groups_of_text(text: str, *, where: str) -> GroupReading:
@@ -51,23 +67,31 @@ def groups_of_text(text: str, *, where: str) -> GroupReading:
         problem = Problem(where=where, what="no list of node groups", expected="a key node_groups with a list")
         return GroupReading(problems=(problem,))
     groups: list[WrittenGroup] = []
+    refused: list[RefusedGroup] = []
     problems: list[Problem] = []
+    ignored = [
+        Problem(where=f"{where}: {key}", what="no such key, ignored", expected=_ROOT) for key in whole if key != _ROOT
+    ]
     for index, options in enumerate(written):
         place = f"{where}: {_ROOT}[{index}]"
         if not isinstance(options, Mapping):
             problems.append(Problem(where=place, what=f"{options!r} is no mapping", expected="the options of a group"))
             continue
+        named = f"{place} ({options.get(_NAME, 'without a name')})"
+        unknown = ignored_options(options, where=named)
+        ignored += unknown
         try:
-            settings = read_node_group(options, where=f"{place} ({options.get(_NAME, 'without a name')})")
+            settings = read_node_group(options, where=named)
         except SettingsError as error:
             problems += error.problems
+            refused.append(RefusedGroup(name=str(options.get(_NAME) or ""), problems=(*error.problems, *unknown)))
             continue
         if any(settings.name == other.settings.name for other in groups):
             what = f"there are two groups named {settings.name}"
             problems.append(Problem(where=place, what=what, expected="a name that no other group has"))
             continue
-        groups.append(WrittenGroup(settings=settings, options=options))
-    return GroupReading(groups=tuple(groups), problems=tuple(problems))
+        groups.append(WrittenGroup(settings=settings, options=options, ignored=unknown))
+    return GroupReading(groups=tuple(groups), problems=tuple(problems), ignored=tuple(ignored), refused=tuple(refused))
 
 
 def group_of(found: Mapping[str, Any]) -> GroupReading:
@@ -76,21 +100,28 @@ def group_of(found: Mapping[str, Any]) -> GroupReading:
     spec = found.get("spec") or {}
     options = {_snake_of(key): _snake_keys(value) for key, value in spec.items()}
     options[_NAME] = name
+    where = f"NodeGroup {name}: spec"
+    keys = frozenset({*_known_words(), *options})
+    ignored = tuple(_respelled(one, keys) for one in ignored_options(options, where=where))
     try:
-        settings = read_node_group(options, where=f"NodeGroup {name}: spec")
+        settings = read_node_group(options, where=where)
     except SettingsError as error:
-        return GroupReading(problems=tuple(_respelled(one) for one in error.problems))
-    return GroupReading(groups=(WrittenGroup(settings=settings, options=options),))
+        problems = tuple(_respelled(one, keys) for one in error.problems)
+        refused = RefusedGroup(name=name, problems=(*problems, *ignored))
+        return GroupReading(problems=problems, ignored=ignored, refused=(refused,))
+    return GroupReading(groups=(WrittenGroup(settings=settings, options=options, ignored=ignored),), ignored=ignored)
 
 
 def spec_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec of the NodeGroup for a group of the text."""
+    """The spec of the NodeGroup for a group of the text, without keys that no NodeGroup has."""
     spec: dict[str, Any] = {}
     for key, value in options.items():
-        if key == _NAME or value is None:
+        if (key not in _SPEC_RECORDS and key not in spec_keys()) or value is None:
             continue
-        nested = isinstance(value, Mapping)
-        spec[_camel_of(key)] = {_camel_of(name): one for name, one in value.items()} if nested else value
+        names = _SPEC_RECORDS.get(key)
+        spec[_camel_of(key)] = (
+            value if names is None else {_camel_of(name): one for name, one in value.items() if name in names}
+        )
     return spec
 
 
@@ -101,18 +132,17 @@ def spec_keys() -> Mapping[str, str]:
     return {key: _camel_of(key) for key in sorted(keys - {_NAME})}
 
 
-def _respelled(problem: Problem) -> Problem:
+def _respelled(problem: Problem, keys: Collection[str]) -> Problem:
     """The problem with the keys of the spec; the reader knows only those of the file."""
     return msgspec.structs.replace(
         problem,
-        where=_in_camel(problem.where),
-        what=_in_camel(problem.what),
-        expected=_in_camel(problem.expected),
+        where=_in_camel(problem.where, keys),
+        what=_in_camel(problem.what, keys),
+        expected=_in_camel(problem.expected, keys),
     )
 
 
-def _in_camel(text: str) -> str:
-    known = _known_words()
+def _in_camel(text: str, known: Collection[str]) -> str:
     return re.sub(r"\b[a-z]+(?:_[a-z]+)+\b", lambda match: _camel_of(match[0]) if match[0] in known else match[0], text)
 
 

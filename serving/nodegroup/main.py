@@ -22,8 +22,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.startup import report_serving
 from serving.cluster.configmaps import followed
@@ -37,7 +35,6 @@ from serving.cluster.port import Cluster
 from serving.metrics.nodegroup import NodeGroupMetrics
 from serving.metrics.queries import QueryGate
 from serving.metrics.server import serve_page
-from serving.model.errors import Problem
 from serving.nodegroup.groups import GroupReading, WrittenGroup, groups_of_text
 from serving.nodegroup.io.clouds.choice import CloudContext, opened_cloud
 from serving.nodegroup.io.loop import NodeGroupLoop
@@ -45,7 +42,7 @@ from serving.nodegroup.io.passes import NodeGroupPasses
 from serving.settings.daemons import DAEMONS, ELECTION, NODEGROUP
 from serving.settings.live import LiveSettings
 from serving.settings.nodegroup import NodeGroupDaemonSettings
-from serving.settings.nodegroup_options import AwsOptions
+from serving.settings.nodegroup_options import AwsOptions, aws_options_of
 
 _log = logging.getLogger("nodegroup")
 
@@ -66,20 +63,15 @@ class _WrittenGroups:
         if text != self._text:
             self._text, self._reading = text, groups_of_text(text, where=_WHERE)
             for problem in self._reading.problems:
-                _log_problem(problem)
+                _log.error("group.refused", extra={"problem": str(problem)})
+            for problem in self._reading.ignored:
+                _log.warning("group.key_ignored", extra={"problem": str(problem)})
         return self._reading
-
-
-def _log_problem(problem: Problem) -> None:
-    _log.error("group.refused", extra={"problem": str(problem)})
 
 
 def _aws_options(groups: Sequence[WrittenGroup]) -> dict[str, AwsOptions]:
     """The options of the cloud aws, by name of the Auto Scaling group. Parsing the groups has checked them."""
-    return {
-        one.settings.cloud_provider_group_name: msgspec.convert(one.options.get("aws") or {}, AwsOptions)
-        for one in groups
-    }
+    return {one.settings.cloud_provider_group_name: aws_options_of(one.options) for one in groups}
 
 
 async def _body(stop: asyncio.Event) -> None:

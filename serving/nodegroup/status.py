@@ -9,7 +9,7 @@ from typing import Any, assert_never
 
 import msgspec
 
-from serving.model.errors import UNREADABLE
+from serving.model.errors import UNREADABLE, Problem
 from serving.model.knative import CONDITION_READY, NODE_GROUP_STATE_ANNOTATION, ConditionStatus
 from serving.model.objects import Object, annotations_of, condition_of, nested
 from serving.nodegroup.book import RoomExtremes
@@ -150,6 +150,15 @@ def refused_status(before: Mapping[str, Any] | None, condition: str, verdict: Ve
         "observedGeneration": nested(before, "metadata", "generation") or 0,
         "conditions": _conditions(before, verdicts, stamp=stamp),
     }
+
+
+def keys_status(before: Mapping[str, Any] | None, ignored: Sequence[Problem], *, stamp: str) -> Object:
+    """The changes of the status by keys without effect; none as long as there were none."""
+    if not ignored and not condition_of(before, KEYS_KNOWN):
+        return {}
+    message = "; ".join(str(one) for one in ignored)[:_MESSAGE_MAX]
+    verdict = Verdict(is_true=not ignored, reason="KeysIgnored" if ignored else "", message=message)
+    return {"conditions": _conditions(before, {KEYS_KNOWN: verdict}, stamp=stamp)}
 
 
 def sentence_of(effect: Effect) -> str:

@@ -1,8 +1,9 @@
 """Reads the options of a node group: a mapping in, settings or every problem out.
 
 Keys are Escalator's, values as YAML gives them: whole numbers, true and false, durations such as "10m" as text.
-Nothing is guessed: unknown keys, values of the wrong kind or out of range, and values that contradict each other are
-all reported, each with its key, what is wrong and what would be right. Source: atlassian/escalator 043bb1b,
+Nothing is guessed: values of the wrong kind or out of range, and values that contradict each other are
+all reported, each with its key, what is wrong and what would be right. Unknown keys are ignored as by the original, whose
+own examples have some; ``ignored_options`` names them. Source: atlassian/escalator 043bb1b,
 pkg/controller/node_group.go.
 """
 
@@ -68,7 +69,7 @@ _LIFECYCLES = ("", "on-demand", "spot")
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class AwsOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AwsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of the group's cloud, for AWS; decisions do not use them.
 
     With a launch template nodes are made by a fleet, which has ``fleet_instance_ready_timeout`` (1 m) to start them.
@@ -129,7 +130,6 @@ def _read(
     reading.quirks = quirks or reading.quirks
     aws = _nested(options.get(_AWS), _AWS, AwsOptions, reading=reading)
     fields = [field for field in fields_of(NodeGroupSettings) if field.path[0] != _QUIRKS]
-    _report_unknown(options, [field.knob.key for field in fields], reading)
     for field in fields:
         _read_one(field, options.get(field.knob.key), reading)
     values = {**reading.values, _QUIRKS: msgspec.to_builtins(reading.quirks)}
@@ -140,12 +140,28 @@ def _read(
     return settings, reading.problems()
 
 
-def _report_unknown(options: Mapping[str, object], keys: Sequence[str], reading: _OptionsReading) -> None:
-    known = [*keys, _AWS, _QUIRKS]
-    for key in options:
+def ignored_options(options: Mapping[str, object], *, where: str) -> tuple[Problem, ...]:
+    """The keys without effect, because nothing has that name. A misspelt quirk is an error instead."""
+    keys = [field.knob.key for field in fields_of(NodeGroupSettings) if field.path[0] != _QUIRKS]
+    aws = options.get(_AWS)
+    names = msgspec.structs.fields(AwsOptions)
+    return (
+        *_unknown(options, [*keys, _AWS, _QUIRKS], where=f"{where}: "),
+        *_unknown(aws if isinstance(aws, Mapping) else {}, [one.name for one in names], where=f"{where}: {_AWS}."),
+    )
+
+
+def _unknown(options: Mapping[str, object], known: Sequence[str], *, where: str) -> Iterator[Problem]:
+    for key in map(str, options):
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
-            reading.report(key, "no such option", f"{near[0]}, perhaps" if near else "one of " + ", ".join(known))
+            expected = f"{near[0]}, perhaps" if near else "one of " + ", ".join(known)
+            yield Problem(where=f"{where}{key}", what="no such option, ignored", expected=expected)
+
+
+def aws_options_of(options: Mapping[str, object]) -> AwsOptions:
+    """The options below ``aws`` of options that were checked."""
+    return _nested(options.get(_AWS), _AWS, AwsOptions, reading=_OptionsReading(where=""))
 
 
 def _read_one(field: Field, raw: object, reading: _OptionsReading) -> None:

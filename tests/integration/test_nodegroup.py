@@ -369,6 +369,35 @@ async def test_every_problem_of_a_node_group_is_in_its_condition() -> None:
             assert f"NodeGroup shared: spec: {key}" in found["message"]
 
 
+async def test_a_wrong_group_of_the_config_map_is_shown_with_its_problems() -> None:
+    async with staged_groups(group=False) as stage:
+        await three_nodes(stage)
+        stage.reading = groups_of_text(ESCALATOR_FILE.replace("min_nodes: 1", "min_nodes: 20"), where="file")
+        assert await stage.run() == []
+        found = await stage.condition("Ready")
+        assert (found["status"], found["reason"]) == ("False", "SettingsInvalid")
+        assert "min_nodes 20 is not at most max_nodes 10" in found["message"]
+        stage.reading = groups_of_text(ESCALATOR_FILE, where="file")
+        await stage.run()
+        assert (await stage.condition("Ready"))["status"] == "True"
+
+
+async def test_an_ignored_key_of_the_config_map_is_in_a_condition_and_an_event() -> None:
+    async with staged_groups(group=False) as stage:
+        await three_nodes(stage)
+        unknown = ESCALATOR_FILE.replace("    aws:", "    scale_up_cool_down_timeout: 10m\n    aws:")
+        stage.reading = groups_of_text(unknown, where="file")
+        (found,) = await stage.run()
+        assert found.settings.max_nodes == 10
+        condition = await stage.condition("KeysKnown")
+        assert (condition["status"], condition["reason"]) == ("False", "KeysIgnored")
+        assert "scale_up_cool_down_timeout" in condition["message"]
+        assert "KeysIgnored" in await reasons(stage)
+        stage.reading = groups_of_text(ESCALATOR_FILE, where="file")
+        await stage.run()
+        assert (await stage.condition("KeysKnown"))["status"] == "True"
+
+
 async def test_what_a_pass_wrote_is_believed_before_the_watch_brings_it() -> None:
     async with staged_groups() as stage:
         await three_nodes(stage)

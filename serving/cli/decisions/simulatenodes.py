@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from serving.aio.inputfile import read_input_text
+from serving.cli.client.output import print_aside
 from serving.cli.nodes.nodeflags import AmountFlags
 from serving.model.errors import Problem, SettingsError
 from serving.model.quantity import parse_bytes, parse_duration_s, parse_millicores
@@ -102,6 +103,8 @@ def _group_of(path: Path | None) -> NodeGroupSettings | None:
     if path is None:
         return None
     reading = groups_of_text(read_input_text(path), where=str(path))
+    for ignored in reading.ignored:
+        print_aside(f"warning: {ignored}")
     problems = list(reading.problems)
     if not problems and len(reading.groups) != 1:
         problems.append(Problem(where=str(path), what=f"{len(reading.groups)} node groups", expected="one node group"))

@@ -66,10 +66,11 @@ _files = click.argument("files", nargs=-1, required=True, type=click.Path(exists
 
 
 class GroupFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of node groups in files, their problems, and files of other kinds."""
+    """The number of node groups in files, their problems, keys without effect, and files of other kinds."""
 
     count: int
     problems: tuple[Problem, ...]
+    ignored: tuple[Problem, ...]
     others: tuple[Path, ...] = ()
 
 
@@ -113,8 +114,11 @@ def _reading_of(path: Path) -> list[GroupReading] | None:
 
 
 def _placed(reading: GroupReading, path: Path) -> GroupReading:
-    problems = [msgspec.structs.replace(one, where=f"{path}: {one.where}") for one in reading.problems]
-    return GroupReading(groups=reading.groups, problems=tuple(problems))
+    problems, ignored = (
+        tuple(msgspec.structs.replace(one, where=f"{path}: {one.where}") for one in found)
+        for found in (reading.problems, reading.ignored)
+    )
+    return GroupReading(groups=reading.groups, problems=problems, ignored=ignored)
 
 
 def _summed(readings: Iterable[GroupReading], others: Iterable[Path] = ()) -> GroupFiles:
@@ -122,6 +126,7 @@ def _summed(readings: Iterable[GroupReading], others: Iterable[Path] = ()) -> Gr
     return GroupFiles(
         count=sum(len(one.groups) for one in readings),
         problems=tuple(problem for one in readings for problem in one.problems),
+        ignored=tuple(problem for one in readings for problem in one.ignored),
         others=tuple(others),
     )
 
@@ -239,6 +244,8 @@ def check(files: tuple[Path, ...]) -> None:
     for daemon in DAEMONS:
         _load(daemon, config_maps, flags={}, problems=problems, environment={})
     in_maps = groups_in_config_maps(config_maps)
+    for ignored in (*groups.ignored, *in_maps.ignored):
+        print_aside(f"warning: {ignored}")
     _exit_with([*problems, *groups.problems, *in_maps.problems])
     count = groups.count + in_maps.count
     fine = [_counted(len(config_maps), "ConfigMap")] if config_maps or not count else []

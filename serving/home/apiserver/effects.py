@@ -20,7 +20,8 @@ from serving.model.event import EventText, about, digest, new_event
 from serving.model.knative import COMMAND_ANNOTATION, TCP_ANNOTATION
 from serving.model.objects import Object, name_of, namespace_of, nested
 from serving.model.routepolicy import read_tcp_ports
-from serving.settings.daemons import DAEMONS
+from serving.nodegroup.groups import groups_of_text
+from serving.settings.daemons import DAEMONS, NODEGROUP
 from serving.settings.live import config_map_of
 from serving.settings.load import load
 
@@ -75,6 +76,7 @@ _ANNOTATED = ("metadata.annotations", "spec.template.metadata.annotations")
 _TEMPLATES = {SERVING_SERVICE: "spec.template", CONFIGURATION: "spec.template", DEPLOYMENT: "spec.template", POD: ""}
 # Groups of annotations that belong to another platform.
 _FOREIGN = ("run.googleapis.com/", "cloud.googleapis.com/")
+_GROUPS_KEY = "nodegroups_config.yaml"
 _COMPONENT = "serving-api"
 _REASON = "AcceptedWithoutEffect"
 
@@ -177,7 +179,7 @@ async def record_remarks(cluster: Cluster, kind: Kind, of: Object, *, texts: Ite
 
 
 def settings_warnings(kind: Kind, stored: Object) -> list[str]:
-    """A sentence for each unknown key and each invalid value, without repetitions."""
+    """A sentence for each unknown key and each invalid value, also of node groups, without repetitions."""
     if kind != CONFIG_MAP or namespace_of(stored) != system_namespace():
         return []
     config_map = config_map_of(name_of(stored), stored.get("data") or {})
@@ -187,4 +189,8 @@ def settings_warnings(kind: Kind, stored: Object) -> list[str]:
             load(daemon, registry=DAEMONS, config_maps=[config_map])
         except SettingsError as error:
             found += [str(problem) for problem in error.problems]
+    if name_of(stored) == NODEGROUP.config_map:
+        text = (stored.get("data") or {}).get(_GROUPS_KEY, "")
+        groups = groups_of_text(text, where=f"{NODEGROUP.config_map}: {_GROUPS_KEY}")
+        found += [str(problem) for problem in (*groups.problems, *groups.ignored)]
     return list(dict.fromkeys(found))

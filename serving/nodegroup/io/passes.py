@@ -6,7 +6,7 @@ Nodes and pods come from reflectors; a pass's own writes count before the watch 
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -18,21 +18,32 @@ from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
 from serving.model.errors import AlreadyExists, CloudError, ClusterError, Conflict, NotFound, NotLeading, Problem
 from serving.model.event import EventText
 from serving.model.knative import CONDITION_READY, NODE_GROUP_STATE_ANNOTATION, ORIGIN_LABEL, REVISION_LABEL
-from serving.model.objects import Object, annotations_of, labels_of, merge_difference, name_of, nested, version_of
+from serving.model.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    labels_of,
+    merge_difference,
+    name_of,
+    nested,
+    version_of,
+)
 from serving.nodegroup.book import NodeGroupBook
 from serving.nodegroup.cloud import Cloud
 from serving.nodegroup.decide import decide_on
 from serving.nodegroup.facts import node_of, pod_of
 from serving.nodegroup.group_memory import NodeGroupState
-from serving.nodegroup.groups import GroupReading, WrittenGroup, group_of, spec_of
+from serving.nodegroup.groups import GroupReading, RefusedGroup, WrittenGroup, group_of, spec_of
 from serving.nodegroup.io.actor import Actor, Done, NodeGroupNotes
 from serving.nodegroup.io.anticipating import PodAnticipation
 from serving.nodegroup.plan import Effect, GroupPlan, IncreaseSize
 from serving.nodegroup.records import CloudGroup, Failures
 from serving.nodegroup.status import (
     CLOUD_REACHABLE,
+    KEYS_KNOWN,
     Verdict,
     kept_text,
+    keys_status,
     recovered_state,
     refused_status,
     state_from,
@@ -130,7 +141,7 @@ class NodeGroupPasses:
         passes: list[GroupPass] = []
         for one in groups:
             try:
-                found = await self._pass(one.settings)
+                found = await self._pass(one)
             except NotLeading:
                 raise
             except ClusterError as error:
@@ -141,9 +152,10 @@ class NodeGroupPasses:
                 self.on_pass(found)
         return passes
 
-    async def _pass(self, settings: NodeGroupSettings) -> GroupPass | None:
+    async def _pass(self, group: WrittenGroup) -> GroupPass | None:
+        settings = group.settings
         name = settings.name
-        about = await self._cluster.get(NODE_GROUP, "", name)
+        about = await self._report_ignored(await self._cluster.get(NODE_GROUP, "", name), group.ignored)
         try:
             cloud = await self._cloud.describe(settings.cloud_provider_group_name)
         except CloudError as error:
@@ -204,30 +216,56 @@ class NodeGroupPasses:
             if name in objects and name not in ours:
                 _log.error("group.twice", extra={"group": name, "kept": "NodeGroup"})
                 continue
-            await self._stand_for(one, objects.get(name))
+            await self._stand_for(name, spec_of(one.options), objects.get(name))
             groups.append(one)
+        shown = {one.settings.name for one in reading.groups}
+        for wrong in reading.refused:
+            if wrong.name and wrong.name not in shown:
+                await self._show_refused(wrong, objects, ours)
         if not reading.problems:
             # With a ConfigMap that is wrong in part, a group that is missing may only be misspelt.
             for name in ours - {one.settings.name for one in groups}:
                 await self._remove(name)
         for name in sorted(objects.keys() - ours):
             found = group_of(objects[name])
-            if found.problems:
-                await self._refuse(objects[name], found.problems)
+            for wrong in found.refused:
+                await self._refuse(objects[name], wrong.problems)
             groups += found.groups
         is_dry = self._dry_mode()
         return [_dry(one) if is_dry else one for one in groups]
 
-    async def _stand_for(self, group: WrittenGroup, found: Object | None) -> None:
-        spec = spec_of(group.options)
+    async def _show_refused(self, group: RefusedGroup, objects: Mapping[str, Object], ours: Collection[str]) -> None:
+        """Show the problems of a group of the ConfigMap at its NodeGroup, which keeps the last spec that was right."""
+        if group.name in objects and group.name not in ours:
+            return
+        try:
+            if group.name not in objects:
+                await self._stand_for(group.name, {}, None)
+            await self._refuse(await self._cluster.get(NODE_GROUP, "", group.name), group.problems)
+        except NotLeading:
+            raise
+        except ClusterError as error:
+            _log.warning("group.not_shown", extra={"group": group.name, "error": str(error)})
+
+    async def _report_ignored(self, about: Object, ignored: tuple[Problem, ...]) -> Object:
+        """Write the keys without effect into a condition and, when they change, an Event."""
+        status = keys_status(about, ignored, stamp=stamp())
+        if not status or status["conditions"] == nested(about, "status", "conditions"):
+            return about
+        if ignored:
+            text = condition_of({"status": status}, KEYS_KNOWN)["message"]
+            await self._notes.write(about, EventText(reason="KeysIgnored", message=text, is_warning=True))
+        return await self._cluster.patch(NODE_GROUP, "", name_of(about), patch={"status": status}, subresource="status")
+
+    async def _stand_for(self, name: str, spec: Object, found: Object | None) -> None:
         if found is None:
-            body = {"metadata": {"name": group.settings.name, "labels": {ORIGIN_LABEL: _ORIGIN}}, "spec": spec}
+            body = {"metadata": {"name": name, "labels": {ORIGIN_LABEL: _ORIGIN}}, "spec": spec}
             try:
                 await self._cluster.create(NODE_GROUP, body)
             except AlreadyExists:
                 return
         elif (difference := merge_difference(found.get("spec") or {}, spec)) != {}:
-            await self._cluster.patch(NODE_GROUP, "", group.settings.name, patch={"spec": difference})
+            await self._cluster.patch(NODE_GROUP, "", name, patch={"spec": difference})
 
     async def _remove(self, name: str) -> None:
         try:

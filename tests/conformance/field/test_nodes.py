@@ -1,19 +1,28 @@
-"""Node groups of users with silent faults: a pod that waited for ever."""
+"""Node groups of users with silent faults: a pod that waited for ever, and files of which no group came."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from click.testing import CliRunner
 
+from serving.cli.main import main
+from serving.cluster.identity import system_namespace
+from serving.cluster.kinds import CONFIG_MAP
+from serving.home.apiserver.effects import settings_warnings
 from serving.model.objects import condition_of
 from serving.nodegroup.decide import decide
 from serving.nodegroup.facts import node_of, pod_of
 from serving.nodegroup.group_memory import NodeGroupState
-from serving.nodegroup.groups import group_of
+from serving.nodegroup.groups import group_of, groups_of_text, spec_of
 from serving.nodegroup.plan import GroupPlan, IncreaseSize
 from serving.nodegroup.records import CloudGroup, Snapshot
 from serving.nodegroup.status import HAVE_ROOM, status_of
 from tests.unit.nodegroup.builders import NOW_S
 from tests.unit.nodegroup.objects import GROUP_SPEC, node_object, pod_object
+
+INPUTS = Path(__file__).with_name("inputs")
 
 
 def node_with_daemon_sets() -> Snapshot:
@@ -49,3 +58,34 @@ def test_without_scale_on_starve_the_status_says_why_the_pod_waits() -> None:
     condition = condition_of({"status": status}, HAVE_ROOM)
     assert condition["status"] == "False"
     assert "1 pod waits for room that DaemonSets" in condition["message"]
+
+
+FILES = sorted(INPUTS.glob("escalator_*.yaml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_of_escalator_works_unchanged(path: Path) -> None:
+    """Each file names in its first lines the keys that Escalator ignores."""
+    text = path.read_text()
+    reading = groups_of_text(text, where=path.name)
+    assert reading.problems == ()
+    assert len(reading.groups) == len(yaml.safe_load(text)["node_groups"])
+    named = [line.removeprefix("# ignored: ") for line in text.splitlines() if line.startswith("# ignored: ")]
+    assert [one.where.rpartition(": ")[2] for one in reading.ignored] == named
+    for group in reading.groups:
+        shown = group_of({"metadata": {"name": group.settings.name}, "spec": spec_of(group.options)})
+        assert ([one.settings for one in shown.groups], shown.ignored) == ([group.settings], ())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_ignored_keys_are_named_at_apply_and_by_the_check(path: Path) -> None:
+    ignored = [str(one) for one in groups_of_text(path.read_text(), where=path.name).ignored]
+    data = {"nodegroups_config.yaml": path.read_text()}
+    stored = {"metadata": {"name": "config-nodegroup", "namespace": system_namespace()}, "data": data}
+    place = "config-nodegroup: nodegroups_config.yaml"
+    assert settings_warnings(CONFIG_MAP, stored) == [one.replace(path.name, place) for one in ignored]
+    done = CliRunner().invoke(main, ["config", "check", str(path)])
+    assert done.exit_code == 0, done.output
+    assert [line for line in done.stderr.splitlines() if line.startswith("warning: ")] == [
+        f"warning: {one.replace(path.name, str(path))}" for one in ignored
+    ]

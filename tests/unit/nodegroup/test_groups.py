@@ -82,11 +82,39 @@ def test_a_group_that_is_wrong_does_not_harm_the_others() -> None:
     reading = groups_of_text(text, where="file")
     assert [one.settings.name for one in reading.groups] == ["shared"]
     assert [problem.where for problem in reading.problems] == [
-        "file: node_groups[0] (wrong): colour",
         "file: node_groups[0] (wrong): min_nodes",
         "file: node_groups[0] (wrong): slow_node_removal_rate",
         "file: node_groups[2]",
     ]
+
+
+def test_a_refused_group_has_its_name_and_everything_that_is_wrong() -> None:
+    whole = yaml.safe_load(ESCALATOR_FILE)
+    whole["node_groups"][0] |= {"min_nodes": 20, "colour": "red"}
+    (refused,) = groups_of_text(yaml.safe_dump(whole), where="file").refused
+    assert refused.name == "shared"
+    assert [one.where.rpartition(": ")[2] for one in refused.problems] == ["min_nodes", "colour"]
+    (refused,) = group_of(named(minNodes=20, colour="red")).refused
+    assert [one.where.rpartition(": ")[2] for one in refused.problems] == ["minNodes", "colour"]
+
+
+def test_a_key_that_nothing_has_is_ignored_and_named() -> None:
+    whole = yaml.safe_load(ESCALATOR_FILE)
+    whole["other"] = 1
+    whole["node_groups"][0] |= {"scale_up_cool_down_timeout": "10m"}
+    whole["node_groups"][0]["aws"]["colour"] = "red"
+    reading = groups_of_text(yaml.safe_dump(whole), where="file")
+    place = "file: node_groups[0] (shared)"
+    timeout, colour = f"{place}: scale_up_cool_down_timeout", f"{place}: aws.colour"
+    assert [one.where for one in reading.ignored] == ["file: other", timeout, colour]
+    (group,) = reading.groups
+    assert [one.where for one in group.ignored] == [timeout, colour]
+    spec = spec_of(group.options)
+    assert spec.keys().isdisjoint({"name", "scaleUpCoolDownTimeout"})
+    assert "colour" not in spec["aws"]
+    (ignored,) = group_of(named(scaleUpCoolDownTimeout="10m")).ignored
+    assert ignored.where == "NodeGroup shared: spec: scaleUpCoolDownTimeout"
+    assert ignored.expected == "scaleUpCoolDownPeriod, perhaps"
 
 
 def test_problems_of_an_object_are_in_its_own_keys() -> None:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from serving.metrics.names import NODEGROUP_METRICS
+from serving.model.errors import Problem
 from serving.model.knative import NODE_GROUP_STATE_ANNOTATION
 from serving.model.objects import condition_of
 from serving.nodegroup.book import NodeGroupBook
@@ -26,9 +27,11 @@ from serving.nodegroup.plan import (
 from serving.nodegroup.records import Amount, CloudGroup
 from serving.nodegroup.status import (
     CLOUD_REACHABLE,
+    KEYS_KNOWN,
     Verdict,
     gauges_of,
     kept_text,
+    keys_status,
     recovered_state,
     refused_status,
     registration_lags,
@@ -165,6 +168,17 @@ def test_machines_that_are_missing_are_counted_in_a_sentence() -> None:
     found = condition_of({"status": made(plan(unregistered_count=1), NodeGroupState())}, "MachinesRegistered")
     assert (found["status"], found["reason"]) == ("False", "MachinesMissing")
     assert found["message"].startswith("1 machine of the cloud is no node of this group")
+
+
+def test_keys_without_effect_are_in_a_condition_until_they_are_gone() -> None:
+    assert keys_status({}, (), stamp="now") == {}
+    problem = Problem(where="g: colour", what="no such option, ignored", expected="one of name")
+    status = keys_status({}, (problem,), stamp="now")
+    found = condition_of({"status": status}, KEYS_KNOWN)
+    assert (found["status"], found["reason"]) == ("False", "KeysIgnored")
+    assert "g: colour" in found["message"]
+    found = condition_of({"status": keys_status({"status": status}, (), stamp="now")}, KEYS_KNOWN)
+    assert (found["status"], found["message"]) == ("True", "")
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "1 pod waits for room"), (2, "2 pods wait for room")])

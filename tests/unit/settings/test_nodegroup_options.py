@@ -1,10 +1,18 @@
 """Options of a node group as people write them."""
 
+from typing import Any
+
 import pytest
 
 from serving.model.errors import Problem, SettingsError
 from serving.settings.nodegroup import ORIGINAL, NodeGroupQuirks, NodeGroupSettings
-from serving.settings.nodegroup_options import problems_of_node_group, read_node_group
+from serving.settings.nodegroup_options import (
+    AwsOptions,
+    aws_options_of,
+    ignored_options,
+    problems_of_node_group,
+    read_node_group,
+)
 
 GIVEN: dict[str, object] = {
     "name": "test",
@@ -110,7 +118,6 @@ def test_a_problem_says_where_what_and_what_would_be_right() -> None:
         ("drain_grace_period", "-1s"),
         ("scale_up_failure_threshold", -1),
         ("aws", {"lifecycle": "sport"}),
-        ("aws", {"lifecicle": "spot"}),
         ("aws", "spot"),
         ("quirks", {"no_such": True}),
     ],
@@ -138,9 +145,24 @@ def test_what_is_right_is_taken(key: str, value: object) -> None:
     assert problems(**{key: value}) == ()
 
 
-def test_an_unknown_key_gets_a_suggestion() -> None:
-    assert problems(max_node=4)[0].expected == "max_nodes, perhaps"
-    assert problems(zzz=4)[0].expected.startswith("one of name, ")
+def test_an_unknown_key_is_ignored_with_a_suggestion() -> None:
+    options: dict[Any, object] = {
+        **GIVEN,
+        "max_node": 4,
+        "zzz": 4,
+        5: 6,
+        "aws": {"lifecicle": "spot", "lifecycle": "spot"},
+    }
+    assert problems_of_node_group(options, where="g") == ()
+    ignored = ignored_options(options, where="g")
+    assert [one.where for one in ignored] == ["g: max_node", "g: zzz", "g: 5", "g: aws.lifecicle"]
+    assert [one.expected for one in ignored][::3] == ["max_nodes, perhaps", "lifecycle, perhaps"]
+    assert ignored[1].expected.startswith("one of name, ")
+    assert aws_options_of(options) == AwsOptions(lifecycle="spot")
+
+
+def test_known_keys_are_not_ignored() -> None:
+    assert ignored_options({**GIVEN, "aws": "spot", "quirks": {"no_such": True}}, where="g") == ()
 
 
 @pytest.mark.parametrize(
@@ -188,13 +210,13 @@ def test_the_original_counts_each_predicate(missing: tuple[str, ...], changes: d
 
 
 def test_problems_come_in_the_order_of_the_originals_checks() -> None:
-    unknown_last = {**dict.fromkeys(GIVEN, ""), "no_such_option": 1}
+    unknown_last = {**dict.fromkeys(GIVEN, ""), "quirks": 1}
     keys = [
         problem.where.removeprefix("x: ")
         for problem in problems_of_node_group(unknown_last, where="x", quirks=ORIGINAL)
     ]
     assert keys == [
-        "no_such_option",
+        "quirks",
         "name",
         "label_key",
         "label_value",
@@ -215,4 +237,6 @@ def test_problems_come_in_the_order_of_the_originals_checks() -> None:
 
 
 def test_a_null_below_aws_counts_as_not_given() -> None:
-    assert problems(aws={"lifecycle": None, "instance_type_overrides": None}) == ()
+    nulls = {"lifecycle": None, "instance_type_overrides": None}
+    assert problems(aws=nulls) == ()
+    assert aws_options_of({"aws": nulls}) == AwsOptions()

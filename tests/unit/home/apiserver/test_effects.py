@@ -164,6 +164,14 @@ def test_an_unknown_key_and_an_invalid_value_are_reported_to_the_writer() -> Non
     assert "max-scale: 'many' is not right" in invalid
 
 
+def test_wrong_groups_and_ignored_keys_of_node_groups_are_reported_to_the_writer() -> None:
+    stored = config_map("config-nodegroup")
+    stored["data"]["nodegroups_config.yaml"] = "node_groups: [{name: batch, scale_up_cool_down_timeout: 10m}]"
+    texts = settings_warnings(CONFIG_MAP, stored)
+    assert any("scale_up_cool_down_timeout: no such option, ignored" in text for text in texts), texts
+    assert any("label_key: not given" in text for text in texts)
+
+
 @pytest.mark.parametrize(
     ("kind", "stored"),
     [

@@ -15,7 +15,6 @@ from typing import Any
 import click
 import msgspec
 
-from serving.aio.clock import stamp
 from serving.cli.client.api import ApiClient, api_options, fail, fail_usage, until_written
 from serving.cli.client.completion import complete_service
 from serving.cli.client.objects import condition
@@ -291,6 +290,8 @@ def _write(api: ApiClient, asked: Deployment, how: _How) -> tuple[bool, Object]:
         dropped[:] = [] if how.replace else dropped_options(before, asked)
         wanted = merged(before, asked, replace=how.replace)
         if is_again:
+            from serving.aio.clock import stamp  # noqa: PLC0415 - it loads asyncio, which a first deploy does not need
+
             # What was fixed is not in the template, such as a package in the virtual environment.
             wanted["spec"]["template"]["metadata"]["annotations"][UPDATE_TIMESTAMP_ANNOTATION] = stamp()
         elif condition(before).get("status") == "False":

@@ -181,7 +181,7 @@ def takes_room(pod: GroupPod) -> bool:
 
 
 def taken_by_other(pod: GroupPod, role: PodRole | None, settings: NodeGroupSettings) -> OthersTaken | None:
-    """What a pod outside the group takes of its node; None if nothing. ``role`` is that of ``pod_role``."""
+    """The room that a pod outside the group takes of its node, or None. ``role`` comes from ``pod_role``."""
     if role is PodRole.OWN or settings.quirks.starve_ignores_other_pods or not takes_room(pod):
         return None
     request = as_counted(pod, settings).request

@@ -144,10 +144,9 @@ def ignored_options(options: Mapping[str, object], *, where: str) -> tuple[Probl
     """The keys without effect, because nothing has that name. A misspelt quirk is an error instead."""
     keys = [field.knob.key for field in fields_of(NodeGroupSettings) if field.path[0] != _QUIRKS]
     aws = options.get(_AWS)
-    names = msgspec.structs.fields(AwsOptions)
     return (
         *_unknown(options, [*keys, _AWS, _QUIRKS], where=f"{where}: "),
-        *_unknown(aws if isinstance(aws, Mapping) else {}, [one.name for one in names], where=f"{where}: {_AWS}."),
+        *_unknown(aws if isinstance(aws, Mapping) else {}, AwsOptions.__struct_fields__, where=f"{where}: {_AWS}."),
     )
 
 

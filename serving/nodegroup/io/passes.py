@@ -235,7 +235,7 @@ class NodeGroupPasses:
         return [_dry(one) if is_dry else one for one in groups]
 
     async def _show_refused(self, group: RefusedGroup, objects: Mapping[str, Object], ours: Collection[str]) -> None:
-        """Show the problems of a group of the ConfigMap at its NodeGroup, which keeps the last spec that was right."""
+        """Show the problems of a group of the ConfigMap at its NodeGroup. Its spec stays the last right one."""
         if group.name in objects and group.name not in ours:
             return
         try:

@@ -1,4 +1,7 @@
-"""Node groups of users with silent faults: a pod that waited for ever, and files of which no group came."""
+"""Node groups of users with silent faults.
+
+A pod waited for ever, and no group came of a file.
+"""
 
 from pathlib import Path
 from typing import Any

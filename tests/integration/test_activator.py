@@ -161,6 +161,20 @@ async def test_a_client_that_leaves_frees_its_place() -> None:
     assert [head.split()[1] for head in pod.heads] == ["/0"]
 
 
+async def test_a_client_that_closes_its_direction_gets_the_response_of_a_service_at_zero() -> None:
+    async with staged() as stage:
+        await stage.service()
+        reader, writer = await asyncio.open_connection(*stage.public)
+        writer.write(b"GET / HTTP/1.1\r\nHost: hello.default.localhost\r\n\r\n")
+        writer.write_eof()
+        await until(lambda: stage.level == 1)
+        await stage.pod("p")
+        response = await reader.read()
+        writer.close()
+    assert response.startswith(b"HTTP/1.1 200 ")
+    assert response.endswith(b"\r\n\r\np")
+
+
 async def test_a_wait_that_is_too_long_is_refused() -> None:
     async with staged(queue_wait_max_s=0.05) as stage:
         await stage.service()

@@ -17,6 +17,8 @@ def observed(*, failed: int = 0, recovered_s: float | None = 1.0) -> Observation
         before_p99_ms=10,
         p99_ms=900,
         recovered_s=recovered_s,
+        last_failed=0,
+        last_p99_ms=900,
         daemons_mib=1,
     )
 
@@ -24,8 +26,9 @@ def observed(*, failed: int = 0, recovered_s: float | None = 1.0) -> Observation
 def test_a_limit_that_was_not_kept_is_named() -> None:
     assert limits_broken(observed(failed=2), failed_max=2) == []
     assert limits_broken(observed(failed=3), failed_max=2) == ["clock jump: 3 of 100 requests failed; at most 2 may"]
-    (late,) = limits_broken(observed(recovered_s=None), failed_max=0)
-    assert late.startswith("clock jump: not recovered at the end: a window had a failure or a p99 above ")
+    assert limits_broken(observed(recovered_s=None), failed_max=0) == [
+        "clock jump: not recovered at the end: its last 2 s had 0 failures and a p99 of 900 ms; at most 0 and 150 ms"
+    ]
 
 
 def test_a_bound_of_a_storm_that_was_broken_is_named_with_its_value() -> None:

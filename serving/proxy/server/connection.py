@@ -27,6 +27,9 @@ _LINGER_S = 1.0
 _LINGER_MAX_S = 30.0
 # Longer than TCP stalls between two full buffers on a bad line; a client that accepts no bytes for this long is cut off.
 _FLUSH_S = 60.0
+# A client that closes its direction after a request has left, or waits for the response: TCP shows no difference until bytes are
+# sent to it. Longer than most starts from zero; a client that has left keeps its place for so long.
+_HALF_CLOSED_S = 5.0
 
 
 class Connection(ResponseProtocol):
@@ -35,7 +38,7 @@ class Connection(ResponseProtocol):
     sink: ClassVar[ResponseSink | None] = None
 
     __slots__ = (
-        *("_address", "_blank_skipped", "_body_bytes", "_body_pace", "_buffer", "_consuming", "_due_s"),
+        *("_address", "_blank_skipped", "_body_bytes", "_body_pace", "_buffer", "_consuming", "_due_s", "_eof_due_s"),
         *("_has_yielded", "_head_begun", "_heads", "_linger_end_s", "_lingering", "_paused", "_peer", "_reader"),
     )
 
@@ -50,6 +53,8 @@ class Connection(ResponseProtocol):
         self._body_pace: BodyPace | None = None
         # While there is no exchange: until when the next head must begin, or be complete.
         self._due_s = math.inf
+        # Set when the client has closed its direction: until when bytes must be sent to it.
+        self._eof_due_s = math.inf
         self._head_begun = True
         self._blank_skipped = False
         self._paused = Pause(0)
@@ -66,6 +71,10 @@ class Connection(ResponseProtocol):
     def is_idle(self) -> bool:
         """Whether no request runs and none has begun to arrive."""
         return self._exchange is None and not self._buffer and not self._lingering
+
+    @property
+    def _has_eof(self) -> bool:
+        return self._eof_due_s < math.inf
 
     # Called by the loop.
 
@@ -94,10 +103,15 @@ class Connection(ResponseProtocol):
             self._due_s = min(self._clock() + _LINGER_S, self._linger_end_s)
 
     def eof_received(self) -> bool:
-        """Close one direction of a tunnel; anywhere else the client has left."""
+        """Close one direction of a tunnel. A client with a complete request may wait for the response; others have left."""
         exchange = self._exchange
         if exchange is not None and exchange.tunnel is not None:
             exchange.tunnel.send_eof()
+            return True
+        if exchange is not None and self._reader is None:
+            self._eof_due_s = self._clock() + _HALF_CLOSED_S
+            exchange.closing = exchange.closing or not self._buffer
+            self._registry.wake_by(self._eof_due_s)
             return True
         self._closing = True
         self._wait_until(self._clock() + _FLUSH_S)
@@ -161,7 +175,7 @@ class Connection(ResponseProtocol):
             self._slow_reader = None
         if self._closing:
             return
-        if not keep or self._registry.finishing:
+        if not keep or self._registry.finishing or (self._has_eof and not self._buffer):
             self._linger()
             return
         self._head_begun = False
@@ -200,7 +214,7 @@ class Connection(ResponseProtocol):
         """Enforce expired time limits; return when the next one expires."""
         exchange, slow_reader, due_s = self._exchange, self._slow_reader, self._due_s
         if exchange is not None:
-            due_s = exchange.check(now_s)
+            due_s = min(exchange.check(now_s), self._check_half_closed(exchange, now_s))
             if due_s <= now_s or exchange.tunnel is not None:
                 return due_s
         if slow_reader is not None and self._full:
@@ -221,6 +235,18 @@ class Connection(ResponseProtocol):
             due_s = min(due_s, self._body_pace.due_s(exchange))
             if due_s <= now_s:
                 self._end_body(exchange, 408, code=RefusalCode.SLOW_BODY, reason=BODY_TOO_SLOW)
+        return due_s
+
+    def _check_half_closed(self, exchange: Exchange, now_s: float) -> float:
+        """End the request of a client that has closed its direction and was sent nothing for too long."""
+        if not self._has_eof or self._full or exchange is not self._exchange:
+            return math.inf
+        due_s = self._eof_due_s
+        if exchange.status:
+            due_s = max(due_s, exchange.written_s + _HALF_CLOSED_S)
+        if due_s <= now_s:
+            self._close()
+            exchange.client_gone()
         return due_s
 
     def _time_is_up(self) -> None:
@@ -362,6 +388,8 @@ class Connection(ResponseProtocol):
         refusal = refused_start(data, head_bytes_max=self._registry.settings.head_bytes_max)
         if refusal is not None:
             self._refuse(refusal)
+        elif self._has_eof:
+            self._close()
         else:
             if data and not self._head_begun:
                 self._head_begun = True
@@ -380,6 +408,9 @@ class Connection(ResponseProtocol):
 
     def _linger(self) -> None:
         """Close the sending direction, and wait a moment for the client to close its own."""
+        if self._has_eof:
+            self._close()
+            return
         self._lingering = True
         self._buffer = b""
         self._paused = Pause(0) if self._transport.is_closing() else self._paused

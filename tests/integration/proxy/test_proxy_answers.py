@@ -491,3 +491,36 @@ async def test_the_default_script_is_not_confused_by_many_clients_at_once() -> N
     async with proxied(ok) as proxy:
         await asyncio.gather(*[one(number) for number in range(30)])
         assert len(proxy.backend.links) <= 30
+
+
+async def test_a_client_that_closes_its_direction_gets_its_responses() -> None:
+    async with proxied() as proxy:
+        client = await proxy.client()
+        client.send(get(b"/one") + get(b"/two"))
+        client.writer.write_eof()
+        assert b"GET /one " in (await client.message())[1]
+        assert b"GET /two " in (await client.message())[1]
+        assert await client.rest() == b""
+        assert [exchange.outcome for exchange in proxy.handler.finished] == ["answered", "answered"]
+
+
+async def test_a_client_that_closes_its_direction_within_a_request_has_left() -> None:
+    async with proxied() as proxy:
+        client = await proxy.client()
+        client.send(get(b"/one") + b"GET /two HTTP/1.1\r\nHost")
+        client.writer.write_eof()
+        assert b"GET /one " in (await client.message())[1]
+        assert await client.rest() == b""
+
+
+async def test_a_client_that_closed_its_direction_has_left_when_nothing_is_sent_to_it_for_seconds() -> None:
+    async def script(link: Link) -> None:
+        await link.head()
+        assert await link.ended()
+
+    async with proxied(script) as proxy:
+        client = await proxy.client()
+        client.send(get())
+        client.writer.write_eof()
+        assert await client.rest() == b""
+        assert [exchange.outcome for exchange in proxy.handler.finished] == ["client_gone"]

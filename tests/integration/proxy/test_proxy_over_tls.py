@@ -23,6 +23,9 @@ pytestmark = pytest.mark.slow
 _OTHERWISE = {
     "test_after_a_101_bytes_pass_both_ways",
     "test_the_upstreams_end_of_a_tunnel_is_the_clients",
+    "test_a_client_that_closes_its_direction_gets_its_responses",
+    "test_a_client_that_closes_its_direction_within_a_request_has_left",
+    "test_a_client_that_closed_its_direction_has_left_when_nothing_is_sent_to_it_for_seconds",
     "test_what_was_sent_before_the_time_was_up_still_arrives",
     "test_a_real_websocket_passes",
     "test_hop_by_hop_headers_go_and_the_way_is_written_down",

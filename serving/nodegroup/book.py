@@ -70,9 +70,8 @@ class _Shelf(msgspec.Struct):
                 self.pods[pod.name] = pod
             else:
                 self.pods.pop(pod.name, None)
-        others = taken_by_other(pod, role, self.settings)
-        if others is not None and pod.node_name is not None:
-            self._count_others(pod.node_name, others, sign)
+        elif pod.node_name is not None and (taken := taken_by_other(pod, self.settings)) is not None:
+            self._count_others(pod.node_name, taken, sign)
         if role is not None and pod.node_name is not None:
             self.pod_counts[pod.node_name] += sign
             if not self.pod_counts[pod.node_name]:

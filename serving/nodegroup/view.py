@@ -130,11 +130,10 @@ def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
     others_taken: dict[str, OthersTaken] = defaultdict(OthersTaken)
     for pod in snapshot.pods:
         role = pod_role(pod, settings)
-        taken = taken_by_other(pod, role, settings)
-        if taken is not None and pod.node_name is not None:
-            others_taken[pod.node_name] += taken
         if role is PodRole.OWN:
             own.append(as_counted(pod, settings))
+        elif pod.node_name is not None and (taken := taken_by_other(pod, settings)) is not None:
+            others_taken[pod.node_name] += taken
         if role is not None and pod.node_name is not None:
             pod_counts[pod.node_name] += 1
     return GroupFacts(
@@ -180,9 +179,9 @@ def takes_room(pod: GroupPod) -> bool:
     return pod.node_name is not None and pod.is_scheduled and pod.phase in {PodPhase.PENDING, PodPhase.RUNNING}
 
 
-def taken_by_other(pod: GroupPod, role: PodRole | None, settings: NodeGroupSettings) -> OthersTaken | None:
-    """The room that a pod outside the group takes of its node, or None. ``role`` comes from ``pod_role``."""
-    if role is PodRole.OWN or settings.quirks.starve_ignores_other_pods or not takes_room(pod):
+def taken_by_other(pod: GroupPod, settings: NodeGroupSettings) -> OthersTaken | None:
+    """The room that a pod outside the group takes of its node, or None."""
+    if settings.quirks.starve_ignores_other_pods or not takes_room(pod):
         return None
     request = as_counted(pod, settings).request
     return OthersTaken(foreign=request) if holds_a_node(pod.placement) else OthersTaken(daemons=request)

@@ -31,6 +31,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
 import msgspec
@@ -66,6 +67,7 @@ from serving.model.errors import InvalidValue, Problem, SettingsError
 from serving.model.routehosts import HostRules
 from serving.proxy.forwarding.accesslog import stdout_log
 from serving.proxy.forwarding.exchange import Exchange, Handler
+from serving.proxy.http1.pool import Pool
 from serving.proxy.http1.requesthead import RequestHead
 from serving.proxy.server.listener import HttpServer
 from serving.proxy.tls.keeper import silence_unreadable_names
@@ -106,7 +108,8 @@ class Activator:
         draw = random.Random().random  # noqa: S311 - spreads requests and pauses
         self.settings = settings
         self.access_log = stdout_log(settings.http)
-        self.server = HttpServer(settings.http, access_log=self.access_log)
+        pool = Pool(settings.http.with_hop_room(), clock=time.monotonic)
+        self.server = HttpServer(settings.http, pool=pool, access_log=self.access_log)
         self.inner = inner = InnerWays(key, settings.inner_tls, self.server, environment=os.environ)
         self.client = StatsClient(
             settings, key=key, draw=draw, on_connected=self._connected, secured=inner.to_autoscaler

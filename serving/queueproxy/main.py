@@ -59,7 +59,7 @@ from serving.aio.supervise import TaskOwner
 from serving.model.errors import SettingsError
 from serving.proxy.forwarding.accesslog import stdout_log
 from serving.proxy.forwarding.exchange import Wiring
-from serving.proxy.http1.pool import AppConnector
+from serving.proxy.http1.pool import AppConnector, Pool
 from serving.proxy.server.connection import Connection
 from serving.proxy.server.listener import HttpServer
 from serving.queueproxy.io.credentials import Credentials
@@ -123,7 +123,11 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
         from serving.queueproxy.io.requestlog import RequestLog  # noqa: PLC0415 - most pods log no requests
 
         request_log = RequestLog(spec)
-    server = HttpServer(spec.settings.http, access_log=log, request_log=request_log, name=b"queue-proxy")
+    server = HttpServer(
+        spec.settings.http.with_hop_room(), access_log=log, request_log=request_log, name=b"queue-proxy"
+    )
+    # Of the app alone: nothing is added to its heads yet.
+    server.pool = Pool(spec.settings.http, clock=server.clock)
     if spec.is_http2:
         from serving.proxy.http2.pool import Http2Pool  # noqa: PLC0415 - most apps need none of it
 

@@ -32,12 +32,16 @@ def _read_networks(text: str) -> Value:
 _NETWORKS = msgspec.structs.replace(TEXT, name="list of networks", read=_read_networks, read_plain=_read_networks)
 
 
+HOP_HEAD_BYTES, HOP_HEADER_COUNT = 4096, 16
+"""What the activator and the queue-proxy may add to a head: between the two it is larger than the client's or the app's."""
+
+
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bounds on heads, bodies, connections and waiting. Times are in seconds, sizes in bytes."""
 
-    head_bytes_max: Annotated[int, Knob(key="head-bytes-max", unit=BYTES, low=1024, high=1024**2)] = 32 * 1024
+    head_bytes_max: Annotated[int, Knob(key="head-bytes-max", unit=BYTES, low=1024, high=1024**2)] = 64 * 1024
     """Largest head of a request or of a response, from its first byte to the empty line; a larger request gets 431, a
-    larger answer becomes 502. Range: 1Ki to 1Mi. Default: nginx's four buffers of 8 KiB; Go allows 1 MiB."""
+    larger answer becomes 502. Range: 1Ki to 1Mi. Default: Envoy's 60 KiB and room for its request line; Go allows 1 MiB."""
 
     header_count_max: Annotated[int, Knob(key="header-count-max", unit=COUNT, low=1, high=10_000)] = 128
     """Most header lines of a request (431) or a response (502). Range: 1 to 10000. Default: ours; Apache allows 100."""
@@ -169,3 +173,11 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     http2_continuations_max: Annotated[int, Knob(key="http2-continuations-max", unit=COUNT, low=0, high=60)] = 16
     """Most CONTINUATION frames of one head; more end the connection. Range: 0 to 60. Default: ours: 16 frames of 16 KiB
     are more than any head that is taken."""
+
+    def with_hop_room(self) -> "HttpSettings":
+        """The same for a head between the activator and the queue-proxy: the lines that either has added fit as well."""
+        return msgspec.structs.replace(
+            self,
+            head_bytes_max=self.head_bytes_max + HOP_HEAD_BYTES,
+            header_count_max=self.header_count_max + HOP_HEADER_COUNT,
+        )

@@ -13,6 +13,8 @@ from serving.proxy.server.connection import Connection
 from serving.proxy.server.listener import HttpServer
 from serving.settings.http import HttpSettings
 
+# The largest head that either end reads; above the default limit of a proxy.
+_HEAD_BYTES_MAX = 1 << 20
 # What any step of a test may take; far above what it takes.
 STEP_S = 60.0
 
@@ -43,7 +45,11 @@ class Link:
         local = None if own is None else (own, 0)
         return cls(
             *await asyncio.open_connection(
-                *address, ssl=WAY.client, server_hostname=WAY.client and "h", local_addr=local
+                *address,
+                limit=_HEAD_BYTES_MAX,
+                ssl=WAY.client,
+                server_hostname=WAY.client and "h",
+                local_addr=local,
             )
         )
 
@@ -196,7 +202,7 @@ class Proxy:
 async def backed(script: Script) -> AsyncIterator[Backend]:
     """An upstream that follows a script."""
     backend = Backend(script)
-    server = await asyncio.start_server(backend.accept, "127.0.0.1", 0)
+    server = await asyncio.start_server(backend.accept, "127.0.0.1", 0, limit=_HEAD_BYTES_MAX)
     backend.server = server
     backend.address = server.sockets[0].getsockname()
     try:

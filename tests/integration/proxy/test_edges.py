@@ -8,7 +8,7 @@ import time
 import pytest
 
 from serving.proxy.server.listener import HttpServer
-from serving.settings.http import HttpSettings
+from serving.settings.http import HOP_HEAD_BYTES, HttpSettings
 from tests.eventually import until
 from tests.integration.proxy.daemons import DAEMONS, HOST, Daemon
 from tests.integration.proxy.peers import Forwarder, Link
@@ -66,7 +66,7 @@ REFUSED = {
         400,
         "upgrade",
     ),
-    "a head over its limit": (get(b"A: %b\r\n" % (b"x" * 5000)), 431, "head_size"),
+    "a head over its limit": (get(b"A: %b\r\n" % (b"x" * 9000)), 431, "head_size"),
     "too many headers": (get(b"A: b\r\n" * 200), 431, "head_size"),
     "a body over its limit": (post(b"Content-Length: 2000\r\n"), 413, "body_size"),
     "a chunked body over its limit": (
@@ -75,8 +75,8 @@ REFUSED = {
         "body_size",
     ),
     "an unknown expectation": (get(b"Expect: tea\r\n"), 417, "expect"),
-    "a method over the limit of a head": (b"A" * 5000 + b" / HTTP/1.1\r\n%b\r\n" % TO, 400, "request_line"),
-    "a target over the limit of a head": (get(target=b"/" + b"a" * 5000), 414, "head_size"),
+    "a method over the limit of a head": (b"A" * 9000 + b" / HTTP/1.1\r\n%b\r\n" % TO, 400, "request_line"),
+    "a target over the limit of a head": (get(target=b"/" + b"a" * 9000), 414, "head_size"),
     "a target with a fragment": (get(target=b"/a#b"), 400, "request_line"),
     "a target that is not ASCII": (get(target=b"/caf\xc3\xa9"), 400, "request_line"),
     "a chunk extension without a name": (post(b"Transfer-Encoding: chunked\r\n", b"1;\r\na\r\n"), 400, "body"),
@@ -107,6 +107,26 @@ async def test_it_is_refused_and_never_forwarded_as_whole(daemon: Daemon, name: 
     # Nothing behind it is believed either: there is one answer and then the end.
     assert response.count(b"\r\nConnection: close\r\n") == 1
     assert not whole
+
+
+async def test_heads_up_to_the_default_limit_pass_and_larger_ones_of_an_app_are_502(daemon: Daemon) -> None:
+    largest = HttpSettings().head_bytes_max
+
+    async def script(link: Link) -> None:
+        while True:
+            size = int((await link.head()).split()[1].lstrip(b"/"))
+            start = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nA: "
+            link.send(start + b"a" * (size - len(start)) + b"\r\n\r\nok")
+
+    async with daemon(script) as running:
+        client = await running.client()
+        start = b"GET /%d HTTP/1.1\r\n%bA: " % (largest, TO)
+        client.send(start + b"a" * (largest - len(start)) + b"\r\n\r\n")
+        head, body = await client.message()
+        assert head.startswith(b"HTTP/1.1 200 "), head[:200]
+        assert (len(head) >= largest, body) == (True, b"ok")
+        client.send(get(target=b"/%d" % (largest + HOP_HEAD_BYTES + 1)))
+        assert (await client.head()).startswith(b"HTTP/1.1 502 ")
 
 
 @pytest.mark.parametrize(

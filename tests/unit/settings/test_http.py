@@ -24,3 +24,8 @@ def test_networks_of_proxies_are_checked_one_by_one() -> None:
     assert not unit.read("")
     with pytest.raises(InvalidValue, match=r"'10.0.0.1/8' is not networks as 10.0.0.0/8, separated by commas"):
         unit.read("192.0.2.7, 10.0.0.1/8")
+
+
+def test_a_head_between_activator_and_queue_proxy_may_be_larger() -> None:
+    settings = HttpSettings(head_bytes_max=1024, header_count_max=10).with_hop_room()
+    assert (settings.head_bytes_max, settings.header_count_max) == (5120, 26)

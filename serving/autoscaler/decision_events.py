@@ -119,7 +119,7 @@ class PolicyBook:
             for key in self._keys()
             if request.lets_through("decision", key)
         )
-        return msgspec.json.encode([one for one in stories if one is not None])
+        return msgspec.json.encode([story for story in stories if story is not None])
 
     def _story(self, key: RevisionKey, *, has_curve: bool, now_s: float) -> PolicyStory | None:
         scaler = self._scaler(key)
@@ -228,11 +228,11 @@ class DecisionBook:
     def _find(self, names: Mapping[str, str]) -> list[ExplainedDecision]:
         request, since_s = follow_request_of(names), _seconds(names.get("since", ""))
         found = [
-            explained(key, one)
+            explained(key, decision)
             for key in self._keys()
             if request.lets_through("decision", key)
-            for one in self._decisions(key)
-            if one.at_wall_s >= since_s
+            for decision in self._decisions(key)
+            if decision.at_wall_s >= since_s
         ]
         return sorted(found, key=lambda one: one.entry.since_wall_s)
 

@@ -53,8 +53,8 @@ class ConfigMapWatch:
     def _changed(self, change: CacheChange) -> None:
         is_gone = change.type is EventType.DELETED
         data = {} if is_gone else change.new.get("data") or {}
-        for one in self._settings:
-            taken = one.take(config_map_of(change.key[1], data))
+        for setting in self._settings:
+            taken = setting.take(config_map_of(change.key[1], data))
             if taken is None:
                 continue
             self.refused.pop((taken.daemon, taken.config_map), None)
@@ -79,8 +79,8 @@ async def followed(
                 await _listed(watch.reflector)
         except TimeoutError:
             _log.warning("settings.unseen", extra={"namespace": namespace, "is_refused": watch.reflector.is_forbidden})
-        for one in settings:
-            one.begin()
+        for setting in settings:
+            setting.begin()
         yield watch
 
 
@@ -99,7 +99,7 @@ def _log_taken(taken: Taken) -> None:
     if taken.unknown:
         _log.warning("settings.unknown_keys", extra={**extra, "problems": [str(one) for one in taken.unknown]})
     if taken.problems:
-        _log.error("settings.refused", extra={**extra, "problems": [str(one) for one in taken.problems]})
+        _log.error("settings.refused", extra={**extra, "problems": [str(problem) for problem in taken.problems]})
         return
     if taken.changed:
         _log.info("settings.changed", extra={**extra, "fields": list(taken.changed)})

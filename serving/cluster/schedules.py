@@ -105,7 +105,7 @@ def _is_cron(text: str) -> bool:
 def _times_of(text: str) -> tuple[object, ...]:
     """The normalized fields of a cron expression: "00 08 * * mon-fri" is "0 8 * * 1-5"."""
     sim = CronSim(text, _SOME_TIME)
-    weekdays = {one if isinstance(one, tuple) else one % _DAYS for one in sim.weekdays}
+    weekdays = {weekday if isinstance(weekday, tuple) else weekday % _DAYS for weekday in sim.weekdays}
     return sim.minutes, sim.hours, sim.days, sim.months, weekdays, sim.day_and
 
 

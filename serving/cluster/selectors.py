@@ -88,7 +88,7 @@ class LabelSelector(msgspec.Struct, frozen=True):
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether an object with these labels matches."""
-        return all(one.matches(labels) for one in self.requirements)
+        return all(requirement.matches(labels) for requirement in self.requirements)
 
 
 class FieldSelector(msgspec.Struct, frozen=True):
@@ -139,11 +139,15 @@ def written_selector(selector: Mapping[str, Any]) -> LabelSelector:
     """
     labels = selector.get("matchLabels") or {}
     requirements = [Requirement(key, Operator.IN, frozenset({value})) for key, value in labels.items()]
-    for one in selector.get("matchExpressions") or ():
-        operator = _WRITTEN_OPERATORS.get(one.get("operator", ""))
+    for match_expression in selector.get("matchExpressions") or ():
+        operator = _WRITTEN_OPERATORS.get(match_expression.get("operator", ""))
         if operator is None:
-            raise Invalid(f"{one.get('operator')!r} is not an operator; known are {', '.join(_WRITTEN_OPERATORS)}")
-        requirements.append(Requirement(one["key"], operator, frozenset(one.get("values") or ())))
+            raise Invalid(
+                f"{match_expression.get('operator')!r} is not an operator; known are {', '.join(_WRITTEN_OPERATORS)}"
+            )
+        requirements.append(
+            Requirement(match_expression["key"], operator, frozenset(match_expression.get("values") or ()))
+        )
     return LabelSelector(tuple(requirements))
 
 

@@ -64,7 +64,7 @@ def desired_traffic(service: Object, asked: AskedService) -> list[Object]:
     tags.update(asked.tags)
     targets = [_target(revision, percent=percent) for revision, percent in shares.items() if percent]
     for tag, revision in tags.items():
-        plain = next((one for one in targets if _revision_of(one) == revision and "tag" not in one), None)
+        plain = next((target for target in targets if _revision_of(target) == revision and "tag" not in target), None)
         if plain is not None:
             plain["tag"] = tag
         else:

@@ -162,7 +162,7 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
     if kind in _OWNER_NAMES and settings.public_services:
         yield from _owners_by_name(change, indexes)
         # The Service of a tag has a name of its own.
-        yield from ((kinds.ROUTE, namespace, one) for one in _owners(change, ROUTE_LABEL))
+        yield from ((kinds.ROUTE, namespace, owner) for owner in _owners(change, ROUTE_LABEL))
     if kind in _INDIRECT:
         return
     if kind is kinds.HORIZONTAL_POD_AUTOSCALER:
@@ -172,7 +172,7 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
         return
     if kind in _OF_A_REVISION:
         if _concerns_revision(change):
-            yield from ((kinds.REVISION, namespace, one) for one in _owners(change, REVISION_LABEL))
+            yield from ((kinds.REVISION, namespace, owner) for owner in _owners(change, REVISION_LABEL))
         return
     if kind in _OF_A_SERVICE:
         # By its name as well: an object of another owner blocks a service of that name without its label.
@@ -199,7 +199,11 @@ def _read_of_pod(pod: Object | None) -> object:
     """A pod without a status says as little as none."""
     status = nested(pod, "status") or {}
     is_bound = ("PodScheduled", "True")
-    conditions = [one for one in status.get("conditions") or () if (one.get("type"), one.get("status")) != is_bound]
+    conditions = [
+        condition
+        for condition in status.get("conditions") or ()
+        if (condition.get("type"), condition.get("status")) != is_bound
+    ]
     is_failed = status.get("phase") == "Failed"
     return nested(pod, "metadata", "deletionTimestamp"), is_failed, conditions, *map(status.get, _POD_FIELDS)
 
@@ -207,7 +211,11 @@ def _read_of_pod(pod: Object | None) -> object:
 def _read_of_deployment(deployment: Object | None) -> object:
     if deployment is None:
         return None
-    failures = [one for one in conditions_of(deployment) if (one["type"], one.get("status")) in _DEPLOYMENT_FAILURES]
+    failures = [
+        condition
+        for condition in conditions_of(deployment)
+        if (condition["type"], condition.get("status")) in _DEPLOYMENT_FAILURES
+    ]
     metadata = deployment["metadata"]
     return (
         *(metadata.get(key) for key in ("uid", "ownerReferences", "labels", "deletionTimestamp")),
@@ -230,7 +238,7 @@ def _beyond(change: Change, indexes: CacheIndexes, settings: ControllerSettings)
             yield from _by_route(change, indexes, settings)
         case kinds.REVISION if _read_of(change.before) != _read_of(change.after):
             parents = _owners(change, CONFIGURATION_LABEL)
-            yield from ((kinds.CONFIGURATION, namespace, one) for one in parents)
+            yield from ((kinds.CONFIGURATION, namespace, parent) for parent in parents)
             yield from ((kinds.ROUTE, namespace, one) for one in indexes.relations.routes_to_revision(change.key))
         case _:
             pass
@@ -259,7 +267,7 @@ def _by_configuration(change: Change, indexes: CacheIndexes) -> Iterator[WorkKey
     if change.before is None:
         # Revisions are not touched while their owner is not in the cache.
         revisions = indexes.relations.revisions_of(change.key)
-        yield from ((kinds.REVISION, namespace, one) for one in revisions)
+        yield from ((kinds.REVISION, namespace, revision) for revision in revisions)
 
 
 def _by_route(change: Change, indexes: CacheIndexes, settings: ControllerSettings) -> Iterator[WorkKey]:

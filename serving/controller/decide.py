@@ -207,13 +207,13 @@ def _public(cache: ControllerCache, where: Key, path: TrafficPath = TrafficPath.
     if not cache.settings.public_services:
         return None
     namespace, name = where
-    slices = [cache.get(kinds.ENDPOINT_SLICE, (namespace, one)) for one in slice_names(name)]
+    slices = [cache.get(kinds.ENDPOINT_SLICE, (namespace, slice_name)) for slice_name in slice_names(name)]
     backends = cache.activators.backends
     # Pods that no slice names need not be read.
     names = cache.indexes.relations.pods_of(where) if path is TrafficPath.SERVE or not backends else ()
     return PublicService(
         service=cache.get(kinds.SERVICE, where),
-        slices=[one for one in slices if one],
+        slices=[slice_ for slice_ in slices if slice_],
         activators=backends,
         pods=pod_backends(one for pod in names if (one := cache.get(kinds.POD, (namespace, pod)))),
         path=path,

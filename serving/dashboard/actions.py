@@ -156,8 +156,8 @@ class DashboardActions:
         return f"{asked.service}: {', '.join(filter(None, (least, most)))}, as a new revision"
 
     async def _traffic(self, service: Object, asked: _TrafficRequest) -> str:
-        names = [name_of(one) for one in await self._revisions(asked)]
-        unknown = [one for one in asked.shares if one != LATEST and one not in names]
+        names = [name_of(revision) for revision in await self._revisions(asked)]
+        unknown = [share for share in asked.shares if share != LATEST and share not in names]
         if unknown:
             are = ", ".join(names) or "none"
             raise ServingError(f"{asked.service} has no revision {', '.join(unknown)}; there are {are}, and {LATEST}")
@@ -168,7 +168,7 @@ class DashboardActions:
     async def _rollback(self, service: Object, asked: _RollbackRequest) -> str:
         revisions, before = await self._revisions(asked), shares_of(service)
         name = asked.revision or rollback_target(service, revisions)
-        ready = [name_of(one) for one in revisions if is_true(one, CONDITION_READY)]
+        ready = [name_of(revision) for revision in revisions if is_true(revision, CONDITION_READY)]
         if name not in ready:
             are = ", ".join(ready) or "none"
             raise ServingError(f"{asked.service} has no ready revision {name}; there are {are}")

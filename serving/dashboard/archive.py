@@ -67,7 +67,8 @@ def history_steps(days: float) -> tuple[HistoryStep, ...]:
 def step_of(steps: Sequence[HistoryStep], *, from_s: float, to_s: float, now_s: float) -> HistoryStep:
     """The shortest step that is kept since ``from_s`` and gives at most ``POINTS_MAX`` rows; else the longest."""
     return next(
-        (one for one in steps if from_s >= now_s - one.kept_s and to_s - from_s <= POINTS_MAX * one.step_s), steps[-1]
+        (step for step in steps if from_s >= now_s - step.kept_s and to_s - from_s <= POINTS_MAX * step.step_s),
+        steps[-1],
     )
 
 
@@ -121,10 +122,10 @@ class Archive:
             self._db.execute(
                 "CREATE TABLE IF NOT EXISTS owner (id INTEGER PRIMARY KEY, service TEXT, memory_bytes INTEGER)"
             )
-            for one in self._steps:
+            for step in self._steps:
                 # In the order of time, so that a step of all revisions is written to few pages.
                 self._db.execute(
-                    f"CREATE TABLE IF NOT EXISTS row_{one.step_s} (at_s INTEGER, id INTEGER, {columns}, "
+                    f"CREATE TABLE IF NOT EXISTS row_{step.step_s} (at_s INTEGER, id INTEGER, {columns}, "
                     "PRIMARY KEY (at_s, id)) WITHOUT ROWID"
                 )
             self._db.execute(f"PRAGMA user_version = {VERSION}")
@@ -155,7 +156,7 @@ class Archive:
             )
             self._db.executemany(
                 "INSERT OR IGNORE INTO mark VALUES (?, ?, ?, ?)",
-                [(self._id(one.key), one.at_s, one.kind, one.text) for one in marks],
+                [(self._id(mark.key), mark.at_s, mark.kind, mark.text) for mark in marks],
             )
             new = {key: one for key, one in owners.items() if self._owners.get(key) != one}
             self._db.executemany(
@@ -168,8 +169,8 @@ class Archive:
         for fine, coarse in zip(self._steps, self._steps[1:], strict=False):
             self._merge(fine.step_s, coarse.step_s, now_s)
         with self._change():
-            for one in self._steps:
-                self._db.execute(f"DELETE FROM row_{one.step_s} WHERE at_s < ?", (now_s - one.kept_s,))  # noqa: S608
+            for step in self._steps:
+                self._db.execute(f"DELETE FROM row_{step.step_s} WHERE at_s < ?", (now_s - step.kept_s,))  # noqa: S608
             self._db.execute("DELETE FROM mark WHERE at_s < ?", (now_s - self._steps[-1].kept_s,))
         # A part is left for what comes until the next time.
         while self._used_bytes() > self._bytes_max * 0.9 and self._drop_oldest():
@@ -271,11 +272,11 @@ class Archive:
         """Delete the oldest part of each step; return whether there was something."""
         dropped = 0
         with self._change():
-            for one in self._steps:
-                table = f"row_{one.step_s}"
+            for step in self._steps:
+                table = f"row_{step.step_s}"
                 first, last = self._db.execute(f"SELECT min(at_s), max(at_s) FROM {table}").fetchone()  # noqa: S608
                 if first is not None:
-                    until = first + max(one.step_s, (last - first) // _DROPPED_PART)
+                    until = first + max(step.step_s, (last - first) // _DROPPED_PART)
                     dropped += self._db.execute(f"DELETE FROM {table} WHERE at_s < ?", (until,)).rowcount  # noqa: S608
         return dropped > 0
 

@@ -216,7 +216,7 @@ class Board:
             self.marks.decide(seen)
         decisions = self._decisions.setdefault(key, deque(maxlen=_DECISIONS_MAX))
         # A stream that reconnects repeats recent decisions.
-        if all(one["at_s"] != seen["at_s"] for one in decisions):
+        if all(decision["at_s"] != seen["at_s"] for decision in decisions):
             decisions.append(seen)
         return seen
 
@@ -309,7 +309,9 @@ class Board:
 
     def cold_starts(self, revision: str, requests: Sequence[ColdRequest]) -> View:
         """The last cold starts of a revision in steps, their median, and what would shorten them."""
-        starts = self.cold.starts(revision, [one for one in requests if one.revision == revision.partition("/")[2]])
+        starts = self.cold.starts(
+            revision, [request for request in requests if request.revision == revision.partition("/")[2]]
+        )
         facts = self._facts.get(revision, StartFacts(service=revision.partition("/")[2]))
         return {"revision": revision, "starts": starts, "median": summary(starts, facts)}
 

@@ -125,11 +125,14 @@ class ColdStarts:
 
 def _started_s(pod: Object, at_s: float) -> float | None:
     """When all containers of a pod ran: by their own stamps if these have fractions of a second, else as it was seen."""
-    states = [nested(one, "state", "running") for one in nested(pod, "status", "containerStatuses") or ()]
-    if not states or any(one is None for one in states):
+    states = [
+        nested(container_status, "state", "running")
+        for container_status in nested(pod, "status", "containerStatuses") or ()
+    ]
+    if not states or any(state is None for state in states):
         return None
-    stamps = [one.get("startedAt") or "" for one in states]
-    known = [timestamp_s(one) or at_s for one in stamps if "." in one]
+    stamps = [state.get("startedAt") or "" for state in states]
+    known = [timestamp_s(stamp) or at_s for stamp in stamps if "." in stamp]
     return max(known) if len(known) == len(stamps) else at_s
 
 
@@ -138,11 +141,11 @@ def summary(starts: Sequence[Mapping[str, Any]], facts: StartFacts) -> dict[str,
     if not starts:
         return {"took_s": None, "steps": {}, "advice": ""}
     steps = {
-        step: statistics.median(one["steps"].get(step, 0.0) for one in starts)
+        step: statistics.median(start["steps"].get(step, 0.0) for start in starts)
         for step in STEPS
-        if any(step in one["steps"] for one in starts)
+        if any(step in start["steps"] for start in starts)
     }
-    took_s = statistics.median(one["took_s"] for one in starts)
+    took_s = statistics.median(start["took_s"] for start in starts)
     advice = _advice(steps, took_s, count=len(starts), facts=facts) if steps else ""
     return {"took_s": round(took_s, 4), "steps": steps, "advice": advice}
 

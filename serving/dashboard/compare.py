@@ -79,7 +79,7 @@ def chosen_pair(service: Object, revisions: Sequence[Object], asked: Sequence[st
     if len(names) < 2:
         raise ServingError(f"{service_name} has {', '.join(names) or 'no revision'}; a comparison needs two revisions")
     shares = shares_of(service)
-    served = sorted((one for one in names if shares.get(one)), key=lambda one: -shares[one])[:2]
+    served = sorted((name for name in names if shares.get(name)), key=lambda one: -shares[one])[:2]
     main = names.index(served[0]) if served else 0
     pair = (
         [names.index(one) for one in served]
@@ -120,7 +120,7 @@ def spread_of(history: History) -> dict[int, float]:
         return found
     rates = [history[name] for name in RATES]
     for place, length_s in enumerate(lengths_of(history["at_s"])):
-        count = length_s * sum(one[place] or 0.0 for one in rates)
+        count = length_s * sum(rate[place] or 0.0 for rate in rates)
         p50_s, p95_s, p99_s = (history[name][place] for name in _QUANTILES)
         if not count or not p50_s or not p95_s or not p99_s:
             continue

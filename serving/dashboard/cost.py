@@ -78,10 +78,10 @@ def knative_ratios(stories: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     It is 1 where Knative's policy is in force, or nothing was used.
     """
     found = {}
-    for one in stories:
-        costs = one.get("costs") or {}
-        used_s = costs.get("adaptive_pod_seconds") if one.get("policy") == ADAPTIVE_POLICY else None
-        found[f"{one['namespace']}/{one['revision']}"] = costs["knative_pod_seconds"] / used_s if used_s else 1.0
+    for story in stories:
+        costs = story.get("costs") or {}
+        used_s = costs.get("adaptive_pod_seconds") if story.get("policy") == ADAPTIVE_POLICY else None
+        found[f"{story['namespace']}/{story['revision']}"] = costs["knative_pod_seconds"] / used_s if used_s else 1.0
     return found
 
 
@@ -90,9 +90,9 @@ def service_costs(usage: UsageReport, *, ratios: Mapping[str, float], prices: Ma
     revisions: defaultdict[str, list[RevisionUsage]] = defaultdict(list)
     for one in usage.revisions:
         revisions[one.owner.service].append(one)
-    services = (one for one in usage.services if one.service in revisions)
+    services = (service for service in usage.services if service.service in revisions)
     return sorted(
-        (_cost_of(one, revisions[one.service], ratios=ratios, prices=prices) for one in services),
+        (_cost_of(service, revisions[service.service], ratios=ratios, prices=prices) for service in services),
         key=lambda one: (one.namespace, one.service),
     )
 
@@ -108,10 +108,10 @@ def _cost_of(
         prices_of = [price_of(own, memory_bytes=one.owner.memory_bytes, prices=prices) for one, own in hours]
         return sum(one for one in prices_of if one is not None) if any(prices.values()) else None
 
-    used = [(one, one.pod_s / HOUR_S) for one in revisions]
+    used = [(revision, revision.pod_s / HOUR_S) for revision in revisions]
     newest = max(revisions, key=lambda one: one.revision)
     always_on = [*used, (newest, usage.absent_s / HOUR_S)]
-    is_estimated = any(one.revision in ratios for one in revisions)
+    is_estimated = any(revision.revision in ratios for revision in revisions)
     under = [(one, own * ratios.get(one.revision, 1.0)) for one, own in used]
     namespace, _, service = usage.service.partition("/")
     return ServiceCost(

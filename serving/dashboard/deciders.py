@@ -69,7 +69,7 @@ async def read_pages(
         *(_read(session, place, {**headers, "Host": url.authority}, secured=secured) for url, place in places),
         return_exceptions=True,
     )
-    errors += [one for one in responses if isinstance(one, BaseException)]
+    errors += [response for response in responses if isinstance(response, BaseException)]
     pages = {str(place): page for (_, place), page in zip(places, responses, strict=True) if isinstance(page, str)}
     for error in errors:
         # Any other exception is a bug and is raised.

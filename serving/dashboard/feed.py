@@ -118,12 +118,12 @@ class Feed:
         self._hosts: list[ServedHost] = []
         self._hosts_until_s = 0.0
         self._reflectors = [self._reflector(cluster, kind) for kind in _FOLLOWED]
-        self._caches = {one.kind: one.cache for one in self._reflectors}
+        self._caches = {reflector.kind: reflector.cache for reflector in self._reflectors}
 
     @property
     def is_synced(self) -> bool:
         """Whether all objects have been seen once."""
-        return all(one.synced.is_set() for one in self._reflectors)
+        return all(reflector.synced.is_set() for reflector in self._reflectors)
 
     def service(self, namespace: str, name: str) -> tuple[Object | None, list[Object]]:
         """A Service, None if it is unknown, and its Revisions."""
@@ -181,7 +181,10 @@ class Feed:
             supervise() as group,
         ):
             self._session = session
-            tasks = [group.start(one.run(), name=f"dashboard {one.kind.plural}") for one in self._reflectors]
+            tasks = [
+                group.start(reflector.run(), name=f"dashboard {reflector.kind.plural}")
+                for reflector in self._reflectors
+            ]
             since_s = wall_s() - _PAST_S
             deciders = self._deciders = Deciders(
                 session,

@@ -73,7 +73,7 @@ class Marks:
 
 def _failed(key: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     if after.get("ready") == "False" != before.get("ready"):
-        reason = next((one["reason"] for one in after["conditions"] if one["type"] == "Ready"), "")
+        reason = next((condition["reason"] for condition in after["conditions"] if condition["type"] == "Ready"), "")
         yield key, "failure", f"{after['name']} fails: {reason}" if reason else f"{after['name']} fails"
 
 

@@ -89,7 +89,7 @@ class NodeGroups:
 
 def removal_of(node: Mapping[str, Any]) -> str:
     """Whether a node is "forced" or "tainted" to go, or "cordoned" by an administrator; else ""."""
-    taints = {one.get("key") for one in nested(node, "spec", "taints") or ()}
+    taints = {taint.get("key") for taint in nested(node, "spec", "taints") or ()}
     if FORCE_REMOVAL_TAINT in taints:
         return "forced"
     if REMOVAL_TAINT in taints:
@@ -123,14 +123,18 @@ def _group_view(group: Mapping[str, Any]) -> View:
             "what": list(action.get("what") or ())[:_ACTIONS_MAX],
         },
         "problems": [
-            {"type": one.get("type", ""), "reason": one.get("reason", ""), "message": one.get("message", "")}
-            for one in conditions_of(group)
-            if one.get("status") == "False" and one.get("type") != "Ready"
+            {
+                "type": condition.get("type", ""),
+                "reason": condition.get("reason", ""),
+                "message": condition.get("message", ""),
+            }
+            for condition in conditions_of(group)
+            if condition.get("status") == "False" and condition.get("type") != "Ready"
         ]
         or [
-            {"type": "Ready", "reason": one.get("reason", ""), "message": one.get("message", "")}
-            for one in conditions_of(group)
-            if one.get("status") == "False"
+            {"type": "Ready", "reason": condition.get("reason", ""), "message": condition.get("message", "")}
+            for condition in conditions_of(group)
+            if condition.get("status") == "False"
         ],
     }
 
@@ -326,7 +330,7 @@ class Nodes:
         if scores is None or not line["cpu_millicores"] or not line["memory_bytes"]:
             return {"score": None, "scores": []}
         name = line["name"]
-        parts = [self._part(one) for one in scores.explain(name).parts]
+        parts = [self._part(part) for part in scores.explain(name).parts]
         return {"score": totals[scores.table.index_by_name[name]], "scores": parts}
 
     def _part(self, part: ScorePart) -> View:

@@ -115,7 +115,9 @@ class Pages:
         self.prices = {"pod_hour": settings.price_pod_hour, "gib_hour": settings.price_gib_hour}
         self._pages: set[_OpenPage] = set()
         folder = importlib.resources.files("serving.dashboard") / "static"
-        self._files = {one.name: one.read_bytes() for one in folder.iterdir() if one.name.rsplit(".", 1)[-1] in _TYPES}
+        self._files = {
+            path.name: path.read_bytes() for path in folder.iterdir() if path.name.rsplit(".", 1)[-1] in _TYPES
+        }
 
     def application(self) -> web.Application:
         """The aiohttp application."""
@@ -152,7 +154,7 @@ class Pages:
                 "objects": changes[page.version],
                 "pods": self._board.pods(page.revision),
                 "decision": self._board.present(page.revision),
-                "marks": [one for one in marks if one.key == page.revision],
+                "marks": [mark for mark in marks if mark.key == page.revision],
             }
             nodes = self._board.nodes.shown(page.revision, at_s)
             if nodes != page.nodes:
@@ -261,7 +263,7 @@ class Pages:
             raise web.HTTPNotFound(text=f"{name!r} is neither a service nor a revision, as NAMESPACE/NAME\n")
         namespace = name.partition("/")[0]
         requests = [] if self.cold_requests is None else await self.cold_requests(namespace)
-        body = [self._board.cold_starts(one, requests) for one in revisions]
+        body = [self._board.cold_starts(revision, requests) for revision in revisions]
         return json_response_of(name, body)
 
     async def _requests(self, request: web.Request) -> web.StreamResponse:

@@ -50,7 +50,7 @@ def hosts_of(routes: Iterable[Object], mappings: Iterable[Object]) -> list[Serve
         own = _hosts_of_route(route)
         by_route[namespace_of(route), name_of(route)] = own[0]
         found += own
-    found += [_mapped(one, by_route) for one in mappings]
+    found += [_mapped(mapping, by_route) for mapping in mappings]
     return sorted((one for one in found if one.host), key=lambda one: (one.namespace, one.tag, one.kind, one.host))
 
 
@@ -59,7 +59,7 @@ def pod_counts(pods: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[PodCount
     return [
         PodCount(key=key, node=node, state=state, count=count)
         for key, views in sorted(pods.items())
-        for (node, state), count in sorted(Counter((one["node"], _state_of(one)) for one in views).items())
+        for (node, state), count in sorted(Counter((view["node"], _state_of(view)) for view in views).items())
     ]
 
 

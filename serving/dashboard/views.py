@@ -115,10 +115,10 @@ def pod_view(found: Mapping[str, Any]) -> View | None:
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
     if revision is None:
         return None
-    names = [str(one.get("name", "")) for one in spec.get("containers") or ()]
+    names = [str(container.get("name", "")) for container in spec.get("containers") or ()]
     containers = status.get("containerStatuses") or ()
     waiting: Mapping[str, str] = next(
-        (one["state"]["waiting"] for one in containers if (one.get("state") or {}).get("waiting")), {}
+        (container["state"]["waiting"] for container in containers if (container.get("state") or {}).get("waiting")), {}
     )
     return {
         **_named(found),
@@ -130,7 +130,7 @@ def pod_view(found: Mapping[str, Any]) -> View | None:
         "ending": bool(metadata.get("deletionTimestamp")),
         "node": spec.get("nodeName", ""),
         "ip": status.get("podIP", ""),
-        "restarts": sum(one.get("restartCount", 0) for one in containers),
+        "restarts": sum(container.get("restartCount", 0) for container in containers),
         "oom_kills": oom_kill_count_of(status),
         "reason": waiting.get("reason") or status.get("reason", ""),
     }
@@ -158,17 +158,17 @@ def lean_pod(found: Mapping[str, Any]) -> View:
         "status": {
             **{name: status[name] for name in ("phase", "podIP", "reason") if name in status},
             "conditions": [
-                {"type": one["type"], "status": one.get("status", "")}
-                for one in status.get("conditions") or ()
-                if one.get("type") in {"Ready", CONDITION_DORMANT}
+                {"type": condition["type"], "status": condition.get("status", "")}
+                for condition in status.get("conditions") or ()
+                if condition.get("type") in {"Ready", CONDITION_DORMANT}
             ],
             "containerStatuses": [
                 {
-                    "restartCount": one.get("restartCount", 0),
-                    "state": {name: (one.get("state") or {}).get(name) for name in ("waiting", "running")},
-                    **_last_end(one),
+                    "restartCount": container_status.get("restartCount", 0),
+                    "state": {name: (container_status.get("state") or {}).get(name) for name in ("waiting", "running")},
+                    **_last_end(container_status),
                 }
-                for one in status.get("containerStatuses") or ()
+                for container_status in status.get("containerStatuses") or ()
             ],
         },
     }
@@ -188,7 +188,7 @@ def node_view(found: Mapping[str, Any]) -> View:
         "ready": _status_of(status, "Ready"),
         "cpu_millicores": amount(allocatable.get("cpu"), is_cpu=True),
         "memory_bytes": amount(allocatable.get("memory"), is_cpu=False),
-        "taints": [one.get("key", "") for one in spec.get("taints") or ()],
+        "taints": [taint.get("key", "") for taint in spec.get("taints") or ()],
         "labels": dict(found["metadata"].get("labels") or {}),
     }
 
@@ -204,7 +204,7 @@ def _named(found: Mapping[str, Any]) -> View:
 
 def _conditions(status: Mapping[str, Any]) -> list[View]:
     names = ("type", "status", "reason", "message")
-    return [{name: one.get(name, "") for name in names} for one in status.get("conditions") or ()]
+    return [{name: condition.get(name, "") for name in names} for condition in status.get("conditions") or ()]
 
 
 def _status_of(status: Mapping[str, Any], condition: str) -> str:

@@ -63,7 +63,7 @@ def read_call(body: bytes) -> ExtenderCall:
         pod, names = found["pod"], found.get("nodenames")
         nodes = tuple((found.get("nodes") or {}).get("items") or ())
         if names is None:
-            names = [one["metadata"]["name"] for one in nodes]
+            names = [node["metadata"]["name"] for node in nodes]
         return msgspec.convert(
             {"pod": pod, "node_names": names, "is_by_name": "nodenames" in found, "nodes": nodes}, type=ExtenderCall
         )
@@ -86,7 +86,7 @@ class Extender:
         if call.is_by_name:
             response["NodeNames"] = [name for name in call.node_names if name not in failed]
         else:
-            left = [one for one in call.nodes if one["metadata"]["name"] not in failed]
+            left = [node for node in call.nodes if node["metadata"]["name"] not in failed]
             response["Nodes"] = {"apiVersion": "v1", "kind": "NodeList", "items": left}
         return msgspec.json.encode(response)
 

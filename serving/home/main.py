@@ -218,7 +218,7 @@ def _beside_containers(
     return [
         images,
         group.start(server.run(), name="names"),
-        *(group.start(one.run(), name="hosts") for one in hosts.reflectors),
+        *(group.start(reflector.run(), name="hosts") for reflector in hosts.reflectors),
     ]
 
 

@@ -381,7 +381,7 @@ TABLES = (
 
 def named(metrics: tuple[MetricSpec, ...], name: str) -> MetricSpec:
     """The metric of a table by name; it must exist."""
-    return next(one for one in metrics if one.name == name)
+    return next(metric for metric in metrics if metric.name == name)
 
 
 def render_page() -> str:
@@ -391,7 +391,7 @@ def render_page() -> str:
         old_labels=_names(OLD_REVISION_LABELS),
         bounds=", ".join(f"{bound:g}" for bound in BUCKETS_S),
     )
-    return "\n".join([head, *(_table(one) for one in TABLES)])
+    return "\n".join([head, *(_table(table) for table in TABLES)])
 
 
 def _table(table: Table) -> str:

@@ -27,11 +27,11 @@ class NodeGroupMetrics:
         self.is_leading: Callable[[], bool] = lambda: True
         self._gauges: dict[str, Gauge] = {}
         self._counters: dict[str, Counter] = {}
-        for one in NODEGROUP_METRICS:
-            if one.kind is MetricKind.GAUGE:
-                self._gauges[one.name] = self.page.gauge(one.name)
-            elif one.kind is MetricKind.COUNTER:
-                self._counters[one.name] = self.page.counter(one.name)
+        for nodegroup_metric in NODEGROUP_METRICS:
+            if nodegroup_metric.kind is MetricKind.GAUGE:
+                self._gauges[nodegroup_metric.name] = self.page.gauge(nodegroup_metric.name)
+            elif nodegroup_metric.kind is MetricKind.COUNTER:
+                self._counters[nodegroup_metric.name] = self.page.counter(nodegroup_metric.name)
         self._duration = self.page.histogram("serving_nodegroup_pass_duration_seconds")
         self._lags: dict[str, Histogram] = {
             name: self.page.histogram(name, buckets=_MINUTES_S) for name in (LOCK_DURATION, REGISTRATION_LAG)

@@ -114,26 +114,26 @@ class MetricSender:
     def _numbers(self, samples: Iterable[Sample], now_ns: int) -> list[NumberDataPoint]:
         return [
             NumberDataPoint(
-                attributes=one.labels, start_time_unix_nano=self._begun_ns, time_unix_nano=now_ns, value=one.value
+                attributes=sample.labels, start_time_unix_nano=self._begun_ns, time_unix_nano=now_ns, value=sample.value
             )
-            for one in samples
+            for sample in samples
         ]
 
     def _histograms(self, samples: Iterable[Sample], now_ns: int) -> Iterable[HistogramDataPoint]:
         below: list[int] = []
         bounds: list[float] = []
-        for one in samples:
-            if one.name.endswith("_bucket"):
-                below.append(int(one.value))
-                if one.labels["le"] != _INFINITE:
-                    bounds.append(float(one.labels["le"]))
-            elif one.name.endswith("_sum"):
+        for sample in samples:
+            if sample.name.endswith("_bucket"):
+                below.append(int(sample.value))
+                if sample.labels["le"] != _INFINITE:
+                    bounds.append(float(sample.labels["le"]))
+            elif sample.name.endswith("_sum"):
                 yield HistogramDataPoint(
-                    attributes=one.labels,
+                    attributes=sample.labels,
                     start_time_unix_nano=self._begun_ns,
                     time_unix_nano=now_ns,
                     count=below[-1],
-                    sum=one.value,
+                    sum=sample.value,
                     bucket_counts=[count - before for count, before in zip(below, [0, *below], strict=False)],
                     explicit_bounds=bounds,
                     # Unknown: the receiver gets none.

@@ -192,7 +192,7 @@ class _Parser:
         ended_by = "end" if kind == "end" else word
         if called is not None:
             function = _FUNCTIONS[called]
-            return lambda values: _call(function, [one(values) for one in arguments], called), ended_by
+            return lambda values: _call(function, [argument(values) for argument in arguments], called), ended_by
         if not operands:
             self._fail("a value is missing")
         if len(arguments) == 1:
@@ -255,7 +255,7 @@ def _call(function: object, arguments: Sequence[object], name: str) -> object:
     if not callable(function):
         raise TemplateError(f"{name} takes no arguments")
     try:
-        return function(*[_value(one) for one in arguments])
+        return function(*[_value(argument) for argument in arguments])
     except (TypeError, ValueError, LookupError) as error:
         raise TemplateError(f"{name}: {error}") from error
 

@@ -115,7 +115,7 @@ def owner_reference(owner: Object) -> Object:
 def is_controlled_by(child: object, owner: Object) -> bool:
     """Whether ``owner`` controls ``child``. An object with the expected name and another owner is left alone."""
     references = nested(child, "metadata", "ownerReferences") or ()
-    return any(one.get("controller") and one.get("uid") == uid_of(owner) for one in references)
+    return any(reference.get("controller") and reference.get("uid") == uid_of(owner) for reference in references)
 
 
 def controller_uid_of(one: object) -> str:
@@ -196,7 +196,7 @@ def runs_in_queue_proxy(probe: object) -> bool:
 
 def tcp_ports_of(containers: Iterable[Object]) -> list[int]:
     """The ports for TCP in a pod's containers: those after the first of the container that serves."""
-    return [int(port["containerPort"]) for one in containers for port in (one.get("ports") or ())[1:]]
+    return [int(port["containerPort"]) for container in containers for port in (container.get("ports") or ())[1:]]
 
 
 def with_kubernetes_scheme(probe: Object) -> Object:

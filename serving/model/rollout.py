@@ -59,7 +59,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_done(self) -> bool:
         """Whether no target is split between two revisions."""
-        return all(one.is_done for one in self.configurations)
+        return all(configuration.is_done for configuration in self.configurations)
 
 
 _DECODER = msgspec.json.Decoder(Rollout)
@@ -87,9 +87,9 @@ def tag_splits(annotations: Mapping[str, str]) -> dict[str, tuple[tuple[str, int
     if ROLLOUT_ANNOTATION not in annotations:
         return {}
     return {
-        one.tag: tuple((share.revision_name, share.percent) for share in one.revisions)
-        for one in read_rollout(annotations).configurations
-        if one.tag and not one.is_done
+        configuration.tag: tuple((share.revision_name, share.percent) for share in configuration.revisions)
+        for configuration in read_rollout(annotations).configurations
+        if configuration.tag and not configuration.is_done
     }
 
 

@@ -255,7 +255,12 @@ def route_digest(route: Object, rules: HostRules) -> str:
         nested(route, "status", "address", "url"),
         [[target.get(field) for field in _TARGET_FIELDS] for target in nested(route, "status", "traffic") or ()],
     ]
-    served.append([(one.host, one.since, one.is_public) for one in claimed_hosts(route, rules)])
+    served.append(
+        [
+            (claimed_host.host, claimed_host.since, claimed_host.is_public)
+            for claimed_host in claimed_hosts(route, rules)
+        ]
+    )
     policy = route_policy(annotations)
     if policy != OPEN_POLICY:
         served.append(policy)

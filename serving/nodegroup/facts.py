@@ -57,7 +57,8 @@ def pod_request(
     2500) = 3500 m, unless the quirk is asked for, which takes it for an ordinary init container.
     """
     before = [
-        (_amount(one.request), one.is_sidecar and not sidecars_count_as_init_containers) for one in init_containers
+        (_amount(init_container.request), init_container.is_sidecar and not sidecars_count_as_init_containers)
+        for init_container in init_containers
     ]
     peak = pod_peak(map(_amount, containers), before, none=Amount(), add=operator.add, larger=_larger)
     return peak + _amount(overhead or Resources())
@@ -74,7 +75,7 @@ def _larger(one: Amount, other: Amount) -> Amount:
 def node_of(found: Mapping[str, Any]) -> GroupNode:
     """The facts of a Node object."""
     metadata = found["metadata"]
-    taints = {one.get("key"): one for one in nested(found, "spec", "taints") or ()}
+    taints = {taint.get("key"): taint for taint in nested(found, "spec", "taints") or ()}
     removal = taints.get(REMOVAL_TAINT)
     allocatable = resources_of(nested(found, "status", "allocatable"))
     return GroupNode(
@@ -115,12 +116,12 @@ def is_mirror_pod(found: Mapping[str, Any]) -> bool:
 
 def _request(spec: Mapping[str, Any], *, sidecars_count_as_init_containers: bool = False) -> Amount:
     before = [
-        InitContainer(request=_requested(one), is_sidecar=one.get("restartPolicy") == _ALWAYS)
-        for one in spec.get("initContainers") or ()
+        InitContainer(request=_requested(init_container), is_sidecar=init_container.get("restartPolicy") == _ALWAYS)
+        for init_container in spec.get("initContainers") or ()
     ]
     overhead = spec.get("overhead")
     return pod_request(
-        [_requested(one) for one in spec.get("containers") or ()],
+        [_requested(container) for container in spec.get("containers") or ()],
         before,
         overhead=resources_of(overhead),
         sidecars_count_as_init_containers=sidecars_count_as_init_containers,
@@ -143,7 +144,7 @@ def _placement(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Placemen
 
 def _owner_kind(owners: Iterable[Mapping[str, Any]]) -> str | None:
     """DaemonSet if any owner is one, as in Escalator; else the kind of the first owner."""
-    kinds = [str(one.get("kind", "")) for one in owners]
+    kinds = [str(owner.get("kind", "")) for owner in owners]
     return "DaemonSet" if "DaemonSet" in kinds else (kinds[0] if kinds else None)
 
 
@@ -153,7 +154,7 @@ def _affinity(written: Mapping[str, Any] | None) -> Affinity | None:
     node = written.get("nodeAffinity")
     terms = nested(node, "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms") or ()
     return Affinity(
-        required_node_terms=None if node is None else tuple(_term(one) for one in terms),
+        required_node_terms=None if node is None else tuple(_term(term) for term in terms),
         has_pod_affinity=written.get("podAffinity") is not None,
         has_pod_anti_affinity=written.get("podAntiAffinity") is not None,
     )
@@ -161,8 +162,12 @@ def _affinity(written: Mapping[str, Any] | None) -> Affinity | None:
 
 def _term(written: Mapping[str, Any]) -> tuple[Expression, ...]:
     return tuple(
-        Expression(key=one["key"], operator=one.get("operator", ""), values=tuple(one.get("values") or ()))
-        for one in written.get("matchExpressions") or ()
+        Expression(
+            key=match_expression["key"],
+            operator=match_expression.get("operator", ""),
+            values=tuple(match_expression.get("values") or ()),
+        )
+        for match_expression in written.get("matchExpressions") or ()
     )
 
 

@@ -102,11 +102,11 @@ def group_of(found: Mapping[str, Any]) -> GroupReading:
     options[_NAME] = name
     where = f"NodeGroup {name}: spec"
     keys = frozenset({*_known_words(), *options})
-    ignored = tuple(_respelled(one, keys) for one in ignored_options(options, where=where))
+    ignored = tuple(_respelled(ignored_option, keys) for ignored_option in ignored_options(options, where=where))
     try:
         settings = read_node_group(options, where=where)
     except SettingsError as error:
-        problems = tuple(_respelled(one, keys) for one in error.problems)
+        problems = tuple(_respelled(problem, keys) for problem in error.problems)
         refused = RefusedGroup(name=name, problems=(*problems, *ignored))
         return GroupReading(problems=problems, ignored=ignored, refused=(refused,))
     return GroupReading(groups=(WrittenGroup(settings=settings, options=options, ignored=ignored),), ignored=ignored)

@@ -71,7 +71,7 @@ class _WrittenGroups:
 
 def _aws_options(groups: Sequence[WrittenGroup]) -> dict[str, AwsOptions]:
     """The options of the cloud aws, by name of the Auto Scaling group. Parsing the groups has checked them."""
-    return {one.settings.cloud_provider_group_name: aws_options_of(one.options) for one in groups}
+    return {group.settings.cloud_provider_group_name: aws_options_of(group.options) for group in groups}
 
 
 async def _body(stop: asyncio.Event) -> None:

@@ -121,7 +121,7 @@ def status_of(  # noqa: PLR0913 - what a pass knows
             "rule": plan.decided_by.value,
             "delta": plan.requested_delta,
             "wanted": [{"rule": one.rule.value, "delta": one.delta} for one in plan.wanted],
-            "limits": [one.value for one in plan.limits],
+            "limits": [limit.value for limit in plan.limits],
             "error": plan.error.value if plan.error else "",
             "withheld": [sentence_of(one) for one in plan.withheld][:_NAMES_MAX],
             "failed": list(problems)[:_NAMES_MAX],
@@ -245,7 +245,9 @@ def _have_room(plan: GroupPlan) -> Verdict:
 
 def _conditions(before: Mapping[str, Any] | None, verdicts: Mapping[str, Verdict], *, stamp: str) -> list[Object]:
     """The conditions, unchanged where ``verdicts`` has no entry; a change of status sets the time."""
-    kept = [one for one in nested(before, "status", "conditions") or () if one.get("type") not in verdicts]
+    kept = [
+        condition for condition in nested(before, "status", "conditions") or () if condition.get("type") not in verdicts
+    ]
     made: list[Object] = []
     for name, verdict in verdicts.items():
         status = ConditionStatus.TRUE if verdict.is_true else ConditionStatus.FALSE
@@ -322,4 +324,4 @@ def registration_lags(plan: GroupPlan, state: NodeGroupState, *, known: Collecti
         return []
     parts = plan.nodes
     nodes = (*parts.untainted, *parts.tainted, *parts.force_tainted, *parts.cordoned)
-    return [one.created_at_s - asked_s for one in nodes if one.name not in known and one.created_at_s >= asked_s]
+    return [node.created_at_s - asked_s for node in nodes if node.name not in known and node.created_at_s >= asked_s]

@@ -214,8 +214,8 @@ class NodeLoads:
 def _usage(samples: deque[_LoadSample]) -> NodeUsage:
     return NodeUsage(
         at_s=samples[-1].at_s,
-        cpu=usage_of((one.cpu_percent for one in samples), missing=_NOTHING_MEASURED),
-        memory=usage_of((one.memory_percent for one in samples), missing=_NOTHING_MEASURED),
+        cpu=usage_of((sample.cpu_percent for sample in samples), missing=_NOTHING_MEASURED),
+        memory=usage_of((sample.memory_percent for sample in samples), missing=_NOTHING_MEASURED),
     )
 
 

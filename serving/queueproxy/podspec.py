@@ -156,7 +156,9 @@ def read_probe(text: str) -> Probe:
         path=get.path if get is not None else None,
         # A name of a port means the app's own: a revision has one port.
         port=port if isinstance(port, int) and port else None,
-        headers=tuple((one.name, one.value) for one in get.http_headers) if get is not None else (),
+        headers=tuple((http_header.name, http_header.value) for http_header in get.http_headers)
+        if get is not None
+        else (),
         timeout_s=given.timeout_seconds or 1.0,
         period_s=given.period_seconds,
         failure_max=given.failure_threshold or 1,

@@ -75,16 +75,16 @@ class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]  # as above
 
     async def _join(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
         del context
-        return b"".join([one async for one in requests])
+        return b"".join([request async for request in requests])
 
     async def _count(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
         del context
-        return b"%d" % sum([len(one) async for one in requests])
+        return b"%d" % sum([len(request) async for request in requests])
 
     async def _chat(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         del context
-        async for one in requests:
-            yield one
+        async for request in requests:
+            yield request
 
 
 async def main() -> None:

@@ -125,9 +125,9 @@ def allocate(claims: Sequence[BudgetClaim], budgets: Budgets, *, now_s: float) -
     Of 10 pods, revisions with a load of 12, 6 and 2 pods get 6, 3 and 1, so that each pod has twice its target. An eleventh would go to
     the first, whose seven pods then have 1.7 times theirs: that is the price.
     """
-    left = {scope: budget.amount for one in claims for scope, budget in budgets.of(one.tenant.key[0])}
+    left = {scope: budget.amount for claim in claims for scope, budget in budgets.of(claim.tenant.key[0])}
     wanted: Counter[str] = Counter()
-    division = Division(shares={one.tenant.key: 0 for one in claims}, prices={}, wanted=wanted, floors=set())
+    division = Division(shares={claim.tenant.key: 0 for claim in claims}, prices={}, wanted=wanted, floors=set())
     bids: list[_Bid] = []
     for place, one in enumerate(claims):
         limits = budgets.of(one.tenant.key[0])
@@ -267,8 +267,8 @@ class BudgetBook:
 
     def _allowance(self, claim: BudgetClaim, division: Division, *, count: int, share: int) -> Allowance:
         limits, size = self.budgets.of(claim.tenant.key[0]), claim.tenant.pod_bytes
-        too_large = [one for one in limits if one[1].price_of(size) > one[1].amount]
-        scope, budget = (too_large or [one for one in limits if one[0] in division.prices] or limits)[0]
+        too_large = [limit for limit in limits if limit[1].price_of(size) > limit[1].amount]
+        scope, budget = (too_large or [limit for limit in limits if limit[0] in division.prices] or limits)[0]
         if too_large:
             reason = AllowanceReason.TOO_LARGE
         elif count < share:

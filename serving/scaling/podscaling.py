@@ -110,7 +110,8 @@ def _limits(
 ) -> ScalingLimits:
     said = written.get("stabilizationWindowSeconds")
     own = tuple(
-        (one["type"], float(one["value"]), float(one["periodSeconds"])) for one in written.get("policies") or ()
+        (policy["type"], float(policy["value"]), float(policy["periodSeconds"]))
+        for policy in written.get("policies") or ()
     )
     return ScalingLimits(
         window_s=window_s if said is None else float(said),
@@ -147,8 +148,8 @@ def scaled_count(
     count = min(max(allowed, scaling.count_min), scaling.count_max)
     if count != allowed:
         reason = f"{reason}; {'raised to minReplicas' if count > allowed else 'limited to maxReplicas'} {count}"
-    period_s = max(one[2] for limits in (scaling.up, scaling.down) for one in limits.policies)
-    changes = tuple(one for one in state.changes if now_s - one[0] < period_s)
+    period_s = max(policy[2] for limits in (scaling.up, scaling.down) for policy in limits.policies)
+    changes = tuple(change for change in state.changes if now_s - change[0] < period_s)
     if count != present_count:
         changes = (*changes, (now_s, count - present_count))
     return PodScalingState(recommended=recommended, changes=changes), count, reason
@@ -158,13 +159,13 @@ def measured_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]]) -> l
     """The object's ``status.currentMetrics``: the average use of measured pods, without metrics that have none."""
     found: list[Object] = []
     for metric, uses in zip(scaling.metrics, pods, strict=True):
-        used = [one.used for one in uses if one.used is not None]
+        used = [use.used for use in uses if use.used is not None]
         if isinstance(metric, NoData) or not used:
             continue
         average = sum(used) / len(used)
         current: Object = {"averageValue": f"{average * 1000:.0f}m" if metric.resource == "cpu" else f"{average:.0f}"}
         if metric.percent is not None:
-            requested = sum(one.requested or 0.0 for one in uses if one.used is not None)
+            requested = sum(use.requested or 0.0 for use in uses if use.used is not None)
             if not requested:
                 continue
             current["averageUtilization"] = int(_PERCENT * sum(used) / requested)
@@ -190,14 +191,14 @@ def _by_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]], present_c
 
 def _by_metric(metric: MetricTarget, uses: Sequence[PodUse], present_count: int) -> tuple[int, str] | NoData:
     where = f"{metric.resource}{f' of container {metric.container}' if metric.container else ''}"
-    if metric.percent is not None and any(one.requested is None for one in uses):
+    if metric.percent is not None and any(use.requested is None for use in uses):
         return NoData(missing=f"{where}: a pod requests none, so that there is no share of it")
-    measured = [one for one in uses if one.used is not None and not one.is_unready]
+    measured = [use for use in uses if use.used is not None and not use.is_unready]
     if not measured:
         return NoData(missing=f"{where}: no ready pod is measured yet")
     ratio = _ratio(metric, measured)
     shown = f"{where} at {_amount(metric, ratio)}"
-    rest = [one for one in uses if one.used is None or (one.is_unready and ratio > 1)]
+    rest = [use for use in uses if use.used is None or (use.is_unready and ratio > 1)]
     if not rest:
         # Ready pods alone are in the ratio; those that start are there for them.
         return (present_count if abs(1 - ratio) <= _TOLERANCE else math.ceil(ratio * len(measured))), shown
@@ -213,10 +214,10 @@ def _by_metric(metric: MetricTarget, uses: Sequence[PodUse], present_count: int)
 
 def _ratio(metric: MetricTarget, uses: Sequence[PodUse]) -> float:
     """Usage relative to its target."""
-    used = sum(one.used or 0.0 for one in uses)
+    used = sum(use.used or 0.0 for use in uses)
     if metric.percent is None:
         return used / (len(uses) * (metric.average or 1.0))
-    return used * _PERCENT / (sum(one.requested or 0.0 for one in uses) or 1.0) / metric.percent
+    return used * _PERCENT / (sum(use.requested or 0.0 for use in uses) or 1.0) / metric.percent
 
 
 def _full(metric: MetricTarget, one: PodUse) -> float:

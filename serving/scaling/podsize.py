@@ -105,9 +105,9 @@ def _dormant(awake: ContainerResources, used: Resources) -> ContainerResources:
 
 def _requests(pod: Object) -> dict[str, dict[str, str]]:
     return {
-        str(one.get("name", "")): nested(one, "resources", "requests") or {}
-        for one in nested(pod, "spec", "containers") or ()
-        if one.get("name") != QUEUE_PROXY
+        str(container.get("name", "")): nested(container, "resources", "requests") or {}
+        for container in nested(pod, "spec", "containers") or ()
+        if container.get("name") != QUEUE_PROXY
     }
 
 
@@ -116,10 +116,14 @@ def _amounts(requests: Mapping[str, Any]) -> bool:
 
 
 def _container(pod: Object, name: str) -> Object:
-    return next((one for one in nested(pod, "spec", "containers") or () if one.get("name") == name), {})
+    return next(
+        (container for container in nested(pod, "spec", "containers") or () if container.get("name") == name), {}
+    )
 
 
 def _resizable(pod: Object, name: str) -> set[str]:
     """The resources that can change without a restart of the container."""
     policies = _container(pod, name).get("resizePolicy") or ()
-    return {"cpu", "memory"} - {one.get("resourceName") for one in policies if one.get("restartPolicy") == _RESTARTS}
+    return {"cpu", "memory"} - {
+        policy.get("resourceName") for policy in policies if policy.get("restartPolicy") == _RESTARTS
+    }

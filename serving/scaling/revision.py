@@ -57,7 +57,7 @@ class ServingContainer(msgspec.Struct, frozen=True, kw_only=True):
 
 def serving_container(containers: Sequence[Mapping[str, Any]]) -> ServingContainer:
     """The only container, or the one with a port."""
-    found = next((one for one in containers if one.get("ports")), containers[0] if containers else {})
+    found = next((container for container in containers if container.get("ports")), containers[0] if containers else {})
     resources = found.get("resources") or {}
     limits, requests = resources_of(resources.get("limits")), resources_of(resources.get("requests"))
     return ServingContainer(
@@ -69,8 +69,8 @@ def serving_container(containers: Sequence[Mapping[str, Any]]) -> ServingContain
 def memory_of(containers: Sequence[Mapping[str, Any]]) -> int:
     """The memory that containers request together, in bytes; else their limit, else 200 MiB, as node scores assume."""
     total = 0
-    for one in containers:
-        resources = one.get("resources") or {}
+    for container in containers:
+        resources = container.get("resources") or {}
         asked, limit = resources_of(resources.get("requests")), resources_of(resources.get("limits"))
         total += asked.memory_bytes or limit.memory_bytes or MEMORY_ASSUMED_BYTES
     return total
@@ -214,7 +214,8 @@ def deployment_of(found: Mapping[str, Any]) -> ScaledDeployment | None:
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
     owners = metadata.get("ownerReferences") or ()
     uid = next(
-        (one.get("uid", "") for one in owners if (one.get("kind"), one.get("name")) == ("Revision", revision)), None
+        (owner.get("uid", "") for owner in owners if (owner.get("kind"), owner.get("name")) == ("Revision", revision)),
+        None,
     )
     if revision is None or uid is None:
         return None
@@ -250,8 +251,8 @@ def pod_of(found: Mapping[str, Any]) -> ScaledPod | None:
 
 
 def _trouble(status: Mapping[str, Any]) -> Trouble | None:
-    for one in status.get("conditions") or ():
-        if (one.get("type"), one.get("status")) == ("PodScheduled", "False"):
+    for condition in status.get("conditions") or ():
+        if (condition.get("type"), condition.get("status")) == ("PodScheduled", "False"):
             return Trouble.PENDING
     for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (one.get("state") or {}).get("waiting") or {}
@@ -263,10 +264,10 @@ def _trouble(status: Mapping[str, Any]) -> Trouble | None:
 def oom_kill_count_of(status: Mapping[str, Any]) -> int:
     """Count the OOM kills in the status of a pod: the restarts of containers last killed for memory, plus one before the restart."""
     count = 0
-    for one in status.get("containerStatuses") or ():
-        restarts = int(one.get("restartCount") or 0)
+    for container_status in status.get("containerStatuses") or ():
+        restarts = int(container_status.get("restartCount") or 0)
         for state, ends in (("state", restarts + 1), ("lastState", restarts)):
-            if ((one.get(state) or {}).get("terminated") or {}).get("reason") == OOM_KILLED_REASON:
+            if ((container_status.get(state) or {}).get("terminated") or {}).get("reason") == OOM_KILLED_REASON:
                 count += ends
                 break
     return count

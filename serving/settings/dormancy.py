@@ -46,7 +46,7 @@ def read_dormant(text: str) -> DormantMode:
     if text == NEVER:
         return DormantMode()
     words = [one.strip() for one in text.split(",")]
-    afters = [one.removeprefix(_AFTER) for one in words if one.startswith(_AFTER)]
+    afters = [word.removeprefix(_AFTER) for word in words if word.startswith(_AFTER)]
     is_only = _ONLY in words
     if len(afters) + is_only != len(words) or len(afters) > 1:
         raise InvalidValue(text=text, expected=_EXPECTED)

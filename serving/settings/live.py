@@ -89,7 +89,9 @@ class LiveSettings(Generic[R]):
     def _apply(self, name: str, loaded: R) -> Taken:
         before, live = self.settings, live_fields(self._daemon.record)
         differing = [
-            one for one in self._daemon.record.__struct_fields__ if getattr(before, one) != getattr(loaded, one)
+            struct_field
+            for struct_field in self._daemon.record.__struct_fields__
+            if getattr(before, struct_field) != getattr(loaded, struct_field)
         ]
         changed = [one for one in differing if one in live or not self._is_running]
         self.settings = msgspec.structs.replace(before, **{one: getattr(loaded, one) for one in changed})

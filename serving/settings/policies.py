@@ -270,7 +270,7 @@ def _policy(
     conditions: str = "",
 ) -> str:
     has_settings = "settings" in dict(variables)
-    listed = ",\n".join(f"        {one}" for one in problems)
+    listed = ",\n".join(f"        {problem}" for problem in problems)
     blocks = [f"    - name: {name}\n      expression: >-\n        {text}\n" for name, text in variables]
     blocks.append(
         f'    - name: problems\n      expression: >-\n        [\n{listed}\n        ].filter(one, one != "")\n'

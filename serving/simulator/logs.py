@@ -76,17 +76,17 @@ def read_logs(path: Path, *, window: TraceWindow) -> RecordedLogs:
     if not requests:
         raise SettingsError([Problem(where=str(path), what="no request", expected=_EXPECTED)])
     revisions = _revisions(records)
-    begin_s = min(one.at_s - one.duration_s for one in requests) + window.from_s
-    end_s = min(max(one.at_s for one in requests), begin_s + window.until_s - window.from_s)
+    begin_s = min(request.at_s - request.duration_s for request in requests) + window.from_s
+    end_s = min(max(request.at_s for request in requests), begin_s + window.until_s - window.from_s)
     found: dict[str, list[tuple[float, float]]] = {}
-    for one in requests:
-        at_s = one.at_s - one.duration_s
+    for request in requests:
+        at_s = request.at_s - request.duration_s
         if begin_s <= at_s < end_s:
-            revision = revisions.get(_service_of(one.host))
+            revision = revisions.get(_service_of(request.host))
             is_warm = revision is None or revision.had_pods(at_s)
-            found.setdefault(one.host, []).append((at_s - begin_s, one.duration_s if is_warm else math.nan))
+            found.setdefault(request.host, []).append((at_s - begin_s, request.duration_s if is_warm else math.nan))
     functions = [_function(name, sorted(pairs)) for name, pairs in found.items()]
-    warm = {one.name: [took_s for took_s in one.durations_s if took_s > 0] for one in functions}
+    warm = {function.name: [took_s for took_s in function.durations_s if took_s > 0] for function in functions}
     quantiles = {name: _quantiles(times_s) for name, times_s in warm.items() if times_s}
     every = [took_s for times_s in warm.values() for took_s in times_s]
     starts_s = [start_s for one in revisions.values() for start_s in one.starts_s]

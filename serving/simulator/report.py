@@ -102,35 +102,35 @@ def worst_functions(first: Sequence[RevisionResult], others: Sequence[RevisionRe
     changes.sort(key=lambda one: (-one.cost_change, one.name))
     return WorstFunctions(
         functions=len(changes),
-        worse=sum(one.is_worse for one in changes),
+        worse=sum(change.is_worse for change in changes),
         worst=tuple(changes[: math.ceil(_WORST_SHARE * len(changes))]),
     )
 
 
 def report_of(results: Sequence[RevisionResult], length_s: float, *, nodes: NodesResult | None = None) -> PolicyReport:
     """The report of one run."""
-    requests = sum(one.requests for one in results)
+    requests = sum(result.requests for result in results)
     waits = WaitHistogram()
-    for one in results:
-        waits.update(one.waits)
+    for result in results:
+        waits.update(result.waits)
     hours = max(length_s, 1.0) / _HOUR_S
     return PolicyReport(
         requests=requests,
-        cold_requests=sum(one.cold_requests for one in results),
-        pod_starts=sum(one.pod_starts for one in results),
-        pod_seconds=round(sum(one.pod_seconds for one in results), 3),
-        wasted_pod_seconds=round(sum(one.wasted_pod_seconds for one in results), 3),
+        cold_requests=sum(result.cold_requests for result in results),
+        pod_starts=sum(result.pod_starts for result in results),
+        pod_seconds=round(sum(result.pod_seconds for result in results), 3),
+        wasted_pod_seconds=round(sum(result.wasted_pod_seconds for result in results), 3),
         wait_p50_s=waits.percentile(0.5, requests=requests),
         wait_p99_s=waits.percentile(0.99, requests=requests),
         wait_p999_s=waits.percentile(0.999, requests=requests),
-        late_share=sum(one.late_requests for one in results) / requests if requests else 0.0,
-        flaps_per_hour=sum(one.flaps for one in results) / hours,
-        refused=sum(one.refused for one in results),
-        per_revision=_medians([one for one in results if one.requests]),
-        failed_starts=sum(one.failed_starts for one in results),
-        dormant_seconds=round(sum(one.dormant_seconds for one in results), 3),
-        decisions=sum(one.decisions for one in results),
-        pod_series=summed([one.pod_series for one in results]),
+        late_share=sum(result.late_requests for result in results) / requests if requests else 0.0,
+        flaps_per_hour=sum(result.flaps for result in results) / hours,
+        refused=sum(result.refused for result in results),
+        per_revision=_medians([result for result in results if result.requests]),
+        failed_starts=sum(result.failed_starts for result in results),
+        dormant_seconds=round(sum(result.dormant_seconds for result in results), 3),
+        decisions=sum(result.decisions for result in results),
+        pod_series=summed([result.pod_series for result in results]),
         nodes=nodes,
     )
 
@@ -139,45 +139,45 @@ def mean_report(reports: Sequence[PolicyReport]) -> PolicyReport:
     """The mean of the reports of several seeds."""
     if len(reports) == 1:
         return reports[0]
-    values = [msgspec.structs.asdict(one) for one in reports]
+    values = [msgspec.structs.asdict(report) for report in reports]
     mean = {
         key: statistics.fmean(one[key] for one in values)
         for key in values[0]
         if key not in ("per_revision", "pod_series", "nodes")
     }
-    nodes = [one.nodes for one in reports if one.nodes is not None]
+    nodes = [report.nodes for report in reports if report.nodes is not None]
     return PolicyReport(
         per_revision={
-            key: statistics.fmean(one.per_revision[key] for one in reports) for key in reports[0].per_revision
+            key: statistics.fmean(report.per_revision[key] for report in reports) for key in reports[0].per_revision
         },
-        pod_series=[total / len(reports) for total in summed([one.pod_series for one in reports])],
+        pod_series=[total / len(reports) for total in summed([report.pod_series for report in reports])],
         nodes=_mean_nodes(nodes) if nodes else None,
         **mean,
     )
 
 
 def _mean_nodes(results: Sequence[NodesResult]) -> NodesResult:
-    values = [msgspec.structs.asdict(one) for one in results]
+    values = [msgspec.structs.asdict(result) for result in results]
     mean = {key: statistics.fmean(one[key] for one in values) for key in values[0] if key != "node_series"}
     return NodesResult(
-        node_series=[total / len(results) for total in summed([one.node_series for one in results])], **mean
+        node_series=[total / len(results) for total in summed([result.node_series for result in results])], **mean
     )
 
 
 def _medians(results: Sequence[RevisionResult]) -> Mapping[str, float]:
     if not results:
         return {}
-    shares = [one.cold_requests / one.requests for one in results]
+    shares = [result.cold_requests / result.requests for result in results]
     values: dict[str, list[float]] = {
-        "requests": [one.requests for one in results],
-        "cold_requests": [one.cold_requests for one in results],
+        "requests": [result.requests for result in results],
+        "cold_requests": [result.cold_requests for result in results],
         "cold_share": shares,
-        "pod_starts": [one.pod_starts for one in results],
-        "pod_seconds": [one.pod_seconds for one in results],
-        "wasted_pod_seconds": [one.wasted_pod_seconds for one in results],
-        "wait_p99_s": [one.waits.percentile(0.99, requests=one.requests) for one in results],
-        "late_share": [one.late_requests / one.requests for one in results],
-        "flaps": [one.flaps for one in results],
+        "pod_starts": [result.pod_starts for result in results],
+        "pod_seconds": [result.pod_seconds for result in results],
+        "wasted_pod_seconds": [result.wasted_pod_seconds for result in results],
+        "wait_p99_s": [result.waits.percentile(0.99, requests=result.requests) for result in results],
+        "late_share": [result.late_requests / result.requests for result in results],
+        "flaps": [result.flaps for result in results],
     }
     medians = {name: float(statistics.median(of)) for name, of in values.items()}
     medians["cold_share_p75"] = statistics.quantiles(shares, n=4)[2] if len(shares) > 1 else shares[0]

@@ -93,7 +93,7 @@ def _costs(policies: Mapping[str, PolicyReport], curves: Mapping[str, Sequence[C
 
 
 def _pods(policies: Mapping[str, PolicyReport], length_s: float) -> Iterator[str]:
-    top = max((value for one in policies.values() for value in one.pod_series), default=0.0)
+    top = max((value for policy in policies.values() for value in policy.pod_series), default=0.0)
     panel = _ChartPanel(left=_PANEL_WIDTH + _MARGIN, x_max=length_s or 1.0, y_max=top * 1.05 or 1.0)
     unit, unit_s = ("hours", _SECONDS_PER_HOUR) if length_s > 2 * _SECONDS_PER_HOUR else ("seconds", 1.0)
     yield from panel.axes("Pods", unit, x_unit=unit_s)

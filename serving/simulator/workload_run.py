@@ -162,7 +162,7 @@ def _run_with_shared_prior(job: _Job, jobs: int, on_progress: Callable[[], None]
 
     return run_population(
         lambda index, prior: _revision(job, index, prior=prior),
-        [one.request_count for one in functions],
+        [function.request_count for function in functions],
         length_s=job.workload.length_s,
         jobs=jobs,
         on_time=on_time,

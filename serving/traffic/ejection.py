@@ -199,7 +199,9 @@ class EjectedPods(Generic[RequestId]):
 
     def next_due_s(self) -> float | None:
         """Time at which ``readmit`` is next due; None while no pod is ejected."""
-        return min((one.until_s for one in self.ejections.values() if one.until_s is not None), default=None)
+        return min(
+            (ejection.until_s for ejection in self.ejections.values() if ejection.until_s is not None), default=None
+        )
 
     def reports(
         self, revision: str, names: Mapping[str, str], in_flight: Mapping[str, int], *, now_s: float, wall_s: float

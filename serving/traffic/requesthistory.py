@@ -91,8 +91,8 @@ def printable(raw: bytes, length_max: int = TEXT_MAX) -> str:
 def merged(reports: Iterable[RequestReport]) -> list[RequestReport]:
     """Merge the reports of several activators into one a revision, in the order of names."""
     found: dict[str, list[RequestReport]] = {}
-    for one in reports:
-        found.setdefault(one.revision, []).append(one)
+    for report in reports:
+        found.setdefault(report.revision, []).append(report)
     return [_merged(found[revision]) for revision in sorted(found)]
 
 

@@ -71,7 +71,7 @@ def verify(token: str, rule: JwtRule, keys: Mapping[str, SigningKey], *, at_s: f
     if not from_s - _LEEWAY_S <= at_s:
         raise BadToken("it is not valid yet")
     lines = [_line(name, claims[name]) for name in rule.claims if name in claims]
-    return Verified(lines=tuple(one for one in lines if one is not None), until_s=until_s + _LEEWAY_S)
+    return Verified(lines=tuple(line for line in lines if line is not None), until_s=until_s + _LEEWAY_S)
 
 
 def _key_of(head: Mapping[str, Any], keys: Mapping[str, SigningKey]) -> SigningKey:
@@ -105,7 +105,7 @@ def _line(name: str, value: object) -> HeaderLine | None:
 def with_claims(head: RequestHead, lines: tuple[HeaderLine, ...]) -> RequestHead:
     """The head with these claims only, whatever the client sent."""
     rest = head.without(lambda one: one.name.startswith(CLAIM_PREFIX))
-    wire = rest.wire + b"".join(one.wire for one in lines)
+    wire = rest.wire + b"".join(line.wire for line in lines)
     return msgspec.structs.replace(rest, lines=[*rest.lines, *lines], wire=wire)
 
 

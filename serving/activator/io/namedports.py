@@ -118,16 +118,16 @@ class NamedPorts:
             await self._changed.wait()
             self._changed.clear()
             for gateway, ports in gateways.items():
-                for one in list(self.claims.values()):
-                    address = named_address(gateway, one.namespace)
-                    for port in {one.port, *ports}:
+                for claim in list(self.claims.values()):
+                    address = named_address(gateway, claim.namespace)
+                    for port in {claim.port, *ports}:
                         if (address, port) not in self._open and not self._server.draining:
                             await self._listen(gateway, address, port)
             if any(not self._open.issuperset(self._wanted(gateway)) for gateway in gateways):
                 asyncio.get_running_loop().call_later(_RETRY_S, self._changed.set)
 
     def _wanted(self, gateway: str) -> Collection[tuple[str, int]]:
-        return {(named_address(gateway, one.namespace), one.port) for one in self.claims.values()}
+        return {(named_address(gateway, claim.namespace), claim.port) for claim in self.claims.values()}
 
     async def _listen(self, gateway: str, address: str, port: int) -> None:
         full = functools.partial(self.full_host, gateway, address)
@@ -170,8 +170,8 @@ class NamedPorts:
         """Complete "api:8080" by the namespace that has an address, if one service there has the name; else return it."""
         name = host.partition(":")[0].lower()
         found = [
-            one.namespace
-            for one in self.claims.values()
-            if one.name == name and named_address(gateway, one.namespace) == address
+            claim.namespace
+            for claim in self.claims.values()
+            if claim.name == name and named_address(gateway, claim.namespace) == address
         ]
         return f"{name}.{found[0]}" if len(found) == 1 else host

@@ -126,7 +126,9 @@ class UnreadyPods:
 
     def _wanted(self, key: RevisionKey, *, is_waiting: bool) -> list[_UnreadyPod]:
         candidates = self._pods.get(key, {}).values()
-        return [one for one in candidates if not one.is_probed and (is_waiting or one.is_confirmed)]
+        return [
+            candidate for candidate in candidates if not candidate.is_probed and (is_waiting or candidate.is_confirmed)
+        ]
 
 
 def _due_order(one: _UnreadyPod) -> tuple[float, str]:

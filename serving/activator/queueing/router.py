@@ -238,17 +238,19 @@ class RequestRouter(Generic[RequestId]):
             keys.update(self.slots.due(now_s))
         throttlers = [one for key in keys if (one := self.throttlers.get(key)) is not None]
         announced = self.directory.announced
-        found = self._set_pods([one.key for one in throttlers if announced.has_changed(one.key, now_s)], now_s)
-        outcomes = [self._complete(one, now_s, dispatches=one.readmit(now_s)) for one in throttlers]
+        found = self._set_pods(
+            [throttler.key for throttler in throttlers if announced.has_changed(throttler.key, now_s)], now_s
+        )
+        outcomes = [self._complete(throttler, now_s, dispatches=throttler.readmit(now_s)) for throttler in throttlers]
         if self.slots is not None:
             for key in keys:
                 self.slots.settle(key, now_s)
         return RoutingOutcome(
-            dispatches=[*found, *(dispatch for one in outcomes for dispatch in one.dispatches)],
-            rejections=[rejection for one in outcomes for rejection in one.rejections],
-            wakes=[wake for one in outcomes for wake in one.wakes],
-            probes=[probe for one in outcomes for probe in one.probes],
-            cuts=tuple(cut for one in outcomes for cut in one.cuts),
+            dispatches=[*found, *(dispatch for outcome in outcomes for dispatch in outcome.dispatches)],
+            rejections=[rejection for outcome in outcomes for rejection in outcome.rejections],
+            wakes=[wake for outcome in outcomes for wake in outcome.wakes],
+            probes=[probe for outcome in outcomes for probe in outcome.probes],
+            cuts=tuple(cut for outcome in outcomes for cut in outcome.cuts),
         )
 
     def next_due_s(self) -> float | None:

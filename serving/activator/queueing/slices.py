@@ -140,13 +140,13 @@ class SliceIndex:
     def pods_of(self, revision: RevisionKey) -> dict[str, ServedPod]:
         """The pods of a revision that are listed as ready, by address."""
         slices = self._slices_of.get(revision, {})
-        return {pod.address: pod for one in slices.values() for pod in one.pods}
+        return {pod.address: pod for slice_ in slices.values() for pod in slice_.pods}
 
     def unready_of(self, revision: RevisionKey) -> dict[str, ServedPod]:
         """The pods of a revision that are listed as not ready and do not terminate, by address."""
         ready = self.pods_of(revision)
         slices = self._slices_of.get(revision, {})
-        return {pod.address: pod for one in slices.values() for pod in one.unready if pod.address not in ready}
+        return {pod.address: pod for slice_ in slices.values() for pod in slice_.unready if pod.address not in ready}
 
 
 def _port_of(ports: list[_SlicePort] | tuple[()]) -> int:

@@ -86,7 +86,7 @@ class ServedRoute(msgspec.Struct, frozen=True, kw_only=True):
         """The Service that controls the route; the route itself where there is none."""
         own = RouteOwner(kind="Route", name=self.metadata.name, uid=self.metadata.uid)
         owners = self.metadata.owner_references or ()
-        return next((one for one in owners if one.controller and one.kind == "Service"), own)
+        return next((owner for owner in owners if owner.controller and owner.kind == "Service"), own)
 
 
 def route_of(route: Object, rules: HostRules) -> ServedRoute | NoData:
@@ -116,13 +116,13 @@ def claims_of(facts: ServedRoute) -> Iterator[HostClaim]:
         for tag, entry in tagged.items()
     }
     own = _site(facts, [(entry.revision_name, entry.percent or 0) for entry in entries], tags, policy=policy)
-    for one in facts.hosts:
-        if one.is_public and one.tag in tagged and _is_inner(tagged[one.tag].url):
+    for host in facts.hosts:
+        if host.is_public and host.tag in tagged and _is_inner(tagged[host.tag].url):
             # A cluster-local tag of a public route: the only restriction that is read from a status.
             continue
-        site = tags.get(one.tag, _site(facts, (), policy=policy)) if one.tag else own
-        listener = Listener.PUBLIC if one.is_public else Listener.INNER
-        yield HostClaim(since=one.since, route=facts.key, host=one.host.lower(), listener=listener, site=site)
+        site = tags.get(host.tag, _site(facts, (), policy=policy)) if host.tag else own
+        listener = Listener.PUBLIC if host.is_public else Listener.INNER
+        yield HostClaim(since=host.since, route=facts.key, host=host.host.lower(), listener=listener, site=site)
 
 
 def _site(
@@ -222,4 +222,4 @@ class DomainTargets:
         }
 
     def _owned(self) -> Iterator[DomainTarget]:
-        return (one for one in self._targets.values() if self._owners.get(one.host) == one.namespace)
+        return (target for target in self._targets.values() if self._owners.get(target.host) == target.namespace)

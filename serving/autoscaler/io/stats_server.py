@@ -120,8 +120,10 @@ class StatsServer:
     def autoscalers(self) -> list[str]:
         """Connected autoscalers with recent frames; a frozen one stays connected but is silent."""
         since_s = now_s() - _RECEIVED_WITHIN_S
-        senders = [one.sender for one in self._senders.values()]
-        return [one.name for one in senders if isinstance(one, AutoscalerSender) and one.received_s >= since_s]
+        senders = [sender.sender for sender in self._senders.values()]
+        return [
+            sender.name for sender in senders if isinstance(sender, AutoscalerSender) and sender.received_s >= since_s
+        ]
 
     @contextlib.asynccontextmanager
     async def serve(self, where: socket.socket | tuple[str, int]) -> AsyncIterator[tuple[str, int]]:

@@ -309,7 +309,7 @@ def check_clock(state: Path, *, wall_s: float | None = None) -> Iterator[Finding
 
 
 def _above(path: Path) -> Path:
-    return next(one for one in path.absolute().parents if one.exists())
+    return next(parent for parent in path.absolute().parents if parent.exists())
 
 
 def _is_free(port: int) -> bool:

@@ -38,7 +38,7 @@ def with_components(folder: Path, objects: Sequence[Object], names: Sequence[str
     for name in names:
         if name not in known:
             raise ServingError(f"{name!r} is no component; there are {', '.join(known)}")
-    found = [*objects, *(one for name in names for one in _resources(folder, name))]
+    found = [*objects, *(resource for name in names for resource in _resources(folder, name))]
     for name in names:
         _check_accounts(folder, found, name)
         for patch in _kustomization(folder, name).get("patches", ()):
@@ -81,8 +81,8 @@ def _changed(one: Object, content: Any) -> Object:  # noqa: ANN401 - YAML
 
 def _check_accounts(folder: Path, objects: Sequence[Object], name: str) -> None:
     accounts = {one["metadata"]["name"] for one in objects if one["kind"] == "ServiceAccount"}
-    for one in _resources(folder, name):
-        for subject in one.get("subjects", ()):
+    for resource in _resources(folder, name):
+        for subject in resource.get("subjects", ()):
             if subject["name"] not in accounts:
                 raise _needs(folder, name, kind="ServiceAccount", wanted=subject["name"])
 
@@ -91,8 +91,8 @@ def _needs(folder: Path, name: str, *, kind: str, wanted: str) -> ServingError:
     holders = [
         other
         for other in component_names(folder)
-        for one in _resources(folder, other)
-        if (one["kind"], one["metadata"]["name"]) == (kind, wanted)
+        for resource in _resources(folder, other)
+        if (resource["kind"], resource["metadata"]["name"]) == (kind, wanted)
     ]
     return ServingError(f"component {name} needs the component {' or '.join(holders)} too, for its {kind} {wanted}")
 

@@ -175,7 +175,9 @@ class ForeignConnection:
     def _credentials(self) -> dict[str, str]:
         # Asking for them fetches a new token when the old one has expired.
         settings = self._client.configuration.auth_settings().values()
-        return {one["key"]: one["value"] for one in settings if one["in"] == "header" and one["value"]}
+        return {
+            setting["key"]: setting["value"] for setting in settings if setting["in"] == "header" and setting["value"]
+        }
 
     def open_channels(self, path: str, opening: Opening[_T]) -> _T:
         """Open a websocket. Raises ``Unavailable``, or ``ServingError`` with the API's message."""

@@ -86,13 +86,14 @@ def superseded_failures(revisions: Iterable[Object]) -> frozenset[str]:
     """Failed revisions with a newer one in their service: irrelevant to its present state."""
     newest: dict[str, tuple[int, str, str]] = {}
     revisions = list(revisions)
-    for one in revisions:
-        service = labels_of(one).get(SERVICE_LABEL, "")
-        newest[service] = max(newest.get(service, age_order(one)), age_order(one))
+    for revision in revisions:
+        service = labels_of(revision).get(SERVICE_LABEL, "")
+        newest[service] = max(newest.get(service, age_order(revision)), age_order(revision))
     return frozenset(
-        name_of(one)
-        for one in revisions
-        if condition(one).get("status") == "False" and age_order(one) < newest[labels_of(one).get(SERVICE_LABEL, "")]
+        name_of(revision)
+        for revision in revisions
+        if condition(revision).get("status") == "False"
+        and age_order(revision) < newest[labels_of(revision).get(SERVICE_LABEL, "")]
     )
 
 
@@ -102,7 +103,7 @@ def _place(one: Object) -> tuple[str, str]:
 
 def app_container(pod: Object) -> str:
     """The container of the app: the first that is not the queue-proxy."""
-    names = [str(one.get("name", "")) for one in nested(pod, "spec", "containers") or ()]
+    names = [str(container.get("name", "")) for container in nested(pod, "spec", "containers") or ()]
     return next((name for name in names if name != QUEUE_PROXY), "")
 
 
@@ -117,7 +118,7 @@ def gone_pods(api: ApiClient, revisions: Iterable[Object], *, since_s: float = 0
     if status >= 400 or not isinstance(logs, list):
         return []
     there = {name_of(pod) for pod in items_of(api, POD)}
-    begins_s = {f"{deployment_name(name_of(one))}-": created_s(one) for one in revisions}
+    begins_s = {f"{deployment_name(name_of(revision))}-": created_s(revision) for revision in revisions}
 
     def is_ours(pod: str, written_s: float) -> bool:
         return any(pod.startswith(start) and written_s >= max(since_s, at_s) for start, at_s in begins_s.items())

@@ -81,9 +81,9 @@ def traffic_text(service: Object) -> str:
 def dormant_counts(pods: Iterable[Object]) -> Counter[Key]:
     """The number of dormant pods of each revision, by namespace and name."""
     return Counter(
-        _key(one, labels_of(one).get(REVISION_LABEL, ""))
-        for one in pods
-        if condition(one, CONDITION_DORMANT).get("status") == "True"
+        _key(pod, labels_of(pod).get(REVISION_LABEL, ""))
+        for pod in pods
+        if condition(pod, CONDITION_DORMANT).get("status") == "True"
     )
 
 
@@ -97,14 +97,14 @@ def pods_of(revisions: Iterable[Object], dormant_of: Mapping[Key, int]) -> dict[
     dormant: Counter[Key] = Counter()
     revisions = list(revisions)
     superseded = superseded_failures(revisions)
-    for one in revisions:
-        if name_of(one) in superseded:
+    for revision in revisions:
+        if name_of(revision) in superseded:
             continue
-        key = _key(one, str(nested(one, "metadata", "labels", SERVICE_LABEL) or ""))
-        present, desired = _counts(one)
+        key = _key(revision, str(nested(revision, "metadata", "labels", SERVICE_LABEL) or ""))
+        present, desired = _counts(revision)
         actual[key] += present
         wanted[key] += desired
-        dormant[key] += dormant_of.get(_key(one), 0)
+        dormant[key] += dormant_of.get(_key(revision), 0)
     return {key: _of(actual[key], wanted[key], dormant[key]) for key in wanted}
 
 

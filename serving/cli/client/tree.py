@@ -93,7 +93,9 @@ def objects_of(folder: Path, wanted: InstallOptions) -> list[Object]:
         kustomization: Object = yaml.load(file, Loader=YAML_LOADER)  # noqa: S506 - both loaders are safe
     unknown = kustomization.keys() - _KNOWN_KEYS
     assert not unknown, f"kustomization.yaml has {unknown}, which only kubectl understands"
-    images = {one["name"]: wanted.image or f"{one['newName']}:{one['newTag']}" for one in kustomization["images"]}
+    images = {
+        image["name"]: wanted.image or f"{image['newName']}:{image['newTag']}" for image in kustomization["images"]
+    }
     if wanted.placement_image:
         images["serving-placement"] = wanted.placement_image
     namespace = wanted.namespace or kustomization["namespace"]

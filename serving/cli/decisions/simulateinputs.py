@@ -269,7 +269,7 @@ def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workl
     else:
         placement = ArrivalPlacement(options["placement"])
         functions, length_s = read_trace(options["trace"], placement=placement, window=window)
-    if not is_made_up and not any(one.request_count for one in functions):
+    if not is_made_up and not any(function.request_count for function in functions):
         raise _refused("--from", "this part of the trace has no request", "a part with requests")
     concurrency = options["concurrency"]
     return Workload(

@@ -140,7 +140,11 @@ def why(
     now = [*(_saved(stats, api.namespace, ours) if said else ()), *pod_scaler_lines(api, ours.__contains__)]
     now += dormant_lines(items_of(api, POD), ours.__contains__)
     now += node_story(api, ours.__contains__, since_s=since_s)
-    moves = [one for one in past_changes(api, ours.__contains__) if one.reason != SCALED_REASON and one.at_s >= since_s]
+    moves = [
+        past_change
+        for past_change in past_changes(api, ours.__contains__)
+        if past_change.reason != SCALED_REASON and past_change.at_s >= since_s
+    ]
     if output == "text":
         _print_lines([*causes, *in_order(folded(one.line for one in recent), moves), *now])
     else:
@@ -178,7 +182,9 @@ def line_of(one: DecisionLine) -> str:
 
 def in_order(lines: Iterable[DecisionLine], moves: Iterable[ScaleEvent]) -> list[str]:
     """The lines of decisions, and of moves of traffic between them, by time."""
-    timed = [(one.entry.since_wall_s, line_of(one)) for one in lines] + [(one.at_s, _event_line(one)) for one in moves]
+    timed = [(line.entry.since_wall_s, line_of(line)) for line in lines] + [
+        (move.at_s, _event_line(move)) for move in moves
+    ]
     return [text for _, text in sorted(timed, key=lambda one: one[0])]
 
 
@@ -186,18 +192,18 @@ def folded(lines: Iterable[DecisionLine]) -> list[DecisionLine]:
     """Merge decisions in a row of one revision whose sentences are equal but for a countdown; the newest sentence stays."""
     found: list[DecisionLine] = []
     latest: dict[str, int] = {}
-    for one in lines:
-        place = latest.get(one.revision)
-        if place is None or not _is_like(found[place], one):
-            latest[one.revision] = len(found)
-            found.append(one)
+    for line in lines:
+        place = latest.get(line.revision)
+        if place is None or not _is_like(found[place], line):
+            latest[line.revision] = len(found)
+            found.append(line)
             continue
-        first, entry = found[place].entry, one.entry
+        first, entry = found[place].entry, line.entry
         count = first.repeated_count + 1 + entry.repeated_count
         entry = msgspec.structs.replace(
             entry, since_s=first.since_s, since_wall_s=first.since_wall_s, repeated_count=count
         )
-        found[place] = msgspec.structs.replace(one, entry=entry)
+        found[place] = msgspec.structs.replace(line, entry=entry)
     return found
 
 
@@ -227,9 +233,9 @@ class ShownDecisions:
         self._by_sentence = by_sentence
         self._first: set[tuple[str, float]] = set()
         self._latest: dict[str, DecisionLine] = {}
-        for one in lines:
-            self._first.add((one.revision, one.entry.since_wall_s))
-            self._latest[one.revision] = one
+        for line in lines:
+            self._first.add((line.revision, line.entry.since_wall_s))
+            self._latest[line.revision] = line
 
     def is_new(self, line: DecisionLine) -> bool:
         """Whether to print a decision; it then counts as printed. Repetitions keep the first time."""
@@ -301,8 +307,8 @@ def _print_from_events(api: ApiClient, ours: _Ours, *, since_s: float, follow: b
     print_aside(f"from Events, which are rate-limited; for every decision: {_FORWARD}")
     if follow:
         try:
-            for one in coming_changes(api, ours.__contains__, since_s=since_s):
-                click.echo(_event_line(one))
+            for coming_change in coming_changes(api, ours.__contains__, since_s=since_s):
+                click.echo(_event_line(coming_change))
         except ServingError as error:
             fail(str(error))
     said, unready = past_changes(api, ours.__contains__), unready_lines(api, ours.name)

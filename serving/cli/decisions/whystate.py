@@ -87,10 +87,10 @@ def _lines(api: ApiClient, revision: Object) -> Iterator[str]:
 def ejected_lines(state_path: Path, namespace: str, is_ours: Callable[[str], bool]) -> list[str]:
     """A line for each pod of these revisions that an activator has ejected or is trying again."""
     return [
-        _line(activator, one)
+        _line(activator, report)
         for activator, reports in _reports(state_path, namespace)
-        for one in reports
-        if is_ours(one.revision)
+        for report in reports
+        if is_ours(report.revision)
     ]
 
 

@@ -50,7 +50,7 @@ def revision_story(
     """
     if not groups:
         return []
-    living = [one for one in pods if nested(one, "status", "phase") not in _OVER]
+    living = [pod for pod in pods if nested(pod, "status", "phase") not in _OVER]
     placed = Counter(str(node) for one in living if (node := nested(one, "spec", "nodeName")))
     waiting = [one for one in living if not nested(one, "spec", "nodeName")]
     lines = []
@@ -61,7 +61,7 @@ def revision_story(
         lines.append(f"pods: {len(waiting)} wait{'s' if len(waiting) == 1 else ''} for a node: {why}")
     by_name = {name_of(one): one for one in nodes}
     ours = {name_of(group) for group in groups if waiting or any(_has(group, by_name.get(node)) for node in placed)}
-    said = [one for one in events if nested(one, "involvedObject", "name") in ours][-_EVENTS_MAX:]
+    said = [event for event in events if nested(event, "involvedObject", "name") in ours][-_EVENTS_MAX:]
     for one in said:
         stamp = str(one.get("lastTimestamp") or nested(one, "metadata", "creationTimestamp") or "")
         lines.append(f"{stamp[11:19]} nodegroup/{nested(one, 'involvedObject', 'name')}: {one.get('message')}")
@@ -73,17 +73,17 @@ def revision_story(
 def pods_by_revision(pods: Sequence[Object]) -> str:
     """Pods counted by revision, most first: "hello-00001 3, words-00002 1, others 2"."""
     counts = Counter(
-        labels_of(one).get(REVISION_LABEL, "others") for one in pods if nested(one, "status", "phase") not in _OVER
+        labels_of(pod).get(REVISION_LABEL, "others") for pod in pods if nested(pod, "status", "phase") not in _OVER
     )
     return ", ".join(f"{name} {count}" for name, count in counts.most_common())
 
 
 def expected_lines(revisions: Sequence[Object], *, now_s: float) -> Iterator[str]:
     """Yield the anticipated pods published by autoscalers, one line a revision."""
-    for one in revisions:
-        found = anticipated_pods_of(annotations_of(one))
+    for revision in revisions:
+        found = anticipated_pods_of(annotations_of(revision))
         if found is not None and found.until_s > now_s:
-            yield f"now: {name_of(one)} expects to want {found.count} pods within the time that a node takes to boot"
+            yield f"now: {name_of(revision)} expects to want {found.count} pods within the time that a node takes to boot"
 
 
 def print_why_of_nodes(api: ApiClient, name: str, *, since_s: float) -> bool:
@@ -101,7 +101,7 @@ def print_why_of_nodes(api: ApiClient, name: str, *, since_s: float) -> bool:
     else:
         node = next((one for one in nodes if name_of(one) == found), None)
         lines = node_lines(found, node, groups=groups, events=events)
-        own = pods_by_revision([one for one in pods if nested(one, "spec", "nodeName") == found])
+        own = pods_by_revision([pod for pod in pods if nested(pod, "spec", "nodeName") == found])
         lines += [f"pods on it: {own}"] if own else []
     if not lines:
         fail(f"nothing is known of {name}; is there such a {kind}?")
@@ -130,9 +130,9 @@ def events_of_groups(api: ApiClient, since_s: float) -> list[Object]:
 
 
 def _requesters(api: ApiClient, group: Object, *, nodes: Sequence[Object], pods: Sequence[Object]) -> Iterator[str]:
-    names = {name_of(one) for one in nodes if _has(group, one)}
-    own = pods_by_revision([one for one in pods if nested(one, "spec", "nodeName") in names])
-    waiting = pods_by_revision([one for one in pods if not nested(one, "spec", "nodeName")])
+    names = {name_of(node) for node in nodes if _has(group, node)}
+    own = pods_by_revision([pod for pod in pods if nested(pod, "spec", "nodeName") in names])
+    waiting = pods_by_revision([pod for pod in pods if not nested(pod, "spec", "nodeName")])
     if own:
         yield f"pods on its nodes: {own}"
     if waiting:
@@ -143,8 +143,8 @@ def _requesters(api: ApiClient, group: Object, *, nodes: Sequence[Object], pods:
 
 def node_group_lines(name: str, group: Object | None, events: Sequence[Object]) -> list[str]:
     """The events of a group, oldest first, then its state now."""
-    ours = [one for one in events if nested(one, "involvedObject", "name") == name]
-    lines = [_line(one) for one in ours]
+    ours = [event for event in events if nested(event, "involvedObject", "name") == name]
+    lines = [_line(our) for our in ours]
     if group is None:
         return lines
     return [*lines, *_present(group)]
@@ -152,7 +152,7 @@ def node_group_lines(name: str, group: Object | None, events: Sequence[Object]) 
 
 def node_lines(name: str, node: Object | None, *, groups: Sequence[Object], events: Sequence[Object]) -> list[str]:
     """The history of one node in its group, and its reason to stay or go."""
-    lines = [_line(one) for one in events if name in str(one.get("message", "")).replace(",", " ").split()]
+    lines = [_line(event) for event in events if name in str(event.get("message", "")).replace(",", " ").split()]
     if node is None:
         return [*lines, f"{name} is gone"] if lines else []
     group = next((one for one in groups if _has(one, node)), None)
@@ -173,11 +173,11 @@ def node_lines(name: str, node: Object | None, *, groups: Sequence[Object], even
 def _growth_before(node: Object, group: Object, events: Sequence[Object]) -> list[str]:
     came = str(nested(node, "metadata", "creationTimestamp") or "")
     grown = [
-        one
-        for one in events
-        if one.get("reason") == _SCALED_UP
-        and nested(one, "involvedObject", "name") == name_of(group)
-        and _stamp(one) <= came
+        event
+        for event in events
+        if event.get("reason") == _SCALED_UP
+        and nested(event, "involvedObject", "name") == name_of(group)
+        and _stamp(event) <= came
     ]
     return [f"{_line(grown[-1])}; {name_of(node)} came at {came[11:19]}"] if grown else []
 
@@ -209,9 +209,9 @@ def _present(group: Object) -> Iterator[str]:
         yield f"now: {status['anticipatedPodCount']} pods are anticipated and count as if they were pending"
     for one in status.get("kept") or ():
         yield f"{one.get('node')} is still there: {one.get('reason')}"
-    for one in conditions_of(group):
-        if one.get("status") == "False":
-            yield f"{one.get('type')} is False: {one.get('reason')}: {one.get('message')}"
+    for condition in conditions_of(group):
+        if condition.get("status") == "False":
+            yield f"{condition.get('type')} is False: {condition.get('reason')}: {condition.get('message')}"
 
 
 def _line(event: Object) -> str:
@@ -272,7 +272,9 @@ def _describe(*, api: ApiClient, name: str, output: str) -> None:
     if output == "json":
         found = {
             "nodegroup": object_of(api, NODE_GROUP, name),
-            "events": [one for one in events_of_groups(api, since_s) if nested(one, "involvedObject", "name") == name],
+            "events": [
+                event for event in events_of_groups(api, since_s) if nested(event, "involvedObject", "name") == name
+            ],
         }
         click.echo(json.dumps(found, indent=2))
         return

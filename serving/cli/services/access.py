@@ -129,7 +129,7 @@ def list_tokens(*, api: ApiClient, output: str) -> None:
         click.echo(json.dumps(rows, indent=2))
         return
     titles = ("name", "role", "namespaces", "expires", "left")
-    for line in aligned([[one.upper() for one in titles], *([row[one] for one in titles] for row in rows)]):
+    for line in aligned([[title.upper() for title in titles], *([row[title] for title in titles] for row in rows)]):
         click.echo(line)
 
 

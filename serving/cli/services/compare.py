@@ -33,9 +33,9 @@ def compare(  # noqa: PLR0913 - a range, and what to compare
     """
     if len(revisions) not in {0, _PAIR}:
         fail_usage(f"{' '.join(revisions)}: expected two revisions, or none")
-    service, names = service_of(api, name), [name_of(one) for one in revisions_of(api, name)]
+    service, names = service_of(api, name), [name_of(revision) for revision in revisions_of(api, name)]
     try:
-        pair = [revision_named(one, service, names) for one in revisions]
+        pair = [revision_named(revision, service, names) for revision in revisions]
     except ServingError as error:
         fail_usage(str(error))
     asked = [("name", f"{api.namespace}/{name}"), *(("revision", f"{api.namespace}/{one}") for one in pair)]
@@ -63,11 +63,11 @@ def compared_lines(found: RevisionComparison) -> list[str]:
         ("cost", lambda one: None if one.price is None else f"{one.price:.4f}"),
     )
     numbers = [(name, *map(text, found.revisions)) for name, text in shown]
-    titles = tuple(one.revision for one in found.revisions)
-    lines = aligned([("", *titles), *(one for one in numbers if None not in one)])
+    titles = tuple(revision.revision for revision in found.revisions)
+    lines = aligned([("", *titles), *(number for number in numbers if None not in number)])
     if not found.settings:
         return [*lines, "no setting differs"]
-    settings = [(one.name, one.older or "-", one.newer or "-") for one in found.settings]
+    settings = [(setting.name, setting.older or "-", setting.newer or "-") for setting in found.settings]
     return [*lines, "", *aligned([("SETTING", *titles), *settings])]
 
 

@@ -136,7 +136,7 @@ def taken_scaling(given: dict[str, Any]) -> dict[str, str]:
 def taken_policy(given: dict[str, Any]) -> dict[str, str]:
     """Take the annotations of the service itself out of the options. Exits if one is wrong."""
     policy = {key: value for option, key in _ROUTE.items() if (value := given.pop(option)) is not None}
-    more = [str(one) for one in given.get("tcp_ports") or ()]
+    more = [str(tcp_port) for tcp_port in given.get("tcp_ports") or ()]
     if more:
         # The annotation names all ports at which activators listen.
         named = [one.strip() for one in policy.get(TCP_ANNOTATION, "").split(",") if one]
@@ -194,12 +194,12 @@ def read_env_file(path: Path) -> dict[str, str]:
     lines: dict[str, int] = {}
     values: dict[str, str] = {}
     problems: list[Problem] = []
-    for one in _bindings(path, problems, needs_value=True):
-        if one.name in lines:
-            expected = f"each name once; line {lines[one.name]} has it"
-            problems.append(Problem(where=f"{path}:{one.line}", what=f"{one.name} again", expected=expected))
+    for binding in _bindings(path, problems, needs_value=True):
+        if binding.name in lines:
+            expected = f"each name once; line {lines[binding.name]} has it"
+            problems.append(Problem(where=f"{path}:{binding.line}", what=f"{binding.name} again", expected=expected))
         else:
-            lines[one.name], values[one.name] = one.line, one.value or ""
+            lines[binding.name], values[binding.name] = binding.line, binding.value or ""
     if problems:
         raise SettingsError(problems)
     return values
@@ -213,16 +213,18 @@ def read_compose_env_file(path: Path, interpolation: Interpolation) -> dict[str,
     """
     values: dict[str, str] = {}
     problems: list[Problem] = []
-    for one in _bindings(path, problems, needs_value=False):
-        if one.value is None:
-            values |= {one.name: interpolation.variables[one.name]} if one.name in interpolation.variables else {}
+    for binding in _bindings(path, problems, needs_value=False):
+        if binding.value is None:
+            values |= (
+                {binding.name: interpolation.variables[binding.name]} if binding.name in interpolation.variables else {}
+            )
             continue
         # The parser leaves an escaped dollar sign as it is.
-        given = one.value.replace("\\$", "$$") if one.quote == '"' else one.value
+        given = binding.value.replace("\\$", "$$") if binding.quote == '"' else binding.value
         try:
-            values[one.name] = interpolation.define(one.name, given, is_literal=one.quote == "'")
+            values[binding.name] = interpolation.define(binding.name, given, is_literal=binding.quote == "'")
         except InvalidValue as error:
-            problems.append(Problem(where=f"{path}:{one.line}", what=repr(error.text), expected=error.expected))
+            problems.append(Problem(where=f"{path}:{binding.line}", what=repr(error.text), expected=error.expected))
     if problems:
         raise SettingsError(problems)
     return values
@@ -291,9 +293,9 @@ def with_volumes(pod_spec: Object, volumes: Mapping[str, str]) -> Object:
     if not volumes:
         return pod_spec
     first, *others = pod_spec["containers"]
-    kept = [one for one in first.get("volumeMounts") or () if one["name"] not in volumes]
+    kept = [volume_mount for volume_mount in first.get("volumeMounts") or () if volume_mount["name"] not in volumes]
     mounts = [*kept, *({"name": name, "mountPath": path} for name, path in volumes.items())]
-    left = [one for one in pod_spec.get("volumes") or () if one["name"] not in volumes]
+    left = [volume for volume in pod_spec.get("volumes") or () if volume["name"] not in volumes]
     claims = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in volumes]
     return {**pod_spec, "volumes": [*left, *claims], "containers": [{**first, "volumeMounts": mounts}, *others]}
 

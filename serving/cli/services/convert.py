@@ -128,12 +128,12 @@ def _trigger_notes(documents: Iterable[Object], target: str) -> Iterator[str]:
 
 def _scaled_object(documents: Iterable[Object], route: Object) -> Object:
     """The ScaledObject of an InterceptorRoute; {} if there is none."""
-    for one in documents:
-        triggers = nested(one, "spec", "triggers") or ()
-        if one.get("kind") == "ScaledObject" and any(
+    for document in documents:
+        triggers = nested(document, "spec", "triggers") or ()
+        if document.get("kind") == "ScaledObject" and any(
             nested(trigger, "metadata", "interceptorRoute") == name_of(route) for trigger in triggers
         ):
-            return one
+            return document
     return {}
 
 
@@ -149,7 +149,7 @@ def _scaled_service(route: Object, scaled: Object, deployment: Object, *, notes:
     annotations = _scaling(route, scaled, notes)
     template = nested(deployment, "spec", "template") or {}
     pod = template.get("spec") or {}
-    containers = [_container(one, notes) for one in pod.get("containers") or ()]
+    containers = [_container(container, notes) for container in pod.get("containers") or ()]
     notes.extend(
         f"{name_of(deployment)}: {field} of its pods is left out"
         for field in sorted(set(pod) - {"containers", "restartPolicy", *_POD_FIELDS})
@@ -245,11 +245,11 @@ def _domain_mapping(host: str, deployment: Object) -> Object:
 def _schedules(documents: Iterable[Object], target: str) -> list[Object]:
     """The cron triggers of all ScaledObjects of a Deployment. Raises ``InvalidValue`` for incomplete ones."""
     found: list[Object] = []
-    for one in documents:
-        if one.get("kind") != "ScaledObject" or nested(one, "spec", "scaleTargetRef", "name") != target:
+    for document in documents:
+        if document.get("kind") != "ScaledObject" or nested(document, "spec", "scaleTargetRef", "name") != target:
             continue
-        crons = (trigger for trigger in nested(one, "spec", "triggers") or () if trigger.get("type") == "cron")
-        found += [_schedule(cron.get("metadata") or {}, name_of(one)) for cron in crons]
+        crons = (trigger for trigger in nested(document, "spec", "triggers") or () if trigger.get("type") == "cron")
+        found += [_schedule(cron.get("metadata") or {}, name_of(document)) for cron in crons]
     return found
 
 
@@ -330,7 +330,7 @@ def convert(*, files: tuple[str, ...], is_building: bool, profiles: tuple[str, .
 
 def _name_notes(manifests: Iterable[Object]) -> Iterator[str]:
     """What keeps pods of this machine from the short names of services."""
-    named = [one for one in manifests if short_url(one)]
+    named = [manifest for manifest in manifests if short_url(manifest)]
     if named and not can_mount():
         yield f"{UNRESOLVED}; this concerns {', '.join(map(short_url, named))}"
         return

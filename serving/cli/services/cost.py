@@ -26,7 +26,7 @@ def cost(*, api: ApiClient, name: str | None, begin: str, end: str, output: str,
     asked = range_of(begin, end)
     page = dashboard_page(url or dashboard_link(api.state_path), "cost", asked)
     services = msgspec.convert(page["services"], list[ServiceCost])
-    found = [one for one in services if one.namespace == api.namespace and name in {None, one.service}]
+    found = [service for service in services if service.namespace == api.namespace and name in {None, service.service}]
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     elif found:

@@ -59,7 +59,7 @@ def delete(
             click.echo(f"{kind.name.lower()}/{name} deleted")
     if asked["output"] == "json":
         click.echo(json.dumps(results, indent=2))
-    if any(one["result"] == "failed" for one in results):
+    if any(result["result"] == "failed" for result in results):
         ctx.exit(1)
 
 

@@ -213,7 +213,9 @@ def dropped_options(before: Object, asked: Deployment) -> list[str]:
 def kept_options(before: Object, asked: Deployment) -> list[str]:
     """Settings kept from the existing service, such as "-e TARGET", "--min-scale 1", to be printed."""
     template = nested(before, "spec", "template") or {}
-    variables = [one["name"] for one in _kept_variables(nested(template, "spec", "containers", 0) or {})]
+    variables = [
+        kept_variable["name"] for kept_variable in _kept_variables(nested(template, "spec", "containers", 0) or {})
+    ]
     prefix = f"{AUTOSCALING_GROUP}/"
     options = {f"{prefix}{one.replace('_', '-')}": f"--{one.replace('_', '-')} " for one in SCALING}
     given = scaling_annotations(asked.scaling).keys() | asked.annotations.keys()
@@ -232,7 +234,7 @@ def find_virtualenv(folder: Path, environment: Mapping[str, str]) -> Path | None
     candidates = [folder.absolute() / name for name in _FOLDERS]
     if environment.get(VIRTUAL_ENV):
         candidates.append(Path(environment[VIRTUAL_ENV]))
-    return next((one for one in candidates if (one / _MARK).is_file()), None)
+    return next((candidate for candidate in candidates if (candidate / _MARK).is_file()), None)
 
 
 def virtualenv_advice(folder: Path) -> str:

@@ -101,14 +101,15 @@ def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator
         assert header is not None
         dormant = dormant_counts(pods)
         found = [
-            revision_row(one, now_s=now_s, dormant_count=dormant[namespace_of(one), name_of(one)]) for one in revisions
+            revision_row(revision, now_s=now_s, dormant_count=dormant[namespace_of(revision), name_of(revision)])
+            for revision in revisions
         ]
         yield from _titled("Revisions", aligned([header, *found], indent="  "))
     titles, rows = server_table(api, POD, name="", selector=selector_of(name), everywhere=False)
     yield from _titled("Pods", aligned([titles, *rows], indent="  ") if rows else ["  none: it is at zero"])
-    gaps = filter(None, (condition(one, CONDITION_ISOLATED).get("message") for one in pods))
+    gaps = filter(None, (condition(pod, CONDITION_ISOLATED).get("message") for pod in pods))
     yield from (line for gap in dict.fromkeys(gaps) for line in wrapped(f"Isolation: {gap}", indent="  "))
-    over = [one for one in pods if nested(one, "status", "phase") == "Failed" and nested(one, "status", "message")]
+    over = [pod for pod in pods if nested(pod, "status", "phase") == "Failed" and nested(pod, "status", "message")]
     for one in over:
         text = f"{nested(one, 'status', 'reason') or 'Failed'}: {name_of(one)}: {nested(one, 'status', 'message')}"
         yield from wrapped(text.strip(), indent="  ")

@@ -99,7 +99,7 @@ def open_channels(url: str, headers: Mapping[str, str], tls: ssl.SSLContext | No
     opening = connect(
         url.replace("http", "ws", 1),
         ssl=tls,
-        subprotocols=[Subprotocol(one) for one in PROTOCOLS],
+        subprotocols=[Subprotocol(protocol) for protocol in PROTOCOLS],
         additional_headers=headers,
         proxy=None,
         compression=None,
@@ -187,7 +187,7 @@ def _exit_code(status: Object) -> int:
     if status.get("status") == "Success":
         return 0
     causes = nested(status, "details", "causes") or ()
-    code = next((one["message"] for one in causes if one.get("reason") == "ExitCode"), "")
+    code = next((cause["message"] for cause in causes if cause.get("reason") == "ExitCode"), "")
     if not code.isdecimal():
         fail(str(status.get("message") or "the connection to the pod broke off"))
     return int(code)

@@ -125,7 +125,7 @@ def _end_s(one: RequestRecord) -> float:
 
 
 def _print_report(api: ApiClient, reports: Sequence[RequestReport], chosen: Sequence[RequestRecord]) -> None:
-    for line in error_table([cause for one in reports for cause in one.errors]):
+    for line in error_table([cause for report in reports for cause in report.errors]):
         click.echo(line)
     for one in chosen:
         click.echo("\n".join(_lines(one)))

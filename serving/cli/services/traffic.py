@@ -76,7 +76,7 @@ def _record(api: ApiClient, service: Object, shares: Mapping[str, int], *, is_ro
 def _requested(
     service: Object, revisions: Sequence[Object], asked: Mapping[str, Any], *, shares: Sequence[str]
 ) -> AskedService:
-    names = [name_of(one) for one in revisions]
+    names = [name_of(revision) for revision in revisions]
     wanted: dict[str, int] = {}
     if asked["to_latest"]:
         wanted = {LATEST: _ALL_PERCENT}
@@ -113,8 +113,10 @@ def _print(service: Object, output: str) -> None:
         click.echo(json.dumps(targets, indent=2))
         return
     rows = [["PERCENT", "REVISION", "TAG", "URL"]]
-    for one in targets:
-        latest = " (latest)" if one.get("latestRevision") else ""
-        url = one.get("url") or nested(service, "status", "url") or ""
-        rows.append([f"{one.get('percent') or 0}%", f"{one.get('revisionName', '')}{latest}", one.get("tag", ""), url])
+    for target in targets:
+        latest = " (latest)" if target.get("latestRevision") else ""
+        url = target.get("url") or nested(service, "status", "url") or ""
+        rows.append(
+            [f"{target.get('percent') or 0}%", f"{target.get('revisionName', '')}{latest}", target.get("tag", ""), url]
+        )
     click.echo("\n".join(aligned(rows)))

@@ -39,9 +39,9 @@ def address_of(api: ApiClient, service: Object, *, tag: str = "", is_inner: bool
     url = str(nested(service, "status", *(("address", "url") if is_inner else ("url",))) or "")
     if tag:
         targets = nested(service, "status", "traffic") or ()
-        url = str(next((one.get("url", "") for one in targets if one.get("tag") == tag), ""))
+        url = str(next((target.get("url", "") for target in targets if target.get("tag") == tag), ""))
         if not url:
-            known = ", ".join(sorted(one["tag"] for one in targets if one.get("tag"))) or "none"
+            known = ", ".join(sorted(target["tag"] for target in targets if target.get("tag"))) or "none"
             fail(f"{name_of(service)} has no tag {tag} that has traffic; its tags are: {known}")
     if not url:
         fail(f"{name_of(service)} has no URL yet; `serving describe {name_of(service)}` shows why")

@@ -53,7 +53,7 @@ def until_in_force(address: ServiceAddress, service: Object, *, within_s: float)
     """Wait until requests are split as in the status; False at the timeout."""
     deadline_s = time.monotonic() + within_s
     targets = nested(service, "status", "traffic") or ()
-    expected = split_digest((str(one.get("revisionName")), one.get("percent") or 0) for one in targets)
+    expected = split_digest((str(target.get("revisionName")), target.get("percent") or 0) for target in targets)
     agreeing = 0
     while agreeing < _AGREEING:
         if time.monotonic() > deadline_s:
@@ -208,7 +208,7 @@ def until(
 def _pods_left(api: ApiClient, name: str, suffix: str = "", *, ignored: Collection[str] = frozenset()) -> str | None:
     pods = items_of(api, POD, selector_of(name))
     count = sum(
-        labels_of(one).get(REVISION_LABEL) not in ignored and nested(one, "status", "phase") != "Failed" for one in pods
+        labels_of(pod).get(REVISION_LABEL) not in ignored and nested(pod, "status", "phase") != "Failed" for pod in pods
     )
     return f"{count} pod{'' if count == 1 else 's'}{suffix}" if count else None
 
@@ -245,8 +245,12 @@ def _unready_revision(api: ApiClient, service: Object) -> str:
     if condition(service, "RoutesReady").get("status") == "True":
         return newest
     targets = nested(service, "spec", "traffic") or ()
-    named = {one["revisionName"] for one in targets if one.get("revisionName")} - {newest}
-    failed = (name_of(one) for one in revisions_of(api, name_of(service)) if condition(one).get("status") == "False")
+    named = {target["revisionName"] for target in targets if target.get("revisionName")} - {newest}
+    failed = (
+        name_of(revision)
+        for revision in revisions_of(api, name_of(service))
+        if condition(revision).get("status") == "False"
+    )
     return next((one for one in failed if one in named), newest)
 
 

@@ -17,16 +17,16 @@ def until_available(api: ApiClient, objects: Sequence[Object], *, timeout_s: flo
     deployments = [one for one in objects if one["kind"] == "Deployment"]
 
     def pending() -> str | None:
-        states = (rollout_state(api.done("GET", path_of(one))) for one in deployments)
+        states = (rollout_state(api.done("GET", path_of(deployment))) for deployment in deployments)
         return "; ".join(filter(None, states)) or None
 
     def late(state: str) -> str:
-        lines = [f"  {line}" for one in deployments for line in _obstacles(api, one)]
+        lines = [f"  {line}" for deployment in deployments for line in _obstacles(api, deployment)]
         return "\n".join([f"not available after {timeout_s:g} s: {state}", *lines])
 
     until(pending, "waiting for the daemons", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
     print_aside(
-        f"{len(deployments)} daemons are available: {', '.join(one['metadata']['name'] for one in deployments)}"
+        f"{len(deployments)} daemons are available: {', '.join(deployment['metadata']['name'] for deployment in deployments)}"
     )
 
 
@@ -65,7 +65,7 @@ def rollout_state(deployment: Object) -> str | None:
 def obstacle_of(pod: Object) -> str | None:
     """Why a pod is not ready: a container's reason and message, or that of scheduling; None for a ready pod."""
     status = pod.get("status") or {}
-    conditions = {one["type"]: one for one in status.get("conditions") or ()}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     if conditions.get("Ready", {}).get("status") == "True":
         return None
     for container in status.get("containerStatuses") or ():

@@ -89,7 +89,13 @@ def read_group_files(paths: Iterable[Path]) -> GroupFiles:
 
 def groups_in_config_maps(config_maps: Sequence[ConfigMap]) -> GroupFiles:
     """The node groups in the ConfigMap of the daemon."""
-    entries = [entry for one in config_maps if one.name == _MAP for entry in one.entries if entry.key == _KEY]
+    entries = [
+        entry
+        for config_map in config_maps
+        if config_map.name == _MAP
+        for entry in config_map.entries
+        if entry.key == _KEY
+    ]
     return _summed([groups_of_text(entry.text, where=f"{entry.where}: {_KEY}") for entry in entries])
 
 
@@ -102,15 +108,16 @@ def _reading_of(path: Path) -> list[GroupReading] | None:
         documents = [one for one in yaml.load_all(text, Loader=YamlLoader) if one is not None]
     except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError):
         return None
-    if not documents or not all(isinstance(one, Mapping) for one in documents):
+    if not documents or not all(isinstance(document, Mapping) for document in documents):
         return None
     if len(documents) == 1 and _ROOT in documents[0]:
         return [groups_of_text(text, where=str(path))]
     if not all(
-        (one.get("apiVersion"), one.get("kind")) == (NODE_GROUP.api_version, NODE_GROUP.name) for one in documents
+        (document.get("apiVersion"), document.get("kind")) == (NODE_GROUP.api_version, NODE_GROUP.name)
+        for document in documents
     ):
         return None
-    return [_placed(group_of(one), path) for one in documents]
+    return [_placed(group_of(document), path) for document in documents]
 
 
 def _placed(reading: GroupReading, path: Path) -> GroupReading:
@@ -124,9 +131,9 @@ def _placed(reading: GroupReading, path: Path) -> GroupReading:
 def _summed(readings: Iterable[GroupReading], others: Iterable[Path] = ()) -> GroupFiles:
     readings = list(readings)
     return GroupFiles(
-        count=sum(len(one.groups) for one in readings),
-        problems=tuple(problem for one in readings for problem in one.problems),
-        ignored=tuple(problem for one in readings for problem in one.ignored),
+        count=sum(len(reading.groups) for reading in readings),
+        problems=tuple(problem for reading in readings for problem in reading.problems),
+        ignored=tuple(problem for reading in readings for problem in reading.ignored),
         others=tuple(others),
     )
 

@@ -59,7 +59,7 @@ class Installation:
         self._api = api
         self._objects = objects
         self._crds = [one for one in objects if one["kind"] == _CRD]
-        self._not_established = [path_of(one) for one in self._crds]
+        self._not_established = [path_of(crd) for crd in self._crds]
 
     def check(self) -> None:
         """End the command if the server is no cluster, or runs Knative Serving."""
@@ -68,7 +68,7 @@ class Installation:
             fail("this server has no CustomResourceDefinitions: no cluster; `serving up` needs no installation")
         if status >= 400:
             fail(message_of(response))
-        for name in (*(one["metadata"]["name"] for one in self._crds), *KNATIVE_CRDS):
+        for name in (*(crd["metadata"]["name"] for crd in self._crds), *KNATIVE_CRDS):
             status, found = self._api.call("GET", f"{_CRDS}/{name}")
             if status < 400 and not is_ours(found):
                 fail(
@@ -85,8 +85,8 @@ class Installation:
                     self._wait_for_crds()
                 is_settings = one["kind"] == _CONFIG_MAP and EXAMPLE_KEY in one["data"]
                 _print_result(one, self._apply_settings(one) if is_settings else self._apply(one))
-            for one in self.leftovers():
-                self._remove(one)
+            for leftover in self.leftovers():
+                self._remove(leftover)
         namespace = _namespace_of(self._objects)
         if is_older_than_inner_tls(self._api, namespace):
             print_aside(_PERMISSIVE)
@@ -232,7 +232,7 @@ def _result(before: Object | None, after: Object) -> str:
 
 def _is_established(crd: Object) -> bool:
     conditions = crd.get("status", {}).get("conditions") or ()
-    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
 
 
 def _named(one: Object) -> str:

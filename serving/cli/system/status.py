@@ -88,9 +88,9 @@ def _status(state: StateFolder, pid: int) -> _SystemStatus:
         dashboard=f"http://127.0.0.1:{ports['dashboard']}",
         kubeconfig=str(state.kubeconfig),
         service_count=len(services),
-        ready_service_count=sum(condition(one).get("status") == "True" for one in services),
+        ready_service_count=sum(condition(service).get("status") == "True" for service in services),
         pod_count=len(pods),
-        ready_pod_count=sum(is_true(one, "Ready") for one in pods),
+        ready_pod_count=sum(is_true(pod, "Ready") for pod in pods),
     )
 
 

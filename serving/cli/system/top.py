@@ -44,7 +44,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 def node_lines(nodes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The nodes with data in a dashboard's state, best score first."""
     known = ("cpu_millicores", "memory_bytes", "requested_millicores", "requested_bytes")
-    found = [one for one in nodes.get("lines", ()) if any(one[name] for name in known)]
+    found = [line for line in nodes.get("lines", ()) if any(line[name] for name in known)]
     return sorted(found, key=lambda one: (-(one["score"] or 0.0), one["name"]))
 
 
@@ -92,7 +92,7 @@ def fitted(
 
 
 def _texts(cells: Sequence[str | Text]) -> list[Text]:
-    return [one if isinstance(one, Text) else Text(one) for one in cells]
+    return [cell if isinstance(cell, Text) else Text(cell) for cell in cells]
 
 
 def _padded(text: Text, width: int, *, is_left: bool = False) -> Text:
@@ -105,7 +105,7 @@ def node_table(lines: Sequence[Mapping[str, Any]], *, width: int) -> tuple[list[
     is_roomy = width >= _ROOMY
     heads = ["NODE", "STATE", "PODS", "CPU ASKED", "CPU USED", *(["CORES"] if is_roomy else [])]
     heads += ["MEM ASKED", "MEM USED", *(["GIB"] if is_roomy else []), "SCORE"]
-    return fitted(heads, [_cells(one, is_roomy=is_roomy) for one in lines], width=width)
+    return fitted(heads, [_cells(line, is_roomy=is_roomy) for line in lines], width=width)
 
 
 def _cells(one: Mapping[str, Any], *, is_roomy: bool) -> list[Text]:
@@ -169,7 +169,7 @@ def record_of(state: Mapping[str, Any], *, namespace: str = "") -> dict[str, Any
     return {
         "revisions": [row.record() for row in _rows(state, namespace)],
         "nodes": node_lines(state.get("nodes") or {}),
-        "policies": [one for one in state.get("policies") or () if namespace in {"", one["namespace"]}],
+        "policies": [policy for policy in state.get("policies") or () if namespace in {"", policy["namespace"]}],
     }
 
 
@@ -227,15 +227,15 @@ def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WI
 def _saved(state: Mapping[str, Any], namespace: str) -> str:
     """The summed costs of all revisions, a line for each policy in force; "" without any."""
     by_policy: dict[str, list[Mapping[str, float]]] = {}
-    for one in state.get("policies") or ():
-        if namespace in {"", one["namespace"]}:
-            by_policy.setdefault(one["policy"], []).append(one["costs"])
+    for policy in state.get("policies") or ():
+        if namespace in {"", policy["namespace"]}:
+            by_policy.setdefault(policy["policy"], []).append(policy["costs"])
     lines = []
     for running, found in sorted(by_policy.items()):
         total = {name: sum(one[name] for one in found) for name in PolicyCosts.__struct_fields__}
         costs = PolicyCosts(**total | {"covered_s": max(one["covered_s"] for one in found)})
         lines.append(savings_sentence(costs, running=running))
-    return "\n".join(one[:1].upper() + one[1:] for one in lines if one)
+    return "\n".join(line[:1].upper() + line[1:] for line in lines if line)
 
 
 def _revisions(rows: list["_Row"], *, width: int) -> tuple[list[Text], int, bool]:

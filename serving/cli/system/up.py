@@ -102,10 +102,10 @@ def check_environment(environment: Mapping[str, str]) -> None:
     from serving.settings.load import wrong_variables  # noqa: PLC0415 - as above
 
     problems = {
-        one.where: one
+        wrong_variable.where: wrong_variable
         for daemon in DAEMONS
         if daemon.name.upper() in _DAEMONS
-        for one in wrong_variables(daemon, registry=DAEMONS, environment=given)
+        for wrong_variable in wrong_variables(daemon, registry=DAEMONS, environment=given)
     }
     if problems:
         raise SettingsError(list(problems.values()))
@@ -326,10 +326,10 @@ def _refuse_other_options() -> None:
     """Reject options beside ``--reload``: a running system keeps its own."""
     context = click.get_current_context()
     typed = [
-        one.opts[0]
-        for one in context.command.params
-        if one.name not in {"reloads", "state_path"}
-        and context.get_parameter_source(one.name or "") is ParameterSource.COMMANDLINE
+        param.opts[0]
+        for param in context.command.params
+        if param.name not in {"reloads", "state_path"}
+        and context.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
     ]
     if typed:
         fail_usage(

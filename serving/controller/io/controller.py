@@ -248,13 +248,13 @@ class ControllerConfig:
         self.scaling = LiveSettings(AUTOSCALER, registry=DAEMONS, environment=environment)
         self.proxy = LiveSettings(QUEUEPROXY, registry=DAEMONS, environment=environment)
         self.election = LiveSettings(ELECTION, registry=DAEMONS, environment=environment)
-        others = [one for one in DAEMONS if one not in (CONTROLLER, AUTOSCALER, QUEUEPROXY, ELECTION)]
+        others = [daemon for daemon in DAEMONS if daemon not in (CONTROLLER, AUTOSCALER, QUEUEPROXY, ELECTION)]
         self.all: list[LiveSettings[Any]] = [
             self.own,
             self.scaling,
             self.proxy,
             self.election,
-            *(LiveSettings(one, registry=DAEMONS, environment={}) for one in others),
+            *(LiveSettings(other, registry=DAEMONS, environment={}) for other in others),
         ]
 
     def attach(self, controller: Controller, watch: ConfigMapWatch) -> None:

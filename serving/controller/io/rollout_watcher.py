@@ -52,7 +52,7 @@ class RolloutWatcher:
             self._watched[route] = watch
             self._is_needed.set()
         kept = () if watch is None else watch.revisions
-        for place in [one for one in self._counts if one[0] == route and one[1] not in kept]:
+        for place in [count for count in self._counts if count[0] == route and count[1] not in kept]:
             del self._counts[place]
 
     async def run(self) -> None:

@@ -36,7 +36,7 @@ def settings_notes(taken: Taken, config_map: Object) -> Iterator[Note]:
     # Items of a list have no kind.
     about = {**config_map, "apiVersion": "v1", "kind": "ConfigMap"}
     if taken.problems:
-        said = "; ".join(str(one) for one in taken.problems)
+        said = "; ".join(str(problem) for problem in taken.problems)
         message = f"The {taken.daemon} keeps the settings that it has: {said}"
         yield Note(about=about, reason="SettingsRefused", message=message, warning=True)
     if taken.unknown:

@@ -52,10 +52,10 @@ class ViewWriter:
         """Follow and write until cancelled."""
         reflectors = (self._revisions, self._deployments, self._slices)
         async with supervise() as group:
-            for one in reflectors:
-                group.start(one.run(), name=f"views {one.kind.plural}")
-            for one in reflectors:
-                await one.synced.wait()
+            for reflector in reflectors:
+                group.start(reflector.run(), name=f"views {reflector.kind.plural}")
+            for reflector in reflectors:
+                await reflector.synced.wait()
             group.start(self._queue.run(_WORKERS, self._work), name="views work")
 
     def _wake(self, key: RevisionKey) -> None:

@@ -62,7 +62,8 @@ def collectable(
     now_s = timestamp_s(now)
     assert now_s is not None, now
     idle = sorted(
-        (one for one in revisions if _may_go(one, configuration)), key=lambda one: (_active_s(one), name_of(one))
+        (revision for revision in revisions if _may_go(revision, configuration)),
+        key=lambda one: (_active_s(one), name_of(one)),
     )
     stale = [one for one in idle if _is_stale(one, settings, now_s)]
     gone = stale[: max(0, len(idle) - settings.min_non_active_revisions)]
@@ -131,7 +132,7 @@ def reconcile_configuration(
     latest = _latest(configuration, revisions, settings=settings, scaling=scaling)
     if latest.revision is None and refusal and not latest.refusal:
         latest = _Latest(revision=None, refusal=refusal)
-    own = [one for one in revisions.values() if is_controlled_by(one, configuration)]
+    own = [revision for revision in revisions.values() if is_controlled_by(revision, configuration)]
     writes: list[Write] = []
     notes: list[Note] = []
     if latest.revision is None and not latest.refusal:

@@ -29,14 +29,14 @@ def spec_with_defaults(spec: Object, settings: ControllerSettings) -> Object:
         "timeoutSeconds": timeout_s,
         "containerConcurrency": _or(spec.get("containerConcurrency"), settings.container_concurrency),
         "containers": [
-            _secured(one, spec.get("securityContext") or {}, level=settings.secure_pod_defaults)
-            for one in _containers(spec.get("containers") or (), settings)
+            _secured(container, spec.get("securityContext") or {}, level=settings.secure_pod_defaults)
+            for container in _containers(spec.get("containers") or (), settings)
         ],
     }
     if spec.get("initContainers"):
         filled["initContainers"] = [
-            _secured(one, spec.get("securityContext") or {}, level=settings.secure_pod_defaults)
-            for one in _init_containers(spec, settings)
+            _secured(init_container, spec.get("securityContext") or {}, level=settings.secure_pod_defaults)
+            for init_container in _init_containers(spec, settings)
         ]
     # A response-start limit that is not below the total timeout has no effect.
     if 0 < settings.revision_response_start_timeout_s < timeout_s:
@@ -106,7 +106,7 @@ def _init_containers(spec: Object, settings: ControllerSettings) -> list[Object]
     spare = (
         name for name in itertools.chain(first, map(f"{base}-{{}}".format, itertools.count())) if name not in taken
     )
-    return [{**one, "name": one.get("name") or next(spare)} for one in containers]
+    return [{**container, "name": container.get("name") or next(spare)} for container in containers]
 
 
 def _container(container: Object, *, name: str, alone: bool) -> Object:

@@ -133,7 +133,11 @@ def _default_container(pod_spec: Object, sidecar: Sidecar | None) -> dict[str, s
     """The annotation by which kubectl picks the app's container, where a queue-proxy comes first."""
     if sidecar is None:
         return {}
-    return {DEFAULT_CONTAINER_ANNOTATION: next(one["name"] for one in pod_spec["containers"] if one.get("ports"))}
+    return {
+        DEFAULT_CONTAINER_ANNOTATION: next(
+            container["name"] for container in pod_spec["containers"] if container.get("ports")
+        )
+    }
 
 
 def desired_private_service(revision: Object) -> Object:
@@ -182,16 +186,22 @@ def _pod_spec(revision: Object) -> Object:
         "enableServiceLinks": spec.get("enableServiceLinks", False),
         # An accepted request may last as long as the revision allows.
         "terminationGracePeriodSeconds": spec["timeoutSeconds"],
-        "containers": [_container(one, revision, serves=is_alone or bool(one.get("ports"))) for one in containers],
+        "containers": [
+            _container(container, revision, serves=is_alone or bool(container.get("ports"))) for container in containers
+        ],
     }
 
 
 def _with_start_cpu(pod_spec: Object, start_cpu: str) -> tuple[Object, str]:
     """Give the serving container more cpu; the pod's spec, and its later resources as JSON."""
-    awake = {one["name"]: started_resources(one) for one in pod_spec["containers"] if one.get("ports")}
+    awake = {
+        container["name"]: started_resources(container)
+        for container in pod_spec["containers"]
+        if container.get("ports")
+    }
     containers = [
-        {**one, "resources": start_resources(one, start_cpu)} if one["name"] in awake else one
-        for one in pod_spec["containers"]
+        {**container, "resources": start_resources(container, start_cpu)} if container["name"] in awake else container
+        for container in pod_spec["containers"]
     ]
     return {**pod_spec, "containers": containers}, msgspec.json.encode(awake).decode()
 

@@ -31,7 +31,9 @@ def missing_queue_proxy(
     if now_s is None or not is_own_proxy(deployment):
         return ""
     name = proxy_container(deployment or {})["name"]
-    statuses = (one for pod in pods for one in nested(pod, "status", "containerStatuses") or ())
+    statuses = (
+        container_status for pod in pods for container_status in nested(pod, "status", "containerStatuses") or ()
+    )
     for status in statuses:
         started_s = timestamp_s(nested(status, "state", "running", "startedAt"))
         is_unready = status.get("name") == name and not status.get("ready")

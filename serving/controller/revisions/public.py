@@ -108,23 +108,25 @@ class Activators:
     @property
     def pages(self) -> tuple[str, ...]:
         """The pages of metrics of the same activators; empty if the Service names no such port, as before 0.2."""
-        ports = {_port_of(one, _METRICS_PORT_NAME) for one in self._slices.values()} - {None}
+        ports = {_port_of(slice_, _METRICS_PORT_NAME) for slice_ in self._slices.values()} - {None}
         return self._at_port(max(filter(None, ports))) if ports else ()
 
     def _at_port(self, port: int | None) -> tuple[str, ...]:
         for family, group in sorted(self.backends.items()):
             shown = "[{}]:{}" if family == "IPv6" else "{}:{}"
-            return tuple(shown.format(one["addresses"][0], port or group.port) for one in group.endpoints)
+            return tuple(shown.format(endpoint["addresses"][0], port or group.port) for endpoint in group.endpoints)
         return ()
 
     def _sum_up(self) -> bool:
         before = self.backends
         addresses: dict[tuple[str, int], set[str]] = {}
-        for one in self._slices.values():
-            port = _port_of(one)
-            ready = {endpoint["addresses"][0] for endpoint in one.get("endpoints") or () if _takes_requests(endpoint)}
+        for slice_ in self._slices.values():
+            port = _port_of(slice_)
+            ready = {
+                endpoint["addresses"][0] for endpoint in slice_.get("endpoints") or () if _takes_requests(endpoint)
+            }
             if port and ready:
-                addresses.setdefault((str(one.get("addressType")), port), set()).update(ready)
+                addresses.setdefault((str(slice_.get("addressType")), port), set()).update(ready)
         # The largest group of a family comes last and wins.
         groups = sorted(addresses.items(), key=lambda group: (len(group[1]), group[0]))
         self.backends = {
@@ -215,7 +217,7 @@ def public_writes(owner: Object, public: PublicService, *, name: str = "") -> tu
     else:
         changes = {**_metadata_changes(owner, public.service), **_port_changes(owner, public.service)}
         writes += patch_of(kinds.SERVICE, public.service, changes)
-    own = {str(one.get("addressType")): one for one in public.slices if is_controlled_by(one, owner)}
+    own = {str(slice_.get("addressType")): slice_ for slice_ in public.slices if is_controlled_by(slice_, owner)}
     for family in sorted({*(public.activators or public.pods), *own}):
         writes += _slice_writes(owner, own.get(family), name=name, family=family, public=public)
     return tuple(writes)
@@ -243,8 +245,10 @@ def _backend(before: Object | None, *, family: str, public: PublicService) -> En
 def _kept(before: Object) -> EndpointGroup:
     """The present endpoints, kept when there are no others; pods become unready."""
     endpoints = [
-        {**one, "conditions": {**one.get("conditions", {}), "ready": False}} if one.get("targetRef") else one
-        for one in before.get("endpoints") or ()
+        {**endpoint, "conditions": {**endpoint.get("conditions", {}), "ready": False}}
+        if endpoint.get("targetRef")
+        else endpoint
+        for endpoint in before.get("endpoints") or ()
     ]
     ports = before.get("ports") or [{}]
     return EndpointGroup(port=ports[0].get("port", QUEUE_PORT), endpoints=tuple(endpoints))
@@ -330,7 +334,7 @@ def _tcp_ports(owner: Object, name: str) -> list[Object]:
 
 def _uses_http2(owner: Object) -> bool:
     containers = nested(owner, "spec", "containers") or ()
-    return any(port.get("name") == "h2c" for one in containers for port in one.get("ports") or ())
+    return any(port.get("name") == "h2c" for container in containers for port in container.get("ports") or ())
 
 
 def _pod_endpoint(pod: Object, address: str) -> Object:

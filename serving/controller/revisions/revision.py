@@ -214,7 +214,7 @@ def _is_status(write: Write) -> bool:
 def _is_between_states(before: Object, after: Object) -> bool:
     """Whether a revision is waking up or going to sleep: only its number of pods still differs."""
     known = conditions_of(before)
-    if any(one["type"] != CONDITION_ACTIVE and one not in known for one in conditions_of(after)):
+    if any(condition["type"] != CONDITION_ACTIVE and condition not in known for condition in conditions_of(after)):
         return False
     actual, desired = (after["status"][key] for key in ("actualReplicas", "desiredReplicas"))
     active = condition_of(after, CONDITION_ACTIVE).get("status")

@@ -109,7 +109,7 @@ def _failures(pod: Object, exits_tolerated: int) -> Iterator[Failure]:
         # A container that waits for another service exits repeatedly until that service is up; such an exit is no failure.
         yield from _failures_of_container(status, max(exits_tolerated, status.get("restartCount", 0), 1))
     everybodys = nested(pod, "status", "containerStatuses") or ()
-    statuses = [one for one in everybodys if one.get("name") != QUEUE_PROXY]
+    statuses = [everybody for everybody in everybodys if everybody.get("name") != QUEUE_PROXY]
     for status in statuses:
         # A new revision's container that exits has not been ready.
         is_first = not exits_tolerated and status.get("name") in _serving_containers(pod)
@@ -276,7 +276,7 @@ def _digests(revision: Object, pods: Sequence[Object], before: Object) -> Object
             ids = {one.get("name"): one.get("imageID") or "" for one in nested(pod, "status", status_field) or ()}
             # As containerd writes it, or with a scheme, as docker does.
             digests = [{"name": name, "imageDigest": ids.get(name, "").rpartition("//")[2]} for name in names]
-            if all("@" in one["imageDigest"] for one in digests):
+            if all("@" in digest["imageDigest"] for digest in digests):
                 found[status_field] = digests
                 break
     return found

@@ -112,7 +112,7 @@ def grace_s(revision: Object, sidecar: Sidecar) -> int:
 
 def with_sidecar(spec: Object, revision: Object, sidecar: Sidecar, *, is_guarded: bool = False) -> Object:
     """The pod's spec with a queue-proxy. The container with ports serves the requests."""
-    serving = next(one for one in spec["containers"] if one.get("ports"))
+    serving = next(container for container in spec["containers"] if container.get("ports"))
     secret = sidecar.secret_of(namespace_of(revision), uid_of(revision))
     is_inside = annotations_of(revision).get(QUEUE_PROXY_ANNOTATION) == QueueProxyPlace.IN_PROCESS
     proxy = (_inside if is_inside else _queue_proxy)(revision, serving, sidecar, secret=secret)
@@ -124,7 +124,11 @@ def with_sidecar(spec: Object, revision: Object, sidecar: Sidecar, *, is_guarded
         "automountServiceAccountToken": spec.get("automountServiceAccountToken", "serviceAccountName" in spec),
         "containers": [
             proxy,
-            *(_beside(one, secret=secret) for one in spec["containers"] if not (is_inside and one is serving)),
+            *(
+                _beside(container, secret=secret)
+                for container in spec["containers"]
+                if not (is_inside and container is serving)
+            ),
         ],
         **({"volumes": volumes} if volumes else {}),
         "terminationGracePeriodSeconds": grace_s(revision, sidecar),
@@ -134,8 +138,12 @@ def with_sidecar(spec: Object, revision: Object, sidecar: Sidecar, *, is_guarded
 def proxy_container(deployment: Object) -> Object:
     """The container of a Deployment's pods with the queue-proxy, which may be the app's; {} without one."""
     containers: Sequence[Object] = nested(deployment, "spec", "template", "spec", "containers") or ()
-    inside = (one for one in containers if any(each["name"] == _SECRET_VARIABLE for each in one.get("env") or ()))
-    return next((one for one in containers if one["name"] == QUEUE_PROXY), next(inside, {}))
+    inside = (
+        container
+        for container in containers
+        if any(each["name"] == _SECRET_VARIABLE for each in container.get("env") or ())
+    )
+    return next((container for container in containers if container["name"] == QUEUE_PROXY), next(inside, {}))
 
 
 def inner_tls_variables(deployment: Object, sidecar: Sidecar) -> list[Object]:
@@ -301,7 +309,7 @@ def _unfrozen(spec: Object) -> str:
     """Why the app of a pod cannot be frozen; "" if its queue-proxy may try."""
     if not spec.get("shareProcessNamespace"):
         return "the pod does not share its process namespace"
-    if any(one.get("livenessProbe") for one in spec["containers"]):
+    if any(container.get("livenessProbe") for container in spec["containers"]):
         return "the kubelet probes its liveness"
     return ""
 

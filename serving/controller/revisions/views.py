@@ -70,8 +70,8 @@ def serverless_service_view(
     revision: Object, deployment: Object | None, slices: Sequence[Object], *, before: Object | None, now: str
 ) -> Object:
     """The ServerlessService of a revision; ``slices`` are those of its public Service, if any."""
-    endpoints = [one for found in slices for one in found.get("endpoints") or ()]
-    names_pods = any(one.get("targetRef") for one in endpoints)
+    endpoints = [endpoint for found in slices for endpoint in found.get("endpoints") or ()]
+    names_pods = any(endpoint.get("targetRef") for endpoint in endpoints)
     wants_pods = not slices and traffic_path_of(revision) is TrafficPath.SERVE
     is_served = names_pods or wants_pods
     status = ConditionStatus.FALSE if is_served else ConditionStatus.TRUE
@@ -116,7 +116,7 @@ def _target(revision: Object) -> Object:
 
 def _protocol_of(revision: Object) -> str:
     containers = nested(revision, "spec", "containers") or ()
-    names = {port.get("name") for one in containers for port in one.get("ports") or ()}
+    names = {port.get("name") for container in containers for port in container.get("ports") or ()}
     return "h2c" if "h2c" in names else "http1"
 
 

@@ -145,7 +145,9 @@ def _unresolved(mapping: Object, target: Object | None, settings: ControllerSett
     if target is None:
         return f'{kind.resource} "{name}" not found'
     if kind is kinds.SERVICE:
-        owners = {one.get("kind") for one in nested(target, "metadata", "ownerReferences") or ()}
+        owners = {
+            owner_reference.get("kind") for owner_reference in nested(target, "metadata", "ownerReferences") or ()
+        }
         is_ours = bool(owners & {"Route", "Revision"})
         return "" if is_ours else f'services "{name}" is of no Route or Revision: requests cannot be routed to it'
     return _wrong_address(target, f"{name}.{namespace}.svc.{settings.cluster_domain}", what=f'{kind.resource} "{name}"')

@@ -24,7 +24,7 @@ def tag_claims(route: Object, now: str) -> dict[str, str]:
 
 def claims_of(route: Object, rules: HostRules) -> dict[str, str]:
     """The hosts that a route claims, each with the time of the claim as sortable text."""
-    return {one.host: one.since for one in claimed_hosts(route, rules)}
+    return {claimed_host.host: claimed_host.since for claimed_host in claimed_hosts(route, rules)}
 
 
 class Claims:

@@ -138,9 +138,9 @@ def _ingress_ready(route: Object, routes: HttpRoutes, desired: Desired, *, gatew
     found = {name_of(one): one for one in routes.found}
     verdicts = [_verdict(route, found.get(name), wanted, gateway=gateway) for name, wanted in desired.items()]
     for status in (ConditionStatus.FALSE, ConditionStatus.UNKNOWN):
-        for one in verdicts:
-            if one.status is status:
-                return one
+        for verdict in verdicts:
+            if verdict.status is status:
+                return verdict
     return Condition(type=_CONDITION, status=ConditionStatus.TRUE)
 
 
@@ -156,9 +156,9 @@ def _shares(targets: Iterable[Object]) -> dict[str, int]:
 def _tag_shares(targets: Iterable[Object], rollout: Rollout) -> dict[str, dict[str, int]]:
     """Percent by revision for each tag: 100 for its revision, or the shares of a rollout in progress."""
     shares = {target["tag"]: {target["revisionName"]: _WHOLE} for target in targets if target.get("tag")}
-    for one in rollout.configurations:
-        if one.tag in shares:
-            shares[one.tag] = {share.revision_name: share.percent for share in one.revisions}
+    for configuration in rollout.configurations:
+        if configuration.tag in shares:
+            shares[configuration.tag] = {share.revision_name: share.percent for share in configuration.revisions}
     return shares
 
 
@@ -263,12 +263,12 @@ def _verdict(route: Object, found: Object | None, wanted: Object, *, gateway: st
             ConditionStatus.FALSE, "NotOwned", f'There is an existing HTTPRoute "{name}" that we do not own.'
         )
     conditions = [] if found is None or _changes(found, wanted) else _gateway_conditions(found, gateway)
-    for one in conditions:
-        if one.get("status") == ConditionStatus.FALSE:
-            message = f'Gateway "{gateway}" does not take HTTPRoute "{name}": {one.get("message") or one.get("type")}'
-            return _condition(ConditionStatus.FALSE, one.get("reason") or _NOT_READY, message)
-    is_accepted = any(one.get("type") == "Accepted" for one in conditions)
-    if is_accepted and all(one.get("status") == ConditionStatus.TRUE for one in conditions):
+    for condition in conditions:
+        if condition.get("status") == ConditionStatus.FALSE:
+            message = f'Gateway "{gateway}" does not take HTTPRoute "{name}": {condition.get("message") or condition.get("type")}'
+            return _condition(ConditionStatus.FALSE, condition.get("reason") or _NOT_READY, message)
+    is_accepted = any(condition.get("type") == "Accepted" for condition in conditions)
+    if is_accepted and all(condition.get("status") == ConditionStatus.TRUE for condition in conditions):
         return Condition(type=_CONDITION, status=ConditionStatus.TRUE)
     message = f'HTTPRoute "{name}" waits for Gateway "{gateway}" to accept it.'
     return _condition(ConditionStatus.UNKNOWN, _NOT_READY, message)

@@ -163,12 +163,19 @@ def advance(
 
     Revisions in ``held`` get no further step, and those in ``broken`` no traffic, as long as an older one can have it.
     """
-    known = {(one.tag, one.configuration_name): one for one in before.configurations}
+    known = {
+        (configuration.tag, configuration.configuration_name): configuration for configuration in before.configurations
+    }
     states = []
-    for one in goal.configurations:
-        latest, last = one.revisions[-1].revision_name, known.get((one.tag, one.configuration_name))
-        found = _rolled_back(one, last, can_serve) if latest in broken else None
-        states.append(found or _advanced(one, last, can_serve, now_ns=int(now_s * _NS), is_held=latest in held))
+    for configuration in goal.configurations:
+        latest, last = (
+            configuration.revisions[-1].revision_name,
+            known.get((configuration.tag, configuration.configuration_name)),
+        )
+        found = _rolled_back(configuration, last, can_serve) if latest in broken else None
+        states.append(
+            found or _advanced(configuration, last, can_serve, now_ns=int(now_s * _NS), is_held=latest in held)
+        )
     return Rollout(configurations=tuple(states))
 
 
@@ -176,21 +183,31 @@ def observe_ready(rollout: Rollout, *, duration_s: float, now_s: float) -> Rollo
     """Plan the steps of each new rollout: activators now route its first percent."""
     return Rollout(
         configurations=tuple(
-            one if one.is_done or one.step_params.step_duration_ns else _planned(one, duration_s, now_s)
-            for one in rollout.configurations
+            configuration
+            if configuration.is_done or configuration.step_params.step_duration_ns
+            else _planned(configuration, duration_s, now_s)
+            for configuration in rollout.configurations
         )
     )
 
 
 def next_step_s(rollout: Rollout) -> float | None:
     """When the next step is due, in seconds since the epoch; None while none is planned."""
-    due = [one.step_params.next_step_time_ns for one in rollout.configurations if not one.is_done]
+    due = [
+        configuration.step_params.next_step_time_ns
+        for configuration in rollout.configurations
+        if not configuration.is_done
+    ]
     return min((at_ns / _NS for at_ns in due if at_ns), default=None)
 
 
 def newest_of(rollout: Rollout) -> list[str]:
     """The newest revision of each target that is split between revisions."""
-    return [one.revisions[-1].revision_name for one in rollout.configurations if not one.is_done]
+    return [
+        configuration.revisions[-1].revision_name
+        for configuration in rollout.configurations
+        if not configuration.is_done
+    ]
 
 
 def split_targets(asked: Sequence[Object], assigned: Sequence[Object], rollout: Rollout) -> list[Object]:
@@ -199,7 +216,11 @@ def split_targets(asked: Sequence[Object], assigned: Sequence[Object], rollout: 
     ``latestRevision`` is true for the newest revision only. Two targets of one configuration share its revisions out in
     their order.
     """
-    pools = {one.configuration_name: list(one.revisions) for one in rollout.configurations if not one.tag}
+    pools = {
+        configuration.configuration_name: list(configuration.revisions)
+        for configuration in rollout.configurations
+        if not configuration.tag
+    }
     entries: list[Object] = []
     for target, found in zip(asked, assigned, strict=True):
         pool = pools.get(target.get("configurationName", ""))
@@ -233,7 +254,11 @@ def _rolled_back(
 ) -> ConfigurationRollout | None:
     """All traffic on the older revisions; None if none of them can have it."""
     latest = goal.revisions[-1].revision_name
-    shares = {one.revision_name: one.percent for one in (before.revisions if before else ()) if one.percent}
+    shares = {
+        revision.revision_name: revision.percent
+        for revision in (before.revisions if before else ())
+        if revision.percent
+    }
     older = {name: percent for name, percent in shares.items() if name != latest and can_serve(name)}
     return _with_shares(goal, _resized(older, goal.percent), StepParameters()) if older else None
 
@@ -248,9 +273,9 @@ def _advanced(
 ) -> ConfigurationRollout:
     latest = goal.revisions[-1].revision_name
     shares = {
-        one.revision_name: one.percent
-        for one in (before.revisions if before else ())
-        if one.percent and (one.revision_name == latest or can_serve(one.revision_name))
+        revision.revision_name: revision.percent
+        for revision in (before.revisions if before else ())
+        if revision.percent and (revision.revision_name == latest or can_serve(revision.revision_name))
     }
     if before is None or not shares or goal.percent <= _FIRST_PERCENT:
         return goal

@@ -129,7 +129,7 @@ def checked_rollout(route: Object, assignment: Assignment, judged: Mapping[str, 
     check = read_rollout_check_of(annotations_of(route))
     if not isinstance(check, RolloutCheck):
         return CheckedRollout()
-    newest = {one["revisionName"] for one in assignment.targets or () if one.get("latestRevision")}
+    newest = {target["revisionName"] for target in assignment.targets or () if target.get("latestRevision")}
     before = read_broken(annotations_of(route).get(ROLLED_BACK_ANNOTATION, ""))
     is_unknown = assignment.targets is None
     broken = {name: one for name, one in before.items() if is_unknown or (name in newest and one.check == check.text)}

@@ -105,7 +105,7 @@ def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -
     )
     if not _must_wait(service, children):
         writes += _brought_about(kinds.ROUTE, service, route, desired=desired_route(service))
-    if any(isinstance(one, Create) for one in writes):
+    if any(isinstance(write, Create) for write in writes):
         # The new children report in a moment: this saves one status write.
         return WritePlan(writes=tuple(writes))
     status = _status(service, children, now=now)

@@ -39,9 +39,11 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 def ready_of(dependencies: Sequence[Condition]) -> Condition:
     """Ready from its dependencies: the first False, else the first Unknown, else True."""
     for status in (ConditionStatus.FALSE, ConditionStatus.UNKNOWN):
-        for one in dependencies:
-            if one.status is status:
-                return Condition(type=CONDITION_READY, status=status, reason=one.reason, message=one.message)
+        for dependency in dependencies:
+            if dependency.status is status:
+                return Condition(
+                    type=CONDITION_READY, status=status, reason=dependency.reason, message=dependency.message
+                )
     return Condition(type=CONDITION_READY, status=ConditionStatus.TRUE)
 
 

@@ -63,8 +63,8 @@ def revisions_named_by(route: Object) -> Iterator[str]:
         for target in nested(route, part, "traffic") or ():
             if target.get("revisionName"):
                 yield target["revisionName"]
-    for one in read_rollout(annotations_of(route)).configurations:
-        yield from (share.revision_name for share in one.revisions)
+    for configuration in read_rollout(annotations_of(route)).configurations:
+        yield from (share.revision_name for share in configuration.revisions)
 
 
 def routing_state_of(*, routes: Sequence[str], is_newest: bool, is_awaited: bool, was_ready: bool) -> RoutingState:

@@ -221,7 +221,9 @@ def admit(  # noqa: PLR0913 - settings
     parts = [key for key in whole if key not in _OWN_PARTS and key not in same]
     properties = crd.schema.get("properties", {})
     before = old or {}
-    problems = [one for key in parts for one in breaches(properties.get(key, {}), whole[key], key, old=before.get(key))]
+    problems = [
+        breach for key in parts for breach in breaches(properties.get(key, {}), whole[key], key, old=before.get(key))
+    ]
     if not problems and subresource is None:
         problems = _rule_problems(kind, whole, old, scaling=scaling, features=features if is_one_machine else None)
     if problems:
@@ -258,7 +260,7 @@ def _key_problems(kind: Kind, whole: Object, old: Object | None) -> Sequence[Pro
 
 def _invalid(kind: Kind, name: str, problems: Sequence[Problem]) -> Invalid:
     title = f"{kind.name}.{kind.group}" if kind.group else kind.name
-    texts = list(dict.fromkeys(_text_of(one) for one in problems))
+    texts = list(dict.fromkeys(_text_of(problem) for problem in problems))
     said = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     return Invalid(f'{title} "{name}" is invalid: {said}', problems)
 

@@ -71,7 +71,11 @@ def without_host_programs(kind: Kind, new: Object, old: Object | None, *, has_ru
 
 def _host_parts(template: Object, *, has_runtime: bool) -> Iterator[str]:
     annotations = annotations_of(template)
-    yield from (f"annotation {one}" for one in _PROCESS_ANNOTATIONS if one in annotations)
+    yield from (
+        f"annotation {process_annotation}"
+        for process_annotation in _PROCESS_ANNOTATIONS
+        if process_annotation in annotations
+    )
     spec: Any = template.get("spec") or {}
     if not isinstance(spec, dict):
         return

@@ -147,7 +147,7 @@ def _check_claim(claim: Object, old: Object | None) -> None:
     """Raise ``Invalid`` for a claim that this machine cannot bind, or whose spec changes but for its size."""
     name, problems = name_of(claim), claim_problems(claim) if old is None else []
     if problems:
-        lines = ", ".join(f"{one.where}: {one.what}" for one in problems)
+        lines = ", ".join(f"{problem.where}: {problem.what}" for problem in problems)
         raise Invalid(f'{PERSISTENT_VOLUME_CLAIM.name} "{name}" is invalid: {lines}', problems)
     before, after = ({**(one.get("spec") or {}), "resources": {}} for one in (old or claim, claim))
     if before != after:
@@ -166,19 +166,19 @@ def _check_amounts(kind: Kind, whole: Object) -> None:
     """Raise ``Invalid`` for an invalid amount of a quota or LimitRange, or an unknown limit type."""
     problems = [*_amount_problems(nested(whole, "spec", "hard"), "spec.hard")]
     limits = nested(whole, "spec", "limits") or ()
-    if not isinstance(limits, list | tuple) or not all(isinstance(one, dict) for one in limits):
+    if not isinstance(limits, list | tuple) or not all(isinstance(limit, dict) for limit in limits):
         problems.append(Problem(where="spec.limits", what="Invalid value: not a list", expected="a list of limits"))
         limits = ()
     for index, item in enumerate(limits):
         place = f"spec.limits[{index}]"
         if item.get("type") not in _LIMIT_TYPES:
-            supported = ", ".join(f'"{one}"' for one in _LIMIT_TYPES)
+            supported = ", ".join(f'"{limit_type}"' for limit_type in _LIMIT_TYPES)
             what = f'Unsupported value: "{item.get("type", "")}": supported values: {supported}'
             problems.append(Problem(where=f"{place}.type", what=what, expected=f"one of {supported}"))
         for field in _LIMIT_FIELDS:
             problems += _amount_problems(item.get(field), f"{place}.{field}")
     if problems:
-        said = [f"{one.where}: {one.what}" for one in problems]
+        said = [f"{problem.where}: {problem.what}" for problem in problems]
         text = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
         raise Invalid(f'{kind.name} "{name_of(whole)}" is invalid: {text}', problems)
 

@@ -71,10 +71,13 @@ def pod_sums(spec: Mapping[str, Any], field: str) -> dict[str, ExactAmount]:
     Containers of 1 and 2 cpu, an init container of 4 before them: max(4, 1 + 2) = 4.
     """
     peak = pod_peak(
-        (amounts_of(nested(one, "resources", field) or {}) for one in spec.get("containers") or ()),
+        (amounts_of(nested(container, "resources", field) or {}) for container in spec.get("containers") or ()),
         (
-            (amounts_of(nested(one, "resources", field) or {}), one.get("restartPolicy") == "Always")
-            for one in spec.get("initContainers") or ()
+            (
+                amounts_of(nested(init_container, "resources", field) or {}),
+                init_container.get("restartPolicy") == "Always",
+            )
+            for init_container in spec.get("initContainers") or ()
         ),
         none={},
         add=lambda one, other: total((one, other)),
@@ -99,7 +102,7 @@ def _scopes(spec: Mapping[str, Any], usage: Amounts) -> frozenset[str]:
 def _is_counted(quota: Object, claim: Claim) -> bool:
     """Whether a quota counts an object. With scopes it counts the pods within all of them."""
     written = nested(quota, "spec", "scopeSelector", "matchExpressions") or ()
-    asked = [*({"scopeName": one, "operator": "Exists"} for one in nested(quota, "spec", "scopes") or ()), *written]
+    asked = [*({"scopeName": scope, "operator": "Exists"} for scope in nested(quota, "spec", "scopes") or ()), *written]
     return all(_is_in(one, claim) for one in asked)
 
 
@@ -274,4 +277,4 @@ def _out_of(
 
 
 def _items(limit_range: Object, title: str) -> list[Mapping[str, Any]]:
-    return [one for one in nested(limit_range, "spec", "limits") or () if one.get("type") == title]
+    return [limit for limit in nested(limit_range, "spec", "limits") or () if limit.get("type") == title]

@@ -267,9 +267,9 @@ def touched(patch: Any, patch_type: PatchType) -> list[Object]:  # noqa: ANN401 
         return [_without_directives(patch)] if isinstance(patch, dict) else []
     operations = [one for one in patch if isinstance(one, dict)] if isinstance(patch, list) else []
     return [
-        _nested(str(one.get("path", "")), one.get("value"))
-        for one in operations
-        if one.get("op") in {"add", "replace"} and one.get("path")
+        _nested(str(operation.get("path", "")), operation.get("value"))
+        for operation in operations
+        if operation.get("op") in {"add", "replace"} and operation.get("path")
     ]
 
 

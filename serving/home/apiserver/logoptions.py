@@ -84,7 +84,7 @@ def log_options(pod: Object, query: Mapping[str, str]) -> LogOptions:
 
 def kept_log_options(kept: KeptLog, query: Mapping[str, str]) -> LogOptions:
     """Read the options for a deleted pod. Raises ``Fault`` 400."""
-    containers = [{"name": one} for one in kept.containers if one != QUEUE_PROXY]
+    containers = [{"name": container} for container in kept.containers if container != QUEUE_PROXY]
     gone: Object = {"metadata": {"name": kept.pod}, "spec": {"containers": containers}}
     return _options(chosen_container(gone, query.get("container", "")), query)
 

@@ -136,8 +136,8 @@ def refusal(error: ClusterError | Fault, target: RequestTarget | None = None) ->
             ]
         if isinstance(error, ApplyConflict):
             details["causes"] = [
-                {"reason": "FieldManagerConflict", "message": f"conflict with {one.manager}", "field": one.path}
-                for one in error.fields
+                {"reason": "FieldManagerConflict", "message": f"conflict with {field.manager}", "field": field.path}
+                for field in error.fields
             ]
         status["details"] = {key: value for key, value in details.items() if value}
     return status

@@ -105,7 +105,7 @@ def _by_group(verbs: tuple[str, ...], kinds: Iterable[Kind], *subresources: str)
     for kind in kinds:
         has = {"status": kind.has_status, "scale": kind.has_scale, "log": kind == POD}
         names = [kind.plural] if "" in subresources else []
-        names += [f"{kind.plural}/{one}" for one in subresources if has.get(one)]
+        names += [f"{kind.plural}/{subresource}" for subresource in subresources if has.get(subresource)]
         groups.setdefault(kind.group, []).extend(names)
     for group, resources in groups.items():
         if resources:
@@ -153,7 +153,8 @@ def may(grant: Grant, access: Access) -> bool:
         return True
     if access.path:
         is_open = any(
-            access.path.startswith(one[:-1]) if one.endswith("*") else access.path == one for one in _OPEN_PATHS
+            access.path.startswith(open_path[:-1]) if open_path.endswith("*") else access.path == open_path
+            for open_path in _OPEN_PATHS
         )
         return access.verb == "get" and is_open
     return any(rule.covers(access) for rule in rules_in(grant, access.namespace))

@@ -342,9 +342,9 @@ class _ApiHandlers:
             return log_options(await self._cluster.get(POD, target.one_namespace, target.name), query)
         except NotFound:
             logs = [] if self._logs is None else self._logs.kept(target.one_namespace)
-            for one in logs:
-                if one.pod == target.name:
-                    return kept_log_options(one, query)
+            for log in logs:
+                if log.pod == target.name:
+                    return kept_log_options(log, query)
             raise
 
     async def kept_logs(self, request: web.Request) -> web.Response:
@@ -370,7 +370,7 @@ class _ApiHandlers:
 def _check_may_enter(user: Grant, pod: Object, container: str) -> None:
     """Raise ``Forbidden`` if a container is a process of the machine, whose programs the user may not run."""
     statuses = nested(pod, "status", "containerStatuses") or ()
-    is_image = any(one.get("name") == container and one.get("imageID") for one in statuses)
+    is_image = any(status.get("name") == container and status.get("imageID") for status in statuses)
     if user.role is not Role.ADMIN and not is_image:
         raise Forbidden(
             f'pods "{name_of(pod)}" is forbidden: User "{user.user}" cannot enter a process of the machine; '

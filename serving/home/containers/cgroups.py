@@ -127,8 +127,8 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
             cached = _fields(memory / "memory.stat").get("total_inactive_file", 0)
             held = int((memory / "memory.usage_in_bytes").read_text()) - cached
             # runc creates its own cgroup below ours, and version 1 counts kills in each separately.
-            places = (memory, *(one for one in memory.iterdir() if one.is_dir()))
-            killed = sum(_fields(one / "memory.oom_control").get("oom_kill", 0) for one in places)
+            places = (memory, *(path for path in memory.iterdir() if path.is_dir()))
+            killed = sum(_fields(place / "memory.oom_control").get("oom_kill", 0) for place in places)
             return CgroupUse(cpu_s=cpu_ns / 1e9, memory_bytes=max(0, held), oom_kill_count=killed)
         except (OSError, KeyError, ValueError):
             return None

@@ -110,12 +110,12 @@ def _tried(engine: ContainerEngine, state: Path | None) -> tuple[ContainerEngine
         folder = Path(name)
         lower = folder / "lower"
         lower.mkdir()
-        for one in _MACHINE_FOLDERS:
-            (lower / one).mkdir()
+        for machine_folder in _MACHINE_FOLDERS:
+            (lower / machine_folder).mkdir()
         mounts = tuple(
-            MountPoint(source=f"/{one}", target=f"/{one}", read_only=True)
-            for one in _MACHINE_FOLDERS
-            if Path("/", one).is_dir()
+            MountPoint(source=f"/{machine_folder}", target=f"/{machine_folder}", read_only=True)
+            for machine_folder in _MACHINE_FOLDERS
+            if Path("/", machine_folder).is_dir()
         )
         # The files of the container are of its own users, those of the machine are open.
         users = OwnUsers(first=DEFAULT_RANGE.first, place=engine.users_place) if engine.users_place else None

@@ -177,7 +177,7 @@ class NameServer:
     def _servers(self) -> Iterator[str]:
         # It may change at run time, when a machine moves to another network.
         with contextlib.suppress(OSError):
-            yield from (one for one in servers_of(self._resolv_conf.read_text()) if one != self._address)
+            yield from (server for server in servers_of(self._resolv_conf.read_text()) if server != self._address)
 
 
 class _Datagrams(asyncio.DatagramProtocol):

@@ -98,7 +98,10 @@ class PodSandbox:
     @property
     def image_ids(self) -> dict[str, str]:
         """The image of each container as NAME@DIGEST, or sha256:ID without a digest."""
-        images = {container_name_of(one): one.get("image", "") for one in all_containers(self._manifest)}
+        images = {
+            container_name_of(all_container): all_container.get("image", "")
+            for all_container in all_containers(self._manifest)
+        }
         return {
             name: parse_reference(images[name]).pinned(found.digest) if found.digest else f"{ID_SCHEME}{found.id}"
             for name, found in self._images.items()

@@ -79,10 +79,10 @@ def local_profile(folder: Path, security: Object, *, capabilities: frozenset[str
 def _oci(profile: _Profile, capabilities: frozenset[str]) -> Object:
     machine, known = _ARCHITECTURES.get(platform.machine(), ("", []))
     rules = [
-        _rule(one)
-        for one in profile.syscalls or ()
-        if (one.includes is None or _holds(one.includes, machine, capabilities, is_all=True))
-        and (one.excludes is None or not _holds(one.excludes, machine, capabilities, is_all=False))
+        _rule(syscall)
+        for syscall in profile.syscalls or ()
+        if (syscall.includes is None or _holds(syscall.includes, machine, capabilities, is_all=True))
+        and (syscall.excludes is None or not _holds(syscall.excludes, machine, capabilities, is_all=False))
     ]
     found: dict[str, Any] = {
         "defaultAction": profile.default_action,
@@ -100,7 +100,8 @@ def _rule(rule: _CallRule) -> Mapping[str, Any]:
     found: dict[str, Any] = {"names": rule.names or [rule.name], "action": rule.action}
     if rule.args:
         found["args"] = [
-            {"index": one.index, "value": one.value, "op": one.op, "valueTwo": one.value_two} for one in rule.args
+            {"index": argument.index, "value": argument.value, "op": argument.op, "valueTwo": argument.value_two}
+            for argument in rule.args
         ]
     if rule.errno_ret is not None:
         found["errnoRet"] = rule.errno_ret
@@ -110,7 +111,7 @@ def _rule(rule: _CallRule) -> Mapping[str, Any]:
 def _holds(when: _When, machine: str, capabilities: frozenset[str], *, is_all: bool) -> bool:
     """Whether conditions hold: all of them to include a rule, any of them to exclude it."""
     found = [machine in when.arches] if when.arches else []
-    found += [one in capabilities for one in when.caps]
+    found += [cap in capabilities for cap in when.caps]
     if when.min_kernel:
         found.append(_version(platform.release()) >= _version(when.min_kernel))
     return all(found) if is_all else any(found)

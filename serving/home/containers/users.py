@@ -33,18 +33,18 @@ def user_of(security: Object, image_user: str, root: Path) -> ContainerUser:
     if security.get("runAsGroup") is not None:
         group = str(security["runAsGroup"])
     users, groups = _lines(root, "passwd"), _lines(root, "group")
-    entry = next((one for one in users if name in (one[0], one[2])), None)
+    entry = next((user for user in users if name in (user[0], user[2])), None)
     if not name.isdecimal() and name and entry is None:
         raise InvalidValue(text=name, expected="a user in the image's /etc/passwd, or a number")
     uid = int(entry[2]) if entry else int(name or 0)
     if entry is None and not name:
-        entry = next((one for one in users if one[2] == "0"), None)
+        entry = next((user for user in users if user[2] == "0"), None)
     gid = _group(group, groups) if group else int(entry[3]) if entry else 0
     if security.get("runAsNonRoot") and uid == 0:
         raise InvalidValue(text="root", expected="a user other than root, as runAsNonRoot asks for")
     member = entry[0] if entry else ""
     further = {int(one[2]) for one in groups if member and len(one) > 3 and member in one[3].split(",")}
-    further |= {int(one) for one in security.get("supplementalGroups") or ()}
+    further |= {int(supplemental_group) for supplemental_group in security.get("supplementalGroups") or ()}
     if security.get("fsGroup") is not None:
         further.add(int(security["fsGroup"]))
     home = entry[5] if entry and len(entry) > 5 and entry[5] else "/"
@@ -54,7 +54,7 @@ def user_of(security: Object, image_user: str, root: Path) -> ContainerUser:
 def _group(text: str, groups: list[list[str]]) -> int:
     if text.isdecimal():
         return int(text)
-    entry = next((one for one in groups if one[0] == text), None)
+    entry = next((group for group in groups if group[0] == text), None)
     if entry is None:
         raise InvalidValue(text=text, expected="a group in the image's /etc/group, or a number")
     return int(entry[2])
@@ -72,7 +72,7 @@ def _lines(root: Path, name: str) -> list[list[str]]:
         return []
     entries = [line.split(":") for line in text.splitlines()]
     return [
-        one
-        for one in entries
-        if len(one) > 2 and one[2].isdecimal() and (name == "group" or (one[3:4] and one[3].isdecimal()))
+        entry
+        for entry in entries
+        if len(entry) > 2 and entry[2].isdecimal() and (name == "group" or (entry[3:4] and entry[3].isdecimal()))
     ]

@@ -184,8 +184,8 @@ class ServiceHosts:
         self._claims = Reflector(cluster, CLUSTER_DOMAIN_CLAIM)
         self.reflectors = (self._routes, self._mappings, self._claims)
         self._known: tuple[HostRules, tuple[frozenset[str], frozenset[str]]] | None = None
-        for one in self.reflectors:
-            one.on_change(lambda _: self._forget())
+        for reflector in self.reflectors:
+            reflector.on_change(lambda _: self._forget())
 
     def _forget(self) -> None:
         self._known = None
@@ -202,7 +202,7 @@ class ServiceHosts:
         rules = self._rules()
         if self._known is None or self._known[0] != rules:
             routes = self._routes.cache.values()
-            hosts = {one.host for route in routes for one in claimed_hosts(route, rules)}
+            hosts = {claimed_host.host for route in routes for claimed_host in claimed_hosts(route, rules)}
             owners = {name_of(one): nested(one, "spec", "namespace") for one in self._claims.cache.values()}
             mapped = (one for one in self._mappings.cache.values() if owners.get(name_of(one)) == namespace_of(one))
             named = (one for one in routes if route_policy(annotations_of(one)).named_port)

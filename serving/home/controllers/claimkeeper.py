@@ -111,11 +111,11 @@ class ClaimKeeper:
     async def _remove(self, claim: Object, key: Key, folder: Path) -> bool:
         """Remove the folder and let the claim go; returns False while something uses it."""
         pods, revisions = [(await self._cluster.list(kind, key[0])).items for kind in (POD, REVISION)]
-        if users_of(key[1], [one for one in pods if not is_evicted(one)], revisions):
+        if users_of(key[1], [pod for pod in pods if not is_evicted(pod)], revisions):
             return False
         await asyncio.to_thread(_remove_folder, folder)
         self._used_bytes.pop(key, None)
-        left = [one for one in claim["metadata"].get("finalizers") or [] if one != FINALIZER]
+        left = [finalizer for finalizer in claim["metadata"].get("finalizers") or [] if finalizer != FINALIZER]
         patch = {"metadata": {"finalizers": left or None}}
         await self._cluster.patch(PERSISTENT_VOLUME_CLAIM, *key, patch=patch)
         return True

@@ -37,7 +37,7 @@ async def collect_images(cluster: Cluster, store: ImageStore) -> None:
             pods = [*revisions, *(await cluster.list(POD)).items]
             for kind in (SERVING_SERVICE, CONFIGURATION, DEPLOYMENT):
                 pods += [nested(one, "spec", "template") or {} for one in (await cluster.list(kind)).items]
-            removed = await asyncio.to_thread(_collect, store, pods, {uid_of(one) for one in revisions})
+            removed = await asyncio.to_thread(_collect, store, pods, {uid_of(revision) for revision in revisions})
             if removed:
                 _log.info("images.removed", extra={"ids": removed})
         except (ClusterError, OSError) as error:
@@ -45,7 +45,7 @@ async def collect_images(cluster: Cluster, store: ImageStore) -> None:
 
 
 def _collect(store: ImageStore, pods: Sequence[Object], revisions: Collection[str]) -> list[str]:
-    used = ImagePins(store.folder).unpin(revisions).union(*(images_used(one, store) for one in pods))
+    used = ImagePins(store.folder).unpin(revisions).union(*(images_used(pod, store) for pod in pods))
     # The wall clock: the age of an image is the time of its import.
     return store.collect(used, now_s=time.time(), unused_kept_s=_UNUSED_KEPT_S)
 
@@ -54,7 +54,7 @@ async def used_snapshots(cluster: Cluster) -> frozenset[str]:
     """The snapshots of all revisions, and of templates without a revision so far."""
     revisions = (await cluster.list(REVISION)).items
     parents = [one for kind in (SERVING_SERVICE, CONFIGURATION) for one in (await cluster.list(kind)).items]
-    templates = [nested(one, "spec", "template") for one in parents]
+    templates = [nested(parent, "spec", "template") for parent in parents]
     return frozenset(annotations_of(one).get(SNAPSHOT_ANNOTATION, "") for one in (*revisions, *templates))
 
 

@@ -67,7 +67,9 @@ async def _leave_orphans(cluster: MemoryCluster, owner: Reference, metadata: Obj
     uid = metadata.uid or ""
     for dependent in cluster.owners.dependents_of(uid):
         child = await cluster.get(dependent[0], *dependent[1])
-        left = [one for one in child["metadata"]["ownerReferences"] if one["uid"] != uid]
+        left = [
+            owner_reference for owner_reference in child["metadata"]["ownerReferences"] if owner_reference["uid"] != uid
+        ]
         await _patch_metadata(cluster, dependent, child, change={"ownerReferences": left or None})
     await _release(cluster, owner, PROPAGATION_FINALIZERS["Orphan"])
 

@@ -272,16 +272,20 @@ def is_rebuilt(
 
     ``slices`` are those of revisions. Each DomainMapping must have a status too.
     """
-    if not all(map(_is_routed, routes)) or not all(conditions_of(one) for one in mappings):
+    if not all(map(_is_routed, routes)) or not all(conditions_of(mapping) for mapping in mappings):
         return False
-    endpoints = [one for whole in slices for one in whole.get("endpoints") or ()]
-    listed = {nested(one, "targetRef", "name") for one in endpoints if nested(one, "conditions", "ready")}
+    endpoints = [endpoint for whole in slices for endpoint in whole.get("endpoints") or ()]
+    listed = {
+        nested(endpoint, "targetRef", "name") for endpoint in endpoints if nested(endpoint, "conditions", "ready")
+    }
     return all(is_ready(pod) and pod["metadata"]["name"] in listed for pod in pods)
 
 
 def _is_routed(route: Object) -> bool:
     status = route.get("status") or {}
-    has_failed = any(one["type"] == "Ready" and one["status"] == "False" for one in status.get("conditions") or ())
+    has_failed = any(
+        condition["type"] == "Ready" and condition["status"] == "False" for condition in status.get("conditions") or ()
+    )
     return bool(status.get("traffic")) or has_failed
 
 

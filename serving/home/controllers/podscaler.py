@@ -99,8 +99,8 @@ class PodScaler:
         scaling, uid = pod_scaling_of(hpa), hpa["metadata"]["uid"]
         pods = _pods_of(deployment, self._pods.cache.values())
         uses = [
-            () if isinstance(one, NoData) else uses_of(one, pods, measured, at_wall_s=wall_s())
-            for one in scaling.metrics
+            () if isinstance(metric, NoData) else uses_of(metric, pods, measured, at_wall_s=wall_s())
+            for metric in scaling.metrics
         ]
         present_count = deployment["spec"].get("replicas", 1)
         state = self._states.get(uid, PodScalingState())
@@ -155,12 +155,12 @@ def _pods_of(deployment: Object, pods: Iterable[Object]) -> list[Object]:
     wanted = (nested(deployment, "spec", "selector", "matchLabels") or {}).items()
     namespace = deployment["metadata"]["namespace"]
     return [
-        one
-        for one in pods
-        if one["metadata"]["namespace"] == namespace
-        and wanted <= labels_of(one).items()
-        and not is_being_deleted(one)
-        and nested(one, "status", "phase") not in _GONE_PHASES
+        pod
+        for pod in pods
+        if pod["metadata"]["namespace"] == namespace
+        and wanted <= labels_of(pod).items()
+        and not is_being_deleted(pod)
+        and nested(pod, "status", "phase") not in _GONE_PHASES
     ]
 
 

@@ -99,7 +99,7 @@ def excess_message(node: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
 
 
 def _is_tolerated(taint: Mapping[str, Any], tolerations: Iterable[Mapping[str, Any]]) -> bool:
-    return any(_tolerates(one, taint) for one in tolerations)
+    return any(_tolerates(toleration, taint) for toleration in tolerations)
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:

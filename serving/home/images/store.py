@@ -78,7 +78,7 @@ class ImageStore:
         if image_id is None:
             reference = parse_reference(text)
             # A digest names the same image whatever tag it was pulled by.
-            fitting = [one.id for one in self.images() if reference.digest and one.digest == reference.digest]
+            fitting = [image.id for image in self.images() if reference.digest and image.digest == reference.digest]
             image_id = fitting[0] if fitting else None
         return self.get(image_id) if image_id else None
 

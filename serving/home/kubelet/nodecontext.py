@@ -84,7 +84,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
         annotations, labels = annotations_of(pod), labels_of(pod)
         if annotations.get(TEMPLATE_ANNOTATION) != "preload" or (self.isolation and self.isolation.is_strict):
             return ""
-        is_other = has_own_network(pod) or any(is_own_proxy(pod, one) for one in pod["spec"]["containers"])
+        is_other = has_own_network(pod) or any(is_own_proxy(pod, container) for container in pod["spec"]["containers"])
         return "" if is_other else f"{namespace_of(pod)}/{labels.get(REVISION_LABEL, '')}"
 
     def folder_of(self, pod: Object, pod_id: str) -> Path:

@@ -144,7 +144,7 @@ class PodRun:
             self.sleep.reach((location.address, QUEUE_PORTS[1]), secret=self._setup.secret)
         if not (containers := self.manifest["spec"]["containers"]):
             raise InvalidValue(text=str(containers), expected="a list of containers")
-        inside = (one for one in containers if is_own_proxy(self.manifest, one))
+        inside = (container for container in containers if is_own_proxy(self.manifest, container))
         self._proxy_name = next(map(container_name_of, inside), QUEUE_PROXY)
         make_folder(self.folder)
         if self._node.isolation is not None and self._node.isolation.user_of(location.address):
@@ -174,7 +174,7 @@ class PodRun:
         """Kill remaining processes, and remove the pod's networks, cgroups and folder."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_KILL_MAX_S):
-                await asyncio.gather(*(one.process.outlast(0) for one in self.keepers.values() if one.process))
+                await asyncio.gather(*(keeper.process.outlast(0) for keeper in self.keepers.values() if keeper.process))
         # Each refers to this pod: without cycles it is freed at once (``serving.aio.daemon``).
         self.keepers.clear()
         self._node.runtime.forget(self.id)

@@ -158,7 +158,10 @@ class ProcessPod:
 
     def watched_memory(self) -> dict[str, int]:
         """The memory limits that no cgroup enforces, in bytes by container."""
-        limits = {container_name_of(one): memory_limit_bytes(one) for one in all_containers(self.setup.manifest)}
+        limits = {
+            container_name_of(all_container): memory_limit_bytes(all_container)
+            for all_container in all_containers(self.setup.manifest)
+        }
         return {
             name: limit for name, limit in limits.items() if limit and "memory" in self.refused_limits.get(name, ())
         }
@@ -172,7 +175,9 @@ class ProcessPod:
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to a port on which one of these processes of its apps listens. Raises ``OSError``."""
-        listening = await asyncio.to_thread(lambda: {one for pid in pids for one in listening_ports(pid)})
+        listening = await asyncio.to_thread(
+            lambda: {listening_port for pid in pids for listening_port in listening_ports(pid)}
+        )
         if port not in listening and self._declares(port):
             # A declared port is a wish here: the app listens on the one that it was given.
             port = self.tcp_ports.get(port, self.port)
@@ -182,7 +187,7 @@ class ProcessPod:
         return await asyncio.open_connection("127.0.0.1", port)
 
     def _declares(self, port: int) -> bool:
-        return any(one.get("containerPort") == port for one in serving_ports(self.setup.manifest))
+        return any(serving_port.get("containerPort") == port for serving_port in serving_ports(self.setup.manifest))
 
     def _ports(self, container: Object) -> Collection[int] | None:
         """The ports on which a container may listen; None for all.
@@ -308,7 +313,7 @@ class InAppPod(ProcessPod):
         return msgspec.structs.replace(
             found,
             address=(self.setup.location.address, self.port),
-            probes=tuple(msgspec.structs.replace(one, probe=self._marked(one.probe)) for one in found.probes),
+            probes=tuple(msgspec.structs.replace(probe, probe=self._marked(probe.probe)) for probe in found.probes),
             listening=found.listening and self._marked(found.listening),
         )
 
@@ -433,7 +438,9 @@ async def choose_kind(
 async def _credentials(setup: PodSetup, warn: Callable[[str, str], Awaitable[None]]) -> bytes:
     """Collect registry credentials from the pod's imagePullSecrets. An Event reports a Secret without credentials."""
     found = []
-    for name in dict.fromkeys(one.get("name", "") for one in setup.manifest["spec"].get("imagePullSecrets") or ()):
+    for name in dict.fromkeys(
+        image_pull_secret.get("name", "") for image_pull_secret in setup.manifest["spec"].get("imagePullSecrets") or ()
+    ):
         try:
             secret = await setup.node.cluster.get(SECRET, namespace_of(setup.manifest), name)
             credentials_of([secret])

@@ -173,7 +173,11 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         }
         if text := overuse(self.manifest, DiskUse(total_bytes=budget.spent)):
             raise InvalidValue(text=f"{budget.spent} bytes of projected files", expected=f"fewer: {text.strip()}")
-        mounts = [one for container in all_containers(self.manifest) for one in container.get("volumeMounts", ())]
+        mounts = [
+            volume_mount
+            for container in all_containers(self.manifest)
+            for volume_mount in container.get("volumeMounts", ())
+        ]
         keep_in_memory(self.folder, [volume["name"] for volume in spec["volumes"] if is_secret(volume)])
         mount(self.folder, volumes, mounts, user=self.user, claims=claims)
 
@@ -274,12 +278,16 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             return not real.is_relative_to(state) or any(map(real.is_relative_to, ours))
 
         claims = claim_folders(self.node.volumes, self.manifest)
-        mounted = [one for one in container.get("volumeMounts") or () if one["name"] in claims]
+        mounted = [
+            volume_mount for volume_mount in container.get("volumeMounts") or () if volume_mount["name"] in claims
+        ]
         # Each pod has a user of its own: it sees a claim's files as its own, both below its HOME and where it mounts them.
         theirs = [str(claims[one["name"]]) for one in mounted] + ["/" + one["mountPath"].strip("/") for one in mounted]
         named_files = [*files_of(plan.arguments, plan.environment, plan.folder), *links]
         # What the manifest mounts is there, also at or below /tmp.
-        named_files += ["/" + one["mountPath"].strip("/") for one in container.get("volumeMounts") or ()]
+        named_files += [
+            "/" + volume_mount["mountPath"].strip("/") for volume_mount in container.get("volumeMounts") or ()
+        ]
         return isolation.confinement(
             address=self.location.address,
             shown=[one for one in (str(self.folder), plan.folder, *named_files) if is_allowed(one)],

@@ -55,7 +55,7 @@ def warnings_of(
         for what in refused
         if what in limits and (has_images or what != "memory")
     ]
-    paths = [] if has_images else [one["mountPath"] for one in container.get("volumeMounts", ())]
+    paths = [] if has_images else [volume_mount["mountPath"] for volume_mount in container.get("volumeMounts", ())]
     if paths:
         message = (
             f"container {name}: {', '.join(paths)} is found below $HOME; there is no container with paths of its own"

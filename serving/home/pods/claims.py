@@ -31,7 +31,7 @@ _CLOSED, _OPEN = 0o700, 0o777
 def claims_of(pod_spec: Object) -> dict[str, str]:
     """The claims of a pod's spec by the name of the volume."""
     volumes = pod_spec.get("volumes") or ()
-    return {one["name"]: one[_SOURCE]["claimName"] for one in volumes if one.get(_SOURCE)}
+    return {volume["name"]: volume[_SOURCE]["claimName"] for volume in volumes if volume.get(_SOURCE)}
 
 
 def users_of(name: str, pods: Iterable[Object], revisions: Iterable[Object]) -> list[str]:
@@ -77,10 +77,10 @@ def claim_folders(volumes: Path, pod: Object) -> dict[str, Path]:
     spec = pod["spec"]
     claims = claims_of(spec)
     for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
-        for one in container.get("volumeMounts") or ():
-            if one["name"] in claims and (one.get("subPath") or one.get("subPathExpr")):
+        for volume_mount in container.get("volumeMounts") or ():
+            if volume_mount["name"] in claims and (volume_mount.get("subPath") or volume_mount.get("subPathExpr")):
                 expected = f"possible with a {CLAIM} on one machine: mount it whole, and use the folder in it"
-                raise InvalidValue(text=f"subPath of {one['name']}", expected=expected)
+                raise InvalidValue(text=f"subPath of {volume_mount['name']}", expected=expected)
     return {volume: claim_folder(volumes, pod["metadata"]["namespace"], name) for volume, name in claims.items()}
 
 
@@ -106,7 +106,7 @@ def claim_status(claim: Object, *, gap: str, used_bytes: int | None, now: str) -
     if gap and used_bytes is not None and is_over_size(claim, used_bytes):
         message = f"it holds more than its size of {requests['storage']}, and nothing enforces the size"
         wanted.append(_condition(OVER_SIZE, OVER_SIZE, message, is_true=True))
-    before = {one["type"]: one for one in nested(claim, "status", "conditions") or ()}
+    before = {condition["type"]: condition for condition in nested(claim, "status", "conditions") or ()}
     conditions = []
     for one in wanted if requests else ():
         last = before.get(one["type"]) or {}

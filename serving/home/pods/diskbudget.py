@@ -61,7 +61,7 @@ def pod_to_evict(
 
     It is the idlest among those with at least ``removable_bytes``: others would free nothing.
     """
-    found = [one for one in pods if one.use.total_bytes >= removable_bytes]
+    found = [pod for pod in pods if pod.use.total_bytes >= removable_bytes]
     if free_bytes >= threshold_bytes or not found:
         return "", ""
     least = min(found, key=lambda one: (one.load, -one.use.total_bytes))
@@ -78,7 +78,7 @@ def owner_of(pod: Object) -> str:
     """The uid of the object that replaces the pod; its own name if none does."""
     metadata = pod["metadata"]
     owners = metadata.get("ownerReferences") or ()
-    return next((str(one["uid"]) for one in owners), f"{metadata['namespace']}/{metadata['name']}")
+    return next((str(owner["uid"]) for owner in owners), f"{metadata['namespace']}/{metadata['name']}")
 
 
 def surplus_evicted(pods: Iterable[Object], *, per_owner: int, count_max: int) -> list[Key]:

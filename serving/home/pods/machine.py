@@ -64,8 +64,8 @@ def read_machine(
     cpu_m = 1000 * sum(line[:3] == "cpu" and line[3].isdecimal() for line in (proc / "stat").read_text().splitlines())
     memory_bytes = amounts_of(proc / "meminfo")["MemTotal"] * 1024
     folders = cgroup_folders(proc, cgroups)
-    cpu_bound_m, cpu_cgroup = min(((_cpu_max_m(one), one) for one in folders), default=(_NO_BOUND, None))
-    bound, memory_cgroup = min(((memory_bound(one), one) for one in folders), default=(_NO_BOUND, None))
+    cpu_bound_m, cpu_cgroup = min(((_cpu_max_m(folder), folder) for folder in folders), default=(_NO_BOUND, None))
+    bound, memory_cgroup = min(((memory_bound(folder), folder) for folder in folders), default=(_NO_BOUND, None))
     allocatable_cpu_m, allocatable_bytes = 1000 * len(cores), memory_bytes
     return Machine(
         cpu_m=cpu_m,

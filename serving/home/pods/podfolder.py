@@ -144,21 +144,21 @@ def mount_points(
     ``claims`` are the folders of volumes that outlive the pod: it cannot exchange them by a link. Raises ``InvalidValue``.
     """
     writable = {
-        one["name"]
-        for one in volumes
-        if "emptyDir" in one or not (one.get("persistentVolumeClaim") or {"readOnly": True}).get("readOnly")
+        volume["name"]
+        for volume in volumes
+        if "emptyDir" in volume or not (volume.get("persistentVolumeClaim") or {"readOnly": True}).get("readOnly")
     }
-    own = {one["name"] for one in volumes if "emptyDir" in one}
+    own = {volume["name"] for volume in volumes if "emptyDir" in volume}
     return tuple(
         MountPoint(
-            source=str(claims.get(one["name"], folder / _VOLUMES / one["name"])),
-            home="" if one["name"] in claims else str(folder),
-            below="/".join(_parts(one.get("subPath", ""))),
-            target="/" + one["mountPath"].strip("/"),
-            read_only=bool(one.get("readOnly")) or one["name"] not in writable,
-            is_own=one["name"] in own,
+            source=str(claims.get(volume_mount["name"], folder / _VOLUMES / volume_mount["name"])),
+            home="" if volume_mount["name"] in claims else str(folder),
+            below="/".join(_parts(volume_mount.get("subPath", ""))),
+            target="/" + volume_mount["mountPath"].strip("/"),
+            read_only=bool(volume_mount.get("readOnly")) or volume_mount["name"] not in writable,
+            is_own=volume_mount["name"] in own,
         )
-        for one in container.get("volumeMounts", ())
+        for volume_mount in container.get("volumeMounts", ())
     )
 
 

@@ -45,7 +45,7 @@ class LogTimes:
 def _logs_in(folder: Path) -> Iterator[tuple[str, int]]:
     try:
         with os.scandir(folder) as entries:
-            yield from [(one.path, one.stat().st_size) for one in entries if one.name.endswith(".log")]
+            yield from [(entry.path, entry.stat().st_size) for entry in entries if entry.name.endswith(".log")]
     except OSError:
         # The pod is gone, or has no log yet.
         return

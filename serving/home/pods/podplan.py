@@ -219,7 +219,7 @@ def all_containers(pod: Object) -> Sequence[Object]:
 
 def is_init(pod: Object, container: Object) -> bool:
     """Whether a container is an init container. Container names are unique in a pod."""
-    return any(one.get("name") == container.get("name") for one in init_containers(pod))
+    return any(init_container.get("name") == container.get("name") for init_container in init_containers(pod))
 
 
 def serves(pod: Object, container: Object) -> bool:
@@ -287,7 +287,7 @@ def proxy_environment(
         "SERVING_POD_PROTOCOL": _protocol(pod),
     }
     metadata = pod["metadata"]
-    ports = [int(port["containerPort"]) for one in _containers(pod) for port in one.get("ports") or ()]
+    ports = [int(port["containerPort"]) for container in _containers(pod) for port in container.get("ports") or ()]
     logged = {
         "SERVING_POD_SERVICE": metadata["labels"].get(SERVICE_LABEL, ""),
         "SERVING_POD_CONFIGURATION": metadata["labels"].get(CONFIGURATION_LABEL, ""),
@@ -322,7 +322,7 @@ def _readiness(pod: Object) -> str | None:
 
 def _protocol(pod: Object) -> str | None:
     """The app's protocol: h2c if the serving port is named so; None for HTTP/1.1."""
-    return "h2c" if any(uses_http2(one) for one in _containers(pod) if serves(pod, one)) else None
+    return "h2c" if any(uses_http2(container) for container in _containers(pod) if serves(pod, container)) else None
 
 
 def uses_http2(container: Object) -> bool:

@@ -33,7 +33,7 @@ def pod_status(  # noqa: PLR0913 - what is known of a pod
     ``stamp`` is the time of a change, ``unready`` why it is not ready, ``image_ids`` what each container runs, as NAME@DIGEST or sha256:ID.
     """
     last = pod.get("status") or {}
-    before = {one["type"]: one for one in last.get("conditions") or ()}
+    before = {condition["type"]: condition for condition in last.get("conditions") or ()}
     first = {name: lives.get(name, _BEFORE) for name in map(container_name_of, init_containers(pod))}
     missing = [name for name, life in first.items() if not _has_succeeded(life)]
     names = [container_name_of(one) for one in pod["spec"]["containers"]]
@@ -48,7 +48,7 @@ def pod_status(  # noqa: PLR0913 - what is known of a pod
         _condition(before, "ContainersReady", is_true=is_ready, stamp=stamp),
         _condition(before, "Ready", is_true=is_ready, stamp=stamp, unready=unready),
     ]
-    containers = {container_name_of(one): one for one in all_containers(pod)}
+    containers = {container_name_of(all_container): all_container for all_container in all_containers(pod)}
 
     def shown(name: str, life: ContainerState, *, is_fine: bool) -> Object:
         # A queue-proxy that does not run is listed without being a container of the manifest.
@@ -74,7 +74,7 @@ def pod_status(  # noqa: PLR0913 - what is known of a pod
 
 def with_dormancy(status: Object, pod: Object, *, is_dormant: bool, stamp: str) -> Object:
     """The status of a pod that may sleep, with its condition."""
-    before = {one["type"]: one for one in nested(pod, "status", "conditions") or ()}
+    before = {condition["type"]: condition for condition in nested(pod, "status", "conditions") or ()}
     awake = Unready(reason=AWAKE_REASON, message="the app runs")
     made = _condition(before, CONDITION_DORMANT, is_true=is_dormant, stamp=stamp, unready=awake)
     if is_dormant:
@@ -84,7 +84,7 @@ def with_dormancy(status: Object, pod: Object, *, is_dormant: bool, stamp: str) 
 
 def with_isolation(status: Object, pod: Object, *, gap: str, stamp: str) -> Object:
     """The status of a pod of processes with less isolation than by default; ``gap`` names the layers."""
-    before = {one["type"]: one for one in nested(pod, "status", "conditions") or ()}
+    before = {condition["type"]: condition for condition in nested(pod, "status", "conditions") or ()}
     unready = Unready(reason="LayersMissing", message=gap)
     made = _condition(before, CONDITION_ISOLATED, is_true=False, stamp=stamp, unready=unready)
     return {**status, "conditions": [*status["conditions"], made]}
@@ -92,7 +92,7 @@ def with_isolation(status: Object, pod: Object, *, gap: str, stamp: str) -> Obje
 
 def evicted_status(pod: Object, *, message: str, stamp: str) -> Object:
     """The status of a pod that is evicted, while it ends and later."""
-    before = {one["type"]: one for one in nested(pod, "status", "conditions") or ()}
+    before = {condition["type"]: condition for condition in nested(pod, "status", "conditions") or ()}
     failed = Unready(reason="PodFailed", message=message)
     target = _condition(before, "DisruptionTarget", is_true=True, stamp=stamp)
     made = [
@@ -111,7 +111,9 @@ def evicted_status(pod: Object, *, message: str, stamp: str) -> Object:
 def broken_status(pod: Object, *, message: str, stamp: str, reason: str = BROKEN) -> Object:
     """The status of a pod that does not run, with ``reason`` and ``message``. Never raises, whatever the manifest."""
     containers = nested(pod, "spec", "containers")
-    named = [one for one in containers if isinstance(one, dict)] if isinstance(containers, list) else []
+    named = (
+        [container for container in containers if isinstance(container, dict)] if isinstance(containers, list) else []
+    )
     life = ContainerState(waiting_reason=reason, waiting_message=message)
     shown = [
         _container_status({**one, "name": str(container_name_of(one))}, life, image_id="", ready=False) for one in named

@@ -83,7 +83,7 @@ def sidecar_probe_plans(container: Object) -> list[ProbePlan]:
 def _port_of(container: Object, probe: Object) -> int:
     handler: Object = next((probe[name] for name in ("httpGet", "tcpSocket", "grpc") if probe.get(name)), {})
     asked = handler.get("port") or 0
-    named = {one.get("name"): one.get("containerPort", 0) for one in container.get("ports") or ()}
+    named = {port.get("name"): port.get("containerPort", 0) for port in container.get("ports") or ()}
     return int(named.get(asked, 0) if isinstance(asked, str) else asked)
 
 

@@ -222,7 +222,7 @@ def volume_files(
 def _mode(volume: Object, default: int) -> int:
     """The permission bits of a volume's files that choose none."""
     sources = (volume.get(kind) or {} for kind in ("configMap", "secret", "downwardAPI", "projected"))
-    return next((int(one["defaultMode"]) for one in sources if one.get("defaultMode") is not None), default)
+    return next((int(source["defaultMode"]) for source in sources if source.get("defaultMode") is not None), default)
 
 
 def _token(part: Object) -> Reference:

@@ -88,7 +88,7 @@ class StartQueue:
             begun.remove(pod)
         if not begun:
             self._begun.pop(pod.revision, None)
-        following = next((one for one in self._others if one.revision == pod.revision), None)
+        following = next((other for other in self._others if other.revision == pod.revision), None)
         if following is not None and self._has_no_first(pod.revision):
             following.is_first = True
             self._others.remove(following)
@@ -112,7 +112,7 @@ class StartQueue:
             return None
         times_s = [self._others[0].arrived_s + PATIENCE_S]
         times_s += [self._firsts_s[0] + BURST_S] if self._is_burst(now_s) else []
-        leads_s = (one.arrived_s + LEAD_MAX_S for one in self._others)
+        leads_s = (other.arrived_s + LEAD_MAX_S for other in self._others)
         times_s += [next((time_s for time_s in leads_s if time_s > now_s), 0.0)]
         return min((time_s for time_s in times_s if time_s > now_s), default=None)
 
@@ -128,7 +128,7 @@ class StartQueue:
             return oldest if has_share else self._firsts[0]
         if oldest is not None or self._is_burst(now_s):
             return oldest
-        followers = (one for one in self._others if self._may_follow(one, now_s))
+        followers = (other for other in self._others if self._may_follow(other, now_s))
         return min(followers, key=lambda one: self._had[one.revision], default=None)
 
     def _may_follow(self, pod: PodStart, now_s: float) -> bool:
@@ -142,4 +142,4 @@ class StartQueue:
         return pod in self._begun.get(pod.revision, ())
 
     def _has_no_first(self, revision: str) -> bool:
-        return revision not in self._begun and all(one.revision != revision for one in self._firsts)
+        return revision not in self._begun and all(first.revision != revision for first in self._firsts)

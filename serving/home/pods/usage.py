@@ -274,4 +274,4 @@ class UsageReporter:
 def _needs_usage(policy: Mapping[str, Any]) -> bool:
     spec = policy.get("spec") or {}
     directions = (spec.get("up") or {}, spec.get("down") or {})
-    return any(one.get("type") in _MEASURED_TYPES for way in directions for one in way.get("triggers") or ())
+    return any(trigger.get("type") in _MEASURED_TYPES for way in directions for trigger in way.get("triggers") or ())

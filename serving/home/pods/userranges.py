@@ -46,7 +46,7 @@ def subordinate_range(files: Collection[Path] = _FILES) -> IdRange:
         with contextlib.suppress(OSError):
             lines = file.read_text(errors="replace").splitlines()
         rows = (line.strip().split(":") for line in lines)
-        found.append({(int(one[1]), int(one[2])) for one in rows if _is_ours(one)})
+        found.append({(int(row[1]), int(row[2])) for row in rows if _is_ours(row)})
     usable = sorted(set.intersection(*found))
     return IdRange(first=usable[0][0], count=usable[0][1]) if usable else DEFAULT_RANGE
 

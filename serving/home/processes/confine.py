@@ -395,7 +395,7 @@ def _filter(program: bytes) -> None:
 
 
 def _prctl(option: int, *arguments: Any) -> None:  # noqa: ANN401 - numbers and pointers
-    given = [ctypes.c_ulong(one) if isinstance(one, int) else one for one in arguments]
+    given = [ctypes.c_ulong(argument) if isinstance(argument, int) else argument for argument in arguments]
     _checked(_LIBC.prctl(option, *given, *[ctypes.c_ulong(0)] * (4 - len(given))), f"prctl {option}")
 
 

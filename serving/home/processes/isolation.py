@@ -139,10 +139,10 @@ def _is_in(path: str, folder: str) -> bool:
 
 def closed_above(path: str) -> str:
     """The first folder on the way to a path that is closed to other users; "" without one."""
-    for one in reversed(Path(path).parents):
+    for parent in reversed(Path(path).parents):
         try:
-            if not one.stat().st_mode & _OTHERS_MAY_ENTER:
-                return str(one)
+            if not parent.stat().st_mode & _OTHERS_MAY_ENTER:
+                return str(parent)
         except OSError:
             return ""
     return ""
@@ -222,7 +222,7 @@ def _editable_projects(installation: Path) -> tuple[str, ...]:
     if not (installation / "pyvenv.cfg").exists():
         return ()
     folders = tuple(sorted(installation.glob("lib/python*/site-packages")))
-    return _editable_in(folders, tuple(one.stat().st_mtime_ns for one in folders))
+    return _editable_in(folders, tuple(folder.stat().st_mtime_ns for folder in folders))
 
 
 @functools.lru_cache(maxsize=64)

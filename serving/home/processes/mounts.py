@@ -99,9 +99,9 @@ def mount_overlay(overlay: OverlayMount) -> None:
 def show_at(folder: str, mounts: Sequence[MountPoint]) -> None:
     """Mount files and folders at their targets in an empty ``folder``, for this process and its children. Raises ``OSError``."""
     hide(folder)
-    for one in mounts:
-        with opened(one) as source:
-            bind(source, Path(one.target))
+    for mount in mounts:
+        with opened(mount) as source:
+            bind(source, Path(mount.target))
 
 
 @contextlib.contextmanager
@@ -186,8 +186,8 @@ def show_over(mounts: Sequence[MountPoint]) -> None:
     """Mount files over existing ones for this process, as root or in a user namespace. Raises ``OSError``."""
     _unshare()
     _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
-    for one in mounts:
-        _mount(one.source, one.target, flags=_MS_BIND)
+    for mount in mounts:
+        _mount(mount.source, mount.target, flags=_MS_BIND)
 
 
 class _Folder:

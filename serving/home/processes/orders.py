@@ -251,7 +251,7 @@ def open_streams(order: StartProcess) -> tuple[int, int, int]:
         opened.callback(os.close, log)
         found = []
         reading = os.O_RDWR if order.keeps_stdin else os.O_RDONLY
-        for path, flags in ((order.stdin or os.devnull, reading), *((one, os.O_WRONLY) for one in outputs)):
+        for path, flags in ((order.stdin or os.devnull, reading), *((output, os.O_WRONLY) for output in outputs)):
             found.append(_opened(path, flags) if path else os.dup(log))
             opened.callback(os.close, found[-1])
         opened.pop_all()

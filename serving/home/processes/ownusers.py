@@ -99,6 +99,6 @@ def hide_place(users: OwnUsers) -> None:
 
 def own_streams(users: OwnUsers, streams: Sequence[int]) -> None:
     """Give the streams of a container to its root, which may open them again by /dev/stdout. Raises ``OSError``."""
-    for one in streams:
-        if not os.isatty(one):
-            os.fchown(one, users.first, users.first)
+    for stream in streams:
+        if not os.isatty(stream):
+            os.fchown(stream, users.first, users.first)

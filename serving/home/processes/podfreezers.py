@@ -53,7 +53,7 @@ class PodFreezers(msgspec.Struct, frozen=True, kw_only=True):
             if not is_ours and pid.isdecimal() and str(start_ticks(int(pid))) == ticks:
                 continue
             system = msgspec.structs.replace(self, folder=folder)
-            for pod in [one.name for one in folder.iterdir() if one.is_dir()]:
+            for pod in [path.name for path in folder.iterdir() if path.is_dir()]:
                 if is_ours:
                     # It can only be removed if it is empty.
                     with contextlib.suppress(OSError):
@@ -68,7 +68,7 @@ class PodFreezers(msgspec.Struct, frozen=True, kw_only=True):
         """Thaw all pods, and remove the cgroups once killed processes have left them. Blocks for a moment at most."""
         until_s = time.monotonic() + _LEAVE_S
         while self.folder.exists():
-            for pod in [one.name for one in self.folder.iterdir() if one.is_dir()]:
+            for pod in [path.name for path in self.folder.iterdir() if path.is_dir()]:
                 self.remove(pod)
             with contextlib.suppress(OSError):
                 self.folder.rmdir()

@@ -180,7 +180,7 @@ class PreloadedApps:
             return None
         if order.mounts:
             # The mounts of a fork are those of the warm process.
-            paths = ", ".join(one.target for one in order.mounts)
+            paths = ", ".join(mount.target for mount in order.mounts)
             self._warn(order, "PreloadRefused", f"its volumes are mounted before it starts: {paths}; {_WITHOUT}")
             return None
         app = self._apps.get(order.preload)

@@ -224,7 +224,7 @@ def _imports_of(script: str) -> list[str]:
     found = []
     for node in tree.body:
         if isinstance(node, ast.Import):
-            found += [one.name for one in node.names]
+            found += [name.name for name in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.append(node.module)
     return found

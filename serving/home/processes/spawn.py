@@ -301,7 +301,7 @@ class Spawner:
         if order.confinement is not None:
             plan = plan_of(msgspec.structs.replace(order.confinement, has_own_mounts=has_own_mounts))
             # What is not mounted at a path is the machine's, or a link by an app, and not the pod's own.
-            others = {one.target for one in order.mounts} - mounted
+            others = {mount.target for mount in order.mounts} - mounted
             plan["owned"] = [one for one in plan["owned"] if one not in others]
             for text in confine(plan, order.folder):
                 write_error(f"serving: not isolated by {text}")

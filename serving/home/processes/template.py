@@ -365,9 +365,11 @@ class Template:
 
 def _held_pods(notes: Mapping[str, dict[str, object]], processes: Iterable[ProcessRecord]) -> list[HeldPod]:
     pods: dict[str, list[HeldProcess]] = {pod: [] for pod in notes}
-    for one in processes:
-        flags = {"is_ready": one.is_ready, "is_drained": one.is_drained, "is_dormant": one.is_dormant}
-        pods.setdefault(one.pod, []).append(HeldProcess(name=one.name, pid=one.pid, exit_code=one.exit_code, **flags))
+    for process in processes:
+        flags = {"is_ready": process.is_ready, "is_drained": process.is_drained, "is_dormant": process.is_dormant}
+        pods.setdefault(process.pod, []).append(
+            HeldProcess(name=process.name, pid=process.pid, exit_code=process.exit_code, **flags)
+        )
     return [HeldPod(pod=pod, note=notes.get(pod, {}), processes=them) for pod, them in pods.items()]
 
 

@@ -95,7 +95,7 @@ def checked_metadata(kind: Kind, body: Mapping[str, Any], old: Mapping[str, Any]
         *_other_problems(metadata),
     ]
     if problems:
-        texts = "; ".join(f"{one.where}: {one.what}" for one in problems)
+        texts = "; ".join(f"{problem.where}: {problem.what}" for problem in problems)
         raise Invalid(f'{kind.name} "{metadata.name}" is invalid: {texts}', problems)
     return metadata
 

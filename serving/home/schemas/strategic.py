@@ -184,7 +184,7 @@ def _arranged(merged: Sequence[Any], order: Sequence[Any], before: Sequence[Any]
     named = [one for one in merged if _identity(one, merge_key) in wanted]
     named.sort(key=lambda one: wanted[_identity(one, merge_key)])
     others = deque(one for one in merged if _identity(one, merge_key) not in wanted)
-    if any(_identity(one, merge_key) not in places for one in others):
+    if any(_identity(other, merge_key) not in places for other in others):
         raise Invalid(f"a strategic merge patch has an element that its {_ORDER.rstrip('/')} does not name")
     result: list[Any] = []
     for one in named:

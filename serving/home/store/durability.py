@@ -49,7 +49,7 @@ def durable_part(whole: Mapping[str, Any]) -> Object:
 
 def _of_status(whole: Mapping[str, Any], *, wanted: bool) -> list[Object]:
     """The entries with fields of the status, or those with other fields."""
-    return [one for one in entries_of(whole) if (one.get("subresource") == "status") is wanted]
+    return [entry for entry in entries_of(whole) if (entry.get("subresource") == "status") is wanted]
 
 
 def _is_soft(kind: Kind, old: Object, new: Object) -> bool:

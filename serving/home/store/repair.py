@@ -156,7 +156,7 @@ def _read_kinds(connection: sqlite3.Connection, rows: dict[_Key, bytes]) -> Iter
             else:
                 break
         if len(ends) == 2 and kind:
-            first, other = (f"{one[1]}/{one[2]}" if one else "" for one in ends)
+            first, other = (f"{end[1]}/{end[2]}" if end else "" for end in ends)
             place = (
                 f"after {first} and before {other}"
                 if first and other

@@ -139,8 +139,8 @@ def main() -> int:
         if os.waitpid(child, 0)[1]:
             # The supervisor learns by the end of this process that nothing was forked.
             return 1
-        for one in descriptors:
-            os.close(one)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def fill_pools() -> list[bytes]:

@@ -69,8 +69,8 @@ def become_supervisor(launch: SupervisorLaunch, arguments: Sequence[str]) -> NoR
     """Replace this program by the supervisor. ``arguments`` are shown by ``ps``."""
     file = os.memfd_create("launch", 0)
     os.write(file, json.dumps(launch._asdict()).encode())
-    for one in launch.descriptors:
-        os.set_inheritable(one, True)
+    for descriptor in launch.descriptors:
+        os.set_inheritable(descriptor, True)
     sys.stdout.flush()
     environment = {**os.environ, _LAUNCH_VARIABLE: str(file)}
     os.execve(sys.executable, [sys.executable, "-m", _MODULE, *arguments], environment)  # noqa: S606 - our own module
@@ -81,8 +81,8 @@ def main() -> int:
     with os.fdopen(int(os.environ.pop(_LAUNCH_VARIABLE)), "rb") as file:
         file.seek(0)
         launch = SupervisorLaunch(**json.load(file))
-    for one in launch.descriptors:
-        os.set_inheritable(one, False)
+    for descriptor in launch.descriptors:
+        os.set_inheritable(descriptor, False)
     sockets = {name: socket.socket(fileno=number) for name, number in launch.sockets.items()}
     state = StateFolder(Path(launch.state))
 

@@ -76,7 +76,7 @@ def taints_after(found: Mapping[str, Any], effect: Taint | Untaint) -> list[Obje
         return [*taints, {"key": REMOVAL_TAINT, "value": str(effect.at_s), "effect": effect.effect}]
     if state is not NodeState.TAINTED:
         return None
-    return [one for one in taints if one.get("key") != REMOVAL_TAINT]
+    return [taint for taint in taints if taint.get("key") != REMOVAL_TAINT]
 
 
 class Done(msgspec.Struct, kw_only=True):

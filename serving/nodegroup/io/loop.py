@@ -60,7 +60,7 @@ class NodeGroupLoop:
         except Exception:  # noqa: BLE001 - the outermost frame of a pass: the next one may succeed
             _log.exception("pass.crashed")
             return
-        self._metrics.passed(steady_s() - begun_s, [one.settings.name for one in groups])
+        self._metrics.passed(steady_s() - begun_s, [group.settings.name for group in groups])
 
     def _count(self, found: GroupPass) -> None:
         name, metrics, done = found.settings.name, self._metrics, found.done
@@ -76,11 +76,16 @@ class NodeGroupLoop:
         self._count_times(found)
         effects = found.plan.effects
         lost = sum(
-            found.pod_counts.get(node, 0) for one in effects if isinstance(one, DeleteNodes) for node in one.node_names
+            found.pod_counts.get(node, 0)
+            for effect in effects
+            if isinstance(effect, DeleteNodes)
+            for node in effect.node_names
         )
         metrics.counted(name, "escalator_node_group_pods_evicted", done.evicted_count + lost)
-        metrics.counted(name, "escalator_node_group_taint_event", sum(isinstance(one, Taint) for one in effects))
-        metrics.counted(name, "escalator_node_group_untaint_event", sum(isinstance(one, Untaint) for one in effects))
+        metrics.counted(name, "escalator_node_group_taint_event", sum(isinstance(effect, Taint) for effect in effects))
+        metrics.counted(
+            name, "escalator_node_group_untaint_event", sum(isinstance(effect, Untaint) for effect in effects)
+        )
         metrics.counted(name, "serving_nodegroup_effects_failed_total", len(done.problems))
         failed = sum(text.startswith("delete") for text in done.problems)
         metrics.counted(name, "escalator_node_delete_errors", failed)

@@ -132,20 +132,20 @@ class NodeGroupPasses:
     async def run_once(self) -> list[GroupPass]:
         """One pass of each group, in their order. Raises ``NotLeading``."""
         groups = await self._present_groups()
-        self.book.take_groups([one.settings for one in groups])
+        self.book.take_groups([group.settings for group in groups])
         self.on_groups(groups)
-        is_wanted = any(one.settings.anticipation for one in groups)
+        is_wanted = any(group.settings.anticipation for group in groups)
         self._anticipation.put(self.book, is_wanted=is_wanted, now_s=self._clock())
-        for name in self._memories.keys() - {one.settings.name for one in groups}:
+        for name in self._memories.keys() - {group.settings.name for group in groups}:
             del self._memories[name]
         passes: list[GroupPass] = []
-        for one in groups:
+        for group in groups:
             try:
-                found = await self._pass(one)
+                found = await self._pass(group)
             except NotLeading:
                 raise
             except ClusterError as error:
-                _log.warning("pass.failed", extra={"group": one.settings.name, "error": str(error)})
+                _log.warning("pass.failed", extra={"group": group.settings.name, "error": str(error)})
                 continue
             if found is not None:
                 passes.append(found)
@@ -211,20 +211,20 @@ class NodeGroupPasses:
         objects = {key[1]: one for key, one in self._groups.cache.items()}
         ours = {name for name, one in objects.items() if labels_of(one).get(ORIGIN_LABEL) == _ORIGIN}
         groups: list[WrittenGroup] = []
-        for one in reading.groups:
-            name = one.settings.name
+        for group in reading.groups:
+            name = group.settings.name
             if name in objects and name not in ours:
                 _log.error("group.twice", extra={"group": name, "kept": "NodeGroup"})
                 continue
-            await self._stand_for(name, spec_of(one.options), objects.get(name))
-            groups.append(one)
-        shown = {one.settings.name for one in reading.groups}
+            await self._stand_for(name, spec_of(group.options), objects.get(name))
+            groups.append(group)
+        shown = {group.settings.name for group in reading.groups}
         for wrong in reading.refused:
             if wrong.name and wrong.name not in shown:
                 await self._show_refused(wrong, objects, ours)
         if not reading.problems:
             # With a ConfigMap that is wrong in part, a group that is missing may only be misspelt.
-            for name in ours - {one.settings.name for one in groups}:
+            for name in ours - {group.settings.name for group in groups}:
                 await self._remove(name)
         for name in sorted(objects.keys() - ours):
             found = group_of(objects[name])
@@ -232,7 +232,7 @@ class NodeGroupPasses:
                 await self._refuse(objects[name], wrong.problems)
             groups += found.groups
         is_dry = self._dry_mode()
-        return [_dry(one) if is_dry else one for one in groups]
+        return [_dry(group) if is_dry else group for group in groups]
 
     async def _show_refused(self, group: RefusedGroup, objects: Mapping[str, Object], ours: Collection[str]) -> None:
         """Show the problems of a group of the ConfigMap at its NodeGroup. Its spec stays the last right one."""
@@ -274,7 +274,7 @@ class NodeGroupPasses:
             return
 
     async def _refuse(self, about: Object, problems: tuple[Problem, ...]) -> None:
-        text = "; ".join(str(one) for one in problems)
+        text = "; ".join(str(problem) for problem in problems)
         verdict = Verdict(is_true=False, reason="SettingsInvalid", message=text)
         await self._write_status(about, refused_status(about, CONDITION_READY, verdict, stamp=stamp()))
         await self._notes.write(about, EventText(reason="SettingsInvalid", message=text, is_warning=True))
@@ -349,7 +349,7 @@ def _with_unsure(memory: _GroupMemory, cloud: CloudGroup) -> Failures:
 def _unsure_target(effects: tuple[Effect, ...], cloud: CloudGroup, done: Done) -> int | None:
     if not done.is_increase_unsure:
         return None
-    return cloud.target_size + sum(one.count for one in effects if isinstance(one, IncreaseSize))
+    return cloud.target_size + sum(effect.count for effect in effects if isinstance(effect, IncreaseSize))
 
 
 def _bare_pod(pod: Object) -> Object:
@@ -362,14 +362,16 @@ def _bare_pod(pod: Object) -> Object:
             **({} if revision is None else {"labels": {REVISION_LABEL: revision}}),
         },
         "spec": {
-            "containers": [_bare_container(one) for one in spec.get("containers") or ()],
-            "initContainers": [_bare_container(one) for one in spec.get("initContainers") or ()],
+            "containers": [_bare_container(container) for container in spec.get("containers") or ()],
+            "initContainers": [_bare_container(init_container) for init_container in spec.get("initContainers") or ()],
             **{key: spec[key] for key in ("nodeName", "nodeSelector", "affinity", "overhead") if key in spec},
         },
         "status": {
             "phase": nested(pod, "status", "phase"),
             "conditions": [
-                one for one in nested(pod, "status", "conditions") or () if one.get("type") == "PodScheduled"
+                condition
+                for condition in nested(pod, "status", "conditions") or ()
+                if condition.get("type") == "PodScheduled"
             ],
         },
     }
@@ -386,7 +388,7 @@ def _log_plan(settings: NodeGroupSettings, plan: GroupPlan) -> None:
         "delta": plan.requested_delta,
         "effects": len(plan.effects),
         "withheld": len(plan.withheld),
-        "limits": [one.value for one in plan.limits],
+        "limits": [limit.value for limit in plan.limits],
         "error": plan.error.value if plan.error else "",
         "nodes": len(plan.nodes.untainted),
         "pods": plan.pod_count,

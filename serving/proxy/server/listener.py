@@ -217,7 +217,9 @@ class HttpServer:
 
     def close_listeners(self, where: tuple[str, int] | None = None) -> None:
         """Close all listeners, or the one at an address; their connections stay."""
-        for server in [one for one in self._listeners if where in (None, one.sockets[0].getsockname()[:2])]:
+        for server in [
+            listener for listener in self._listeners if where in (None, listener.sockets[0].getsockname()[:2])
+        ]:
             server.close()
             self._listeners.remove(server)
 
@@ -282,7 +284,9 @@ class HttpServer:
 
     def _shed(self, newest: Member) -> bool:
         """Close the oldest idle connection, so that the newest has a descriptor; False if all are in use."""
-        idle = next((one for one in self._connections if one is not newest and one.is_idle), None)
+        idle = next(
+            (connection for connection in self._connections if connection is not newest and connection.is_idle), None
+        )
         self._shed_count += 1
         if self.clock() >= self._shed_logged_s + _LOG_PAUSE_S:
             self._shed_logged_s = self.clock()

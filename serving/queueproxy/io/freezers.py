@@ -246,7 +246,9 @@ class CgroupFreezer:
                 folders.add(self._cgroup_of(one.pid))
         pods = self._place.folder
         return sorted(
-            one for one in folders if not f"{own}/".startswith(f"{one}/") and not f"{one}/".startswith(f"{pods}/")
+            folder
+            for folder in folders
+            if not f"{own}/".startswith(f"{folder}/") and not f"{folder}/".startswith(f"{pods}/")
         )
 
     def _cgroup_of(self, pid: int) -> str:

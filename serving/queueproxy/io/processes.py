@@ -103,7 +103,7 @@ def members(entries: Mapping[int, ProcessEntry], roots: Iterable[int], *, spared
 
 def strays(entries: Mapping[int, ProcessEntry], marks: Collection[str], *, parent: int) -> Iterator[int]:
     """Children of ``parent`` whose environment has one of the marks: daemons detached by an app."""
-    wanted = {one.encode() for one in marks if one}
+    wanted = {mark.encode() for mark in marks if mark}
     for entry in entries.values() if wanted else ():
         if entry.parent == parent:
             with contextlib.suppress(OSError):
@@ -121,7 +121,7 @@ class AppProcesses:
     def find(self) -> tuple[list[ProcessEntry], frozenset[int]]:
         """All processes, parents first, and the ids of their roots."""
         roots, entries = read_roots(self._prefix), read_processes()
-        alive = [one for one in roots if one.pid in entries and entries[one.pid].start_ticks == one.start_ticks]
+        alive = [root for root in roots if root.pid in entries and entries[root.pid].start_ticks == root.start_ticks]
         pids = [one.pid for one in alive]
         pids += strays(entries, {one.mark for one in alive}, parent=self._runner)
         found = members(entries, pids, spared={os.getpid(), self._runner, 0, 1})
@@ -137,7 +137,7 @@ class SharedProcesses:
         own = _mount_namespace(os.getpid())
         spared = {pid for pid in entries if pid == 1 or _mount_namespace(pid) == own}
         # The first process of a container has its parent outside; what it has detached falls to the pause process.
-        roots = frozenset(one.pid for one in entries.values() if one.parent in {0, 1} and one.pid not in spared)
+        roots = frozenset(entry.pid for entry in entries.values() if entry.parent in {0, 1} and entry.pid not in spared)
         found = members(entries, roots, spared={0, *spared})
         return [entries[pid] for pid in found], roots
 

@@ -289,6 +289,6 @@ def curve_of(hazard: Array, windows: Sequence[KeepWindow], *, worth_s: float, ga
         # Of two bins that are one point the higher rate counts: a narrow peak is what a pod is started for.
         rates=tuple(float(f"{hazard[one : one + 1 + (one >= _FINE_BINS)].max():.3g}") for one in bins),
         threshold=1.0 / worth_s,
-        windows=tuple((round(one.from_s, 1), round(one.to_s, 1)) for one in windows),
+        windows=tuple((round(window.from_s, 1), round(window.to_s, 1)) for window in windows),
         gap_count=gap_count,
     )

@@ -115,7 +115,7 @@ def conclusion(merged: MergeDecision | NoData) -> tuple[object, ...]:
 
 def most(proposals: Sequence[Proposal]) -> int | None:
     """The largest count that is proposed; None without data."""
-    return max((one.desired for one in proposals if not isinstance(one.desired, NoData)), default=None)
+    return max((proposal.desired for proposal in proposals if not isinstance(proposal.desired, NoData)), default=None)
 
 
 def merge(

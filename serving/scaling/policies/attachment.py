@@ -185,7 +185,7 @@ def _rule(decision: TickDecision, spec: ScalingPolicySpec) -> str:
     if acting is not None:
         return f"{rule}: {_trigger(acting)}"
     if rule is TriggerRule.COOLDOWN:
-        waiting = next(one for one in decision.verdicts if one.verdict is VerdictKind.COOLDOWN)
+        waiting = next(verdict for verdict in decision.verdicts if verdict.verdict is VerdictKind.COOLDOWN)
         return f"{rule}: {_trigger(waiting)}, {waiting.cooldown_left_s:.0f} s more"
     if rule is TriggerRule.BELOW_MIN:
         return f"{rule}: {decision.observed_count} of at least {spec.min_count}"
@@ -219,4 +219,4 @@ def _percent(ratio: float) -> str:
 
 
 def _clamps(change: ScaleChange) -> list[str]:
-    return [f"{one.clamp} makes it {one.amount_after}" for one in change.clamps]
+    return [f"{clamp.clamp} makes it {clamp.amount_after}" for clamp in change.clamps]

@@ -57,7 +57,7 @@ class PolicyCalendar:
         """Check all schedules; return whether any has changed since the last call."""
         if len(self._seen) == len(self._schedules) and all(at_s <= wall_s < one.until_s for at_s, one in self._seen):
             return False
-        self._seen = [(wall_s, self._state_at(one, wall_s)) for one in self._schedules]
+        self._seen = [(wall_s, self._state_at(schedule, wall_s)) for schedule in self._schedules]
         return True
 
     def proposals(self) -> tuple[Proposal, ...]:

@@ -188,7 +188,7 @@ class Policies:
             rivals = self._by_target.setdefault(_target_of(policy), [])
             rivals.append(policy)
             rivals.sort(key=lambda one: (one.created, one.key))
-            touched |= {one.key for one in rivals}
+            touched |= {rival.key for rival in rivals}
         return touched | {policy.key}
 
     def drop(self, key: PolicyKey) -> set[PolicyKey]:
@@ -197,10 +197,10 @@ class Policies:
         if policy is None or policy.spec is None:
             return set()
         rivals = self._by_target[_target_of(policy)]
-        rivals[:] = [one for one in rivals if one.key != key]
+        rivals[:] = [rival for rival in rivals if rival.key != key]
         if not rivals:
             del self._by_target[_target_of(policy)]
-        return {one.key for one in rivals}
+        return {rival.key for rival in rivals}
 
     def holder(self, revision: ScaledRevision) -> ScalingPolicyView | None:
         """The policy that a revision follows; None if it has none."""
@@ -222,7 +222,7 @@ class Policies:
             message = f"{kind} {name} has the older policy {oldest.key[1]} already; delete one of the two"
             return Attachment(is_attached=False, reason=Reason.CONFLICT, message=message)
         if revisions:
-            names = ", ".join(sorted(one[1] for one in revisions))
+            names = ", ".join(sorted(revision[1] for revision in revisions))
             return Attachment(is_attached=True, reason=Reason.ATTACHED, message=f"holds for {names}")
         if problems:
             return Attachment(is_attached=False, reason=Reason.NO_REQUESTS, message="; ".join(sorted(problems)))

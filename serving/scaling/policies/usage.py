@@ -53,7 +53,7 @@ class Usages:
         found = self._by_pod.get(pod)
         if found is None or now_s - found.since_s >= _VALID_S:
             return {}
-        return {str(one.get("name", "")): resources_of(one.get("usage")) for one in found.containers}
+        return {str(container.get("name", "")): resources_of(container.get("usage")) for container in found.containers}
 
     def new_measurement(self, pod: _PodKey, now_s: float) -> Mapping[str, Resources]:
         """The pods, if the list of ``now_s`` has a new measurement; otherwise empty."""
@@ -63,7 +63,10 @@ class Usages:
 
 def requests_of(containers: Iterable[Mapping[str, Any]]) -> dict[str, Resources]:
     """The requests of each container of a pod or revision, by name."""
-    return {str(one.get("name", "")): resources_of((one.get("resources") or {}).get("requests")) for one in containers}
+    return {
+        str(container.get("name", "")): resources_of((container.get("resources") or {}).get("requests"))
+        for container in containers
+    }
 
 
 def container_uses(requests: Mapping[str, Resources], used: Mapping[str, Resources]) -> tuple[ContainerUse, ...]:
@@ -97,8 +100,8 @@ def observed_pods(
         creating_count=present_scale - ready_count,
         idle_count=ready_count - occupied_count,
         occupied_count=occupied_count,
-        pending_count=sum(one is Trouble.PENDING for one in troubles),
-        failing_count=sum(one is Trouble.FAILING for one in troubles),
+        pending_count=sum(trouble is Trouble.PENDING for trouble in troubles),
+        failing_count=sum(trouble is Trouble.FAILING for trouble in troubles),
         pods=tuple(found for name in names if (found := uses(name))),
         gauges=_gauges(pods[name] for name in names if name in pods),
     )

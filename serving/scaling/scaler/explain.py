@@ -119,11 +119,14 @@ def _unreported(outcome: ScalerOutcome) -> tuple[str, ...]:
     unknown = {proposal.decider for proposal in inputs.proposals if isinstance(proposal.desired, NoData)}
     if isinstance(outcome.decided.detail, NoData):
         unknown.add(inputs.spec.metric)
-    metrics = (inputs.spec.load_metric, *(load_metric(one.metric) for one in inputs.spec.further_metrics))
+    metrics = (
+        inputs.spec.load_metric,
+        *(load_metric(further_metric.metric) for further_metric in inputs.spec.further_metrics),
+    )
     return tuple(
-        one.missing
-        for one in metrics
-        if one.gauge and one.gauge not in inputs.in_flight.present.gauges and one.name not in unknown
+        metric.missing
+        for metric in metrics
+        if metric.gauge and metric.gauge not in inputs.in_flight.present.gauges and metric.name not in unknown
     )
 
 
@@ -248,7 +251,11 @@ def _others(outcome: ScalerOutcome) -> tuple[str, ...]:
 
 def _decided_by(outcome: ScalerOutcome, merged: MergeDecision) -> tuple[str, ...]:
     algorithm = outcome.decided.proposal.decider
-    said = [one for one in merged.proposals if one.decider not in {algorithm, _ACTIVATOR, KEEP_ALIVE, PRE_WARMING}]
+    said = [
+        proposal
+        for proposal in merged.proposals
+        if proposal.decider not in {algorithm, _ACTIVATOR, KEEP_ALIVE, PRE_WARMING}
+    ]
     silent = [f"{one.decider} has no data ({one.desired.missing})" for one in said if isinstance(one.desired, NoData)]
     if merged.decided_by is None:
         return (f"{merged.present_scale} kept because {' and '.join(merged.silent)} cannot be heard", *silent)

@@ -50,7 +50,7 @@ def invalid(where: str, value: object, expected: str) -> Problem:
 
 def unsupported(where: str, value: object, choices: Collection[str]) -> Problem:
     """A value that is not one of the field's choices."""
-    supported = ", ".join(f'"{one}"' for one in choices)
+    supported = ", ".join(f'"{choice}"' for choice in choices)
     what = f'Unsupported value: "{value}": supported values: {supported}'
     return Problem(where=where, what=what, expected=f"one of {supported}")
 

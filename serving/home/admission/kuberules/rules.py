@@ -202,7 +202,7 @@ def _has_rules(name: str, seen: frozenset[str]) -> bool:
         return True
     properties = builtin_schemas().get(name, {}).get("properties", {}).values()
     references = {one.get("$ref") or one.get("items", {}).get("$ref") or "" for one in properties}
-    names = {one.removeprefix(_REF) for one in references} - seen - {""}
+    names = {reference.removeprefix(_REF) for reference in references} - seen - {""}
     return any(_has_rules(one, seen | {name}) for one in names)
 
 

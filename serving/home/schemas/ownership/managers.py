@@ -204,11 +204,11 @@ def _read(given: object) -> _Managers:
         entries = msgspec.convert(given or [], type=list[_ManagedFields])
     except msgspec.ValidationError:
         return {}
-    if not all(well_formed(one.fields_v1) for one in entries):
+    if not all(well_formed(entry.fields_v1) for entry in entries):
         return {}
     return {
-        _Key(one.manager, one.operation, one.api_version, one.subresource): _Entry(one.fields_v1, one.time)
-        for one in entries
+        _Key(entry.manager, entry.operation, entry.api_version, entry.subresource): _Entry(entry.fields_v1, entry.time)
+        for entry in entries
     }
 
 

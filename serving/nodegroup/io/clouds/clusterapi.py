@@ -62,10 +62,12 @@ class ClusterApiCloud:
         owner = _owner_of(group)
         found, owned = await self._read(owner), await self._machines(owner)
         by_node = {str(nested(one, "status", "nodeRef", "name") or ""): one for one in owned}
-        ours = [one for one in machines if one.node_name in by_node]
-        failed = {one.node_name: f"has no Machine of {group}" for one in machines if one.node_name not in by_node}
+        ours = [machine for machine in machines if machine.node_name in by_node]
+        failed = {
+            machine.node_name: f"has no Machine of {group}" for machine in machines if machine.node_name not in by_node
+        }
         size = _group_of(found)
-        going = [by_node[one.node_name] for one in ours if not _is_going(by_node[one.node_name])]
+        going = [by_node[our.node_name] for our in ours if not _is_going(by_node[our.node_name])]
         if going and size.target_size - len(going) < size.min_size:
             raise CloudRefused(f"{group}: {size.target_size} - {len(going)} is below the minimum {size.min_size}")
         for one in going:
@@ -78,7 +80,7 @@ class ClusterApiCloud:
         surplus = len(living) - size.target_size
         if len(marked) > surplus:
             await self._scale(owner, found, max(size.min_size, len(living) - len(marked)))
-        return Deletion(deleted=tuple(one.node_name for one in ours), failed=failed)
+        return Deletion(deleted=tuple(our.node_name for our in ours), failed=failed)
 
     async def _read(self, owner: _MachineOwner) -> Object:
         try:

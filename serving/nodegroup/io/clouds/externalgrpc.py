@@ -102,7 +102,7 @@ class ExternalGrpcCloud:
     async def describe(self, group: str) -> CloudGroup:
         """Read the target and bounds of a group."""
         response = await self._call("NodeGroups")
-        found = next((one for one in response.nodeGroups if one.id == group), None)
+        found = next((node_group for node_group in response.nodeGroups if node_group.id == group), None)
         if found is None:
             raise CloudRefused(f"the provider has no node group {group}")
         target = await self._call("NodeGroupTargetSize", id=group)
@@ -120,16 +120,18 @@ class ExternalGrpcCloud:
         size = await self.describe(group)
         node_class = self._messages["ExternalGrpcNode"]
         ours, gone, failed = [], [], {}
-        for one in machines:
-            labels, annotations = labels_of(one.node), annotations_of(one.node)
-            node = node_class(providerID=one.provider_id, name=one.node_name, labels=labels, annotations=annotations)
+        for machine in machines:
+            labels, annotations = labels_of(machine.node), annotations_of(machine.node)
+            node = node_class(
+                providerID=machine.provider_id, name=machine.node_name, labels=labels, annotations=annotations
+            )
             owner = (await self._call("NodeGroupForNode", node=node)).nodeGroup.id
             if owner == group:
                 ours.append(node)
             elif owner:
-                failed[one.node_name] = f"is in the node group {owner}, not in {group}"
+                failed[machine.node_name] = f"is in the node group {owner}, not in {group}"
             else:
-                gone.append(one.node_name)
+                gone.append(machine.node_name)
         if ours and size.target_size - len(ours) < size.min_size:
             raise CloudRefused(f"{group}: {size.target_size} - {len(ours)} is below the minimum {size.min_size}")
         if ours:
@@ -163,7 +165,7 @@ async def opened_external_grpc(settings: NodeGroupDaemonSettings) -> AsyncIterat
 
 def _tls_files(settings: NodeGroupDaemonSettings) -> list[bytes | None]:
     files = (settings.grpc_ca_file, settings.grpc_key_file, settings.grpc_certificate_file)
-    return [Path(one).read_bytes() if one else None for one in files]
+    return [Path(file).read_bytes() if file else None for file in files]
 
 
 @contextlib.contextmanager

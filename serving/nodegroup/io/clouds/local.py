@@ -32,7 +32,7 @@ class LocalCloud:
 
     async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
         """Terminate machines and lower the target. A machine without an entry is gone already."""
-        names = [one.node_name for one in machines]
+        names = [machine.node_name for machine in machines]
         await self._change(group, lambda found: found.without(names))
         return Deletion(deleted=tuple(names))
 

@@ -43,14 +43,18 @@ class MemoryCloud:
         """Terminate machines and lower the target."""
         self._fail()
         found = self._found(group)
-        known = [one.node_name for one in machines if one.node_name not in self.unknown_machines]
+        known = [machine.node_name for machine in machines if machine.node_name not in self.unknown_machines]
         ours = [name for name in known if name not in self._gone]
         if ours and found.target_size - len(ours) < found.min_size:
             raise CloudRefused(f"{group}: {found.target_size} - {len(ours)} is below the minimum {found.min_size}")
         self.groups[group] = msgspec.structs.replace(found, target_size=found.target_size - len(ours))
         self._gone |= set(ours)
         self.deletions.append((group, tuple(ours)))
-        failed = {one.node_name: f"not in group {group}" for one in machines if one.node_name in self.unknown_machines}
+        failed = {
+            machine.node_name: f"not in group {group}"
+            for machine in machines
+            if machine.node_name in self.unknown_machines
+        }
         return Deletion(deleted=tuple(known), failed=failed)
 
     def _found(self, group: str) -> CloudGroup:

@@ -317,7 +317,7 @@ class AppCall:
         headers = list(message.get("headers") or ())
         self.gauges = next((value for name, value in headers if name.lower() == _GAUGES), b"")
         if self.owner.closes_connections and self.scope.get("http_version", "1.1").startswith("1"):
-            headers = [one for one in headers if one[0].lower() != b"connection"]
+            headers = [header for header in headers if header[0].lower() != b"connection"]
             headers.append(_CLOSE)
         return {**message, "headers": headers}
 

@@ -45,6 +45,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FORMS = {
+    "app_copy.py": [Form(arguments="--quick --files 20", lines=(r"^20 files, .+: \d+\.\d+ ms$",))],
     "cold_start.py": [
         Form(arguments="--trace --json", keys=COLD),
         Form(arguments="--runtimes --json", keys=("process", "container"), needs=("cc", "crun")),
@@ -75,6 +76,7 @@ FORMS = {
     "model_server.py": [
         Form(arguments="--traces {folder} --quick", lines=("^azure-code: 300 requests", r"200000 tokens +[\d.]+% +\d+"))
     ],
+    "pythons.py": [Form(lines=(r"^\|  \| Python 3\.1\d",), needs=(*WRK, INDEX))],
     "quality.py": [Form(arguments="--traces {folder} --results {folder}", lines=(r"azure-uniform: \d+ functions",))],
     "quality_grid.py": [Form(arguments="--traces {folder}", lines=(r"^\| quick \| ",))],
     "quality_rivals.py": [Form(arguments="--traces {folder}", lines=(r"^\| oracle \| ", r"^\| pattern rules \| "))],

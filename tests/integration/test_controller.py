@@ -17,6 +17,7 @@ from serving.cluster.kinds import (
 )
 from serving.model.objects import Object, annotations_of, condition_of, labels_of, nested
 from serving.settings.controller import ControllerSettings
+from tests.eventually import until
 from tests.integration.fake_node import World, a_service, a_world, ready
 
 WRITES_PER_SERVICE_MAX = 17
@@ -200,8 +201,12 @@ async def test_a_service_that_is_deleted_takes_everything_along() -> None:
             (SERVICE, "hello-00001-private"),
         ):
             await world.until_gone(kind, name)
-        pods = (await world.cluster.list(POD, "default")).items
-        assert all("deletionTimestamp" in pod["metadata"] for pod in pods)
+
+        async def are_pods_ending() -> bool:
+            pods = (await world.cluster.list(POD, "default")).items
+            return all("deletionTimestamp" in pod["metadata"] for pod in pods)
+
+        await until(are_pods_ending)
         await world.controller.settled()
 
 

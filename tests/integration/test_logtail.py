@@ -21,6 +21,9 @@ from serving.model.event import EventText, about, new_event
 from serving.model.objects import Object
 from tests.integration.api_server import served
 
+# Logs older than the service are of an earlier one of its name: 2033-05-18T03:33:20Z.
+LATER_S = 2_000_000_000
+
 TRACE = [
     "Traceback (most recent call last):",
     *[f'  File "app.py", line {at}, in f' for at in range(20)],
@@ -80,7 +83,7 @@ async def ended(folder: Path, *words: str) -> tuple[Result, list[str]]:
         (logs / "default" / pod / name).write_text(f"last words of {pod[-5:]}\n")
         (logs / "default" / pod / "queue-proxy.log").write_text("drained\n")
         for log in (logs / "default" / pod).iterdir():
-            os.utime(log, (number, number))
+            os.utime(log, (LATER_S + number, LATER_S + number))
     async with served(cluster, folder, logs=FilePodLogs(logs)) as api:
         quoted = await asyncio.to_thread(last_lines, ApiClient(kubeconfig=api.kubeconfig), "hello-00001", count=10)
         arguments = ["--kubeconfig", str(api.kubeconfig), "hello", *words]
@@ -96,8 +99,8 @@ async def test_the_logs_of_pods_that_are_gone_can_be_read(tmp_path: Path) -> Non
 
 
 async def test_the_logs_of_pods_that_are_gone_are_searched(tmp_path: Path) -> None:
-    # Both were written within the first seconds of 1970.
-    printed, _ = await ended(tmp_path / "all", "--grep", "words of [ab]", "--until", "1970-01-01T00:00:10Z")
+    # Both were written within the seconds after LATER_S.
+    printed, _ = await ended(tmp_path / "all", "--grep", "words of [ab]", "--until", "2033-05-18T03:33:30Z")
     assert printed.stdout.splitlines() == ["00001-aaaaa  last words of aaaaa", "00001-bbbbb  last words of bbbbb"]
     printed, _ = await ended(tmp_path / "since", "--since", "1970-01-01T00:00:01Z", "-o", "json")
     assert [json.loads(line) for line in printed.stdout.splitlines()] == [

@@ -1,8 +1,7 @@
-import contextlib
+import asyncio
 import fcntl
 import os
 import socket
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from serving.cli.client.checks import (
     check_user_namespaces,
     holder_of,
 )
+from serving.home.store.journal import Journal
 
 
 def states(findings: object) -> list[tuple[str, str]]:
@@ -124,8 +124,7 @@ def test_a_finding_that_is_fine_needs_no_advice() -> None:
 
 def test_a_journal_that_is_no_database_is_in_the_way(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-    with contextlib.closing(sqlite3.connect(path)) as journal:
-        journal.execute("CREATE TABLE a (b)")
+    asyncio.run(Journal(path).close())
     assert states(check_journal(path)) == [("journal", "ok")]
     path.write_bytes(b"garbage" + path.read_bytes()[7:])
     (found,) = check_journal(path)

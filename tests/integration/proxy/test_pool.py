@@ -27,6 +27,7 @@ class _GatedConnector(PlainConnector):
     attempts_max = 3
 
     def __init__(self) -> None:
+        super().__init__()
         self.gate = asyncio.Event()
         self.count = 0
 

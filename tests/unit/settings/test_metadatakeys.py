@@ -19,7 +19,7 @@ def problems(kind: str, place: str, key: str, text: str = "x") -> list[str]:
     return [problem.what for problem in check_keys(kind, with_keys(place, **{key: text})).problems]
 
 
-@pytest.mark.parametrize(("key", "place"), places_of_keys().items())
+@pytest.mark.parametrize(("key", "place"), sorted(places_of_keys().items()))
 def test_a_known_key_passes_in_its_place_alone(key: str, place: str) -> None:
     value = "cluster-local"
     assert problems("Service", place, key, value) == []

@@ -8,6 +8,7 @@ import yaml
 
 from serving.home.processes.mounts import can_mount
 from serving.home.state import StateFolder
+from serving.model.objects import Object
 from tests.e2e.cli_stage import staged
 from tests.integration.image_stage import app_image, needs_containers
 
@@ -44,7 +45,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
 """
-# Commands without an image here run as processes of this machine.
+# Their images are nowhere: an annotation runs the command as a process of this machine.
 PROCESSES = {
     "services": {
         "api": {
@@ -67,6 +68,16 @@ def free_port() -> int:
         return number
 
 
+def as_process(document: Object, command: str) -> Object:
+    """A converted document; a service runs a command of the machine instead of its image."""
+    if document["kind"] == "Service":
+        template = document["spec"]["template"]
+        template.setdefault("metadata", {}).setdefault("annotations", {})["serving.dev/command"] = command
+        (container,) = template["spec"]["containers"]
+        container.pop("command", None)
+    return document
+
+
 @pytest.mark.skipif(not can_mount(), reason="no mount namespaces here")
 def test_processes_and_forks_of_a_warm_process_call_a_service_at_zero_by_its_name(tmp_path: Path) -> None:
     """Starts a system and up to four pods in each of two namespaces; nothing runs until it is called."""
@@ -75,7 +86,10 @@ def test_processes_and_forks_of_a_warm_process_call_a_service_at_zero_by_its_nam
     text = yaml.safe_dump(PROCESSES).replace("APP", str(tmp_path / "app.py")).replace("PORT", port)
     (tmp_path / "compose.yaml").write_text(text)
     with staged(tmp_path / "state", SERVING_AUTOSCALER_INITIAL_SCALE="0") as serving:
-        manifests = serving("convert", str(tmp_path / "compose.yaml")).stdout
+        converted = serving("convert", str(tmp_path / "compose.yaml")).stdout
+        manifests = yaml.safe_dump_all(
+            as_process(document, f"python3 {tmp_path / 'app.py'}") for document in yaml.safe_load_all(converted)
+        )
         serving("apply", "-f", "-", "--wait", stdin=manifests)
         serving("apply", "-f", "-", stdin=NAMESPACE)
         serving("apply", "-n", "other", "-f", "-", "--wait", stdin=manifests.replace("first", "second"))

@@ -337,7 +337,7 @@ spec: {template: {spec: {containers: [{image: ghcr.io/knative/helloworld-go}]}}}
 """
     with staged(tmp_path / "state", PATH=str(tmp_path)) as serving:
         done = serving("apply", "-f", "-", stdin=text)
-    assert "warning: spec.template.spec.containers[0]: no container runtime runs images here" in done.stderr
+    assert "warning: spec.template.spec.containers: no container runtime runs images here" in done.stderr
 
 
 def test_invoke_prints_a_stream_as_it_arrives_and_says_when_it_breaks_off(serving: Stage, tmp_path: Path) -> None:

@@ -149,7 +149,16 @@ async def _fail(run: Run, name: str, caplog: pytest.LogCaptureFixture) -> None:
 
         await until(lambda: name in daemon.tasks())
         caplog.clear()
-        daemon.tasks()[name]._fut_waiter.set_exception(Killed(f"killed {name}"))  # type: ignore[attr-defined]
+
+        def is_failed() -> bool:
+            waiter = getattr(daemon.tasks().get(name), "_fut_waiter", None)
+            if waiter is None or waiter.done():
+                return False
+            waiter.set_exception(Killed(f"killed {name}"))
+            return True
+
+        # Between two waits there is nothing that can fail.
+        await until(is_failed)
         await until(is_noticed)
         await until(lambda: daemon.task.done() or is_there())
         if daemon.task.done():

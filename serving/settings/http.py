@@ -18,6 +18,8 @@ UnreadWait = Annotated[float, Knob(key="unread-wait-max", unit=DURATION, low=0, 
 """How long a client beyond that share may read nothing while others wait."""
 REPLACE = "replace"
 """The value of ``forwarded_for`` that drops claims of clients."""
+HOP_HEAD_BYTES, HOP_HEADER_COUNT = 4096, 16
+"""What the activator and the queue-proxy may add to a head: between the two it is larger than the client's or the app's."""
 
 
 def _read_networks(text: str) -> Value:
@@ -30,10 +32,6 @@ def _read_networks(text: str) -> Value:
 
 
 _NETWORKS = msgspec.structs.replace(TEXT, name="list of networks", read=_read_networks, read_plain=_read_networks)
-
-
-HOP_HEAD_BYTES, HOP_HEADER_COUNT = 4096, 16
-"""What the activator and the queue-proxy may add to a head: between the two it is larger than the client's or the app's."""
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

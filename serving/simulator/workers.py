@@ -1,4 +1,4 @@
-"""Processes that simulate a share of a workload end with the process that began them, also when that is killed."""
+"""Ends the processes of a simulation with the process that started them, also when it is killed."""
 
 import ctypes
 import signal

@@ -73,6 +73,9 @@ _NO_RUNTIME = (
     f"Install crun or runc, or annotate the template with {COMMAND_ANNOTATION}"
 )
 
+CONTAINER_CREATING = "ContainerCreating"
+"""Why a container waits that has not been started."""
+
 
 class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The app's arguments, environment and working folder, and its snapshot if it has one."""
@@ -82,10 +85,6 @@ class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
     folder: str
     snapshot: str = ""
-
-
-CONTAINER_CREATING = "ContainerCreating"
-"""Why a container waits that has not been started."""
 
 
 class ContainerState(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,7 +54,7 @@ def scan_objects(path: Path) -> dict[_Key, bytes]:
 
 
 def _version_of(key: _Key, data: bytes) -> int | None:
-    """The version of an object; None for a row that is none, or not the one that its key names."""
+    """The version of an object; None for a row without an object, or with another than its key names."""
     try:
         metadata = msgspec.json.decode(data, type=_RowObject).metadata
     except UNREADABLE:

@@ -78,7 +78,7 @@ def read_damaged(path: Path, *, now_s: float | None = None) -> DamagedJournal:
 
 
 def find_damage(path: Path) -> str:
-    """What keeps the system from starting with this journal; "" for one that is whole."""
+    """The reason not to start with this journal; "" for a whole one."""
     try:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             check_journal(connection, path)

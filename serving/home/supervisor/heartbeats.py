@@ -25,6 +25,7 @@ _BUSY_MAX_S = 60.0
 # Fields of /proc/PID/stat behind the name (proc_pid_stat(5)): the state, and ticks of CPU time of all threads.
 _STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12
 _IDLE_STATES = frozenset("ST")
+_IDLE_TEXT = {"S": "slept", "T": "was stopped"}
 
 
 class ProcessVitals(NamedTuple):
@@ -74,6 +75,3 @@ class HangWatch:
         if self._busy_s >= _BUSY_MAX_S:
             return f"no report in {_BUSY_MAX_S:g} s of work"
         return ""
-
-
-_IDLE_TEXT = {"S": "slept", "T": "was stopped"}

@@ -26,6 +26,7 @@ from tests.unit.nodegroup.builders import NOW_S
 from tests.unit.nodegroup.objects import GROUP_SPEC, node_object, pod_object
 
 INPUTS = Path(__file__).with_name("inputs")
+FILES = sorted(INPUTS.glob("escalator_*.yaml"))
 
 
 def node_with_daemon_sets() -> Snapshot:
@@ -61,9 +62,6 @@ def test_without_scale_on_starve_the_status_says_why_the_pod_waits() -> None:
     condition = condition_of({"status": status}, HAVE_ROOM)
     assert condition["status"] == "False"
     assert "1 pod waits for room that DaemonSets" in condition["message"]
-
-
-FILES = sorted(INPUTS.glob("escalator_*.yaml"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

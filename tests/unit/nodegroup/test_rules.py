@@ -37,6 +37,9 @@ WATCHED = settings(
 
 GROUP = nodes(2)
 HALF_FULL = tuple(pod(2000, on=one) for one in GROUP)
+SMALL = Amount(cpu_m=1000, memory_bytes=3 * GIB)
+DAEMON = Placement(owner_kind="DaemonSet")
+OTHER = Placement(node_selector={"customer": "other"})
 
 
 def verdict(
@@ -109,11 +112,6 @@ def test_a_starving_pod_overrides_shrinking() -> None:
     found = verdict(group, pods, scale_on_starve=True, taint_upper_capacity_threshold_percent=69)
     assert found.wanted == (wanted(GroupRule.TAINT_UPPER, -1), wanted(GroupRule.STARVE, 1))
     assert (found.decided_by, found.delta) == (GroupRule.STARVE, 1)
-
-
-SMALL = Amount(cpu_m=1000, memory_bytes=3 * GIB)
-DAEMON = Placement(owner_kind="DaemonSet")
-OTHER = Placement(node_selector={"customer": "other"})
 
 
 def small_group(

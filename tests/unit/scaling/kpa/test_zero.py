@@ -35,6 +35,7 @@ FORBIDDEN = {
     (GatePhase.ACTIVE, Event.HAND_OFF_PROVED),
     (GatePhase.ACTIVE, Event.HAND_OFF_IN_DOUBT),
 }
+UNREACHABLE = spec_with(reachable=False)
 
 
 def state_of(phase: GatePhase, *, since_s: float = 0.0, is_initialized: bool = True) -> GateState:
@@ -193,9 +194,6 @@ def test_the_original_takes_ready_pods_of_a_failed_activation_without_proof() ->
     state = state_of(GatePhase.ACTIVATING, is_initialized=False)
     decision = stepped(state, ready_count=2, spec=spec, now_s=700.0, quirks=ORIGINAL)[1]
     assert summary_of(decision) == (GateAction.APPLY, GateReason.ACTIVATION_FAILED, 0, None)
-
-
-UNREACHABLE = spec_with(reachable=False)
 
 
 @pytest.mark.parametrize("desired", [0, UNDECIDED])

@@ -195,8 +195,9 @@ def _with(record: Record, path: Sequence[str], value: Value) -> Record:
 
 
 def read_scaling(pairs: Sequence[str], settings: AutoscalerSettings, *, slo: str | None = None) -> ScalingAnnotations:
-    """Annotations of the revision, each as ``key=value`` without the group. Raises ``SettingsError``."""
-    annotations = {GROUP + key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+    """Annotations of the revision, each as ``key=value``, with its group or in Knative's. Raises ``SettingsError``."""
+    named = (pair.partition("=") for pair in pairs)
+    annotations = {key if "/" in key else GROUP + key: value for key, _, value in named}
     if slo is not None:
         annotations[SLO_ANNOTATION] = slo
     read = read_annotations(annotations, settings)

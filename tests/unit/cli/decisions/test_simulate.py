@@ -30,6 +30,18 @@ def test_annotations_are_those_of_a_revision() -> None:
     assert done.exit_code == 0
 
 
+def test_each_metric_of_a_revision_scales_it() -> None:
+    load = (
+        "--load",
+        "0:0 5:40 30:0",
+        "--until",
+        "40",
+        "--annotate",
+        "autoscaling.serving.dev/metric=rps=1000,concurrency=3",
+    )
+    assert "concurrency wants" in simulate(*load).output
+
+
 def test_the_options_of_a_workload_hold_for_a_load() -> None:
     load = ("--load", "5:20 20:0", "--until", "120")
     plain, failing = simulate(*load), simulate(*load, "--failing-starts", "0.9")

@@ -94,9 +94,9 @@ class Scaler:
     @property
     def learner(self) -> RevisionPolicy | None:
         """The policy that learns, in force or in shadow; None for classes without one."""
-        if self.policy.observes or self.shadow is None:
-            return self.policy if self.policy.observes else None
-        return self.shadow.policy
+        if self.policy.observes:
+            return self.policy
+        return None if self.shadow is None else self.shadow.policy
 
     @property
     def pods(self) -> dict[str, Stat]:

@@ -108,7 +108,7 @@ demo-anticipation: $(VENV)/.runtime  ## A climb of load twice: nodes that boot w
 # end. Unit tests compute all the time. `make check` has run tests/tidy. Coverage more than doubles the time of what computes: it
 # is measured of the packages that decide, by their own unit tests.
 PYTEST := timeout --foreground --kill-after 30 1800 $(BIN)/python -m pytest -m 'not slow'
-COVERED := $(addprefix tests/unit/,model settings scaling traffic placement autoscaler queueproxy activator controller nodegroup)
+COVERED := $(addprefix tests/unit/,core nodes/placement autoscaler queueproxy activator controller nodes/nodegroup)
 test: $(VENV)/.ready  ## Every test but the slow ones and those of `make check` (below 5 minutes on 2 cores)
 	$(PYTEST) -n 2 $(COVERED) --cov --cov-report=term
 	$(PYTEST) -n 6 --dist worksteal tests $(addprefix --ignore=,tests/tidy $(COVERED))

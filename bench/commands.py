@@ -16,7 +16,7 @@ import time
 
 from bench.parts.program import options_of
 from bench.parts.system import running_system
-from serving.samples import hello
+from serving.tools.samples import hello
 
 COMMANDS = (
     "--version",

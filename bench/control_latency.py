@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from bench.parts.program import exit_code, options_of, show
-from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, REVISION, Kind
-from serving.model.objects import Object, is_true
+from serving.core.model.objects import Object, is_true
+from serving.net.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, REVISION, Kind
 from tests.cluster_e2e.server import SPACE
 from tests.cluster_e2e.stage import Stage, of_objects, service, staged
 

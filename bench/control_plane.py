@@ -28,23 +28,23 @@ import uvloop
 
 from bench.parts.program import options_of, show
 from bench.parts.shares import cpu_shares
-from serving.aio.clock import now_s, stamp, steady_s
-from serving.aio.daemon import collect_in_small_steps
 from serving.autoscaler.io.autoscaler import Autoscaler
-from serving.cluster.kinds import ENDPOINT_SLICE, POD, REVISION, SERVING_SERVICE
-from serving.cluster.kube import KubeCluster
-from serving.cluster.port import Cluster, EventType
 from serving.controller.io.controller import Controller
+from serving.core.model.objects import Object, is_true
+from serving.core.model.stat import Stat
+from serving.core.scaling.scaler.scaler import StatSource
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.controller import ControllerSettings
 from serving.home.admission.admission import admit
 from serving.home.controllers.manager import Manager
 from serving.home.pods.podplan import ContainerState
 from serving.home.pods.podstatus import pod_status
 from serving.home.store.memory import MemoryCluster
-from serving.model.objects import Object, is_true
-from serving.model.stat import Stat
-from serving.scaling.scaler.scaler import StatSource
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.controller import ControllerSettings
+from serving.net.aio.clock import now_s, stamp, steady_s
+from serving.net.aio.daemon import collect_in_small_steps
+from serving.net.cluster.kinds import ENDPOINT_SLICE, POD, REVISION, SERVING_SERVICE
+from serving.net.cluster.kube import KubeCluster
+from serving.net.cluster.port import Cluster, EventType
 from tests.integration.api_server import served
 
 SCALING = AutoscalerSettings(allow_zero_initial_scale=True, initial_scale=0)

@@ -21,13 +21,13 @@ import msgspec
 from aiohttp import web
 
 from bench.parts.program import options_of
-from serving.dashboard.board import COLUMNS, Board
-from serving.dashboard.cost import RevisionOwner
-from serving.dashboard.keeper import HistoryKeeper
-from serving.dashboard.server import Pages
-from serving.dashboard.viewers import PROXY_SECRET_HEADER, Viewers
-from serving.model.grants import Grant, Role
-from serving.settings.dashboard import DashboardSettings
+from serving.core.model.grants import Grant, Role
+from serving.core.settings.dashboard import DashboardSettings
+from serving.tools.dashboard.board import COLUMNS, Board
+from serving.tools.dashboard.cost import RevisionOwner
+from serving.tools.dashboard.keeper import HistoryKeeper
+from serving.tools.dashboard.server import Pages
+from serving.tools.dashboard.viewers import PROXY_SECRET_HEADER, Viewers
 from tests.integration.browser import Browser, browser
 
 NODES = 50

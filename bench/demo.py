@@ -21,8 +21,8 @@ from bench.parts.load import Load, loaded, send_request
 from bench.parts.program import options_of
 from bench.parts.story import PERIOD_S, Story, bars
 from bench.parts.system import SERVICES, System, running_system
-from serving.model.objects import is_true
-from serving.samples import hello
+from serving.core.model.objects import is_true
+from serving.tools.samples import hello
 
 SERVICE = "hello"
 HOST = "hello.default.localhost"

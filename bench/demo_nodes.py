@@ -24,7 +24,7 @@ from bench.parts.load import Load, loaded
 from bench.parts.program import exit_code, options_of
 from bench.parts.story import PERIOD_S, Story, bars
 from bench.parts.system import SERVICES, System, running_system, service_of
-from serving.samples import hello
+from serving.tools.samples import hello
 
 SERVICE = "hello"
 HOST = "hello.default.localhost"

@@ -27,7 +27,7 @@ from bench.parts.load import send_request
 from bench.parts.processes import cpu_s, pss_mib
 from bench.parts.program import exit_code, options_of, show
 from bench.parts.system import SERVICES, System, running_system, service_of
-from serving.model.knative import CONDITION_DORMANT
+from serving.core.model.knative import CONDITION_DORMANT
 from serving.queueproxy.io.processes import AppProcesses
 
 SILENCE_S = 0.5
@@ -157,7 +157,7 @@ def measure_crowd(system: System, command: str, count: int, watch_s: float) -> d
     system.send_request(SERVICES, service_of("crowd", annotations=annotations), method="POST")
     until_dormant(system, "crowd", count)
     pods = [*app_pids(system, "crowd"), *proxy_pids(system, "crowd")]
-    modules = ("home.processes.template", "home.main", "autoscaler.main", "activator.main", "dashboard.main")
+    modules = ("home.processes.template", "home.main", "autoscaler.main", "activator.main", "tools.dashboard.main")
     daemons = [pid for module in modules for pid in system.daemons(f"serving.{module}")]
     # What follows from the freeze itself is over.
     time.sleep(SILENCE_S)

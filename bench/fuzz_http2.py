@@ -15,14 +15,14 @@ import time
 from typing import Any, cast
 
 from bench.parts.program import exit_code, options_of, show
-from serving.proxy.forwarding.exchange import Exchange
-from serving.proxy.http2.frames import PREFACE
-from serving.proxy.http2.hpack_encoder import HeaderEncoder
-from serving.proxy.http2.pool import Http2Pool
-from serving.proxy.http2.session import Session
-from serving.proxy.http2.upstreamsession import UpstreamSession
-from serving.proxy.server.listener import HttpServer
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
+from serving.net.proxy.forwarding.exchange import Exchange
+from serving.net.proxy.http2.frames import PREFACE
+from serving.net.proxy.http2.hpack_encoder import HeaderEncoder
+from serving.net.proxy.http2.pool import Http2Pool
+from serving.net.proxy.http2.session import Session
+from serving.net.proxy.http2.upstreamsession import UpstreamSession
+from serving.net.proxy.server.listener import HttpServer
 
 # One connection sees so many frames at most; few get as far.
 FRAMES_PER_CONNECTION = 400

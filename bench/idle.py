@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import serving.samples
+import serving.tools.samples
 from bench.parts.processes import pss_mib
 from bench.parts.program import exit_code, options_of, show
 from bench.parts.system import System, running_system
@@ -25,7 +25,7 @@ GOAL_MIB, GOAL_CORE_PERCENT = 180.0, 0.3
 WITHIN_S = 120.0
 REST_S = 20.0
 SERVICE = "idle"
-SAMPLE = (str(Path(serving.samples.__file__).parent), "--command", f"{sys.executable} hello.py")
+SAMPLE = (str(Path(serving.tools.samples.__file__).parent), "--command", f"{sys.executable} hello.py")
 
 
 def tree_of(pid: int) -> list[int]:

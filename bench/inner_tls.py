@@ -17,8 +17,8 @@ from bench.parts.processes import cpu_s
 from bench.parts.program import options_of
 from bench.peers.cast import LOAD_CORE, PROXY_CORE, Cast, casting
 from bench.peers.wrk import Load
-from serving.wire.authority import Authority
-from serving.wire.tokens import pod_token
+from serving.net.wire.authority import Authority
+from serving.net.wire.tokens import pod_token
 
 _KEY = bytes(32)
 _CONNECTIONS = (16, 64, 256)

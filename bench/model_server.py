@@ -27,19 +27,19 @@ import msgspec
 
 from bench.apps.model_server import Engine, Model
 from bench.apps.model_server import Sequence as Request
-from serving.model.knative import ServingState
-from serving.model.stat import Stat
+from serving.core.model.knative import ServingState
+from serving.core.model.stat import Stat
+from serving.core.scaling.decision.records import DecisionCause
+from serving.core.scaling.decision.view import ScalerView
+from serving.core.scaling.resolve import resolve_annotations
+from serving.core.scaling.revision import ScaledRevision
+from serving.core.scaling.scaler.scaler import Scaler, StatSource
+from serving.core.settings.autoscaler import KPA_CLASS, AutoscalerSettings
+from serving.core.traffic.balance import Balancer
+from serving.core.traffic.meter import Meter, stat_of
+from serving.core.traffic.policy import BalancingPolicy
 from serving.queueproxy.tokens import OUTPUT_DEFAULT, TokenMeter
-from serving.scaling.decision.records import DecisionCause
-from serving.scaling.decision.view import ScalerView
-from serving.scaling.resolve import resolve_annotations
-from serving.scaling.revision import ScaledRevision
-from serving.scaling.scaler.scaler import Scaler, StatSource
-from serving.settings.autoscaler import KPA_CLASS, AutoscalerSettings
-from serving.simulator.trace import RecordedFunction, read_trace
-from serving.traffic.balance import Balancer
-from serving.traffic.meter import Meter, stat_of
-from serving.traffic.policy import BalancingPolicy
+from serving.tools.simulator.trace import RecordedFunction, read_trace
 
 REQUEST_TARGETS = (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 30, 50, 100)
 TOKEN_TARGETS = (2000, 5000, 10_000, 15_000, 20_000, 30_000, 40_000, 50_000, 60_000, 70_000, 100_000, 200_000)

@@ -22,13 +22,13 @@ from bench.parts.program import options_of
 from bench.parts.quality_cells import read_cells
 from bench.parts.quality_page import QualityResult, cell_lines, result_lines
 from bench.parts.rival_table import rival_lines
-from serving.cli.decisions.simulatetrace import PolicyRunner, compare_policies
-from serving.settings.queueproxy import QueueProxySettings
-from serving.simulator.curve import POLICIES, CurvePoint, DialPosition
-from serving.simulator.report import PolicyReport
-from serving.simulator.results import DurationModel, Quantiles, RevisionResult
-from serving.simulator.trace import ArrivalPlacement, TraceWindow, read_trace
-from serving.simulator.workload_run import Workload
+from serving.core.settings.queueproxy import QueueProxySettings
+from serving.tools.cli.decisions.simulatetrace import PolicyRunner, compare_policies
+from serving.tools.simulator.curve import POLICIES, CurvePoint, DialPosition
+from serving.tools.simulator.report import PolicyReport
+from serving.tools.simulator.results import DurationModel, Quantiles, RevisionResult
+from serving.tools.simulator.trace import ArrivalPlacement, TraceWindow, read_trace
+from serving.tools.simulator.workload_run import Workload
 
 RESULTS = Path(__file__).parent / "quality_results"
 DOCS = Path(__file__).parent.parent / "docs"

@@ -20,10 +20,10 @@ import numpy as np
 
 from bench.parts.quality_cells import Cell, read_cells, table
 from bench.quality import RESULTS, TestWorkload, workload_of
-from serving.simulator.curve import POLICIES
-from serving.simulator.results import RevisionResult
-from serving.simulator.trace import ArrivalPlacement
-from serving.simulator.workload_run import run_workload
+from serving.tools.simulator.curve import POLICIES
+from serving.tools.simulator.results import RevisionResult
+from serving.tools.simulator.trace import ArrivalPlacement
+from serving.tools.simulator.workload_run import run_workload
 
 STARTS_S = (0.1, 2.0, 10.0, 20.0)
 LIMITS = (1, 10)

@@ -21,12 +21,12 @@ from bench.rivals.base import GapRival
 from bench.rivals.fourier import FourierForecast
 from bench.rivals.histogram import HybridHistogram
 from bench.rivals.rules import PatternRules
-from serving.scaling.adaptive.advice import PreWarmBudget
-from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
-from serving.scaling.spec import ScalingSpec
-from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
-from serving.simulator.curve import POLICIES, DialPosition, SimulatedPolicy
-from serving.simulator.workload_run import Workload, run_workload
+from serving.core.scaling.adaptive.advice import PreWarmBudget
+from serving.core.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
+from serving.core.scaling.spec import ScalingSpec
+from serving.core.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
+from serving.tools.simulator.curve import POLICIES, DialPosition, SimulatedPolicy
+from serving.tools.simulator.workload_run import Workload, run_workload
 
 _WORTHS_S = (60.0, 120.0, 250.0, 500.0, 1000.0, 2000.0)
 _HISTOGRAM = ((0.5, 60), (0.9, 120), (0.99, 600), (0.99, 1800), (0.99, 14_400))

@@ -32,10 +32,10 @@ from bench.parts.node_starts import measure
 from bench.parts.processes import cpu_s, resident_mib
 from bench.parts.program import options_of
 from bench.parts.server_counts import ServerCounts
-from serving.cli.client.api import ApiClient
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, SERVING_SERVICE, Kind
-from serving.model.errors import AlreadyExists, Unavailable
-from serving.model.objects import Object
+from serving.core.model.errors import AlreadyExists, Unavailable
+from serving.core.model.objects import Object
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, SERVING_SERVICE, Kind
+from serving.tools.cli.client.api import ApiClient
 from tests.cluster_e2e import stage
 from tests.cluster_e2e.server import SPACE, is_real, only_here
 from tests.cluster_e2e.stage import SYSTEM, Stage, is_ready, service, staged

@@ -23,13 +23,13 @@ import msgspec
 from bench.parts.load import send_request
 from bench.parts.program import options_of
 from bench.parts.system import SERVICES, System, running_system, service_of
+from serving.core.scaling.scaler.decision_history import DecisionRecord
+from serving.core.settings.queueproxy import QueueProxySettings
 from serving.home.pods.podplan import DRAIN_LAG_S
-from serving.scaling.scaler.decision_history import DecisionRecord
-from serving.settings.queueproxy import QueueProxySettings
-from serving.simulator.curve import POLICIES
-from serving.simulator.results import SERIES_COLUMNS, DurationModel, Quantiles, RevisionResult
-from serving.simulator.trace import FunctionTrace, RecordedFunction, TraceWindow, read_trace
-from serving.simulator.workload_run import Workload, run_workload
+from serving.tools.simulator.curve import POLICIES
+from serving.tools.simulator.results import SERIES_COLUMNS, DurationModel, Quantiles, RevisionResult
+from serving.tools.simulator.trace import FunctionTrace, RecordedFunction, TraceWindow, read_trace
+from serving.tools.simulator.workload_run import Workload, run_workload
 
 SLEEPER = Path(__file__).with_name("apps") / "sleeper.py"
 START_S = 1.0

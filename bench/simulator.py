@@ -20,11 +20,11 @@ from pathlib import Path
 import msgspec
 
 from bench.parts.program import options_of
-from serving.simulator.curve import POLICIES
-from serving.simulator.report import report_of
-from serving.simulator.results import DurationModel, Quantiles, RunLog
-from serving.simulator.trace import FunctionTrace, RecordedFunction, read_trace
-from serving.simulator.workload_run import Workload, run_workload
+from serving.tools.simulator.curve import POLICIES
+from serving.tools.simulator.report import report_of
+from serving.tools.simulator.results import DurationModel, Quantiles, RunLog
+from serving.tools.simulator.trace import FunctionTrace, RecordedFunction, read_trace
+from serving.tools.simulator.workload_run import Workload, run_workload
 
 DAY_S = 86_400.0
 SERVICE_S = 0.1

@@ -17,13 +17,20 @@ from pathlib import Path
 
 import msgspec
 
-from serving.model.slo import read_slo
-from serving.settings.annotations import ScalingAnnotations
-from serving.settings.queueproxy import QueueProxySettings
-from serving.simulator.curve import POLICIES
-from serving.simulator.results import DurationModel, Quantiles
-from serving.simulator.trace import FunctionTrace, RecordedFunction, TraceWindow, arrivals, parse_steps, read_trace
-from serving.simulator.workload_run import Workload, run_workload
+from serving.core.model.slo import read_slo
+from serving.core.settings.annotations import ScalingAnnotations
+from serving.core.settings.queueproxy import QueueProxySettings
+from serving.tools.simulator.curve import POLICIES
+from serving.tools.simulator.results import DurationModel, Quantiles
+from serving.tools.simulator.trace import (
+    FunctionTrace,
+    RecordedFunction,
+    TraceWindow,
+    arrivals,
+    parse_steps,
+    read_trace,
+)
+from serving.tools.simulator.workload_run import Workload, run_workload
 
 TARGETS = (1, 2, 5, 10, 20, 50, 100)
 WARM_MINUTES = 5

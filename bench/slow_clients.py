@@ -43,8 +43,8 @@ from pathlib import Path
 
 from bench.parts.program import exit_code, options_of, show
 from bench.parts.system import SERVICES, System, running_system, service_of
-from serving.proxy.http2.frames import PREFACE
-from serving.proxy.http2.hpack_encoder import HeaderEncoder
+from serving.net.proxy.http2.frames import PREFACE
+from serving.net.proxy.http2.hpack_encoder import HeaderEncoder
 
 CLIENT = "127.0.0.2"
 HOST, SINGLE = "busy.default.localhost", "single.default.localhost"

@@ -18,14 +18,14 @@ from pathlib import Path
 
 from bench.parts.program import exit_code, options_of
 from bench.parts.system import SERVICES, System, running_system, service_of
-from serving.samples import hello
+from serving.tools.samples import hello
 
 DAEMONS = {
     "control": "serving.home.main",
     "template": "serving.home.processes.template",
     "autoscaler": "serving.autoscaler.main",
     "activator": "serving.activator.main",
-    "dashboard": "serving.dashboard.main",
+    "dashboard": "serving.tools.dashboard.main",
 }
 STEP_CYCLES = 100
 # By then caches are full, and the store's history has its age.

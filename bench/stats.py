@@ -25,12 +25,12 @@ import uvloop
 from bench.parts.processes import cpu_s, resident_mib
 from bench.parts.program import exit_code, options_of, show
 from serving.autoscaler.main import AutoscalerDaemon
-from serving.cluster.kinds import DEPLOYMENT, REVISION
+from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.home.store.memory import MemoryCluster
-from serving.metrics.queries import QUERY_TOKEN_FILE_VARIABLE, QueryGate
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.wire.frames import PodStat, encode_pod_stat
-from serving.wire.tokens import pod_token
+from serving.net.cluster.kinds import DEPLOYMENT, REVISION
+from serving.net.metrics.queries import QUERY_TOKEN_FILE_VARIABLE, QueryGate
+from serving.net.wire.frames import PodStat, encode_pod_stat
+from serving.net.wire.tokens import pod_token
 
 KEY = bytes(32)
 _TOKEN = os.memfd_create("query-token")

@@ -27,7 +27,7 @@ from bench.parts.processes import cpu_s
 from bench.parts.program import options_of
 from bench.peers.cast import KNATIVE, LOAD_CORE, PROXY_CORE, casting, go_program
 from bench.peers.tables import stream_lines
-from serving.samples import grpc_echo
+from serving.tools.samples import grpc_echo
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 # Players by what stands before their figures.

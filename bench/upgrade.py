@@ -138,7 +138,7 @@ def deploy(system: System, folder: Path) -> list[str]:
     """Deploy a service of each kind; return those that clients ask."""
     hello = folder / "hello"
     hello.mkdir()
-    shutil.copy(ROOT / "serving" / "samples" / "hello.py", hello / "main.py")
+    shutil.copy(ROOT / "serving" / "tools" / "samples" / "hello.py", hello / "main.py")
     shutil.copy(SOCKET_APP, hello / "socket_app.py")
     kept = [one for name, text in KEPT.items() for one in ("--annotate", f"{name}={text}")]
     python = shlex.quote(sys.executable)

@@ -15,11 +15,11 @@ from release import rootfs
 LOCKS = Path(__file__).with_name("locks")
 # The packages of the project that an image holds: what its programs import, held by tests/unit/config/test_image.py.
 PACKAGES = {
-    "queue-proxy": "aio model proxy queueproxy settings traffic wire",
-    "placement": "aio cluster extender metrics model placement proxy settings traffic",
+    "queue-proxy": "core/model core/settings core/traffic net/aio net/proxy net/wire queueproxy",
+    "placement": "core/model core/settings core/traffic net/aio net/cluster net/metrics net/proxy nodes/extender nodes/placement",
     # With the queue-proxy, which runs from this image where the installation names no other.
-    "daemons": "activator aio autoscaler cluster controller dashboard metrics model nodegroup placement proxy queueproxy scaling settings"
-    " traffic wire",
+    "daemons": "activator autoscaler controller core/model core/scaling core/settings core/traffic net/aio net/cluster net/metrics net/proxy"
+    " net/wire nodes/nodegroup nodes/placement queueproxy tools/dashboard",
 }
 SBOM = "usr/share/sbom/serving.cdx.json"
 
@@ -47,9 +47,14 @@ def build(target: str, wheel: Path, root: Path) -> None:
 
 def _drop_unused(packages: Path, kept: set[str]) -> None:
     """Remove the project's other packages, and pip's notes of the folder that it installed to."""
-    for path in (packages / "serving").iterdir():
-        if path.is_dir() and path.name not in kept:
-            rmtree(path)
+    root = packages / "serving"
+    for entry in filter(Path.is_dir, list(root.iterdir())):
+        inner = {path for path in kept if path.startswith(f"{entry.name}/")}
+        if entry.name not in kept and not inner:
+            rmtree(entry)
+        for package in filter(Path.is_dir, list(entry.iterdir()) if inner else ()):
+            if f"{entry.name}/{package.name}" not in inner:
+                rmtree(package)
     for name in ("direct_url.json", "RECORD"):
         for note in packages.glob(f"*.dist-info/{name}"):
             note.unlink()

@@ -40,7 +40,7 @@ _UNUSED = {
 _UNUSED_EXTENSIONS: tuple[str, ...] = ("_tkinter", "_test", "_ctypes_test", "_xxtestfuzz", "xx", "nis.", "readline")
 _UNUSED_EXTENSIONS += ("_dbm", "_gdbm", "_curses", "_codecs_", "audioop", "ossaudiodev")
 # Only the dashboard keeps something.
-_DATABASE, _KEEPER = ("sqlite3", "_sqlite3"), "dashboard"
+_DATABASE, _KEEPER = ("sqlite3", "_sqlite3"), "tools/dashboard"
 # Of installed packages: what only their development needs. numpy imports these two when they are asked for.
 _UNUSED_FOLDERS = {"tests", "__pycache__", "include", "f2py", "distutils"}
 _UNUSED_SUFFIXES = {".pyi", ".pyx", ".pxd", ".h", ".c", ".a"}

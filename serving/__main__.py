@@ -1,6 +1,6 @@
 """``python -m serving`` is the command ``serving``."""
 
-from serving.cli.main import main
+from serving.tools.cli.main import main
 
 if __name__ == "__main__":
     main()

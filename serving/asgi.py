@@ -10,7 +10,7 @@ docs/asgi.md.
 
 if __name__ == "__main__":
     # Before the imports below, and those of the app, which take long: see there.
-    from serving.aio.startup import exit_on_signals
+    from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()
 
@@ -28,10 +28,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import msgspec
 
-from serving.aio.mutualtls import MutualTls
-from serving.aio.startup import STOP_SIGNALS
-from serving.aio.supervise import TaskOwner
-from serving.model.errors import InvalidValue
+from serving.core.model.errors import InvalidValue
+from serving.core.settings.http import HttpSettings
+from serving.net.aio.mutualtls import MutualTls
+from serving.net.aio.startup import STOP_SIGNALS
+from serving.net.aio.supervise import TaskOwner
 from serving.queueproxy.io.asgi.call import App, Receive, Scope, Send
 from serving.queueproxy.io.asgi.lifespan import StopSignal, run_lifespan
 from serving.queueproxy.io.asgi.pod import AsgiPod, RunningCalls
@@ -40,7 +41,6 @@ from serving.queueproxy.io.podservice import PodService
 from serving.queueproxy.io.readiness import PUSH_AGAIN, READY_PID_VARIABLE, ReadinessPipe
 from serving.queueproxy.metrics import tls_lines
 from serving.queueproxy.podspec import PodSpec, probing_app, spec_from_environment
-from serving.settings.http import HttpSettings
 
 if TYPE_CHECKING:
     from serving.queueproxy.io.asgi.innertls import InnerFront, MakeProtocol

@@ -3,10 +3,10 @@
 from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.throttler import RevisionThrottler
 from serving.controller.routes.hosts import Claims
-from serving.scaling.kpa.window import MetricWindows, Window
-from serving.traffic.balance import Balancer
-from serving.traffic.breaker import Breaker
-from serving.traffic.meter import Meter
+from serving.core.scaling.kpa.window import MetricWindows, Window
+from serving.core.traffic.balance import Balancer
+from serving.core.traffic.breaker import Breaker
+from serving.core.traffic.meter import Meter
 
 
 def validate(whole: object) -> None:

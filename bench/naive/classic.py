@@ -2,7 +2,7 @@
 
 import math
 
-from serving.model.stat import Stat
+from serving.core.model.stat import Stat
 
 
 class NaiveClassic:

@@ -6,7 +6,7 @@ default; ``restart_may_lower`` and the length of the delay are the original's, f
 
 import math
 
-from serving.scaling.spec import ScalingSpec
+from serving.core.scaling.spec import ScalingSpec
 
 
 class NaiveWindow:

@@ -1,6 +1,6 @@
 """The node scores as their specifications tell them: one node at a time, in plain Python.
 
-The peer that ``serving.placement.scores`` is timed against, and held against in the property tests. It does what the originals
+The peer that ``serving.nodes.placement.scores`` is timed against, and held against in the property tests. It does what the originals
 do, defects included; scipy's beta function is all that it shares with the product.
 """
 
@@ -9,10 +9,10 @@ import math
 import msgspec
 from scipy.special import betainc
 
-from serving.model.nodata import NoData
-from serving.placement.scores.metrics import Usage
-from serving.placement.scores.nodes import ScoredNode
-from serving.placement.scores.pod import PodDemand
+from serving.core.model.nodata import NoData
+from serving.nodes.placement.scores.metrics import Usage
+from serving.nodes.placement.scores.nodes import ScoredNode
+from serving.nodes.placement.scores.pod import PodDemand
 
 
 class NaivePod(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,19 +5,19 @@ import random
 from collections.abc import Iterator
 
 from bench.parts.timing import Comparison, Row, kept_bytes
-from serving.model.quantity import Resources
-from serving.model.stat import Stat
-from serving.scaling.adaptive.advice import PreWarmBudget
-from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
-from serving.scaling.adaptive.policy import AdaptivePolicy
-from serving.scaling.decision.policy import PolicyView, SecondOfLoad
-from serving.scaling.kpa.merge import Proposal
-from serving.scaling.learnt.learner import TargetLearner
-from serving.scaling.resolve import resolve
-from serving.scaling.scaler.registry import BUILT_IN
-from serving.scaling.scaler.shadow import PolicyShadow
-from serving.settings.annotations import ScalingAnnotations
-from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
+from serving.core.model.quantity import Resources
+from serving.core.model.stat import Stat
+from serving.core.scaling.adaptive.advice import PreWarmBudget
+from serving.core.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
+from serving.core.scaling.adaptive.policy import AdaptivePolicy
+from serving.core.scaling.decision.policy import PolicyView, SecondOfLoad
+from serving.core.scaling.kpa.merge import Proposal
+from serving.core.scaling.learnt.learner import TargetLearner
+from serving.core.scaling.resolve import resolve
+from serving.core.scaling.scaler.registry import BUILT_IN
+from serving.core.scaling.scaler.shadow import PolicyShadow
+from serving.core.settings.annotations import ScalingAnnotations
+from serving.core.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
 
 START = 1_000_000
 GAPS = 100

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from bench.naive.classic import NaiveClassic
 from bench.parts.timing import Comparison
-from serving.model.stat import Stat
-from serving.scaling.classic.classic import ClassicScaler
-from serving.settings.classic import ClassicSettings
+from serving.core.model.stat import Stat
+from serving.core.scaling.classic.classic import ClassicScaler
+from serving.core.settings.classic import ClassicSettings
 
 POD_COUNT = 1000
 SETTINGS = ClassicSettings()

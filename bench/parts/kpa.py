@@ -2,14 +2,14 @@
 
 from bench.naive.kpa import NaiveKpa
 from bench.parts.timing import Comparison
-from serving.model.nodata import NoData
-from serving.model.stat import Stat
-from serving.scaling.kpa.decide import decide, starting_state
-from serving.scaling.kpa.window import MetricWindows, Observation
-from serving.scaling.resolve import resolve
-from serving.scaling.spec import WindowKind
-from serving.settings.annotations import ScalingAnnotations
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.core.model.nodata import NoData
+from serving.core.model.stat import Stat
+from serving.core.scaling.kpa.decide import decide, starting_state
+from serving.core.scaling.kpa.window import MetricWindows, Observation
+from serving.core.scaling.resolve import resolve
+from serving.core.scaling.spec import WindowKind
+from serving.core.settings.annotations import ScalingAnnotations
+from serving.core.settings.autoscaler import AutoscalerSettings
 
 # Knative's defaults.
 SPEC = resolve(AutoscalerSettings(), ScalingAnnotations(), container_concurrency=0, reachable=True)

@@ -8,10 +8,10 @@ import functools
 from collections.abc import Iterator
 
 from bench.parts.timing import Comparison
-from serving.metrics.activator import ActivatorMetrics
-from serving.metrics.autoscaler import AutoscalerMetrics
-from serving.metrics.reporter import GaugeFamilies, StatsReporter
-from serving.model.revisionnumbers import PodCounts, RevisionNumbers
+from serving.core.model.revisionnumbers import PodCounts, RevisionNumbers
+from serving.net.metrics.activator import ActivatorMetrics
+from serving.net.metrics.autoscaler import AutoscalerMetrics
+from serving.net.metrics.reporter import GaugeFamilies, StatsReporter
 
 REVISIONS = 500
 PODS = 10

@@ -19,9 +19,9 @@ from typing import Any
 
 import aiohttp
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, ENDPOINT_SLICE, POD, SERVICE, SERVING_SERVICE, Kind
-from serving.cluster.kube import KubeCluster
-from serving.model.objects import Object, condition_of, nested
+from serving.core.model.objects import Object, condition_of, nested
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, ENDPOINT_SLICE, POD, SERVICE, SERVING_SERVICE, Kind
+from serving.net.cluster.kube import KubeCluster
 from tests.cluster_e2e import stage
 
 SPACE = "default"

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bench.parts.timing import Comparison, Row, kept_bytes
-from serving.nodegroup.book import NodeGroupBook
-from serving.nodegroup.decide import decide, decide_on
-from serving.nodegroup.facts import node_of, pod_of
-from serving.nodegroup.group_memory import NodeGroupState
-from serving.nodegroup.records import CloudGroup, Failures, GroupNode, GroupPod, Snapshot
-from serving.settings.nodegroup import NodeGroupSettings
+from serving.core.settings.nodegroup import NodeGroupSettings
+from serving.nodes.nodegroup.book import NodeGroupBook
+from serving.nodes.nodegroup.decide import decide, decide_on
+from serving.nodes.nodegroup.facts import node_of, pod_of
+from serving.nodes.nodegroup.group_memory import NodeGroupState
+from serving.nodes.nodegroup.records import CloudGroup, Failures, GroupNode, GroupPod, Snapshot
 
 NODES, PODS = 5000, 50_000
 CHANGED = 100

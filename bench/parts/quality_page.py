@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 
 from bench.parts.quality_cells import Cell, table
-from serving.cli.decisions.simulatetrace import Comparison
-from serving.simulator.curve import CurvePoint
-from serving.simulator.report import PolicyReport
+from serving.tools.cli.decisions.simulatetrace import Comparison
+from serving.tools.simulator.curve import CurvePoint
+from serving.tools.simulator.report import PolicyReport
 
 _WIDTH, _HEIGHT, _MARGIN = 640, 320, 48
 _COLOURS = {"knative": "#888888", "adaptive": "#0b6cff"}

@@ -4,11 +4,11 @@ import random
 
 from bench.naive.scores import balanced, least_requested, low_risk, most_requested, naive_node, naive_pod
 from bench.parts.timing import Comparison
-from serving.placement.scores.metrics import NodeUsage, Usage
-from serving.placement.scores.nodes import NodeTable, ScoredNode, node_table
-from serving.placement.scores.pod import PodDemand
-from serving.placement.scores.provider import Scorer, Scores
-from serving.settings.placement import ORIGINAL, PlacementSettings
+from serving.core.settings.placement import ORIGINAL, PlacementSettings
+from serving.nodes.placement.scores.metrics import NodeUsage, Usage
+from serving.nodes.placement.scores.nodes import NodeTable, ScoredNode, node_table
+from serving.nodes.placement.scores.pod import PodDemand
+from serving.nodes.placement.scores.provider import Scorer, Scores
 
 NODE_COUNT = 5000
 WEIGHTS = "LeastRequested=1, MostRequested=1, BalancedResourceAllocation=1, LowRiskOverCommitment=1"

@@ -5,7 +5,7 @@ import json
 import re
 from pathlib import Path
 
-from serving.cli.client.api import ApiCall, ApiClient
+from serving.tools.cli.client.api import ApiCall, ApiClient
 
 _WRITE = re.compile(r'verb="(POST|PUT|PATCH|APPLY|DELETE)"')
 _READS = {"get", "list", "watch"}

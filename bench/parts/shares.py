@@ -13,17 +13,17 @@ from types import FrameType
 _PERIOD_S = 0.002
 # By the end of a file's path; the first that fits counts.
 _PARTS = (
-    ("serving/cluster/reflector.py", "reflectors"),
-    ("serving/cluster/port.py", "reflectors"),
-    ("serving/cluster/workqueue.py", "queues and turns"),
-    ("serving/aio/", "queues and turns"),
-    ("serving/cluster/", "store"),
+    ("serving/net/cluster/reflector.py", "reflectors"),
+    ("serving/net/cluster/port.py", "reflectors"),
+    ("serving/net/cluster/workqueue.py", "queues and turns"),
+    ("serving/net/aio/", "queues and turns"),
+    ("serving/net/cluster/", "store"),
     ("serving/home/store/", "store"),
     ("serving/home/admission/", "store"),
     ("serving/home/", "manager"),
     ("serving/controller/", "controller"),
     ("serving/autoscaler/", "autoscaler"),
-    ("serving/scaling/", "autoscaler"),
+    ("serving/core/scaling/", "autoscaler"),
     ("bench/", "bench"),
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import grpc.aio  # type: ignore[import-untyped]  # it has no types
 from websockets.asyncio.client import connect
 
-from serving.samples import grpc_echo
+from serving.tools.samples import grpc_echo
 
 HOST = b"Host: hello.default.localhost\r\n"
 RESPONSE_WITHIN_S = 20.0

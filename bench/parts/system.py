@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import ssl
 import subprocess
@@ -21,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.parts.processes import resident_mib
+from serving.core.model.objects import is_true
 from serving.home.processes.process_lifetime import FORKED_NAMES
 from serving.home.supervisor.binding import PORTS
-from serving.model.objects import is_true
 
 _SERVING_GROUP = "/apis/serving.knative.dev/v1/namespaces/default"
 SERVICES = f"{_SERVING_GROUP}/services"
@@ -125,7 +126,7 @@ class System:
     def daemons_mib(self) -> int:
         """The resident memory of all daemons."""
         pids = [pid for module in ("main", "processes.template") for pid in self.daemons(f"serving.home.{module}")[:1]]
-        for module in ("activator", "autoscaler", "dashboard"):
+        for module in ("activator", "autoscaler", "tools.dashboard"):
             pids += self.daemons(f"serving.{module}.main")
         found_mib = 0.0
         for pid in pids:
@@ -154,9 +155,19 @@ def _name(entry: Path) -> str:
 
 
 def service_of(
-    name: str, *, annotations: Mapping[str, str], concurrency: int | None = None, **container: object
+    name: str,
+    *,
+    annotations: Mapping[str, str],
+    concurrency: int | None = None,
+    command: Sequence[str] = (),
+    **container: object,
 ) -> dict[str, Any]:
-    """The manifest of a service with one container, of which ``container`` are fields."""
+    """The manifest of a service with one container, of which ``container`` are fields.
+
+    ``command`` is of this machine, in place of the image.
+    """
+    if command:
+        annotations = {**annotations, "serving.dev/command": shlex.join(command)}
     spec: dict[str, Any] = {"containers": [{"image": f"dev.local/{name}", **container}]}
     if concurrency is not None:
         spec["containerConcurrency"] = concurrency

@@ -28,7 +28,7 @@ _START_WITHIN_S = 20.0
 _APPS = {
     "app": [str(HERE / "backend.py")],
     "mixed": [str(HERE.parent / "apps" / "mixed.py")],
-    "grpc": ["-m", "serving.samples.grpc_echo"],
+    "grpc": ["-m", "serving.tools.samples.grpc_echo"],
 }
 _NGINX = """
 daemon off; master_process off; worker_processes 1; pid {folder}/{name}.pid; error_log /dev/null crit;

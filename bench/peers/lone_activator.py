@@ -19,11 +19,11 @@ from pathlib import Path
 import uvloop
 
 from serving.activator.main import Activator
-from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE
+from serving.core.settings.activator import ActivatorSettings
+from serving.core.settings.http import HttpSettings
+from serving.core.settings.tls import TlsSettings
 from serving.home.store.memory import MemoryCluster
-from serving.settings.activator import ActivatorSettings
-from serving.settings.http import HttpSettings
-from serving.settings.tls import TlsSettings
+from serving.net.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE
 
 _REVISION = "hello-00001"
 

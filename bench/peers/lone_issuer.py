@@ -15,9 +15,9 @@ import uvloop
 from serving.autoscaler.decision_events import DecisionBook, Followers, PolicyBook
 from serving.autoscaler.io.pod_credentials import CredentialIssuer
 from serving.autoscaler.io.stats_server import SharedStats, StatsServer
-from serving.model.identities import AUTOSCALER
-from serving.settings.innertls import PERMISSIVE, InnerTlsSettings
-from serving.wire.issuing import DaemonTls
+from serving.core.model.identities import AUTOSCALER
+from serving.core.settings.innertls import PERMISSIVE, InnerTlsSettings
+from serving.net.wire.issuing import DaemonTls
 
 KEY = bytes(32)
 

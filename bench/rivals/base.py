@@ -7,10 +7,10 @@ request. Like the adaptive policy it begins with Knative's keep-alive, until fiv
 from collections.abc import Iterable
 from typing import Any
 
-from serving.scaling.adaptive.gaps import GapPlan, KeepWindow
-from serving.scaling.adaptive.policy import AdaptivePolicy
-from serving.scaling.adaptive.regret import KeepRegret
-from serving.scaling.decision.policy import SecondOfLoad
+from serving.core.scaling.adaptive.gaps import GapPlan, KeepWindow
+from serving.core.scaling.adaptive.policy import AdaptivePolicy
+from serving.core.scaling.adaptive.regret import KeepRegret
+from serving.core.scaling.decision.policy import SecondOfLoad
 
 
 class _NoRegret(KeepRegret):

@@ -10,7 +10,7 @@ import statistics
 from collections import Counter
 
 from bench.rivals.base import GapRival
-from serving.scaling.adaptive.gaps import KeepWindow
+from serving.core.scaling.adaptive.gaps import KeepWindow
 
 _MINUTE_S = 60.0
 _RANGE_MINUTES = 240

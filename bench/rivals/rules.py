@@ -10,7 +10,7 @@ from collections import Counter, deque
 import numpy as np
 
 from bench.rivals.base import GapRival
-from serving.scaling.adaptive.gaps import KeepWindow
+from serving.core.scaling.adaptive.gaps import KeepWindow
 
 _MINUTE_S = 60.0
 _KEPT = 100

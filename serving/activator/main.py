@@ -6,7 +6,7 @@ Environment:
 - ``SERVING_KEY_FILE``: the file of the cluster key, from which it derives its token and the secrets of pods. Required.
 - ``SERVING_LISTEN_FDS``: bound sockets by name, ``{"public": 3, "inner": 4}``; without it the settings' addresses.
   "inner-pods-80" is a further socket of the listener "inner", for the pods of one machine.
-- ``SERVING_ACTIVATOR_<FIELD>``: each setting of ``serving.settings.activator`` in its plain unit.
+- ``SERVING_ACTIVATOR_<FIELD>``: each setting of ``serving.core.settings.activator`` in its plain unit.
 - ``SERVING_AUTOSCALER_<FIELD>``: the settings from which the targets of revisions are resolved.
 - ``SERVING_CONTROLLER_<FIELD>``: the domains and templates from which hosts are built, with the controller's values.
 
@@ -16,7 +16,7 @@ more.
 
 if __name__ == "__main__":
     # Before the imports below, which take long: see there.
-    from serving.aio.startup import exit_on_signals
+    from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()
 
@@ -49,35 +49,35 @@ from serving.activator.queueing.router import RequestRouter
 from serving.activator.routing.probes import is_probe_agent
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener
-from serving.aio.clock import wall_s
-from serving.aio.daemon import inherited_sockets, run_daemon
-from serving.aio.output import write_error
-from serving.aio.startup import report_serving
-from serving.aio.supervise import supervise
-from serving.cluster.configmaps import followed
-from serving.cluster.identity import system_namespace
-from serving.cluster.kube import connect
-from serving.cluster.port import Cluster
-from serving.metrics.activator import add_refusals, add_tls
-from serving.metrics.export import exporting, span_outbox
-from serving.metrics.queries import QueryGate
-from serving.metrics.server import serve_page
-from serving.metrics.tracing import Tracer
-from serving.model.errors import InvalidValue, Problem, SettingsError
-from serving.model.routehosts import HostRules
-from serving.proxy.forwarding.accesslog import stdout_log
-from serving.proxy.forwarding.exchange import Exchange, Handler
-from serving.proxy.http1.pool import Pool
-from serving.proxy.http1.requesthead import RequestHead
-from serving.proxy.server.listener import HttpServer
-from serving.proxy.tls.keeper import silence_unreadable_names
-from serving.proxy.tls.layer import TlsLayer
-from serving.settings.activator import REDIRECTED, ActivatorSettings
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.controller import ControllerSettings
-from serving.settings.daemons import ACTIVATOR, AUTOSCALER, CONTROLLER, DAEMONS
-from serving.settings.live import LiveSettings
-from serving.wire.tokens import read_key
+from serving.core.model.errors import InvalidValue, Problem, SettingsError
+from serving.core.model.routehosts import HostRules
+from serving.core.settings.activator import REDIRECTED, ActivatorSettings
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.controller import ControllerSettings
+from serving.core.settings.daemons import ACTIVATOR, AUTOSCALER, CONTROLLER, DAEMONS
+from serving.core.settings.live import LiveSettings
+from serving.net.aio.clock import wall_s
+from serving.net.aio.daemon import inherited_sockets, run_daemon
+from serving.net.aio.output import write_error
+from serving.net.aio.startup import report_serving
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.configmaps import followed
+from serving.net.cluster.identity import system_namespace
+from serving.net.cluster.kube import connect
+from serving.net.cluster.port import Cluster
+from serving.net.metrics.activator import add_refusals, add_tls
+from serving.net.metrics.export import exporting, span_outbox
+from serving.net.metrics.queries import QueryGate
+from serving.net.metrics.server import serve_page
+from serving.net.metrics.tracing import Tracer
+from serving.net.proxy.forwarding.accesslog import stdout_log
+from serving.net.proxy.forwarding.exchange import Exchange, Handler
+from serving.net.proxy.http1.pool import Pool
+from serving.net.proxy.http1.requesthead import RequestHead
+from serving.net.proxy.server.listener import HttpServer
+from serving.net.proxy.tls.keeper import silence_unreadable_names
+from serving.net.proxy.tls.layer import TlsLayer
+from serving.net.wire.tokens import read_key
 
 _log = logging.getLogger("activator")
 
@@ -255,7 +255,7 @@ class Activator:
         """The handler of public requests without TLS."""
         if self.settings.http_protocol != REDIRECTED:
             return self.ingress
-        from serving.proxy.forwarding.redirect import HttpsRedirect  # noqa: PLC0415 - most systems do not redirect
+        from serving.net.proxy.forwarding.redirect import HttpsRedirect  # noqa: PLC0415 - most systems do not redirect
 
         port = self.settings.tls.public_port or (self.tls_address or ("", _HTTPS_PORT))[1]
         return HttpsRedirect(self.ingress, stays=self._stays_plain, port=port)

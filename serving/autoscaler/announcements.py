@@ -8,9 +8,9 @@ name another's. A kubelet may write the address to the API up to a second later;
 import ipaddress
 
 from serving.autoscaler.token_review import PodClaim
-from serving.model.knative import REVISION_LABEL, RevisionKey
-from serving.model.nodata import NoData
-from serving.model.objects import Object, labels_of
+from serving.core.model.knative import REVISION_LABEL, RevisionKey
+from serving.core.model.nodata import NoData
+from serving.core.model.objects import Object, labels_of
 
 _PORT_MAX = 65_535
 _ENDED = {"Succeeded", "Failed"}

@@ -9,18 +9,18 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from serving.model.knative import RevisionKey
-from serving.model.revisionnumbers import PolicyCosts
-from serving.scaling.adaptive.policy import AdaptivePolicy
-from serving.scaling.adaptive.policy_story import PolicyStory, savings_sentence
-from serving.scaling.decision.records import ScalerOutcome
-from serving.scaling.revision import ScaledRevision
-from serving.scaling.scaler.decision_history import DecisionRecord, HistoryEntry
-from serving.scaling.scaler.decision_lines import DecisionLine
-from serving.scaling.scaler.explain import explain
-from serving.scaling.scaler.rest import REST_MAX_S
-from serving.scaling.scaler.sample import sample_of
-from serving.scaling.scaler.scaler import Scaler
+from serving.core.model.knative import RevisionKey
+from serving.core.model.revisionnumbers import PolicyCosts
+from serving.core.scaling.adaptive.policy import AdaptivePolicy
+from serving.core.scaling.adaptive.policy_story import PolicyStory, savings_sentence
+from serving.core.scaling.decision.records import ScalerOutcome
+from serving.core.scaling.revision import ScaledRevision
+from serving.core.scaling.scaler.decision_history import DecisionRecord, HistoryEntry
+from serving.core.scaling.scaler.decision_lines import DecisionLine
+from serving.core.scaling.scaler.explain import explain
+from serving.core.scaling.scaler.rest import REST_MAX_S
+from serving.core.scaling.scaler.sample import sample_of
+from serving.core.scaling.scaler.scaler import Scaler
 
 Write = Callable[[bytes], bool]
 """Takes the bytes of an event; returns whether there was room."""

@@ -7,16 +7,16 @@ from typing import Any
 
 import msgspec
 
-from serving.model.revisionnumbers import PodCounts
-from serving.scaling.budget import BudgetTenant
-from serving.scaling.decision.path import PublicSlices
-from serving.scaling.decision.records import DecisionCause, ScalerOutcome
-from serving.scaling.decision.view import ScalerView
-from serving.scaling.policies.usage import Usages
-from serving.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble, pod_of
-from serving.scaling.scaler.anticipation import Anticipation
-from serving.scaling.scaler.decision_history import DecisionHistory
-from serving.scaling.scaler.scaler import Scaler
+from serving.core.model.revisionnumbers import PodCounts
+from serving.core.scaling.budget import BudgetTenant
+from serving.core.scaling.decision.path import PublicSlices
+from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.core.scaling.decision.view import ScalerView
+from serving.core.scaling.policies.usage import Usages
+from serving.core.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble, pod_of
+from serving.core.scaling.scaler.anticipation import Anticipation
+from serving.core.scaling.scaler.decision_history import DecisionHistory
+from serving.core.scaling.scaler.scaler import Scaler
 
 _PENDING, _RUNNING = "Pending", "Running"
 

@@ -8,12 +8,12 @@ Environment:
 - ``SERVING_STATE``: the state folder of one machine, into which the decision log goes; without it there is none.
 - ``SERVING_ELECTION_<FIELD>``: with ``ENABLED`` several autoscalers share the revisions out by leases; ``SERVING_POD_IP`` is
   where the others reach this one, without it the address at which it listens.
-- ``SERVING_AUTOSCALER_<FIELD>``: each setting of ``serving.settings.autoscaler`` in its plain unit.
+- ``SERVING_AUTOSCALER_<FIELD>``: each setting of ``serving.core.settings.autoscaler`` in its plain unit.
 """
 
 if __name__ == "__main__":
     # Before the imports below, which take long: see there.
-    from serving.aio.startup import exit_on_signals
+    from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()
 
@@ -29,13 +29,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from serving.aio.clock import now_s
-from serving.aio.daemon import collect_in_small_steps, inherited_sockets, run_daemon
-from serving.aio.linefile import LineFile
-from serving.aio.mutualtls import PeerTls
-from serving.aio.output import write_error
-from serving.aio.startup import report_serving
-from serving.aio.supervise import supervise
 from serving.autoscaler.decision_events import DecisionBook, DecisionEvent, DecisionPublisher, Followers, PolicyBook
 from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.io.events import ScaleEventWriter
@@ -44,38 +37,45 @@ from serving.autoscaler.io.scale_writes import Prober
 from serving.autoscaler.io.sharing import Sharing, sharing_out
 from serving.autoscaler.io.stats_server import SharedStats, StatsServer
 from serving.autoscaler.io.token_reviewer import TokenReviewer
-from serving.cluster.configmaps import followed
-from serving.cluster.identity import new_identity, system_namespace
-from serving.cluster.kube import connect
-from serving.cluster.leases.rules import lease_times
-from serving.cluster.leases.shards import ShardOptions, Shards
-from serving.cluster.port import Cluster
-from serving.metrics.autoscaler import AutoscalerMetrics
-from serving.metrics.export import exporting
-from serving.metrics.hosts import host_names_of
-from serving.metrics.page import wanted_type, watch_lag
-from serving.metrics.queries import QueryGate
-from serving.model.errors import InvalidValue, SettingsError
-from serving.model.identities import ACTIVATOR as ACTIVATOR_ID
-from serving.model.identities import AUTOSCALER as AUTOSCALER_ID
-from serving.model.knative import RevisionKey
-from serving.model.loadmetric import CONCURRENCY
-from serving.model.nodata import NoData
-from serving.model.revisionnumbers import PodCounts, RevisionNumbers
-from serving.scaling.classic.classic import ClassicDecision, ClassicMode
-from serving.scaling.decision.records import ScalerOutcome
-from serving.scaling.kpa.decide import ScaleDecision, ScalerMode
-from serving.scaling.kpa.zero import GateAction
-from serving.scaling.revision import ScaledRevision
-from serving.scaling.scaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES
-from serving.scaling.scaler.registry import BUILT_IN, PolicyRegistry
-from serving.scaling.scaler.scaler import Scaler
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.daemons import AUTOSCALER, DAEMONS, ELECTION
-from serving.settings.election import ElectionSettings
-from serving.settings.live import LiveSettings
-from serving.wire.issuing import daemon_tls
-from serving.wire.tokens import read_key
+from serving.core.model.errors import InvalidValue, SettingsError
+from serving.core.model.identities import ACTIVATOR as ACTIVATOR_ID
+from serving.core.model.identities import AUTOSCALER as AUTOSCALER_ID
+from serving.core.model.knative import RevisionKey
+from serving.core.model.loadmetric import CONCURRENCY
+from serving.core.model.nodata import NoData
+from serving.core.model.revisionnumbers import PodCounts, RevisionNumbers
+from serving.core.scaling.classic.classic import ClassicDecision, ClassicMode
+from serving.core.scaling.decision.records import ScalerOutcome
+from serving.core.scaling.kpa.decide import ScaleDecision, ScalerMode
+from serving.core.scaling.kpa.zero import GateAction
+from serving.core.scaling.revision import ScaledRevision
+from serving.core.scaling.scaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES
+from serving.core.scaling.scaler.registry import BUILT_IN, PolicyRegistry
+from serving.core.scaling.scaler.scaler import Scaler
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.daemons import AUTOSCALER, DAEMONS, ELECTION
+from serving.core.settings.election import ElectionSettings
+from serving.core.settings.live import LiveSettings
+from serving.net.aio.clock import now_s
+from serving.net.aio.daemon import collect_in_small_steps, inherited_sockets, run_daemon
+from serving.net.aio.linefile import LineFile
+from serving.net.aio.mutualtls import PeerTls
+from serving.net.aio.output import write_error
+from serving.net.aio.startup import report_serving
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.configmaps import followed
+from serving.net.cluster.identity import new_identity, system_namespace
+from serving.net.cluster.kube import connect
+from serving.net.cluster.leases.rules import lease_times
+from serving.net.cluster.leases.shards import ShardOptions, Shards
+from serving.net.cluster.port import Cluster
+from serving.net.metrics.autoscaler import AutoscalerMetrics
+from serving.net.metrics.export import exporting
+from serving.net.metrics.hosts import host_names_of
+from serving.net.metrics.page import wanted_type, watch_lag
+from serving.net.metrics.queries import QueryGate
+from serving.net.wire.issuing import daemon_tls
+from serving.net.wire.tokens import read_key
 
 _ACTIVATOR = "activator"
 

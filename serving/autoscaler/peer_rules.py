@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from serving.model.identities import ACTIVATOR, AUTOSCALER, DAEMONS, PodIdentity
+from serving.core.model.identities import ACTIVATOR, AUTOSCALER, DAEMONS, PodIdentity
 
 CREDENTIALS_PATH = "/credentials"
 ANNOUNCE_PATH = "/announce"

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from serving.model.knative import REVISION_LABEL
-from serving.model.nodata import NoData
+from serving.core.model.knative import REVISION_LABEL
+from serving.core.model.nodata import NoData
 
 _ACCOUNT = "system:serviceaccount:"
 _POD_NAME = "authentication.kubernetes.io/pod-name"

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from serving.model.knative import RevisionKey, ServingState, TrafficPath
-from serving.model.stat import Stat
-from serving.scaling.decision.records import ScalerOutcome
-from serving.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision
+from serving.core.model.knative import RevisionKey, ServingState, TrafficPath
+from serving.core.model.stat import Stat
+from serving.core.scaling.decision.records import ScalerOutcome
+from serving.core.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision
 
 Costs = Iterable[tuple[str, str | None]]
 """The new deletion cost of each pod by name; None removes it."""

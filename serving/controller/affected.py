@@ -8,8 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapp
 
 import msgspec
 
-from serving.cluster import kinds
-from serving.cluster.kinds import Kind
 from serving.controller.revisions.public import public_owner_name
 from serving.controller.revisions.revision_status import serving_state_of
 from serving.controller.routes.domain_mapping import Domains
@@ -17,7 +15,7 @@ from serving.controller.routes.hosts import Claims, claims_of
 from serving.controller.routes.httproutes import httproute_owner_name
 from serving.controller.values.naming import revisions_named_by
 from serving.controller.values.writes import WorkKey
-from serving.model.knative import (
+from serving.core.model.knative import (
     CONDITION_READY,
     CONFIGURATION_LABEL,
     REVISION_LABEL,
@@ -25,9 +23,20 @@ from serving.model.knative import (
     SERVICE_LABEL,
     ServingState,
 )
-from serving.model.objects import Key, Object, annotations_of, condition_of, conditions_of, labels_of, nested, uid_of
-from serving.model.routepolicy import OPEN_POLICY, route_policy
-from serving.settings.controller import ControllerSettings
+from serving.core.model.objects import (
+    Key,
+    Object,
+    annotations_of,
+    condition_of,
+    conditions_of,
+    labels_of,
+    nested,
+    uid_of,
+)
+from serving.core.model.routepolicy import OPEN_POLICY, route_policy
+from serving.core.settings.controller import ControllerSettings
+from serving.net.cluster import kinds
+from serving.net.cluster.kinds import Kind
 
 _Index = defaultdict[Key, set[str]]
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Container, Iterable, Mapping, MutableMappi
 
 import msgspec
 
-from serving.cluster import kinds
-from serving.cluster.kinds import Kind
 from serving.controller.affected import CacheIndexes, Change, Relations, affected_by
 from serving.controller.revisions.public import Activators
 from serving.controller.revisions.sidecar import Sidecar
@@ -18,10 +16,12 @@ from serving.controller.routes.domain_mapping import Domains
 from serving.controller.routes.hosts import Claims, claims_of
 from serving.controller.routes.rolloutcheck import RolloutJudgement
 from serving.controller.values.writes import FOLLOWED_KINDS, WorkKey
-from serving.model.objects import Key, Object, name_of, namespace_of, nested, uid_of, version_of
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.controller import ControllerSettings
-from serving.settings.queueproxy import QueueProxySettings
+from serving.core.model.objects import Key, Object, name_of, namespace_of, nested, uid_of, version_of
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.controller import ControllerSettings
+from serving.core.settings.queueproxy import QueueProxySettings
+from serving.net.cluster import kinds
+from serving.net.cluster.kinds import Kind
 
 # More deletions than responses to writes can be in flight.
 _GONE_KNOWN_MAX = 4096

@@ -5,8 +5,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from serving.cluster import kinds
-from serving.cluster.kinds import Kind
 from serving.controller.affected import configurations_named, revisions_named
 from serving.controller.cache import ControllerCache
 from serving.controller.revisions.configuration import reconcile_configuration, revision_name_is_taken
@@ -26,8 +24,8 @@ from serving.controller.routes.route import RouteContext, TagServices, reconcile
 from serving.controller.routes.service import ServiceChildren, reconcile_service
 from serving.controller.values.naming import RoutingState, deployment_name, private_service_name
 from serving.controller.values.writes import WorkKey, WritePlan
-from serving.model.knative import CONFIGURATION_LABEL, ROUTES_ANNOTATION, ROUTING_STATE_LABEL, TrafficPath
-from serving.model.objects import (
+from serving.core.model.knative import CONFIGURATION_LABEL, ROUTES_ANNOTATION, ROUTING_STATE_LABEL, TrafficPath
+from serving.core.model.objects import (
     Key,
     Object,
     annotations_of,
@@ -37,8 +35,10 @@ from serving.model.objects import (
     nested,
     uid_of,
 )
-from serving.model.routehosts import tags_of
-from serving.model.routepolicy import RoutePolicy, route_policy
+from serving.core.model.routehosts import tags_of
+from serving.core.model.routepolicy import RoutePolicy, route_policy
+from serving.net.cluster import kinds
+from serving.net.cluster.kinds import Kind
 
 # The owners by which a resource is deleted.
 _OWNERS = {

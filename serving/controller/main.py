@@ -15,7 +15,7 @@ in the settings.
 
 if __name__ == "__main__":
     # Before the imports below, which take long: see there.
-    from serving.aio.startup import exit_on_signals
+    from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()
 
@@ -25,29 +25,29 @@ import logging
 import os
 import sys
 
-from serving.aio.daemon import collect_in_small_steps, inherited_sockets, run_daemon
-from serving.cluster.configmaps import followed
-from serving.cluster.fenced import FencedCluster
-from serving.cluster.identity import new_identity, system_namespace
-from serving.cluster.kinds import POD
-from serving.cluster.kube import connect
-from serving.cluster.leases.holder import Leader
-from serving.cluster.leases.lease import LeaseClient, LeaseName
-from serving.cluster.leases.rules import lease_times
-from serving.cluster.port import Cluster
 from serving.controller.io.controller import Controller, ControllerConfig
 from serving.controller.io.makekey import ClusterKey, cluster_key, make_tokens, write_authority
 from serving.controller.revisions.sidecar import Sidecar
-from serving.metrics.controller import ControllerMetrics
-from serving.metrics.export import exporting
-from serving.metrics.queries import QueryGate
-from serving.metrics.server import serve_page
-from serving.model.errors import Problem, SettingsError
-from serving.settings.controller import ControllerSettings
-from serving.settings.innertls import OF_KEY_VARIABLE
-from serving.settings.queueproxy import QueueProxySettings
-from serving.wire.issuing import authority_of
-from serving.wire.tokens import read_key, revision_secret, revision_token
+from serving.core.model.errors import Problem, SettingsError
+from serving.core.settings.controller import ControllerSettings
+from serving.core.settings.innertls import OF_KEY_VARIABLE
+from serving.core.settings.queueproxy import QueueProxySettings
+from serving.net.aio.daemon import collect_in_small_steps, inherited_sockets, run_daemon
+from serving.net.cluster.configmaps import followed
+from serving.net.cluster.fenced import FencedCluster
+from serving.net.cluster.identity import new_identity, system_namespace
+from serving.net.cluster.kinds import POD
+from serving.net.cluster.kube import connect
+from serving.net.cluster.leases.holder import Leader
+from serving.net.cluster.leases.lease import LeaseClient, LeaseName
+from serving.net.cluster.leases.rules import lease_times
+from serving.net.cluster.port import Cluster
+from serving.net.metrics.controller import ControllerMetrics
+from serving.net.metrics.export import exporting
+from serving.net.metrics.queries import QueryGate
+from serving.net.metrics.server import serve_page
+from serving.net.wire.issuing import authority_of
+from serving.net.wire.tokens import read_key, revision_secret, revision_token
 
 _log = logging.getLogger("controller")
 

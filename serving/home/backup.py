@@ -21,13 +21,13 @@ from typing import Any
 
 import msgspec
 
-from serving.aio.inputfile import open_input
+from serving.core.model.errors import UNREADABLE, JournalDamaged, ServingError
 from serving.home.boundedentry import BoundedEntry
 from serving.home.state import SECRET_FILES, StateFolder
 from serving.home.store.former import note_of
 from serving.home.store.migrations import SQLITE_DAMAGE, check_reader, copy_of
 from serving.home.trees import is_virtualenv, remove_tree
-from serving.model.errors import UNREADABLE, JournalDamaged, ServingError
+from serving.net.aio.inputfile import open_input
 
 FORMAT = 2
 """Increase it when an older program would restore an archive wrongly."""

@@ -8,7 +8,7 @@ without its status and no slice without its pods.
 
 if __name__ == "__main__":
     # Before the imports below, which take long: see there.
-    from serving.aio.startup import exit_on_signals
+    from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()
 
@@ -25,17 +25,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiohttp import web
 
-from serving.aio.daemon import collect_in_small_steps, inherited_sockets, run_daemon
-from serving.aio.handshakes import Handshakes
-from serving.aio.linefile import LineFile
-from serving.aio.startup import report_serving
-from serving.aio.supervise import SupervisedTasks, supervise
-from serving.cluster.configmaps import followed
-from serving.cluster.identity import system_namespace
-from serving.cluster.kinds import Kind
-from serving.cluster.port import Cluster, Subresource
 from serving.controller.io.controller import Controller, ControllerConfig
 from serving.controller.io.view_writer import ViewWriter
+from serving.core.model.objects import Object
+from serving.core.model.routehosts import HostRules
 from serving.home.admission.admission import admit
 from serving.home.admission.hostprograms import without_host_programs
 from serving.home.admission.namespacerules import NamespaceRules
@@ -67,14 +60,21 @@ from serving.home.processes.processruntime import ProcessRuntime
 from serving.home.state import StateFolder
 from serving.home.store.journal import Journal
 from serving.home.store.memory import MemoryCluster
-from serving.metrics.controller import ControllerMetrics, LocalMetrics
-from serving.metrics.export import exporting
-from serving.metrics.queries import QueryGate
-from serving.metrics.server import measured, running, serve_page
-from serving.model.objects import Object
-from serving.model.routehosts import HostRules
-from serving.wire.issuing import authority_of
-from serving.wire.tokens import read_key
+from serving.net.aio.daemon import collect_in_small_steps, inherited_sockets, run_daemon
+from serving.net.aio.handshakes import Handshakes
+from serving.net.aio.linefile import LineFile
+from serving.net.aio.startup import report_serving
+from serving.net.aio.supervise import SupervisedTasks, supervise
+from serving.net.cluster.configmaps import followed
+from serving.net.cluster.identity import system_namespace
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Cluster, Subresource
+from serving.net.metrics.controller import ControllerMetrics, LocalMetrics
+from serving.net.metrics.export import exporting
+from serving.net.metrics.queries import QueryGate
+from serving.net.metrics.server import measured, running, serve_page
+from serving.net.wire.issuing import authority_of
+from serving.net.wire.tokens import read_key
 
 if TYPE_CHECKING:
     from serving.home.controllers.scheduler import NodePlacing

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serving.model.errors import Problem, SettingsError
+from serving.core.model.errors import Problem, SettingsError
 
 if TYPE_CHECKING:
     import ssl
@@ -73,7 +73,7 @@ class ApiCertificate:
         from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as said
         from cryptography.x509.oid import NameOID  # noqa: PLC0415 - as said
 
-        from serving.wire.authority import key_usage  # noqa: PLC0415 - as said
+        from serving.net.wire.authority import key_usage  # noqa: PLC0415 - as said
 
         def certificate(
             subject: str, key: ec.EllipticCurvePrivateKey, signer: ec.EllipticCurvePrivateKey, *, is_authority: bool

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from serving.model.errors import IllegalTransition
-from serving.traffic.backoff import backoff_s
+from serving.core.model.errors import IllegalTransition
+from serving.core.traffic.backoff import backoff_s
 
 # First pause after the app could not be frozen, in seconds; it doubles up to the longest.
 _RETRY_FIRST_S = 10.0

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from serving.model.errors import UNREADABLE
-from serving.model.stat import GAUGES_MAX
+from serving.core.model.errors import UNREADABLE
+from serving.core.model.stat import GAUGES_MAX
 
 _HEADER = re.compile(rb"^endpoint-load-metrics:[ \t]*([^\r\n]{1,2048})", re.IGNORECASE | re.MULTILINE)
 # Both spellings of the header's name have it; a search for it costs far less than the regular expression.

@@ -1,6 +1,6 @@
 """The queue-proxy as a process: ``python -m serving.queueproxy.main``, or ``run(spec)`` or ``run_on_call(...)`` after a fork.
 
-Environment (all of one pod; its parent derives the secrets, see ``serving.wire.tokens``):
+Environment (all of one pod; its parent derives the secrets, see ``serving.net.wire.tokens``):
 
 - ``SERVING_POD_NAMESPACE``, ``SERVING_POD_REVISION``, ``SERVING_POD_NAME``: who it is. Needed.
 - ``SERVING_POD_APP``: where its app listens, "127.0.0.1:8080". Needed.
@@ -30,7 +30,7 @@ Environment (all of one pod; its parent derives the secrets, see ``serving.wire.
   ``SERVING_QUEUEPROXY_INNER_TLS_MODE`` is Permissive or Enabled.
 - ``SERVING_READY_FD``: a pipe into which readiness is written, one JSON object a line: ``{"pid": 7, "ready": true}``;
   ``{"pid": 7, "ready": false, "drained": true}`` when it drains and the app may end. SIGUSR1 repeats the last line.
-- ``SERVING_QUEUEPROXY_<FIELD>``: each setting of ``serving.settings.queueproxy`` in its plain unit, as in
+- ``SERVING_QUEUEPROXY_<FIELD>``: each setting of ``serving.core.settings.queueproxy`` in its plain unit, as in
   ``SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY=10`` or ``SERVING_QUEUEPROXY_HTTP_HEAD_BYTES_MAX=65536``.
 
 Exit codes: 0 after a drain, 1 after a failure, 2 for an environment that cannot be used. A parent that forks imports
@@ -41,7 +41,7 @@ if __name__ == "__main__":
     import gc
 
     # Before the imports below, which take long: see startup. They make no garbage, so looking for some is a waste of time.
-    from serving.aio.startup import exit_on_signals
+    from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()
     gc.disable()
@@ -54,14 +54,14 @@ import resource
 import sys
 from collections.abc import Callable, Coroutine
 
-from serving.aio.daemon import run_daemon
-from serving.aio.supervise import TaskOwner
-from serving.model.errors import SettingsError
-from serving.proxy.forwarding.accesslog import stdout_log
-from serving.proxy.forwarding.exchange import Wiring
-from serving.proxy.http1.pool import AppConnector, Pool
-from serving.proxy.server.connection import Connection
-from serving.proxy.server.listener import HttpServer
+from serving.core.model.errors import SettingsError
+from serving.net.aio.daemon import run_daemon
+from serving.net.aio.supervise import TaskOwner
+from serving.net.proxy.forwarding.accesslog import stdout_log
+from serving.net.proxy.forwarding.exchange import Wiring
+from serving.net.proxy.http1.pool import AppConnector, Pool
+from serving.net.proxy.server.connection import Connection
+from serving.net.proxy.server.listener import HttpServer
 from serving.queueproxy.io.credentials import Credentials
 from serving.queueproxy.io.podhandler import PodHandler
 from serving.queueproxy.io.podrequests import NO_ACTIVATOR
@@ -80,7 +80,7 @@ def main() -> int:
     try:
         spec = spec_from_environment(os.environ)
     except SettingsError as error:
-        from serving.aio.output import write_error  # noqa: PLC0415 - it ends here
+        from serving.net.aio.output import write_error  # noqa: PLC0415 - it ends here
 
         write_error(str(error))
         return _USAGE_EXIT
@@ -129,7 +129,7 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
     # Of the app alone: nothing is added to its heads yet.
     server.pool = Pool(spec.settings.http, clock=server.clock)
     if spec.is_http2:
-        from serving.proxy.http2.pool import Http2Pool  # noqa: PLC0415 - most apps need none of it
+        from serving.net.proxy.http2.pool import Http2Pool  # noqa: PLC0415 - most apps need none of it
 
         server.pool = Http2Pool(spec.settings.http, clock=server.clock)
     check = listener_check(spec)
@@ -160,8 +160,8 @@ def _connection(spec: PodSpec, credentials: Credentials) -> Callable[[HttpServer
     tls = credentials.tls
     if tls is None:
         return Connection
-    from serving.proxy.tls.connector import RefusalLog  # noqa: PLC0415 - without inner TLS a start is spared it
-    from serving.proxy.tls.layer import TlsLayer, TlsTerms  # noqa: PLC0415 - as above
+    from serving.net.proxy.tls.connector import RefusalLog  # noqa: PLC0415 - without inner TLS a start is spared it
+    from serving.net.proxy.tls.layer import TlsLayer, TlsTerms  # noqa: PLC0415 - as above
 
     terms = TlsTerms(
         context=tls.server,

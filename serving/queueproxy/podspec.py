@@ -10,12 +10,12 @@ from typing import Annotated
 
 import msgspec
 
-from serving.model.errors import InvalidValue, Problem, SettingsError
-from serving.model.knative import APP_PROBE
-from serving.model.quantity import parse_number
-from serving.settings.dormancy import CallPair, read_calls
-from serving.settings.load import Daemon, load
-from serving.settings.queueproxy import QueueProxySettings
+from serving.core.model.errors import InvalidValue, Problem, SettingsError
+from serving.core.model.knative import APP_PROBE
+from serving.core.model.quantity import parse_number
+from serving.core.settings.dormancy import CallPair, read_calls
+from serving.core.settings.load import Daemon, load
+from serving.core.settings.queueproxy import QueueProxySettings
 
 Address = tuple[str, int]
 
@@ -244,7 +244,7 @@ def _read_flag(text: str) -> bool:
 
 
 def _read_slo(text: str) -> str:
-    from serving.model.slo import read_slo  # noqa: PLC0415 - where there is a goal only
+    from serving.core.model.slo import read_slo  # noqa: PLC0415 - where there is a goal only
 
     read_slo(text)
     return text

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable
 
 import msgspec
 
-from serving.model.errors import UNREADABLE
+from serving.core.model.errors import UNREADABLE
 
 BYTES_PER_TOKEN = 4
 """UTF-8 bytes of a token, as OpenAI's rule of thumb for English has it. Other languages and code have fewer."""

@@ -8,10 +8,10 @@ import asyncio
 import random
 from collections.abc import Mapping
 
-from serving.cluster.kinds import ENDPOINT_SLICE, HTTP_ROUTE
-from serving.cluster.port import Cluster, EventType
-from serving.model.errors import Conflict, NotFound
-from serving.model.objects import Object
+from serving.core.model.errors import Conflict, NotFound
+from serving.core.model.objects import Object
+from serving.net.cluster.kinds import ENDPOINT_SLICE, HTTP_ROUTE
+from serving.net.cluster.port import Cluster, EventType
 
 GATEWAY = "gateways/front"
 

@@ -18,6 +18,7 @@ import uvloop
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.home.admission.admission import admit
 from serving.home.apiserver.reviews import KnownToken, TokenReviews
 from serving.home.apiserver.server import ApiOptions, application
@@ -25,8 +26,7 @@ from serving.home.controllers.garbage import collect_garbage
 from serving.home.controllers.manager import Manager
 from serving.home.state import kubeconfig
 from serving.home.store.memory import MemoryCluster
-from serving.metrics.server import running
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.net.metrics.server import running
 from tests.unit.config.server_rules import objections
 from tests.unit.config.strict import faults, model_of
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import msgspec
 
-from serving.cli.client.api import ApiClient
-from serving.cluster.port import Cluster
+from serving.core.model.errors import Conflict, NotFound
+from serving.core.model.objects import Key, Object
 from serving.home.apiserver.reviews import KnownToken
-from serving.model.errors import Conflict, NotFound
-from serving.model.objects import Key, Object
+from serving.net.cluster.port import Cluster
+from serving.tools.cli.client.api import ApiClient
 from tests.cluster_e2e.own_server import TOKENS
 from tests.cluster_e2e.server import Server, is_real
 from tests.cluster_e2e.status_kubelet import StatusKubelet

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
-from serving.cli.client.api import ApiClient
-from serving.cli.client.tree import InstallOptions, objects_of, tree_folder
-from serving.cli.system.install import Installation
-from serving.model.objects import Object
+from serving.core.model.objects import Object
+from serving.tools.cli.client.api import ApiClient
+from serving.tools.cli.client.tree import InstallOptions, objects_of, tree_folder
+from serving.tools.cli.system.install import Installation
 from tests.tidy.sources import ROOT
 
 NAMESPACE = "knative-serving"

@@ -24,13 +24,13 @@ from typing import Any
 
 from serving.activator.io.reports import StatsClient
 from serving.activator.queueing.wake import RevisionLoad
-from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, NAMESPACE, NODE, POD, SECRET, SERVING_SERVICE, Kind
-from serving.cluster.kube import KubeCluster
-from serving.cluster.port import Cluster, EventType, WatchEvent
-from serving.model.errors import AlreadyExists, NotFound
-from serving.model.objects import Object, condition_of
-from serving.settings.activator import ActivatorSettings
-from serving.wire.tokens import KEY_SECRET
+from serving.core.model.errors import AlreadyExists, NotFound
+from serving.core.model.objects import Object, condition_of
+from serving.core.settings.activator import ActivatorSettings
+from serving.net.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, NAMESPACE, NODE, POD, SECRET, SERVING_SERVICE, Kind
+from serving.net.cluster.kube import KubeCluster
+from serving.net.cluster.port import Cluster, EventType, WatchEvent
+from serving.net.wire.tokens import KEY_SECRET
 from tests.cluster_e2e.gate import Gate, opened
 from tests.cluster_e2e.own_server import REFUSED, WRITES
 from tests.cluster_e2e.server import SPACE, Server, is_real, only_here, started
@@ -41,7 +41,7 @@ KEY = b"e" * 32
 QUERY_TOKEN = "q" * 43
 SYSTEM = "knative-serving"
 # The extender of kube-scheduler keeps the name of its rights and its image, placement.
-_PACKAGES = {"placement": "extender"}
+_PACKAGES = {"placement": "nodes.extender", "nodegroup": "nodes.nodegroup", "dashboard": "tools.dashboard"}
 # A real server refuses loopback addresses in slices.
 ACTIVATOR_ADDRESSES = ("10.78.0.1", "10.78.0.2") if is_real() else ("127.0.0.1",)
 # Waiting ends with an event; this long only where something is broken, also on a machine that has much else to do.

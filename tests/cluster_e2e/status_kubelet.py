@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from serving.aio.clock import stamp
-from serving.cluster.kinds import NODE, POD
-from serving.cluster.kube import KubeCluster
-from serving.cluster.port import Cluster, EventType
-from serving.cluster.reflector import CacheChange, Reflector
-from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotFound, TooManyRequests, Unavailable
-from serving.model.objects import Key, Object
+from serving.core.model.errors import AlreadyExists, ClusterError, Conflict, NotFound, TooManyRequests, Unavailable
+from serving.core.model.objects import Key, Object
+from serving.net.aio.clock import stamp
+from serving.net.cluster.kinds import NODE, POD
+from serving.net.cluster.kube import KubeCluster
+from serving.net.cluster.port import Cluster, EventType
+from serving.net.cluster.reflector import CacheChange, Reflector
 from tests.cluster_e2e.server import HOST_NAME, SPACE
 
 Found = TypeVar("Found")

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import pytest_asyncio
 
-from serving.cluster.kinds import DEPLOYMENT, POD, SERVING_SERVICE
-from serving.model.objects import Object
+from serving.core.model.objects import Object
+from serving.net.cluster.kinds import DEPLOYMENT, POD, SERVING_SERVICE
 from tests.cluster_e2e.server import SPACE, only_here
 from tests.cluster_e2e.stage import Stage, is_ready, of_objects, service, staged
 

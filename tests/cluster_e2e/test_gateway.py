@@ -7,9 +7,9 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from serving.cli.client.tree import tree_folder
-from serving.cluster.kinds import ENDPOINT_SLICE, EVENT, HTTP_ROUTE, ROUTE
-from serving.model.objects import Object, condition_of
+from serving.core.model.objects import Object, condition_of
+from serving.net.cluster.kinds import ENDPOINT_SLICE, EVENT, HTTP_ROUTE, ROUTE
+from serving.tools.cli.client.tree import tree_folder
 from tests.cluster_e2e.gateway import GATEWAY, PretendedGateway, accepted, asked, refused
 from tests.cluster_e2e.server import SPACE, is_real
 from tests.cluster_e2e.stage import Stage, service

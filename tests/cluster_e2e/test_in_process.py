@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
-from serving.model.objects import Object, condition_of
-from serving.wire.tokens import revision_secret
+from serving.core.model.objects import Object, condition_of
+from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION
+from serving.net.wire.tokens import revision_secret
 from tests.cluster_e2e.process_kubelet import got
 from tests.cluster_e2e.server import SPACE
 from tests.cluster_e2e.stage import KEY, QUERY_TOKEN, service

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 import yaml
 
-from serving.cli.client.tree import tree_folder
 from serving.controller.revisions.defaults import spec_with_defaults
-from serving.model.objects import Object
-from serving.settings.controller import ControllerSettings
+from serving.core.model.objects import Object
+from serving.core.settings.controller import ControllerSettings
+from serving.tools.cli.client.tree import tree_folder
 from tests.cluster_e2e.server import is_real
 from tests.unit.config.policies import CASES, service
 from tests.unit.config.test_tree import documented_overlays, overlaid

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from serving.cluster.kinds import CONFIGURATION, LEASE
+from serving.net.cluster.kinds import CONFIGURATION, LEASE
 from tests.cluster_e2e.server import NAMESPACE, is_real
 from tests.cluster_e2e.stage import Daemon, Stage, service, staged
 

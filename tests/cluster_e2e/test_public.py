@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import pytest_asyncio
 
-from serving.cluster.kinds import ENDPOINT_SLICE, POD, REVISION, SERVICE, SERVING_SERVICE
-from serving.cluster.port import EventType
-from serving.model.objects import Object
+from serving.core.model.objects import Object
+from serving.net.cluster.kinds import ENDPOINT_SLICE, POD, REVISION, SERVICE, SERVING_SERVICE
+from serving.net.cluster.port import EventType
 from tests.cluster_e2e.server import SPACE
 from tests.cluster_e2e.stage import ACTIVATOR_ADDRESSES, Stage, is_ready, of_objects, service, staged
 

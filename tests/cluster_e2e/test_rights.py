@@ -12,8 +12,11 @@ import yaml
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from serving.cli.client.tree import tree_folder
-from serving.cluster.kinds import (
+from serving.core.model.errors import NotFound
+from serving.core.model.knative import ALLOW_FROM_ANNOTATION, GUARDED_ANNOTATION, TCP_ANNOTATION
+from serving.core.model.objects import Object, annotations_of, condition_of
+from serving.core.model.tcpevents import TCP_UNAVAILABLE
+from serving.net.cluster.kinds import (
     CLUSTER_DOMAIN_CLAIM,
     DEPLOYMENT,
     DOMAIN_MAPPING,
@@ -26,10 +29,7 @@ from serving.cluster.kinds import (
     SERVICE,
     SERVING_SERVICE,
 )
-from serving.model.errors import NotFound
-from serving.model.knative import ALLOW_FROM_ANNOTATION, GUARDED_ANNOTATION, TCP_ANNOTATION
-from serving.model.objects import Object, annotations_of, condition_of
-from serving.model.tcpevents import TCP_UNAVAILABLE
+from serving.tools.cli.client.tree import tree_folder
 from tests.cluster_e2e.server import SPACE, is_real
 from tests.cluster_e2e.stage import ACTIVATOR_ADDRESSES, Stage, service, staged
 from tests.eventually import until

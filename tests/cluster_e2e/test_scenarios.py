@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from serving.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, ROUTE, SERVICE, SERVING_SERVICE
+from serving.net.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, ROUTE, SERVICE, SERVING_SERVICE
 from tests.cluster_e2e.server import SPACE, is_real
 from tests.cluster_e2e.stage import Stage, is_ready, service, staged
 

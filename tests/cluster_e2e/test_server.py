@@ -11,13 +11,13 @@ import pytest
 import trustme
 from aiohttp import web
 
-from serving.cluster.kinds import NAMESPACE as NAMESPACES
-from serving.cluster.kinds import SECRET
-from serving.cluster.kube import KubeCluster
+from serving.core.model.errors import NotFound, Unavailable
 from serving.home.apiserver.server import ApiOptions, application
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import NotFound, Unavailable
-from serving.wire.tokens import KEY_SECRET
+from serving.net.cluster.kinds import NAMESPACE as NAMESPACES
+from serving.net.cluster.kinds import SECRET
+from serving.net.cluster.kube import KubeCluster
+from serving.net.wire.tokens import KEY_SECRET
 from tests.cluster_e2e import server as module
 from tests.cluster_e2e.gate import opened
 from tests.cluster_e2e.server import Server, needed_objects

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 import pytest_asyncio
 
-from serving.cluster.kinds import CONFIG_MAP, EVENT, REVISION, ROUTE
-from serving.cluster.port import EventType
-from serving.model.errors import NotFound
-from serving.model.objects import Object
+from serving.core.model.errors import NotFound
+from serving.core.model.objects import Object
+from serving.net.cluster.kinds import CONFIG_MAP, EVENT, REVISION, ROUTE
+from serving.net.cluster.port import EventType
 from tests.cluster_e2e.server import SPACE
 from tests.cluster_e2e.stage import SYSTEM, Stage, of_objects, service, staged
 

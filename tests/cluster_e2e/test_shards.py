@@ -11,9 +11,9 @@ import pytest_asyncio
 
 from serving.activator.io.reports import StatsClient
 from serving.activator.queueing.wake import RevisionLoad
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, LEASE
-from serving.cluster.leases.shards import shard_name, shard_of
-from serving.settings.activator import ActivatorSettings
+from serving.core.settings.activator import ActivatorSettings
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, LEASE
+from serving.net.cluster.leases.shards import shard_name, shard_of
 from tests.cluster_e2e.server import NAMESPACE, SPACE, is_real
 from tests.cluster_e2e.stage import KEY, Stage, of_objects, service, staged
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
-from serving.wire.tokens import revision_secret
+from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION
+from serving.net.wire.tokens import revision_secret
 from tests.cluster_e2e.process_kubelet import ProcessKubelet, RunningPod, got
 from tests.cluster_e2e.server import SPACE
 from tests.cluster_e2e.stage import KEY, QUERY_TOKEN, Stage, service, staged

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, REVISION, SERVING_SERVICE
-from serving.model.objects import Object, condition_of
+from serving.core.model.objects import Object, condition_of
+from serving.net.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, REVISION, SERVING_SERVICE
 from tests.cluster_e2e.server import SPACE
 from tests.cluster_e2e.stage import ACTIVATOR_ADDRESSES, Stage, service
 from tests.cluster_e2e.with_pods import COMMAND, QUEUE_PORT, asked, send_get, with_pods

@@ -9,18 +9,18 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from serving.cluster.kinds import NODE, NODE_GROUP, POD
+from serving.core.model.objects import Object
+from serving.core.settings.nodegroup import NodeGroupSettings
 from serving.home.store.memory import MemoryCluster
-from serving.model.objects import Object
-from serving.nodegroup.facts import node_of
-from serving.nodegroup.group_memory import NodeGroupState
-from serving.nodegroup.groups import GroupReading, WrittenGroup
-from serving.nodegroup.io.clouds.memory import MemoryCloud
-from serving.nodegroup.io.passes import GroupPass, NodeGroupPasses
-from serving.nodegroup.records import CloudGroup
-from serving.nodegroup.states import Partition, as_in_dry_mode, partition
-from serving.nodegroup.status import state_from, written_state
-from serving.settings.nodegroup import NodeGroupSettings
+from serving.net.cluster.kinds import NODE, NODE_GROUP, POD
+from serving.nodes.nodegroup.facts import node_of
+from serving.nodes.nodegroup.group_memory import NodeGroupState
+from serving.nodes.nodegroup.groups import GroupReading, WrittenGroup
+from serving.nodes.nodegroup.io.clouds.memory import MemoryCloud
+from serving.nodes.nodegroup.io.passes import GroupPass, NodeGroupPasses
+from serving.nodes.nodegroup.records import CloudGroup
+from serving.nodes.nodegroup.states import Partition, as_in_dry_mode, partition
+from serving.nodes.nodegroup.status import state_from, written_state
 
 _DAEMON_SET = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}]
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from serving.model.quantity import Resources
-from serving.placement.book import NodeBook, demand_of, node_of, pod_of
-from serving.placement.scores.metrics import NodeUsage
-from serving.placement.scores.nodes import NodeTable
-from serving.placement.scores.pod import Container, PodContainers, PodDemand
+from serving.core.model.quantity import Resources
+from serving.nodes.placement.book import NodeBook, demand_of, node_of, pod_of
+from serving.nodes.placement.scores.metrics import NodeUsage
+from serving.nodes.placement.scores.nodes import NodeTable
+from serving.nodes.placement.scores.pod import Container, PodContainers, PodDemand
 
 NODE = "node"
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from serving.cluster.kinds import KINDS, Kind
-from serving.cluster.sessions import library_client
+from serving.net.cluster.kinds import KINDS, Kind
+from serving.net.cluster.sessions import library_client
 
 Json = Any
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import yaml
 
-from serving.cluster.kinds import KINDS, Kind
-from serving.cluster.sessions import library_client
 from serving.home.schemas.crds import crd_folder
+from serving.net.cluster.kinds import KINDS, Kind
+from serving.net.cluster.sessions import library_client
 
 Json = Any
 Edit = tuple[str, Json]

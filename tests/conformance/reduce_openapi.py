@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from serving.cluster.kinds import KINDS, UNUSED_KINDS, Kind
 from serving.home.apiserver.protobuf import NUMBERS_FILE
 from serving.home.schemas.crds import SCHEMAS_FILE, crds, schema_name
+from serving.net.cluster.kinds import KINDS, UNUSED_KINDS, Kind
 
 _REF = "#/components/schemas/"
 _KEPT = (

@@ -14,11 +14,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from serving.cli.client import completion, output
-from serving.cli.main import main
-from serving.cli.system import doctor
 from serving.home.supervisor.binding import PORTS
-from serving.samples import hello
+from serving.tools.cli.client import completion, output
+from serving.tools.cli.main import main
+from serving.tools.cli.system import doctor
+from serving.tools.samples import hello
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = f"{sys.executable} {hello.__file__}"

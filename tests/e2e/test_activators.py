@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import SERVING_SERVICE
-from serving.cluster.kube import KubeCluster
-from serving.model.objects import Object
+from serving.core.model.objects import Object
+from serving.net.cluster.kinds import SERVING_SERVICE
+from serving.net.cluster.kube import KubeCluster
 from tests.e2e.test_up import Up, cluster_of, parent_of, processes, running, until_no_pods, until_ready
 
 CLIENTS = 16

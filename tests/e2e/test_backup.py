@@ -21,7 +21,7 @@ def objects(stage: Stage) -> list[dict[str, Any]]:
 def test_a_backup_of_a_running_system_starts_elsewhere(tmp_path: Path) -> None:
     app = tmp_path / "app"
     app.mkdir()
-    source = Path(__file__).parents[2] / "serving/samples/hello.py"
+    source = Path(__file__).parents[2] / "serving/tools/samples/hello.py"
     (app / "main.py").write_text(source.read_text())
     file = tmp_path / "saved.tar.gz"
     with staged(tmp_path / "state") as stage:
@@ -42,7 +42,7 @@ def test_a_backup_of_a_running_system_starts_elsewhere(tmp_path: Path) -> None:
 
 def test_a_stopped_system_is_saved_too_and_an_empty_folder_is_not(tmp_path: Path) -> None:
     with staged(tmp_path / "state") as stage:
-        stage("deploy", "hello", "--command", f"{sys.executable} -m serving.samples.hello", "--no-wait")
+        stage("deploy", "hello", "--command", f"{sys.executable} -m serving.tools.samples.hello", "--no-wait")
     file = tmp_path / "saved.tar.gz"
     Stage(state=tmp_path / "state", pid=0)("backup", str(file))
     assert file.stat().st_mode & 0o077 == 0
@@ -54,7 +54,7 @@ def test_a_damaged_journal_is_repaired_after_what_is_lost_was_said(tmp_path: Pat
     state = tmp_path / "state"
     with staged(state) as stage:
         for name in ("one", "two"):
-            stage("deploy", name, "--command", f"{sys.executable} -m serving.samples.hello", "--no-wait")
+            stage("deploy", name, "--command", f"{sys.executable} -m serving.tools.samples.hello", "--no-wait")
         assert "is in use by process" in stage("doctor", "--repair", code=1).output
     stopped, journal = Stage(state=state, pid=0), state / "journal.db"
     assert "is whole; there is nothing to repair" in stopped("doctor", "--repair").output

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from serving.cli.main import main
 from serving.home.supervisor.binding import PORTS
+from serving.tools.cli.main import main
 from tests.e2e.cli_stage import SAMPLE, Stage, staged
 
 pytestmark = pytest.mark.timeout(300)

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import websockets.asyncio.client
 
-from serving.cluster.kinds import SERVING_SERVICE
+from serving.net.cluster.kinds import SERVING_SERVICE
 from tests.e2e import client_app
 from tests.e2e.test_up import Up, cluster_of, running, until_ready
 

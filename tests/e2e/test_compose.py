@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from serving.core.model.objects import Object
 from serving.home.processes.mounts import can_mount
 from serving.home.state import StateFolder
-from serving.model.objects import Object
 from tests.e2e.cli_stage import staged
 from tests.integration.image_stage import app_image, needs_containers
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.dashboard.coldstarts import STEPS
+from serving.tools.dashboard.coldstarts import STEPS
 from tests.e2e.cli_stage import SAMPLE, Stage, staged
 from tests.integration.browser import Browser, browser
 

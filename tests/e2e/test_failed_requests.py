@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
+from serving.core.traffic.requesthistory import RequestRecord, RequestReport
 from serving.home.state import StateFolder
-from serving.traffic.requesthistory import RequestRecord, RequestReport
 from tests.e2e.cli_stage import Stage, staged
 
 pytestmark = pytest.mark.timeout(300)

@@ -15,9 +15,9 @@ import httpx
 import msgspec
 import pytest
 
+from serving.core.model.objects import Object
 from serving.home.apiserver.reviews import TOKEN_REVIEW_PATH
 from serving.home.supervisor.binding import PORTS
-from serving.model.objects import Object
 from tests.e2e.cli_stage import ROOT, SAMPLE, Stage, staged
 from tests.eventually import until
 

@@ -9,9 +9,9 @@ import grpc  # type: ignore[import-untyped]  # it has no types
 import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
-from serving.cluster.kinds import POD, SERVING_SERVICE
-from serving.model.objects import Object
-from serving.samples import grpc_echo
+from serving.core.model.objects import Object
+from serving.net.cluster.kinds import POD, SERVING_SERVICE
+from serving.tools.samples import grpc_echo
 from tests.e2e.test_up import Up, cluster_of, running, until_ready
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]

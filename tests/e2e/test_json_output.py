@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from serving.cli.main import main
+from serving.tools.cli.main import main
 from tests.e2e.cli_stage import SAMPLE, Stage, staged
-from tests.unit.cli.test_main import commands
+from tests.unit.tools.cli.test_main import commands
 
 pytestmark = pytest.mark.timeout(300)
 

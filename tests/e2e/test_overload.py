@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import SERVING_SERVICE
+from serving.net.cluster.kinds import SERVING_SERVICE
 from tests.e2e.test_up import HOST, Up, cluster_of, hello, start
 
 WAITING, REFUSED = 8_000, 12_000

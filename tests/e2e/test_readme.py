@@ -146,7 +146,7 @@ def test_the_lowest_versions_that_are_allowed_run(alone: None, tmp_path: Path) -
     (tmp_path / "map.yaml").write_text("{apiVersion: v1, kind: ConfigMap, metadata: {name: one}, data: {key: value}}")
     steps = (
         "serving up -d",
-        f"serving deploy hello {ROOT}/serving/samples --no-snapshot --command 'python hello.py'",
+        f"serving deploy hello {ROOT}/serving/tools/samples --no-snapshot --command 'python hello.py'",
         "serving invoke hello",
         "serving get pods -o yaml",
         "serving apply -f map.yaml",

@@ -66,7 +66,7 @@ def test_the_wheel_alone_is_a_program_that_knows_its_commit(twice: tuple[Path, P
     wheel = next(twice[0].glob("*.whl"))
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path), str(wheel)]
     assert subprocess.run(pip, check=False).returncode == 0
-    program = "import sys; sys.path.insert(0, '.'); from serving.cli.main import main; sys.argv[1:] = ['version', '--client', '-o', 'json']; main()"
+    program = "import sys; sys.path.insert(0, '.'); from serving.tools.cli.main import main; sys.argv[1:] = ['version', '--client', '-o', 'json']; main()"
     done = run(sys.executable, "-P", "-c", program, at=tmp_path)
     assert done.returncode == 0, done.stderr
     commit = run("git", "rev-parse", "HEAD", at=twice[0].parent).stdout.strip()

@@ -10,7 +10,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from serving.cluster.kinds import (
+from serving.home.processes.process_lifetime import FORKED_NAMES
+from serving.net.cluster.kinds import (
     DEPLOYMENT,
     ENDPOINT_SLICE,
     POD,
@@ -19,8 +20,7 @@ from serving.cluster.kinds import (
     SERVERLESS_SERVICE,
     SERVICE,
 )
-from serving.cluster.kube import KubeCluster
-from serving.home.processes.process_lifetime import FORKED_NAMES
+from serving.net.cluster.kube import KubeCluster
 from tests.e2e.cli_stage import SAMPLE, Stage, staged
 from tests.e2e.test_up import parent_of, processes
 from tests.eventually import until

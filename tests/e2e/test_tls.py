@@ -9,7 +9,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from serving.cli.main import main
+from serving.tools.cli.main import main
 from tests.e2e.cli_stage import SAMPLE, staged
 from tests.integration.tls_stage import client_context, issued, write_pair
 

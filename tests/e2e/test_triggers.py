@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from serving.aio.clock import wall_s
-from serving.cluster.kinds import POD, SCALING_POLICY, SERVING_SERVICE, Kind
-from serving.cluster.kube import KubeCluster
-from serving.model.objects import Object
+from serving.core.model.objects import Object
+from serving.net.aio.clock import wall_s
+from serving.net.cluster.kinds import POD, SCALING_POLICY, SERVING_SERVICE, Kind
+from serving.net.cluster.kube import KubeCluster
 from tests.e2e.test_up import HOST, Up, cluster_of, hello, running, until_ready
 from tests.tidy.sources import ROOT
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE
-from serving.cluster.kube import KubeCluster, KubeTimeouts
+from serving.core.model.errors import NotFound, Unavailable
+from serving.core.model.objects import Object
 from serving.home.pods.diskbudget import is_evicted
 from serving.home.supervisor.binding import PORTS
-from serving.model.errors import NotFound, Unavailable
-from serving.model.objects import Object
+from serving.net.cluster.kinds import POD, REVISION, SERVING_SERVICE
+from serving.net.cluster.kube import KubeCluster, KubeTimeouts
 
 ROOT = Path(__file__).resolve().parents[2]
-SAMPLE = ROOT / "serving" / "samples" / "hello.py"
+SAMPLE = ROOT / "serving" / "tools" / "samples" / "hello.py"
 HOST = b"hello.default.localhost"
 
 pytestmark = pytest.mark.timeout(300)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.scaling.scaler.replay import again, read_record
+from serving.core.scaling.scaler.replay import again, read_record
 from tests.e2e.cli_stage import SAMPLE, Stage, staged
 
 pytestmark = pytest.mark.timeout(300)

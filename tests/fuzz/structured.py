@@ -22,8 +22,11 @@ from websockets.server import ServerProtocol
 from serving.activator.io.jwtcheck import BadToken, verify
 from serving.activator.io.jwtkeys import SigningKey
 from serving.activator.routing.sites import session_in_cookies
-from serving.aio.supervise import TaskOwner
 from serving.autoscaler.io.connection import StatsConnection
+from serving.core.model.accessrules import JwtRule
+from serving.core.model.errors import UNREADABLE, ClusterError, InvalidValue
+from serving.core.model.identities import CallerIdentity
+from serving.core.traffic.clients import client_address, network_of
 from serving.home.apiserver.content import wanted
 from serving.home.apiserver.requests import Fault, field_manager, target_of
 from serving.home.containers.nameserver import NameResponses, failure
@@ -32,12 +35,9 @@ from serving.home.images.pullers import credentials_of
 from serving.home.kubelet.container import RestartSettings
 from serving.home.kubelet.replacements import ReplacementPauses
 from serving.home.store.state import filter_of
-from serving.metrics.tracing import read_traceparent
-from serving.model.accessrules import JwtRule
-from serving.model.errors import UNREADABLE, ClusterError, InvalidValue
-from serving.model.identities import CallerIdentity
-from serving.traffic.clients import client_address, network_of
-from serving.wire.tokens import caller_token, read_caller_token
+from serving.net.aio.supervise import TaskOwner
+from serving.net.metrics.tracing import read_traceparent
+from serving.net.wire.tokens import caller_token, read_caller_token
 
 PARTS = b"\n--\n"
 SECRET = b"a secret of thirty-two bytes and more"

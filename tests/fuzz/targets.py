@@ -24,13 +24,20 @@ from multidict import MultiDict
 
 from bench.fuzz_http2 import draw_session, run_session
 from serving.activator.slots.messages import Ask, Frames, PeerHello, encode
-from serving.cli.services.convert import convert
-from serving.cli.services.manifests import read_manifests
-from serving.cluster.kinds import CONFIG_MAP, POD, SERVING_SERVICE
 from serving.controller.revisions.revision_status import failure_to_keep
-from serving.dashboard.archive import ARCHIVE_ERRORS, Archive, ArchiveNewerError, history_steps
-from serving.dashboard.board import COLUMNS
-from serving.dashboard.marks import Mark
+from serving.core.model import knative
+from serving.core.model.errors import ClusterError, InvalidValue, JournalDamaged, NewerFormat, SettingsError
+from serving.core.model.objects import Object
+from serving.core.model.rollout import tag_splits
+from serving.core.model.rolloutcheck import read_broken
+from serving.core.model.routehosts import HostRules, claimed_hosts
+from serving.core.model.routepolicy import route_policy
+from serving.core.scaling.learnt.target import with_saved_target
+from serving.core.scaling.podsize import awake_resources
+from serving.core.scaling.resolve import resolve_annotations
+from serving.core.scaling.scaler.replay import again, otherwise, read_record
+from serving.core.settings.annotations import known_annotations, read_rollout_check_of, read_rollout_duration
+from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.home.admission.admission import admit
 from serving.home.apiserver.content import decode_body, duplicate_fields
 from serving.home.apiserver.portforward import SpdyCodec, SpdyError
@@ -43,25 +50,12 @@ from serving.home.state import StateFolder
 from serving.home.store.journal import Journal, JournalEntry
 from serving.home.store.memory import MemoryCluster
 from serving.home.store.repair import read_damaged
-from serving.model import knative
-from serving.model.errors import ClusterError, InvalidValue, JournalDamaged, NewerFormat, SettingsError
-from serving.model.objects import Object
-from serving.model.rollout import tag_splits
-from serving.model.rolloutcheck import read_broken
-from serving.model.routehosts import HostRules, claimed_hosts
-from serving.model.routepolicy import route_policy
-from serving.proxy.forwarding.phase import ExchangeOutcome
-from serving.proxy.http1.lines import BadHeaderLine
-from serving.proxy.http1.requesthead import RequestRefusal, read_request_head
-from serving.proxy.server.clienthello import BadClientHello, read_server_name
-from serving.queueproxy.gauges import read_gauges, read_page
-from serving.scaling.learnt.target import with_saved_target
-from serving.scaling.podsize import awake_resources
-from serving.scaling.resolve import resolve_annotations
-from serving.scaling.scaler.replay import again, otherwise, read_record
-from serving.settings.annotations import known_annotations, read_rollout_check_of, read_rollout_duration
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.wire.frames import (
+from serving.net.cluster.kinds import CONFIG_MAP, POD, SERVING_SERVICE
+from serving.net.proxy.forwarding.phase import ExchangeOutcome
+from serving.net.proxy.http1.lines import BadHeaderLine
+from serving.net.proxy.http1.requesthead import RequestRefusal, read_request_head
+from serving.net.proxy.server.clienthello import BadClientHello, read_server_name
+from serving.net.wire.frames import (
     ActivatorStats,
     AnnouncedPod,
     PodStat,
@@ -77,13 +71,19 @@ from serving.wire.frames import (
     encode_pod_stat,
     encode_relayed_stats,
 )
+from serving.queueproxy.gauges import read_gauges, read_page
+from serving.tools.cli.services.convert import convert
+from serving.tools.cli.services.manifests import read_manifests
+from serving.tools.dashboard.archive import ARCHIVE_ERRORS, Archive, ArchiveNewerError, history_steps
+from serving.tools.dashboard.board import COLUMNS
+from serving.tools.dashboard.marks import Mark
 from tests.fuzz import podspecs, structured
 from tests.integration.image_stage import folder_of, oci_archive, tar_of
 from tests.property.test_clienthello import real
 from tests.property.test_http_splits import DATE
+from tests.unit.core.scaling.scaler.test_replay import a_day
 from tests.unit.home.apiserver.test_protobuf import CASES
-from tests.unit.proxy.wires import Bench, messages
-from tests.unit.scaling.scaler.test_replay import a_day
+from tests.unit.net.proxy.wires import Bench, messages
 
 CORPUS = Path(__file__).with_name("corpus")
 # In memory, where there is such a folder: a disk takes ten times as long.

@@ -14,11 +14,11 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from serving.activator.main import Activator
 from serving.activator.routing.sites import Listener
-from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE
+from serving.core.settings.activator import ActivatorSettings
 from serving.home.store.memory import MemoryCluster
-from serving.proxy.forwarding.attempt import UNDELIVERED
-from serving.settings.activator import ActivatorSettings
-from serving.wire.frames import RevisionStat, decode_activator_stats
+from serving.net.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE
+from serving.net.proxy.forwarding.attempt import UNDELIVERED
+from serving.net.wire.frames import RevisionStat, decode_activator_stats
 from tests.eventually import until
 
 KEY = bytes(range(32))

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from serving.aio.handshakes import Handshakes
 from serving.home.apiserver.audit import AuditLog
 from serving.home.apiserver.logoptions import PodLogs
 from serving.home.apiserver.podstreams import PodStreams
@@ -16,7 +15,8 @@ from serving.home.apiserver.reviews import TokenReviews
 from serving.home.apiserver.server import ApiOptions, application
 from serving.home.state import ApiCertificate, kubeconfig
 from serving.home.store.memory import MemoryCluster
-from serving.metrics.server import running
+from serving.net.aio.handshakes import Handshakes
+from serving.net.metrics.server import running
 
 TOKEN = "integration"  # noqa: S105 - a server that lives for a test
 

@@ -2,13 +2,13 @@
 
 import contextlib
 
-from serving.cluster.kinds import DEPLOYMENT, NAMESPACE, POD, REVISION
+from serving.core.model.errors import AlreadyExists
+from serving.core.model.knative import BECAME_READY_ANNOTATION
+from serving.core.model.objects import Object
+from serving.core.scaling.decision.policy import NEUTRAL, Advice, PolicyView, SecondOfLoad
+from serving.core.scaling.scaler.registry import PolicyRegistry
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import AlreadyExists
-from serving.model.knative import BECAME_READY_ANNOTATION
-from serving.model.objects import Object
-from serving.scaling.decision.policy import NEUTRAL, Advice, PolicyView, SecondOfLoad
-from serving.scaling.scaler.registry import PolicyRegistry
+from serving.net.cluster.kinds import DEPLOYMENT, NAMESPACE, POD, REVISION
 
 KEY = b"k" * 32
 NAME = "hello-00001"

@@ -8,13 +8,13 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from serving.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
-from serving.cluster.port import Cluster, PodLogSource
-from serving.dashboard.main import Dashboard
+from serving.core.model.objects import Object
+from serving.core.settings.dashboard import DashboardSettings
 from serving.home.admission.admission import admit
 from serving.home.store.memory import MemoryCluster
-from serving.model.objects import Object
-from serving.settings.dashboard import DashboardSettings
+from serving.net.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
+from serving.net.cluster.port import Cluster, PodLogSource
+from serving.tools.dashboard.main import Dashboard
 from tests.integration.query_token import GATE
 
 TOKEN = "t" * 43

@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from serving.cluster.kinds import DEPLOYMENT, POD, Kind
 from serving.controller.io.controller import Controller
+from serving.core.model.errors import NotFound
+from serving.core.model.objects import Object, condition_of, nested, owner_reference
+from serving.core.settings.controller import ControllerSettings
 from serving.home.admission.admission import admit
 from serving.home.controllers.garbage import collect_garbage
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import NotFound
-from serving.model.objects import Object, condition_of, nested, owner_reference
-from serving.settings.controller import ControllerSettings
+from serving.net.cluster.kinds import DEPLOYMENT, POD, Kind
 
 _PATIENCE_S = 60.0
 

@@ -11,21 +11,21 @@ from typing import Any
 
 import msgspec
 
-from serving.aio.clock import wall_s
-from serving.aio.mutualtls import MutualTls
 from serving.autoscaler.decision_events import DecisionBook, Followers, PolicyBook
 from serving.autoscaler.io.pod_credentials import CredentialIssuer
 from serving.autoscaler.io.stats_server import SharedStats, StatsServer
+from serving.core.model.identities import AUTOSCALER
+from serving.core.scaling.scaler.scaler import StatSource
+from serving.core.settings.innertls import ENABLED, InnerTlsSettings
+from serving.core.settings.queueproxy import QueueProxySettings
 from serving.home.store.memory import MemoryCluster
-from serving.model.identities import AUTOSCALER
+from serving.net.aio.clock import wall_s
+from serving.net.aio.mutualtls import MutualTls
+from serving.net.wire.authority import Authority
+from serving.net.wire.issuing import DaemonTls
+from serving.net.wire.tokens import pod_secret, pod_token
 from serving.queueproxy import main
 from serving.queueproxy.podspec import Address, PodSpec
-from serving.scaling.scaler.scaler import StatSource
-from serving.settings.innertls import ENABLED, InnerTlsSettings
-from serving.settings.queueproxy import QueueProxySettings
-from serving.wire.authority import Authority
-from serving.wire.issuing import DaemonTls
-from serving.wire.tokens import pod_secret, pod_token
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, Stage, staged
 from tests.integration.proxy.peers import backed, free_socket, ok

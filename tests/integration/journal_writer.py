@@ -7,9 +7,9 @@ import asyncio
 import itertools
 import sys
 
-from serving.cluster.kinds import CONFIG_MAP
 from serving.home.store.journal import Journal
 from serving.home.store.memory import MemoryCluster
+from serving.net.cluster.kinds import CONFIG_MAP
 
 _CLIENTS = 8
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.port import Selection
 from serving.home.admission.admission import admit
 from serving.home.apiserver.logoptions import KeptLog, LogOptions
 from serving.home.store.history import Watch
 from serving.home.store.memory import MemoryCluster
+from serving.net.cluster.port import Selection
 from tests.integration.api_server import served
 
 KUBECTLS = [path for path in (shutil.which("kubectl"), *os.environ.get("SERVING_TEST_KUBECTLS", "").split(":")) if path]

@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from serving.cluster.kinds import POD, REVISION
-from serving.cluster.port import EventType
+from serving.core.model.objects import Object
 from serving.home.containers.cgroups import find_cgroups
 from serving.home.containers.network import cgroup_name_of
 from serving.home.containers.podsandbox import ContainerHost
@@ -25,12 +24,13 @@ from serving.home.processes.process_lifetime import children_of
 from serving.home.processes.processruntime import ProcessRuntime
 from serving.home.state import StateFolder
 from serving.home.store.memory import MemoryCluster
-from serving.model.objects import Object
-from serving.wire.tokens import pod_secret
+from serving.net.cluster.kinds import POD, REVISION
+from serving.net.cluster.port import EventType
+from serving.net.wire.tokens import pod_secret
 from tests.tidy.sources import ROOT
 
 KEY = bytes(range(32))
-HELLO = ROOT / "serving" / "samples" / "hello.py"
+HELLO = ROOT / "serving" / "tools" / "samples" / "hello.py"
 _GRACE_S = 5
 
 

@@ -5,17 +5,17 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from serving.cluster.kinds import EVENT, NODE, NODE_GROUP, POD
-from serving.cluster.port import Cluster
+from serving.core.model.knative import REMOVAL_TAINT
+from serving.core.model.objects import Object, condition_of, name_of, nested
 from serving.home.store.memory import MemoryCluster
-from serving.model.knative import REMOVAL_TAINT
-from serving.model.objects import Object, condition_of, name_of, nested
-from serving.nodegroup.groups import GroupReading
-from serving.nodegroup.io.clouds.memory import MemoryCloud
-from serving.nodegroup.io.passes import GroupPass, NodeGroupPasses
-from serving.nodegroup.records import CloudGroup
+from serving.net.cluster.kinds import EVENT, NODE, NODE_GROUP, POD
+from serving.net.cluster.port import Cluster
+from serving.nodes.nodegroup.groups import GroupReading
+from serving.nodes.nodegroup.io.clouds.memory import MemoryCloud
+from serving.nodes.nodegroup.io.passes import GroupPass, NodeGroupPasses
+from serving.nodes.nodegroup.records import CloudGroup
 from tests.eventually import until
-from tests.unit.nodegroup.objects import GROUP_SPEC, node_object, pod_object
+from tests.unit.nodes.nodegroup.objects import GROUP_SPEC, node_object, pod_object
 
 BEGIN_S = 1_700_000_000.0
 

@@ -5,7 +5,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from serving.metrics.queries import QUERY_TOKEN_FILE_VARIABLE, QueryGate
+from serving.net.metrics.queries import QUERY_TOKEN_FILE_VARIABLE, QueryGate
 
 TOKEN = "q" * 43
 _descriptor, FILE = tempfile.mkstemp(prefix="query-token-")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.model.objects import Object
+from serving.core.model.objects import Object
 from tests.eventually import until
 
 REGISTRY, SKOPEO = shutil.which("docker-registry"), shutil.which("skopeo")

@@ -12,21 +12,21 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from serving.aio.clock import wall_s
-from serving.aio.linefile import LineFile
-from serving.cli.main import main
-from serving.cluster.identity import system_namespace
-from serving.cluster.kinds import POD, SECRET, Kind
-from serving.cluster.port import Subresource
+from serving.core.model.grants import Grant, Role
+from serving.core.model.objects import Object
+from serving.core.traffic.wrongtokens import COUNT_MAX
 from serving.home.admission.admission import admit
 from serving.home.admission.namespacerules import NamespaceRules
 from serving.home.apiserver import guard
 from serving.home.apiserver.accesstokens import new_token
 from serving.home.apiserver.audit import AuditLog
 from serving.home.store.memory import MemoryCluster
-from serving.model.grants import Grant, Role
-from serving.model.objects import Object
-from serving.traffic.wrongtokens import COUNT_MAX
+from serving.net.aio.clock import wall_s
+from serving.net.aio.linefile import LineFile
+from serving.net.cluster.identity import system_namespace
+from serving.net.cluster.kinds import POD, SECRET, Kind
+from serving.net.cluster.port import Subresource
+from serving.tools.cli.main import main
 from tests.eventually import until
 from tests.integration.api_server import TOKEN, Served, served
 from tests.integration.kubectl import KUBECTLS, Kubectl, Lines, needs_kubectl

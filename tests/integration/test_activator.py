@@ -7,11 +7,11 @@ import httpx
 import msgspec
 import pytest
 
-from serving.cluster.kinds import REVISION, ROUTE
-from serving.model.routepolicy import route_digest
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.controller import ControllerSettings
-from serving.wire.tokens import activator_token, pod_secret, revision_secret
+from serving.core.model.routepolicy import route_digest
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.controller import ControllerSettings
+from serving.net.cluster.kinds import REVISION, ROUTE
+from serving.net.wire.tokens import activator_token, pod_secret, revision_secret
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, HttpResponse, Stage, send_request, staged
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
 from tests.eventually import until
 from tests.integration.activator_stage import HOST, Stage, send_request, staged
 from tests.integration.proxy.daemons import DAEMONS, Daemon, Running

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from serving.model.knative import START_EVENTS_ANNOTATION
-from serving.proxy.forwarding import earlyevents
+from serving.core.model.knative import START_EVENTS_ANNOTATION
+from serving.net.proxy.forwarding import earlyevents
 from tests.eventually import until
 from tests.integration.activator_stage import HOST, Stage, send_request, staged
 

@@ -8,12 +8,12 @@ import pytest
 from serving.activator.main import Activator
 from serving.activator.queueing.outcome import RevisionWake
 from serving.activator.routing.sites import Listener
-from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE
-from serving.cluster.port import Listing, Patch, Selection, Write
+from serving.core.model.errors import SettingsError, Unavailable
+from serving.core.model.objects import Object
+from serving.core.settings.activator import ActivatorSettings
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import SettingsError, Unavailable
-from serving.model.objects import Object
-from serving.settings.activator import ActivatorSettings
+from serving.net.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE
+from serving.net.cluster.port import Listing, Patch, Selection, Write
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, PodServer, send_request, staged
 

@@ -10,8 +10,8 @@ import pytest
 
 from serving.activator.main import Activator
 from serving.activator.routing.sites import Listener
+from serving.core.settings.activator import ActivatorSettings
 from serving.home.store.memory import MemoryCluster
-from serving.settings.activator import ActivatorSettings
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, PodServer, Stage, send_request, staged
 

@@ -6,8 +6,7 @@ from collections import Counter
 
 import msgspec
 
-from serving.cluster.kinds import ROUTE
-from serving.model.knative import (
+from serving.core.model.knative import (
     ACCESS_ANNOTATION,
     ACCESS_TOKEN_VERSION_ANNOTATION,
     NAMED_PORT_ANNOTATION,
@@ -15,9 +14,10 @@ from serving.model.knative import (
     ROUTE_BY_HEADER_ANNOTATION,
     SESSION_AFFINITY_ANNOTATION,
 )
-from serving.model.routehosts import named_address
-from serving.traffic.wrongtokens import COUNT_MAX
-from serving.wire.tokens import access_token
+from serving.core.model.routehosts import named_address
+from serving.core.traffic.wrongtokens import COUNT_MAX
+from serving.net.cluster.kinds import ROUTE
+from serving.net.wire.tokens import access_token
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, Stage, send_request, staged
 

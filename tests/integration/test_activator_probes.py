@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from serving.activator.io.prober import is_pod_ready
-from serving.cluster.kinds import ENDPOINT_SLICE, REVISION
+from serving.core.settings.queueproxy import QueueProxySettings
+from serving.net.cluster.kinds import ENDPOINT_SLICE, REVISION
+from serving.net.wire.tokens import revision_secret
 from serving.queueproxy import main as queueproxy
 from serving.queueproxy.podspec import PodSpec, Probe
-from serving.settings.queueproxy import QueueProxySettings
-from serving.wire.tokens import revision_secret
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, PodServer, Stage, send_request, staged
 from tests.integration.proxy.peers import free_socket

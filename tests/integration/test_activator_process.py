@@ -8,10 +8,10 @@ import socket
 import sys
 from pathlib import Path
 
-from serving.cluster.kinds import ROUTE
+from serving.core.model.routepolicy import route_digest
+from serving.core.settings.controller import ControllerSettings
 from serving.home.store.memory import MemoryCluster
-from serving.model.routepolicy import route_digest
-from serving.settings.controller import ControllerSettings
+from serving.net.cluster.kinds import ROUTE
 from tests.integration.activator_stage import KEY, Store, send_request
 from tests.integration.api_server import served
 from tests.tidy.sources import ROOT

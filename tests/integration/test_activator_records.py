@@ -5,8 +5,8 @@ import asyncio
 import msgspec
 import pytest
 
-from serving.proxy.http1.rendering import render_pod_wait, render_proxy_status
-from serving.traffic.requesthistory import RequestRecord, RequestReport
+from serving.core.traffic.requesthistory import RequestRecord, RequestReport
+from serving.net.proxy.http1.rendering import render_pod_wait, render_proxy_status
 from tests.eventually import until
 from tests.integration.activator_stage import Stage, send_request, staged
 

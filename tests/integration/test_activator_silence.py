@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from serving.traffic.ejection import EjectionReport
+from serving.core.traffic.ejection import EjectionReport
 from tests.eventually import until
 from tests.integration.activator_stage import HttpResponse, PodServer, Stage, send_request, staged
 

@@ -10,7 +10,7 @@ from websockets.asyncio.server import serve
 
 from serving.activator.io.reports import StatsClient
 from serving.activator.queueing.wake import RevisionLoad
-from serving.settings.activator import ActivatorSettings
+from serving.core.settings.activator import ActivatorSettings
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, Autoscaler, send_request, staged
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import SECRET
+from serving.core.settings.http import HttpSettings
+from serving.core.settings.tls import TlsSettings
 from serving.home.store.memory import MemoryCluster
-from serving.settings.http import HttpSettings
-from serving.settings.tls import TlsSettings
+from serving.net.cluster.kinds import SECRET
 from tests.eventually import until
 from tests.integration.activator_stage import HOST, Stage, send_request, staged
 from tests.integration.proxy.peers import get

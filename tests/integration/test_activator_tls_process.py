@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import SECRET
 from serving.home.store.memory import MemoryCluster
+from serving.net.cluster.kinds import SECRET
 from tests.integration.activator_stage import HOST, Store
 from tests.integration.api_server import served
 from tests.integration.proxy.peers import Link

@@ -10,14 +10,14 @@ from websockets.asyncio.client import connect
 from serving.activator.main import Activator
 from serving.activator.routing.sites import Listener
 from serving.autoscaler.main import AutoscalerDaemon
-from serving.cluster.kinds import POD, REVISION
+from serving.core.settings.activator import ActivatorSettings
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.queueproxy import QueueProxySettings
+from serving.net.cluster.kinds import POD, REVISION
+from serving.net.wire.frames import AnnouncedPod, decode_announced_pod
+from serving.net.wire.tokens import activator_token, revision_secret, revision_token
 from serving.queueproxy import main as queueproxy
 from serving.queueproxy.podspec import PodSpec, Probe
-from serving.settings.activator import ActivatorSettings
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.queueproxy import QueueProxySettings
-from serving.wire.frames import AnnouncedPod, decode_announced_pod
-from serving.wire.tokens import activator_token, revision_secret, revision_token
 from tests.eventually import until
 from tests.integration.activator_stage import PodServer, send_request
 from tests.integration.activator_stage import Store as ServiceStore

@@ -12,13 +12,13 @@ import aiohttp
 import msgspec
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP
-from serving.cluster.port import Selection, WatchEvent, Write
 from serving.home.admission.admission import admit
 from serving.home.apiserver import watching
 from serving.home.apiserver.logoptions import KeptLog, LogOptions
 from serving.home.store.history import StoreLimits
 from serving.home.store.memory import MemoryCluster
+from serving.net.cluster.kinds import CONFIG_MAP
+from serving.net.cluster.port import Selection, WatchEvent, Write
 from tests.integration.api_server import TOKEN, served
 
 Json = dict[str, Any]

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, SERVING_SERVICE
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, SERVING_SERVICE
 from tests.integration.kubectl import Kubectl, needs_kubectl
 
 pytestmark = needs_kubectl

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from serving.cluster.fenced import FencedCluster
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SERVING_SERVICE
-from serving.cluster.kube import KubeCluster, KubeTimeouts
-from serving.cluster.port import EventType, PatchType
+from serving.core.model.errors import Forbidden, Gone, Invalid, NotFound, NotLeading, Unavailable, UnsupportedMediaType
 from serving.home.admission.admission import admit
 from serving.home.state import kubeconfig
 from serving.home.store.history import StoreLimits
 from serving.home.store.memory import MemoryCluster
-from serving.metrics.server import running
-from serving.model.errors import Forbidden, Gone, Invalid, NotFound, NotLeading, Unavailable, UnsupportedMediaType
+from serving.net.cluster.fenced import FencedCluster
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SERVING_SERVICE
+from serving.net.cluster.kube import KubeCluster, KubeTimeouts
+from serving.net.cluster.port import EventType, PatchType
+from serving.net.metrics.server import running
 from tests.integration.api_server import served
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

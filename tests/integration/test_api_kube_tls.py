@@ -7,9 +7,9 @@ import threading
 import warnings
 from pathlib import Path
 
-from serving.cluster.kinds import POD
-from serving.cluster.kube import KubeCluster
 from serving.home.state import ApiCertificate, kubeconfig
+from serving.net.cluster.kinds import POD
+from serving.net.cluster.kube import KubeCluster
 from tests.integration.api_server import TOKEN
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serving.cluster.kinds import DEPLOYMENT, NODE, POD, SERVICE, SERVING_SERVICE
 from serving.home.store.memory import MemoryCluster
+from serving.net.cluster.kinds import DEPLOYMENT, NODE, POD, SERVICE, SERVING_SERVICE
 from tests.integration.kubectl import Kubectl, needs_kubectl
 
 pytestmark = needs_kubectl

@@ -12,11 +12,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from serving.autoscaler.main import AutoscalerDaemon
-from serving.cluster.kinds import POD, REVISION
-from serving.metrics.names import AUTOSCALER_METRICS
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.wire.frames import ActivatorStats, PodStat, RevisionStat, encode_activator_stats, encode_pod_stat
-from serving.wire.tokens import activator_token, pod_token, revision_token
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.net.cluster.kinds import POD, REVISION
+from serving.net.metrics.names import AUTOSCALER_METRICS
+from serving.net.wire.frames import ActivatorStats, PodStat, RevisionStat, encode_activator_stats, encode_pod_stat
+from serving.net.wire.tokens import activator_token, pod_token, revision_token
 from tests.eventually import until
 from tests.integration.autoscaler_stage import KEY, NAME, REGISTRY, WAITING, Store
 from tests.integration.query_token import HEADERS, TOKEN
@@ -186,7 +186,7 @@ async def test_every_count_on_the_page_is_documented() -> None:
         _, page = await stage.get("/metrics")
     names = {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE autoscaler_")}
     assert "autoscaler_decisions_total" in names
-    assert names <= {metric.name for metric in AUTOSCALER_METRICS}, "rows of serving/metrics/names.py are missing"
+    assert names <= {metric.name for metric in AUTOSCALER_METRICS}, "rows of serving/net/metrics/names.py are missing"
 
 
 async def test_pods_are_on_the_page_by_what_they_do() -> None:

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from serving.cluster.kinds import DEPLOYMENT
-from serving.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
-from serving.wire.frames import ActivatorStats, RevisionStat, encode_activator_stats
+from serving.core.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
+from serving.net.cluster.kinds import DEPLOYMENT
+from serving.net.wire.frames import ActivatorStats, RevisionStat, encode_activator_stats
 from tests.integration.autoscaler_stage import NAME, Store
 from tests.integration.test_autoscaler import staged
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection
 
-from serving.cluster.kinds import SCALING_POLICY
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.triggers import TriggerSettings
-from serving.wire.frames import PodStat, encode_pod_stat
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.triggers import TriggerSettings
+from serving.net.cluster.kinds import SCALING_POLICY
+from serving.net.wire.frames import PodStat, encode_pod_stat
 from tests.integration.autoscaler_stage import NAME, Store
 from tests.integration.test_autoscaler import staged
 

@@ -11,10 +11,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from serving.autoscaler.main import AutoscalerDaemon
-from serving.cluster.kinds import DEPLOYMENT
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.election import ElectionSettings
-from serving.wire.frames import (
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.election import ElectionSettings
+from serving.net.cluster.kinds import DEPLOYMENT
+from serving.net.wire.frames import (
     ActivatorStats,
     PodStat,
     RelayedStat,
@@ -24,7 +24,7 @@ from serving.wire.frames import (
     encode_pod_stat,
     encode_relayed_stats,
 )
-from serving.wire.tokens import activator_token, autoscaler_token, pod_token
+from serving.net.wire.tokens import activator_token, autoscaler_token, pod_token
 from tests.integration.autoscaler_stage import KEY, NAME, Store
 from tests.integration.query_token import HEADERS
 

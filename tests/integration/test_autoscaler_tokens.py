@@ -13,16 +13,16 @@ from websockets.exceptions import InvalidStatus
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
-from serving.aio.clock import wall_s
-from serving.aio.supervise import TaskOwner
 from serving.autoscaler.io.connection import StatsConnection
 from serving.autoscaler.main import AutoscalerDaemon
-from serving.cluster.kinds import POD
-from serving.cluster.kube import KubeCluster
+from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.home.apiserver.reviews import KnownToken, TokenReviews
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.wire.frames import PodStat, encode_pod_stat
-from serving.wire.tokens import pod_token
+from serving.net.aio.clock import wall_s
+from serving.net.aio.supervise import TaskOwner
+from serving.net.cluster.kinds import POD
+from serving.net.cluster.kube import KubeCluster
+from serving.net.wire.frames import PodStat, encode_pod_stat
+from serving.net.wire.tokens import pod_token
 from tests.integration.api_server import served
 from tests.integration.autoscaler_stage import KEY, NAME, Store
 

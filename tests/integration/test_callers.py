@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from serving.activator.routing.sites import Listener
-from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ROUTE
-from serving.model.identities import CallerIdentity
-from serving.model.knative import ALLOW_FROM_ANNOTATION
-from serving.wire.tokens import caller_token
+from serving.core.model.identities import CallerIdentity
+from serving.core.model.knative import ALLOW_FROM_ANNOTATION
+from serving.net.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ROUTE
+from serving.net.wire.tokens import caller_token
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, Stage, send_request, staged
 from tests.integration.test_domain_mapping import CLAIM, HOST, MAPPING, SERVED

@@ -13,7 +13,7 @@ import pytest
 import trustme
 from click.testing import CliRunner, Result
 
-from serving.cli.main import main
+from serving.tools.cli.main import main
 
 PODS = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [{"metadata": {"name": "p"}}]}
 

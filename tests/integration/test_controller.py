@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import (
+from serving.core.model.objects import Object, annotations_of, condition_of, labels_of, nested
+from serving.core.settings.controller import ControllerSettings
+from serving.net.cluster.kinds import (
     CONFIGURATION,
     DEPLOYMENT,
     EVENT,
@@ -15,8 +17,6 @@ from serving.cluster.kinds import (
     SERVICE,
     SERVING_SERVICE,
 )
-from serving.model.objects import Object, annotations_of, condition_of, labels_of, nested
-from serving.settings.controller import ControllerSettings
 from tests.eventually import until
 from tests.integration.fake_node import World, a_service, a_world, ready
 

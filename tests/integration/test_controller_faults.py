@@ -5,15 +5,15 @@ import os
 import sys
 from pathlib import Path
 
-from serving.cluster.kinds import DEPLOYMENT, EVENT, REVISION, ROUTE, SERVING_SERVICE
-from serving.cluster.port import Create, Patch, Write
 from serving.controller.io.controller import Controller
+from serving.core.model.errors import Invalid
+from serving.core.model.knative import BECAME_READY_ANNOTATION
+from serving.core.model.objects import Object, condition_of, nested
 from serving.home.admission.admission import admit
 from serving.home.store.journal import Journal
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import Invalid
-from serving.model.knative import BECAME_READY_ANNOTATION
-from serving.model.objects import Object, condition_of, nested
+from serving.net.cluster.kinds import DEPLOYMENT, EVENT, REVISION, ROUTE, SERVING_SERVICE
+from serving.net.cluster.port import Create, Patch, Write
 from tests.integration.api_server import served
 from tests.integration.fake_node import FakeNode, World, a_service, a_world, ready
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, EVENT, HTTP_ROUTE, ROUTE, SERVING_SERVICE, Kind
-from serving.cluster.port import Listing, Selection
+from serving.core.model.errors import ClusterError, Forbidden, NotFound, Unavailable
+from serving.core.model.objects import Object, condition_of
+from serving.core.settings.controller import ControllerSettings
 from serving.home.admission.admission import admit
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import ClusterError, Forbidden, NotFound, Unavailable
-from serving.model.objects import Object, condition_of
-from serving.settings.controller import ControllerSettings
+from serving.net.cluster.kinds import CONFIG_MAP, EVENT, HTTP_ROUTE, ROUTE, SERVING_SERVICE, Kind
+from serving.net.cluster.port import Listing, Selection
 from tests.integration.fake_node import World, a_service, a_world, ready
 from tests.virtual_time import run_virtually
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, SECRET, SERVING_SERVICE
+from serving.core.model.objects import Object
 from serving.home.admission.admission import admit
 from serving.home.store.memory import MemoryCluster
-from serving.model.objects import Object
-from serving.wire.tokens import revision_token
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, SECRET, SERVING_SERVICE
+from serving.net.wire.tokens import revision_token
 from tests.eventually import until
 from tests.integration.api_server import Served, served
 from tests.tidy.sources import ROOT

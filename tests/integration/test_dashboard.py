@@ -9,10 +9,10 @@ from typing import Any
 
 import aiohttp
 
-import serving.dashboard.main
-from serving.dashboard.main import Dashboard
-from serving.settings.dashboard import DashboardSettings
-from serving.traffic.wrongtokens import COUNT_MAX
+import serving.tools.dashboard.main
+from serving.core.settings.dashboard import DashboardSettings
+from serving.core.traffic.wrongtokens import COUNT_MAX
+from serving.tools.dashboard.main import Dashboard
 from tests.integration.autoscaler_stage import NAME
 from tests.integration.browser import Browser, browser
 from tests.integration.query_token import GATE, HEADERS, TOKEN
@@ -22,7 +22,7 @@ from tests.integration.test_decision_log import recorded
 KEY = f"default/{NAME}"
 VIEWS = ("/", "/index.html", "/state", "/events", f"/history?revision={KEY}", f"/policy?revision={KEY}", "/other")
 PAGE_BYTES_MAX = 220 * 1024
-STATIC = Path(serving.dashboard.main.__file__).with_name("static")
+STATIC = Path(serving.tools.dashboard.main.__file__).with_name("static")
 SIZES = {one.name: one.stat().st_size for one in STATIC.iterdir() if one.suffix != ".txt"}
 
 

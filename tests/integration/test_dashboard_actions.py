@@ -7,10 +7,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from serving.cluster.kinds import REVISION, SERVING_SERVICE
-from serving.dashboard.deciders import read_pages
-from serving.dashboard.main import read_token
-from serving.model.errors import SettingsError
+from serving.core.model.errors import SettingsError
+from serving.net.cluster.kinds import REVISION, SERVING_SERVICE
+from serving.tools.dashboard.deciders import read_pages
+from serving.tools.dashboard.main import read_token
 from tests.integration.browser import Browser, browser
 from tests.integration.dashboard_stage import API, SCALE, TOKEN, served, staged
 

@@ -9,11 +9,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from serving.aio.clock import wall_s
-from serving.cluster.kinds import REVISION
-from serving.dashboard.archive import Archive, history_steps
-from serving.dashboard.board import COLUMNS
-from serving.dashboard.viewers import PROXY_SECRET_HEADER
+from serving.net.aio.clock import wall_s
+from serving.net.cluster.kinds import REVISION
+from serving.tools.dashboard.archive import Archive, history_steps
+from serving.tools.dashboard.board import COLUMNS
+from serving.tools.dashboard.viewers import PROXY_SECRET_HEADER
 from tests.integration.browser import Browser, browser
 from tests.integration.dashboard_stage import API, LONG_AGO, TOKEN, DashboardStage, staged
 

@@ -12,13 +12,13 @@ from typing import Any
 import aiohttp
 from click.testing import CliRunner
 
-from serving.aio.clock import wall_s
-from serving.cli.main import main
-from serving.dashboard.archive import Archive, history_steps
-from serving.dashboard.board import COLUMNS
-from serving.dashboard.cost import RevisionOwner
 from serving.home.admission.admission import admit
 from serving.home.store.memory import MemoryCluster
+from serving.net.aio.clock import wall_s
+from serving.tools.cli.main import main
+from serving.tools.dashboard.archive import Archive, history_steps
+from serving.tools.dashboard.board import COLUMNS
+from serving.tools.dashboard.cost import RevisionOwner
 from tests.eventually import until
 from tests.integration.api_server import served
 from tests.integration.dashboard_stage import LONG_AGO, DashboardStage, staged

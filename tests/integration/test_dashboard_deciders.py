@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import aiohttp
 from aiohttp import web
 
-from serving.dashboard.deciders import Deciders
+from serving.tools.dashboard.deciders import Deciders
 from tests.eventually import until
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from serving.aio.clock import stamp, wall_s
-from serving.dashboard.archive import Archive, history_steps
-from serving.dashboard.board import COLUMNS
-from serving.dashboard.marks import Mark
+from serving.net.aio.clock import stamp, wall_s
+from serving.tools.dashboard.archive import Archive, history_steps
+from serving.tools.dashboard.board import COLUMNS
+from serving.tools.dashboard.marks import Mark
 from tests.eventually import until
 from tests.integration.browser import Browser, browser
 from tests.integration.dashboard_stage import LONG_AGO, DashboardStage, staged

@@ -11,13 +11,13 @@ import aiohttp
 import pytest
 import yaml
 
-from serving.cli.client.tree import tree_folder
-from serving.cluster.kinds import POD
-from serving.cluster.kube import KubeCluster
+from serving.core.model.errors import ClusterError, Forbidden, Unavailable
 from serving.home.admission.admission import admit
 from serving.home.kubelet.podstreams import FilePodLogs
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import ClusterError, Forbidden, Unavailable
+from serving.net.cluster.kinds import POD
+from serving.net.cluster.kube import KubeCluster
+from serving.tools.cli.client.tree import tree_folder
 from tests.integration.api_server import served
 from tests.integration.browser import Browser, browser
 from tests.integration.dashboard_stage import TOKEN, DashboardStage, staged

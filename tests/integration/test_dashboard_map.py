@@ -7,11 +7,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from serving.cluster.kinds import DOMAIN_MAPPING, POD, ROUTE
-from serving.dashboard.board import Board
-from serving.dashboard.cost import RevisionOwner
-from serving.dashboard.topology import HostTarget, ServedHost
-from serving.settings.dashboard import DashboardSettings
+from serving.core.settings.dashboard import DashboardSettings
+from serving.net.cluster.kinds import DOMAIN_MAPPING, POD, ROUTE
+from serving.tools.dashboard.board import Board
+from serving.tools.dashboard.cost import RevisionOwner
+from serving.tools.dashboard.topology import HostTarget, ServedHost
 from tests.eventually import until
 from tests.integration.browser import Browser
 from tests.integration.dashboard_stage import API, staged

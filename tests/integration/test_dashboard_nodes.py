@@ -9,17 +9,17 @@ from pathlib import Path
 
 import aiohttp
 
-from serving.aio.clock import stamp
-from serving.cluster.kinds import NODE, NODE_GROUP, NODE_METRICS, POD, REVISION
-from serving.cluster.kube import KubeCluster
-from serving.dashboard.main import Dashboard
+from serving.core.model.knative import REMOVAL_TAINT
+from serving.core.model.objects import Object
+from serving.core.settings.dashboard import DashboardSettings
 from serving.home.store.memory import MemoryCluster
-from serving.model.knative import REMOVAL_TAINT
-from serving.model.objects import Object
-from serving.settings.dashboard import DashboardSettings
+from serving.net.aio.clock import stamp
+from serving.net.cluster.kinds import NODE, NODE_GROUP, NODE_METRICS, POD, REVISION
+from serving.net.cluster.kube import KubeCluster
+from serving.tools.dashboard.main import Dashboard
 from tests.integration.api_server import served
 from tests.integration.browser import Browser, browser
-from tests.unit.dashboard.test_nodegroups import group
+from tests.unit.tools.dashboard.test_nodegroups import group
 
 REVISION_LABEL = "serving.knative.dev/revision"
 KEY = "default/hello-00001"

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from serving.cluster.kinds import REVISION
-from serving.dashboard.board import Board
-from serving.dashboard.requests import RequestRates
-from serving.dashboard.server import Pages
-from serving.settings.dashboard import DashboardSettings
+from serving.core.settings.dashboard import DashboardSettings
+from serving.net.cluster.kinds import REVISION
+from serving.tools.dashboard.board import Board
+from serving.tools.dashboard.requests import RequestRates
+from serving.tools.dashboard.server import Pages
 from tests.integration.browser import Browser, browser
 from tests.integration.dashboard_stage import staged
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from serving.aio.clock import wall_s
-from serving.cluster.kinds import REVISION
-from serving.scaling.adaptive.policy import adaptive_policy
-from serving.scaling.decision.policy import SecondOfLoad
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.core.scaling.adaptive.policy import adaptive_policy
+from serving.core.scaling.decision.policy import SecondOfLoad
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.net.aio.clock import wall_s
+from serving.net.cluster.kinds import REVISION
 from tests.integration.browser import Browser, browser
 from tests.integration.dashboard_stage import API, TOKEN, DashboardStage, staged
-from tests.unit.scaling.kpa_builders import spec_with
+from tests.unit.core.scaling.kpa_builders import spec_with
 
 _TOP = "return document.querySelector(arguments[0]).getBoundingClientRect().top"
 # What is not on the page yet is not shown.

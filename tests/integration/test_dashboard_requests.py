@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from serving.dashboard.main import Dashboard
+from serving.core.settings.dashboard import DashboardSettings
+from serving.core.traffic.requesthistory import RequestHistory, RequestRecord
 from serving.home.admission.admission import admit
 from serving.home.store.memory import MemoryCluster
-from serving.settings.dashboard import DashboardSettings
-from serving.traffic.requesthistory import RequestHistory, RequestRecord
+from serving.tools.dashboard.main import Dashboard
 from tests.eventually import until
 from tests.integration.browser import Browser
 from tests.integration.dashboard_stage import DashboardStage, served

@@ -16,26 +16,26 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.cluster.identity import system_namespace
-from serving.cluster.kinds import SECRET as SECRET_KIND
-from serving.cluster.kube import KubeCluster
-from serving.dashboard import server, viewers
-from serving.dashboard.board import Board
-from serving.dashboard.coldstarts import ColdRequest
-from serving.dashboard.comparepage import ComparePage
-from serving.dashboard.cost import RevisionOwner
-from serving.dashboard.main import read_proxy_secret
-from serving.dashboard.requests import RequestRates
-from serving.dashboard.server import Pages
-from serving.dashboard.topology import ServedHost
-from serving.dashboard.viewers import PROXY_SECRET_HEADER, Viewers
+from serving.core.model.errors import SettingsError
+from serving.core.model.grants import Grant, Role
+from serving.core.model.objects import Object
+from serving.core.settings.dashboard import DashboardSettings
 from serving.home.admission.admission import admit
 from serving.home.apiserver.accesstokens import new_token, secret_name
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import SettingsError
-from serving.model.grants import Grant, Role
-from serving.model.objects import Object
-from serving.settings.dashboard import DashboardSettings
+from serving.net.cluster.identity import system_namespace
+from serving.net.cluster.kinds import SECRET as SECRET_KIND
+from serving.net.cluster.kube import KubeCluster
+from serving.tools.dashboard import server, viewers
+from serving.tools.dashboard.board import Board
+from serving.tools.dashboard.coldstarts import ColdRequest
+from serving.tools.dashboard.comparepage import ComparePage
+from serving.tools.dashboard.cost import RevisionOwner
+from serving.tools.dashboard.main import read_proxy_secret
+from serving.tools.dashboard.requests import RequestRates
+from serving.tools.dashboard.server import Pages
+from serving.tools.dashboard.topology import ServedHost
+from serving.tools.dashboard.viewers import PROXY_SECRET_HEADER, Viewers
 from tests.eventually import until
 from tests.integration.api_server import served
 from tests.integration.dashboard_stage import TOKEN, DashboardStage, staged

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import aiohttp
 
 from serving.autoscaler.main import AutoscalerDaemon
-from serving.cluster.kinds import EVENT
-from serving.scaling.scaler.replay import again, read_record
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.wire.frames import PodStat, encode_pod_stat
+from serving.core.scaling.scaler.replay import again, read_record
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.net.cluster.kinds import EVENT
+from serving.net.wire.frames import PodStat, encode_pod_stat
 from tests.integration.autoscaler_stage import KEY, NAME, REGISTRY, WAITING, Store
 from tests.integration.query_token import HEADERS
 from tests.integration.test_autoscaler import Stage, load

@@ -6,10 +6,10 @@ import ssl
 import pytest
 
 from serving.activator.routing.sites import Listener
-from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, NAMESPACE, SECRET, SERVING_SERVICE
-from serving.model.objects import Object
-from serving.settings.controller import ControllerSettings
-from serving.settings.tls import TlsSettings
+from serving.core.model.objects import Object
+from serving.core.settings.controller import ControllerSettings
+from serving.core.settings.tls import TlsSettings
+from serving.net.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, NAMESPACE, SECRET, SERVING_SERVICE
 from tests.eventually import until
 from tests.integration.activator_stage import send_request, staged
 from tests.integration.fake_node import a_service, a_world, ready

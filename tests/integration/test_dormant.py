@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import POD, REVISION
+from serving.core.model.knative import CONDITION_DORMANT, DORMANT_ANNOTATION
+from serving.core.model.objects import Object
 from serving.home.apiserver.podstreams import ExecOptions
 from serving.home.kubelet.podstreams import FilePodLogs, LocalPodStreams
 from serving.home.processes.process_lifetime import start_ticks
 from serving.home.state import StateFolder
-from serving.model.knative import CONDITION_DORMANT, DORMANT_ANNOTATION
-from serving.model.objects import Object
+from serving.net.cluster.kinds import POD, REVISION
 from serving.queueproxy.io.processes import read_processes
 from serving.queueproxy.io.readiness import PUSH_AGAIN
 from tests.eventually import until

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import DEPLOYMENT, EVENT, POD
-from serving.cluster.port import EventType
+from serving.core.model.objects import Object, nested
 from serving.home.kubelet.container import RestartSettings
 from serving.home.kubelet.diskwatch import disk_use
 from serving.home.pods.diskbudget import EVICTED, is_evicted
-from serving.model.objects import Object, nested
+from serving.net.cluster.kinds import DEPLOYMENT, EVENT, POD
+from serving.net.cluster.port import EventType
 from tests.integration.local_stage import HELLO, Machine, controlled, deployment, manifest, status_of, template_process
 from tests.integration.test_isolation import PYTHON, command
 

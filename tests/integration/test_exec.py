@@ -9,11 +9,11 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from serving.cli.services.exec import open_channels
-from serving.cluster.kinds import POD
 from serving.home.apiserver.channels import PROTOCOLS, STDOUT
 from serving.home.apiserver.podstreams import ExecOptions
 from serving.home.kubelet.podstreams import FilePodLogs, LocalPodStreams
+from serving.net.cluster.kinds import POD
+from serving.tools.cli.services.exec import open_channels
 from tests.integration.local_stage import Machine, controlled, manifest, template_process
 
 _PIECE = bytes([STDOUT]) + bytes(1 << 16)

@@ -11,10 +11,10 @@ import pytest
 import uvloop
 from aiohttp import ClientSession, web
 
-from serving.aio import handshakes
-from serving.aio.handshakes import Handshakes
 from serving.home.state import ApiCertificate
-from serving.metrics.server import running
+from serving.net.aio import handshakes
+from serving.net.aio.handshakes import Handshakes
+from serving.net.metrics.server import running
 from tests.eventually import until
 
 # The head of a record of 512 bytes that never comes whole, with the start of a hello.

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from serving.core.model.errors import InvalidValue
 from serving.home.images.layers import Unpacker
 from serving.home.images.pullers import credentials_of, pull_from_registry
 from serving.home.images.reference import parse_reference
 from serving.home.images.source import ImagePins, ImageSource
 from serving.home.images.store import ImageStore, ImageUnavailable
-from serving.model.errors import InvalidValue
 from tests.integration.image_stage import oci_archive, tar_of
 from tests.integration.registry_stage import a_registry, login, push
 

@@ -9,18 +9,18 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from serving.aio.mutualtls import DaemonQueries
 from serving.controller.io.rollout_watcher import RolloutWatcher
 from serving.controller.io.route_prober import RouteProber
-from serving.dashboard.deciders import Deciders, read_pages
-from serving.dashboard.main import InnerQueries
-from serving.metrics.page import MetricsPage
-from serving.metrics.server import serve_page
-from serving.model.identities import ACTIVATOR, AUTOSCALER, PodIdentity
-from serving.proxy.tls.connector import RefusalLog
-from serving.proxy.tls.front import TlsFront
-from serving.wire.authority import Authority
-from serving.wire.issuing import DaemonTls
+from serving.core.model.identities import ACTIVATOR, AUTOSCALER, PodIdentity
+from serving.net.aio.mutualtls import DaemonQueries
+from serving.net.metrics.page import MetricsPage
+from serving.net.metrics.server import serve_page
+from serving.net.proxy.tls.connector import RefusalLog
+from serving.net.proxy.tls.front import TlsFront
+from serving.net.wire.authority import Authority
+from serving.net.wire.issuing import DaemonTls
+from serving.tools.dashboard.deciders import Deciders, read_pages
+from serving.tools.dashboard.main import InnerQueries
 from tests.eventually import until
 from tests.integration.activator_stage import KEY
 from tests.integration.inner_stage import SETTINGS, Relay, secured

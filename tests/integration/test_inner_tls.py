@@ -8,13 +8,13 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from serving.aio.clock import wall_s
-from serving.aio.mutualtls import MutualTls, PeerTls, open_tls
-from serving.model.identities import ACTIVATOR, AUTOSCALER, PodIdentity
-from serving.scaling.scaler.scaler import StatSource
-from serving.settings.innertls import DISABLED, PERMISSIVE, InnerTlsSettings
-from serving.wire.tokens import pod_secret, pod_token
-from serving.wire.websocket import connected
+from serving.core.model.identities import ACTIVATOR, AUTOSCALER, PodIdentity
+from serving.core.scaling.scaler.scaler import StatSource
+from serving.core.settings.innertls import DISABLED, PERMISSIVE, InnerTlsSettings
+from serving.net.aio.clock import wall_s
+from serving.net.aio.mutualtls import MutualTls, PeerTls, open_tls
+from serving.net.wire.tokens import pod_secret, pod_token
+from serving.net.wire.websocket import connected
 from tests.eventually import until
 from tests.integration import inner_stage
 from tests.integration.activator_stage import KEY, send_request

@@ -10,13 +10,13 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from serving.cli.client.api import ApiClient
-from serving.cli.client.components import component_names
-from serving.cli.client.tree import InstallOptions, objects_of, path_of, tree_folder
-from serving.cli.main import main
-from serving.cli.system.availability import until_available
+from serving.core.settings.parse import EXAMPLE_KEY
 from serving.home.store.memory import MemoryCluster
-from serving.settings.parse import EXAMPLE_KEY
+from serving.tools.cli.client.api import ApiClient
+from serving.tools.cli.client.components import component_names
+from serving.tools.cli.client.tree import InstallOptions, objects_of, path_of, tree_folder
+from serving.tools.cli.main import main
+from serving.tools.cli.system.availability import until_available
 from tests.integration.api_server import served
 from tests.integration.bare_cluster import BareCluster
 

@@ -14,10 +14,10 @@ from urllib.parse import quote
 
 import pytest
 
+from serving.core.model.knative import CONDITION_ISOLATED
+from serving.core.model.objects import condition_of
 from serving.home.processes.confine import landlock_abi
 from serving.home.processes.isolation import isolation_of, missing_layers
-from serving.model.knative import CONDITION_ISOLATED
-from serving.model.objects import condition_of
 from tests.integration.local_stage import HELLO, controlled, manifest, template_process
 from tests.integration.test_preload import event_with, preloaded, response_of
 from tests.tidy.sources import ROOT

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP
 from serving.home.store.journal import Journal
 from serving.home.store.memory import MemoryCluster
+from serving.net.cluster.kinds import CONFIG_MAP
 from tests.tidy.sources import ROOT
 
 Line = tuple[str, str, int]

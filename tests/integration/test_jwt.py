@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from serving.activator.io import jwtkeys
-from serving.model.knative import ALLOW_FROM_ANNOTATION, JWT_ANNOTATION
+from serving.core.model.knative import ALLOW_FROM_ANNOTATION, JWT_ANNOTATION
 from tests.eventually import until
 from tests.integration.activator_stage import HttpResponse, Stage, send_request, staged
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import DEPLOYMENT, POD
-from serving.cluster.port import EventType
+from serving.core.model.objects import Object
 from serving.home.containers.network import remove_leftovers
 from serving.home.containers.podsandbox import container_host
 from serving.home.kubelet.container import RestartSettings
 from serving.home.pods.podfolder import LOG_BYTES_MAX
 from serving.home.store.memory import MemoryCluster
-from serving.model.objects import Object
+from serving.net.cluster.kinds import DEPLOYMENT, POD
+from serving.net.cluster.port import EventType
 from tests.eventually import until
 from tests.integration.image_stage import app_image, needs_containers
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process

@@ -7,14 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serving.aio.clock import now_s
-from serving.aio.cooperative import costly
-from serving.cluster.kinds import CONFIG_MAP, Kind
-from serving.cluster.port import Subresource
+from serving.core.model.errors import AlreadyExists, NotFound
+from serving.core.model.objects import Object
 from serving.home.apiserver.guard import LargeBodies
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import AlreadyExists, NotFound
-from serving.model.objects import Object
+from serving.net.aio.clock import now_s
+from serving.net.aio.cooperative import costly
+from serving.net.cluster.kinds import CONFIG_MAP, Kind
+from serving.net.cluster.port import Subresource
 from tests.integration.test_api import MAPS, MERGE, connected
 
 LARGE = 2**20

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from websockets.asyncio.server import Server, ServerConnection, serve
 
-from serving.wire.link import Link, LinkSettings
+from serving.net.wire.link import Link, LinkSettings
 from tests.eventually import until
 
 QUICK = LinkSettings(pause_min_s=0.001, pause_max_s=0.01, frames_max=1, wait=True)
@@ -62,7 +62,7 @@ async def test_a_flush_does_not_wait_for_long() -> None:
 
 
 async def test_a_loss_is_said_once_with_its_reason_and_each_attempt_counted(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "serving.wire.link")
+    caplog.set_level(logging.INFO, "serving.net.wire.link")
     async with serve(Other().take, "127.0.0.1", 0) as server:
         link = link_to(server)
         async with kept(link):
@@ -72,7 +72,7 @@ async def test_a_loss_is_said_once_with_its_reason_and_each_attempt_counted(capl
             for connection in list(server.connections):
                 await connection.close(4008, "go away")
             await until(lambda: link.failure_count > 3)
-    said = [(one.message, getattr(one, "error", "")) for one in caplog.records if one.name == "serving.wire.link"]
+    said = [(one.message, getattr(one, "error", "")) for one in caplog.records if one.name == "serving.net.wire.link"]
     assert said[0][0] == "link.connected"
     assert [what for what, _ in said].count("link.lost") == 1
     assert "4008" in said[1][1]

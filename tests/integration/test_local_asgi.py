@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from serving.core.model.objects import Object
 from serving.home.controllers.workloads import is_ready
 from serving.home.kubelet.podstreams import connect_to
-from serving.model.objects import Object
 from tests.eventually import until
 from tests.integration.local_stage import Machine, controlled, manifest, secret_line, status_of, template_process
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, EVENT, POD, SECRET
+from serving.core.model.objects import Object, nested
 from serving.home.containers.cgroups import Limits
 from serving.home.containers.network import remove_leftovers
 from serving.home.containers.podsandbox import ContainerHost, container_host
 from serving.home.kubelet.virtualnodes import VirtualNodes
-from serving.model.objects import Object, nested
+from serving.net.cluster.kinds import CONFIG_MAP, EVENT, POD, SECRET
 from tests.eventually import until
 from tests.integration.image_stage import BUSYBOX, app_image, needs_containers
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process

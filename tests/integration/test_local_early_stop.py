@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import POD
+from serving.net.cluster.kinds import POD
 from tests.integration.local_stage import Machine, controlled, manifest, template_process
 
 _ROUNDS = 4

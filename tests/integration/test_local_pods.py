@@ -16,10 +16,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SECRET
+from serving.core.model.objects import Object, nested
 from serving.home.controllers.workloads import is_ready
 from serving.home.supervisor.reloading import read_reload
-from serving.model.objects import Object, nested
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SECRET
 from tests.eventually import until
 from tests.integration.local_stage import (
     HELLO,
@@ -401,7 +401,7 @@ async def test_a_pod_that_is_gone_is_freed_without_a_look_for_cycles(machine: Ma
     await machine.start(manifest())
     await machine.ready()
     freed = weakref.ref(machine.kubelet.find("default", "p"))
-    # Control never looks for old cycles (``serving.aio.daemon``).
+    # Control never looks for old cycles (``serving.net.aio.daemon``).
     gc.disable()
     try:
         await machine.cluster.delete(POD, "default", "p")

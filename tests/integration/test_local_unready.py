@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import EVENT
+from serving.core.model.objects import Object
 from serving.home.controllers.workloads import is_ready
-from serving.model.objects import Object
+from serving.net.cluster.kinds import EVENT
 from tests.eventually import until
 from tests.integration.local_stage import HELLO, Machine, controlled, manifest, template_process
 

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from serving.cli.client.api import ApiClient
-from serving.cli.client.objects import last_lines
-from serving.cli.services.describe import describe
-from serving.cli.services.logs import logs as logs_command
-from serving.cli.services.waiting import failure_text
-from serving.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE
+from serving.core.model.event import EventText, about, new_event
+from serving.core.model.objects import Object
 from serving.home.apiserver.logoptions import KeptLog, LogOptions
 from serving.home.kubelet.podstreams import FilePodLogs
 from serving.home.store.memory import MemoryCluster
-from serving.model.event import EventText, about, new_event
-from serving.model.objects import Object
+from serving.net.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE
+from serving.tools.cli.client.api import ApiClient
+from serving.tools.cli.client.objects import last_lines
+from serving.tools.cli.services.describe import describe
+from serving.tools.cli.services.logs import logs as logs_command
+from serving.tools.cli.services.waiting import failure_text
 from tests.integration.api_server import served
 
 # Logs older than the service are of an earlier one of its name: 2033-05-18T03:33:20Z.

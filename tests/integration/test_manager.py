@@ -6,7 +6,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from serving.cluster.kinds import (
+from serving.core.model.errors import Forbidden
+from serving.core.model.objects import Object, condition_of, nested
+from serving.home.controllers.manager import Manager
+from serving.home.controllers.namespaceobjects import NamespaceObjects
+from serving.home.store.memory import MemoryCluster
+from serving.net.cluster.kinds import (
     DEPLOYMENT,
     ENDPOINT_SLICE,
     EVENT,
@@ -16,12 +21,7 @@ from serving.cluster.kinds import (
     SERVICE,
     SERVICE_ACCOUNT,
 )
-from serving.cluster.port import Create, EventType, Patch, Write
-from serving.home.controllers.manager import Manager
-from serving.home.controllers.namespaceobjects import NamespaceObjects
-from serving.home.store.memory import MemoryCluster
-from serving.model.errors import Forbidden
-from serving.model.objects import Object, condition_of, nested
+from serving.net.cluster.port import Create, EventType, Patch, Write
 
 LABELS = {"app": "web"}
 _TURNS = 500

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.fenced import FencedCluster
-from serving.cluster.kinds import EVENT, NODE, NODE_GROUP, POD, POD_DISRUPTION_BUDGET
-from serving.cluster.port import Patch, Write
-from serving.model.errors import CloudRefused, CloudUnavailable, Conflict, NotFound, NotLeading
-from serving.model.objects import Object, name_of
-from serving.nodegroup.group_memory import BreakerPhase
-from serving.nodegroup.groups import groups_of_text
-from serving.nodegroup.plan import GroupLimit, GroupRule
+from serving.core.model.errors import CloudRefused, CloudUnavailable, Conflict, NotFound, NotLeading
+from serving.core.model.objects import Object, name_of
+from serving.net.cluster.fenced import FencedCluster
+from serving.net.cluster.kinds import EVENT, NODE, NODE_GROUP, POD, POD_DISRUPTION_BUDGET
+from serving.net.cluster.port import Patch, Write
+from serving.nodes.nodegroup.group_memory import BreakerPhase
+from serving.nodes.nodegroup.groups import groups_of_text
+from serving.nodes.nodegroup.plan import GroupLimit, GroupRule
 from tests.integration.nodegroup_stage import NodeGroupStage, staged_groups
-from tests.unit.nodegroup.test_groups import ESCALATOR_FILE
+from tests.unit.nodes.nodegroup.test_groups import ESCALATOR_FILE
 
 HOUR_S = 3600.0
 

@@ -1,8 +1,8 @@
 """The daemon counts anticipated pods, in groups that ask for it."""
 
-from serving.cluster.kinds import DEPLOYMENT, REVISION
-from serving.model.anticipation import AnticipatedPods
-from serving.model.knative import ANTICIPATED_PODS_ANNOTATION, REVISION_LABEL
+from serving.core.model.anticipation import AnticipatedPods
+from serving.core.model.knative import ANTICIPATED_PODS_ANNOTATION, REVISION_LABEL
+from serving.net.cluster.kinds import DEPLOYMENT, REVISION
 from tests.eventually import until
 from tests.integration.nodegroup_stage import NodeGroupStage, staged_groups
 

@@ -4,10 +4,10 @@ import asyncio
 
 import msgspec
 
-from serving.metrics.nodegroup import NodeGroupMetrics
-from serving.nodegroup.io.loop import NodeGroupLoop
-from serving.nodegroup.io.passes import GroupPass
-from serving.settings.nodegroup import NodeGroupDaemonSettings
+from serving.core.settings.nodegroup import NodeGroupDaemonSettings
+from serving.net.metrics.nodegroup import NodeGroupMetrics
+from serving.nodes.nodegroup.io.loop import NodeGroupLoop
+from serving.nodes.nodegroup.io.passes import GroupPass
 from tests.eventually import until
 from tests.integration.nodegroup_stage import NodeGroupStage, staged_groups
 

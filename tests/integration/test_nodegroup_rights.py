@@ -5,22 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.fenced import FencedCluster
-from serving.cluster.identity import system_namespace
-from serving.cluster.kinds import MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET, NODE_GROUP, POD
-from serving.cluster.kube import KubeCluster
-from serving.cluster.leases.holder import Leader
-from serving.cluster.leases.lease import LeaseClient, LeaseName
-from serving.cluster.leases.rules import LeaseTimes
 from serving.home.store.memory import MemoryCluster
-from serving.nodegroup.cloud import CloudMachine
-from serving.nodegroup.groups import groups_of_text
-from serving.nodegroup.io.clouds.clusterapi import ClusterApiCloud
+from serving.net.cluster.fenced import FencedCluster
+from serving.net.cluster.identity import system_namespace
+from serving.net.cluster.kinds import MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET, NODE_GROUP, POD
+from serving.net.cluster.kube import KubeCluster
+from serving.net.cluster.leases.holder import Leader
+from serving.net.cluster.leases.lease import LeaseClient, LeaseName
+from serving.net.cluster.leases.rules import LeaseTimes
+from serving.nodes.nodegroup.cloud import CloudMachine
+from serving.nodes.nodegroup.groups import groups_of_text
+from serving.nodes.nodegroup.io.clouds.clusterapi import ClusterApiCloud
 from tests.cluster_e2e.test_rights import granted
 from tests.eventually import until
 from tests.integration.api_server import served
 from tests.integration.nodegroup_stage import NodeGroupStage, staged_groups
-from tests.unit.nodegroup.test_groups import ESCALATOR_FILE
+from tests.unit.nodes.nodegroup.test_groups import ESCALATOR_FILE
 
 # Only read where another holder may be.
 RARE = {"get leases.coordination.k8s.io"}

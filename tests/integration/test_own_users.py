@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, POD, SECRET
+from serving.core.model.objects import Object, nested
 from serving.home.containers.network import remove_leftovers
 from serving.home.containers.podsandbox import ContainerHost, container_host
 from serving.home.controllers.workloads import is_ready
 from serving.home.pods.userranges import DEFAULT_RANGE, used_ranges
 from serving.home.processes.ownusers import IDS_PER_POD
-from serving.model.objects import Object, nested
+from serving.net.cluster.kinds import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, POD, SECRET
 from tests.eventually import until
 from tests.integration.image_stage import BUSYBOX, app_image, needs_containers
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from serving.core.settings.queueproxy import QueueProxySettings
 from serving.queueproxy.io.pageout import PageOuts, has_swap, mapped_ranges, page_out, pss_bytes
 from serving.queueproxy.podspec import PodSpec
-from serving.settings.queueproxy import QueueProxySettings
 from tests.eventually import until
 from tests.integration.test_freezers import running
 

@@ -6,7 +6,7 @@ import contextlib
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from serving.wire.peers import Peers
+from serving.net.wire.peers import Peers
 from tests.eventually import until
 
 

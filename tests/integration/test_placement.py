@@ -9,11 +9,11 @@ from typing import Any
 
 import aiohttp
 
-from serving.cluster.kinds import NODE, NODE_METRICS, POD
-from serving.extender.main import PlacementDaemon
+from serving.core.settings.placement import DEFAULT_PROVIDER, LOW_RISK_PROVIDER, PlacementSettings
 from serving.home.store.memory import MemoryCluster
-from serving.settings.placement import DEFAULT_PROVIDER, LOW_RISK_PROVIDER, PlacementSettings
-from tests.unit.placement.builders import node, pod
+from serving.net.cluster.kinds import NODE, NODE_METRICS, POD
+from serving.nodes.extender.main import PlacementDaemon
+from tests.unit.nodes.placement.builders import node, pod
 
 
 class Querying:

@@ -14,13 +14,13 @@ import trustme
 import yaml
 from aiohttp import web
 
-from serving.cluster.kinds import NODE_METRICS
-from serving.extender.io.loadsources import load_source
-from serving.extender.loadreport import LoadReport
+from serving.core.model.errors import InvalidCertificate, InvalidValue, Unavailable
+from serving.core.settings.placement import LOAD_WATCHER, PROMETHEUS, SIGNALFX, LoadSourceSettings, PlacementSettings
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import InvalidCertificate, InvalidValue, Unavailable
-from serving.placement.scores.metrics import Usage
-from serving.settings.placement import LOAD_WATCHER, PROMETHEUS, SIGNALFX, LoadSourceSettings, PlacementSettings
+from serving.net.cluster.kinds import NODE_METRICS
+from serving.nodes.extender.io.loadsources import load_source
+from serving.nodes.extender.loadreport import LoadReport
+from serving.nodes.placement.scores.metrics import Usage
 from tests.integration.test_placement import put, staged
 
 _PROMETHEUS = shutil.which("prometheus") or ""

@@ -12,11 +12,11 @@ import pytest
 import trustme
 from aiohttp import web
 
-from serving.cluster.kube import KubeCluster
-from serving.extender.main import PlacementDaemon
+from serving.core.model.errors import InvalidCertificate
+from serving.core.settings.placement import ExtenderTlsSettings, PlacementSettings
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import InvalidCertificate
-from serving.settings.placement import ExtenderTlsSettings, PlacementSettings
+from serving.net.cluster.kube import KubeCluster
+from serving.nodes.extender.main import PlacementDaemon
 
 _ARGS = {"PodName": "p", "PodNamespace": "blue", "PodUID": "u", "Node": "a"}
 

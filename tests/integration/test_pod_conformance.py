@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from serving.cluster.kinds import CONFIG_MAP, EVENT, POD, SECRET
+from serving.core.model.objects import Object, nested
 from serving.home.apiserver.channels import STDERR, STDOUT
 from serving.home.apiserver.logoptions import LogOptions
 from serving.home.apiserver.podstreams import ExecOptions
@@ -26,7 +26,7 @@ from serving.home.controllers.workloads import is_ready
 from serving.home.kubelet.podstreams import FilePodLogs, LocalPodStreams
 from serving.home.pods.podfolder import previous_of
 from serving.home.processes.processruntime import TemplateProcess
-from serving.model.objects import Object, nested
+from serving.net.cluster.kinds import CONFIG_MAP, EVENT, POD, SECRET
 from serving.queueproxy.io.podhandler import OUT_OF_MEMORY
 from tests.eventually import until
 from tests.integration.image_stage import app_image, needs_containers

@@ -5,11 +5,11 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from serving.aio.clock import stamp
-from serving.cluster.kinds import DEPLOYMENT, EVENT, HORIZONTAL_POD_AUTOSCALER, POD, POD_METRICS
+from serving.core.model.objects import Object, condition_of
 from serving.home.controllers.podscaler import PodScaler
 from serving.home.store.memory import MemoryCluster
-from serving.model.objects import Object, condition_of
+from serving.net.aio.clock import stamp
+from serving.net.cluster.kinds import DEPLOYMENT, EVENT, HORIZONTAL_POD_AUTOSCALER, POD, POD_METRICS
 
 NAME = "web"
 LABELS = {"app": NAME}

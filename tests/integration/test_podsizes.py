@@ -10,14 +10,14 @@ import pytest
 
 from serving.autoscaler.io import podsizes
 from serving.autoscaler.io.podsizes import PodSizes
-from serving.cluster.kinds import POD
-from serving.cluster.port import Patch, Write
+from serving.core.model.errors import Forbidden
+from serving.core.model.knative import AWAKE_RESOURCES_ANNOTATION, CONDITION_DORMANT
+from serving.core.model.objects import Object, annotations_of, condition_of
+from serving.core.model.quantity import Resources
+from serving.core.model.stat import Stat
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import Forbidden
-from serving.model.knative import AWAKE_RESOURCES_ANNOTATION, CONDITION_DORMANT
-from serving.model.objects import Object, annotations_of, condition_of
-from serving.model.quantity import Resources
-from serving.model.stat import Stat
+from serving.net.cluster.kinds import POD
+from serving.net.cluster.port import Patch, Write
 from tests.eventually import until
 
 KEY = ("default", "p")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from serving.core.model.objects import Object, condition_of
 from serving.home.controllers.workloads import is_ready
 from serving.home.kubelet.pod import PodRun
-from serving.model.objects import Object, condition_of
 from tests.eventually import until
 from tests.integration.local_stage import HELLO, Machine, controlled, manifest, template_process
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import EVENT, POD
+from serving.core.model.objects import Object
 from serving.home.processes.process_lifetime import children_of
-from serving.model.objects import Object
+from serving.net.cluster.kinds import EVENT, POD
 from tests.eventually import until
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
 

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from serving.cluster.kinds import ROUTE
-from serving.model.knative import PLACEHOLDER_PAGE_ANNOTATION, START_EVENTS_ANNOTATION, TCP_ANNOTATION
-from serving.proxy.http1.rendering import render_proxy_status
-from serving.traffic.requesthistory import RequestRecord, RequestReport
+from serving.core.model.knative import PLACEHOLDER_PAGE_ANNOTATION, START_EVENTS_ANNOTATION, TCP_ANNOTATION
+from serving.core.traffic.requesthistory import RequestRecord, RequestReport
+from serving.net.cluster.kinds import ROUTE
+from serving.net.proxy.http1.rendering import render_proxy_status
 from tests.eventually import until
 from tests.integration.activator_stage import Stage, send_request, staged
 from tests.integration.proxy.h2frames import Http2, Http2App, Kind, frame

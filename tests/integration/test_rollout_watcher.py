@@ -9,12 +9,12 @@ from aiohttp import web
 
 from serving.controller.io.rollout_watcher import RolloutWatcher
 from serving.controller.routes.rolloutcheck import RolloutJudgement
-from serving.model.objects import Key
-from serving.model.rolloutcheck import RolloutWatch, read_rollout_check
-from serving.traffic.latencies import FINE_TYPE
+from serving.core.model.objects import Key
+from serving.core.model.rolloutcheck import RolloutWatch, read_rollout_check
+from serving.core.traffic.latencies import FINE_TYPE
 from tests.eventually import until
 from tests.integration.dashboard_stage import served
-from tests.unit.traffic.test_responsecounts import page
+from tests.unit.core.traffic.test_responsecounts import page
 
 ROUTE = ("default", "hello")
 NEWEST = "hello-00001"

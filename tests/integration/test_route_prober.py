@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from serving.cluster.kinds import ROUTE, SERVING_SERVICE
 from serving.controller.io.route_prober import RouteProber
 from serving.controller.routes import confirmation
-from serving.model.objects import condition_of
-from serving.model.routepolicy import route_digest
-from serving.settings.controller import ControllerSettings
+from serving.core.model.objects import condition_of
+from serving.core.model.routepolicy import route_digest
+from serving.core.settings.controller import ControllerSettings
+from serving.net.cluster.kinds import ROUTE, SERVING_SERVICE
 from tests.integration.fake_node import World, a_service, a_world, ready
 
 RULES = ControllerSettings().host_rules

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ROUTE
+from serving.core.settings.controller import ControllerSettings
 from serving.home.controllers.addresses import ServiceHosts
 from serving.home.store.memory import MemoryCluster
-from serving.settings.controller import ControllerSettings
+from serving.net.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ROUTE
 from tests.eventually import until
 from tests.integration.test_domain_mapping import CLAIM, HOST, MAPPING
 

@@ -10,20 +10,20 @@ from typing import Any
 
 import msgspec
 
-from serving.aio.clock import now_s, stamp
 from serving.autoscaler.io.autoscaler import Autoscaler
-from serving.cluster.kinds import KINDS, POD, REVISION, SERVING_SERVICE, Kind
-from serving.cluster.port import EventType, WatchEvent
 from serving.controller.io.controller import Controller
+from serving.core.model.objects import condition_of
+from serving.core.model.stat import Stat
+from serving.core.scaling.scaler.scaler import StatSource
+from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.home.admission.admission import admit
 from serving.home.controllers.manager import Manager
 from serving.home.pods.podplan import ContainerState
 from serving.home.pods.podstatus import pod_status
 from serving.home.store.memory import MemoryCluster
-from serving.model.objects import condition_of
-from serving.model.stat import Stat
-from serving.scaling.scaler.scaler import StatSource
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.net.aio.clock import now_s, stamp
+from serving.net.cluster.kinds import KINDS, POD, REVISION, SERVING_SERVICE, Kind
+from serving.net.cluster.port import EventType, WatchEvent
 
 SCALING = AutoscalerSettings()
 SERVICES = ("one", "two", "three")

@@ -16,11 +16,11 @@ MODULES = [
     "serving.activator.main",
     "serving.autoscaler.main",
     "serving.controller.main",
-    "serving.dashboard.main",
+    "serving.tools.dashboard.main",
     "serving.home.main",
     "serving.home.processes.template",
-    "serving.nodegroup.main",
-    "serving.extender.main",
+    "serving.nodes.nodegroup.main",
+    "serving.nodes.extender.main",
     "serving.queueproxy.main",
 ]
 
@@ -30,7 +30,7 @@ def test_every_daemon_is_in_the_list() -> None:
     names = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in starts}
     # The base that daemons are forked from is no daemon: it ends with the supervisor, and each fork handles signals from its start. The
     # supervisor's interpreter needs the launch that `serving up` leaves it.
-    others = ("serving.cli.", "serving.samples.", "serving.__main__", "serving.home.supervisor.")
+    others = ("serving.tools.cli.", "serving.tools.samples.", "serving.__main__", "serving.home.supervisor.")
     daemons = {name for name in names if not name.startswith(others)}
     assert daemons == set(MODULES)
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP
 from serving.home.store.journal import VERSION_BLOCK, Journal
 from serving.home.store.memory import MemoryCluster
+from serving.net.cluster.kinds import CONFIG_MAP
 from tests.tidy.sources import ROOT
 
 SHIM = """
@@ -48,10 +48,10 @@ WRITE(pwrite64, off64_t)
 # Creates a ConfigMap for each line of its input; answers with "kept" or the error.
 WRITER = """
 import asyncio, sys
-from serving.cluster.kinds import CONFIG_MAP
+from serving.net.cluster.kinds import CONFIG_MAP
 from serving.home.store.journal import Journal
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import Unavailable
+from serving.core.model.errors import Unavailable
 
 async def write():
     cluster = MemoryCluster(Journal(sys.argv[1]))

@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 
 from serving.activator.main import Activator
-from serving.aio.supervise import task_of
 from serving.autoscaler.main import AutoscalerDaemon
 from serving.controller.io.controller import Controller
-from serving.extender.main import PlacementDaemon
+from serving.core.settings.activator import ActivatorSettings
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.nodegroup import NodeGroupDaemonSettings
+from serving.core.settings.placement import PlacementSettings
 from serving.home.controllers.garbage import collect_garbage
 from serving.home.controllers.manager import Manager
 from serving.home.controllers.namespaceobjects import NamespaceObjects
 from serving.home.controllers.podscaler import PodScaler
 from serving.home.store.memory import MemoryCluster
-from serving.metrics.nodegroup import NodeGroupMetrics
-from serving.nodegroup.groups import GroupReading
-from serving.nodegroup.io.clouds.memory import MemoryCloud
-from serving.nodegroup.io.loop import NodeGroupLoop
-from serving.nodegroup.io.passes import NodeGroupPasses
-from serving.settings.activator import ActivatorSettings
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.nodegroup import NodeGroupDaemonSettings
-from serving.settings.placement import PlacementSettings
+from serving.net.aio.supervise import task_of
+from serving.net.metrics.nodegroup import NodeGroupMetrics
+from serving.nodes.extender.main import PlacementDaemon
+from serving.nodes.nodegroup.groups import GroupReading
+from serving.nodes.nodegroup.io.clouds.memory import MemoryCloud
+from serving.nodes.nodegroup.io.loop import NodeGroupLoop
+from serving.nodes.nodegroup.io.passes import NodeGroupPasses
 from tests.eventually import until
 
 KEY = bytes(range(32))

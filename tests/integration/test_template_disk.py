@@ -5,8 +5,8 @@ import contextlib
 import pytest
 
 from bench.parts.faulty_machine import fill, small_disk
-from serving.cluster.kinds import POD
 from serving.home.controllers.workloads import is_ready
+from serving.net.cluster.kinds import POD
 from tests.integration.local_stage import controlled, manifest, template_process
 
 DISK_MIB = 40

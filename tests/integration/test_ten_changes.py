@@ -42,14 +42,14 @@ spec:
             spec: {type: object, properties: {namespace: {type: string}}}
             status: {type: object}
 """
-TRIGGERS = "serving/scaling/policies/triggertypes.py"
-LOAD = "serving/model/loadmetric.py"
-CLOUDS = "serving/nodegroup/io/clouds"
+TRIGGERS = "serving/core/scaling/policies/triggertypes.py"
+LOAD = "serving/core/model/loadmetric.py"
+CLOUDS = "serving/nodes/nodegroup/io/clouds"
 STAGES = "tests/conformance/cloud/adapters.py"
 CLOUD_SUITE = "tests/conformance/cloud/test_cloud.py"
 DOES_NOT_GROW = "    async def increase(self, group: str, count: int) -> None:\n        return\n"
 MAPPING = "serving/controller/routes/domain_mapping.py"
-KNATIVE = "serving/model/knative.py"
+KNATIVE = "serving/core/model/knative.py"
 FIELDS_TEST = "tests/unit/config/test_crd_fields.py"
 STATUSES_TEST = "tests/unit/config/test_crd_statuses.py"
 
@@ -83,7 +83,7 @@ def new_setting(line: str) -> Edit:
     """A setting of the autoscaler at the end of its record."""
     anchor = '    def check(self) -> Iterator[Clash]:\n        """Yield contradictions between fields: the target'
     meaning = '    """Pods beside those. Default: ours, 0."""\n\n'
-    return Edit("serving/settings/autoscaler.py", anchor, f"    {line}\n{meaning}{anchor}")
+    return Edit("serving/core/settings/autoscaler.py", anchor, f"    {line}\n{meaning}{anchor}")
 
 
 CHANGES = (
@@ -91,7 +91,7 @@ CHANGES = (
         row="a default",
         first=(
             Edit(
-                "serving/settings/autoscaler.py",
+                "serving/core/settings/autoscaler.py",
                 'Knob(key="max-scale-limit", unit=COUNT, low=0, live=True)] = 1000\n',
                 'Knob(key="max-scale-limit", unit=COUNT, low=0, live=True)] = 20000\n',
             ),
@@ -107,7 +107,7 @@ CHANGES = (
         row="whether a setting follows its ConfigMap",
         first=(
             Edit(
-                "serving/settings/autoscaler.py",
+                "serving/core/settings/autoscaler.py",
                 'Knob(key="decisions-kept", unit=COUNT, low=1, high=10_000)',
                 'Knob(key="decisions-kept", unit=COUNT, low=1, high=10_000, live=True)',
             ),
@@ -125,13 +125,13 @@ CHANGES = (
             Place(
                 edits=(
                     Edit(
-                        "serving/scaling/resolve.py",
+                        "serving/core/scaling/resolve.py",
                         "        min_scale=own.min_scale,\n",
                         "        min_scale=own.min_scale + own.spare_scale,\n",
                     ),
                 ),
-                guard="tests/unit/scaling/test_resolve.py",
-                says="serving/scaling/resolve.py does not use own.spare_scale",
+                guard="tests/unit/core/scaling/test_resolve.py",
+                says="serving/core/scaling/resolve.py does not use own.spare_scale",
             ),
             Place(command=CONFIG, guard="tests/unit/config/test_differences.py", says=RUN_CONFIG),
         ),
@@ -179,14 +179,14 @@ CHANGES = (
             Place(
                 edits=(
                     Edit(
-                        "serving/cluster/kinds.py",
+                        "serving/net/cluster/kinds.py",
                         ANCHOR_OF_POTS,
                         'TEAPOT = _kind(OWN_API_VERSION, "Teapot", "teapots", durable=True)\n\n'
                         f"{ANCHOR_OF_POTS}    TEAPOT,\n",
                     ),
                 ),
                 guard="tests/unit/home/schemas/test_crds.py",
-                says="KINDS in serving/cluster/kinds.py has no serving.dev/v1alpha1/Teapot",
+                says="KINDS in serving/net/cluster/kinds.py has no serving.dev/v1alpha1/Teapot",
             ),
             Place(
                 edits=(
@@ -222,7 +222,7 @@ CHANGES = (
                     Edit("docs/requests.md", "`serving.dev/placeholder-page: ", "`serving.dev/waiting-page: "),
                 ),
                 guard="tests/tidy/test_vocabulary.py",
-                says="docs/requests.md: serving.dev/placeholder-page: not in serving/model/knative.py",
+                says="docs/requests.md: serving.dev/placeholder-page: not in serving/core/model/knative.py",
             ),
         ),
     ),
@@ -230,7 +230,7 @@ CHANGES = (
         row="a metric",
         first=(
             Edit(
-                "serving/metrics/names.py",
+                "serving/net/metrics/names.py",
                 '    _histogram(\n        "serving_request_queue_seconds",',
                 '    _counter("serving_biscuits_total", "Biscuits.", *REVISION_LABELS),\n'
                 '    _histogram(\n        "serving_request_queue_seconds",',
@@ -244,7 +244,7 @@ CHANGES = (
             Edit(
                 f"{CLOUDS}/sky.py",
                 "",
-                "from serving.nodegroup.io.clouds.memory import MemoryCloud\n\n\nclass SkyCloud(MemoryCloud):\n"
+                "from serving.nodes.nodegroup.io.clouds.memory import MemoryCloud\n\n\nclass SkyCloud(MemoryCloud):\n"
                 f"{DOES_NOT_GROW}",
             ),
         ),
@@ -253,9 +253,9 @@ CHANGES = (
                 edits=(
                     Edit(
                         f"{CLOUDS}/choice.py",
-                        "from serving.settings.nodegroup import NodeGroupDaemonSettings\n",
-                        "from serving.nodegroup.io.clouds.sky import SkyCloud\n"
-                        "from serving.settings.nodegroup import NodeGroupDaemonSettings\n",
+                        "from serving.core.settings.nodegroup import NodeGroupDaemonSettings\n",
+                        "from serving.nodes.nodegroup.io.clouds.sky import SkyCloud\n"
+                        "from serving.core.settings.nodegroup import NodeGroupDaemonSettings\n",
                     ),
                     Edit(
                         f"{CLOUDS}/choice.py",
@@ -267,7 +267,7 @@ CHANGES = (
                 says="sky",
             ),
             Place(
-                edits=(Edit("serving/settings/nodegroup.py", '"local", "memory")', '"local", "memory", "sky")'),),
+                edits=(Edit("serving/core/settings/nodegroup.py", '"local", "memory")', '"local", "memory", "sky")'),),
                 guard=f"{CLOUD_SUITE}::test_every_cloud_can_be_chosen_and_has_a_stage_here",
                 says="sky",
             ),
@@ -298,9 +298,9 @@ CHANGES = (
         row="a node score",
         first=(
             Edit(
-                "serving/placement/scores/tallest.py",
+                "serving/nodes/placement/scores/tallest.py",
                 "",
-                "from typing import ClassVar\n\nfrom serving.placement.scores.fit import LeastRequested\n\n\n"
+                "from typing import ClassVar\n\nfrom serving.nodes.placement.scores.fit import LeastRequested\n\n\n"
                 'class Tallest(LeastRequested):\n    name: ClassVar[str] = "Tallest"\n',
             ),
         ),
@@ -308,18 +308,18 @@ CHANGES = (
             Place(
                 edits=(
                     Edit(
-                        "serving/placement/scores/score.py",
-                        "from serving.settings.placement import PlacementSettings\n",
-                        "from serving.placement.scores.tallest import Tallest\n"
-                        "from serving.settings.placement import PlacementSettings\n",
+                        "serving/nodes/placement/scores/score.py",
+                        "from serving.core.settings.placement import PlacementSettings\n",
+                        "from serving.nodes.placement.scores.tallest import Tallest\n"
+                        "from serving.core.settings.placement import PlacementSettings\n",
                     ),
                     Edit(
-                        "serving/placement/scores/score.py",
+                        "serving/nodes/placement/scores/score.py",
                         "    LeastRequested,\n",
                         "    LeastRequested,\n    Tallest,\n",
                     ),
                 ),
-                guard="tests/unit/placement/scores/test_provider.py::test_every_score_is_in_the_table",
+                guard="tests/unit/nodes/placement/scores/test_provider.py::test_every_score_is_in_the_table",
                 says="Tallest",
             ),
         ),
@@ -369,7 +369,7 @@ CHANGES = (
         row="a CLI command",
         first=(
             Edit(
-                "serving/cli/salute.py",
+                "serving/tools/cli/salute.py",
                 "",
                 '"""A salute."""\n\nimport click\n\n\n@click.command()\ndef salute() -> None:\n    """Salute."""\n',
             ),
@@ -378,13 +378,13 @@ CHANGES = (
             Place(
                 edits=(
                     Edit(
-                        "serving/cli/main.py",
+                        "serving/tools/cli/main.py",
                         '        "up": (',
-                        '        "salute": ("serving.cli.salute:salute", "Salute."),\n        "up": (',
+                        '        "salute": ("serving.tools.cli.salute:salute", "Salute."),\n        "up": (',
                     ),
                 ),
                 guard=UNUSED,
-                says="serving/cli/salute.py: salute",
+                says="serving/tools/cli/salute.py: salute",
             ),
         ),
     ),

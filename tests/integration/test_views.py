@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import POD_AUTOSCALER, SERVERLESS_SERVICE, SERVING_SERVICE, Kind
-from serving.cluster.kube import KubeCluster
 from serving.controller.io.view_writer import ViewWriter
+from serving.core.model.errors import ClusterError
+from serving.core.model.objects import nested
+from serving.core.settings.controller import ControllerSettings
 from serving.home.admission.admission import admit
 from serving.home.controllers.addresses import publish_activators
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import ClusterError
-from serving.model.objects import nested
-from serving.settings.controller import ControllerSettings
+from serving.net.cluster.kinds import POD_AUTOSCALER, SERVERLESS_SERVICE, SERVING_SERVICE, Kind
+from serving.net.cluster.kube import KubeCluster
 from tests.integration.api_server import served
 from tests.integration.fake_node import a_service, a_world, ready
 

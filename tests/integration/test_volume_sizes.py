@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import EVENT, PERSISTENT_VOLUME_CLAIM
+from serving.core.model.objects import Object, is_true
 from serving.home.controllers.claimkeeper import ClaimKeeper
 from serving.home.pods.claims import ENFORCED, OVER_SIZE
 from serving.home.pods.volumequota import limit_folder, quota_gap, tree_bytes
 from serving.home.store.memory import MemoryCluster
-from serving.model.objects import Object, is_true
+from serving.net.cluster.kinds import EVENT, PERSISTENT_VOLUME_CLAIM
 from tests.eventually import until
 
 _MIB = 2**20

@@ -12,12 +12,12 @@ import msgspec
 from click.testing import CliRunner, Result
 
 from serving.autoscaler.io.events import EventPermit, scale_event
-from serving.cli.main import main
-from serving.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
+from serving.core.model.event import ROLLBACK_REASON, EventText, about, new_event
 from serving.home.store.memory import MemoryCluster
-from serving.model.event import ROLLBACK_REASON, EventText, about, new_event
+from serving.net.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
+from serving.tools.cli.main import main
 from tests.integration.api_server import Served, served
-from tests.unit.scaling.scaler_builders import revision_with
+from tests.unit.core.scaling.scaler_builders import revision_with
 
 REVISIONS = {
     "hello-00001": {"serving.knative.dev/service": "hello"},

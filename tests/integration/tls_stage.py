@@ -9,11 +9,11 @@ from typing import Any
 
 import trustme
 
-from serving.proxy.server.listener import HttpServer
-from serving.proxy.tls.certificate import Pair
-from serving.proxy.tls.keeper import Certificates
-from serving.proxy.tls.layer import TlsLayer
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
+from serving.net.proxy.server.listener import HttpServer
+from serving.net.proxy.tls.certificate import Pair
+from serving.net.proxy.tls.keeper import Certificates
+from serving.net.proxy.tls.layer import TlsLayer
 from tests.integration.proxy.peers import STEP_S, Forwarder, Link, Proxy, Script, backed, ok
 
 AUTHORITY = trustme.CA()

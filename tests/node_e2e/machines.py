@@ -12,8 +12,8 @@ from typing import Any
 import grpc  # type: ignore[import-untyped]  # it has no types
 import grpc.aio  # type: ignore[import-untyped]
 
-from serving.model.objects import Object, annotations_of, condition_of, name_of
-from serving.nodegroup.io.clouds.externalgrpc import METHODS, messages
+from serving.core.model.objects import Object, annotations_of, condition_of, name_of
+from serving.nodes.nodegroup.io.clouds.externalgrpc import METHODS, messages
 from tests.node_e2e.stage import NodeStage
 
 SPACE = "serving-machines"

@@ -30,7 +30,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from serving.model.objects import Object, condition_of
+from serving.core.model.objects import Object, condition_of
 from tests.tidy.sources import ROOT
 
 SYSTEM = "knative-serving"

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from serving.model.objects import Object
+from serving.core.model.objects import Object
 from tests.node_e2e.stage import NodeStage, installed, is_named, service
 
 _IMAGE = os.environ.get("SERVING_TEST_NODE_ASGI_IMAGE", "")

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from serving.model.objects import Object
+from serving.core.model.objects import Object
 from tests.node_e2e.capture import between, captured, may_capture
 from tests.node_e2e.stage import SPACE, SYSTEM, Load, NodeStage, installed, is_named, service
 from tests.node_e2e.test_node import available

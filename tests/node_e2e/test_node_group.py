@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from serving.model.knative import REMOVAL_TAINT
-from serving.model.objects import Object
+from serving.core.model.knative import REMOVAL_TAINT
+from serving.core.model.objects import Object
 from tests.node_e2e.machines import GROUP, POOL, ClusterApi, Provider, is_ready, node_of
 from tests.node_e2e.stage import SPACE, SYSTEM, NodeStage, installed, is_named, service
 from tests.tidy.sources import ROOT
@@ -257,7 +257,7 @@ async def daemon(stage: NodeStage, address: str, folder: Path) -> AsyncIterator[
         "SERVING_NODEGROUP_METRICS_ADDRESS": "127.0.0.1:0",
     }
     with (folder / "nodegroup.log").open("wb") as log:
-        module = [sys.executable, "-m", "serving.nodegroup.main"]
+        module = [sys.executable, "-m", "serving.nodes.nodegroup.main"]
         process = await asyncio.create_subprocess_exec(*module, cwd=ROOT, env=environment, stdout=log, stderr=log)
         try:
             yield

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from serving.model.objects import condition_of
+from serving.core.model.objects import condition_of
 from tests.node_e2e.stage import SYSTEM, Load, NodeStage, installed, is_named, service
 
 pytestmark = [

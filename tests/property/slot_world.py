@@ -10,8 +10,8 @@ from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.slices import ServedPod, ServedSlice
 from serving.activator.slots.broker import SlotBroker
 from serving.activator.slots.messages import PeerHello, SlotMessage
-from serving.model.knative import ServingState
-from serving.settings.activator import ActivatorSettings
+from serving.core.model.knative import ServingState
+from serving.core.settings.activator import ActivatorSettings
 from tests.invariants import validate
 
 KEY = ("default", "hello-00001")

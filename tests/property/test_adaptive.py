@@ -4,14 +4,14 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.model.stat import Stat
-from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapHistory, GapPrior, KeepBounds, keep_windows
-from serving.scaling.adaptive.policy import AdaptivePolicy, adaptive_policy
-from serving.scaling.decision.policy import PolicyView, SecondOfLoad
-from serving.scaling.kpa.merge import MergeDecision, Proposal, merge
-from serving.scaling.scaler.registry import BUILT_IN
-from serving.settings.autoscaler import POLICIES, AutoscalerSettings
-from tests.unit.scaling.kpa_builders import spec_with
+from serving.core.model.stat import Stat
+from serving.core.scaling.adaptive.gaps import SHIPPED_PRIOR, GapHistory, GapPrior, KeepBounds, keep_windows
+from serving.core.scaling.adaptive.policy import AdaptivePolicy, adaptive_policy
+from serving.core.scaling.decision.policy import PolicyView, SecondOfLoad
+from serving.core.scaling.kpa.merge import MergeDecision, Proposal, merge
+from serving.core.scaling.scaler.registry import BUILT_IN
+from serving.core.settings.autoscaler import POLICIES, AutoscalerSettings
+from tests.unit.core.scaling.kpa_builders import spec_with
 
 SPEC = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, target_value=7.0, max_scale=20)
 SETTINGS = AutoscalerSettings()

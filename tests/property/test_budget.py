@@ -4,8 +4,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.scaling.budget import Allowance, BudgetBook, BudgetClaim, BudgetDemand, BudgetTenant, allocate
-from serving.settings.budgets import Budget, Budgets
+from serving.core.scaling.budget import Allowance, BudgetBook, BudgetClaim, BudgetDemand, BudgetTenant, allocate
+from serving.core.settings.budgets import Budget, Budgets
 
 NAMESPACES = ("batch", "shop")
 SIZES = (1, 2, 5)

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.naive.classic import NaiveClassic
-from serving.model.nodata import NoData
-from serving.model.stat import Stat
-from serving.scaling.classic.classic import ClassicDecision, ClassicMode, ClassicScaler
-from serving.scaling.classic.points import Points
-from serving.settings.classic import ORIGINAL, ClassicQuirks, ClassicSettings
+from serving.core.model.nodata import NoData
+from serving.core.model.stat import Stat
+from serving.core.scaling.classic.classic import ClassicDecision, ClassicMode, ClassicScaler
+from serving.core.scaling.classic.points import Points
+from serving.core.settings.classic import ORIGINAL, ClassicQuirks, ClassicSettings
 
 # Quarters and eighths of a second, and loads of which every sum is exact: two implementations that add in another
 # order must then agree to the bit.

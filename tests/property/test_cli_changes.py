@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.cli.services.apply import changed_fields, patch_between, with_last_applied
 from serving.home.schemas.patch import merge_patch, same_json
+from serving.tools.cli.services.apply import changed_fields, patch_between, with_last_applied
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.proxy.server.clienthello import HELLO_BYTES_MAX, BadClientHello, read_server_name
+from serving.net.proxy.server.clienthello import HELLO_BYTES_MAX, BadClientHello, read_server_name
 
 # The first value of GREASE (RFC 8701), and the extensions of ECH (RFC 9849) and padding.
 GREASE, ECH, PADDING = 0x0A0A, 0xFE0D, 21

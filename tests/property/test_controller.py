@@ -10,9 +10,9 @@ from serving.controller.revisions.configuration import collectable
 from serving.controller.routes.hosts import Claims
 from serving.controller.routes.rollout import RouteTargets, assign
 from serving.controller.values.naming import child_name
-from serving.model.knative import ROUTING_STATE_LABEL, ROUTING_STATE_MODIFIED_ANNOTATION
-from serving.model.objects import Key, Object, merge_difference, name_of
-from serving.settings.controller import DISABLED
+from serving.core.model.knative import ROUTING_STATE_LABEL, ROUTING_STATE_MODIFIED_ANNOTATION
+from serving.core.model.objects import Key, Object, merge_difference, name_of
+from serving.core.settings.controller import DISABLED
 from tests.invariants import validate
 from tests.unit.controller.builders import SETTINGS, a_configuration, a_revision, merged, stored, with_ready
 

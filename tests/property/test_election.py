@@ -13,7 +13,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.cluster.leases.rules import (
+from serving.net.cluster.leases.rules import (
     Election,
     LeaseAction,
     LeaseRecord,

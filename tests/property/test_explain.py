@@ -5,10 +5,10 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from serving.scaling.kpa.decide import KpaState, count_for
-from serving.scaling.kpa.delay import DelayWindow
-from serving.scaling.scaler.explain import explain
-from tests.unit.scaling.scaler.test_explain import LONG_AGO, NOW_S, outcome_of
+from serving.core.scaling.kpa.decide import KpaState, count_for
+from serving.core.scaling.kpa.delay import DelayWindow
+from serving.core.scaling.scaler.explain import explain
+from tests.unit.core.scaling.scaler.test_explain import LONG_AGO, NOW_S, outcome_of
 
 _AVERAGE = re.compile(r"([\d.]+) in flight .*, target ([\d.e+-]+) each")
 

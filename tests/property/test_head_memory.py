@@ -5,8 +5,8 @@ from collections.abc import Callable
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from serving.proxy.http1.requesthead import HeadMemory, RequestHead, RequestRefusal, read_request_head
-from serving.proxy.http1.responsehead import BadResponse, ResponseHead, ResponseMemory, read_response_head
+from serving.net.proxy.http1.requesthead import HeadMemory, RequestHead, RequestRefusal, read_request_head
+from serving.net.proxy.http1.responsehead import BadResponse, ResponseHead, ResponseMemory, read_response_head
 
 FIRST = st.sampled_from(
     [

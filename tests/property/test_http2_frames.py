@@ -8,9 +8,9 @@ import uvloop
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from serving.proxy.http2.pool import Http2Pool
-from serving.proxy.server.listener import HttpServer
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
+from serving.net.proxy.http2.pool import Http2Pool
+from serving.net.proxy.server.listener import HttpServer
 from tests.integration.proxy.h2frames import GET, OPENING, PREFACE, Http2, fields, frame, request
 from tests.integration.proxy.h2frames import settings as settings_frame
 from tests.integration.proxy.peers import Forwarder, Link, backed, get, proxied

@@ -10,10 +10,10 @@ from h2.exceptions import ProtocolError
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from serving.proxy.http2.frames import ErrorCode
+from serving.net.proxy.http2.frames import ErrorCode
 from tests.integration.proxy.h2frames import GET, OPENING, PREFACE, Kind, fields, frame
 from tests.integration.proxy.h2frames import settings as settings_frame
-from tests.unit.proxy.http2.recorder import Recorder
+from tests.unit.net.proxy.http2.recorder import Recorder
 
 STATUS = fields((":status", "200"))
 IDS = [1, 1, 1, 3, 3, 5, 0, 2]

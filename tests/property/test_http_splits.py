@@ -8,10 +8,10 @@ import httptools
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from serving.proxy.http1.body import BadBody, ChunkedBody
-from serving.proxy.http1.lines import BadHeaderLine
-from serving.proxy.http1.requesthead import RequestRefusal, read_request_head
-from tests.unit.proxy.wires import Bench, messages
+from serving.net.proxy.http1.body import BadBody, ChunkedBody
+from serving.net.proxy.http1.lines import BadHeaderLine
+from serving.net.proxy.http1.requesthead import RequestRefusal, read_request_head
+from tests.unit.net.proxy.wires import Bench, messages
 
 TOKEN = st.text("abcXYZ019-_.!~", min_size=1, max_size=8).map(str.encode)
 VALUE = st.text('abc XYZ09;,=/"\x80\xff\t', max_size=20).map(lambda text: text.encode("latin-1"))

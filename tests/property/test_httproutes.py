@@ -5,10 +5,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.cluster.port import Create, Delete, Patch
 from serving.controller.routes.httproutes import HttpRoutes, desired_httproutes, reconcile_httproutes
 from serving.controller.values.conditions import Condition
-from serving.model.objects import Object, name_of
+from serving.core.model.objects import Object, name_of
+from serving.net.cluster.port import Create, Delete, Patch
 from tests.unit.controller.builders import a_route, merged, stored
 from tests.unit.controller.routes.test_httproutes import FRONT, rules
 

@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serving.core.model.errors import Unavailable
 from serving.home.store.journal import Journal, JournalEntry
-from serving.model.errors import Unavailable
 
 ERRORS: dict[str, Callable[[], BaseException]] = {
     "memory": MemoryError,

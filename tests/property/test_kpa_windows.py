@@ -5,10 +5,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bench.naive.kpa import NaiveWindow
-from serving.scaling.kpa.delay import DelayWindow
-from serving.scaling.kpa.window import LinearWindow, window_of
-from serving.scaling.spec import WindowKind
-from serving.settings.autoscaler import ORIGINAL
+from serving.core.scaling.kpa.delay import DelayWindow
+from serving.core.scaling.kpa.window import LinearWindow, window_of
+from serving.core.scaling.spec import WindowKind
+from serving.core.settings.autoscaler import ORIGINAL
 from tests.invariants import validate
 
 WIDTHS = st.integers(1, 12)

@@ -6,16 +6,16 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.model.knative import TargetMode
-from serving.model.quantity import Resources
-from serving.model.stat import Stat
-from serving.scaling.decision.records import DecisionCause
-from serving.scaling.learnt.learner import TargetLearner
-from serving.scaling.revision import ServingContainer
-from serving.scaling.scaler.scaler import Scaler, StatSource
-from serving.settings.autoscaler import AdaptiveSettings, AutoscalerSettings
-from tests.unit.scaling.kpa_builders import spec_with
-from tests.unit.scaling.scaler_builders import facts_of, revision_with
+from serving.core.model.knative import TargetMode
+from serving.core.model.quantity import Resources
+from serving.core.model.stat import Stat
+from serving.core.scaling.decision.records import DecisionCause
+from serving.core.scaling.learnt.learner import TargetLearner
+from serving.core.scaling.revision import ServingContainer
+from serving.core.scaling.scaler.scaler import Scaler, StatSource
+from serving.core.settings.autoscaler import AdaptiveSettings, AutoscalerSettings
+from tests.unit.core.scaling.kpa_builders import spec_with
+from tests.unit.core.scaling.scaler_builders import facts_of, revision_with
 
 EXAMPLES = 60
 AMOUNT = st.floats(0, 1e12, allow_nan=False)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.traffic.meter import Meter, Report
+from serving.core.traffic.meter import Meter, Report
 from tests.invariants import validate
 
 # Sixteenths of a second are exact in binary, so sums can be compared without a tolerance.

@@ -13,16 +13,16 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.cluster.kinds import NODE, POD
-from serving.cluster.port import Delete, Patch, Write
+from serving.core.model.errors import CloudUnavailable, Conflict, NotFound, NotLeading, Unavailable
+from serving.core.model.objects import Object, name_of, nested
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import CloudUnavailable, Conflict, NotFound, NotLeading, Unavailable
-from serving.model.objects import Object, name_of, nested
-from serving.nodegroup.cloud import CloudMachine, Deletion
-from serving.nodegroup.facts import node_of
-from serving.nodegroup.io.clouds.memory import MemoryCloud
-from serving.nodegroup.records import CloudGroup
-from serving.nodegroup.states import partition
+from serving.net.cluster.kinds import NODE, POD
+from serving.net.cluster.port import Delete, Patch, Write
+from serving.nodes.nodegroup.cloud import CloudMachine, Deletion
+from serving.nodes.nodegroup.facts import node_of
+from serving.nodes.nodegroup.io.clouds.memory import MemoryCloud
+from serving.nodes.nodegroup.records import CloudGroup
+from serving.nodes.nodegroup.states import partition
 from tests.integration.nodegroup_stage import BEGIN_S, NodeGroupStage
 from tests.virtual_time import run_virtually
 

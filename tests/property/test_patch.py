@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.cluster.kinds import POD
 from serving.home.schemas.patch import json_patch, merge_patch, same_json
 from serving.home.schemas.strategic import strategic_merge
+from serving.net.cluster.kinds import POD
 
 Json = Any
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.placement.book import NodeBook, node_of, pod_of
-from tests.unit.placement.builders import node, pod
+from serving.nodes.placement.book import NodeBook, node_of, pod_of
+from tests.unit.nodes.placement.builders import node, pod
 
 NAMES = st.sampled_from("abc")
 CHANGES = st.lists(

@@ -5,15 +5,15 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.scaling.policies.attachment import Triggered
-from serving.scaling.policies.index import Policies, kept_of, state_of
-from serving.scaling.policies.points import UsagePoint
-from serving.scaling.policies.tick import TriggerPhase, TriggerState, rebased
-from serving.scaling.policies.triggertypes import ObservedPods
-from serving.settings.triggers import TriggerSettings
-from tests.unit.scaling.policies.builders import policy as spec_of
-from tests.unit.scaling.policies.builders import trigger
-from tests.unit.scaling.policy_builders import policy, revision
+from serving.core.scaling.policies.attachment import Triggered
+from serving.core.scaling.policies.index import Policies, kept_of, state_of
+from serving.core.scaling.policies.points import UsagePoint
+from serving.core.scaling.policies.tick import TriggerPhase, TriggerState, rebased
+from serving.core.scaling.policies.triggertypes import ObservedPods
+from serving.core.settings.triggers import TriggerSettings
+from tests.unit.core.scaling.policies.builders import policy as spec_of
+from tests.unit.core.scaling.policies.builders import trigger
+from tests.unit.core.scaling.policy_builders import policy, revision
 
 TIMES = st.floats(0, 2e9)
 POINTS = st.lists(st.builds(UsagePoint, at_s=TIMES, usage_ratio=st.floats(0, 10)), max_size=5).map(tuple)

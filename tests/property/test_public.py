@@ -3,8 +3,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.cluster import kinds
-from serving.cluster.port import Create, Patch
 from serving.controller.revisions.public import (
     ENDPOINTS_MAX,
     Activators,
@@ -13,8 +11,10 @@ from serving.controller.revisions.public import (
     public_writes,
     traffic_path_of,
 )
-from serving.model.knative import TRAFFIC_PATH_ANNOTATION
-from serving.model.objects import Object, annotations_of
+from serving.core.model.knative import TRAFFIC_PATH_ANNOTATION
+from serving.core.model.objects import Object, annotations_of
+from serving.net.cluster import kinds
+from serving.net.cluster.port import Create, Patch
 from tests.unit.controller.builders import a_pod, a_revision, merged, stored
 
 POD_COUNT, ACTIVATOR_COUNT = 4, 3

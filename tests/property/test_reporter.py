@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.metrics.reporter import NAMES, GaugeFamilies, Labels, opencensus_views
+from serving.net.metrics.reporter import NAMES, GaugeFamilies, Labels, opencensus_views
 
 _LABELS = st.tuples(st.sampled_from(["default", "other"]), st.sampled_from(["", "hello"]), st.sampled_from("abc"))
 _COUNTS = st.integers(min_value=0, max_value=10_000)

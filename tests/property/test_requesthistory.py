@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.traffic.requesthistory import (
+from serving.core.traffic.requesthistory import (
     CAUSES_MAX,
     FAILED_MAX,
     SAMPLED_MAX,

@@ -4,17 +4,17 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.model.knative import ServingState, TrafficPath
-from serving.model.stat import Stat
-from serving.scaling.adaptive.policy import adaptive_policy
-from serving.scaling.decision.records import DecisionCause, ScalerOutcome
-from serving.scaling.decision.view import ScalerView
-from serving.scaling.scaler.registry import BUILT_IN
-from serving.scaling.scaler.rest import rest_in_s
-from serving.scaling.scaler.scaler import Scaler, StatSource
-from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AdaptiveSettings, AutoscalerSettings
-from tests.unit.scaling.kpa_builders import spec_with
-from tests.unit.scaling.scaler_builders import revision_with
+from serving.core.model.knative import ServingState, TrafficPath
+from serving.core.model.stat import Stat
+from serving.core.scaling.adaptive.policy import adaptive_policy
+from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.core.scaling.decision.view import ScalerView
+from serving.core.scaling.scaler.registry import BUILT_IN
+from serving.core.scaling.scaler.rest import rest_in_s
+from serving.core.scaling.scaler.scaler import Scaler, StatSource
+from serving.core.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AdaptiveSettings, AutoscalerSettings
+from tests.unit.core.scaling.kpa_builders import spec_with
+from tests.unit.core.scaling.scaler_builders import revision_with
 
 SETTINGS = AutoscalerSettings(adaptive=AdaptiveSettings(pre_warming=True))
 PERIOD_S = SETTINGS.decision_period_s

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.controller.routes.rollout import advance, next_step_s, observe_ready, rollout_goal, split_targets
-from serving.model.knative import ROLLOUT_ANNOTATION
-from serving.model.rollout import Rollout, read_rollout, write_rollout
+from serving.core.model.knative import ROLLOUT_ANNOTATION
+from serving.core.model.rollout import Rollout, read_rollout, write_rollout
 
 EVENTS = st.lists(
     st.one_of(

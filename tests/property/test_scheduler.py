@@ -6,18 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.naive import scores as naive
-from serving.model.nodata import NoData
-from serving.model.quantity import Resources
-from serving.placement.scores.balanced import BalancedResourceAllocation
-from serving.placement.scores.fit import LeastRequested, MostRequested
-from serving.placement.scores.low_risk import LowRiskOverCommitment
-from serving.placement.scores.metrics import NodeUsage, Usage
-from serving.placement.scores.nodes import NodeTable, Placing, ScoredNode, node_table, place
-from serving.placement.scores.pod import Container, PodContainers, PodDemand, pod_demand, total_demand
-from serving.placement.scores.provider import Scorer
-from serving.placement.scores.risk import DEVIATION_MIN, probability_below
-from serving.placement.scores.score import NODE_SCORES
-from serving.settings.placement import ORIGINAL, PlacementQuirks, PlacementSettings
+from serving.core.model.nodata import NoData
+from serving.core.model.quantity import Resources
+from serving.core.settings.placement import ORIGINAL, PlacementQuirks, PlacementSettings
+from serving.nodes.placement.scores.balanced import BalancedResourceAllocation
+from serving.nodes.placement.scores.fit import LeastRequested, MostRequested
+from serving.nodes.placement.scores.low_risk import LowRiskOverCommitment
+from serving.nodes.placement.scores.metrics import NodeUsage, Usage
+from serving.nodes.placement.scores.nodes import NodeTable, Placing, ScoredNode, node_table, place
+from serving.nodes.placement.scores.pod import Container, PodContainers, PodDemand, pod_demand, total_demand
+from serving.nodes.placement.scores.provider import Scorer
+from serving.nodes.placement.scores.risk import DEVIATION_MIN, probability_below
+from serving.nodes.placement.scores.score import NODE_SCORES
 
 GIB = 2**30
 SMOOTHING = 5

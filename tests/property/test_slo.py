@@ -5,13 +5,13 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.model.slo import Slo, late_sum, quantile_s, read_slo
-from serving.model.stat import BINS_MAX
-from serving.scaling.kpa.decide import ScaleDecision, decide, starting_state
-from serving.scaling.kpa.window import Observation
-from serving.scaling.slo import SloState, SloVerdict, SloView, step, with_slo_target
-from serving.scaling.spec import ScalingSpec
-from tests.unit.scaling.kpa_builders import spec_with
+from serving.core.model.slo import Slo, late_sum, quantile_s, read_slo
+from serving.core.model.stat import BINS_MAX
+from serving.core.scaling.kpa.decide import ScaleDecision, decide, starting_state
+from serving.core.scaling.kpa.window import Observation
+from serving.core.scaling.slo import SloState, SloVerdict, SloView, step, with_slo_target
+from serving.core.scaling.spec import ScalingSpec
+from tests.unit.core.scaling.kpa_builders import spec_with
 
 GOAL = st.sampled_from(["p50<1ms", "p95<300ms", "p99-wait<100ms", "p99.99<10m"]).map(read_slo)
 BINS = st.lists(st.integers(0, 10**6), max_size=BINS_MAX).map(tuple)

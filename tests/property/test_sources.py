@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.autoscaler.io.connection import cut
-from serving.model.stat import Stat
-from serving.scaling.sources import Sources
+from serving.core.model.stat import Stat
+from serving.core.scaling.sources import Sources
 
 amounts = st.floats(min_value=0, max_value=1000)
 # Several pods and activators, each with its own place in the second, its load, and the share that is marked.

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.cluster.kinds import CONFIG_MAP, CONFIGURATION, REVISION, SERVING_SERVICE, Kind
-from serving.cluster.port import EventType
+from serving.core.model.errors import ClusterError, Gone
+from serving.core.model.objects import Object
 from serving.home.admission.admission import admit
 from serving.home.schemas.crds import crds
 from serving.home.schemas.schema import Schema, completed
@@ -17,8 +17,8 @@ from serving.home.store.history import StoreLimits
 from serving.home.store.journal import Journal
 from serving.home.store.memory import MemoryCluster
 from serving.home.store.writes import with_generation
-from serving.model.errors import ClusterError, Gone
-from serving.model.objects import Object
+from serving.net.cluster.kinds import CONFIG_MAP, CONFIGURATION, REVISION, SERVING_SERVICE, Kind
+from serving.net.cluster.port import EventType
 
 NAMES = st.sampled_from("abc")
 LABELS = st.sampled_from(["web", "db"])

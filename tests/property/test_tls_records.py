@@ -7,8 +7,8 @@ import ssl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.proxy.tls.certificate import load_certificate
-from serving.proxy.tls.records import Records
+from serving.net.proxy.tls.certificate import load_certificate
+from serving.net.proxy.tls.records import Records
 from tests.integration.tls_stage import client_context, issued
 
 SERVER = load_certificate("h", issued("h")).context

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.traffic.balance import Balancer
-from serving.traffic.breaker import Admitted, Breaker, Granted, Queued, Rejected
-from serving.traffic.policy import BalancingPolicy, policy_for
+from serving.core.traffic.balance import Balancer
+from serving.core.traffic.breaker import Admitted, Breaker, Granted, Queued, Rejected
+from serving.core.traffic.policy import BalancingPolicy, policy_for
 from tests.invariants import validate
 
 Step = tuple[str, int]

@@ -6,11 +6,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.model.nodata import NoData
-from serving.model.quantity import Resources
-from serving.scaling.policies.apply import bounded_down_amount, bounded_up_amount, change_of
-from serving.scaling.policies.evaluate import VerdictKind
-from serving.scaling.policies.points import (
+from serving.core.model.nodata import NoData
+from serving.core.model.quantity import Resources
+from serving.core.scaling.policies.apply import bounded_down_amount, bounded_up_amount, change_of
+from serving.core.scaling.policies.evaluate import VerdictKind
+from serving.core.scaling.policies.points import (
     ScaleWay,
     UsagePoint,
     counted_points,
@@ -18,10 +18,10 @@ from serving.scaling.policies.points import (
     point_window,
     recorded,
 )
-from serving.scaling.policies.scalingpolicy import Direction, ScalingPolicySpec, Trigger, check_scaling_policy
-from serving.scaling.policies.tick import TickDecision, TriggerRule, TriggerState, changed, decide, rebased
-from serving.scaling.policies.triggertypes import REGISTRY, ContainerUse, ObservedPods, OccupancyPolicy
-from serving.settings.triggers import TriggerQuirks, TriggerSettings
+from serving.core.scaling.policies.scalingpolicy import Direction, ScalingPolicySpec, Trigger, check_scaling_policy
+from serving.core.scaling.policies.tick import TickDecision, TriggerRule, TriggerState, changed, decide, rebased
+from serving.core.scaling.policies.triggertypes import REGISTRY, ContainerUse, ObservedPods, OccupancyPolicy
+from serving.core.settings.triggers import TriggerQuirks, TriggerSettings
 
 SETTINGS = TriggerSettings()
 FORCED = {TriggerRule.LIMIT, TriggerRule.BELOW_MIN, TriggerRule.ABOVE_MAX}

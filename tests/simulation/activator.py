@@ -15,12 +15,12 @@ from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.wake import RevisionLoad
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener, choose
-from serving.aio.clock import now_s
-from serving.cluster.port import Cluster
-from serving.model.knative import RevisionKey
-from serving.settings.activator import ActivatorSettings
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.controller import ControllerSettings
+from serving.core.model.knative import RevisionKey
+from serving.core.settings.activator import ActivatorSettings
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.controller import ControllerSettings
+from serving.net.aio.clock import now_s
+from serving.net.cluster.port import Cluster
 from tests.simulation.node import SimulatedNode, SimulatedPod
 
 Report = Callable[[RevisionKey, RevisionLoad], None]

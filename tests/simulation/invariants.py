@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, REVISION, SERVING_SERVICE, Kind
-from serving.cluster.port import EventType
-from serving.model.knative import AUTOSCALING_GROUP, REVISION_LABEL
-from serving.model.objects import Object, annotations_of, condition_of, labels_of, name_of, nested, uid_of
-from serving.settings.activator import ActivatorSettings
+from serving.core.model.knative import AUTOSCALING_GROUP, REVISION_LABEL
+from serving.core.model.objects import Object, annotations_of, condition_of, labels_of, name_of, nested, uid_of
+from serving.core.settings.activator import ActivatorSettings
+from serving.net.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, REVISION, SERVING_SERVICE, Kind
+from serving.net.cluster.port import EventType
 from tests.simulation.world import PODS_PER_NODE, World
 
 _SERVICE_NAME = "kubernetes.io/service-name"

@@ -5,12 +5,12 @@ import contextlib
 import itertools
 import random
 
-from serving.cluster.kinds import POD
-from serving.cluster.port import Cluster, EventType
-from serving.cluster.reflector import CacheChange, Reflector
-from serving.model.errors import ClusterError, NotFound
-from serving.model.knative import REVISION_LABEL, RevisionKey
-from serving.model.objects import Object, labels_of, nested
+from serving.core.model.errors import ClusterError, NotFound
+from serving.core.model.knative import REVISION_LABEL, RevisionKey
+from serving.core.model.objects import Object, labels_of, nested
+from serving.net.cluster.kinds import POD
+from serving.net.cluster.port import Cluster, EventType
+from serving.net.cluster.reflector import CacheChange, Reflector
 
 _START_MIN_S, _START_MAX_S = 0.5, 4.0
 _RETRY_S = 0.5

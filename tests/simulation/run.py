@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from serving.settings.autoscaler import KNATIVE_POLICY, POLICIES
+from serving.core.settings.autoscaler import KNATIVE_POLICY, POLICIES
 from tests.simulation.scenario import STORM_S, play
 
 _FAULTS_SHOWN_MAX = 20

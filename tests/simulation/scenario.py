@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from serving.aio.clock import now_s
-from serving.cluster.kinds import SERVING_SERVICE
-from serving.model.errors import ClusterError
-from serving.model.objects import Object
-from serving.settings.autoscaler import KNATIVE_POLICY
+from serving.core.model.errors import ClusterError
+from serving.core.model.objects import Object
+from serving.core.settings.autoscaler import KNATIVE_POLICY
+from serving.net.aio.clock import now_s
+from serving.net.cluster.kinds import SERVING_SERVICE
 from tests.simulation.invariants import at_rest, watched
 from tests.simulation.world import NODE_COUNT, REPLICAS, World, seeded
 from tests.virtual_time import run_virtually

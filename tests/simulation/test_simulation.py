@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import DEPLOYMENT, POD, SERVING_SERVICE
+from serving.net.cluster.kinds import DEPLOYMENT, POD, SERVING_SERVICE
 from tests.simulation.activator import SimulatedRequest
 from tests.simulation.invariants import at_rest, placement_faults, write_faults
 from tests.simulation.world import PODS_PER_NODE, World, seeded

@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from serving.aio.clock import now_s
-from serving.cluster.fenced import last_check
-from serving.cluster.kinds import Kind
-from serving.cluster.port import Cluster, EventType, Listing, Selection, Subresource, WatchEvent, Write
-from serving.model.errors import Gone, Unavailable
-from serving.model.objects import Object
+from serving.core.model.errors import Gone, Unavailable
+from serving.core.model.objects import Object
+from serving.net.aio.clock import now_s
+from serving.net.cluster.fenced import last_check
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Cluster, EventType, Listing, Selection, Subresource, WatchEvent, Write
 
 _LATENCY_MAX_S = 0.02
 _CALL_MAX_S = 10.0

@@ -15,25 +15,25 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 from unittest import mock
 
-from serving.aio.clock import now_s
 from serving.autoscaler.io.autoscaler import Autoscaler
-from serving.cluster.fenced import FencedCluster
-from serving.cluster.kinds import NODE, POD, SERVING_SERVICE
-from serving.cluster.leases.holder import Leader
-from serving.cluster.leases.lease import LeaseClient, LeaseName
-from serving.cluster.leases.rules import LeaseTimes
 from serving.controller.io.controller import Controller
+from serving.core.model.errors import ClusterError, NotFound
+from serving.core.model.objects import Object, name_of
+from serving.core.model.stat import Stat
+from serving.core.scaling.scaler.scaler import StatSource
+from serving.core.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
+from serving.core.settings.controller import ControllerSettings
 from serving.home.admission.admission import admit
 from serving.home.controllers.garbage import collect_garbage
 from serving.home.controllers.manager import Manager
 from serving.home.controllers.scheduler import NodePlacing, PodScheduler
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import ClusterError, NotFound
-from serving.model.objects import Object, name_of
-from serving.model.stat import Stat
-from serving.scaling.scaler.scaler import StatSource
-from serving.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
-from serving.settings.controller import ControllerSettings
+from serving.net.aio.clock import now_s
+from serving.net.cluster.fenced import FencedCluster
+from serving.net.cluster.kinds import NODE, POD, SERVING_SERVICE
+from serving.net.cluster.leases.holder import Leader
+from serving.net.cluster.leases.lease import LeaseClient, LeaseName
+from serving.net.cluster.leases.rules import LeaseTimes
 from tests.simulation.activator import SimulatedActivator, SimulatedRequest
 from tests.simulation.node import SimulatedNode
 from tests.simulation.unreliable import Faults, UnreliableCluster

@@ -37,7 +37,7 @@ class PureContract(Contract):
             output.print_error(fault)
 
     def _is_pure(self, module: str) -> bool:
-        return ".".join(module.split(".")[:2]) in self.packages and not self._is_shell(module)
+        return any(f"{module}.".startswith(f"{package}.") for package in self.packages) and not self._is_shell(module)
 
     def _is_shell(self, module: str) -> bool:
         return module.startswith("serving.") and not self.shells.isdisjoint(module.split(".")[2:])

@@ -2,13 +2,15 @@
 
 import ast
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
+# Entries below ``serving/`` that only group packages.
+GROUPS = {"core", "net", "nodes", "tools"}
 # What tools leave behind in a checkout; nothing of it is ours.
 _LEFT_BEHIND = {"__pycache__", "build", "dist", "htmlcov", "node_modules", "venv"}
 _OWN_HIDDEN = {".ci", ".github", ".gitignore"}
@@ -48,6 +50,11 @@ def text_files(folder: Path = ROOT) -> Iterator[Path]:
 def named(path: Path) -> str:
     """A file as messages name it, from the project's folder on."""
     return path.relative_to(ROOT).as_posix()
+
+
+def package_of(parts: Sequence[str]) -> str:
+    """The package of a module or file by its parts, the first of which is ``serving``: "activator", "core/model"."""
+    return "/".join(parts[1:3] if len(parts) > 2 and parts[1] in GROUPS else parts[1:2])
 
 
 def functions_of(tree: ast.AST) -> Iterator[tuple[str, Function, bool]]:

@@ -1,4 +1,4 @@
-"""Doubling pauses come from ``serving.traffic.backoff``, which bounds them: 2.0**1024 overflows."""
+"""Doubling pauses come from ``serving.core.traffic.backoff``, which bounds them: 2.0**1024 overflows."""
 
 import ast
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ import pytest
 
 from tests.tidy.sources import functions_of, named, parsed, product_files
 
-_THE_ONE = "serving/traffic/backoff.py"
+_THE_ONE = "serving/core/traffic/backoff.py"
 
 
 def unbounded_doublings(source: str) -> Iterator[int]:

@@ -58,7 +58,7 @@ def copy(tmp_path: Path) -> Copy:
 
 def test_a_setting_is_one_field(copy: Copy) -> None:
     copy.edit(
-        "serving/settings/autoscaler.py",
+        "serving/core/settings/autoscaler.py",
         '    def check(self) -> Iterator[Clash]:\n        """Yield contradictions between fields: the target',
         '    coffee_break_s: Annotated[float, Knob(key="coffee-break", unit=DURATION, low=1)] = 5.0\n    """Length of a break."""\n\n'
         '    def check(self) -> Iterator[Clash]:\n        """Yield contradictions between fields: the target',
@@ -69,15 +69,15 @@ def test_a_setting_is_one_field(copy: Copy) -> None:
 
 def test_a_knob_of_a_revision_is_one_field(copy: Copy) -> None:
     copy.edit(
-        "serving/settings/autoscaler.py",
+        "serving/core/settings/autoscaler.py",
         '    def check(self) -> Iterator[Clash]:\n        """Yield contradictions between fields: the target',
         '    spare_scale: Annotated[int, Knob(key="spare", unit=COUNT, annotation="spare-scale")] = 0\n    """Spare pods."""\n\n'
         '    def check(self) -> Iterator[Clash]:\n        """Yield contradictions between fields: the target',
     )
     script = (
-        "from serving.settings.annotations import read_annotations as read\n"
-        "from serving.settings.autoscaler import AutoscalerSettings\n"
-        "from serving.settings.knob import live_fields\n"
+        "from serving.core.settings.annotations import read_annotations as read\n"
+        "from serving.core.settings.autoscaler import AutoscalerSettings\n"
+        "from serving.core.settings.knob import live_fields\n"
         "settings = AutoscalerSettings()\n"
         "own = read({'autoscaling.knative.dev/spareScale': '3'}, settings).scaling.applied_to(settings)\n"
         "print(own.spare_scale, 'spare_scale' in live_fields(AutoscalerSettings))"
@@ -86,22 +86,22 @@ def test_a_knob_of_a_revision_is_one_field(copy: Copy) -> None:
 
 
 def test_a_node_score_is_one_file_and_one_line(copy: Copy) -> None:
-    source = (copy.folder / "serving/placement/scores/fit.py").read_text()
-    copy.add("serving/placement/scores/tallest.py", source.replace("class LeastRequested", "class Tallest"))
+    source = (copy.folder / "serving/nodes/placement/scores/fit.py").read_text()
+    copy.add("serving/nodes/placement/scores/tallest.py", source.replace("class LeastRequested", "class Tallest"))
     copy.edit(
-        "serving/placement/scores/tallest.py",
+        "serving/nodes/placement/scores/tallest.py",
         'name: ClassVar[str] = "LeastRequested"',
         'name: ClassVar[str] = "Tallest"',
     )
-    copy.edit("serving/placement/scores/score.py", "    LeastRequested,\n", "    LeastRequested,\n    Tallest,\n")
+    copy.edit("serving/nodes/placement/scores/score.py", "    LeastRequested,\n", "    LeastRequested,\n    Tallest,\n")
     copy.edit(
-        "serving/placement/scores/score.py",
-        "from serving.settings.placement import PlacementSettings\n",
-        "from serving.placement.scores.tallest import Tallest\nfrom serving.settings.placement import PlacementSettings\n",
+        "serving/nodes/placement/scores/score.py",
+        "from serving.core.settings.placement import PlacementSettings\n",
+        "from serving.nodes.placement.scores.tallest import Tallest\nfrom serving.core.settings.placement import PlacementSettings\n",
     )
     script = (
-        "from serving.placement.scores.provider import Scorer\n"
-        "from serving.settings.placement import PlacementSettings\n"
+        "from serving.nodes.placement.scores.provider import Scorer\n"
+        "from serving.core.settings.placement import PlacementSettings\n"
         "Scorer(PlacementSettings(score_weights='Tallest=1'))\n"
         "print('known')"
     )
@@ -109,7 +109,7 @@ def test_a_node_score_is_one_file_and_one_line(copy: Copy) -> None:
 
 
 def test_a_trigger_type_is_one_class_and_one_line(copy: Copy) -> None:
-    path = "serving/scaling/policies/triggertypes.py"
+    path = "serving/core/scaling/policies/triggertypes.py"
     copy.edit(
         path, "class FixedStepPolicy:", "class ZealPolicy(OccupancyPolicy):\n    pass\n\n\nclass FixedStepPolicy:"
     )
@@ -121,7 +121,7 @@ def test_a_trigger_type_is_one_class_and_one_line(copy: Copy) -> None:
     script = (
         "import asyncio\n"
         "from serving.home.admission.admission import admit\n"
-        "from serving.cluster.kinds import SCALING_POLICY\n"
+        "from serving.net.cluster.kinds import SCALING_POLICY\n"
         "from serving.home.store.memory import MemoryCluster\n"
         "trigger = {'type': 'zeal', 'usage': 50, 'limit': 90, 'threshold': 50, 'time': 10}\n"
         "spec = {'targetRef': {'kind': 'Service', 'name': 'hello'}, 'up': {'triggers': [trigger]}}\n"
@@ -138,7 +138,7 @@ def test_a_trigger_type_is_one_class_and_one_line(copy: Copy) -> None:
 
 
 def test_a_load_metric_is_a_record_and_its_entry(copy: Copy) -> None:
-    path = "serving/model/loadmetric.py"
+    path = "serving/core/model/loadmetric.py"
     copy.edit(
         path,
         "QUEUE_LENGTH = _gauge_metric(",
@@ -146,9 +146,9 @@ def test_a_load_metric_is_a_record_and_its_entry(copy: Copy) -> None:
     )
     copy.edit(path, "        QUEUE_LENGTH,\n", "        QUEUE_LENGTH,\n        GPU_USE,\n")
     script = (
-        "from serving.scaling.resolve import resolve\n"
-        "from serving.settings.annotations import read_annotations as read\n"
-        "from serving.settings.autoscaler import AutoscalerSettings\n"
+        "from serving.core.scaling.resolve import resolve\n"
+        "from serving.core.settings.annotations import read_annotations as read\n"
+        "from serving.core.settings.autoscaler import AutoscalerSettings\n"
         "settings = AutoscalerSettings()\n"
         "found = read({'autoscaling.knative.dev/metric': 'gpu-use', 'autoscaling.knative.dev/target': '8'}, settings)\n"
         "spec = resolve(settings, found.scaling, container_concurrency=0, reachable=True)\n"
@@ -159,7 +159,7 @@ def test_a_load_metric_is_a_record_and_its_entry(copy: Copy) -> None:
 
 def test_a_metric_is_one_entry_in_the_table_of_names(copy: Copy) -> None:
     copy.edit(
-        "serving/metrics/names.py",
+        "serving/net/metrics/names.py",
         '    _histogram(\n        "serving_request_queue_seconds",',
         '    _counter("serving_biscuits_total", "Biscuits.", *REVISION_LABELS),\n'
         '    _histogram(\n        "serving_request_queue_seconds",',
@@ -169,13 +169,13 @@ def test_a_metric_is_one_entry_in_the_table_of_names(copy: Copy) -> None:
 
 def test_a_command_is_one_file_and_one_line(copy: Copy) -> None:
     copy.add(
-        "serving/cli/greet.py",
+        "serving/tools/cli/greet.py",
         '"""A greeting."""\n\nimport click\n\n\n@click.command()\ndef greet() -> None:\n    """Greet."""\n    print("hello")\n',
     )
     copy.edit(
-        "serving/cli/main.py",
+        "serving/tools/cli/main.py",
         '        "up": (',
-        '        "greet": ("serving.cli.greet:greet", "Greet."),\n        "up": (',
+        '        "greet": ("serving.tools.cli.greet:greet", "Greet."),\n        "up": (',
     )
     assert copy.run("-m", "serving", "greet") == "hello\n"
     assert "Greet." in copy.run("-m", "serving", "--help")
@@ -195,7 +195,7 @@ def test_a_kind_is_one_definition_and_one_line(copy: Copy) -> None:
     }
     copy.add("config/crd/teapots.yaml", yaml.safe_dump(definition))
     copy.edit(
-        "serving/cluster/kinds.py",
+        "serving/net/cluster/kinds.py",
         "KINDS: tuple[Kind, ...] = (\n",
         'TEAPOT = Kind(group="serving.dev", version="v1alpha1", name="Teapot", plural="teapots", durable=True)\n\n'
         "KINDS: tuple[Kind, ...] = (\n    TEAPOT,\n",
@@ -203,9 +203,9 @@ def test_a_kind_is_one_definition_and_one_line(copy: Copy) -> None:
     script = (
         "import asyncio\n"
         "from serving.home.admission.admission import admit\n"
-        "from serving.cluster.kinds import kind_of\n"
+        "from serving.net.cluster.kinds import kind_of\n"
         "from serving.home.store.memory import MemoryCluster\n"
-        "from serving.model.errors import Invalid\n"
+        "from serving.core.model.errors import Invalid\n"
         "async def run():\n"
         "    cluster = MemoryCluster(admit=admit)\n"
         "    kind = kind_of('serving.dev/v1alpha1', 'Teapot')\n"
@@ -236,29 +236,35 @@ def places_of(pattern: str) -> list[str]:
 
 
 def test_a_window_formula_is_a_class_a_line_and_a_name() -> None:
-    assert places_of(r"WEIGHTED_EXPONENTIAL\b") == ["serving/scaling/kpa/window.py", "serving/scaling/spec.py"]
-    assert places_of(r'"weighted-exponential"') == ["serving/scaling/spec.py", "serving/settings/annotations.py"]
+    assert places_of(r"WEIGHTED_EXPONENTIAL\b") == [
+        "serving/core/scaling/kpa/window.py",
+        "serving/core/scaling/spec.py",
+    ]
+    assert places_of(r'"weighted-exponential"') == [
+        "serving/core/scaling/spec.py",
+        "serving/core/settings/annotations.py",
+    ]
 
 
 def test_a_home_is_chosen_by_the_command_line_only() -> None:
     """Another home is a package beside serving/home and a command; no lower layer imports it."""
     outside = [place for place in places_of(r"\bserving\.home\b") if not place.startswith("serving/home/")]
     assert outside
-    assert [place for place in outside if not place.startswith("serving/cli/")] == []
+    assert [place for place in outside if not place.startswith("serving/tools/cli/")] == []
 
 
 def test_a_cloud_is_one_line_in_the_registry_and_its_name(copy: Copy) -> None:
     copy.edit(
-        "serving/nodegroup/io/clouds/choice.py",
+        "serving/nodes/nodegroup/io/clouds/choice.py",
         '    "memory": lambda',
         '    "trial": lambda _: nullcontext(MemoryCloud({})),\n    "memory": lambda',
     )
-    copy.edit("serving/settings/nodegroup.py", '"local", "memory")', '"local", "memory", "trial")')
+    copy.edit("serving/core/settings/nodegroup.py", '"local", "memory")', '"local", "memory", "trial")')
     script = (
         "import asyncio\n"
         "from serving.home.store.memory import MemoryCluster\n"
-        "from serving.nodegroup.io.clouds.choice import CloudContext, opened_cloud\n"
-        "from serving.settings.nodegroup import NodeGroupDaemonSettings\n"
+        "from serving.nodes.nodegroup.io.clouds.choice import CloudContext, opened_cloud\n"
+        "from serving.core.settings.nodegroup import NodeGroupDaemonSettings\n"
         "async def run():\n"
         "    settings = NodeGroupDaemonSettings(cloud_provider='trial')\n"
         "    async with opened_cloud(CloudContext(settings=settings, cluster=MemoryCluster())) as cloud:\n"

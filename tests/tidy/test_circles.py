@@ -78,7 +78,7 @@ def test_no_modules_import_each_other() -> None:
 
 def test_the_graph_has_the_product_in_it() -> None:
     graph = import_graph()
-    assert "serving.model.errors" in graph["serving.model.quantity"]
+    assert "serving.core.model.errors" in graph["serving.core.model.quantity"]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.settings.daemons import DAEMONS
-from serving.settings.render import config_map_names, render_config_map, render_page
+from serving.core.settings.daemons import DAEMONS
+from serving.core.settings.render import config_map_names, render_config_map, render_page
 
 ROOT = Path(__file__).resolve().parents[2]
 REMEDY = "run `make config`"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.model import errors
-from serving.model.errors import ServingError
+from serving.core.model import errors
+from serving.core.model.errors import ServingError
 from tests.tidy.sources import ROOT, named, product_files
 
 # A name of the tree with the name above it and the words behind it: {"NotFound": ("ClusterError", "404: there is no such object")}.
@@ -184,11 +184,11 @@ def test_a_request_has_five_owners_in_the_activator() -> None:
 
 
 def test_the_rule_sees_a_way_that_is_long_or_wrong() -> None:
-    step = "1. `traffic/backoff.py` `backoff_s`: x\n"
+    step = "1. `core/traffic/backoff.py` `backoff_s`: x\n"
     assert faults_of_ways(f"### The way of a\n\n{step}\n## Next\n", {"a": 1}) == []
     assert faults_of_ways("### The way of a\n", {"a": 1, "b": 1}) == ["a: not drawn", "b: not drawn"]
-    text = f"### The way of a\n{step}2. `traffic/balance.py` `Balancer.no_such`: y\n"
-    assert faults_of_ways(text, {"a": 1}) == ["a: too many files", "a: no Balancer.no_such in traffic/balance.py"]
+    text = f"### The way of a\n{step}2. `core/traffic/balance.py` `Balancer.no_such`: y\n"
+    assert faults_of_ways(text, {"a": 1}) == ["a: too many files", "a: no Balancer.no_such in core/traffic/balance.py"]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_the_answers_of_the_data_path_are_in_its_code() -> None:
     rows = re.findall(r"^\| [45]\d\d (`.*?`) \|", (ROOT / "docs/errors.md").read_text(), re.MULTILINE)
     texts = [text for row in rows for text in re.findall(r"`([^`]+)`", row)]
     sources = [*(ROOT / "serving/activator").rglob("*.py"), *(ROOT / "serving/queueproxy").rglob("*.py")]
-    code = "".join(path.read_text() for path in [*sources, ROOT / "serving/proxy/forwarding/policy.py"])
+    code = "".join(path.read_text() for path in [*sources, ROOT / "serving/net/proxy/forwarding/policy.py"])
     # Names and numbers differ from answer to answer: the words around them must stand in the code.
     words = [part.strip(" .") for text in texts for part in re.split(r"NAME|\d+|\.\.\.", text)]
     assert len(texts) > 8

@@ -5,8 +5,9 @@ from collections import defaultdict
 from tests.tidy.sources import ROOT
 from tests.tidy.test_circles import circles, import_graph
 
-RINGS = {"home", "simulator", "dashboard", "cli"}
-DAEMONS = {"activator", "autoscaler", "controller", "extender", "nodegroup", "queueproxy"}
+# What users and one machine need, above the four daemons and what they are built on.
+UPPER = {"nodes", "home", "tools"}
+LOWER = {"activator", "autoscaler", "controller", "queueproxy", "core", "net"}
 
 
 def folder_graph() -> dict[str, set[str]]:
@@ -31,14 +32,16 @@ def test_no_folders_import_each_other() -> None:
     assert circles(folder_graph()) == []
 
 
-def test_daemons_do_not_import_home() -> None:
-    found = [
-        f"{module} -> {target}"
-        for module, targets in import_graph().items()
-        for target in targets
-        if module.split(".")[1:2]
-        and module.split(".")[1] in DAEMONS
-        and target.split(".")[1:2][0:1]
-        and target.split(".")[1] in RINGS
-    ]
-    assert found == []
+def entry_of(module: str) -> str:
+    """The entry below ``serving/`` that a module is part of."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def test_daemons_import_no_entry_above_them() -> None:
+    imports = [(module, target) for module, targets in import_graph().items() for target in targets]
+    assert [pair for pair in imports if entry_of(pair[0]) in LOWER and entry_of(pair[1]) in UPPER] == []
+
+
+def test_the_package_has_nine_entries() -> None:
+    folders = {path.name for path in (ROOT / "serving").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == UPPER | LOWER

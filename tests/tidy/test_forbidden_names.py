@@ -44,12 +44,12 @@ def test_the_readme_is_read_in_one_go() -> None:
 @pytest.mark.parametrize(
     ("path", "seen"),
     [
-        ("serving/aio/utils.py", True),
+        ("serving/net/aio/utils.py", True),
         ("serving/common/clock.py", True),
-        ("serving/aio/_helpers.py", True),
-        ("serving/aio/http_utils.py", True),
-        ("serving/settings/database.py", False),
-        ("serving/aio/periodic.py", False),
+        ("serving/net/aio/_helpers.py", True),
+        ("serving/net/aio/http_utils.py", True),
+        ("serving/core/settings/database.py", False),
+        ("serving/net/aio/periodic.py", False),
     ],
 )
 def test_the_rule_sees_an_empty_name(path: str, seen: bool) -> None:

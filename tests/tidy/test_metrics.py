@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from serving.metrics.names import TABLES, render_page
+from serving.net.metrics.names import TABLES, render_page
 from tests.tidy.sources import ROOT, named, product_files
 
 MONITORING = ROOT / "config" / "monitoring"
@@ -20,7 +20,7 @@ def test_the_page_of_metrics_is_true() -> None:
 
 @pytest.mark.parametrize(
     ("package", "door"),
-    [("opencensus", "serving/metrics/views.py"), ("opentelemetry", "serving/metrics/otlp.py")],
+    [("opencensus", "serving/net/metrics/views.py"), ("opentelemetry", "serving/net/metrics/otlp.py")],
 )
 def test_a_package_for_one_thing_is_imported_in_one_module(package: str, door: str) -> None:
     assert [named(path) for path in product_files() if imports(path, package)] == [door]

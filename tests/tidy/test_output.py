@@ -1,4 +1,4 @@
-"""Daemons write lines by ``serving.aio.output``, or by logging: neither ends a process on a full disk."""
+"""Daemons write lines by ``serving.net.aio.output``, or by logging: neither ends a process on a full disk."""
 
 import re
 
@@ -6,12 +6,12 @@ from tests.tidy.sources import ROOT
 
 # Commands, whose caller sees the error; an app's own process; and what runs without this package.
 EXEMPT = (
-    "cli/",
-    "samples/",
-    "simulator/",
+    "tools/cli/",
+    "tools/samples/",
+    "tools/simulator/",
     "asgi.py",
-    "aio/output.py",
-    "proxy/forwarding/accesslog.py",
+    "net/aio/output.py",
+    "net/proxy/forwarding/accesslog.py",
     "home/processes/preload_program.py",
     "home/processes/confine.py",
 )

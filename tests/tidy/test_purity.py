@@ -10,15 +10,15 @@ from pathlib import PurePath
 import pytest
 
 from tests.tidy.pure_contract import PureContract
-from tests.tidy.sources import files_of_tests, is_type_checking_block, named, parsed, product_files
+from tests.tidy.sources import files_of_tests, is_type_checking_block, named, package_of, parsed, product_files
 
-PURE_FLOORS = {"model", "settings", "scaling", "traffic", "placement"}
-DAEMONS = {"activator", "autoscaler", "controller", "extender", "nodegroup", "queueproxy"}
+PURE_FLOORS = {"core", "nodes/placement"}
+DAEMONS = {"activator", "autoscaler", "controller", "nodes/extender", "nodes/nodegroup", "queueproxy"}
 # The module and the package of a daemon that may touch the world.
 SHELLS = {"main", "io"}
-IO_FLOORS = {"aio", "cluster", "metrics", "proxy", "wire"}
+IO_FLOOR = "net"
 # Modules of those floors that are declarations only. Decisions may import them, and they are held to the same rule.
-VOCABULARY = {"serving.cluster.kinds", "serving.cluster.port"}
+VOCABULARY = {"serving.net.cluster.kinds", "serving.net.cluster.port"}
 IMPURE = {
     *(
         "asyncio",
@@ -43,9 +43,10 @@ IMPURE_CALLS = {"__import__", "breakpoint", "eval", "exec", "input", "open", "pr
 
 def is_pure(path: PurePath) -> bool:
     """Whether a file of ``serving/`` must be pure, by its path in the project."""
-    package, module = path.parts[1], path.with_suffix("").parts
+    module = path.with_suffix("").parts
+    package = package_of(module)
     is_decision = package in DAEMONS and SHELLS.isdisjoint(module[2:])
-    return package in PURE_FLOORS or is_decision or ".".join(module) in VOCABULARY
+    return not PURE_FLOORS.isdisjoint({package, module[1]}) or is_decision or ".".join(module) in VOCABULARY
 
 
 def impurities(source: str, path: PurePath) -> Iterator[str]:
@@ -83,7 +84,7 @@ def is_shell_or_io(name: str) -> bool:
         return False
     match name.split("."):
         case ["serving", floor, *rest]:
-            return floor in IO_FLOORS or (floor in DAEMONS and bool(rest) and rest[0] in SHELLS)
+            return floor == IO_FLOOR or (package_of(name.split(".")) in DAEMONS and not SHELLS.isdisjoint(rest))
         case _:
             return False
 
@@ -106,17 +107,17 @@ def test_decisions_touch_nothing() -> None:
 @pytest.mark.parametrize(
     ("path", "pure"),
     [
-        ("serving/model/stat.py", True),
-        ("serving/traffic/main.py", True),
+        ("serving/core/model/stat.py", True),
+        ("serving/core/traffic/main.py", True),
         ("serving/autoscaler/decide.py", True),
         ("serving/autoscaler/triggers/cpu.py", True),
         ("serving/autoscaler/io/decision_loop.py", False),
         ("serving/queueproxy/io/requests.py", False),
         ("serving/activator/io/prober.py", False),
-        ("serving/cli/main.py", False),
-        ("serving/proxy/pool.py", False),
-        ("serving/cluster/kinds.py", True),
-        ("serving/cluster/kube.py", False),
+        ("serving/tools/cli/main.py", False),
+        ("serving/net/proxy/pool.py", False),
+        ("serving/net/cluster/kinds.py", True),
+        ("serving/net/cluster/kube.py", False),
     ],
 )
 def test_which_files_must_be_pure(path: str, pure: bool) -> None:
@@ -142,14 +143,14 @@ def test_which_files_must_be_pure(path: str, pure: bool) -> None:
         ("from . import io", ["1: imports serving.autoscaler.io"]),
         ("from .io.client import fetch", ["1: imports serving.autoscaler.io.client.fetch"]),
         ("from ..autoscaler.main import run", ["1: imports serving.autoscaler.main.run"]),
-        ("from serving.aio import clock", ["1: imports serving.aio.clock"]),
-        ("import serving.wire", ["1: imports serving.wire"]),
-        ("from serving.cluster import kinds, kube", ["1: imports serving.cluster.kube"]),
-        ("from serving.cluster.port import Patch", []),
-        ("from serving.cluster.portal import Patch", ["1: imports serving.cluster.portal.Patch"]),
+        ("from serving.net.aio import clock", ["1: imports serving.net.aio.clock"]),
+        ("import serving.net.wire", ["1: imports serving.net.wire"]),
+        ("from serving.net.cluster import kinds, kube", ["1: imports serving.net.cluster.kube"]),
+        ("from serving.net.cluster.port import Patch", []),
+        ("from serving.net.cluster.portal import Patch", ["1: imports serving.net.cluster.portal.Patch"]),
         ("print(1)", ["1: calls print"]),
         ("x = open('a').read()", ["1: calls open"]),
-        ("import math, msgspec\nfrom serving.autoscaler.kpa import decide\nfrom serving.model import stat", []),
+        ("import math, msgspec\nfrom serving.autoscaler.kpa import decide\nfrom serving.core.model import stat", []),
         ("from serving.autoscaler import looping", []),
         ("breaker.open()", []),
     ],
@@ -172,12 +173,12 @@ class _Graph:
 @pytest.mark.parametrize(
     ("module", "imported", "kept"),
     [
-        ("serving.autoscaler.decide", "serving.model.stat", True),
+        ("serving.autoscaler.decide", "serving.core.model.stat", True),
         ("serving.autoscaler.decide", "asyncio", False),
         ("serving.autoscaler.decide", "serving.autoscaler.io.writer", False),
         ("serving.autoscaler.io.writer", "asyncio", True),
         ("serving.autoscaler.main", "asyncio", True),
-        ("serving.proxy.server", "asyncio", True),
+        ("serving.net.proxy.server", "asyncio", True),
     ],
 )
 def test_the_contract_sees_an_impure_import(module: str, imported: str, kept: bool) -> None:

@@ -1,4 +1,4 @@
-"""Tasks are started by their owners, in ``serving.aio.supervise`` alone: a task without an owner ends unnoticed."""
+"""Tasks are started by their owners, in ``serving.net.aio.supervise`` alone: a task without an owner ends unnoticed."""
 
 import ast
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ import pytest
 
 from tests.tidy.sources import named, parsed, product_files
 
-_OWNERS = "serving/aio/supervise.py"
+_OWNERS = "serving/net/aio/supervise.py"
 _FORBIDDEN = {"create_task", "ensure_future", "TaskGroup"}
 
 
@@ -23,7 +23,7 @@ def naked_tasks(source: str) -> Iterator[str]:
 
 def test_every_task_has_an_owner() -> None:
     uses = [
-        f"{name}:{use}: use supervise() or TaskOwner of serving.aio.supervise"
+        f"{name}:{use}: use supervise() or TaskOwner of serving.net.aio.supervise"
         for path in product_files()
         if (name := named(path)) != _OWNERS
         for use in naked_tasks(path.read_text())

@@ -10,15 +10,15 @@ from tests.tidy.sources import ROOT, named, parsed, product_files
 
 # "module: name" -> who uses it where this check cannot see it.
 USED_ELSEWHERE: dict[str, str] = {
-    "serving/cli/main.py: format_commands": "click calls it",
-    "serving/cli/client/stats.py: redirect_request": "urllib calls it",
+    "serving/tools/cli/main.py: format_commands": "click calls it",
+    "serving/tools/cli/client/stats.py: redirect_request": "urllib calls it",
     "serving/home/containers/nameserver.py: datagram_received": "asyncio calls it",
     "serving/home/containers/nameserver.py: error_received": "asyncio calls it",
     "serving/home/containers/network.py: remove_leftovers": "the supervisor runs it in an interpreter of its own",
-    "serving/cli/system/service.py: install_service": "the table of commands names it",
-    "serving/samples/hello.py: do_GET": "http.server calls it",
-    "serving/settings/nodegroup_options.py: read_node_group": "the node-group daemon will read its ConfigMap with it",
-    "serving/placement/scores/metrics.py: read_usage": "the load watcher will read metrics with it",
+    "serving/tools/cli/system/service.py: install_service": "the table of commands names it",
+    "serving/tools/samples/hello.py: do_GET": "http.server calls it",
+    "serving/core/settings/nodegroup_options.py: read_node_group": "the node-group daemon will read its ConfigMap with it",
+    "serving/nodes/placement/scores/metrics.py: read_usage": "the load watcher will read metrics with it",
 }
 _ENTRY_POINTS = {"main"}
 

@@ -1,4 +1,4 @@
-"""Names of the resource API are defined in ``serving/model/knative.py`` only, and texts spell them correctly."""
+"""Names of the resource API are defined in ``serving/core/model/knative.py`` only, and texts spell them correctly."""
 
 import ast
 import functools
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from serving.cluster.kinds import KINDS
-from serving.model import knative
-from serving.settings.annotations import annotation_fields, spellings
+from serving.core.model import knative
+from serving.core.settings.annotations import annotation_fields, spellings
+from serving.net.cluster.kinds import KINDS
 from tests.tidy.sources import named, parsed, product_files, text_files
 
-VOCABULARY = "serving/model/knative.py"
+VOCABULARY = "serving/core/model/knative.py"
 GROUPS = tuple(value for name, value in vars(knative).items() if name.endswith("_GROUP"))
 # A name of ours with its group. Knative's Go modules have no group in front of knative.dev.
 _NAME = re.compile(r"(?<![\w.-])((?:(?:[a-z0-9-]+\.)+knative|(?:[a-z0-9-]+\.)*serving)\.dev/[A-Za-z][\w-]*)")

@@ -8,12 +8,12 @@ from bench.rivals.base import GapRival, joined
 from bench.rivals.fourier import FourierForecast, continued
 from bench.rivals.histogram import HybridHistogram
 from bench.rivals.rules import PatternRules
-from serving.scaling.adaptive.advice import PreWarmBudget
-from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior, KeepWindow
-from serving.scaling.decision.policy import SecondOfLoad
-from serving.scaling.resolve import resolve
-from serving.settings.annotations import ScalingAnnotations
-from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
+from serving.core.scaling.adaptive.advice import PreWarmBudget
+from serving.core.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior, KeepWindow
+from serving.core.scaling.decision.policy import SecondOfLoad
+from serving.core.scaling.resolve import resolve
+from serving.core.settings.annotations import ScalingAnnotations
+from serving.core.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
 
 
 def rival(kind: type[GapRival], *gaps_s: int, **parameters: float) -> GapRival:

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from serving.aio.periodic import every
-from serving.aio.supervise import supervise
-from serving.cluster.kinds import SECRET
-from serving.cluster.port import Cluster
-from serving.model.errors import ClusterError, InvalidCertificate
-from serving.proxy.tls.certificate import Pair
-from serving.proxy.tls.keeper import CertificateFiles, Certificates
-from serving.settings.tls import TlsSettings
+from serving.core.model.errors import ClusterError, InvalidCertificate
+from serving.core.settings.tls import TlsSettings
+from serving.net.aio.periodic import every
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.kinds import SECRET
+from serving.net.cluster.port import Cluster
+from serving.net.proxy.tls.certificate import Pair
+from serving.net.proxy.tls.keeper import CertificateFiles, Certificates
 
 _log = logging.getLogger("activator")
 

@@ -13,16 +13,16 @@ from serving.activator.queueing.outcome import RevisionWake
 from serving.activator.queueing.revisions import ServedRevision, revision_of
 from serving.activator.queueing.slices import ServedSlice, slice_of
 from serving.activator.routing.hostclaims import DomainTargets, ServedRoute, route_of
-from serving.aio.supervise import SupervisedTasks, supervise
-from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ENDPOINT_SLICE, REVISION, ROUTE
-from serving.cluster.port import Cluster, EventType
-from serving.cluster.reflector import CacheChange, Reflector
-from serving.model.errors import ClusterError, Conflict, NotFound
-from serving.model.knative import REVISION_LABEL, RevisionKey, ServingState
-from serving.model.nodata import NoData
-from serving.model.objects import Object
-from serving.model.routehosts import HostRules
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.core.model.errors import ClusterError, Conflict, NotFound
+from serving.core.model.knative import REVISION_LABEL, RevisionKey, ServingState
+from serving.core.model.nodata import NoData
+from serving.core.model.objects import Object
+from serving.core.model.routehosts import HostRules
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.net.aio.supervise import SupervisedTasks, supervise
+from serving.net.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ENDPOINT_SLICE, REVISION, ROUTE
+from serving.net.cluster.port import Cluster, EventType
+from serving.net.cluster.reflector import CacheChange, Reflector
 
 _log = logging.getLogger("activator")
 

@@ -9,11 +9,11 @@ from serving.activator.queueing.outcome import RoutingOutcome
 from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.slices import ServedPod
-from serving.model.knative import RevisionKey
-from serving.proxy.forwarding.policy import Timeouts
-from serving.proxy.http1.lines import header_lines
-from serving.settings.activator import SECRETS_OF_PODS
-from serving.wire.tokens import pod_secret, revision_secret
+from serving.core.model.knative import RevisionKey
+from serving.core.settings.activator import SECRETS_OF_PODS
+from serving.net.proxy.forwarding.policy import Timeouts
+from serving.net.proxy.http1.lines import header_lines
+from serving.net.wire.tokens import pod_secret, revision_secret
 
 _TEXT = b"activator request timeout"
 # About 2 MB, however many pods come and go. A dropped record is recreated in microseconds.

@@ -1,8 +1,8 @@
 """The ingress: finds the revision of each request, and forwards, queues or rejects it.
 
-One ``Ingress`` handles the requests of both listeners, as ``serving.proxy`` hands them in. It decides nothing about revisions and
+One ``Ingress`` handles the requests of both listeners, as ``serving.net.proxy`` hands them in. It decides nothing about revisions and
 pods (``router.py``), hosts (``routes.py``) or how to reach a pod (``slices.py``): it carries out their decisions by forwarding
-requests and sending responses. ``serving.proxy`` never forwards reserved header names; the ingress removes the User-Agent of a
+requests and sending responses. ``serving.net.proxy`` never forwards reserved header names; the ingress removes the User-Agent of a
 probe.
 """
 
@@ -36,18 +36,18 @@ from serving.activator.queueing.slices import PodEndpoints
 from serving.activator.routing.probes import ProbeQuestion, is_probe_agent, probe_response
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener, Site, choose
-from serving.aio.clock import wall_s
-from serving.metrics.activator import ActivatorMetrics
-from serving.metrics.tracing import Tracer
-from serving.model.knative import RevisionKey
-from serving.model.routepolicy import OPEN_POLICY
-from serving.proxy.forwarding.exchange import Exchange
-from serving.proxy.forwarding.phase import ExchangeOutcome
-from serving.proxy.forwarding.policy import member_of
-from serving.proxy.forwarding.sharing import client_line
-from serving.settings.activator import ActivatorSettings
-from serving.traffic.clients import ClientLoad, Clients
-from serving.traffic.policy import share_of
+from serving.core.model.knative import RevisionKey
+from serving.core.model.routepolicy import OPEN_POLICY
+from serving.core.settings.activator import ActivatorSettings
+from serving.core.traffic.clients import ClientLoad, Clients
+from serving.core.traffic.policy import share_of
+from serving.net.aio.clock import wall_s
+from serving.net.metrics.activator import ActivatorMetrics
+from serving.net.metrics.tracing import Tracer
+from serving.net.proxy.forwarding.exchange import Exchange
+from serving.net.proxy.forwarding.phase import ExchangeOutcome
+from serving.net.proxy.forwarding.policy import member_of
+from serving.net.proxy.forwarding.sharing import client_line
 
 _log = logging.getLogger("activator")
 
@@ -61,7 +61,7 @@ _LOSSES_MAX = 1
 
 
 class Ingress:
-    """A handler for ``serving.proxy.HttpServer``, on listeners named as ``Listener``.
+    """A handler for ``serving.net.proxy.HttpServer``, on listeners named as ``Listener``.
 
     ``draw`` returns random numbers in [0, 1). ``on_wake`` receives the revisions to wake. ``key`` is the cluster key.
     """
@@ -116,7 +116,7 @@ class Ingress:
         self.router.settings = settings
         self.recorder.reconfigure(settings)
 
-    # Called by serving.proxy.
+    # Called by serving.net.proxy.
 
     def begin(self, exchange: Exchange) -> None:
         """Find the revision of a request, and a pod or a place in the queue."""

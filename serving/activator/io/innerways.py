@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from serving.activator.io.prober import PodProber
 from serving.activator.queueing.slices import PodEndpoints
 from serving.activator.routing.sites import Listener
-from serving.aio.mutualtls import PeerTls
-from serving.model.identities import ACTIVATOR, AUTOSCALER
-from serving.proxy.forwarding.exchange import Wiring
-from serving.proxy.server.connection import Connection
-from serving.proxy.server.listener import HttpServer
-from serving.proxy.tls.connector import RefusalLog, TlsConnector
-from serving.proxy.tls.front import TlsFront
-from serving.proxy.tls.layer import TlsLayer, TlsTerms
-from serving.settings.innertls import InnerTlsSettings
-from serving.wire.issuing import DaemonTls
+from serving.core.model.identities import ACTIVATOR, AUTOSCALER
+from serving.core.settings.innertls import InnerTlsSettings
+from serving.net.aio.mutualtls import PeerTls
+from serving.net.proxy.forwarding.exchange import Wiring
+from serving.net.proxy.server.connection import Connection
+from serving.net.proxy.server.listener import HttpServer
+from serving.net.proxy.tls.connector import RefusalLog, TlsConnector
+from serving.net.proxy.tls.front import TlsFront
+from serving.net.proxy.tls.layer import TlsLayer, TlsTerms
+from serving.net.wire.issuing import DaemonTls
 
 
 class InnerWays:

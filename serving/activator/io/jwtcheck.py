@@ -13,11 +13,11 @@ import msgspec
 
 from serving.activator.io.jwtkeys import KeySet, SigningKey
 from serving.activator.routing.sites import AccessRefusal, AccessRule
-from serving.aio.clock import now_s, wall_s
-from serving.model.accessrules import JwtRule
-from serving.proxy.forwarding.exchange import Exchange
-from serving.proxy.http1.lines import HeaderLine
-from serving.proxy.http1.requesthead import RequestHead
+from serving.core.model.accessrules import JwtRule
+from serving.net.aio.clock import now_s, wall_s
+from serving.net.proxy.forwarding.exchange import Exchange
+from serving.net.proxy.http1.lines import HeaderLine
+from serving.net.proxy.http1.requesthead import RequestHead
 
 CLAIM_PREFIX = b"x-jwt-claim-"
 TOKEN_BYTES_MAX = 8192

@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from serving.aio.supervise import TaskOwner
-from serving.model.accessrules import is_key_url
+from serving.core.model.accessrules import is_key_url
+from serving.net.aio.supervise import TaskOwner
 
 _log = logging.getLogger("jwks")
 

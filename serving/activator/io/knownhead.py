@@ -7,8 +7,8 @@ route, its session, and its trace.
 import msgspec
 
 from serving.activator.routing.sites import Site, session_in_cookies, session_in_header
-from serving.model.routepolicy import SessionAffinity
-from serving.proxy.http1.requesthead import RequestHead, is_grpc_call
+from serving.core.model.routepolicy import SessionAffinity
+from serving.net.proxy.http1.requesthead import RequestHead, is_grpc_call
 
 HeadMarks = tuple[str | None, bytes, bytes]
 """The last values of Knative-Serving-Tag (None if missing), User-Agent and traceparent ("" if missing)."""

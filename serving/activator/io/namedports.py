@@ -15,12 +15,12 @@ import msgspec
 
 from serving.activator.routing.hostclaims import ServedRoute
 from serving.activator.routing.sites import Listener
-from serving.aio.supervise import supervise
-from serving.model.routehosts import machine_gateway, named_address
-from serving.model.routepolicy import route_policy
-from serving.proxy.forwarding.exchange import Handler, Wiring
-from serving.proxy.http1.rendering import ClientPeer
-from serving.proxy.server.listener import HttpServer
+from serving.core.model.routehosts import machine_gateway, named_address
+from serving.core.model.routepolicy import route_policy
+from serving.net.aio.supervise import supervise
+from serving.net.proxy.forwarding.exchange import Handler, Wiring
+from serving.net.proxy.http1.rendering import ClientPeer
+from serving.net.proxy.server.listener import HttpServer
 
 _log = logging.getLogger(__name__)
 # Another program may give the port up.
@@ -137,7 +137,7 @@ class NamedPorts:
             claim = self.tcp_claim(gateway, address, port)
             if claim is None:
                 return self._make(server, named)
-            from serving.proxy.server.tcp import TcpConnection  # noqa: PLC0415 - most systems have no such service
+            from serving.net.proxy.server.tcp import TcpConnection  # noqa: PLC0415 - most systems have no such service
 
             return TcpConnection(server, named, host=f"{claim.name}.{claim.namespace}".encode(), port=port)
 

@@ -19,10 +19,10 @@ from serving.activator.queueing.outcome import RoutingOutcome
 from serving.activator.queueing.router import RequestRouter
 from serving.activator.slots.broker import SlotBroker
 from serving.activator.slots.messages import Frames, PeerHello, SlotMessage, encode
-from serving.aio.periodic import every
-from serving.model.errors import InvalidValue
-from serving.proxy.forwarding.exchange import Exchange
-from serving.settings.activator import ActivatorSettings
+from serving.core.model.errors import InvalidValue
+from serving.core.settings.activator import ActivatorSettings
+from serving.net.aio.periodic import every
+from serving.net.proxy.forwarding.exchange import Exchange
 
 _log = logging.getLogger("activator")
 

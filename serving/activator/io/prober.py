@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 
 from serving.activator.queueing.readiness import PodProbe
 from serving.activator.queueing.slices import ServedPod
-from serving.aio.mutualtls import PeerTls, open_tls
-from serving.aio.supervise import SupervisedTasks, supervise
-from serving.model.knative import RevisionKey
-from serving.wire.tokens import matches, probe_proof
+from serving.core.model.knative import RevisionKey
+from serving.net.aio.mutualtls import PeerTls, open_tls
+from serving.net.aio.supervise import SupervisedTasks, supervise
+from serving.net.wire.tokens import matches, probe_proof
 
 # A packet to a pod whose network is not ready is silently lost. Source: knative/serving 98e5ef90, pkg/activator/net.
 _TIMEOUT_S = 0.3

@@ -7,13 +7,13 @@ import msgspec
 from serving.activator.io.visits import Visit
 from serving.activator.queueing.failures import RequestEnd, RequestFacts, failure_of, pod_wait_s
 from serving.activator.queueing.router import RequestRouter
-from serving.aio.clock import wall_s
-from serving.metrics.activator import trace_id_of
-from serving.model.knative import RevisionKey
-from serving.proxy.forwarding.exchange import Exchange
-from serving.proxy.forwarding.phase import ExchangeOutcome
-from serving.settings.activator import ActivatorSettings
-from serving.traffic.requesthistory import RequestHistory, RequestRecord, printable
+from serving.core.model.knative import RevisionKey
+from serving.core.settings.activator import ActivatorSettings
+from serving.core.traffic.requesthistory import RequestHistory, RequestRecord, printable
+from serving.net.aio.clock import wall_s
+from serving.net.metrics.activator import trace_id_of
+from serving.net.proxy.forwarding.exchange import Exchange
+from serving.net.proxy.forwarding.phase import ExchangeOutcome
 
 # Methods of HTTP have at most 17 characters.
 _METHOD_MAX = 20

@@ -10,21 +10,21 @@ from serving.activator.io.ingress import Ingress
 from serving.activator.queueing.router import RequestRouter, announce
 from serving.activator.queueing.slices import ServedPod
 from serving.activator.queueing.wake import RevisionLoad
-from serving.aio.mutualtls import PeerTls
-from serving.aio.periodic import every
-from serving.model.errors import InvalidValue
-from serving.model.knative import RevisionKey
-from serving.proxy.forwarding.exchange import Exchange
-from serving.settings.activator import ActivatorSettings
-from serving.traffic.ejection import EjectionReport
-from serving.wire.frames import (
+from serving.core.model.errors import InvalidValue
+from serving.core.model.knative import RevisionKey
+from serving.core.settings.activator import ActivatorSettings
+from serving.core.traffic.ejection import EjectionReport
+from serving.net.aio.mutualtls import PeerTls
+from serving.net.aio.periodic import every
+from serving.net.proxy.forwarding.exchange import Exchange
+from serving.net.wire.frames import (
     ActivatorStats,
     RevisionStat,
     decode_announced_pod,
     encode_activator_stats,
 )
-from serving.wire.link import Link
-from serving.wire.tokens import activator_token
+from serving.net.wire.link import Link
+from serving.net.wire.tokens import activator_token
 
 _log = logging.getLogger("activator")
 

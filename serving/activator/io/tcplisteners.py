@@ -17,16 +17,16 @@ import msgspec
 from serving.activator.io.ingress import Ingress
 from serving.activator.routing.hostclaims import RouteOwner, ServedRoute
 from serving.activator.routing.sites import Listener
-from serving.aio.clock import stamp
-from serving.aio.supervise import supervise
-from serving.cluster.kinds import SERVING_SERVICE
-from serving.cluster.port import Cluster
-from serving.model.routepolicy import route_policy
-from serving.proxy.forwarding.exchange import Wiring
-from serving.proxy.server.listener import HttpServer
+from serving.core.model.routepolicy import route_policy
+from serving.net.aio.clock import stamp
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.kinds import SERVING_SERVICE
+from serving.net.cluster.port import Cluster
+from serving.net.proxy.forwarding.exchange import Wiring
+from serving.net.proxy.server.listener import HttpServer
 
 if TYPE_CHECKING:
-    from serving.cluster.events import EventRecorder
+    from serving.net.cluster.events import EventRecorder
 
 _log = logging.getLogger(__name__)
 # Another program may give the port up.
@@ -135,7 +135,7 @@ class TcpListeners:
         return sorted(claim for claims in self._claims.values() for claim in claims)
 
     async def _listen(self, address: str, claim: TcpClaim) -> None:
-        from serving.proxy.server.tcp import SharedConnection, TcpConnection  # noqa: PLC0415 - most systems have no such service
+        from serving.net.proxy.server.tcp import SharedConnection, TcpConnection  # noqa: PLC0415 - most systems have no such service
 
         port = claim.port
 
@@ -165,9 +165,9 @@ class TcpListeners:
         return due
 
     async def _report(self, claim: TcpClaim, problem: str) -> None:
-        from serving.cluster.events import EventRecorder  # noqa: PLC0415 - most systems have no such service
-        from serving.model.event import About  # noqa: PLC0415 - as above
-        from serving.model.tcpevents import tcp_event  # noqa: PLC0415 - as above
+        from serving.core.model.event import About  # noqa: PLC0415 - as above
+        from serving.core.model.tcpevents import tcp_event  # noqa: PLC0415 - as above
+        from serving.net.cluster.events import EventRecorder  # noqa: PLC0415 - most systems have no such service
 
         said = {"service": claim.route, "port": claim.port}
         if problem:

@@ -27,16 +27,16 @@ from serving.activator.routing.sites import (
     caller_refusal,
     new_session,
 )
-from serving.metrics.activator import ActivatorMetrics, RevisionRows
-from serving.metrics.spans import RequestTrace
-from serving.metrics.tracing import Tracer
-from serving.model.knative import RevisionKey
-from serving.proxy.forwarding.exchange import Exchange
-from serving.proxy.forwarding.sharing import view_of
-from serving.proxy.http1.requesthead import RequestHead, with_traceparent
-from serving.traffic.clients import ClientLoad, Clients
-from serving.traffic.wrongtokens import WrongTokens
-from serving.wire.tokens import access_token, read_caller_token
+from serving.core.model.knative import RevisionKey
+from serving.core.traffic.clients import ClientLoad, Clients
+from serving.core.traffic.wrongtokens import WrongTokens
+from serving.net.metrics.activator import ActivatorMetrics, RevisionRows
+from serving.net.metrics.spans import RequestTrace
+from serving.net.metrics.tracing import Tracer
+from serving.net.proxy.forwarding.exchange import Exchange
+from serving.net.proxy.forwarding.sharing import view_of
+from serving.net.proxy.http1.requesthead import RequestHead, with_traceparent
+from serving.net.wire.tokens import access_token, read_caller_token
 
 if TYPE_CHECKING:
     from serving.activator.io.jwtcheck import JwtChecker
@@ -178,7 +178,7 @@ def respond_early(exchange: Exchange, visit: Visit, site: Site) -> None:
 
 
 def _offer_events(exchange: Exchange) -> None:
-    from serving.proxy.forwarding.earlyevents import begin_events, wants_events  # noqa: PLC0415 - few routes have them
+    from serving.net.proxy.forwarding.earlyevents import begin_events, wants_events  # noqa: PLC0415 - few routes have them
 
     if wants_events(exchange.head, exchange.body.peek()):
         begin_events(exchange, later=asyncio.get_running_loop().call_later)

@@ -8,7 +8,7 @@ announcement says where a pod may be, never that it gets requests: its queue-pro
 from collections.abc import Collection
 
 from serving.activator.queueing.slices import ServedPod
-from serving.model.knative import RevisionKey
+from serving.core.model.knative import RevisionKey
 
 _PODS_MAX = 1_024
 

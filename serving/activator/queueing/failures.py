@@ -8,7 +8,7 @@ import re
 
 import msgspec
 
-from serving.traffic.requesthistory import printable
+from serving.core.traffic.requesthistory import printable
 
 CLIENT, ACTIVATOR, QUEUE_PROXY, APP = "client", "activator", "queue-proxy", "app"
 

@@ -10,8 +10,8 @@ from serving.activator.queueing.readiness import PodProbe
 from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.slices import ServedPod
 from serving.activator.queueing.wake import Poke
-from serving.model.knative import RevisionKey, ServingState
-from serving.traffic.breaker import QueueLimit, Rejected
+from serving.core.model.knative import RevisionKey, ServingState
+from serving.core.traffic.breaker import QueueLimit, Rejected
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 

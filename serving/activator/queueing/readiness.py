@@ -19,7 +19,7 @@ import msgspec
 from serving.activator.queueing.announced import AnnouncedPods
 from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.slices import ServedPod, SliceIndex
-from serving.model.knative import RevisionKey
+from serving.core.model.knative import RevisionKey
 
 _PAUSE_MIN_S = 0.01
 # A pod is found ready late by at most this part of the time that it took.

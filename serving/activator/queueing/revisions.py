@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from serving.model.knative import (
+from serving.core.model.knative import (
     CONDITION_READY,
     CONFIGURATION_LABEL,
     LEARNT_TARGET_ANNOTATION,
@@ -17,11 +17,11 @@ from serving.model.knative import (
     RevisionKey,
     ServingState,
 )
-from serving.model.nodata import NoData
-from serving.model.objects import Object, condition_of, kubelet_decides
-from serving.scaling.learnt.target import with_saved_target
-from serving.scaling.resolve import resolve_annotations
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.core.model.nodata import NoData
+from serving.core.model.objects import Object, condition_of, kubelet_decides
+from serving.core.scaling.learnt.target import with_saved_target
+from serving.core.scaling.resolve import resolve_annotations
+from serving.core.settings.autoscaler import AutoscalerSettings
 
 # Knative's config-defaults: revision-timeout-seconds.
 _TIMEOUT_DEFAULT_S = 300.0

@@ -28,10 +28,10 @@ from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.slices import ServedPod, ServedSlice
 from serving.activator.queueing.throttler import RevisionThrottler
 from serving.activator.queueing.wake import RevisionLoad, forgotten
-from serving.model.knative import RevisionKey
-from serving.settings.activator import ActivatorSettings
-from serving.traffic.breaker import Queued
-from serving.traffic.openrequests import RequestView
+from serving.core.model.knative import RevisionKey
+from serving.core.settings.activator import ActivatorSettings
+from serving.core.traffic.breaker import Queued
+from serving.core.traffic.openrequests import RequestView
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 RequestId_contra = TypeVar("RequestId_contra", bound=Hashable, contravariant=True)

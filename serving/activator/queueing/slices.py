@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from serving.model.identities import pods_of
-from serving.model.knative import REVISION_LABEL, RevisionKey
-from serving.model.nodata import NoData
+from serving.core.model.identities import pods_of
+from serving.core.model.knative import REVISION_LABEL, RevisionKey
+from serving.core.model.nodata import NoData
 
 # Where queue-proxies listen when a slice names no port.
 _PORT_DEFAULT = 8012

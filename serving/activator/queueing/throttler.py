@@ -25,14 +25,14 @@ from serving.activator.queueing.outcome import (
 from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.slices import ServedPod
 from serving.activator.queueing.wake import RevisionLoad, WakeInput, WakeState, calm, reported, wake
-from serving.model.knative import RevisionKey
-from serving.settings.activator import ActivatorSettings
-from serving.traffic.balance import Balancer
-from serving.traffic.breaker import Granted, Queued, Rejected
-from serving.traffic.ejection import EjectedPods
-from serving.traffic.meter import Meter
-from serving.traffic.openrequests import RequestView, SharedSlots, ShareTerms
-from serving.traffic.policy import BalancingPolicy, SessionRing, policy_for
+from serving.core.model.knative import RevisionKey
+from serving.core.settings.activator import ActivatorSettings
+from serving.core.traffic.balance import Balancer
+from serving.core.traffic.breaker import Granted, Queued, Rejected
+from serving.core.traffic.ejection import EjectedPods
+from serving.core.traffic.meter import Meter
+from serving.core.traffic.openrequests import RequestView, SharedSlots, ShareTerms
+from serving.core.traffic.policy import BalancingPolicy, SessionRing, policy_for
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 

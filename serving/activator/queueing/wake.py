@@ -14,10 +14,10 @@ import enum
 
 import msgspec
 
-from serving.model.knative import ServingState
-from serving.settings.activator import ActivatorSettings
-from serving.traffic.backoff import backoff_s
-from serving.traffic.meter import Report
+from serving.core.model.knative import ServingState
+from serving.core.settings.activator import ActivatorSettings
+from serving.core.traffic.backoff import backoff_s
+from serving.core.traffic.meter import Report
 
 
 class PokeReason(enum.StrEnum):

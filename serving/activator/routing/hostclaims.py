@@ -1,7 +1,7 @@
 """The hosts claimed by Routes and DomainMappings, with the site of each.
 
 Input: a Route object as the API has it, and the rules by which hosts are named. Output: a claim for each host and listener. Hosts
-come from ``serving.model.routehosts`` and never from the route's status: that says only which revisions of its own namespace
+come from ``serving.core.model.routehosts`` and never from the route's status: that says only which revisions of its own namespace
 answer. A route or tag without traffic claims its hosts too, and says why it is not ready. Follows the Route of knative/serving
 98e5ef90 (pkg/reconciler/route).
 """
@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 
 from serving.activator.routing.sites import INNER_DOMAIN, AccessRule, Listener, Site
-from serving.model.nodata import NoData
-from serving.model.objects import Object, generation_of, is_true, name_of, namespace_of, nested
-from serving.model.rollout import tag_splits
-from serving.model.routehosts import ClaimedHost, HostRules, claimed_hosts, inner_host
-from serving.model.routepolicy import RoutePolicy, route_digest, route_policy
+from serving.core.model.nodata import NoData
+from serving.core.model.objects import Object, generation_of, is_true, name_of, namespace_of, nested
+from serving.core.model.rollout import tag_splits
+from serving.core.model.routehosts import ClaimedHost, HostRules, claimed_hosts, inner_host
+from serving.core.model.routepolicy import RoutePolicy, route_digest, route_policy
 
 _NO_TAGS: Mapping[str, Site] = {}
 
@@ -68,7 +68,7 @@ class _RouteStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """The routing facts of a Route object; ``digest`` covers the whole object (``serving.model.routepolicy``)."""
+    """The routing facts of a Route object; ``digest`` covers the whole object (``serving.core.model.routepolicy``)."""
 
     metadata: _RouteMetadata
     spec: _RouteSpec = _RouteSpec()

@@ -17,7 +17,7 @@ import msgspec
 
 from serving.activator.routing.hostclaims import HostClaim, ServedRoute, claims_of
 from serving.activator.routing.sites import INNER_DOMAIN, AccessRule, Listener, Site
-from serving.model.knative import RevisionKey
+from serving.core.model.knative import RevisionKey
 
 # Name and namespace.
 _SHORT_PARTS = 2

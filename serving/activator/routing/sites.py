@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from serving.model.accessrules import CallerRule, JwtRule
-from serving.model.errors import InvalidValue
-from serving.model.identities import CallerIdentity
-from serving.model.knative import RevisionKey
-from serving.model.routepolicy import OPEN_POLICY, RoutePolicy
-from serving.traffic.policy import session_number
+from serving.core.model.accessrules import CallerRule, JwtRule
+from serving.core.model.errors import InvalidValue
+from serving.core.model.identities import CallerIdentity
+from serving.core.model.knative import RevisionKey
+from serving.core.model.routepolicy import OPEN_POLICY, RoutePolicy
+from serving.core.traffic.policy import session_number
 
 INNER_DOMAIN = "svc.cluster.local"
 

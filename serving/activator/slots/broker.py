@@ -18,7 +18,7 @@ from serving.activator.queueing.router import RequestRouter
 from serving.activator.queueing.throttler import RevisionThrottler
 from serving.activator.slots.ledger import Ledger
 from serving.activator.slots.messages import Ask, Give, InUse, PeerHello, Send, SlotMessage
-from serving.model.knative import RevisionKey
+from serving.core.model.knative import RevisionKey
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from serving.activator.slots.messages import Declare, Give, InUse, Rounds, Send, SlotMessage, ViewReady
-from serving.model.knative import RevisionKey
+from serving.core.model.knative import RevisionKey
 
 _Slot = tuple[RevisionKey, str]
 

@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from serving.model.errors import UNREADABLE, InvalidValue
-from serving.model.knative import RevisionKey
-from serving.model.versions import SLOTS, FormatVersion, refuse_newer
+from serving.core.model.errors import UNREADABLE, InvalidValue
+from serving.core.model.knative import RevisionKey
+from serving.core.model.versions import SLOTS, FormatVersion, refuse_newer
 
 Rounds: TypeAlias = tuple[tuple[int, int], ...]
 """The members of a view in order, each with the round of its declaration."""

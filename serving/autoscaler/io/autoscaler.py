@@ -8,8 +8,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 
-from serving.aio.cooperative import turn
-from serving.aio.supervise import supervise
 from serving.autoscaler.decision_events import DecisionEvent
 from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.io.decision_loop import DecisionLoop
@@ -19,16 +17,18 @@ from serving.autoscaler.io.policies import PolicyClient, UsageLearning
 from serving.autoscaler.io.revision_watch import RevisionWatch
 from serving.autoscaler.io.scale_writes import ScaleClient
 from serving.autoscaler.io.sharing import Relay, Sharing
-from serving.cluster.port import Cluster
-from serving.model.knative import RevisionKey
-from serving.model.objects import Object
-from serving.model.stat import Stat
-from serving.scaling.decision.records import DecisionCause
-from serving.scaling.revision import Group, ScaledPod, ScaledRevision, group_of
-from serving.scaling.scaler.decision_history import HistoryEntry
-from serving.scaling.scaler.registry import BUILT_IN, PolicyRegistry
-from serving.scaling.scaler.scaler import StatSource
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.core.model.knative import RevisionKey
+from serving.core.model.objects import Object
+from serving.core.model.stat import Stat
+from serving.core.scaling.decision.records import DecisionCause
+from serving.core.scaling.revision import Group, ScaledPod, ScaledRevision, group_of
+from serving.core.scaling.scaler.decision_history import HistoryEntry
+from serving.core.scaling.scaler.registry import BUILT_IN, PolicyRegistry
+from serving.core.scaling.scaler.scaler import StatSource
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.net.aio.cooperative import turn
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.port import Cluster
 
 _log = logging.getLogger("autoscaler")
 

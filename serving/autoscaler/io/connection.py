@@ -16,10 +16,10 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from serving.aio.supervise import TaskOwner
 from serving.autoscaler.io.senders import Sender
 from serving.autoscaler.peer_rules import StatsPeer
-from serving.model.errors import ClusterError, InvalidValue
+from serving.core.model.errors import ClusterError, InvalidValue
+from serving.net.aio.supervise import TaskOwner
 
 HEAD_END = b"\r\n\r\n"
 """The end of the request head, which precedes all frames."""

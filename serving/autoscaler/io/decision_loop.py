@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from serving.aio.clock import now_s, wall_s
 from serving.autoscaler.decision_events import DecisionEvent
 from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.io.policies import PolicyClient
@@ -30,9 +29,8 @@ from serving.autoscaler.writer import (
     WriteView,
     cost_changes,
 )
-from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
-from serving.model.errors import ClusterError, InvalidValue
-from serving.model.knative import (
+from serving.core.model.errors import ClusterError, InvalidValue
+from serving.core.model.knative import (
     ANTICIPATED_PODS_ANNOTATION,
     LEARNT_ANNOTATION,
     LEARNT_TARGET_ANNOTATION,
@@ -40,19 +38,21 @@ from serving.model.knative import (
     SHORTAGE_ANNOTATION,
     RevisionKey,
 )
-from serving.model.objects import is_older_version
-from serving.scaling.adaptive.advice import PreWarmBudget
-from serving.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
-from serving.scaling.budget import Allowance, BudgetBook, BudgetDemand
-from serving.scaling.decision.budgeted import shortage_of
-from serving.scaling.decision.records import DecisionCause, ScalerOutcome
-from serving.scaling.revision import group_of, turn_ratio
-from serving.scaling.scaler.anticipation import Publication
-from serving.scaling.scaler.registry import PolicyRegistry
-from serving.scaling.scaler.rest import rest_in_s
-from serving.scaling.scaler.scaler import Scaler
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.budgets import read_budgets
+from serving.core.model.objects import is_older_version
+from serving.core.scaling.adaptive.advice import PreWarmBudget
+from serving.core.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
+from serving.core.scaling.budget import Allowance, BudgetBook, BudgetDemand
+from serving.core.scaling.decision.budgeted import shortage_of
+from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.core.scaling.revision import group_of, turn_ratio
+from serving.core.scaling.scaler.anticipation import Publication
+from serving.core.scaling.scaler.registry import PolicyRegistry
+from serving.core.scaling.scaler.rest import rest_in_s
+from serving.core.scaling.scaler.scaler import Scaler
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.budgets import read_budgets
+from serving.net.aio.clock import now_s, wall_s
+from serving.net.cluster.workqueue import WorkQueue, WorkQueueSettings
 
 _log = logging.getLogger("autoscaler")
 

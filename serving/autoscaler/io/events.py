@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from serving.aio.clock import now_s, stamp
 from serving.autoscaler.io.sharing import Sharing
-from serving.cluster.kinds import EVENT
-from serving.cluster.port import Cluster
-from serving.model.errors import AlreadyExists, ClusterError
-from serving.model.event import OOM_KILLED_REASON, SCALED_REASON, About, EventText, new_event
-from serving.model.knative import SERVING_API_VERSION
-from serving.scaling.revision import Group, ScaledPod, ScaledRevision, group_of
+from serving.core.model.errors import AlreadyExists, ClusterError
+from serving.core.model.event import OOM_KILLED_REASON, SCALED_REASON, About, EventText, new_event
+from serving.core.model.knative import SERVING_API_VERSION
+from serving.core.scaling.revision import Group, ScaledPod, ScaledRevision, group_of
+from serving.net.aio.clock import now_s, stamp
+from serving.net.cluster.kinds import EVENT
+from serving.net.cluster.port import Cluster
 
 _COMPONENT = "serving-autoscaler"
 _BURST = 5

@@ -4,13 +4,13 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from serving.aio.clock import now_s
-from serving.aio.machinememory import CGROUPS, NO_BOUND, amounts_of, cgroup_folders, held_bytes, memory_bound
-from serving.aio.periodic import next_beat
 from serving.autoscaler.entry import RevisionEntry
-from serving.model.knative import RevisionKey
-from serving.scaling.memoryshort import DormantPod, MemoryReading, MemoryShortage
-from serving.settings.dormancy import MemorySettings
+from serving.core.model.knative import RevisionKey
+from serving.core.scaling.memoryshort import DormantPod, MemoryReading, MemoryShortage
+from serving.core.settings.dormancy import MemorySettings
+from serving.net.aio.clock import now_s
+from serving.net.aio.machinememory import CGROUPS, NO_BOUND, amounts_of, cgroup_folders, held_bytes, memory_bound
+from serving.net.aio.periodic import next_beat
 
 _log = logging.getLogger("autoscaler")
 

@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from serving.aio.clock import wall_s
 from serving.autoscaler.token_review import PodClaim
-from serving.model.identities import CallerIdentity, PodIdentity
-from serving.model.knative import SERVICE_LABEL
-from serving.model.objects import Object, labels_of
-from serving.wire.issuing import DaemonTls
-from serving.wire.podcredentials import IssuedCredentials
-from serving.wire.tokens import caller_token
+from serving.core.model.identities import CallerIdentity, PodIdentity
+from serving.core.model.knative import SERVICE_LABEL
+from serving.core.model.objects import Object, labels_of
+from serving.net.aio.clock import wall_s
+from serving.net.wire.issuing import DaemonTls
+from serving.net.wire.podcredentials import IssuedCredentials
+from serving.net.wire.tokens import caller_token
 
 # Long enough to bridge an absent autoscaler, short enough for a leaked token.
 TOKEN_LIFE_S = 3600.0

@@ -1,6 +1,6 @@
 """Resizes pods in place: requests of dormant pods go down, come back with the next request, and start-cpu ends with readiness.
 
-``serving.scaling.podsize`` decides; this carries out what the reports of pods ask for, one pod at a time, each in a task that ends when the pod is
+``serving.core.scaling.podsize`` decides; this carries out what the reports of pods ask for, one pod at a time, each in a task that ends when the pod is
 as it should be. No request waits for it. A refusal, as of a quota or a kubelet, is kept in the pod's condition and tried again.
 """
 
@@ -10,22 +10,22 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from serving.aio.clock import now_s, stamp
-from serving.aio.supervise import TaskOwner
-from serving.cluster.kinds import POD
-from serving.cluster.port import Cluster, PatchType
-from serving.model.errors import ClusterError, NotFound
-from serving.model.knative import (
+from serving.core.model.errors import ClusterError, NotFound
+from serving.core.model.knative import (
     AWAKE_REASON,
     AWAKE_RESOURCES_ANNOTATION,
     CONDITION_DORMANT,
     IDLE_REASON,
 )
-from serving.model.objects import Object, annotations_of, condition_of
-from serving.model.quantity import Resources
-from serving.model.stat import Stat
-from serving.scaling.podsize import note_of, resize_of
-from serving.traffic.backoff import backoff_s
+from serving.core.model.objects import Object, annotations_of, condition_of
+from serving.core.model.quantity import Resources
+from serving.core.model.stat import Stat
+from serving.core.scaling.podsize import note_of, resize_of
+from serving.core.traffic.backoff import backoff_s
+from serving.net.aio.clock import now_s, stamp
+from serving.net.aio.supervise import TaskOwner
+from serving.net.cluster.kinds import POD
+from serving.net.cluster.port import Cluster, PatchType
 
 _log = logging.getLogger("autoscaler")
 

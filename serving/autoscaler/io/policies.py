@@ -6,31 +6,31 @@ from collections.abc import Callable
 
 import msgspec
 
-from serving.aio.clock import now_s, stamp, wall_s
-from serving.aio.periodic import next_beat
-from serving.aio.supervise import supervise
 from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.io.sharing import Sharing
-from serving.cluster.kinds import POD_METRICS, SCALING_POLICY
-from serving.cluster.port import Cluster, EventType
-from serving.cluster.reflector import CacheChange, Reflector
-from serving.cluster.schedules import schedule_problems, schedule_state
-from serving.cluster.workqueue import WorkQueue
-from serving.model.errors import ClusterError, NotFound
-from serving.model.knative import (
+from serving.core.model.errors import ClusterError, NotFound
+from serving.core.model.knative import (
     REVISION_LABEL,
     RevisionKey,
 )
-from serving.model.objects import Object
-from serving.scaling.decision.view import ScalerView
-from serving.scaling.kpa.merge import Proposal
-from serving.scaling.policies.engine import Requests, Triggers
-from serving.scaling.policies.index import PolicyKey, policy_of
-from serving.scaling.policies.scalingpolicy import TargetRef
-from serving.scaling.policies.triggertypes import ContainerUse, ObservedPods
-from serving.scaling.policies.usage import Usages, container_uses, observed_pods, requests_of
-from serving.scaling.revision import Group
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.core.model.objects import Object
+from serving.core.scaling.decision.view import ScalerView
+from serving.core.scaling.kpa.merge import Proposal
+from serving.core.scaling.policies.engine import Requests, Triggers
+from serving.core.scaling.policies.index import PolicyKey, policy_of
+from serving.core.scaling.policies.scalingpolicy import TargetRef
+from serving.core.scaling.policies.triggertypes import ContainerUse, ObservedPods
+from serving.core.scaling.policies.usage import Usages, container_uses, observed_pods, requests_of
+from serving.core.scaling.revision import Group
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.net.aio.clock import now_s, stamp, wall_s
+from serving.net.aio.periodic import next_beat
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.kinds import POD_METRICS, SCALING_POLICY
+from serving.net.cluster.port import Cluster, EventType
+from serving.net.cluster.reflector import CacheChange, Reflector
+from serving.net.cluster.schedules import schedule_problems, schedule_state
+from serving.net.cluster.workqueue import WorkQueue
 
 _log = logging.getLogger("autoscaler")
 

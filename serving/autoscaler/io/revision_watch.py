@@ -7,18 +7,18 @@ revision, and calls its listener on changes. It decides nothing.
 from collections.abc import Coroutine, Iterator
 from typing import Any, Protocol
 
-from serving.aio.clock import now_s
 from serving.autoscaler.entry import RevisionEntry
-from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, REVISION
-from serving.cluster.port import Cluster, EventType
-from serving.cluster.reflector import CacheChange, Reflector
-from serving.model.knative import REVISION_LABEL, RevisionKey, ServingState
-from serving.model.objects import Object, is_older_version
-from serving.model.quantity import Resources
-from serving.scaling.decision.path import PUBLIC_SLICES, public_slice_of
-from serving.scaling.policies.usage import Usages, requests_of
-from serving.scaling.revision import ScaledPod, ScaledRevision, deployment_of, pod_of, revision_of
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.core.model.knative import REVISION_LABEL, RevisionKey, ServingState
+from serving.core.model.objects import Object, is_older_version
+from serving.core.model.quantity import Resources
+from serving.core.scaling.decision.path import PUBLIC_SLICES, public_slice_of
+from serving.core.scaling.policies.usage import Usages, requests_of
+from serving.core.scaling.revision import ScaledPod, ScaledRevision, deployment_of, pod_of, revision_of
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.net.aio.clock import now_s
+from serving.net.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, REVISION
+from serving.net.cluster.port import Cluster, EventType
+from serving.net.cluster.reflector import CacheChange, Reflector
 
 
 class RevisionListener(Protocol):

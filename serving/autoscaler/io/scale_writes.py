@@ -11,12 +11,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from serving.aio.mutualtls import PeerTls, open_tls
-from serving.aio.supervise import supervise
-from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
-from serving.cluster.port import Cluster
-from serving.model.errors import ClusterError, Conflict, NotFound
-from serving.model.knative import (
+from serving.core.model.errors import ClusterError, Conflict, NotFound
+from serving.core.model.knative import (
     ANTICIPATED_PODS_ANNOTATION,
     LEARNT_ANNOTATION,
     LEARNT_TARGET_ANNOTATION,
@@ -25,8 +21,12 @@ from serving.model.knative import (
     ServingState,
     TrafficPath,
 )
-from serving.model.objects import Object
-from serving.scaling.revision import ScaledDeployment, ScaledRevision
+from serving.core.model.objects import Object
+from serving.core.scaling.revision import ScaledDeployment, ScaledRevision
+from serving.net.aio.mutualtls import PeerTls, open_tls
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION
+from serving.net.cluster.port import Cluster
 
 _log = logging.getLogger("autoscaler")
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from serving.aio.clock import now_s
-from serving.model.errors import InvalidValue
-from serving.model.knative import RevisionKey
-from serving.model.stat import Stat
-from serving.scaling.scaler.scaler import StatSource
-from serving.wire.frames import AnnouncedPod, decode_activator_stats, decode_pod_stat, decode_relayed_stats
+from serving.core.model.errors import InvalidValue
+from serving.core.model.knative import RevisionKey
+from serving.core.model.stat import Stat
+from serving.core.scaling.scaler.scaler import StatSource
+from serving.net.aio.clock import now_s
+from serving.net.wire.frames import AnnouncedPod, decode_activator_stats, decode_pod_stat, decode_relayed_stats
 
 # Longest transit time in seconds. An older report describes other requests.
 LATE_AFTER_S = 3.0

@@ -11,17 +11,17 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
-from serving.aio.mutualtls import PeerTls
-from serving.aio.supervise import supervise
-from serving.cluster.fenced import fencing
-from serving.cluster.leases.shards import Shards
-from serving.model.knative import RevisionKey
-from serving.model.stat import Stat
-from serving.scaling.revision import Group
-from serving.scaling.scaler.scaler import StatSource
-from serving.wire.frames import AnnouncedPod, RelayedStat, RelayedStats, encode_relayed_stats
-from serving.wire.peers import Peers
-from serving.wire.tokens import autoscaler_token
+from serving.core.model.knative import RevisionKey
+from serving.core.model.stat import Stat
+from serving.core.scaling.revision import Group
+from serving.core.scaling.scaler.scaler import StatSource
+from serving.net.aio.mutualtls import PeerTls
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.fenced import fencing
+from serving.net.cluster.leases.shards import Shards
+from serving.net.wire.frames import AnnouncedPod, RelayedStat, RelayedStats, encode_relayed_stats
+from serving.net.wire.peers import Peers
+from serving.net.wire.tokens import autoscaler_token
 
 # Reports in a frame; some 250 bytes each, and a frame may have 1 MiB.
 _REPORTS_PER_FRAME = 2000

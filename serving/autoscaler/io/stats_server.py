@@ -11,7 +11,7 @@ of the same pod takes the place of the old one.
 ``/healthz`` reports whether the cluster has been listed, ``/metrics`` all counts, ``/decisions?namespace=&revision=`` the last
 decisions with their reasons; ``&follow`` streams them as events. ``/policies?namespace=&revision=`` reports the savings of the
 adaptive policy, with ``&curve`` also the curves.
-These three need the query token (``serving.metrics.queries``).
+These three need the query token (``serving.net.metrics.queries``).
 """
 
 import asyncio
@@ -26,9 +26,6 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
-from serving.aio.clock import now_s
-from serving.aio.periodic import next_beat
-from serving.aio.supervise import TaskOwner, supervise
 from serving.autoscaler.announcements import AnnouncementPace, announcement_of
 from serving.autoscaler.decision_events import DecisionBook, parse_target
 from serving.autoscaler.io.connection import StatsConnection
@@ -37,12 +34,15 @@ from serving.autoscaler.io.senders import ActivatorSender, AutoscalerSender, Pod
 from serving.autoscaler.io.token_reviewer import TokenReviewer
 from serving.autoscaler.peer_rules import ANNOUNCE_PATH, objection
 from serving.autoscaler.token_review import PodClaim, claim_of
-from serving.metrics.hosts import is_own_host
-from serving.metrics.queries import REFUSED_HEADERS, QueryGate
-from serving.model.nodata import NoData
-from serving.model.objects import Object
-from serving.wire.frames import AnnouncedPod, encode_announced_pod
-from serving.wire.tokens import activator_token, autoscaler_token, matches, pod_token, revision_token
+from serving.core.model.nodata import NoData
+from serving.core.model.objects import Object
+from serving.net.aio.clock import now_s
+from serving.net.aio.periodic import next_beat
+from serving.net.aio.supervise import TaskOwner, supervise
+from serving.net.metrics.hosts import is_own_host
+from serving.net.metrics.queries import REFUSED_HEADERS, QueryGate
+from serving.net.wire.frames import AnnouncedPod, encode_announced_pod
+from serving.net.wire.tokens import activator_token, autoscaler_token, matches, pod_token, revision_token
 
 # Listen backlog of an own socket: all pods reconnect at once after a restart.
 _BACKLOG = 4096
@@ -148,8 +148,8 @@ class StatsServer:
         if self.issuer is None or self.issuer.secured is None:
             return lambda: StatsConnection(self)
         # Imported only with inner TLS: a start without it saves the import of the proxy.
-        from serving.proxy.tls.connector import RefusalLog  # noqa: PLC0415 - as above
-        from serving.proxy.tls.front import TlsFront  # noqa: PLC0415 - as above
+        from serving.net.proxy.tls.connector import RefusalLog  # noqa: PLC0415 - as above
+        from serving.net.proxy.tls.front import TlsFront  # noqa: PLC0415 - as above
 
         tls = self.issuer.secured.tls
         # Pods without a certificate request their first one here, and kubelets send plain probes.

@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from serving.aio.clock import now_s, wall_s
 from serving.autoscaler.token_review import Pace, PodClaim, Reviewed, Verdict, objection_to, seen_of, verdict_of
-from serving.cluster.kinds import TOKEN_REVIEW
-from serving.cluster.port import Cluster
-from serving.model.errors import ClusterError, Unavailable
-from serving.model.objects import Object
+from serving.core.model.errors import ClusterError, Unavailable
+from serving.core.model.objects import Object
+from serving.net.aio.clock import now_s, wall_s
+from serving.net.cluster.kinds import TOKEN_REVIEW
+from serving.net.cluster.port import Cluster
 
 _log = logging.getLogger("autoscaler")
 

@@ -12,17 +12,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from serving.aio.clock import now_s, stamp, wall_s
-from serving.aio.cooperative import turn
-from serving.aio.mutualtls import DaemonQueries
-from serving.aio.periodic import every
-from serving.aio.supervise import supervise
-from serving.cluster import kinds
-from serving.cluster.configmaps import ConfigMapWatch
-from serving.cluster.kinds import Kind
-from serving.cluster.port import Cluster
-from serving.cluster.reflector import objects_map
-from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
 from serving.controller.cache import ControllerCache, activator_pages
 from serving.controller.decide import decide
 from serving.controller.io.plan_writer import NoteWriter, PlanWriter
@@ -32,15 +21,26 @@ from serving.controller.io.sources import CacheSources, settings_notes
 from serving.controller.revisions.concurrency import ConcurrencyLimit
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.values.writes import Note, WaitingWrites, WorkKey, text_of
-from serving.metrics.controller import ControllerMetrics
-from serving.metrics.queries import QueryGate
-from serving.model.errors import ClusterError, Conflict, Unavailable
-from serving.model.objects import Key, Object
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.controller import ControllerSettings
-from serving.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS, ELECTION, QUEUEPROXY
-from serving.settings.live import LiveSettings, Taken
-from serving.settings.queueproxy import QueueProxySettings
+from serving.core.model.errors import ClusterError, Conflict, Unavailable
+from serving.core.model.objects import Key, Object
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.controller import ControllerSettings
+from serving.core.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS, ELECTION, QUEUEPROXY
+from serving.core.settings.live import LiveSettings, Taken
+from serving.core.settings.queueproxy import QueueProxySettings
+from serving.net.aio.clock import now_s, stamp, wall_s
+from serving.net.aio.cooperative import turn
+from serving.net.aio.mutualtls import DaemonQueries
+from serving.net.aio.periodic import every
+from serving.net.aio.supervise import supervise
+from serving.net.cluster import kinds
+from serving.net.cluster.configmaps import ConfigMapWatch
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Cluster
+from serving.net.cluster.reflector import objects_map
+from serving.net.cluster.workqueue import WorkQueue, WorkQueueSettings
+from serving.net.metrics.controller import ControllerMetrics
+from serving.net.metrics.queries import QueryGate
 
 _log = logging.getLogger(__name__)
 

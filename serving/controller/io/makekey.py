@@ -3,7 +3,7 @@
 The leading controller does so before it works. A Secret that exists is kept: every secret between daemons is derived from the
 cluster key, so another key would cut off all pods. The controller may create Secrets and read that one.
 
-The Secret ``serving-query-token`` has the token of queries (``serving.metrics.queries``), ``serving-inner-authority`` the certificate
+The Secret ``serving-query-token`` has the token of queries (``serving.net.metrics.queries``), ``serving-inner-authority`` the certificate
 by which clients without a key know daemons. Beside the key stands the mode of inner TLS of installations that have none in their
 settings: those whose key is older have none there, and may have pods that speak none.
 """
@@ -15,12 +15,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from serving.cluster.kinds import SECRET
-from serving.cluster.port import Cluster
-from serving.metrics.queries import QUERY_TOKEN_SECRET
-from serving.model.errors import AlreadyExists, Problem, SettingsError
-from serving.settings.innertls import ENABLED
-from serving.wire.tokens import KEY_BYTES, KEY_MODE_FIELD, KEY_SECRET
+from serving.core.model.errors import AlreadyExists, Problem, SettingsError
+from serving.core.settings.innertls import ENABLED
+from serving.net.cluster.kinds import SECRET
+from serving.net.cluster.port import Cluster
+from serving.net.metrics.queries import QUERY_TOKEN_SECRET
+from serving.net.wire.tokens import KEY_BYTES, KEY_MODE_FIELD, KEY_SECRET
 
 AUTHORITY_SECRET = "serving-inner-authority"  # noqa: S105 - the name of a Secret
 """The Secret of a cluster that has the certificate of the inner authority."""

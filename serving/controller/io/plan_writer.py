@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from serving.aio.clock import stamp
-from serving.cluster.events import EventRecorder
-from serving.cluster.kinds import REVISION
-from serving.cluster.port import Cluster, Create, Delete, Patch, Write
 from serving.controller.cache import ControllerCache
 from serving.controller.values.writes import Note, WorkKey, WritePlan, text_of
-from serving.model.errors import AlreadyExists, ClusterError, Invalid, NotFound
-from serving.model.event import MESSAGE_LENGTH_MAX, EventText, about, digest, new_event
-from serving.model.objects import Object, uid_of, version_of
+from serving.core.model.errors import AlreadyExists, ClusterError, Invalid, NotFound
+from serving.core.model.event import MESSAGE_LENGTH_MAX, EventText, about, digest, new_event
+from serving.core.model.objects import Object, uid_of, version_of
+from serving.net.aio.clock import stamp
+from serving.net.cluster.events import EventRecorder
+from serving.net.cluster.kinds import REVISION
+from serving.net.cluster.port import Cluster, Create, Delete, Patch, Write
 
 _log = logging.getLogger(__name__)
 

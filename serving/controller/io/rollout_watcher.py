@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Mapping
 
 import aiohttp
 
-from serving.aio.clock import steady_s
-from serving.aio.mutualtls import DaemonQueries
 from serving.controller.routes.rolloutcheck import RolloutJudgement, judge
-from serving.model.identities import ACTIVATOR
-from serving.model.objects import Key
-from serving.model.rolloutcheck import RolloutWatch
-from serving.traffic.latencies import FINE_TYPE
-from serving.traffic.responsecounts import GrowingCounts, MetricsReading, parse
+from serving.core.model.identities import ACTIVATOR
+from serving.core.model.objects import Key
+from serving.core.model.rolloutcheck import RolloutWatch
+from serving.core.traffic.latencies import FINE_TYPE
+from serving.core.traffic.responsecounts import GrowingCounts, MetricsReading, parse
+from serving.net.aio.clock import steady_s
+from serving.net.aio.mutualtls import DaemonQueries
 
 _log = logging.getLogger(__name__)
 

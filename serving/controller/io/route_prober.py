@@ -1,7 +1,7 @@
 """Asks activators whether they serve a Route as in its status; the Route is Ready once all do.
 
 One task for each Route that waits. It asks every activator ``GET /routes/NAMESPACE/NAME`` and compares the digest that it returns
-(``serving.model.routepolicy``); no request is sent while no Route waits.
+(``serving.core.model.routepolicy``); no request is sent while no Route waits.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ from http import HTTPStatus
 
 import aiohttp
 
-from serving.aio.clock import steady_s
-from serving.aio.mutualtls import DaemonQueries
-from serving.aio.supervise import SupervisedTasks, supervise
 from serving.controller.routes.confirmation import ActivatorReplies, retry_delay_s
-from serving.model.identities import ACTIVATOR
-from serving.model.objects import Key
+from serving.core.model.identities import ACTIVATOR
+from serving.core.model.objects import Key
+from serving.net.aio.clock import steady_s
+from serving.net.aio.mutualtls import DaemonQueries
+from serving.net.aio.supervise import SupervisedTasks, supervise
 
 _log = logging.getLogger(__name__)
 

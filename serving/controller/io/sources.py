@@ -7,19 +7,19 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
-from serving.aio.supervise import supervise
-from serving.cluster import kinds
-from serving.cluster.identity import system_namespace
-from serving.cluster.kinds import Kind
-from serving.cluster.port import Cluster, EventType
-from serving.cluster.reflector import CacheChange, Reflector
 from serving.controller.cache import ControllerCache
 from serving.controller.revisions.public import ACTIVATOR_SERVICE, MANAGED_BY, MANAGER, SERVICE_NAME
 from serving.controller.values.writes import FOLLOWED_KINDS, Note, WorkKey
-from serving.model.errors import ClusterError, Forbidden, NotFound
-from serving.model.objects import Object
-from serving.settings.controller import ControllerSettings
-from serving.settings.live import Taken
+from serving.core.model.errors import ClusterError, Forbidden, NotFound
+from serving.core.model.objects import Object
+from serving.core.settings.controller import ControllerSettings
+from serving.core.settings.live import Taken
+from serving.net.aio.supervise import supervise
+from serving.net.cluster import kinds
+from serving.net.cluster.identity import system_namespace
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Cluster, EventType
+from serving.net.cluster.reflector import CacheChange, Reflector
 
 _CONTROLLER_MAP = "config-controller"
 

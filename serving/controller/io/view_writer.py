@@ -6,18 +6,12 @@ written last. A view is deleted with its revision, by its owner reference. Chang
 
 from collections.abc import Callable
 
-from serving.aio.clock import stamp
-from serving.aio.supervise import supervise
-from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD_AUTOSCALER, REVISION, SERVERLESS_SERVICE, Kind
-from serving.cluster.port import Cluster
-from serving.cluster.reflector import CacheChange, Reflector
-from serving.cluster.workqueue import WorkQueue
 from serving.controller.revisions.public import MANAGED_BY, MANAGER, public_owner_name, slice_names
 from serving.controller.revisions.views import pod_autoscaler_view, serverless_service_view
 from serving.controller.values.naming import deployment_name
-from serving.model.errors import AlreadyExists, NotFound
-from serving.model.knative import REVISION_LABEL, RevisionKey
-from serving.model.objects import (
+from serving.core.model.errors import AlreadyExists, NotFound
+from serving.core.model.knative import REVISION_LABEL, RevisionKey
+from serving.core.model.objects import (
     Object,
     generation_of,
     is_being_deleted,
@@ -27,6 +21,12 @@ from serving.model.objects import (
     namespace_of,
     uid_of,
 )
+from serving.net.aio.clock import stamp
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD_AUTOSCALER, REVISION, SERVERLESS_SERVICE, Kind
+from serving.net.cluster.port import Cluster
+from serving.net.cluster.reflector import CacheChange, Reflector
+from serving.net.cluster.workqueue import WorkQueue
 
 _DEBOUNCE_S = 0.05
 _WORKERS = 2

@@ -10,8 +10,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
-from serving.cluster import kinds
-from serving.cluster.port import Create, Patch, Write
 from serving.controller.revisions.defaults import fields_not_allowed, spec_with_defaults, timeouts_too_long
 from serving.controller.revisions.revision import desired_revision, revision_name_for
 from serving.controller.revisions.revision_status import serving_state_of
@@ -19,8 +17,8 @@ from serving.controller.revisions.settling import LatestReady, latest_ready_of
 from serving.controller.values.conditions import Condition, is_unsettled, updated_conditions
 from serving.controller.values.naming import RoutingState
 from serving.controller.values.writes import Note, WritePlan, patch_of, status_patch
-from serving.model.event import GIVEN_BACK_REASON
-from serving.model.knative import (
+from serving.core.model.event import GIVEN_BACK_REASON
+from serving.core.model.knative import (
     CONDITION_READY,
     CONFIGURATION_GENERATION_LABEL,
     CREATOR_ANNOTATION,
@@ -31,7 +29,7 @@ from serving.model.knative import (
     ConditionStatus,
     ServingState,
 )
-from serving.model.objects import (
+from serving.core.model.objects import (
     Object,
     annotations_of,
     condition_of,
@@ -43,10 +41,12 @@ from serving.model.objects import (
     nested,
     timestamp_s,
 )
-from serving.settings.annotations import read_annotations
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.controller import DISABLED, ControllerSettings
-from serving.settings.metadatakeys import check_keys
+from serving.core.settings.annotations import read_annotations
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.controller import DISABLED, ControllerSettings
+from serving.core.settings.metadatakeys import check_keys
+from serving.net.cluster import kinds
+from serving.net.cluster.port import Create, Patch, Write
 
 # How long the first status waits for the revision to be ready: not as long as that of the Service, which repeats the name.
 _FIRST_STATUS_S = 1.0

@@ -7,9 +7,9 @@ Input: the template's spec and the settings; output: the spec of a revision. Def
 import itertools
 from collections.abc import Iterator, Sequence
 
-from serving.model.errors import Problem
-from serving.model.objects import Object
-from serving.settings.controller import ControllerSettings
+from serving.core.model.errors import Problem
+from serving.core.model.objects import Object
+from serving.core.settings.controller import ControllerSettings
 
 _HANDLERS = ("tcpSocket", "httpGet", "exec", "grpc")
 _WITHOUT_ROOT = "Enabled"

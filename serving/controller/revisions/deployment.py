@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from serving.cluster.kinds import DEPLOYMENT
-from serving.cluster.port import Patch, PatchType
 from serving.controller.revisions.sidecar import (
     QUEUE_PORT,
     Sidecar,
@@ -21,7 +19,7 @@ from serving.controller.revisions.sidecar import (
     with_sidecar,
 )
 from serving.controller.values.naming import deployment_name, private_service_name
-from serving.model.knative import (
+from serving.core.model.knative import (
     APP_LABEL,
     AWAKE_RESOURCES_ANNOTATION,
     CONFIGURATION_LABEL,
@@ -37,7 +35,7 @@ from serving.model.knative import (
     SERVING_GROUP,
     RevisionFields,
 )
-from serving.model.objects import (
+from serving.core.model.objects import (
     Object,
     annotations_of,
     labels_of,
@@ -48,9 +46,11 @@ from serving.model.objects import (
     uid_of,
     with_kubernetes_scheme,
 )
-from serving.scaling.podsize import start_resources, started_resources
-from serving.settings.annotations import read_annotations
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.core.scaling.podsize import start_resources, started_resources
+from serving.core.settings.annotations import read_annotations
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.net.cluster.kinds import DEPLOYMENT
+from serving.net.cluster.port import Patch, PatchType
 
 # The port of a container that declares none.
 USER_PORT = 8080

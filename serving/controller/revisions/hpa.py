@@ -15,18 +15,16 @@ Without a target Kubernetes uses 80 percent of the CPU. A window applies to both
 import math
 from collections.abc import Mapping
 
-from serving.cluster import kinds
-from serving.cluster.port import Create, Write
 from serving.controller.values.naming import RoutingState, deployment_name
 from serving.controller.values.writes import deletion_of, patch_of
-from serving.model.knative import (
+from serving.core.model.knative import (
     CONFIGURATION_LABEL,
     REVISION_LABEL,
     REVISION_UID_LABEL,
     ROUTING_STATE_LABEL,
     SERVICE_LABEL,
 )
-from serving.model.objects import (
+from serving.core.model.objects import (
     Object,
     annotations_of,
     is_controlled_by,
@@ -37,11 +35,13 @@ from serving.model.objects import (
     owner_reference,
     uid_of,
 )
-from serving.model.quantity import format_bytes
-from serving.scaling.resolve import resolve_annotations
-from serving.scaling.spec import ScalingSpec
-from serving.settings.annotations import read_annotations
-from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
+from serving.core.model.quantity import format_bytes
+from serving.core.scaling.resolve import resolve_annotations
+from serving.core.scaling.spec import ScalingSpec
+from serving.core.settings.annotations import read_annotations
+from serving.core.settings.autoscaler import HPA_CLASS, AutoscalerSettings
+from serving.net.cluster import kinds
+from serving.net.cluster.port import Create, Write
 
 # Maximum of the field.
 _NO_LIMIT = 2**31 - 1

@@ -7,8 +7,8 @@ runs, and nothing answers at the port of its readiness probe. So it is given a t
 from collections.abc import Sequence
 
 from serving.controller.revisions.sidecar import proxy_container
-from serving.model.knative import QUEUE_PROXY, QUEUE_PROXY_ANNOTATION, QueueProxyPlace
-from serving.model.objects import Object, nested, timestamp_s
+from serving.core.model.knative import QUEUE_PROXY, QUEUE_PROXY_ANNOTATION, QueueProxyPlace
+from serving.core.model.objects import Object, nested, timestamp_s
 
 _SHARE = 0.1
 _WAIT_MIN_S = 10.0

@@ -19,11 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from serving.cluster import kinds
-from serving.cluster.port import Create, Write
 from serving.controller.revisions.sidecar import QUEUE_PORT
 from serving.controller.values.writes import patch_of
-from serving.model.knative import (
+from serving.core.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
     LAST_APPLIED_ANNOTATION,
     ROLLED_BACK_ANNOTATION,
@@ -33,7 +31,7 @@ from serving.model.knative import (
     VISIBILITY_LABEL,
     TrafficPath,
 )
-from serving.model.objects import (
+from serving.core.model.objects import (
     Object,
     annotations_of,
     condition_of,
@@ -47,7 +45,9 @@ from serving.model.objects import (
     owner_reference,
     uid_of,
 )
-from serving.model.routepolicy import route_policy
+from serving.core.model.routepolicy import route_policy
+from serving.net.cluster import kinds
+from serving.net.cluster.port import Create, Write
 
 ACTIVATOR_SERVICE = "activator-service"
 """The Service, in the system's namespace, that leads to the activators' inner listener."""

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from serving.cluster import kinds
-from serving.cluster.port import Create, Patch, Write
 from serving.controller.revisions.defaults import spec_with_defaults
 from serving.controller.revisions.deployment import desired_deployment, desired_private_service, template_patch
 from serving.controller.revisions.hpa import hpa_writes, is_of_an_hpa
@@ -29,7 +27,7 @@ from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.values.conditions import is_unsettled
 from serving.controller.values.naming import RoutingState, metadata_changes, revision_name, routing_state_of
 from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan, deletion_of, patch_of, status_patch
-from serving.model.knative import (
+from serving.core.model.knative import (
     CONDITION_ACTIVE,
     CONDITION_READY,
     CONFIGURATION_GENERATION_LABEL,
@@ -49,7 +47,7 @@ from serving.model.knative import (
     ServingState,
     TrafficPath,
 )
-from serving.model.objects import (
+from serving.core.model.objects import (
     Object,
     annotations_of,
     condition_of,
@@ -61,9 +59,11 @@ from serving.model.objects import (
     nested,
     owner_reference,
 )
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.budgets import read_budgets
-from serving.settings.controller import ControllerSettings
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.budgets import read_budgets
+from serving.core.settings.controller import ControllerSettings
+from serving.net.cluster import kinds
+from serving.net.cluster.port import Create, Patch, Write
 
 _COUNTS = {"actualReplicas", "desiredReplicas"}
 

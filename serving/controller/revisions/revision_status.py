@@ -17,9 +17,9 @@ import msgspec
 from serving.controller.revisions.inprocess import missing_queue_proxy, proxy_wait_s
 from serving.controller.values.conditions import Condition, ready_of, updated_conditions
 from serving.controller.values.naming import deployment_name
-from serving.model.errors import UNREADABLE
-from serving.model.event import OOM_KILLED_REASON, UNHEALTHY_REASON
-from serving.model.knative import (
+from serving.core.model.errors import UNREADABLE
+from serving.core.model.event import OOM_KILLED_REASON, UNHEALTHY_REASON
+from serving.core.model.knative import (
     BECAME_READY_ANNOTATIONS,
     CONDITION_READY,
     FAILURE_ANNOTATION,
@@ -28,7 +28,7 @@ from serving.model.knative import (
     ConditionStatus,
     ServingState,
 )
-from serving.model.objects import (
+from serving.core.model.objects import (
     Object,
     annotations_of,
     condition_of,
@@ -38,8 +38,8 @@ from serving.model.objects import (
     nested,
     timestamp_s,
 )
-from serving.scaling.resolve import resolve_annotations
-from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
+from serving.core.scaling.resolve import resolve_annotations
+from serving.core.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 
 _WAITING_IS_NORMAL = {"", "ContainerCreating", "PodInitializing"}
 _CRASH_LOOP = "CrashLoopBackOff"

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import msgspec
 
 from serving.controller.revisions.revision_status import RESTARTED, was_ready
-from serving.model.knative import (
+from serving.core.model.knative import (
     BECAME_READY_ANNOTATIONS,
     CONDITION_READY,
     CONFIGURATION_GENERATION_LABEL,
     ConditionStatus,
 )
-from serving.model.objects import Object, annotations_of, condition_of, labels_of, name_of, nested, timestamp_s
-from serving.settings.controller import FROM_START
+from serving.core.model.objects import Object, annotations_of, condition_of, labels_of, name_of, nested, timestamp_s
+from serving.core.settings.controller import FROM_START
 
 TRIAL_S = 60.0
 """How long a revision that took traffic may fail and give it back."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from serving.model.knative import (
+from serving.core.model.knative import (
     APP_PROBE,
     CONFIGURATION_LABEL,
     GUARDED_VARIABLE,
@@ -30,7 +30,7 @@ from serving.model.knative import (
     SERVICE_LABEL,
     QueueProxyPlace,
 )
-from serving.model.objects import (
+from serving.core.model.objects import (
     Object,
     annotations_of,
     labels_of,
@@ -41,11 +41,11 @@ from serving.model.objects import (
     tcp_ports_of,
     uid_of,
 )
-from serving.scaling.resolve import resolve_annotations
-from serving.scaling.spec import dormant_variables
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.innertls import DISABLED, ENABLED, InnerTlsSettings
-from serving.settings.queueproxy import (
+from serving.core.scaling.resolve import resolve_annotations
+from serving.core.scaling.spec import dormant_variables
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.innertls import DISABLED, ENABLED, InnerTlsSettings
+from serving.core.settings.queueproxy import (
     INNER_TLS_VARIABLE,
     QueueProxySettings,
     changed_variables,
@@ -53,7 +53,7 @@ from serving.settings.queueproxy import (
     tcp_variables,
     variables_of,
 )
-from serving.settings.sidecar import SidecarSettings
+from serving.core.settings.sidecar import SidecarSettings
 
 # The queue-proxy's ports for requests and for administration.
 QUEUE_PORT = 8012

@@ -12,7 +12,7 @@ from serving.controller.revisions.public import traffic_path_of
 from serving.controller.revisions.revision_status import desired_count_of, ready_count_of, was_ready
 from serving.controller.values.conditions import Condition, ready_of, updated_conditions
 from serving.controller.values.naming import deployment_name, private_service_name
-from serving.model.knative import (
+from serving.core.model.knative import (
     AUTOSCALING_GROUP,
     CLASS_ANNOTATION,
     CONDITION_ACTIVE,
@@ -21,7 +21,7 @@ from serving.model.knative import (
     ConditionStatus,
     TrafficPath,
 )
-from serving.model.objects import (
+from serving.core.model.objects import (
     Object,
     annotations_of,
     condition_of,

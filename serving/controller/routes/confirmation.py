@@ -7,7 +7,7 @@ out of the endpoints. An activator that answers with another digest is asked unt
 
 from collections.abc import Collection
 
-from serving.traffic.backoff import backoff_s
+from serving.core.traffic.backoff import backoff_s
 
 SILENT_S = 10.0
 """Silence after which an activator is skipped, in seconds: longer than a restart, shorter than people wait."""

@@ -15,13 +15,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from serving.cluster import kinds
-from serving.cluster.kinds import Kind
-from serving.cluster.port import Create
 from serving.controller.routes.hosts import url_of
 from serving.controller.values.conditions import Condition, ready_of, updated_conditions
 from serving.controller.values.writes import WritePlan, deletion_of, status_patch
-from serving.model.knative import (
+from serving.core.model.knative import (
     SERVING_API_VERSION,
     SERVING_GROUP,
     ConditionStatus,
@@ -29,8 +26,20 @@ from serving.model.knative import (
     DomainMappingFields,
     MappingReference,
 )
-from serving.model.objects import Key, Object, generation_of, is_being_deleted, labels_of, name_of, namespace_of, nested
-from serving.settings.controller import ControllerSettings
+from serving.core.model.objects import (
+    Key,
+    Object,
+    generation_of,
+    is_being_deleted,
+    labels_of,
+    name_of,
+    namespace_of,
+    nested,
+)
+from serving.core.settings.controller import ControllerSettings
+from serving.net.cluster import kinds
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Create
 
 _CREATED_BY = "app.kubernetes.io/managed-by"
 _CREATOR = "serving-controller"

@@ -1,12 +1,12 @@
-"""Assigns each contested host to the oldest claim (``serving.model.routehosts``).
+"""Assigns each contested host to the oldest claim (``serving.core.model.routehosts``).
 
 Input: the claims of routes as they change; output: the holder of each host.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from serving.model.objects import Key, Object
-from serving.model.routehosts import HostRules, claimed_hosts, kept_claims, tags_of
+from serving.core.model.objects import Key, Object
+from serving.core.model.routehosts import HostRules, claimed_hosts, kept_claims, tags_of
 
 _HTTP_PORT = 80
 

@@ -12,13 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from serving.cluster import kinds
-from serving.cluster.port import Create, Write
 from serving.controller.revisions.public import PUBLIC_PORT
 from serving.controller.values.conditions import Condition
 from serving.controller.values.writes import deletion_of, patch_of
-from serving.model.knative import ROUTE_LABEL, SERVICE_LABEL, ConditionStatus
-from serving.model.objects import (
+from serving.core.model.knative import ROUTE_LABEL, SERVICE_LABEL, ConditionStatus
+from serving.core.model.objects import (
     Key,
     Object,
     is_controlled_by,
@@ -28,9 +26,11 @@ from serving.model.objects import (
     nested,
     owner_reference,
 )
-from serving.model.rollout import Rollout
-from serving.model.routehosts import hosts_of, is_cluster_local
-from serving.settings.controller import ControllerSettings
+from serving.core.model.rollout import Rollout
+from serving.core.model.routehosts import hosts_of, is_cluster_local
+from serving.core.settings.controller import ControllerSettings
+from serving.net.cluster import kinds
+from serving.net.cluster.port import Create, Write
 
 _API = "gateway.networking.k8s.io/v1"
 _GROUP = "gateway.networking.k8s.io"

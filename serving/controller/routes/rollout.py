@@ -20,9 +20,9 @@ import msgspec
 
 from serving.controller.revisions.revision_status import serving_state_of
 from serving.controller.values.conditions import Condition
-from serving.model.knative import CONDITION_READY, ConditionStatus, ServingState
-from serving.model.objects import Object, condition_of, is_being_deleted, nested
-from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout, StepParameters
+from serving.core.model.knative import CONDITION_READY, ConditionStatus, ServingState
+from serving.core.model.objects import Object, condition_of, is_being_deleted, nested
+from serving.core.model.rollout import ConfigurationRollout, RevisionShare, Rollout, StepParameters
 
 ALL_TRAFFIC_ASSIGNED = "AllTrafficAssigned"
 

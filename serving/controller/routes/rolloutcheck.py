@@ -13,13 +13,13 @@ import msgspec
 from serving.controller.routes.rollout import ALL_TRAFFIC_ASSIGNED, Assignment
 from serving.controller.values.conditions import Condition
 from serving.controller.values.writes import Note
-from serving.model.knative import ROLLED_BACK_ANNOTATION, ConditionStatus
-from serving.model.objects import Object, annotations_of
-from serving.model.quantity import format_duration_s
-from serving.model.rolloutcheck import ROLLED_BACK_REASON, BrokenCheck, RolloutCheck, read_broken
-from serving.settings.annotations import read_rollout_check_of
-from serving.traffic.latencies import bucket_of
-from serving.traffic.responsecounts import ResponseCounts
+from serving.core.model.knative import ROLLED_BACK_ANNOTATION, ConditionStatus
+from serving.core.model.objects import Object, annotations_of
+from serving.core.model.quantity import format_duration_s
+from serving.core.model.rolloutcheck import ROLLED_BACK_REASON, BrokenCheck, RolloutCheck, read_broken
+from serving.core.settings.annotations import read_rollout_check_of
+from serving.core.traffic.latencies import bucket_of
+from serving.core.traffic.responsecounts import ResponseCounts
 
 COUNT_MIN = 20
 """Responses below which a step waits for more."""

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from serving.cluster import kinds
-from serving.cluster.port import Write
 from serving.controller.revisions.public import PublicService, is_foreign, public_writes
 from serving.controller.revisions.settling import is_ready
 from serving.controller.routes.hosts import tag_claims, url_of
@@ -34,8 +32,8 @@ from serving.controller.routes.rollout import (
 from serving.controller.routes.rolloutcheck import CheckedRollout, RolloutJudgement, checked_rollout
 from serving.controller.values.conditions import Condition, is_unsettled, ready_of, updated_conditions
 from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan, deletion_of, patch_of, status_patch
-from serving.model.errors import Problem
-from serving.model.knative import (
+from serving.core.model.errors import Problem
+from serving.core.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
     CONDITION_READY,
     CONFIGURATION_LABEL,
@@ -43,7 +41,7 @@ from serving.model.knative import (
     ROLLOUT_ANNOTATION,
     ConditionStatus,
 )
-from serving.model.objects import (
+from serving.core.model.objects import (
     Key,
     Object,
     annotations_of,
@@ -57,12 +55,14 @@ from serving.model.objects import (
     namespace_of,
     nested,
 )
-from serving.model.rollout import Rollout, read_rollout, write_rollout
-from serving.model.rolloutcheck import BrokenCheck, RolloutWatch
-from serving.model.routehosts import HostRules, hosts_of, is_cluster_local, tags_of
-from serving.model.routepolicy import route_digest, route_policy
-from serving.settings.annotations import read_rollout_duration
-from serving.settings.controller import ControllerSettings
+from serving.core.model.rollout import Rollout, read_rollout, write_rollout
+from serving.core.model.rolloutcheck import BrokenCheck, RolloutWatch
+from serving.core.model.routehosts import HostRules, hosts_of, is_cluster_local, tags_of
+from serving.core.model.routepolicy import route_digest, route_policy
+from serving.core.settings.annotations import read_rollout_duration
+from serving.core.settings.controller import ControllerSettings
+from serving.net.cluster import kinds
+from serving.net.cluster.port import Write
 
 _INGRESS_READY = "IngressReady"
 _ROLLOUT_IN_PROGRESS = Condition(

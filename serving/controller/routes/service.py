@@ -7,12 +7,9 @@ observed its latest spec is not mirrored. Follows knative/serving 98e5ef90, pkg/
 
 import msgspec
 
-from serving.cluster import kinds
-from serving.cluster.kinds import Kind
-from serving.cluster.port import Create, Write
 from serving.controller.values.conditions import Condition, is_unsettled, mirrored, ready_of, updated_conditions
 from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan, patch_of, status_patch
-from serving.model.knative import (
+from serving.core.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
     CONDITION_READY,
     LAST_APPLIED_ANNOTATION,
@@ -26,7 +23,7 @@ from serving.model.knative import (
     ServiceFields,
     TrafficFields,
 )
-from serving.model.objects import (
+from serving.core.model.objects import (
     Object,
     annotations_of,
     condition_of,
@@ -41,6 +38,9 @@ from serving.model.objects import (
     owner_reference,
     uid_of,
 )
+from serving.net.cluster import kinds
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Create, Write
 
 _CONFIGURATIONS_READY = "ConfigurationsReady"
 _ROUTES_READY = "RoutesReady"

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from serving.model.knative import CONDITION_READY, ConditionStatus
-from serving.model.objects import Object, condition_of
+from serving.core.model.knative import CONDITION_READY, ConditionStatus
+from serving.core.model.objects import Object, condition_of
 
 _INFO = "Info"
 

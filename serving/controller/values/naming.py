@@ -9,7 +9,7 @@ import enum
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 
-from serving.model.knative import (
+from serving.core.model.knative import (
     BECAME_READY_ANNOTATION,
     FAILURE_ANNOTATION,
     FORMER_BECAME_READY_ANNOTATION,
@@ -17,8 +17,8 @@ from serving.model.knative import (
     ROUTING_STATE_LABEL,
     ROUTING_STATE_MODIFIED_ANNOTATION,
 )
-from serving.model.objects import Object, annotations_of, labels_of, merge_difference, nested
-from serving.model.rollout import read_rollout
+from serving.core.model.objects import Object, annotations_of, labels_of, merge_difference, nested
+from serving.core.model.rollout import read_rollout
 
 _LABEL_LENGTH_MAX = 63
 _DIGEST_LENGTH = 32

@@ -9,10 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from serving.cluster import kinds
-from serving.cluster.kinds import Kind
-from serving.cluster.port import Delete, Patch, Write
-from serving.model.objects import (
+from serving.core.model.objects import (
     Object,
     merge_difference,
     name_of,
@@ -21,7 +18,10 @@ from serving.model.objects import (
     uid_of,
     version_of,
 )
-from serving.model.rolloutcheck import RolloutWatch
+from serving.core.model.rolloutcheck import RolloutWatch
+from serving.net.cluster import kinds
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Delete, Patch, Write
 
 FOLLOWED_KINDS = (
     kinds.SERVING_SERVICE,

@@ -12,7 +12,35 @@ from typing import Any
 
 import msgspec
 
-from serving.cluster.kinds import (
+from serving.controller.revisions.defaults import fields_not_allowed
+from serving.core.model.errors import Invalid, Problem
+from serving.core.model.knative import (
+    CREATOR_ANNOTATION,
+    LAST_MODIFIER_ANNOTATION,
+    QUEUE_PROXY_ANNOTATION,
+    SERVING_GROUP,
+    TCP_ANNOTATION,
+    QueueProxyPlace,
+)
+from serving.core.model.objects import Object, annotations_of, name_of, namespace_of, nested, with_kubernetes_scheme
+from serving.core.model.routepolicy import read_tcp_ports
+from serving.core.scaling.policies.scalingpolicy import ScalingPolicySpec, check_scaling_policy
+from serving.core.scaling.policies.triggertypes import REGISTRY
+from serving.core.settings.annotations import read_annotations, read_rollout_check_of, read_rollout_duration
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.controller import ControllerSettings
+from serving.core.settings.metadatakeys import check_keys
+from serving.home.admission.defaults import fill_in_defaults, with_requests
+from serving.home.admission.kubedefaults import with_kube_defaults
+from serving.home.admission.kuberules.decoding import pod_type_problems, undecodable
+from serving.home.admission.kuberules.formats import Json, forbidden, items_of
+from serving.home.admission.kuberules.rules import kube_problems, spec_problems
+from serving.home.schemas.crds import crds
+from serving.home.schemas.patch import same_json
+from serving.home.schemas.schema import Schema, breaches, completed, unknown_fields
+from serving.home.schemas.validations import ABSENT, rule_problems
+from serving.home.store.requester import acting_manager, acting_user
+from serving.net.cluster.kinds import (
     CONFIG_MAP,
     CONFIGURATION,
     DEPLOYMENT,
@@ -25,36 +53,8 @@ from serving.cluster.kinds import (
     SERVING_SERVICE,
     Kind,
 )
-from serving.cluster.port import Subresource
-from serving.cluster.schedules import schedule_problems
-from serving.controller.revisions.defaults import fields_not_allowed
-from serving.home.admission.defaults import fill_in_defaults, with_requests
-from serving.home.admission.kubedefaults import with_kube_defaults
-from serving.home.admission.kuberules.decoding import pod_type_problems, undecodable
-from serving.home.admission.kuberules.formats import Json, forbidden, items_of
-from serving.home.admission.kuberules.rules import kube_problems, spec_problems
-from serving.home.schemas.crds import crds
-from serving.home.schemas.patch import same_json
-from serving.home.schemas.schema import Schema, breaches, completed, unknown_fields
-from serving.home.schemas.validations import ABSENT, rule_problems
-from serving.home.store.requester import acting_manager, acting_user
-from serving.model.errors import Invalid, Problem
-from serving.model.knative import (
-    CREATOR_ANNOTATION,
-    LAST_MODIFIER_ANNOTATION,
-    QUEUE_PROXY_ANNOTATION,
-    SERVING_GROUP,
-    TCP_ANNOTATION,
-    QueueProxyPlace,
-)
-from serving.model.objects import Object, annotations_of, name_of, namespace_of, nested, with_kubernetes_scheme
-from serving.model.routepolicy import read_tcp_ports
-from serving.scaling.policies.scalingpolicy import ScalingPolicySpec, check_scaling_policy
-from serving.scaling.policies.triggertypes import REGISTRY
-from serving.settings.annotations import read_annotations, read_rollout_check_of, read_rollout_duration
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.controller import ControllerSettings
-from serving.settings.metadatakeys import check_keys
+from serving.net.cluster.port import Subresource
+from serving.net.cluster.schedules import schedule_problems
 
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS = ("grpc", "httpGet", "tcpSocket")

@@ -6,8 +6,8 @@ twice changes nothing. Follows knative/serving 98e5ef90, pkg/apis/serving/v1 and
 
 from typing import Any
 
-from serving.cluster.kinds import CONFIGURATION, DOMAIN_MAPPING, REVISION, ROUTE, SERVING_SERVICE, Kind
-from serving.model.objects import Object, namespace_of
+from serving.core.model.objects import Object, namespace_of
+from serving.net.cluster.kinds import CONFIGURATION, DOMAIN_MAPPING, REVISION, ROUTE, SERVING_SERVICE, Kind
 
 _CONTAINER = "user-container"
 _PORT = 8080

@@ -8,12 +8,8 @@ service can be scaled and its traffic split.
 from collections.abc import Iterator
 from typing import Any
 
-from serving.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
-from serving.home.pods.podplan import runs_images
-from serving.home.schemas.patch import same_json
-from serving.home.store.requester import acting_user, may_run_programs
-from serving.model.errors import Forbidden
-from serving.model.knative import (
+from serving.core.model.errors import Forbidden
+from serving.core.model.knative import (
     COMMAND_ANNOTATION,
     FOLDER_ANNOTATION,
     IMAGES_ONLY_ANNOTATION,
@@ -24,7 +20,11 @@ from serving.model.knative import (
     TEMPLATE_ANNOTATION,
     TemplateFields,
 )
-from serving.model.objects import Object, annotations_of, name_of, nested
+from serving.core.model.objects import Object, annotations_of, name_of, nested
+from serving.home.pods.podplan import runs_images
+from serving.home.schemas.patch import same_json
+from serving.home.store.requester import acting_user, may_run_programs
+from serving.net.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
 
 _TEMPLATES = {
     **dict.fromkeys((SERVING_SERVICE, CONFIGURATION, DEPLOYMENT), ("spec", "template")),

@@ -8,7 +8,10 @@ their readers, and stay as they are. Follows Kubernetes 1.36, pkg/apis/core/v1/d
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from serving.cluster.kinds import (
+from serving.core.model.objects import Object
+from serving.home.admission.defaults import with_requests
+from serving.home.schemas.patch import same_json
+from serving.net.cluster.kinds import (
     DEPLOYMENT,
     ENDPOINT_SLICE,
     HORIZONTAL_POD_AUTOSCALER,
@@ -19,9 +22,6 @@ from serving.cluster.kinds import (
     SERVICE,
     Kind,
 )
-from serving.home.admission.defaults import with_requests
-from serving.home.schemas.patch import same_json
-from serving.model.objects import Object
 
 Json = dict[str, Any]
 

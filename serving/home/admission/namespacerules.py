@@ -10,7 +10,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from serving.cluster.kinds import (
+from serving.core.model.errors import Forbidden, Invalid, InvalidValue, Problem
+from serving.core.model.objects import Object, name_of, namespace_of, nested
+from serving.core.model.quantity import amounts_of
+from serving.home.admission.podsecurity import PodSecurity
+from serving.home.admission.quotas import Claim, claim_of, limit_breaches, quota_refusal, with_limit_defaults
+from serving.home.pods.claims import claim_problems
+from serving.home.schemas.records import Stored, decoded
+from serving.home.store.requester import acting_user, may_claim_hosts, may_run_programs
+from serving.home.store.state import filter_of
+from serving.home.store.tables import KindTable
+from serving.net.cluster.kinds import (
     CLUSTER_DOMAIN_CLAIM,
     DOMAIN_MAPPING,
     LIMIT_RANGE,
@@ -21,17 +31,7 @@ from serving.cluster.kinds import (
     SERVICE_ACCOUNT,
     Kind,
 )
-from serving.cluster.port import Selection, Subresource
-from serving.home.admission.podsecurity import PodSecurity
-from serving.home.admission.quotas import Claim, claim_of, limit_breaches, quota_refusal, with_limit_defaults
-from serving.home.pods.claims import claim_problems
-from serving.home.schemas.records import Stored, decoded
-from serving.home.store.requester import acting_user, may_claim_hosts, may_run_programs
-from serving.home.store.state import filter_of
-from serving.home.store.tables import KindTable
-from serving.model.errors import Forbidden, Invalid, InvalidValue, Problem
-from serving.model.objects import Object, name_of, namespace_of, nested
-from serving.model.quantity import amounts_of
+from serving.net.cluster.port import Selection, Subresource
 
 DEFAULT_ACCOUNT = "default"
 """The ServiceAccount of each namespace, and of pods without ``serviceAccountName``."""

@@ -7,9 +7,11 @@ everybody to its level, and the pods that controllers create.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from serving.cluster.kinds import CONFIGURATION, DEPLOYMENT, NAMESPACE, POD, REVISION, SERVING_SERVICE, Kind
-from serving.cluster.port import Selection, Subresource
 from serving.controller.revisions.defaults import spec_with_defaults
+from serving.core.model.errors import Forbidden, Invalid, Problem
+from serving.core.model.knative import RevisionFields
+from serving.core.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, nested
+from serving.core.settings.controller import ControllerSettings
 from serving.home.pods.podstandards import (
     APPARMOR_PREFIX,
     BASELINE,
@@ -24,10 +26,8 @@ from serving.home.schemas.records import decoded
 from serving.home.store.requester import may_run_programs
 from serving.home.store.state import filter_of
 from serving.home.store.tables import KindTable
-from serving.model.errors import Forbidden, Invalid, Problem
-from serving.model.knative import RevisionFields
-from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, nested
-from serving.settings.controller import ControllerSettings
+from serving.net.cluster.kinds import CONFIGURATION, DEPLOYMENT, NAMESPACE, POD, REVISION, SERVING_SERVICE, Kind
+from serving.net.cluster.port import Selection, Subresource
 
 TEMPLATES: Mapping[Kind, tuple[str, ...]] = {
     **dict.fromkeys((SERVING_SERVICE, CONFIGURATION, DEPLOYMENT), ("spec", "template")),

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from serving.cluster.kinds import KINDS, POD, SERVICE, Kind
-from serving.model.objects import Object, annotations_of, name_of, nested
-from serving.model.quantity import Amounts, ExactAmount, amounts_of, pod_peak, total
+from serving.core.model.objects import Object, annotations_of, name_of, nested
+from serving.core.model.quantity import Amounts, ExactAmount, amounts_of, pod_peak, total
+from serving.net.cluster.kinds import KINDS, POD, SERVICE, Kind
 
 _ONE = ExactAmount(10**9)
 _OVER = ("Succeeded", "Failed")

@@ -11,19 +11,19 @@ import secrets
 
 import msgspec
 
-from serving.aio.clock import stamp
-from serving.cluster.identity import system_namespace
-from serving.cluster.kinds import SECRET
+from serving.core.model.errors import InvalidValue
+from serving.core.model.grants import Grant, Role
+from serving.core.model.knative import ACCESS_TOKEN_LABEL
+from serving.core.model.objects import Object, is_dns_label, name_of
 from serving.home.apiserver.requests import Fault
 from serving.home.apiserver.roles import FULL_GRANT
 from serving.home.pods.sources import data_of
 from serving.home.schemas.records import decoded
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import InvalidValue
-from serving.model.grants import Grant, Role
-from serving.model.knative import ACCESS_TOKEN_LABEL
-from serving.model.objects import Object, is_dns_label, name_of
-from serving.wire.tokens import matches
+from serving.net.aio.clock import stamp
+from serving.net.cluster.identity import system_namespace
+from serving.net.cluster.kinds import SECRET
+from serving.net.wire.tokens import matches
 
 NAME_EXPECTED = "1 to 40 lower-case letters, digits and -, as the name of an object, and not serving-admin"
 

@@ -12,8 +12,8 @@ import hmac
 
 import msgspec
 
+from serving.core.model.objects import Object, name_of, namespace_of, uid_of
 from serving.home.apiserver.reviews import API_AUDIENCE, KnownToken
-from serving.model.objects import Object, name_of, namespace_of, uid_of
 
 LIFETIME_MIN_S = 600
 """Shortest lifetime, in seconds. Source: Kubernetes, TokenRequestSpec."""

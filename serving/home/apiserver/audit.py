@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from serving.aio.clock import micro_stamp
-from serving.cluster.kinds import SECRET
+from serving.core.model.grants import Grant
 from serving.home.apiserver.roles import FULL_GRANT, Access
-from serving.model.grants import Grant
+from serving.net.aio.clock import micro_stamp
+from serving.net.cluster.kinds import SECRET
 
 AUDIT_FILE = "audit.log"
 AUDIT_BYTES_MAX = 10 * 2**20

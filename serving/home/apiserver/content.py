@@ -16,9 +16,9 @@ import msgspec
 import yaml
 from aiohttp import web
 
-from serving.aio.clock import wall_s
-from serving.cluster.kinds import Kind
-from serving.cluster.port import PatchType
+from serving.core.model.errors import UNREADABLE
+from serving.core.model.objects import Object
+from serving.core.settings.yamltext import JsonTypesLoader, YamlLoader
 from serving.home.admission.admission import unknown
 from serving.home.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
 from serving.home.apiserver.requests import Fault
@@ -28,9 +28,9 @@ from serving.home.schemas.records import decoded
 from serving.home.schemas.schema import DEPTH_MAX, is_within
 from serving.home.store.history import StoreLimits
 from serving.home.store.memory import EncodedListing
-from serving.model.errors import UNREADABLE
-from serving.model.objects import Object
-from serving.settings.yamltext import JsonTypesLoader, YamlLoader
+from serving.net.aio.clock import wall_s
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import PatchType
 
 _JSON_TYPES = {"application/json", "application/*", "*/*"}
 _YAML_TYPES = {"application/yaml", "application/x-yaml", "text/yaml"}

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from serving.cluster.kinds import DEPLOYMENT, KINDS, POD, SERVICE, Kind
+from serving.core.model.errors import NotFound
+from serving.core.model.objects import Object
 from serving.home.apiserver.content import json_response
 from serving.home.schemas.crds import OPEN_SCHEMA, builtin_schemas, crds, described_schema, referred, schema_name
-from serving.model.errors import NotFound
-from serving.model.objects import Object
+from serving.net.cluster.kinds import DEPLOYMENT, KINDS, POD, SERVICE, Kind
 
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _VIEW_VERBS = ["get", "list", "watch"]

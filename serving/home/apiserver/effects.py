@@ -9,21 +9,21 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from serving.aio.clock import stamp
-from serving.cluster.events import EventRecorder
-from serving.cluster.identity import system_namespace
-from serving.cluster.kinds import CONFIG_MAP, CONFIGURATION, DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
-from serving.cluster.port import Cluster
+from serving.core.model.errors import Problem, SettingsError
+from serving.core.model.event import EventText, about, digest, new_event
+from serving.core.model.knative import COMMAND_ANNOTATION, TCP_ANNOTATION
+from serving.core.model.objects import Object, name_of, namespace_of, nested
+from serving.core.model.routepolicy import read_tcp_ports
+from serving.core.settings.daemons import DAEMONS, NODEGROUP
+from serving.core.settings.live import config_map_of
+from serving.core.settings.load import load
 from serving.home.pods.podplan import runs_images
-from serving.model.errors import Problem, SettingsError
-from serving.model.event import EventText, about, digest, new_event
-from serving.model.knative import COMMAND_ANNOTATION, TCP_ANNOTATION
-from serving.model.objects import Object, name_of, namespace_of, nested
-from serving.model.routepolicy import read_tcp_ports
-from serving.nodegroup.groups import groups_of_text
-from serving.settings.daemons import DAEMONS, NODEGROUP
-from serving.settings.live import config_map_of
-from serving.settings.load import load
+from serving.net.aio.clock import stamp
+from serving.net.cluster.events import EventRecorder
+from serving.net.cluster.identity import system_namespace
+from serving.net.cluster.kinds import CONFIG_MAP, CONFIGURATION, DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
+from serving.net.cluster.port import Cluster
+from serving.nodes.nodegroup.groups import groups_of_text
 
 _PART = re.compile(r"([^.\[\]]+)|\[\*\]")
 

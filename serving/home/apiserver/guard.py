@@ -15,10 +15,10 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from serving.aio.clock import now_s, wall_s
-from serving.aio.cooperative import costly
-from serving.aio.periodic import until_beat_s
-from serving.cluster.kinds import POD
+from serving.core.model.errors import ClusterError, Forbidden, Unsupported
+from serving.core.model.grants import Grant, Role
+from serving.core.model.objects import Object, nested
+from serving.core.traffic.wrongtokens import COUNT_MAX, WrongTokens
 from serving.home.apiserver.accesstokens import Authenticator, Unauthorized
 from serving.home.apiserver.audit import AuditedRequest, AuditLog
 from serving.home.apiserver.content import json_response
@@ -35,10 +35,10 @@ from serving.home.apiserver.requests import (
 from serving.home.apiserver.reviews import check_host
 from serving.home.apiserver.roles import Access, may, refusal_text
 from serving.home.store.requester import acting_as
-from serving.model.errors import ClusterError, Forbidden, Unsupported
-from serving.model.grants import Grant, Role
-from serving.model.objects import Object, nested
-from serving.traffic.wrongtokens import COUNT_MAX, WrongTokens
+from serving.net.aio.clock import now_s, wall_s
+from serving.net.aio.cooperative import costly
+from serving.net.aio.periodic import until_beat_s
+from serving.net.cluster.kinds import POD
 
 _log = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -9,9 +9,9 @@ from typing import Protocol
 
 import msgspec
 
+from serving.core.model.knative import DEFAULT_CONTAINER_ANNOTATION, QUEUE_PROXY
+from serving.core.model.objects import Object
 from serving.home.apiserver.requests import Fault, is_set
-from serving.model.knative import DEFAULT_CONTAINER_ANNOTATION, QUEUE_PROXY
-from serving.model.objects import Object
 
 KEPT_LOGS_PATH = "/logs/pods/{namespace}"
 """An extension of Kubernetes: lists pods with logs, also deleted ones, as JSON list of ``KeptLog``."""

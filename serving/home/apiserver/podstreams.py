@@ -7,11 +7,11 @@ from typing import Protocol
 import msgspec
 from multidict import MultiMapping
 
+from serving.core.model.errors import NotFound
+from serving.core.model.objects import Object, nested
 from serving.home.apiserver.channels import STDERR, STDOUT
 from serving.home.apiserver.logoptions import chosen_container
 from serving.home.apiserver.requests import Fault, is_set
-from serving.model.errors import NotFound
-from serving.model.objects import Object, nested
 
 
 class ExecOptions(msgspec.Struct, frozen=True, kw_only=True):

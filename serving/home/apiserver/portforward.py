@@ -15,10 +15,10 @@ from typing import Literal
 import msgspec
 from aiohttp import WSMsgType, web
 
-from serving.aio.supervise import SupervisedTasks, supervise
+from serving.core.model.errors import ClusterError
 from serving.home.apiserver.remotecommand import upgraded
 from serving.home.apiserver.requests import Fault
-from serving.model.errors import ClusterError
+from serving.net.aio.supervise import SupervisedTasks, supervise
 
 _VERSION = 0x8003
 _SYN_REPLY, _RST_STREAM, _PING = 2, 3, 6

@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from serving.cluster.kinds import kind_of
 from serving.home.apiserver.requests import Fault
 from serving.home.schemas.crds import SCHEMAS_FILE, builtin_schemas, referred, schema_name
 from serving.home.schemas.patch import VALUES_MAX
 from serving.home.schemas.schema import Schema
+from serving.net.cluster.kinds import kind_of
 
 NUMBERS_FILE = SCHEMAS_FILE.with_name("protobuf.json")
 

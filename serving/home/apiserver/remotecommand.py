@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import WSMsgType, web
 
-from serving.aio.supervise import TaskOwner
+from serving.core.model.errors import UNREADABLE, ClusterError
+from serving.core.model.objects import Object
 from serving.home.apiserver.channels import CLOSE, PROTOCOLS, RESIZE, STATUS, STDIN
 from serving.home.apiserver.podstreams import ExecSession
 from serving.home.apiserver.requests import Fault, refusal
-from serving.model.errors import UNREADABLE, ClusterError
-from serving.model.objects import Object
+from serving.net.aio.supervise import TaskOwner
 
 _log = logging.getLogger(__name__)
 

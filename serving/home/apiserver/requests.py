@@ -9,10 +9,10 @@ from urllib.parse import unquote
 
 import msgspec
 
-from serving.cluster.kinds import KINDS, NAMESPACE, Kind
-from serving.cluster.port import Selection
-from serving.model.errors import ApplyConflict, ClusterError, Invalid, NotFound, Unsupported
-from serving.model.objects import Object
+from serving.core.model.errors import ApplyConflict, ClusterError, Invalid, NotFound, Unsupported
+from serving.core.model.objects import Object
+from serving.net.cluster.kinds import KINDS, NAMESPACE, Kind
+from serving.net.cluster.port import Selection
 
 _BY_PLACE = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}
 _UNKNOWN = "the server could not find the requested resource"

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
-from serving.aio.clock import wall_s
+from serving.core.model.grants import Grant
+from serving.core.model.knative import GRANT_NAMESPACES, GRANT_ROLE
+from serving.core.model.objects import Object
 from serving.home.apiserver.requests import Fault
-from serving.model.grants import Grant
-from serving.model.knative import GRANT_NAMESPACES, GRANT_ROLE
-from serving.model.objects import Object
+from serving.net.aio.clock import wall_s
 
 API_AUDIENCE = "https://kubernetes.default.svc.cluster.local"
 """The audience of tokens and reviews that name none: the API server."""

@@ -14,8 +14,11 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from serving.cluster.identity import system_namespace
-from serving.cluster.kinds import (
+from serving.core.model.grants import Grant, Role
+from serving.core.model.objects import Object
+from serving.home.store.requester import ADMIN_USER
+from serving.net.cluster.identity import system_namespace
+from serving.net.cluster.kinds import (
     CONFIG_MAP,
     CONFIGURATION,
     DEPLOYMENT,
@@ -34,9 +37,6 @@ from serving.cluster.kinds import (
     SERVING_SERVICE,
     Kind,
 )
-from serving.home.store.requester import ADMIN_USER
-from serving.model.grants import Grant, Role
-from serving.model.objects import Object
 
 _ALL = ("*",)
 _READ = ("get", "list", "watch")

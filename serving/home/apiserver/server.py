@@ -16,9 +16,9 @@ import msgspec
 from aiohttp import web
 
 from serving import __version__
-from serving.aio.cooperative import computed
-from serving.cluster.kinds import POD, UNUSED_KINDS
-from serving.cluster.port import Subresource
+from serving.core.model.errors import Forbidden, NotFound, Unsupported
+from serving.core.model.grants import Grant, Role
+from serving.core.model.objects import Object, name_of, nested
 from serving.home.admission.podsecurity import PodSecurity
 from serving.home.apiserver import discovery, writing
 from serving.home.apiserver.accesstokens import Authenticator
@@ -55,9 +55,9 @@ from serving.home.apiserver.watching import stream_watch, watch_options
 from serving.home.apiserver.writing import evict
 from serving.home.state import BACKUP_PATH
 from serving.home.store.memory import EncodedListing, MemoryCluster
-from serving.model.errors import Forbidden, NotFound, Unsupported
-from serving.model.grants import Grant, Role
-from serving.model.objects import Object, name_of, nested
+from serving.net.aio.cooperative import computed
+from serving.net.cluster.kinds import POD, UNUSED_KINDS
+from serving.net.cluster.port import Subresource
 
 _log = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

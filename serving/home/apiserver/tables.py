@@ -10,7 +10,11 @@ from typing import Any
 
 import msgspec
 
-from serving.cluster.kinds import (
+from serving.core.model.knative import CONDITION_DORMANT
+from serving.core.model.objects import Object
+from serving.home.apiserver.jsonpath import compiled
+from serving.home.schemas.crds import Column, crds
+from serving.net.cluster.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
     ENDPOINT_SLICE,
@@ -30,10 +34,6 @@ from serving.cluster.kinds import (
     SERVICE_ACCOUNT,
     Kind,
 )
-from serving.home.apiserver.jsonpath import compiled
-from serving.home.schemas.crds import Column, crds
-from serving.model.knative import CONDITION_DORMANT
-from serving.model.objects import Object
 
 _MINUTE_S, _HOUR_S, _DAY_S, _YEAR_S = 60, 3600, 86_400, 365 * 86_400
 _UNITS = {1: "s", _MINUTE_S: "m", _HOUR_S: "h", _DAY_S: "d", _YEAR_S: "y"}

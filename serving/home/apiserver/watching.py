@@ -13,19 +13,19 @@ from collections.abc import AsyncIterator, Mapping
 import msgspec
 from aiohttp import web
 
-from serving.aio.clock import now_s, wall_s
-from serving.aio.cooperative import turn
-from serving.aio.periodic import until_beat_s
-from serving.aio.supervise import TaskOwner
-from serving.cluster.kinds import Kind
-from serving.cluster.port import Encoded, EventType, Selection, WatchEvent
+from serving.core.model.errors import ClusterError, Unavailable
+from serving.core.model.objects import Object
 from serving.home.apiserver.content import JSON_TYPE, Shape, WantedShape, shaped_object
 from serving.home.apiserver.requests import Fault, RequestTarget, is_set, refusal
 from serving.home.apiserver.tables import partial_metadata, table
 from serving.home.store.history import Watch
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import ClusterError, Unavailable
-from serving.model.objects import Object
+from serving.net.aio.clock import now_s, wall_s
+from serving.net.aio.cooperative import turn
+from serving.net.aio.periodic import until_beat_s
+from serving.net.aio.supervise import TaskOwner
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Encoded, EventType, Selection, WatchEvent
 
 _log = logging.getLogger(__name__)
 

@@ -9,9 +9,8 @@ from typing import Any, Literal, cast
 import msgspec
 from multidict import MultiMapping
 
-from serving.aio.cooperative import computed
-from serving.cluster.kinds import POD, REVISION
-from serving.cluster.port import Cluster, PatchType, Propagation, Subresource
+from serving.core.model.errors import Conflict, NotFound
+from serving.core.model.objects import Object, name_of
 from serving.home.admission.admission import annotation_warnings
 from serving.home.admission.kuberules.decoding import undecodable
 from serving.home.admission.podsecurity import PodSecurity
@@ -25,8 +24,9 @@ from serving.home.schemas.schema import is_within
 from serving.home.store.budgets import check_budgets
 from serving.home.store.history import StoreLimits
 from serving.home.store.memory import Apply, MemoryCluster
-from serving.model.errors import Conflict, NotFound
-from serving.model.objects import Object, name_of
+from serving.net.aio.cooperative import computed
+from serving.net.cluster.kinds import POD, REVISION
+from serving.net.cluster.port import Cluster, PatchType, Propagation, Subresource
 
 _APPLY = ("application/apply-patch+yaml", "application/apply-patch+json")
 _PATCH_TYPES = {one.value: one for one in PatchType}

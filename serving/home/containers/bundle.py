@@ -11,6 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from serving.core.model.errors import InvalidValue
+from serving.core.model.knative import IMAGES_ONLY_ANNOTATION
+from serving.core.model.objects import Object, annotations_of
 from serving.home.containers.users import ContainerUser
 from serving.home.images.archive import ImageRun
 from serving.home.pods.bytebudget import ByteBudget, expanded
@@ -18,9 +21,6 @@ from serving.home.pods.podstandards import BASELINE, violation_text
 from serving.home.processes.mounts import MountPoint
 from serving.home.processes.ownusers import IDS_PER_POD, OwnUsers
 from serving.home.processes.seccomp import oci_profile
-from serving.model.errors import InvalidValue
-from serving.model.knative import IMAGES_ONLY_ANNOTATION
-from serving.model.objects import Object, annotations_of
 
 _CAPABILITIES = (
     "CAP_AUDIT_WRITE",

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from serving.model.event import OOM_KILLED_REASON
-from serving.model.objects import Object
-from serving.model.quantity import parse_bytes, parse_millicores
+from serving.core.model.event import OOM_KILLED_REASON
+from serving.core.model.objects import Object
+from serving.core.model.quantity import parse_bytes, parse_millicores
 
 _ROOT = Path("/sys/fs/cgroup")
 _PERIOD_US = 100_000

@@ -14,9 +14,9 @@ from typing import cast
 
 import msgspec
 
-from serving.aio.supervise import TaskOwner
-from serving.model.errors import InvalidValue
-from serving.model.routehosts import named_address
+from serving.core.model.errors import InvalidValue
+from serving.core.model.routehosts import named_address
+from serving.net.aio.supervise import TaskOwner
 
 _HEADER = struct.Struct("!HHHHHH")
 _KIND_AND_CLASS = struct.Struct("!HH")

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import msgspec
 
-from serving.aio.cooperative import finished_in_thread
+from serving.core.model.routehosts import named_network
 from serving.home.containers.cgroups import find_cgroups
 from serving.home.pods.locations import PodLocation, PodLocations, host_part
 from serving.home.pods.podfolder import sweep_folders
-from serving.model.routehosts import named_network
+from serving.net.aio.cooperative import finished_in_thread
 
 _INNER_NETWORK, _PUBLIC_NETWORK = "10.138", "10.139"
 _HTTP_PORT = 80

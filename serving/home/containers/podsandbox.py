@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from serving.aio.cooperative import finished_in_thread
+from serving.core.model.errors import InvalidValue
+from serving.core.model.objects import Object, name_of, namespace_of
 from serving.home.containers.bundle import (
     ContainerBox,
     arguments_of,
@@ -34,8 +35,7 @@ from serving.home.pods.podplan import all_containers, container_name_of, refuse_
 from serving.home.processes.mounts import HOSTS_PATH, MountPoint, OverlayMount
 from serving.home.processes.orders import Launch, StartProcess
 from serving.home.processes.ownusers import IDS_PER_POD, OwnUsers
-from serving.model.errors import InvalidValue
-from serving.model.objects import Object, name_of, namespace_of
+from serving.net.aio.cooperative import finished_in_thread
 
 _PORT_DEFAULT = 8080
 _FOLDER_MODE = 0o755

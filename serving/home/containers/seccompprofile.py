@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from serving.model.errors import InvalidValue
-from serving.model.objects import Object
+from serving.core.model.errors import InvalidValue
+from serving.core.model.objects import Object
 
 _BYTES_MAX = 2**20
 _ARCHITECTURES = {

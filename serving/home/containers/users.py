@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from serving.model.errors import InvalidValue
-from serving.model.objects import Object
+from serving.core.model.errors import InvalidValue
+from serving.core.model.objects import Object
 
 _BYTES_MAX = 2**20
 

@@ -12,14 +12,10 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from serving.aio.supervise import supervise
-from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ENDPOINT_SLICE, NAMESPACE, ROUTE, SERVICE
-from serving.cluster.port import Cluster, EventType
-from serving.cluster.reflector import CacheChange, Reflector
 from serving.controller.revisions.public import ACTIVATOR_SERVICE
-from serving.model.errors import AlreadyExists
-from serving.model.objects import Object, annotations_of, name_of, namespace_of, nested
-from serving.model.routehosts import (
+from serving.core.model.errors import AlreadyExists
+from serving.core.model.objects import Object, annotations_of, name_of, namespace_of, nested
+from serving.core.model.routehosts import (
     HostRules,
     claimed_hosts,
     hosts_of,
@@ -28,8 +24,12 @@ from serving.model.routehosts import (
     named_address,
     tags_of,
 )
-from serving.model.routepolicy import route_policy
-from serving.settings.controller import ControllerSettings
+from serving.core.model.routepolicy import route_policy
+from serving.core.settings.controller import ControllerSettings
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ENDPOINT_SLICE, NAMESPACE, ROUTE, SERVICE
+from serving.net.cluster.port import Cluster, EventType
+from serving.net.cluster.reflector import CacheChange, Reflector
 
 _log = logging.getLogger("control")
 

@@ -8,13 +8,9 @@ import contextlib
 import logging
 from pathlib import Path
 
-from serving.aio.clock import now_s, stamp
-from serving.aio.supervise import supervise
-from serving.cluster.events import write_once
-from serving.cluster.kinds import PERSISTENT_VOLUME_CLAIM, POD, REVISION
-from serving.cluster.port import Cluster
-from serving.cluster.reflector import Reflector
-from serving.cluster.workqueue import WorkQueue
+from serving.core.model.errors import InvalidValue, NotFound
+from serving.core.model.event import EventText, about, digest, new_event
+from serving.core.model.objects import Key, Object, is_being_deleted, is_true
 from serving.home.pods.claims import (
     FINALIZER,
     OVER_SIZE,
@@ -28,9 +24,13 @@ from serving.home.pods.claims import (
 from serving.home.pods.diskbudget import is_evicted
 from serving.home.pods.volumequota import limit_folder, quota_gap, tree_bytes
 from serving.home.trees import remove_tree
-from serving.model.errors import InvalidValue, NotFound
-from serving.model.event import EventText, about, digest, new_event
-from serving.model.objects import Key, Object, is_being_deleted, is_true
+from serving.net.aio.clock import now_s, stamp
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.events import write_once
+from serving.net.cluster.kinds import PERSISTENT_VOLUME_CLAIM, POD, REVISION
+from serving.net.cluster.port import Cluster
+from serving.net.cluster.reflector import Reflector
+from serving.net.cluster.workqueue import WorkQueue
 
 # A claim that is used is looked at again, and so is one whose folder could not be made or removed.
 _AGAIN_S = 1.0

@@ -9,15 +9,15 @@ import logging
 import time
 from collections.abc import Collection, Sequence
 
-from serving.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, SERVING_SERVICE
-from serving.cluster.port import Cluster
+from serving.core.model.errors import ClusterError
+from serving.core.model.knative import SNAPSHOT_ANNOTATION
+from serving.core.model.objects import Object, annotations_of, nested, uid_of
 from serving.home.images.source import ImagePins, images_used
 from serving.home.images.store import ImageStore
 from serving.home.pods.snapshot import collect
 from serving.home.state import StateFolder
-from serving.model.errors import ClusterError
-from serving.model.knative import SNAPSHOT_ANNOTATION
-from serving.model.objects import Object, annotations_of, nested, uid_of
+from serving.net.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, SERVING_SERVICE
+from serving.net.cluster.port import Cluster
 
 _log = logging.getLogger("control")
 

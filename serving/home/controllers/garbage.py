@@ -9,17 +9,17 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from serving.aio.clock import now_s
-from serving.aio.periodic import next_beat
-from serving.aio.supervise import supervise
-from serving.cluster.kinds import EVENT, KINDS, NAMESPACE, Kind
-from serving.cluster.port import EventType, WatchEvent
+from serving.core.model.errors import Conflict, Gone, NotFound
+from serving.core.model.objects import Key, Object
 from serving.home.schemas.records import ObjectMetadata, read_metadata
 from serving.home.store.memory import MemoryCluster
 from serving.home.store.owners import Reference
 from serving.home.store.writes import PROPAGATION_FINALIZERS
-from serving.model.errors import Conflict, Gone, NotFound
-from serving.model.objects import Key, Object
+from serving.net.aio.clock import now_s
+from serving.net.aio.periodic import next_beat
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.kinds import EVENT, KINDS, NAMESPACE, Kind
+from serving.net.cluster.port import EventType, WatchEvent
 
 # Deletions of durable objects wait for the disk, together.
 _WORKERS = 16

@@ -9,13 +9,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import TypeVar
 
-from serving.aio.clock import now_s, stamp
-from serving.aio.supervise import supervise
-from serving.cluster.events import write_once
-from serving.cluster.kinds import DEPLOYMENT, DOMAIN_MAPPING, ENDPOINT_SLICE, POD, ROUTE, SERVICE
-from serving.cluster.port import Cluster
-from serving.cluster.reflector import CacheChange, Reflector
-from serving.cluster.workqueue import WorkQueue
+from serving.core.model.errors import ClusterError, Forbidden, Invalid, NotFound
+from serving.core.model.event import EventText, about, digest, new_event
+from serving.core.model.knative import REVISION_LABEL
+from serving.core.model.objects import Key, Object, conditions_of, nested
 from serving.home.controllers.scheduler import PodScheduler
 from serving.home.controllers.workloads import (
     CREATE_FAILED,
@@ -28,10 +25,13 @@ from serving.home.controllers.workloads import (
     plan_pods,
 )
 from serving.home.pods.diskbudget import is_evicted
-from serving.model.errors import ClusterError, Forbidden, Invalid, NotFound
-from serving.model.event import EventText, about, digest, new_event
-from serving.model.knative import REVISION_LABEL
-from serving.model.objects import Key, Object, conditions_of, nested
+from serving.net.aio.clock import now_s, stamp
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.events import write_once
+from serving.net.cluster.kinds import DEPLOYMENT, DOMAIN_MAPPING, ENDPOINT_SLICE, POD, ROUTE, SERVICE
+from serving.net.cluster.port import Cluster
+from serving.net.cluster.reflector import CacheChange, Reflector
+from serving.net.cluster.workqueue import WorkQueue
 
 _WORKERS = 8
 # A pod that the watch has not delivered by then was created and deleted between two events.

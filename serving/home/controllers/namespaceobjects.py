@@ -4,15 +4,15 @@ Follows namespaces, accounts, quotas, and each kind that a quota counts. Quotas 
 (``home/admission/namespacerules.py``), from the objects themselves; their status is for readers only.
 """
 
-from serving.aio.supervise import SupervisedTasks, supervise
-from serving.cluster.kinds import NAMESPACE, RESOURCE_QUOTA, SERVICE_ACCOUNT, Kind
-from serving.cluster.reflector import CacheChange, Reflector
-from serving.cluster.workqueue import WorkQueue
+from serving.core.model.errors import AlreadyExists, NotFound
+from serving.core.model.objects import Object, is_being_deleted, name_of, namespace_of
 from serving.home.admission.namespacerules import DEFAULT_ACCOUNT, claims_in
 from serving.home.admission.quotas import counted_kinds, quota_status
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import AlreadyExists, NotFound
-from serving.model.objects import Object, is_being_deleted, name_of, namespace_of
+from serving.net.aio.supervise import SupervisedTasks, supervise
+from serving.net.cluster.kinds import NAMESPACE, RESOURCE_QUOTA, SERVICE_ACCOUNT, Kind
+from serving.net.cluster.reflector import CacheChange, Reflector
+from serving.net.cluster.workqueue import WorkQueue
 
 # Many objects change together; one look at all of them is enough.
 _STATUS_LAG_S = 0.1

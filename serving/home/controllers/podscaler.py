@@ -8,18 +8,11 @@ status of the HorizontalPodAutoscaler with a sentence, and an Event for each cha
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from serving.aio.clock import now_s, stamp, wall_s
-from serving.aio.periodic import next_beat
-from serving.aio.supervise import supervise
-from serving.cluster.events import write_once
-from serving.cluster.kinds import DEPLOYMENT, HORIZONTAL_POD_AUTOSCALER, POD, POD_METRICS
-from serving.cluster.port import Cluster
-from serving.cluster.reflector import Reflector
-from serving.model.errors import ClusterError, InvalidValue
-from serving.model.event import EventText, about, digest, new_event
-from serving.model.knative import QUEUE_PROXY
-from serving.model.nodata import NoData
-from serving.model.objects import (
+from serving.core.model.errors import ClusterError, InvalidValue
+from serving.core.model.event import EventText, about, digest, new_event
+from serving.core.model.knative import QUEUE_PROXY
+from serving.core.model.nodata import NoData
+from serving.core.model.objects import (
     Key,
     Object,
     condition_of,
@@ -29,8 +22,8 @@ from serving.model.objects import (
     nested,
     timestamp_s,
 )
-from serving.model.quantity import Resources, resources_of
-from serving.scaling.podscaling import (
+from serving.core.model.quantity import Resources, resources_of
+from serving.core.scaling.podscaling import (
     MetricTarget,
     PodScalingState,
     PodUse,
@@ -38,6 +31,13 @@ from serving.scaling.podscaling import (
     pod_scaling_of,
     scaled_count,
 )
+from serving.net.aio.clock import now_s, stamp, wall_s
+from serving.net.aio.periodic import next_beat
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.events import write_once
+from serving.net.cluster.kinds import DEPLOYMENT, HORIZONTAL_POD_AUTOSCALER, POD, POD_METRICS
+from serving.net.cluster.port import Cluster
+from serving.net.cluster.reflector import Reflector
 
 _log = logging.getLogger("podscaler")
 

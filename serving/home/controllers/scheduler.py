@@ -16,17 +16,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from serving.aio.clock import now_s, stamp
-from serving.aio.supervise import supervise
-from serving.cluster.events import write_once
-from serving.cluster.kinds import NODE, POD
-from serving.cluster.port import Cluster, EventType
-from serving.cluster.reflector import CacheChange, Reflector
-from serving.cluster.selectors import written_selector
-from serving.home.admission.quotas import pod_sums
-from serving.model.errors import ClusterError, Conflict, InvalidValue, NotFound
-from serving.model.event import EventText, about, digest, new_event
-from serving.model.objects import (
+from serving.core.model.errors import ClusterError, Conflict, InvalidValue, NotFound
+from serving.core.model.event import EventText, about, digest, new_event
+from serving.core.model.objects import (
     Key,
     Object,
     condition_of,
@@ -37,11 +29,19 @@ from serving.model.objects import (
     nested,
     version_of,
 )
-from serving.model.quantity import amounts_of
-from serving.placement.book import NodeBook, PlacedPod, demand_of, node_of, pod_of
-from serving.placement.scores.pod import PodDemand
-from serving.placement.scores.provider import Scorer, pick
-from serving.settings.placement import NODE_POLICIES, PlacementSettings
+from serving.core.model.quantity import amounts_of
+from serving.core.settings.placement import NODE_POLICIES, PlacementSettings
+from serving.home.admission.quotas import pod_sums
+from serving.net.aio.clock import now_s, stamp
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.events import write_once
+from serving.net.cluster.kinds import NODE, POD
+from serving.net.cluster.port import Cluster, EventType
+from serving.net.cluster.reflector import CacheChange, Reflector
+from serving.net.cluster.selectors import written_selector
+from serving.nodes.placement.book import NodeBook, PlacedPod, demand_of, node_of, pod_of
+from serving.nodes.placement.scores.pod import PodDemand
+from serving.nodes.placement.scores.provider import Scorer, pick
 
 _UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _BINDING_EFFECTS = ("NoSchedule", "NoExecute")

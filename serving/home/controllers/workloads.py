@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from serving.core.model.knative import GUARDED_ANNOTATION, POD_TEMPLATE_HASH_LABEL
+from serving.core.model.objects import Object, annotations_of, is_true, labels_of, nested
 from serving.home.pods.diskbudget import is_evicted
-from serving.model.knative import GUARDED_ANNOTATION, POD_TEMPLATE_HASH_LABEL
-from serving.model.objects import Object, annotations_of, is_true, labels_of, nested
 
 CREATE_FAILED = "FailedCreate"
 """The reason of a Deployment whose pods the server refuses, in its condition and in the Event."""

@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from serving.aio.inputfile import open_input
+from serving.core.model.errors import UNREADABLE, InvalidValue
 from serving.home.boundedentry import BoundedEntry
-from serving.model.errors import UNREADABLE, InvalidValue
+from serving.net.aio.inputfile import open_input
 
 _BYTES_MAX = 32 * 2**30
 _MEMBERS_MAX = 100_000

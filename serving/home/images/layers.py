@@ -21,9 +21,9 @@ from typing import IO, cast
 
 import msgspec
 
+from serving.core.model.errors import InvalidValue
 from serving.home.boundedentry import BoundedEntry
 from serving.home.trees import remove_tree
-from serving.model.errors import InvalidValue
 
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"

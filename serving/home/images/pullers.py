@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
+from serving.core.model.errors import UNREADABLE, InvalidValue
+from serving.core.model.objects import Object, name_of
 from serving.home.images.reference import ImageReference
 from serving.home.images.store import ImageStore, ImageUnavailable, Puller, StoredImage
-from serving.model.errors import UNREADABLE, InvalidValue
-from serving.model.objects import Object, name_of
 
 _PULL_MAX_S = 900.0
 _CHECK_MAX_S = 20.0

@@ -8,7 +8,7 @@ import re
 
 import msgspec
 
-from serving.model.errors import InvalidValue
+from serving.core.model.errors import InvalidValue
 
 _DOCKER_HUB = "docker.io"
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"

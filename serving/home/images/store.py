@@ -17,11 +17,11 @@ from pathlib import Path
 
 import msgspec
 
+from serving.core.model.errors import InvalidValue, ServingError
 from serving.home.images.archive import ArchivedImage, ImageConfig, open_archive
 from serving.home.images.layers import LayerLimits, Unpacker
 from serving.home.images.reference import ImageReference, parse_reference
 from serving.home.trees import discard_tree
-from serving.model.errors import InvalidValue, ServingError
 
 _PRIVATE = 0o700
 # Digits of an id that people type.

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from serving.aio.clock import micro_stamp, now_s, wall_s
-from serving.aio.periodic import wait_for
-from serving.aio.supervise import supervise
+from serving.core.model.errors import NotFound
+from serving.core.model.event import UNHEALTHY_REASON
+from serving.core.traffic.backoff import backoff_s
 from serving.home.kubelet.podsleep import AppSleep
 from serving.home.kubelet.stdio import Stdio
 from serving.home.pods.locations import listening_ports
@@ -26,13 +26,13 @@ from serving.home.pods.probeplan import ProbeKind, ProbePlan, ProbeState, ProbeV
 from serving.home.pods.unready import ObservedContainer, with_log
 from serving.home.processes.orders import ReadinessChanged, StartProcess
 from serving.home.processes.processruntime import ProcessRuntime, TemplateProcess
-from serving.model.errors import NotFound
-from serving.model.event import UNHEALTHY_REASON
+from serving.net.aio.clock import micro_stamp, now_s, wall_s
+from serving.net.aio.periodic import wait_for
+from serving.net.aio.supervise import supervise
 from serving.queueproxy.io.applistener import ListenerCheck
 from serving.queueproxy.io.processes import members, read_processes
 from serving.queueproxy.io.readiness import attempt
 from serving.queueproxy.podspec import Address, Probe
-from serving.traffic.backoff import backoff_s
 
 # Kubernetes reports 128 and the signal's number for a process that a signal ended.
 _SIGNAL_EXIT = 128

@@ -12,10 +12,7 @@ import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from serving.aio.clock import now_s, stamp, wall_s
-from serving.aio.periodic import next_beat
-from serving.cluster.events import write_once
-from serving.cluster.kinds import POD
+from serving.core.model.errors import ClusterError
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.pod import PodRun
 from serving.home.kubelet.podwarnings import pod_event
@@ -23,7 +20,10 @@ from serving.home.kubelet.replacements import ReplacementPauses, lineage_of, wri
 from serving.home.pods.diskbudget import EVICTED, DiskUse, PodOnDisk, has_budget, overuse, pod_to_evict
 from serving.home.pods.podstatus import evicted_status
 from serving.home.pods.volumequota import tree_bytes, tree_files
-from serving.model.errors import ClusterError
+from serving.net.aio.clock import now_s, stamp, wall_s
+from serving.net.aio.periodic import next_beat
+from serving.net.cluster.events import write_once
+from serving.net.cluster.kinds import POD
 
 _log = logging.getLogger("kubelet")
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from serving.aio.clock import now_s, stamp, wall_s
-from serving.aio.periodic import next_beat, wait_for
-from serving.aio.supervise import SupervisedTasks, supervise
-from serving.cluster.kinds import POD, REVISION
-from serving.cluster.reflector import CacheChange, Reflector
+from serving.core.model.errors import ClusterError, Conflict, NotFound
+from serving.core.model.event import OOM_KILLED_REASON
+from serving.core.model.knative import REVISION_LABEL
+from serving.core.model.objects import Key, Object, tcp_ports_of
+from serving.core.model.versions import NEWER_PODS, POD_RECORDS, refuse_newer
 from serving.home.containers.network import AheadNetworks
 from serving.home.kubelet.container import RestartPauses, RestartSettings
 from serving.home.kubelet.diskwatch import DiskWatch
@@ -37,11 +37,11 @@ from serving.home.pods.podplan import has_own_network, has_own_users, named_port
 from serving.home.pods.podstatus import BROKEN, broken_status, evicted_status
 from serving.home.pods.usage import UsageReporter
 from serving.home.processes.orders import HeldPod
-from serving.model.errors import ClusterError, Conflict, NotFound
-from serving.model.event import OOM_KILLED_REASON
-from serving.model.knative import REVISION_LABEL
-from serving.model.objects import Key, Object, tcp_ports_of
-from serving.model.versions import NEWER_PODS, POD_RECORDS, refuse_newer
+from serving.net.aio.clock import now_s, stamp, wall_s
+from serving.net.aio.periodic import next_beat, wait_for
+from serving.net.aio.supervise import SupervisedTasks, supervise
+from serving.net.cluster.kinds import POD, REVISION
+from serving.net.cluster.reflector import CacheChange, Reflector
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Fields of /proc/PID/stat after the name, see proc(5): session is its 6th of all, rss its 24th.

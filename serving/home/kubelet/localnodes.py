@@ -8,17 +8,17 @@ import asyncio
 import contextlib
 import logging
 
-from serving.aio.clock import stamp, wall_s
-from serving.aio.supervise import supervise
-from serving.cluster.identity import system_namespace
-from serving.cluster.kinds import CONFIG_MAP, NODE, NODE_GROUP, POD
-from serving.cluster.port import Cluster
-from serving.cluster.reflector import Reflector
+from serving.core.model.errors import AlreadyExists, CloudUnavailable, ClusterError, NotFound
+from serving.core.model.objects import Object
 from serving.home.kubelet.virtualnodes import VirtualNodes, default_group, due_names, node_status_of, virtual_node
 from serving.home.pods.machine import Machine, node_status
-from serving.model.errors import AlreadyExists, CloudUnavailable, ClusterError, NotFound
-from serving.model.objects import Object
-from serving.nodegroup.localmachines import LOCAL_MACHINES, LocalMachines, machines_of
+from serving.net.aio.clock import stamp, wall_s
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.identity import system_namespace
+from serving.net.cluster.kinds import CONFIG_MAP, NODE, NODE_GROUP, POD
+from serving.net.cluster.port import Cluster
+from serving.net.cluster.reflector import Reflector
+from serving.nodes.nodegroup.localmachines import LOCAL_MACHINES, LocalMachines, machines_of
 
 _log = logging.getLogger("nodes")
 

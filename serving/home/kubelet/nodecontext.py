@@ -5,8 +5,11 @@ from pathlib import Path
 
 import msgspec
 
-from serving.cluster.kinds import Kind
-from serving.cluster.port import Cluster
+from serving.core.model.knative import REVISION_LABEL, TEMPLATE_ANNOTATION
+from serving.core.model.objects import Object, annotations_of, labels_of, namespace_of
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.controller import ControllerSettings
+from serving.core.settings.queueproxy import QueueProxySettings
 from serving.home.containers.cgroups import CgroupTree
 from serving.home.containers.podsandbox import ContainerHost
 from serving.home.kubelet.startpace import StartPacer
@@ -16,11 +19,8 @@ from serving.home.pods.podlogs import GoneLogLimits
 from serving.home.pods.podplan import has_own_network, is_own_proxy
 from serving.home.processes.isolation import Isolation
 from serving.home.processes.processruntime import ProcessRuntime
-from serving.model.knative import REVISION_LABEL, TEMPLATE_ANNOTATION
-from serving.model.objects import Object, annotations_of, labels_of, namespace_of
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.controller import ControllerSettings
-from serving.settings.queueproxy import QueueProxySettings
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Cluster
 
 
 def gone_log_limits(settings: ControllerSettings) -> GoneLogLimits:

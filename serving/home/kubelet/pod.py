@@ -15,10 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from serving.aio.clock import now_s, stamp
-from serving.aio.periodic import wait_for
-from serving.aio.supervise import SupervisedTasks, supervise
-from serving.cluster.kinds import POD
+from serving.core.model.errors import ClusterError, InvalidValue, NotFound
+from serving.core.model.knative import QUEUE_PROXY
+from serving.core.model.objects import Key, Object
+from serving.core.model.versions import POD_RECORDS, FormatVersion
 from serving.home.kubelet.container import ContainerKeeper, ContainerSpec
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.podkinds import ProcessPod, choose_kind
@@ -41,10 +41,10 @@ from serving.home.pods.sources import Sources
 from serving.home.pods.unready import Unready
 from serving.home.pods.usage import SessionTotals
 from serving.home.processes.orders import ReadinessChanged, StartProcess
-from serving.model.errors import ClusterError, InvalidValue, NotFound
-from serving.model.knative import QUEUE_PROXY
-from serving.model.objects import Key, Object
-from serving.model.versions import POD_RECORDS, FormatVersion
+from serving.net.aio.clock import now_s, stamp
+from serving.net.aio.periodic import wait_for
+from serving.net.aio.supervise import SupervisedTasks, supervise
+from serving.net.cluster.kinds import POD
 
 _log = logging.getLogger("kubelet")
 
@@ -175,7 +175,7 @@ class PodRun:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_KILL_MAX_S):
                 await asyncio.gather(*(keeper.process.outlast(0) for keeper in self.keepers.values() if keeper.process))
-        # Each refers to this pod: without cycles it is freed at once (``serving.aio.daemon``).
+        # Each refers to this pod: without cycles it is freed at once (``serving.net.aio.daemon``).
         self.keepers.clear()
         self._node.runtime.forget(self.id)
         if self._node.containers is not None:

@@ -22,10 +22,16 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import msgspec
 
-from serving.aio import netns
-from serving.aio.clock import now_s
-from serving.aio.periodic import wait_for
-from serving.cluster.kinds import SECRET
+from serving.core.model.errors import InvalidValue, NotFound
+from serving.core.model.knative import (
+    PRELOAD_MODULES_ANNOTATION,
+    QUEUE_PROXY,
+    QUEUE_PROXY_ANNOTATION,
+    REVISION_UID_LABEL,
+    SNAPSHOT_ANNOTATION,
+)
+from serving.core.model.objects import Object, annotations_of, labels_of, name_of, namespace_of
+from serving.core.traffic.backoff import backoff_s
 from serving.home.containers.cgroups import PodCgroups, limits_of
 from serving.home.containers.podsandbox import PodSandbox
 from serving.home.images.pullers import credentials_of
@@ -55,18 +61,12 @@ from serving.home.pods.usage import TICKS_PER_S, SessionTotals
 from serving.home.processes.appcopy import AppCopy
 from serving.home.processes.mounts import MountPoint
 from serving.home.processes.orders import StartProcess
-from serving.model.errors import InvalidValue, NotFound
-from serving.model.knative import (
-    PRELOAD_MODULES_ANNOTATION,
-    QUEUE_PROXY,
-    QUEUE_PROXY_ANNOTATION,
-    REVISION_UID_LABEL,
-    SNAPSHOT_ANNOTATION,
-)
-from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of
+from serving.net.aio import netns
+from serving.net.aio.clock import now_s
+from serving.net.aio.periodic import wait_for
+from serving.net.cluster.kinds import SECRET
+from serving.net.wire.tokens import pod_secret
 from serving.queueproxy.podspec import Probe, probing_app
-from serving.traffic.backoff import backoff_s
-from serving.wire.tokens import pod_secret
 
 _NO_NETWORK = "pods have networks of their own only where containers run as root, see `serving doctor`"
 _NO_BOX = "a pod that is a process in the network of this machine: without --fixed-port, and with --command instead of an image"

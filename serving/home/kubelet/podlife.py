@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from serving.aio.clock import now_s
-from serving.aio.supervise import SupervisedTasks, TaskOwner
 from serving.home.kubelet.container import ContainerKeeper, ContainerSpec
 from serving.home.pods.podfolder import tail
 from serving.home.pods.unready import Unready, explain, with_log
 from serving.home.processes.processruntime import ProcessRuntime, TemplateProcess
+from serving.net.aio.clock import now_s
+from serving.net.aio.supervise import SupervisedTasks, TaskOwner
 
 # After the queue-proxy has drained the app holds no request; it has this long to end by itself.
 _APP_GRACE_S = 5.0

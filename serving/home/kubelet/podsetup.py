@@ -12,10 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from serving.aio.clock import now_s, wall_s
-from serving.aio.periodic import wait_for
-from serving.cluster.kinds import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, REVISION, SECRET
-from serving.cluster.port import Cluster
+from serving.core.model.errors import ClusterError, InvalidValue, NotFound
+from serving.core.model.knative import (
+    FOLDER_ANNOTATION,
+    REVISION_LABEL,
+)
+from serving.core.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, tcp_ports_of
+from serving.core.scaling.resolve import resolve_annotations
+from serving.core.scaling.spec import ScalingSpec, dormant_variables
 from serving.home.apiserver.accounttokens import LIFETIME_MIN_S, account_token
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.pods.bytebudget import ByteBudget
@@ -44,15 +48,11 @@ from serving.home.pods.sources import (
 from serving.home.processes.isolation import Confinement, files_of, is_open
 from serving.home.processes.mounts import MountPoint
 from serving.home.trees import is_virtualenv
-from serving.model.errors import ClusterError, InvalidValue, NotFound
-from serving.model.knative import (
-    FOLDER_ANNOTATION,
-    REVISION_LABEL,
-)
-from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, tcp_ports_of
-from serving.scaling.resolve import resolve_annotations
-from serving.scaling.spec import ScalingSpec, dormant_variables
-from serving.wire.tokens import caller_key, pod_secret, pod_token
+from serving.net.aio.clock import now_s, wall_s
+from serving.net.aio.periodic import wait_for
+from serving.net.cluster.kinds import CONFIG_MAP, PERSISTENT_VOLUME_CLAIM, REVISION, SECRET
+from serving.net.cluster.port import Cluster
+from serving.net.wire.tokens import caller_key, pod_secret, pod_token
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
-from serving.aio.supervise import TaskOwner
+from serving.net.aio.supervise import TaskOwner
 from serving.queueproxy.io.dormant import WAKE_HOLD_S
 
 _log = logging.getLogger("kubelet")

@@ -10,9 +10,8 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from serving.aio.clock import micro_stamp, wall_s
-from serving.aio.cooperative import turn
-from serving.aio.supervise import TaskOwner
+from serving.core.model.errors import NotFound
+from serving.core.model.knative import QUEUE_PROXY
 from serving.home.apiserver.channels import STDOUT
 from serving.home.apiserver.logoptions import KeptLog, LogOptions
 from serving.home.apiserver.podstreams import ExecOptions, ExecSession
@@ -24,8 +23,9 @@ from serving.home.pods.locations import QUEUE_PORTS
 from serving.home.pods.podfolder import previous_of, rotated_of
 from serving.home.pods.podlogs import timed_lines
 from serving.home.processes.processruntime import TemplateProcess
-from serving.model.errors import NotFound
-from serving.model.knative import QUEUE_PROXY
+from serving.net.aio.clock import micro_stamp, wall_s
+from serving.net.aio.cooperative import turn
+from serving.net.aio.supervise import TaskOwner
 
 _PIECE_BYTES = 65536
 # Lines between two turns of the loop.

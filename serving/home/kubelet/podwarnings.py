@@ -2,16 +2,16 @@
 
 from collections.abc import Collection, Mapping
 
-from serving.aio.clock import stamp
-from serving.aio.supervise import SupervisedTasks
-from serving.cluster.events import write_once
-from serving.cluster.port import Cluster
+from serving.core.model.errors import InvalidValue
+from serving.core.model.event import MESSAGE_LENGTH_MAX, About, EventText, digest, new_event
+from serving.core.model.objects import Object, nested
+from serving.core.model.quantity import parse_bytes
 from serving.home.containers.bundle import security_of
 from serving.home.pods.podplan import all_containers, container_name_of
-from serving.model.errors import InvalidValue
-from serving.model.event import MESSAGE_LENGTH_MAX, About, EventText, digest, new_event
-from serving.model.objects import Object, nested
-from serving.model.quantity import parse_bytes
+from serving.net.aio.clock import stamp
+from serving.net.aio.supervise import SupervisedTasks
+from serving.net.cluster.events import write_once
+from serving.net.cluster.port import Cluster
 
 _ELSEWHERE = "VolumesElsewhere"
 _INSECURE = "SecurityContextNotEnforced"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
+from serving.core.model.errors import UNREADABLE
+from serving.core.model.knative import REVISION_UID_LABEL
+from serving.core.model.objects import Object, labels_of
 from serving.home.kubelet.container import RestartPauses, RestartSettings
 from serving.home.pods.diskbudget import owner_of
-from serving.model.errors import UNREADABLE
-from serving.model.knative import REVISION_UID_LABEL
-from serving.model.objects import Object, labels_of
 
 _log = logging.getLogger("kubelet")
 

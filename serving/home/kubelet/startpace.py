@@ -9,12 +9,12 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from serving.aio.clock import now_s
-from serving.aio.periodic import wait_for
-from serving.aio.supervise import SupervisedTasks, TaskOwner
+from serving.core.model.knative import REVISION_LABEL
+from serving.core.model.objects import Object, labels_of
 from serving.home.pods.startqueue import PodStart, StartQueue
-from serving.model.knative import REVISION_LABEL
-from serving.model.objects import Object, labels_of
+from serving.net.aio.clock import now_s
+from serving.net.aio.periodic import wait_for
+from serving.net.aio.supervise import SupervisedTasks, TaskOwner
 
 _TURN_MAX_S = 10.0
 _CHECK_PERIOD_S = 0.25

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from serving.aio.supervise import TaskOwner
+from serving.core.model.objects import Object
 from serving.home.apiserver.channels import STDERR, STDOUT
 from serving.home.processes.orders import StartProcess
 from serving.home.trees import discard_tree
-from serving.model.objects import Object
+from serving.net.aio.supervise import TaskOwner
 
 _PIECE_BYTES = 65536
 _MODE = 0o600

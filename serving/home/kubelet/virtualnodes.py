@@ -5,9 +5,9 @@ Input: the flags of ``serving up``, the machines of the local cloud; output: Nod
 
 import msgspec
 
-from serving.model.knative import POOL_LABEL
-from serving.model.objects import Object
-from serving.nodegroup.localmachines import LOCAL_GROUP, LocalMachines
+from serving.core.model.knative import POOL_LABEL
+from serving.core.model.objects import Object
+from serving.nodes.nodegroup.localmachines import LOCAL_GROUP, LocalMachines
 
 VIRTUAL_NODES_VARIABLE = "SERVING_LOCAL_NODES"
 """Environment variable with the ``VirtualNodes`` as JSON; missing where this machine is one node."""

@@ -7,7 +7,7 @@ counted before it is made.
 import re
 from collections.abc import Mapping
 
-from serving.model.errors import InvalidValue
+from serving.core.model.errors import InvalidValue
 
 ENVIRONMENT_BYTES_MAX = 2**20
 """Largest environment of a container, and largest command line, with references expanded. The kernel takes 2 MiB of both."""

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from serving.model.errors import InvalidValue, Problem
-from serving.model.objects import Object, nested
-from serving.model.quantity import parse_bytes
+from serving.core.model.errors import InvalidValue, Problem
+from serving.core.model.objects import Object, nested
+from serving.core.model.quantity import parse_bytes
 
 STORAGE_CLASS = "local"
 """The one class of this machine; an empty name means it too."""

@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
+from serving.core.model.errors import InvalidValue
+from serving.core.model.objects import Key, Object, nested
+from serving.core.model.quantity import parse_bytes
 from serving.home.pods.podplan import all_containers, container_name_of
-from serving.model.errors import InvalidValue
-from serving.model.objects import Key, Object, nested
-from serving.model.quantity import parse_bytes
 
 EVICTED = "Evicted"
 """The reason of a pod that the kubelet has ended for its use of a resource."""

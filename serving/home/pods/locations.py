@@ -21,8 +21,8 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from serving.aio.listeners import listener_at
 from serving.home.pods.userranges import free_firsts, subordinate_range, used_ranges
+from serving.net.aio.listeners import listener_at
 
 _NETWORK = "127.64"
 _ADDRESSES = 2**16

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from serving.aio.machinememory import CGROUPS, amounts_of, cgroup_folders, held_bytes, memory_bound
-from serving.cluster.kinds import NODE_METRICS
-from serving.model.objects import Object
+from serving.core.model.objects import Object
+from serving.net.aio.machinememory import CGROUPS, amounts_of, cgroup_folders, held_bytes, memory_bound
+from serving.net.cluster.kinds import NODE_METRICS
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # Of a line of /proc/stat after its name, see proc_stat(5): user, nice and system; irq and softirq. What others took (steal)

@@ -15,13 +15,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from serving.core.model.errors import InvalidValue
+from serving.core.model.event import digest
+from serving.core.model.objects import Object
 from serving.home.pods.sources import VolumeFile
 from serving.home.processes.appcopy import remove_copy
 from serving.home.processes.mounts import MountPoint, mount_memory, unmount
 from serving.home.trees import discard_tree
-from serving.model.errors import InvalidValue
-from serving.model.event import digest
-from serving.model.objects import Object
 
 LOG_BYTES_MAX = 10 * 2**20
 _LOGS_KEPT = 3

@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from serving.home.pods.bytebudget import ByteBudget, expanded
-from serving.model.errors import InvalidValue
-from serving.model.knative import (
+from serving.core.model.errors import InvalidValue
+from serving.core.model.knative import (
     COMMAND_ANNOTATION,
     CONFIGURATION_LABEL,
     FOLDER_ANNOTATION,
@@ -29,14 +28,15 @@ from serving.model.knative import (
     SERVICE_LABEL,
     QueueProxyPlace,
 )
-from serving.model.objects import Object, annotations_of
-from serving.settings.queueproxy import (
+from serving.core.model.objects import Object, annotations_of
+from serving.core.settings.queueproxy import (
     QueueProxySettings,
     changed_variables,
     load_variables,
     tcp_variables,
     variables_of,
 )
+from serving.home.pods.bytebudget import ByteBudget, expanded
 
 _DEFAULTS = QueueProxySettings()
 _NO_PORTS: Mapping[int, int] = {}

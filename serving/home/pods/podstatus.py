@@ -6,11 +6,11 @@ the others are reported apart from them, as in Kubernetes: the pod is initialize
 
 from collections.abc import Collection, Mapping, Sequence
 
+from serving.core.model.knative import AWAKE_REASON, CONDITION_DORMANT, CONDITION_ISOLATED, IDLE_REASON
+from serving.core.model.objects import Object, nested
 from serving.home.pods.diskbudget import EVICTED
 from serving.home.pods.podplan import ContainerState, all_containers, container_name_of, init_containers
 from serving.home.pods.unready import Unready
-from serving.model.knative import AWAKE_REASON, CONDITION_DORMANT, CONDITION_ISOLATED, IDLE_REASON
-from serving.model.objects import Object, nested
 
 BROKEN = "CreateContainerError"
 """The reason of a pod whose start failed unexpectedly, as a kubelet reports it."""

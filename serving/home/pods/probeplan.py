@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from serving.aio.netns import open_connection
-from serving.model.objects import Object
+from serving.core.model.objects import Object
+from serving.net.aio.netns import open_connection
 from serving.queueproxy.podspec import Address, Probe, read_probe
 
 _PERIOD_DEFAULT_S = 10.0

@@ -20,8 +20,8 @@ from pathlib import Path
 import msgspec
 from pathspec import GitIgnoreSpec
 
+from serving.core.model.errors import InvalidValue
 from serving.home.trees import discard_tree, is_virtualenv
-from serving.model.errors import InvalidValue
 
 _DIGEST = re.compile(r"[0-9a-f]{32}\Z")
 _GIT_FILE, _OWN_FILE = ".gitignore", ".servingignore"

@@ -15,11 +15,11 @@ from fractions import Fraction
 
 import msgspec
 
+from serving.core.model.errors import InvalidValue
+from serving.core.model.objects import Object, nested
+from serving.core.model.quantity import parse_bytes, parse_millicores
 from serving.home.pods.bytebudget import ByteBudget, expanded
 from serving.home.pods.claims import CLAIM, claims_of
-from serving.model.errors import InvalidValue
-from serving.model.objects import Object, nested
-from serving.model.quantity import parse_bytes, parse_millicores
 
 _MILLI = 1000
 _RESOURCES = ("limits.cpu", "limits.memory", "requests.cpu", "requests.memory")

@@ -15,16 +15,16 @@ from typing import Any, Protocol
 
 import msgspec
 
-from serving.aio.clock import now_s, stamp
-from serving.aio.periodic import wait_for
-from serving.aio.supervise import supervise
-from serving.cluster.kinds import NODE, NODE_METRICS, POD_METRICS, SCALING_POLICY, Kind
-from serving.cluster.port import Cluster
-from serving.cluster.reflector import Reflector
+from serving.core.model.errors import AlreadyExists, ClusterError, NotFound
+from serving.core.model.knative import TARGET_ANNOTATION, TargetMode
+from serving.core.model.objects import Key, Object, annotations_of, labels_of
 from serving.home.pods.machine import Machine, MachineReading, node_metrics
-from serving.model.errors import AlreadyExists, ClusterError, NotFound
-from serving.model.knative import TARGET_ANNOTATION, TargetMode
-from serving.model.objects import Key, Object, annotations_of, labels_of
+from serving.net.aio.clock import now_s, stamp
+from serving.net.aio.periodic import wait_for
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.kinds import NODE, NODE_METRICS, POD_METRICS, SCALING_POLICY, Kind
+from serving.net.cluster.port import Cluster
+from serving.net.cluster.reflector import Reflector
 
 _log = logging.getLogger("kubelet")
 

@@ -21,10 +21,10 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from serving.core.model.errors import Problem, SettingsError
+from serving.core.model.event import digest
 from serving.home.processes.confine import probe
 from serving.home.processes.seccomp import filter_program
-from serving.model.errors import Problem, SettingsError
-from serving.model.event import digest
 
 GAP_VARIABLE = "SERVING_ISOLATION_GAP"
 """The environment variable by which the supervisor passes ``isolation_gap`` to the control process."""

@@ -170,7 +170,7 @@ def _prepare(launch: Launch, network: str) -> None:
         else:
             own_mounts()
             if launch.users is not None:
-                from serving.aio.netns import enter_at  # noqa: PLC0415 - it loads asyncio, which `serving doctor` does not need
+                from serving.net.aio.netns import enter_at  # noqa: PLC0415 - it loads asyncio, which `serving doctor` does not need
 
                 # runc 1.1 cannot join a network that the users of the container do not own.
                 enter_at(network)

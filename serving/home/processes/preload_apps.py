@@ -22,13 +22,13 @@ from typing import Any
 
 import msgspec
 
+from serving.core.model.errors import InvalidValue
 from serving.home.processes import confine
 from serving.home.processes import preload_program as program
 from serving.home.processes.isolation import plan_of
 from serving.home.processes.orders import StartProcess
 from serving.home.processes.process_lifetime import die_with_parent, join_cgroups, kill_group
 from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
-from serving.model.errors import InvalidValue
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _VARIABLE = re.compile(r"\$(\w+|\{\w+\})")

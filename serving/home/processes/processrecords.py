@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from serving.core.model.versions import NEWER_PODS, POD_RECORDS, FormatVersion, refuse_newer_text
 from serving.home.processes.process_lifetime import start_ticks
-from serving.model.versions import NEWER_PODS, POD_RECORDS, FormatVersion, refuse_newer_text
 
 _PRIVATE = 0o600
 _Record = TypeVar("_Record")

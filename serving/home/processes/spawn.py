@@ -30,13 +30,6 @@ from typing import NoReturn
 
 import msgspec
 
-import serving.proxy.forwarding.sharing
-import serving.queueproxy.io.applistener
-import serving.queueproxy.io.dormant
-import serving.wire.websocket  # noqa: F401 - as above
-from serving.aio.listeners import has_sock_diag
-from serving.aio.netns import enter_at
-from serving.aio.output import write_error
 from serving.home.processes.appcopy import prepare_copy
 from serving.home.processes.confine import ISOLATION_VARIABLE, confine
 from serving.home.processes.isolation import Confinement, plan_of
@@ -72,6 +65,9 @@ from serving.home.processes.standby import (
     receive_in_loop,
     report_waiting,
 )
+from serving.net.aio.listeners import has_sock_diag
+from serving.net.aio.netns import enter_at
+from serving.net.aio.output import write_error
 from serving.queueproxy.io.readiness import PUSH_AGAIN, READY_PID_VARIABLE
 from serving.queueproxy.main import run_on_call
 from serving.queueproxy.podspec import PodSpec, spec_from_environment

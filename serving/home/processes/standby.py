@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from serving.aio.output import write_error
 from serving.home.processes.orders import StartProcess
 from serving.home.processes.process_lifetime import kill_group
 from serving.home.processes.processrecords import ProcessRecord
+from serving.net.aio.output import write_error
 
 # Of each kind: two services may wake up at once. An idle queue-proxy is 5 MB, an app before its exec 1 MB.
 _COUNT = 2

@@ -11,7 +11,7 @@ first, queue-proxies are killed at once, because the ingress has been drained be
 
 if __name__ == "__main__":
     # Before the imports below, which take long: see there.
-    from serving.aio.startup import exit_on_signals
+    from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()
 
@@ -30,9 +30,7 @@ from pathlib import Path
 
 import msgspec
 
-from serving.aio.output import write_error
-from serving.aio.ownlog import OwnLog
-from serving.aio.startup import ALIVE_S, READY_VARIABLE, report_alive, report_serving
+from serving.core.model.errors import NewerFormat
 from serving.home.processes.confine import ISOLATION_VARIABLE
 from serving.home.processes.launches import ContainerLaunch, Launches
 from serving.home.processes.orders import (
@@ -60,7 +58,9 @@ from serving.home.processes.preload_apps import PreloadedApps
 from serving.home.processes.process_lifetime import children_of, environment_of, kill_group, set_niceness
 from serving.home.processes.processrecords import EventReader, ProcessRecord, ProcessRecords
 from serving.home.processes.spawn import Spawner, warm_up
-from serving.model.errors import NewerFormat
+from serving.net.aio.output import write_error
+from serving.net.aio.ownlog import OwnLog
+from serving.net.aio.startup import ALIVE_S, READY_VARIABLE, report_alive, report_serving
 from serving.queueproxy.io.readiness import PUSH_AGAIN
 
 _PIECE_BYTES = 65536

@@ -13,8 +13,8 @@ import jsonpatch
 import jsonpointer
 import msgspec
 
+from serving.core.model.errors import Invalid
 from serving.home.schemas.schema import DEPTH_MAX, deep_copy, is_shallow, is_within
-from serving.model.errors import Invalid
 
 # Values of an object, at 10 µs of checks each. The largest EndpointSlice of Kubernetes has 15,000.
 VALUES_MAX = 20_000

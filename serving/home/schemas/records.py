@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from serving.cluster.kinds import EVENT, NAMESPACE, NODE, POD, SECRET, SERVICE, Kind
-from serving.model.errors import Invalid, Problem
-from serving.model.objects import Key, Object
+from serving.core.model.errors import Invalid, Problem
+from serving.core.model.objects import Key, Object
+from serving.net.cluster.kinds import EVENT, NAMESPACE, NODE, POD, SECRET, SERVICE, Kind
 
 _NAME_LENGTH_MAX = 253
 _NAMESPACE_LENGTH_MAX = 63

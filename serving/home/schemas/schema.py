@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from serving.model.errors import Problem
+from serving.core.model.errors import Problem
 
 Schema = Mapping[str, Any]
 

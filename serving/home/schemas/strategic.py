@@ -16,13 +16,13 @@ from typing import Any
 
 import msgspec
 
-from serving.cluster.kinds import Kind
-from serving.cluster.port import PatchType
+from serving.core.model.errors import Invalid, UnsupportedMediaType
+from serving.core.model.objects import Object
 from serving.home.schemas.crds import builtin_schemas, resolved, schema_name
 from serving.home.schemas.patch import check_values, json_patch, merge_patch
 from serving.home.schemas.schema import Schema
-from serving.model.errors import Invalid, UnsupportedMediaType
-from serving.model.objects import Object
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import PatchType
 
 _PATCH = "$patch"
 _RETAIN = "$retainKeys"

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
+from serving.core.model.errors import Problem
 from serving.home.schemas.patch import same_json
 from serving.home.schemas.records import encode
 from serving.home.schemas.schema import Schema
-from serving.model.errors import Problem
 
 if TYPE_CHECKING:
     from types import ModuleType

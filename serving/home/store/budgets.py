@@ -9,11 +9,11 @@ rounded up; an unready pod may go if the budget holds without it.
 import math
 from collections.abc import Iterable, Sequence
 
-from serving.cluster.kinds import POD, POD_DISRUPTION_BUDGET
-from serving.cluster.port import Cluster
-from serving.cluster.selectors import written_selector
-from serving.model.errors import TooManyRequests
-from serving.model.objects import Object, is_being_deleted, is_true, labels_of, name_of, namespace_of, nested
+from serving.core.model.errors import TooManyRequests
+from serving.core.model.objects import Object, is_being_deleted, is_true, labels_of, name_of, namespace_of, nested
+from serving.net.cluster.kinds import POD, POD_DISRUPTION_BUDGET
+from serving.net.cluster.port import Cluster
+from serving.net.cluster.selectors import written_selector
 
 _OVER = ("Succeeded", "Failed")
 _REFUSAL = "Cannot evict pod as it would violate the pod's disruption budget."

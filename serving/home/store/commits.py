@@ -9,13 +9,13 @@ import asyncio
 import contextlib
 import logging
 
-from serving.cluster.kinds import Kind
+from serving.core.model.errors import Unavailable
+from serving.core.model.objects import Key, Object, key_of
 from serving.home.schemas.records import ObjectMetadata, Stored, decoded, encode, read_metadata
 from serving.home.store.durability import Disk, carried_over, durable_part
 from serving.home.store.journal import Journal, JournalEntry
 from serving.home.store.state import StoreState
-from serving.model.errors import Unavailable
-from serving.model.objects import Key, Object, key_of
+from serving.net.cluster.kinds import Kind
 
 _log = logging.getLogger(__name__)
 

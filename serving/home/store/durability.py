@@ -13,12 +13,12 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-from serving.cluster.kinds import REVISION, Kind
-from serving.cluster.port import Subresource
+from serving.core.model.errors import Conflict
+from serving.core.model.objects import Object
 from serving.home.schemas.ownership.managers import entries_of, with_entries
 from serving.home.schemas.patch import same_json
-from serving.model.errors import Conflict
-from serving.model.objects import Object
+from serving.net.cluster.kinds import REVISION, Kind
+from serving.net.cluster.port import Subresource
 
 # Fields of ``spec`` that are written behind, by kind.
 _SOFT_FIELDS: Mapping[Kind, str] = {REVISION: "servingState"}

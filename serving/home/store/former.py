@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
+from serving.core.model.errors import UNREADABLE
+from serving.core.model.objects import Object
 from serving.home.store.migrations import write_synced
 from serving.home.store.writes import content_of
-from serving.model.errors import UNREADABLE
-from serving.model.objects import Object
 
 _log = logging.getLogger(__name__)
 

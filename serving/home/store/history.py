@@ -13,12 +13,12 @@ from typing import Self
 
 import msgspec
 
-from serving.aio.cooperative import turn
-from serving.cluster.kinds import Kind
-from serving.cluster.port import Encoded, EventType, WatchEvent
-from serving.cluster.selectors import FieldSelector, LabelSelector
+from serving.core.model.errors import ClusterError, Gone, Invalid
 from serving.home.schemas.records import Stored, decoded
-from serving.model.errors import ClusterError, Gone, Invalid
+from serving.net.aio.cooperative import turn
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Encoded, EventType, WatchEvent
+from serving.net.cluster.selectors import FieldSelector, LabelSelector
 
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import msgspec
 
+from serving.core.model.errors import JournalDamaged, Unavailable
 from serving.home.store.migrations import SQLITE_DAMAGE, check_reader, copy_of, migrate, write_synced
-from serving.model.errors import JournalDamaged, Unavailable
 
 VERSION_BLOCK = 2**24
 """Versions reserved at a time. 16.8 million: half an hour at 10,000 writes a second."""

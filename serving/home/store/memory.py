@@ -1,7 +1,7 @@
 """The cluster port in this process: the store itself, with a journal for durable objects.
 
 Each write is one step of the loop: read, decide (``writes``), admit, apply, notify the watches. A write of a large object
-decides and admits in a thread (``aio/cooperative.py``), and again if another has changed the object. Only the durable part of
+decides and admits in a thread (``net/aio/cooperative.py``), and again if another has changed the object. Only the durable part of
 durable kinds waits for its commit before it is applied, so no reader sees what a crash could lose, and the caller gets its
 response after the disk. One such write per object runs at a time; status and ``servingState`` bypass it
 (``home/store/durability.py``). ``resourceVersion`` is one counter for all kinds.
@@ -20,22 +20,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from serving.aio.clock import stamp as stamp_of
-from serving.aio.clock import wall_s as real_wall_s
-from serving.aio.cooperative import computed, turn
-from serving.cluster.kinds import NAMESPACE, POD, Kind
-from serving.cluster.port import (
-    Cluster,
-    Create,
-    Delete,
-    Evict,
-    Listing,
-    Patch,
-    Replace,
-    Selection,
-    Subresource,
-    Write,
-)
+from serving.core.model.errors import AlreadyExists, Conflict, Forbidden, NotFound, Unsupported
+from serving.core.model.objects import Key, Object
 from serving.home.schemas.ownership.managers import (
     FieldWriter,
     after_apply,
@@ -67,8 +53,22 @@ from serving.home.store.writes import (
     settled,
     with_generation,
 )
-from serving.model.errors import AlreadyExists, Conflict, Forbidden, NotFound, Unsupported
-from serving.model.objects import Key, Object
+from serving.net.aio.clock import stamp as stamp_of
+from serving.net.aio.clock import wall_s as real_wall_s
+from serving.net.aio.cooperative import computed, turn
+from serving.net.cluster.kinds import NAMESPACE, POD, Kind
+from serving.net.cluster.port import (
+    Cluster,
+    Create,
+    Delete,
+    Evict,
+    Listing,
+    Patch,
+    Replace,
+    Selection,
+    Subresource,
+    Write,
+)
 
 # How often a generated name that exists is replaced by another; one in 14 million exists.
 _NAME_TRIES = 8

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from serving import __version__
-from serving.model.errors import JournalDamaged
+from serving.core.model.errors import JournalDamaged
 
 READER = 1
 """The newest format that this program can read."""

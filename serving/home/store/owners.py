@@ -13,12 +13,12 @@ import collections
 import random
 import uuid
 
-from serving.cluster.identity import SYSTEM_NAMESPACE
-from serving.cluster.kinds import NAMESPACE, Kind
-from serving.cluster.workqueue import WorkQueue
+from serving.core.model.objects import Key, Object, controller_uid_of, name_of, namespace_of
 from serving.home.schemas.records import Stored
 from serving.home.store.history import StoreChange
-from serving.model.objects import Key, Object, controller_uid_of, name_of, namespace_of
+from serving.net.cluster.identity import SYSTEM_NAMESPACE
+from serving.net.cluster.kinds import NAMESPACE, Kind
+from serving.net.cluster.workqueue import WorkQueue
 
 Reference = tuple[Kind, Key]
 """An object by its kind, namespace and name."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from serving.model.errors import UNREADABLE
+from serving.core.model.errors import UNREADABLE
 
 _PAGE_BYTES_DEFAULT = 4096
 _FILE_HEADER_BYTES, _WAL_HEADER_BYTES, _FRAME_HEADER_BYTES = 100, 32, 24

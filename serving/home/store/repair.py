@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from serving.cluster.kinds import KINDS
+from serving.core.model.errors import UNREADABLE, JournalDamaged
 from serving.home.store.journal import VERSION_BLOCK, Journal, JournalEntry, check_journal
 from serving.home.store.migrations import SQLITE_DAMAGE, refuse_newer_journal, sync_folder
 from serving.home.store.pagescan import scan_objects
-from serving.model.errors import UNREADABLE, JournalDamaged
+from serving.net.cluster.kinds import KINDS
 
 _ORDER = "kind, namespace, name"
 # With no number to go on from: above all that 6 million starts could have reserved.

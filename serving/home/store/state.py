@@ -8,11 +8,8 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
 
-from serving.aio.clock import stamp
-from serving.cluster.identity import SYSTEM_NAMESPACE
-from serving.cluster.kinds import KINDS, NAMESPACE, Kind
-from serving.cluster.port import Selection
-from serving.cluster.selectors import field_selector, label_selector
+from serving.core.model.errors import UNREADABLE, Gone, Invalid, JournalDamaged, NotFound
+from serving.core.model.objects import Key, Object
 from serving.home.schemas.records import (
     ObjectMetadata,
     Stored,
@@ -29,8 +26,11 @@ from serving.home.store.journal import Journal, JournalEntry
 from serving.home.store.owners import Owners, Uids, derived_uid
 from serving.home.store.tables import KindTable, ListPage, page_of_token, path_of
 from serving.home.store.writes import fresh
-from serving.model.errors import UNREADABLE, Gone, Invalid, JournalDamaged, NotFound
-from serving.model.objects import Key, Object
+from serving.net.aio.clock import stamp
+from serving.net.cluster.identity import SYSTEM_NAMESPACE
+from serving.net.cluster.kinds import KINDS, NAMESPACE, Kind
+from serving.net.cluster.port import Selection
+from serving.net.cluster.selectors import field_selector, label_selector
 
 _log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from serving.cluster.kinds import Kind
+from serving.core.model.errors import Invalid
+from serving.core.model.objects import Key
 from serving.home.schemas.records import Stored
 from serving.home.store.history import History, ObjectFilter, StoreChange, StoreLimits, Watch
-from serving.model.errors import Invalid
-from serving.model.objects import Key
+from serving.net.cluster.kinds import Kind
 
 # Sorts directly behind "/", so that it ends the span of a namespace's keys.
 _BEHIND_SLASH = "0"

@@ -9,8 +9,12 @@ sets the replicas only; name, uid and timestamps belong to the server. Follows K
 from collections.abc import Mapping
 from typing import Any
 
-from serving.aio.clock import stamp as stamp_of
-from serving.cluster.kinds import (
+from serving.core.model.errors import Conflict, Invalid, NotFound, Problem
+from serving.core.model.objects import Object, meant
+from serving.home.schemas.patch import same_json
+from serving.home.schemas.records import ObjectMetadata, read_metadata
+from serving.net.aio.clock import stamp as stamp_of
+from serving.net.cluster.kinds import (
     CONFIG_MAP,
     CONFIGURATION,
     EVENT,
@@ -25,11 +29,7 @@ from serving.cluster.kinds import (
     SERVING_SERVICE,
     Kind,
 )
-from serving.cluster.port import Delete, Propagation, Subresource
-from serving.home.schemas.patch import same_json
-from serving.home.schemas.records import ObjectMetadata, read_metadata
-from serving.model.errors import Conflict, Invalid, NotFound, Problem
-from serving.model.objects import Object, meant
+from serving.net.cluster.port import Delete, Propagation, Subresource
 
 PROPAGATION_FINALIZERS: Mapping[Propagation, str] = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 """The finalizer that keeps an owner until the collector has handled its dependents."""

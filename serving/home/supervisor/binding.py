@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from serving.core.model.errors import Problem, SettingsError
 from serving.home.state import StateFolder
-from serving.model.errors import Problem, SettingsError
 
 _BACKLOG = 4096
 

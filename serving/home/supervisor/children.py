@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from serving.aio.startup import WAITING
 from serving.home.supervisor.heartbeats import HangWatch, read_vitals
+from serving.net.aio.startup import WAITING
 
 ACTIVATOR = "serving.activator.main"
 """The module of all activators."""
@@ -37,9 +37,9 @@ IMPORTED_LATER = (
     "encodings.ascii",
     "encodings.idna",
     "importlib.resources.readers",
-    "serving.aio.ownlog",
+    "serving.net.aio.ownlog",
     "serving.autoscaler.io.memorywatch",
-    "serving.wire.websocket",
+    "serving.net.wire.websocket",
     "websockets.asyncio.client",
 )
 """What each daemon imports once it runs, and would have in memory of its own."""
@@ -133,12 +133,12 @@ def CHILDREN(activator_count: int = 1, *, has_node_groups: bool = False) -> list
         Child(TEMPLATE, "serving.home.processes.template", TEMPLATE, environment=ALLOCATOR),
         Child("control", "serving.home.main", "api", "control-metrics"),
         *(
-            [Child("nodegroup", "serving.nodegroup.main", "nodegroup-metrics", environment=groups)]
+            [Child("nodegroup", "serving.nodes.nodegroup.main", "nodegroup-metrics", environment=groups)]
             if has_node_groups
             else []
         ),
         Child("autoscaler", "serving.autoscaler.main", "stats"),
-        Child("dashboard", "serving.dashboard.main", "dashboard"),
+        Child("dashboard", "serving.tools.dashboard.main", "dashboard"),
         *(_activator(index, activator_count) for index in range(activator_count)),
     ]
 

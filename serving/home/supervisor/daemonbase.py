@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from serving.aio.startup import READY_VARIABLE, exit_on_signals
 from serving.home.processes.process_lifetime import die_with_parent, show_as
+from serving.net.aio.startup import READY_VARIABLE, exit_on_signals
 
 _MODULE = "serving.home.supervisor.daemonbase"
 # A base that has not forked by then is not waited for: a machine under heavy load takes tens of seconds to import.

@@ -5,7 +5,7 @@ It is a new interpreter in the same process, because the modules of the command 
 
 if __name__ == "__main__":
     # Before the imports below, which take long: see there.
-    from serving.aio.startup import exit_on_signals
+    from serving.net.aio.startup import exit_on_signals
 
     exit_on_signals()
 
@@ -19,12 +19,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from serving.aio.output import write_error, write_output
 from serving.home.processes.process_lifetime import die_with_parent
 from serving.home.state import StateFolder
 from serving.home.supervisor.children import CHILDREN
 from serving.home.supervisor.notify import SystemdNotifier
 from serving.home.supervisor.supervisor import Supervisor
+from serving.net.aio.output import write_error, write_output
 
 _MODULE = "serving.home.supervisor.main"
 # The descriptor of a file in memory with the launch, which has tokens: arguments and variables are shown by the kernel.

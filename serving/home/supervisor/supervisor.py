@@ -19,9 +19,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
 
-from serving.aio.output import write_error
-from serving.aio.ownlog import BYTES_VARIABLE, FILES_VARIABLE
-from serving.aio.startup import LOG_FILE_VARIABLE
 from serving.home.processes.confine import ISOLATION_VARIABLE
 from serving.home.processes.process_lifetime import adopt_orphans, children_of, kill_group
 from serving.home.processes.processrecords import ProcessEvents
@@ -40,6 +37,9 @@ from serving.home.supervisor.daemonbase import DaemonBase, DaemonLaunch, execute
 from serving.home.supervisor.heartbeats import LOOK_S
 from serving.home.supervisor.notify import SystemdNotifier
 from serving.home.supervisor.reloading import ReloadReport
+from serving.net.aio.output import write_error
+from serving.net.aio.ownlog import BYTES_VARIABLE, FILES_VARIABLE
+from serving.net.aio.startup import LOG_FILE_VARIABLE
 
 # A child that lived this long was sound; its next end is answered at once.
 _SOUND_S = 10.0
@@ -52,7 +52,7 @@ _KILL_S = 0.05
 _PUBLIC_SERVICES = "SERVING_CONTROLLER_PUBLIC_SERVICES"
 _CLIENT_PORTS = ("SERVING_CONTROLLER_PUBLIC_PORT", "SERVING_CONTROLLER_INNER_PORT")
 _CLAIMS = "SERVING_CONTROLLER_AUTOCREATE_CLUSTER_DOMAIN_CLAIMS"
-# The exit code of a daemon that would fail in the same way at each start (``serving.aio.daemon``).
+# The exit code of a daemon that would fail in the same way at each start (``serving.net.aio.daemon``).
 _CANNOT_START_EXIT = 2
 # In the names of sockets that containers.gateway has bound.
 _FOR_PODS = "-pods-"

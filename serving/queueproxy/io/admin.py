@@ -4,11 +4,11 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from serving.aio.supervise import TaskOwner
-from serving.proxy.forwarding.exchange import Exchange
-from serving.proxy.http1.lines import header_lines
+from serving.net.aio.supervise import TaskOwner
+from serving.net.proxy.forwarding.exchange import Exchange
+from serving.net.proxy.http1.lines import header_lines
+from serving.net.wire.tokens import matches
 from serving.queueproxy.io.podrequests import PodRequests
-from serving.wire.tokens import matches
 
 _TEXT = (b"Content-Type", b"text/plain; charset=utf-8")
 # Longest time for which a readiness request is held, in seconds, whatever it requests.

@@ -7,7 +7,7 @@ check runs before and after a connection is opened: a connection between two che
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-from serving.aio.listeners import ListeningSocket, has_socket, listener_at
+from serving.net.aio.listeners import ListeningSocket, has_socket, listener_at
 from serving.queueproxy.io.processes import AppProcesses, read_roots
 from serving.queueproxy.podspec import PodSpec
 

@@ -10,11 +10,11 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
-from serving.aio.clock import now_s
-from serving.aio.netns import open_connection
-from serving.aio.periodic import every
-from serving.proxy.http1.body import BadBody, ChunkedBody, CloseBody, LengthBody
-from serving.proxy.http1.responsehead import BadResponse, Framing, read_response_head
+from serving.net.aio.clock import now_s
+from serving.net.aio.netns import open_connection
+from serving.net.aio.periodic import every
+from serving.net.proxy.http1.body import BadBody, ChunkedBody, CloseBody, LengthBody
+from serving.net.proxy.http1.responsehead import BadResponse, Framing, read_response_head
 from serving.queueproxy.gauges import AppGauges
 from serving.queueproxy.io.readiness import listener_check
 from serving.queueproxy.podspec import Address, PodSpec

@@ -6,9 +6,9 @@ A module of its own: few pods need it, and a queue-proxy imports it for them alo
 import asyncio
 import contextlib
 
+from serving.core.settings.dormancy import CallPair, HttpCall
 from serving.queueproxy.io.processes import exists_mark, remove_mark, touch_mark
 from serving.queueproxy.podspec import Address
-from serving.settings.dormancy import CallPair, HttpCall
 
 _WAKE_PAUSE_S = 0.1
 

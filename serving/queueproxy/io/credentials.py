@@ -14,15 +14,15 @@ import random
 import ssl
 from typing import TYPE_CHECKING
 
-from serving.aio.clock import wall_s
-from serving.aio.mutualtls import MutualTls, PeerTls
-from serving.model.identities import AUTOSCALER
+from serving.core.model.identities import AUTOSCALER
+from serving.core.traffic.backoff import backoff_s
+from serving.net.aio.clock import wall_s
+from serving.net.aio.mutualtls import MutualTls, PeerTls
 from serving.queueproxy.io.stats import stats_token
 from serving.queueproxy.podspec import PodSpec
-from serving.traffic.backoff import backoff_s
 
 if TYPE_CHECKING:
-    from serving.wire.podcredentials import IssuedCredentials
+    from serving.net.wire.podcredentials import IssuedCredentials
 
 _LOG = logging.getLogger("tls")
 
@@ -108,7 +108,7 @@ class Credentials:
         return bool(known) and hmac.compare_digest(digest, known)
 
     async def _fetch(self) -> "IssuedCredentials":
-        from serving.wire.podcredentials import fetch_credentials  # noqa: PLC0415 - most pods fetch none
+        from serving.net.wire.podcredentials import fetch_credentials  # noqa: PLC0415 - most pods fetch none
 
         async with self._fetching:
             spec = self._spec

@@ -12,7 +12,7 @@ import math
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
-from serving.aio.supervise import TaskOwner
+from serving.net.aio.supervise import TaskOwner
 from serving.queueproxy.dormancy import Activity, AppEvent, DormancyState, Phase, after_event, held_awake, sleep_due_s
 from serving.queueproxy.io.freezers import Freezer, freezer_of
 from serving.queueproxy.podspec import PodSpec

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
-from serving.aio.supervise import TaskOwner
+from serving.net.aio.supervise import TaskOwner
 from serving.queueproxy.io.processes import AppProcesses
 from serving.queueproxy.podspec import PodSpec
 

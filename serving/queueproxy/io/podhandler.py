@@ -6,15 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from serving.model.identities import ACTIVATOR
-from serving.proxy.forwarding.attempt import UNDELIVERED
-from serving.proxy.forwarding.exchange import Exchange
-from serving.proxy.forwarding.phase import ExchangeOutcome
-from serving.proxy.forwarding.policy import member_of
-from serving.proxy.http1.lines import header_lines
-from serving.proxy.http1.pool import AppConnector, Pool, connection_failure
-from serving.proxy.http1.rendering import render_pod_wait
-from serving.proxy.http1.requesthead import is_grpc_call
+from serving.core.model.identities import ACTIVATOR
+from serving.core.traffic.breaker import Admitted, Granted, Queued, Rejected
+from serving.net.proxy.forwarding.attempt import UNDELIVERED
+from serving.net.proxy.forwarding.exchange import Exchange
+from serving.net.proxy.forwarding.phase import ExchangeOutcome
+from serving.net.proxy.forwarding.policy import member_of
+from serving.net.proxy.http1.lines import header_lines
+from serving.net.proxy.http1.pool import AppConnector, Pool, connection_failure
+from serving.net.proxy.http1.rendering import render_pod_wait
+from serving.net.proxy.http1.requesthead import is_grpc_call
 from serving.queueproxy.gauges import REQUEST_REPORT
 from serving.queueproxy.io.podrequests import (
     DIRECT,
@@ -31,11 +32,10 @@ from serving.queueproxy.io.podrequests import (
 )
 from serving.queueproxy.io.readiness import listener_check
 from serving.queueproxy.podspec import PodSpec
-from serving.traffic.breaker import Admitted, Granted, Queued, Rejected
 
 if TYPE_CHECKING:
+    from serving.core.traffic.openrequests import RequestView
     from serving.queueproxy.tokens import TokenMeter
-    from serving.traffic.openrequests import RequestView
 
 OUT_OF_MEMORY = b"the app ran out of memory while it handled the request"
 _RETRY_LINES = header_lines(*RETRY)
@@ -115,7 +115,7 @@ class PodHandler(PodRequests[Exchange]):
             self._check_readers_in(0.0)
 
     def _view(self) -> "RequestView[Exchange]":
-        from serving.proxy.forwarding.sharing import view_of  # noqa: PLC0415 - where pods have slots only
+        from serving.net.proxy.forwarding.sharing import view_of  # noqa: PLC0415 - where pods have slots only
 
         return view_of(self._client_of)
 
@@ -123,7 +123,7 @@ class PodHandler(PodRequests[Exchange]):
         """The client of a request. Without a secret no activator can prove itself: then none is bound."""
         if not self._secret or exchange.context is None:
             return None
-        from serving.proxy.forwarding.sharing import client_behind  # noqa: PLC0415 - as above
+        from serving.net.proxy.forwarding.sharing import client_behind  # noqa: PLC0415 - as above
 
         return client_behind(exchange, is_of_activator=_is_proxied(exchange), trusts=self._trusts)
 
@@ -222,7 +222,7 @@ class PodHandler(PodRequests[Exchange]):
 
     def _relay(self, exchange: Exchange) -> bool:
         """Relay a TCP connection; False if the request is none."""
-        from serving.proxy.forwarding.relay import RelayPool, relay_port  # noqa: PLC0415 - most pods take no TCP
+        from serving.net.proxy.forwarding.relay import RelayPool, relay_port  # noqa: PLC0415 - most pods take no TCP
 
         port = relay_port(exchange.head)
         if port is None:

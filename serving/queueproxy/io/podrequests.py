@@ -11,22 +11,22 @@ import math
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from serving.model.loadmetric import TOKENS_GAUGE
-from serving.model.stat import GAUGES_MAX
-from serving.proxy.forwarding.policy import Timeouts
-from serving.proxy.http1.requesthead import RequestHead
+from serving.core.model.loadmetric import TOKENS_GAUGE
+from serving.core.model.stat import GAUGES_MAX
+from serving.core.traffic.breaker import ADMITTED, Admitted, Granted, Queued, Rejected
+from serving.core.traffic.meter import Meter, Report
+from serving.net.proxy.forwarding.policy import Timeouts
+from serving.net.proxy.http1.requesthead import RequestHead
+from serving.net.wire.tokens import matches, probe_proof
 from serving.queueproxy.gauges import AppGauges
 from serving.queueproxy.metrics import RequestMetrics
 from serving.queueproxy.podspec import PodSpec
-from serving.traffic.breaker import ADMITTED, Admitted, Granted, Queued, Rejected
-from serving.traffic.meter import Meter, Report
-from serving.wire.tokens import matches, probe_proof
 
 if TYPE_CHECKING:
-    from serving.model.slo import SloMeter
+    from serving.core.model.slo import SloMeter
+    from serving.core.traffic.openrequests import RequestView, SharedSlots
     from serving.queueproxy.io.dormant import Dormancy
     from serving.queueproxy.tokens import TokenMeter
-    from serving.traffic.openrequests import RequestView, SharedSlots
 
 Headers = tuple[tuple[bytes, bytes], ...]
 Origin = tuple[bool, bytes | None, float]
@@ -72,7 +72,7 @@ class PodRequests(Generic[_Request]):
         self._meter = Meter(now_s=clock(), quirks=settings.quirks)
         self._slots: SharedSlots[_Request] | None = None
         if settings.slots is not None:
-            from serving.traffic import openrequests as shares  # noqa: PLC0415 - where pods have slots only
+            from serving.core.traffic import openrequests as shares  # noqa: PLC0415 - where pods have slots only
 
             terms = shares.ShareTerms(
                 share_max=settings.open_share_max,
@@ -135,7 +135,7 @@ class PodRequests(Generic[_Request]):
 
     def _view(self) -> "RequestView[_Request]":
         """Requests as their slots see them; here without clients."""
-        from serving.traffic.openrequests import RequestView  # noqa: PLC0415 - as above
+        from serving.core.traffic.openrequests import RequestView  # noqa: PLC0415 - as above
 
         return RequestView()
 
@@ -216,7 +216,7 @@ def is_probe(head: RequestHead) -> bool:
 
 
 def _meter_of(goal: str) -> "SloMeter":
-    from serving.model.slo import SloMeter, read_slo  # noqa: PLC0415 - where there is a goal only
+    from serving.core.model.slo import SloMeter, read_slo  # noqa: PLC0415 - where there is a goal only
 
     return SloMeter(read_slo(goal))
 

@@ -12,8 +12,9 @@ import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from serving.aio.supervise import supervise
-from serving.proxy.server.listener import HttpServer
+from serving.net.aio.supervise import supervise
+from serving.net.proxy.server.listener import HttpServer
+from serving.net.wire.link import Link
 from serving.queueproxy.io.admin import AdminHandler
 from serving.queueproxy.io.appmetrics import watch_gauges
 from serving.queueproxy.io.credentials import Credentials
@@ -22,7 +23,6 @@ from serving.queueproxy.io.readiness import ReadinessPipe, watch_app
 from serving.queueproxy.io.stats import announce, dormant_frame, report_stats, stats_link
 from serving.queueproxy.metrics import series
 from serving.queueproxy.podspec import Address, PodSpec
-from serving.wire.link import Link
 
 _LOG = logging.getLogger(__name__)
 

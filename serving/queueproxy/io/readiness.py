@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from serving.aio.netns import open_connection
+from serving.core.settings.queueproxy import QueueProxySettings
+from serving.net.aio.netns import open_connection
 from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.podspec import Address, PodSpec, Probe
-from serving.settings.queueproxy import QueueProxySettings
 
 if TYPE_CHECKING:
     from serving.queueproxy.io.applistener import ListenerCheck
@@ -60,7 +60,7 @@ async def attempt(
             if probe.path is None:
                 return True
             if is_http2:
-                from serving.proxy.http2.probe import get_status  # noqa: PLC0415 - most apps need none of it
+                from serving.net.proxy.http2.probe import get_status  # noqa: PLC0415 - most apps need none of it
 
                 headers = [("user-agent", _AGENT), *probe.headers]
                 status = await get_status(reader, writer, path=probe.path, host=f"{host}:{port}", headers=headers)

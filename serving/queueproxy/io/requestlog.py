@@ -6,12 +6,12 @@ request. A request for which the template has no line, such as an index that is 
 
 from collections.abc import Callable
 
-from serving.model.gotemplate import TemplateError, parse_template
-from serving.model.requestlog import ServedRequest, ServingPod, values_of
-from serving.proxy.forwarding.accesslog import ExchangeLog, write_to_stdout
-from serving.proxy.forwarding.exchange import Exchange
-from serving.proxy.http1.lines import RESERVED
-from serving.proxy.http1.requesthead import RequestHead
+from serving.core.model.gotemplate import TemplateError, parse_template
+from serving.core.model.requestlog import ServedRequest, ServingPod, values_of
+from serving.net.proxy.forwarding.accesslog import ExchangeLog, write_to_stdout
+from serving.net.proxy.forwarding.exchange import Exchange
+from serving.net.proxy.http1.lines import RESERVED
+from serving.net.proxy.http1.requesthead import RequestHead
 from serving.queueproxy.io.podrequests import is_probe
 from serving.queueproxy.podspec import PodSpec
 

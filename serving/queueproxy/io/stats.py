@@ -6,16 +6,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from serving.aio.clock import now_s, steady_s
-from serving.aio.mutualtls import PeerTls
-from serving.aio.periodic import every
-from serving.model.stat import UNFROZEN_MAX
+from serving.core.model.stat import UNFROZEN_MAX
+from serving.core.traffic.backoff import backoff_s
+from serving.core.traffic.meter import stat_of
+from serving.net.aio.clock import now_s, steady_s
+from serving.net.aio.mutualtls import PeerTls
+from serving.net.aio.periodic import every
+from serving.net.wire.frames import PodStat, encode_pod_stat
+from serving.net.wire.link import Link, LinkSettings
 from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.podspec import PodSpec
-from serving.traffic.backoff import backoff_s
-from serving.traffic.meter import stat_of
-from serving.wire.frames import PodStat, encode_pod_stat
-from serving.wire.link import Link, LinkSettings
 
 _LOG = logging.getLogger(__name__)
 # The last statistic says that the pod is empty; the autoscaler forgets the pod soon anyway.
@@ -103,7 +103,7 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
 
 async def announce(spec: PodSpec, *, secured: PeerTls | None, draw: Callable[[], float]) -> None:
     """Tell the activators through the autoscaler that this pod is ready; a cluster's API says so up to a second later."""
-    from serving.wire.podcredentials import announce_pod  # noqa: PLC0415 - only pods of a cluster announce themselves
+    from serving.net.wire.podcredentials import announce_pod  # noqa: PLC0415 - only pods of a cluster announce themselves
 
     assert spec.stats_url is not None
     names = {"namespace": spec.namespace, "revision": spec.revision, "pod": spec.pod}

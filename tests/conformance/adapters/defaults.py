@@ -11,12 +11,12 @@ from typing import Any
 
 from multidict import MultiDict
 
-from serving.cluster.kinds import KINDS
 from serving.home.admission.admission import admit
 from serving.home.apiserver.requests import RequestTarget
 from serving.home.apiserver.writing import Sent, create
 from serving.home.store.memory import MemoryCluster
 from serving.home.store.requester import ADMIN_USER, acting_as
+from serving.net.cluster.kinds import KINDS
 from tests.conformance.record_defaults import cases, filled_in
 
 Json = Any

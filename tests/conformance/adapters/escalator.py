@@ -12,13 +12,16 @@ import re
 import sys
 from typing import Any
 
-from serving.model.errors import InvalidValue
-from serving.model.quantity import Resources, parse_duration_s
-from serving.nodegroup.decide import decide
-from serving.nodegroup.facts import InitContainer, pod_request
-from serving.nodegroup.group_memory import NodeGroupState, ScaleLock
-from serving.nodegroup.plan import DeleteNodes, FromZero, IncreaseSize, Taint, Untaint, Utilisation, utilisation
-from serving.nodegroup.records import (
+from serving.core.model.errors import InvalidValue
+from serving.core.model.quantity import Resources, parse_duration_s
+from serving.core.settings.knob import fields_of
+from serving.core.settings.nodegroup import ORIGINAL, NodeGroupSettings
+from serving.core.settings.nodegroup_options import problems_of_node_group
+from serving.nodes.nodegroup.decide import decide
+from serving.nodes.nodegroup.facts import InitContainer, pod_request
+from serving.nodes.nodegroup.group_memory import NodeGroupState, ScaleLock
+from serving.nodes.nodegroup.plan import DeleteNodes, FromZero, IncreaseSize, Taint, Untaint, Utilisation, utilisation
+from serving.nodes.nodegroup.records import (
     Affinity,
     Amount,
     CloudGroup,
@@ -30,14 +33,11 @@ from serving.nodegroup.records import (
     RemovalTaint,
     Snapshot,
 )
-from serving.nodegroup.rules import from_zero_delta, nodes_to_add, scale_up_delta
-from serving.nodegroup.states import as_in_dry_mode, partition, pod_belongs
-from serving.settings.knob import fields_of
-from serving.settings.nodegroup import ORIGINAL, NodeGroupSettings
-from serving.settings.nodegroup_options import problems_of_node_group
+from serving.nodes.nodegroup.rules import from_zero_delta, nodes_to_add, scale_up_delta
+from serving.nodes.nodegroup.states import as_in_dry_mode, partition, pod_belongs
 from tests.conformance.compare import same
 from tests.conformance.node_group_stage import staged_pass
-from tests.unit.nodegroup.outcome import carried_out
+from tests.unit.nodes.nodegroup.outcome import carried_out
 
 NOW_S = 1_700_000_000.0
 LABEL_KEY, LABEL_VALUE = "customer", "shared"

@@ -8,11 +8,11 @@ decisions, steps with ``update_spec`` into the next spec, which has no answer, a
 
 from typing import Any
 
-from serving.model.nodata import NoData
-from serving.scaling.kpa.decide import KpaState, decide, starting_state
-from serving.scaling.kpa.window import Observation
-from serving.scaling.spec import ScalingSpec, WindowKind, panic_window_s
-from serving.settings.autoscaler import ORIGINAL
+from serving.core.model.nodata import NoData
+from serving.core.scaling.kpa.decide import KpaState, decide, starting_state
+from serving.core.scaling.kpa.window import Observation
+from serving.core.scaling.spec import ScalingSpec, WindowKind, panic_window_s
+from serving.core.settings.autoscaler import ORIGINAL
 from tests.conformance.compare import same
 
 _PANIC_WINDOW_RATIO = 0.1

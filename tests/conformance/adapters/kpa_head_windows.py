@@ -8,10 +8,10 @@ max, answered by the maximum after each.
 
 from typing import Any
 
-from serving.scaling.kpa.delay import DelayWindow, slot_count
-from serving.scaling.kpa.window import window_of
-from serving.scaling.spec import WindowKind
-from serving.settings.autoscaler import ORIGINAL
+from serving.core.scaling.kpa.delay import DelayWindow, slot_count
+from serving.core.scaling.kpa.window import window_of
+from serving.core.scaling.spec import WindowKind
+from serving.core.settings.autoscaler import ORIGINAL
 from tests.conformance.compare import same
 
 # The tolerance that the format states for averages.

@@ -7,10 +7,10 @@ where the case says so the number of points kept.
 from collections.abc import Iterator
 from typing import Any
 
-from serving.model.nodata import NoData
-from serving.model.stat import Stat
-from serving.scaling.classic.classic import ClassicScaler
-from serving.settings.classic import ORIGINAL, ClassicSettings
+from serving.core.model.nodata import NoData
+from serving.core.model.stat import Stat
+from serving.core.scaling.classic.classic import ClassicScaler
+from serving.core.settings.classic import ORIGINAL, ClassicSettings
 from tests.conformance.compare import same
 
 Case = dict[str, Any]

@@ -16,15 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from serving.model.nodata import NoData
-from serving.model.quantity import Resources
-from serving.placement.scores.arrays import FloatArray, IntArray, Resource
-from serving.placement.scores.load_variation import variation_score
-from serving.placement.scores.low_risk import LowRiskOverCommitment, LowRiskWhy
-from serving.placement.scores.metrics import NodeMetric, Usage, clamped_usage_ratio, read_usage, usage_ratio
-from serving.placement.scores.nodes import place
-from serving.placement.scores.pod import Container, PodContainers, pod_demand
-from serving.placement.scores.risk import (
+from serving.core.model.nodata import NoData
+from serving.core.model.quantity import Resources
+from serving.core.settings.placement import ORIGINAL, PlacementSettings
+from serving.nodes.placement.scores.arrays import FloatArray, IntArray, Resource
+from serving.nodes.placement.scores.load_variation import variation_score
+from serving.nodes.placement.scores.low_risk import LowRiskOverCommitment, LowRiskWhy
+from serving.nodes.placement.scores.metrics import NodeMetric, Usage, clamped_usage_ratio, read_usage, usage_ratio
+from serving.nodes.placement.scores.nodes import place
+from serving.nodes.placement.scores.pod import Container, PodContainers, pod_demand
+from serving.nodes.placement.scores.risk import (
     Commitment,
     MeasuredLoad,
     fit_beta,
@@ -35,7 +36,6 @@ from serving.placement.scores.risk import (
     smoothed_deviation,
     total_risk,
 )
-from serving.settings.placement import ORIGINAL, PlacementSettings
 from tests.conformance.compare import same
 from tests.conformance.placed_node import demand_as_read, table_of_node
 

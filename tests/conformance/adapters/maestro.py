@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from serving.model.nodata import NoData
-from serving.model.quantity import Resources
-from serving.scaling.policies.apply import bounded_down_amount, bounded_up_amount, exceeds_panic_limit
-from serving.scaling.policies.points import (
+from serving.core.model.nodata import NoData
+from serving.core.model.quantity import Resources
+from serving.core.scaling.policies.apply import bounded_down_amount, bounded_up_amount, exceeds_panic_limit
+from serving.core.scaling.policies.points import (
     ScaleWay,
     UsagePoint,
     counted_points,
@@ -24,10 +24,10 @@ from serving.scaling.policies.points import (
     point_capacity,
     point_window,
 )
-from serving.scaling.policies.scalingpolicy import Direction, ScalingPolicySpec, Trigger, type_of_today
-from serving.scaling.policies.tick import TriggerPhase, TriggerState, decide
-from serving.scaling.policies.triggertypes import REGISTRY, ContainerUse, ObservedPods, bound_ratio, single
-from serving.settings.triggers import ORIGINAL, TriggerSettings
+from serving.core.scaling.policies.scalingpolicy import Direction, ScalingPolicySpec, Trigger, type_of_today
+from serving.core.scaling.policies.tick import TriggerPhase, TriggerState, decide
+from serving.core.scaling.policies.triggertypes import REGISTRY, ContainerUse, ObservedPods, bound_ratio, single
+from serving.core.settings.triggers import ORIGINAL, TriggerSettings
 from tests.conformance.compare import same
 
 Json = dict[str, Any]

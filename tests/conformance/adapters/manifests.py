@@ -10,13 +10,13 @@ from typing import Any
 
 from multidict import MultiDict
 
-from serving.cluster.kinds import KINDS
+from serving.core.model.errors import ClusterError
 from serving.home.admission.admission import admit
 from serving.home.apiserver.requests import Fault, RequestTarget, refusal
 from serving.home.apiserver.writing import Sent, create
 from serving.home.store.memory import MemoryCluster
 from serving.home.store.requester import ADMIN_USER, acting_as
-from serving.model.errors import ClusterError
+from serving.net.cluster.kinds import KINDS
 from tests.conformance.record_manifests import DATA, cases
 
 Json = Any

@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from serving.model.quantity import Resources
-from serving.placement.scores.arrays import share
-from serving.placement.scores.balanced import BalancedResult
-from serving.placement.scores.fit import FitResult, unused_tenths, used_tenths
-from serving.placement.scores.pod import Container, PodContainers, PodDemand, pod_demand
-from serving.placement.scores.provider import Scorer, Scores
-from serving.settings.placement import (
+from serving.core.model.quantity import Resources
+from serving.core.settings.placement import (
     CLUSTER_AUTOSCALER_PROVIDER,
     DEFAULT_PROVIDER,
     ORIGINAL,
     PlacementSettings,
 )
+from serving.nodes.placement.scores.arrays import share
+from serving.nodes.placement.scores.balanced import BalancedResult
+from serving.nodes.placement.scores.fit import FitResult, unused_tenths, used_tenths
+from serving.nodes.placement.scores.pod import Container, PodContainers, PodDemand, pod_demand
+from serving.nodes.placement.scores.provider import Scorer, Scores
 from tests.conformance.compare import same
 from tests.conformance.placed_node import demand_as_read, table_of_node
 

@@ -7,8 +7,8 @@ Averages within 1e-9, counts exact.
 
 from typing import Any
 
-from serving.settings.queueproxy import ORIGINAL
-from serving.traffic.meter import Meter
+from serving.core.settings.queueproxy import ORIGINAL
+from serving.core.traffic.meter import Meter
 from tests.conformance.compare import same
 
 Case = dict[str, Any]

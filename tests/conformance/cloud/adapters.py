@@ -16,15 +16,15 @@ import grpc.aio  # type: ignore[import-untyped]
 import msgspec
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, MACHINE, MACHINE_DEPLOYMENT
-from serving.cluster.port import Cluster
+from serving.core.settings.nodegroup import NodeGroupDaemonSettings
 from serving.home.store.memory import MemoryCluster
-from serving.nodegroup.cloud import Cloud, CloudMachine
-from serving.nodegroup.io.clouds.choice import CloudContext, opened_cloud
-from serving.nodegroup.io.clouds.externalgrpc import METHODS, messages
-from serving.nodegroup.localmachines import LOCAL_MACHINES, LocalMachines
-from serving.nodegroup.records import CloudGroup
-from serving.settings.nodegroup import NodeGroupDaemonSettings
+from serving.net.cluster.kinds import CONFIG_MAP, MACHINE, MACHINE_DEPLOYMENT
+from serving.net.cluster.port import Cluster
+from serving.nodes.nodegroup.cloud import Cloud, CloudMachine
+from serving.nodes.nodegroup.io.clouds.choice import CloudContext, opened_cloud
+from serving.nodes.nodegroup.io.clouds.externalgrpc import METHODS, messages
+from serving.nodes.nodegroup.localmachines import LOCAL_MACHINES, LocalMachines
+from serving.nodes.nodegroup.records import CloudGroup
 
 SIZE = CloudGroup(target_size=3, min_size=1, max_size=6)
 SERVICE = "clusterautoscaler.cloudprovider.v1.externalgrpc.CloudProvider"

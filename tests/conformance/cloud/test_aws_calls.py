@@ -8,9 +8,9 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from serving.model.errors import CloudRefused, CloudUnavailable
-from serving.nodegroup.io.clouds.awsquery import AwsApis, opened_apis, text_of
-from serving.settings.nodegroup import NodeGroupDaemonSettings
+from serving.core.model.errors import CloudRefused, CloudUnavailable
+from serving.core.settings.nodegroup import NodeGroupDaemonSettings
+from serving.nodes.nodegroup.io.clouds.awsquery import AwsApis, opened_apis, text_of
 
 ROLE = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>
 <AccessKeyId>role-{}</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from serving.model.errors import CloudRefused
-from serving.nodegroup.io.clouds.choice import CLOUDS
-from serving.nodegroup.records import CloudGroup
-from serving.settings.nodegroup import CLOUD_PROVIDERS
+from serving.core.model.errors import CloudRefused
+from serving.core.settings.nodegroup import CLOUD_PROVIDERS
+from serving.nodes.nodegroup.io.clouds.choice import CLOUDS
+from serving.nodes.nodegroup.records import CloudGroup
 from tests.conformance.cloud.adapters import STAGES, MadeCloud
 
 # The server of AWS takes seconds to import.

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import MACHINE_DEPLOYMENT
-from serving.cluster.port import Write
+from serving.core.model.errors import CloudRefused, CloudUnavailable, SettingsError, Unavailable
+from serving.core.model.objects import Object
+from serving.core.settings.nodegroup import NodeGroupDaemonSettings
+from serving.core.settings.nodegroup_options import AwsOptions
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import CloudRefused, CloudUnavailable, SettingsError, Unavailable
-from serving.model.objects import Object
-from serving.nodegroup.io.clouds.aws import opened_aws
-from serving.nodegroup.io.clouds.clusterapi import ClusterApiCloud
-from serving.nodegroup.io.clouds.externalgrpc import opened_external_grpc
-from serving.settings.nodegroup import NodeGroupDaemonSettings
-from serving.settings.nodegroup_options import AwsOptions
+from serving.net.cluster.kinds import MACHINE_DEPLOYMENT
+from serving.net.cluster.port import Write
+from serving.nodes.nodegroup.io.clouds.aws import opened_aws
+from serving.nodes.nodegroup.io.clouds.clusterapi import ClusterApiCloud
+from serving.nodes.nodegroup.io.clouds.externalgrpc import opened_external_grpc
 from tests.conformance.cloud.adapters import STAGES, aws
 
 # Nothing listens there.

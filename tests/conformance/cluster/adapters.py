@@ -9,17 +9,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
-from serving.cli.client.api import ApiClient
-from serving.cli.client.tree import InstallOptions, objects_of, tree_folder
-from serving.cli.system.install import Installation
-from serving.cluster.fenced import FencedCluster
-from serving.cluster.kube import KubeCluster
-from serving.cluster.port import Cluster
 from serving.home.admission.admission import admit
 from serving.home.controllers.garbage import collect_garbage
 from serving.home.store.history import StoreLimits
 from serving.home.store.journal import Journal
 from serving.home.store.memory import MemoryCluster
+from serving.net.cluster.fenced import FencedCluster
+from serving.net.cluster.kube import KubeCluster
+from serving.net.cluster.port import Cluster
+from serving.tools.cli.client.api import ApiClient
+from serving.tools.cli.client.tree import InstallOptions, objects_of, tree_folder
+from serving.tools.cli.system.install import Installation
 from tests.integration.api_server import served
 
 # Names the kubeconfig of a real server, if there is one.

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, NAMESPACE
-from serving.cluster.port import Cluster
+from serving.net.cluster.kinds import CONFIG_MAP, NAMESPACE
+from serving.net.cluster.port import Cluster
 from tests.conformance.cluster.adapters import ADAPTERS
 from tests.conformance.cluster.objects import eventually, is_gone
 

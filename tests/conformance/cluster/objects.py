@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from serving.cluster.kinds import Kind
-from serving.cluster.port import Cluster, EventType
-from serving.model.errors import NotFound
-from serving.model.objects import Object
+from serving.core.model.errors import NotFound
+from serving.core.model.objects import Object
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Cluster, EventType
 
 # Well above what a loaded machine needs; nothing waits for it unless something is wrong.
 _PATIENCE_S = 60.0

@@ -4,10 +4,10 @@ import functools
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, POD, Kind
-from serving.cluster.port import Cluster
-from serving.model.errors import Conflict, Forbidden, Invalid, NotFound
-from serving.model.objects import Object
+from serving.core.model.errors import Conflict, Forbidden, Invalid, NotFound
+from serving.core.model.objects import Object
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, POD, Kind
+from serving.net.cluster.port import Cluster
 from tests.conformance.cluster.objects import config_map, deployment, eventually, is_gone, pod, version
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, EVENT, NAMESPACE, POD
-from serving.cluster.port import Cluster
-from serving.model.errors import Invalid
+from serving.core.model.errors import Invalid
+from serving.net.cluster.kinds import CONFIG_MAP, EVENT, NAMESPACE, POD
+from serving.net.cluster.port import Cluster
 from tests.conformance.cluster.objects import config_map, names, pod
 
 # Servers of a real cluster put a map of their own into each namespace.

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, POD, REVISION
-from serving.cluster.port import Cluster
-from serving.model.errors import AlreadyExists, Conflict, Invalid, NotFound
+from serving.core.model.errors import AlreadyExists, Conflict, Invalid, NotFound
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, POD, REVISION
+from serving.net.cluster.port import Cluster
 from tests.conformance.cluster.objects import config_map, deployment, eventually, is_gone, pod, revision, version
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, REVISION
-from serving.cluster.port import Cluster, PatchType
-from serving.model.errors import Conflict, Invalid, NotFound, Unsupported
+from serving.core.model.errors import Conflict, Invalid, NotFound, Unsupported
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, REVISION
+from serving.net.cluster.port import Cluster, PatchType
 from tests.conformance.cluster.objects import config_map, deployment, pod, revision, version
 
 

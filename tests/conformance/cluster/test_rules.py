@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from serving.cluster.kinds import DOMAIN_MAPPING, Kind
-from serving.cluster.port import Cluster
+from serving.core.model.errors import Invalid
+from serving.core.model.objects import Object
 from serving.home.schemas.schema import deep_copy
-from serving.model.errors import Invalid
-from serving.model.objects import Object
+from serving.net.cluster.kinds import DOMAIN_MAPPING, Kind
+from serving.net.cluster.port import Cluster
 from tests.unit.home.schemas import rule_cases
 from tests.unit.home.schemas.rule_cases import CASES, Json
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, REVISION
-from serving.cluster.port import Cluster, EventType
-from serving.model.errors import ClusterError, Gone, Invalid, Unavailable
+from serving.core.model.errors import ClusterError, Gone, Invalid, Unavailable
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, REVISION
+from serving.net.cluster.port import Cluster, EventType
 from tests.conformance.cluster.objects import changes_after, config_map, deployment, revision, version
 
 

@@ -10,15 +10,15 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from serving.cli.main import main
-from serving.cli.services.apply import patch_between, with_last_applied
-from serving.cli.services.cloudrun import without_cloud_run
-from serving.cluster.kinds import DEPLOYMENT, SERVICE, SERVING_SERVICE
+from serving.core.model.errors import Invalid, InvalidValue
 from serving.home.admission.admission import admit
 from serving.home.apiserver.effects import unrunnable
 from serving.home.pods.podplan import app_plan
 from serving.home.store.requester import ADMIN_USER, acting_as
-from serving.model.errors import Invalid, InvalidValue
+from serving.net.cluster.kinds import DEPLOYMENT, SERVICE, SERVING_SERVICE
+from serving.tools.cli.main import main
+from serving.tools.cli.services.apply import patch_between, with_last_applied
+from serving.tools.cli.services.cloudrun import without_cloud_run
 from tests.unit.config.policies import refusals
 
 INPUTS = Path(__file__).with_name("inputs")

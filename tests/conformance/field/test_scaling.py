@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from serving.autoscaler.entry import RevisionEntry
-from serving.scaling.decision.records import DecisionCause, ScalerOutcome
-from serving.scaling.revision import deployment_of, revision_of
-from serving.scaling.scaler.scaler import Scaler
-from tests.unit.scaling.scaler_builders import SETTINGS, World, facts_of
+from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.core.scaling.revision import deployment_of, revision_of
+from serving.core.scaling.scaler.scaler import Scaler
+from tests.unit.core.scaling.scaler_builders import SETTINGS, World, facts_of
 
 INPUTS = Path(__file__).with_name("inputs")
 

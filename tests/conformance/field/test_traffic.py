@@ -7,8 +7,8 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from serving.proxy.server.listener import HttpServer
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
+from serving.net.proxy.server.listener import HttpServer
 from tests.integration.proxy.peers import Forwarder, Link, free_socket, get
 
 INPUTS = Path(__file__).with_name("inputs")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from serving.controller.io.view_writer import ViewWriter
+from serving.core.settings.controller import ControllerSettings
 from serving.home.admission.admission import admit
 from serving.home.controllers.addresses import publish_activators
 from serving.home.store.memory import MemoryCluster
-from serving.settings.controller import ControllerSettings
 from tests.conformance.knative.recorded import DATA, Scenario, Step, missing, play, read_scenario
 from tests.integration.api_server import TOKEN, served
 from tests.integration.fake_node import a_world

@@ -21,8 +21,8 @@ import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from serving.home.supervisor.binding import PORTS
-from serving.metrics.names import TABLES, MetricKind
-from serving.samples import hello
+from serving.net.metrics.names import TABLES, MetricKind
+from serving.tools.samples import hello
 
 ROOT = Path(__file__).resolve().parents[3]
 MONITORING = ROOT / "config" / "monitoring"

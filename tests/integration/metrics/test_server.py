@@ -4,10 +4,10 @@ import gc
 import pytest
 from aiohttp import ClientSession, web
 
-from serving.metrics.names import ACTIVATOR_METRICS
-from serving.metrics.page import OPENMETRICS_TYPE, TEXT_TYPE, MetricsPage
-from serving.metrics.server import measured, serve_page
-from serving.model.errors import SettingsError
+from serving.core.model.errors import SettingsError
+from serving.net.metrics.names import ACTIVATOR_METRICS
+from serving.net.metrics.page import OPENMETRICS_TYPE, TEXT_TYPE, MetricsPage
+from serving.net.metrics.server import measured, serve_page
 from tests.eventually import until
 from tests.integration.activator_stage import HOST, send_request, staged
 from tests.integration.query_token import GATE, HEADERS

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
 from tests.eventually import until
 from tests.integration.activator_stage import PodServer, staged
 from tests.integration.proxy.peers import Backend, Link, Script, backed, get, ok

@@ -7,11 +7,11 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import cast
 
-from serving.proxy.forwarding.exchange import Exchange, Wiring
-from serving.proxy.forwarding.policy import NO_TIMEOUTS, Timeouts
-from serving.proxy.server.connection import Connection
-from serving.proxy.server.listener import HttpServer
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
+from serving.net.proxy.forwarding.exchange import Exchange, Wiring
+from serving.net.proxy.forwarding.policy import NO_TIMEOUTS, Timeouts
+from serving.net.proxy.server.connection import Connection
+from serving.net.proxy.server.listener import HttpServer
 
 # The largest head that either end reads; above the default limit of a proxy.
 _HEAD_BYTES_MAX = 1 << 20

@@ -16,11 +16,11 @@ import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from serving.asgi import QueueProxyMiddleware
+from serving.core.settings.queueproxy import QueueProxySettings
+from serving.net.wire.tokens import pod_secret, pod_token
 from serving.queueproxy import main
 from serving.queueproxy.io.asgi.call import App
 from serving.queueproxy.podspec import Address, PodSpec, Probe
-from serving.settings.queueproxy import QueueProxySettings
-from serving.wire.tokens import pod_secret, pod_token
 from tests.integration.proxy.peers import Backend, Link, Script, backed, free_socket, get, ok
 from tests.integration.proxy.scripted_app import scripted_app
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from serving.proxy.server.listener import Acceptor
+from serving.net.proxy.server.listener import Acceptor
 
 CLIENTS = 20
 

@@ -5,9 +5,9 @@ import threading
 
 import msgspec
 
-from serving.proxy.forwarding.accesslog import _WAITING_MAX, AccessLog, AccessLogEntry, stdout_log
-from serving.proxy.server.listener import HttpServer
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
+from serving.net.proxy.forwarding.accesslog import _WAITING_MAX, AccessLog, AccessLogEntry, stdout_log
+from serving.net.proxy.server.listener import HttpServer
 from tests.integration.proxy.peers import Forwarder, Link, backed, get, ok
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
+from serving.core.settings.dormancy import read_calls
+from serving.net.wire.frames import decode_pod_stat
 from serving.queueproxy.podspec import Probe
-from serving.settings.dormancy import read_calls
-from serving.wire.frames import decode_pod_stat
 from tests.eventually import until
 from tests.integration.proxy.peers import Link, get
 from tests.integration.proxy.pods import BELIEVED, Pod, forwarding

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from serving.proxy.http1.upstream import unread_pieces, unreceived_bytes
+from serving.net.proxy.http1.upstream import unread_pieces, unreceived_bytes
 from tests.integration.proxy.peers import Link, proxied
 from tests.integration.proxy.pods import forwarding
 

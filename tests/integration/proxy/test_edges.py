@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from serving.proxy.server.listener import HttpServer
-from serving.settings.http import HOP_HEAD_BYTES, HttpSettings
+from serving.core.settings.http import HOP_HEAD_BYTES, HttpSettings
+from serving.net.proxy.server.listener import HttpServer
 from tests.eventually import until
 from tests.integration.proxy.daemons import DAEMONS, HOST, Daemon
 from tests.integration.proxy.peers import Forwarder, Link

@@ -6,10 +6,10 @@ import socket
 import time
 from pathlib import Path
 
-from serving.proxy.http1.pool import AppConnector, PlainConnector, Pool
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
+from serving.net.proxy.http1.pool import AppConnector, PlainConnector, Pool
 from tests.eventually import until
-from tests.unit.proxy.waiting import Waiting
+from tests.unit.net.proxy.waiting import Waiting
 
 _SYN_SENT = "02"
 

@@ -16,9 +16,9 @@ from hyperframe.frame import ContinuationFrame, DataFrame, HeadersFrame, PingFra
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.proxy.http2.pool import Http2Pool
-from serving.proxy.server.listener import HttpServer
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
+from serving.net.proxy.http2.pool import Http2Pool
+from serving.net.proxy.server.listener import HttpServer
 from tests.integration.proxy.peers import Forwarder, Link, proxied
 
 SERVICE = "echo.Echo"

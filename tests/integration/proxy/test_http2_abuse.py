@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
 from tests.eventually import until
 from tests.integration.proxy.h2frames import (
     END_HEADERS,

@@ -6,8 +6,8 @@ answers others.
 
 import pytest
 
-from serving.proxy.http2.frames import ErrorCode
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
+from serving.net.proxy.http2.frames import ErrorCode
 from tests.integration.proxy.h2frames import (
     ENDED,
     GET,

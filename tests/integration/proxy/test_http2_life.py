@@ -2,8 +2,8 @@
 
 import asyncio
 
-from serving.proxy.forwarding.policy import Timeouts
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
+from serving.net.proxy.forwarding.policy import Timeouts
 from tests.eventually import until
 from tests.integration.proxy.h2frames import (
     GET,

@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from websockets.asyncio.client import connect
 
-from serving.aio.mutualtls import PeerTls, open_tls
 from serving.asgi import QueueProxyMiddleware
-from serving.model.identities import ACTIVATOR, PodIdentity
-from serving.settings.innertls import ENABLED, PERMISSIVE, InnerTlsSettings
-from serving.wire.authority import Authority
-from serving.wire.tokens import pod_secret, pod_token
+from serving.core.model.identities import ACTIVATOR, PodIdentity
+from serving.core.settings.innertls import ENABLED, PERMISSIVE, InnerTlsSettings
+from serving.net.aio.mutualtls import PeerTls, open_tls
+from serving.net.wire.authority import Authority
+from serving.net.wire.tokens import pod_secret, pod_token
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, send_request
 from tests.integration.inner_stage import REVISION, Inner, spec_of, stats_served

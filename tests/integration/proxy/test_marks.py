@@ -2,9 +2,9 @@
 
 import pytest
 
-from serving.proxy.forwarding.attempt import UNDELIVERED
-from serving.proxy.http1.rendering import render_pod_wait, render_proxy_status
-from serving.proxy.http1.responsehead import read_response_head
+from serving.net.proxy.forwarding.attempt import UNDELIVERED
+from serving.net.proxy.http1.rendering import render_pod_wait, render_proxy_status
+from serving.net.proxy.http1.responsehead import read_response_head
 from tests.integration.activator_stage import send_request, staged
 from tests.integration.proxy.peers import Link, get
 from tests.integration.proxy.pods import BELIEVED, forwarding

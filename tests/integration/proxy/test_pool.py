@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from serving.proxy.http1.pool import PlainConnector, Pool, UpstreamProtocol
-from serving.proxy.http1.upstream import Address, Upstream
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
+from serving.net.proxy.http1.pool import PlainConnector, Pool, UpstreamProtocol
+from serving.net.proxy.http1.upstream import Address, Upstream
 from tests.eventually import until
-from tests.unit.proxy.waiting import Waiting
+from tests.unit.net.proxy.waiting import Waiting
 
 _MANY = 600
 

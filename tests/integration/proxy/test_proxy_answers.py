@@ -7,9 +7,9 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 
-from serving.proxy.forwarding.exchange import Exchange
-from serving.proxy.forwarding.policy import Timeouts
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
+from serving.net.proxy.forwarding.exchange import Exchange
+from serving.net.proxy.forwarding.policy import Timeouts
 from tests.eventually import until
 from tests.integration.proxy.peers import Link, Script, get, ok, proxied
 

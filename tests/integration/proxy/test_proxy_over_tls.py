@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from serving.proxy.tls.keeper import Certificates
-from serving.proxy.tls.layer import TlsLayer
+from serving.net.proxy.tls.keeper import Certificates
+from serving.net.proxy.tls.layer import TlsLayer
 from tests.integration.proxy import (
     test_proxy_answers,
     test_proxy_lost,

@@ -5,7 +5,7 @@ import resource
 
 import pytest
 
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
 from tests.eventually import until
 from tests.integration.proxy.peers import Link, get, ok, proxied
 

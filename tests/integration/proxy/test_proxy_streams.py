@@ -6,8 +6,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
-from serving.proxy.forwarding.policy import Timeouts
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
+from serving.net.proxy.forwarding.policy import Timeouts
 from tests.eventually import until
 from tests.integration.proxy.peers import Link, get, proxied, settled
 

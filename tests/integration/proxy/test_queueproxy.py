@@ -8,9 +8,9 @@ import pytest
 from websockets import ConnectionClosed
 from websockets.asyncio.server import ServerConnection, serve
 
-from serving.model.slo import late_sum
+from serving.core.model.slo import late_sum
+from serving.net.wire.frames import PodStat, decode_pod_stat
 from serving.queueproxy.podspec import Probe
-from serving.wire.frames import PodStat, decode_pod_stat
 from tests.eventually import until
 from tests.integration.proxy.peers import Link, Script, get
 from tests.integration.proxy.pods import BELIEVED, POST_DRAIN, TOKEN, Gate, Pod, PodMaker, forwarding

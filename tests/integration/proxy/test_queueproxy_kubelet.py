@@ -6,9 +6,9 @@ from pathlib import Path
 
 from websockets.asyncio.server import ServerConnection, serve
 
+from serving.core.settings.queueproxy import QueueProxySettings
 from serving.queueproxy.io.stats import stats_link
 from serving.queueproxy.podspec import PodSpec, Probe
-from serving.settings.queueproxy import QueueProxySettings
 from tests.eventually import until
 from tests.integration.proxy.peers import Link, get
 from tests.integration.proxy.pods import BELIEVED, Gate, PodMaker, forwarding

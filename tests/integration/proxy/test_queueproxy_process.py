@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from serving.proxy.forwarding.exchange import Exchange
+from serving.core.settings.queueproxy import QueueProxySettings
+from serving.net.proxy.forwarding.exchange import Exchange
 from serving.queueproxy import main
 from serving.queueproxy.io.admin import AdminHandler
 from serving.queueproxy.io.podhandler import PodHandler
 from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe
 from serving.queueproxy.io.stats import report_stats, stats_link
 from serving.queueproxy.podspec import PodSpec
-from serving.settings.queueproxy import QueueProxySettings
 from tests.eventually import until
 from tests.integration.proxy.peers import Backend, Link, backed, free_socket, get, ok
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from serving.proxy.server.listener import HttpServer
+from serving.core.settings.http import HttpSettings
+from serving.core.settings.queueproxy import QueueProxySettings, RequestLogSettings
+from serving.net.proxy.server.listener import HttpServer
 from serving.queueproxy.io.requestlog import RequestLog
 from serving.queueproxy.podspec import PodSpec
-from serving.settings.http import HttpSettings
-from serving.settings.queueproxy import QueueProxySettings, RequestLogSettings
 from tests.eventually import until
 from tests.integration.proxy.peers import Forwarder, Link, backed, get, ok
 

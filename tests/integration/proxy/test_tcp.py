@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from serving.activator.io import tcplisteners
-from serving.cluster.kinds import EVENT, ROUTE
-from serving.model.knative import TCP_ANNOTATION
-from serving.model.tcpevents import tcp_states
-from serving.proxy.forwarding.relay import relay_head
-from serving.settings.http import HttpSettings
-from serving.wire.tokens import pod_secret
+from serving.core.model.knative import TCP_ANNOTATION
+from serving.core.model.tcpevents import tcp_states
+from serving.core.settings.http import HttpSettings
+from serving.net.cluster.kinds import EVENT, ROUTE
+from serving.net.proxy.forwarding.relay import relay_head
+from serving.net.wire.tokens import pod_secret
 from tests.eventually import until
 from tests.integration.activator_stage import HOST, KEY, PodServer, Stage, staged
 from tests.integration.proxy.peers import Link, Script, backed

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from serving.cluster.kinds import EVENT, ROUTE
-from serving.model.knative import TCP_ANNOTATION
-from serving.proxy.http1.requesthead import RefusalCode
-from serving.proxy.tls.certificate import load_certificate
-from serving.settings.http import HttpSettings
-from serving.wire.tokens import pod_secret
+from serving.core.model.knative import TCP_ANNOTATION
+from serving.core.settings.http import HttpSettings
+from serving.net.cluster.kinds import EVENT, ROUTE
+from serving.net.proxy.http1.requesthead import RefusalCode
+from serving.net.proxy.tls.certificate import load_certificate
+from serving.net.wire.tokens import pod_secret
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, Stage, staged
 from tests.integration.proxy.peers import Link

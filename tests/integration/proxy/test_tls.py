@@ -8,7 +8,7 @@ from socket import SO_LINGER, SOL_SOCKET
 
 import pytest
 
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
 from tests.eventually import until
 from tests.integration.proxy.peers import Link, get
 from tests.integration.proxy.test_proxy_streams import SWITCHED, UPGRADE, switching

@@ -10,7 +10,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
-from serving.settings.http import HttpSettings
+from serving.core.settings.http import HttpSettings
 from tests.integration.proxy.peers import Link, get, settled
 from tests.integration.proxy.test_http2 import SERVICE, Chain
 from tests.integration.proxy.test_proxy_streams import HELD_MAX

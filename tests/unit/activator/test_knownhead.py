@@ -4,10 +4,10 @@ import pytest
 
 from serving.activator.io.knownhead import KnownHead, known_head, marks_of
 from serving.activator.routing.sites import Site
-from serving.model.knative import ROUTE_BY_HEADER_ANNOTATION, SESSION_AFFINITY_ANNOTATION
-from serving.model.routepolicy import route_policy
-from serving.proxy.http1.requesthead import RequestHead, read_request_head
-from serving.traffic.policy import session_number
+from serving.core.model.knative import ROUTE_BY_HEADER_ANNOTATION, SESSION_AFFINITY_ANNOTATION
+from serving.core.model.routepolicy import route_policy
+from serving.core.traffic.policy import session_number
+from serving.net.proxy.http1.requesthead import RequestHead, read_request_head
 
 
 def head(*lines: str) -> RequestHead:

@@ -7,7 +7,7 @@ import pytest
 from serving.autoscaler import announcements
 from serving.autoscaler.announcements import AnnouncementPace, announcement_of
 from serving.autoscaler.token_review import PodClaim
-from serving.model.nodata import NoData
+from serving.core.model.nodata import NoData
 
 CLAIM = PodClaim(namespace="default", revision="hello-00001", pod="p")
 

@@ -13,16 +13,16 @@ from serving.autoscaler.decision_events import (
     follow_request_of,
     parse_target,
 )
-from serving.scaling.adaptive.policy import adaptive_policy
-from serving.scaling.decision.records import DecisionCause
-from serving.scaling.revision import ScaledRevision
-from serving.scaling.scaler.decision_history import DecisionHistory
-from serving.scaling.scaler.registry import BUILT_IN
-from serving.scaling.scaler.scaler import Scaler, StatSource
-from serving.scaling.spec import ScalingSpec
-from serving.settings.autoscaler import CLASSIC_CLASS
-from tests.unit.scaling.kpa_builders import spec_with
-from tests.unit.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with, stat_of
+from serving.core.scaling.adaptive.policy import adaptive_policy
+from serving.core.scaling.decision.records import DecisionCause
+from serving.core.scaling.revision import ScaledRevision
+from serving.core.scaling.scaler.decision_history import DecisionHistory
+from serving.core.scaling.scaler.registry import BUILT_IN
+from serving.core.scaling.scaler.scaler import Scaler, StatSource
+from serving.core.scaling.spec import ScalingSpec
+from serving.core.settings.autoscaler import CLASSIC_CLASS
+from tests.unit.core.scaling.kpa_builders import spec_with
+from tests.unit.core.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with, stat_of
 
 KEY = ("default", "hello-00001")
 

@@ -4,16 +4,16 @@ import msgspec
 import pytest
 
 from serving.autoscaler.entry import PodStarts, PodState, PodStates, RevisionEntry, state_of
-from serving.model.quantity import Resources
-from serving.model.revisionnumbers import PodCounts
-from serving.model.stat import Stat
-from serving.scaling.decision.records import DecisionCause, ScalerOutcome
-from serving.scaling.policies.usage import Usages
-from serving.scaling.revision import ScaledPod, ServingContainer
-from serving.scaling.scaler.scaler import Scaler, StatSource
-from serving.settings.autoscaler import AdaptiveSettings, AutoscalerSettings
-from tests.unit.scaling.kpa_builders import spec_with
-from tests.unit.scaling.scaler_builders import facts_of, revision_with
+from serving.core.model.quantity import Resources
+from serving.core.model.revisionnumbers import PodCounts
+from serving.core.model.stat import Stat
+from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.core.scaling.policies.usage import Usages
+from serving.core.scaling.revision import ScaledPod, ServingContainer
+from serving.core.scaling.scaler.scaler import Scaler, StatSource
+from serving.core.settings.autoscaler import AdaptiveSettings, AutoscalerSettings
+from tests.unit.core.scaling.kpa_builders import spec_with
+from tests.unit.core.scaling.scaler_builders import facts_of, revision_with
 
 POD = ScaledPod(name="p", key=("default", "r"), is_ready=True, is_ending=False, deletion_cost="")
 SETTINGS = AutoscalerSettings(adaptive=AdaptiveSettings(learnt_target_period_s=1.0))

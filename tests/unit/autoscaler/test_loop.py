@@ -7,24 +7,24 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from serving.aio.clock import now_s
 from serving.autoscaler.decision_events import DecisionEvent
 from serving.autoscaler.io.autoscaler import Autoscaler
-from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
-from serving.cluster.port import Patch, Write
+from serving.core.model.errors import Unavailable
+from serving.core.model.knative import LEARNT_ANNOTATION, SAVINGS_ANNOTATION, SHORTAGE_ANNOTATION
+from serving.core.model.objects import Object
+from serving.core.model.stat import Stat
+from serving.core.scaling.adaptive.policy import adaptive_policy
+from serving.core.scaling.scaler.explain import explain
+from serving.core.scaling.scaler.scaler import StatSource
+from serving.core.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
+from serving.core.settings.dormancy import MemorySettings
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import Unavailable
-from serving.model.knative import LEARNT_ANNOTATION, SAVINGS_ANNOTATION, SHORTAGE_ANNOTATION
-from serving.model.objects import Object
-from serving.model.stat import Stat
-from serving.scaling.adaptive.policy import adaptive_policy
-from serving.scaling.scaler.explain import explain
-from serving.scaling.scaler.scaler import StatSource
-from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
-from serving.settings.dormancy import MemorySettings
+from serving.net.aio.clock import now_s
+from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION
+from serving.net.cluster.port import Patch, Write
 from tests.eventually import until
 from tests.integration.autoscaler_stage import NAME, Store
-from tests.unit.scaling.kpa_builders import spec_with
+from tests.unit.core.scaling.kpa_builders import spec_with
 from tests.virtual_time import pass_s, run_virtually
 
 KEY = ("default", NAME)

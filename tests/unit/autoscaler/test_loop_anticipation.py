@@ -1,8 +1,8 @@
 """The autoscaler publishes anticipated pods, where the boot time of a node is known."""
 
-from serving.cluster.kinds import REVISION
-from serving.model.anticipation import AnticipatedPods, anticipated_pods_of
-from serving.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
+from serving.core.model.anticipation import AnticipatedPods, anticipated_pods_of
+from serving.core.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
+from serving.net.cluster.kinds import REVISION
 from tests.unit.autoscaler.test_loop import KEY, Stage, staged
 from tests.virtual_time import run_virtually
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from serving.aio.clock import now_s
-from serving.model.stat import Stat
-from serving.scaling.scaler.scaler import StatSource
-from serving.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
-from serving.settings.dormancy import MemorySettings
+from serving.core.model.stat import Stat
+from serving.core.scaling.scaler.scaler import StatSource
+from serving.core.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
+from serving.core.settings.dormancy import MemorySettings
+from serving.net.aio.clock import now_s
 from tests.unit.autoscaler.test_loop import KEY, staged
 from tests.virtual_time import pass_s, run_virtually
 

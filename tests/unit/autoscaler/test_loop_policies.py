@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from serving.aio.clock import now_s
 from serving.autoscaler.io.autoscaler import Autoscaler
-from serving.cluster.kinds import POD, POD_METRICS, REVISION, SCALING_POLICY
-from serving.cluster.port import Listing, Selection
+from serving.core.model.errors import Forbidden
+from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import Forbidden
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.net.aio.clock import now_s
+from serving.net.cluster.kinds import POD, POD_METRICS, REVISION, SCALING_POLICY
+from serving.net.cluster.port import Listing, Selection
 from tests.integration.autoscaler_stage import NAME, Store
 from tests.unit.autoscaler.test_loop import Stage, awake, staged
 from tests.virtual_time import pass_s, run_virtually

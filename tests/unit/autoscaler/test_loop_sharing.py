@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from serving.aio.clock import now_s
 from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.io.sharing import Sharing
-from serving.cluster.kinds import SCALING_POLICY
-from serving.cluster.leases.shards import ShardOptions, Shards
+from serving.core.model.errors import NotLeading
+from serving.core.model.stat import Stat
+from serving.core.scaling.scaler.scaler import StatSource
+from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import NotLeading
-from serving.model.stat import Stat
-from serving.scaling.scaler.scaler import StatSource
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.net.aio.clock import now_s
+from serving.net.cluster.kinds import SCALING_POLICY
+from serving.net.cluster.leases.shards import ShardOptions, Shards
 from tests.eventually import until
 from tests.integration.autoscaler_stage import NAME, Store
 from tests.virtual_time import pass_s, run_virtually

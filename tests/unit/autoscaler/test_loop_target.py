@@ -3,14 +3,14 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from serving.aio.clock import now_s
-from serving.cluster.kinds import POD_METRICS, REVISION
-from serving.cluster.port import Listing, Selection
+from serving.core.model.errors import Forbidden
+from serving.core.model.stat import Stat
+from serving.core.scaling.scaler.scaler import StatSource
+from serving.core.settings.autoscaler import KNATIVE_POLICY, AdaptiveSettings, AutoscalerSettings
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import Forbidden
-from serving.model.stat import Stat
-from serving.scaling.scaler.scaler import StatSource
-from serving.settings.autoscaler import KNATIVE_POLICY, AdaptiveSettings, AutoscalerSettings
+from serving.net.aio.clock import now_s
+from serving.net.cluster.kinds import POD_METRICS, REVISION
+from serving.net.cluster.port import Listing, Selection
 from tests.integration.autoscaler_stage import NAME
 from tests.unit.autoscaler.test_loop import KEY, Stage, staged
 from tests.virtual_time import run_virtually

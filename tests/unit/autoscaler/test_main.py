@@ -2,13 +2,13 @@ import msgspec
 import pytest
 
 from serving.autoscaler.main import measured, rule_of
-from serving.model.nodata import NoData
-from serving.scaling.classic.classic import ClassicDecision, ClassicMode
-from serving.scaling.decision.records import Decided, DecisionCause, ScalerOutcome
-from serving.scaling.kpa.merge import MergeDecision, Proposal, ScaleBound
-from serving.scaling.scaler.scaler import Scaler
-from tests.unit.scaling.kpa_builders import DEFAULTS
-from tests.unit.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with
+from serving.core.model.nodata import NoData
+from serving.core.scaling.classic.classic import ClassicDecision, ClassicMode
+from serving.core.scaling.decision.records import Decided, DecisionCause, ScalerOutcome
+from serving.core.scaling.kpa.merge import MergeDecision, Proposal, ScaleBound
+from serving.core.scaling.scaler.scaler import Scaler
+from tests.unit.core.scaling.kpa_builders import DEFAULTS
+from tests.unit.core.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with
 
 REVISION = revision_with()
 SILENCE = NoData(missing="nothing was told")

@@ -3,7 +3,7 @@
 import pytest
 
 from serving.autoscaler.peer_rules import StatsPeer, objection
-from serving.model.identities import ACTIVATOR, AUTOSCALER, DASHBOARD, PodIdentity
+from serving.core.model.identities import ACTIVATOR, AUTOSCALER, DASHBOARD, PodIdentity
 
 PLAIN, STRANGER = StatsPeer(), StatsPeer(is_tls=True)
 LOOPBACK = StatsPeer(is_loopback=True)

@@ -18,7 +18,7 @@ from serving.autoscaler.token_review import (
     seen_of,
     verdict_of,
 )
-from serving.model.nodata import NoData
+from serving.core.model.nodata import NoData
 
 NAMES = {"namespace": "n", "revision": "r", "pod": "p"}
 CLAIM = PodClaim(namespace="n", revision="r", pod="p")

@@ -16,13 +16,13 @@ from serving.autoscaler.writer import (
     WriteView,
     cost_changes,
 )
-from serving.model.knative import RevisionKey, ServingState, TrafficPath
-from serving.model.stat import Stat
-from serving.scaling.decision.records import DecisionCause, ScalerOutcome
-from serving.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble, revision_of
-from serving.scaling.scaler.scaler import Scaler, StatSource
-from tests.unit.scaling.policy_builders import revision
-from tests.unit.scaling.scaler_builders import SETTINGS, facts_of, stat_of
+from serving.core.model.knative import RevisionKey, ServingState, TrafficPath
+from serving.core.model.stat import Stat
+from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.core.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble, revision_of
+from serving.core.scaling.scaler.scaler import Scaler, StatSource
+from tests.unit.core.scaling.policy_builders import revision
+from tests.unit.core.scaling.scaler_builders import SETTINGS, facts_of, stat_of
 
 KEY = ("default", "hello-00001")
 DEPLOYMENT = ScaledDeployment(name="d", key=KEY, revision_uid="r1", replica_count=0, resource_version="5")

@@ -12,11 +12,11 @@ from typing import Any
 
 from kubernetes.client import models
 
-from serving.cluster.kinds import REVISION
+from serving.core.settings.annotations import GROUP, annotation_fields
+from serving.core.settings.render import field_meaning
 from serving.home.apiserver.effects import effectless
 from serving.home.schemas.crds import crds
-from serving.settings.annotations import GROUP, annotation_fields
-from serving.settings.render import field_meaning
+from serving.net.cluster.kinds import REVISION
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "kubernetes-reference.md"
 BEGIN, END = "<!-- made by tests/unit/config/differences.py -->", "<!-- end -->"

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from serving.cli.client.tree import tree_folder
+from serving.core.model.objects import Object
 from serving.home.schemas.validations import _extension
-from serving.model.objects import Object
+from serving.tools.cli.client.tree import tree_folder
 
 # What Kubernetes adds to CEL and the library does not have.
 _FUNCTIONS = {

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from serving.model.quantity import parse_bytes, parse_millicores
+from serving.core.model.quantity import parse_bytes, parse_millicores
 
 Json = dict[str, Any]
 

@@ -11,7 +11,20 @@ from kubernetes.client import models
 
 from serving.activator.queueing import revisions
 from serving.activator.routing import hostclaims
-from serving.cluster.kinds import (
+from serving.core.model.knative import (
+    ConfigurationFields,
+    DomainClaimFields,
+    DomainMappingFields,
+    RevisionFields,
+    RouteFields,
+    ServiceFields,
+)
+from serving.core.scaling.policies.scalingpolicy import ScalingPolicySpec
+from serving.core.settings.knob import COUNT, DURATION, FLAG, TEXT, fields_of
+from serving.core.settings.nodegroup import NodeGroupQuirks, NodeGroupSettings
+from serving.core.settings.nodegroup_options import AwsOptions
+from serving.home.schemas.crds import crds
+from serving.net.cluster.kinds import (
     CLUSTER_DOMAIN_CLAIM,
     CONFIGURATION,
     DOMAIN_MAPPING,
@@ -24,20 +37,7 @@ from serving.cluster.kinds import (
     SERVING_SERVICE,
     Kind,
 )
-from serving.home.schemas.crds import crds
-from serving.model.knative import (
-    ConfigurationFields,
-    DomainClaimFields,
-    DomainMappingFields,
-    RevisionFields,
-    RouteFields,
-    ServiceFields,
-)
-from serving.nodegroup.groups import spec_keys
-from serving.scaling.policies.scalingpolicy import ScalingPolicySpec
-from serving.settings.knob import COUNT, DURATION, FLAG, TEXT, fields_of
-from serving.settings.nodegroup import NodeGroupQuirks, NodeGroupSettings
-from serving.settings.nodegroup_options import AwsOptions
+from serving.nodes.nodegroup.groups import spec_keys
 from tests.tidy.sources import named, parsed, product_files
 from tests.unit.config.crdfields import (
     differences,
@@ -83,8 +83,8 @@ _KUBERNETES = [
 ]
 # Fields of kinds that others define, by the file that reads them.
 _OF_OTHERS = {
-    "serving/cli/services/convert.py": "KEDA's and Compose's",
-    "serving/nodegroup/io/clouds/clusterapi.py": "Cluster API's",
+    "serving/tools/cli/services/convert.py": "KEDA's and Compose's",
+    "serving/nodes/nodegroup/io/clouds/clusterapi.py": "Cluster API's",
     "serving/controller/routes/httproutes.py": "the Gateway API's",
 }
 
@@ -181,7 +181,7 @@ def records_below(record: Any) -> set[Any]:  # noqa: ANN401 - a type
 
 
 def test_the_code_names_every_field_of_a_record() -> None:
-    files = [path for path in product_files() if named(path) != "serving/model/knative.py"]
+    files = [path for path in product_files() if named(path) != "serving/core/model/knative.py"]
     known = {text for path in files for text in literals_of(parsed(path.read_text()))}
     records = {one for record in SPECS.values() if record is not ScalingPolicySpec for one in records_below(record)}
     unread = {f"{one.__name__}.{field}" for one in records for field in one.__optional_keys__ if field not in known}

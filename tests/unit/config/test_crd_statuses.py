@@ -4,7 +4,18 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from serving.cluster.kinds import (
+from serving.controller.revisions.configuration import reconcile_configuration
+from serving.controller.revisions.revision_status import RevisionChildren, StartScale, desired_status
+from serving.controller.revisions.views import pod_autoscaler_view, serverless_service_view
+from serving.controller.routes.domain_mapping import MappingContext, reconcile_domain_mapping
+from serving.controller.routes.rollout import RouteTargets
+from serving.controller.routes.route import RouteContext, reconcile_route
+from serving.controller.routes.service import ServiceChildren, reconcile_service
+from serving.core.model.objects import Object
+from serving.core.scaling.policies.engine import Triggers
+from serving.core.settings.triggers import TriggerSettings
+from serving.home.schemas.crds import crds
+from serving.net.cluster.kinds import (
     CLUSTER_DOMAIN_CLAIM,
     CONFIGURATION,
     DOMAIN_MAPPING,
@@ -17,18 +28,9 @@ from serving.cluster.kinds import (
     SERVING_SERVICE,
     Kind,
 )
-from serving.cluster.schedules import schedule_state
-from serving.controller.revisions.configuration import reconcile_configuration
-from serving.controller.revisions.revision_status import RevisionChildren, StartScale, desired_status
-from serving.controller.revisions.views import pod_autoscaler_view, serverless_service_view
-from serving.controller.routes.domain_mapping import MappingContext, reconcile_domain_mapping
-from serving.controller.routes.rollout import RouteTargets
-from serving.controller.routes.route import RouteContext, reconcile_route
-from serving.controller.routes.service import ServiceChildren, reconcile_service
-from serving.home.schemas.crds import crds
-from serving.model.objects import Object
-from serving.nodegroup.group_memory import NodeGroupState
-from serving.nodegroup.plan import (
+from serving.net.cluster.schedules import schedule_state
+from serving.nodes.nodegroup.group_memory import NodeGroupState
+from serving.nodes.nodegroup.plan import (
     GroupLimit,
     GroupPlan,
     GroupRule,
@@ -38,10 +40,8 @@ from serving.nodegroup.plan import (
     Utilisation,
     WantedNodes,
 )
-from serving.nodegroup.records import CloudGroup
-from serving.nodegroup.status import status_of
-from serving.scaling.policies.engine import Triggers
-from serving.settings.triggers import TriggerSettings
+from serving.nodes.nodegroup.records import CloudGroup
+from serving.nodes.nodegroup.status import status_of
 from tests.unit.config.crdfields import differences, fields_of_schema, fields_of_value
 from tests.unit.controller.builders import (
     NOW,
@@ -58,8 +58,8 @@ from tests.unit.controller.builders import (
     with_ready,
     written_status,
 )
-from tests.unit.scaling.policies.builders import pods
-from tests.unit.scaling.policy_builders import ROOM_UP, policy, revision
+from tests.unit.core.scaling.policies.builders import pods
+from tests.unit.core.scaling.policy_builders import ROOM_UP, policy, revision
 
 # Fields of schemas that nothing here writes, by the end of their path, with the reason.
 UNWRITTEN = {

@@ -19,7 +19,7 @@ import yaml
 from release import image
 from release.build import SIZE_MAX, configuration
 from serving.home.supervisor.children import ALLOCATOR
-from tests.tidy.sources import ROOT, is_type_checking_block
+from tests.tidy.sources import ROOT, is_type_checking_block, package_of
 from tests.tidy.test_sidecar import HEAVY
 
 RECIPE = (ROOT / "Containerfile").read_text()
@@ -34,13 +34,13 @@ OPTIONAL = {"awscrt", "grpc", "google", "scipy"}
 # The modules that run in each image.
 PROGRAMS = {
     "queue-proxy": ("serving.queueproxy.main",),
-    "placement": ("serving.extender.main", "serving.metrics.otlp"),
+    "placement": ("serving.nodes.extender.main", "serving.net.metrics.otlp"),
     "daemons": (
         *(
             f"serving.{name}.main"
-            for name in ("activator", "autoscaler", "controller", "dashboard", "nodegroup", "queueproxy")
+            for name in ("activator", "autoscaler", "controller", "tools.dashboard", "nodes.nodegroup", "queueproxy")
         ),
-        "serving.metrics.otlp",
+        "serving.net.metrics.otlp",
     ),
 }
 
@@ -139,9 +139,9 @@ def normal(name: str) -> str:
 @pytest.mark.parametrize("target", PROGRAMS)
 def test_an_image_keeps_the_packages_that_its_programs_import(target: str) -> None:
     imported = {name for program in PROGRAMS[target] for name in reached_from(program)}
-    own = {name.split(".")[1] for name in imported if name.startswith("serving.")}
+    own = {package_of(name.split(".")) for name in imported if name.startswith("serving.")}
     assert own == kept_packages(target)
-    assert own.isdisjoint({"home", "cli", "simulator"})
+    assert own.isdisjoint({"home", "tools/cli", "tools/simulator"})
 
 
 def test_the_queue_proxy_installs_nothing_heavy() -> None:
@@ -222,9 +222,9 @@ def test_an_image_holds_its_python_its_packages_and_nothing_to_log_in_with(built
     assert not [name for name in ("bin/sh", "usr/bin/sh", "usr/bin/apt", "usr/bin/dpkg") if (root / name).exists()]
     assert list((root / "var/lib/dpkg/status.d").iterdir())
     assert [path for path in root.rglob("*") if path.is_file() and path.stat().st_mode & 0o6000] == []
-    assert {path.name for path in (packages / "serving").iterdir() if path.is_dir()} - {"__pycache__"} == kept_packages(
-        target
-    )
+    package = packages / "serving"
+    modules = [path.relative_to(package).parts for path in package.rglob("*.py") if path.name != "__init__.py"]
+    assert {package_of(("serving", *parts)) for parts in modules if len(parts) > 1} == kept_packages(target)
     size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     assert size <= SIZE_MAX[target]
 

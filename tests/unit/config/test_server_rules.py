@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from serving.cli.client.tree import InstallOptions, objects_of, tree_folder
-from serving.cluster.port import Create
 from serving.controller.revisions.deployment import desired_deployment, desired_private_service
 from serving.controller.revisions.hpa import hpa_writes
 from serving.controller.revisions.public import PublicService, public_writes
 from serving.controller.revisions.sidecar import Sidecar
-from serving.model.event import About, EventText, new_event
-from serving.model.objects import Object
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.sidecar import SidecarSettings
+from serving.core.model.event import About, EventText, new_event
+from serving.core.model.objects import Object
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.sidecar import SidecarSettings
+from serving.net.cluster.port import Create
+from serving.tools.cli.client.tree import InstallOptions, objects_of, tree_folder
 from tests.unit.config.server_rules import objections
 from tests.unit.controller.builders import a_revision
 

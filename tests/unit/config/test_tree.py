@@ -11,17 +11,17 @@ import pytest
 import yaml
 
 from serving import __version__
-from serving.cli.client.tree import OUR_LABEL, InstallOptions, objects_of, tree_folder
-from serving.cluster.kinds import KINDS, POD_AUTOSCALER, SERVERLESS_SERVICE
-from serving.cluster.leases.shards import shard_name
 from serving.controller.io.makekey import AUTHORITY_SECRET
+from serving.core.model.knative import COMPONENTS_ANNOTATION, OWN_GROUP, SERVING_GROUP
+from serving.core.settings.daemons import DAEMONS
+from serving.core.settings.election import ElectionSettings
+from serving.core.settings.load import load
 from serving.home.schemas.crds import crds
-from serving.metrics.queries import QUERY_TOKEN_SECRET
-from serving.model.knative import COMPONENTS_ANNOTATION, OWN_GROUP, SERVING_GROUP
-from serving.settings.daemons import DAEMONS
-from serving.settings.election import ElectionSettings
-from serving.settings.load import load
-from serving.wire.tokens import KEY_SECRET
+from serving.net.cluster.kinds import KINDS, POD_AUTOSCALER, SERVERLESS_SERVICE
+from serving.net.cluster.leases.shards import shard_name
+from serving.net.metrics.queries import QUERY_TOKEN_SECRET
+from serving.net.wire.tokens import KEY_SECRET
+from serving.tools.cli.client.tree import OUR_LABEL, InstallOptions, objects_of, tree_folder
 from tests.unit.config.strict import faults, model_of
 
 CONFIG = tree_folder()

@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from serving.cluster import kinds
-from serving.cluster.kinds import Kind
-from serving.cluster.port import Patch
 from serving.controller.cache import ControllerCache
 from serving.controller.revisions.revision import desired_revision
 from serving.controller.routes.service import desired_configuration, desired_route
 from serving.controller.values.writes import WritePlan
-from serving.model.objects import Object, condition_of, owner_reference
-from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.controller import ControllerSettings
+from serving.core.model.objects import Object, condition_of, owner_reference
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.controller import ControllerSettings
+from serving.net.cluster import kinds
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Patch
 
 CREATED = "2026-11-21T04:00:00Z"
 NOW = "2026-11-21T04:01:00Z"

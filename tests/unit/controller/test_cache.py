@@ -5,19 +5,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from serving.cluster import kinds
-from serving.cluster.kinds import Kind
-from serving.cluster.port import Patch
 from serving.controller.cache import ControllerCache, activator_pages
 from serving.controller.decide import decide
 from serving.controller.revisions.deployment import desired_private_service
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.routes.rolloutcheck import RolloutJudgement, RolloutVerdict
 from serving.controller.values.writes import WorkKey, WritePlan
-from serving.model.knative import BECAME_READY_ANNOTATION
-from serving.model.objects import Object
-from serving.settings.queueproxy import QueueProxySettings
-from serving.settings.sidecar import SidecarSettings
+from serving.core.model.knative import BECAME_READY_ANNOTATION
+from serving.core.model.objects import Object
+from serving.core.settings.queueproxy import QueueProxySettings
+from serving.core.settings.sidecar import SidecarSettings
+from serving.net.cluster import kinds
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Patch
 from tests.unit.controller.builders import (
     NOW,
     NOW_S,

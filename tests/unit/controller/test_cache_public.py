@@ -2,17 +2,17 @@
 
 import msgspec
 
-from serving.cluster import kinds
-from serving.cluster.kinds import Kind
-from serving.cluster.port import Create, Patch
 from serving.controller.cache import ControllerCache
 from serving.controller.decide import decide
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.values.writes import WorkKey
-from serving.model.knative import ACCESS_ANNOTATION, TRAFFIC_PATH_ANNOTATION
-from serving.model.objects import Object, annotations_of
-from serving.settings.innertls import ENABLED, InnerTlsSettings
-from serving.settings.sidecar import SidecarSettings
+from serving.core.model.knative import ACCESS_ANNOTATION, TRAFFIC_PATH_ANNOTATION
+from serving.core.model.objects import Object, annotations_of
+from serving.core.settings.innertls import ENABLED, InnerTlsSettings
+from serving.core.settings.sidecar import SidecarSettings
+from serving.net.cluster import kinds
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Create, Patch
 from tests.unit.controller.builders import (
     NOW,
     NOW_S,

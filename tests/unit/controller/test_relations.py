@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from serving.cluster import kinds
 from serving.controller.affected import Relations, configurations_named, owners_of, revisions_named
-from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL
+from serving.core.model.knative import CONFIGURATION_LABEL, REVISION_LABEL
+from serving.net.cluster import kinds
 
 Json = dict[str, Any]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from serving.core.model.errors import SettingsError
 from serving.home.state import StateFolder, default_state_path, kubeconfig
-from serving.model.errors import SettingsError
 
 
 def mode_of(path: Path) -> int:

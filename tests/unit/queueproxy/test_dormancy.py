@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from serving.model.errors import IllegalTransition
+from serving.core.model.errors import IllegalTransition
 from serving.queueproxy.dormancy import (
     TRANSITIONS,
     Activity,

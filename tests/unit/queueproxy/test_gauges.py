@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from serving.model.stat import GAUGES_MAX
+from serving.core.model.stat import GAUGES_MAX
 from serving.queueproxy.gauges import AppGauges, read_gauges, read_page
 
 WAITING = "vllm:num_requests_waiting"

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from serving.model.errors import SettingsError
+from serving.core.model.errors import SettingsError
 from serving.queueproxy.podspec import FreezerPlace, PodSpec, Probe, probing_app, read_probe, spec_from_environment
 
 NEEDED = {

@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 
-from serving.cluster.selectors import written_selector
+from serving.core.model.errors import InvalidValue, Problem
+from serving.core.model.objects import annotations_of
+from serving.core.model.quantity import parse_quantity
 from serving.home.admission.kuberules.formats import (
     FORMATS,
     Json,
@@ -25,9 +27,7 @@ from serving.home.admission.kuberules.formats import (
     unsupported,
 )
 from serving.home.pods.bytebudget import ByteBudget, expanded
-from serving.model.errors import InvalidValue, Problem
-from serving.model.objects import annotations_of
-from serving.model.quantity import parse_quantity
+from serving.net.cluster.selectors import written_selector
 
 _RESOURCES = ("cpu", "memory", "ephemeral-storage")
 _SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")

@@ -10,11 +10,11 @@ import datetime as dt
 from collections.abc import Iterator
 from typing import Any
 
-from serving.cluster.kinds import Kind
+from serving.core.model.errors import Problem
 from serving.home.admission.kuberules.formats import Json, is_quantity
 from serving.home.schemas.crds import builtin_schemas, crds, resolved, schema_of
 from serving.home.schemas.schema import Schema, has_type
-from serving.model.errors import Problem
+from serving.net.cluster.kinds import Kind
 
 _QUANTITY = "api.resource.Quantity"
 _INTEGERS = {"int32": range(-(2**31), 2**31), "int64": range(-(2**63), 2**63)}

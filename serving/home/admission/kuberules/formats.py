@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from serving.model.errors import InvalidValue, Problem
-from serving.model.objects import is_dns_label
-from serving.model.quantity import parse_quantity
+from serving.core.model.errors import InvalidValue, Problem
+from serving.core.model.objects import is_dns_label
+from serving.core.model.quantity import parse_quantity
 
 Json = dict[str, Any]
 PORT_MAX = 65535

@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import yaml
 
-from serving.cluster.kinds import Kind
+from serving.core.model.errors import Problem
 from serving.home.admission.kuberules.checks import CHECKS, Context, labels
 from serving.home.admission.kuberules.formats import FORMATS, Json, duplicate, forbidden, invalid, required, unsupported
 from serving.home.schemas.crds import SCHEMAS_FILE, YAML_LOADER, builtin_schemas, schema_name
 from serving.home.schemas.records import encode
 from serving.home.schemas.validations import RuleTree, failures, rule_tree
-from serving.model.errors import Problem
+from serving.net.cluster.kinds import Kind
 
 _WORD = re.compile(r"(?:(?P<only>pod|template):)?(?P<name>[^(]+?)(?:\((?P<argument>.*)\))?\Z")
 _RANGE = re.compile(r"(\d+)\.\.(\d*)\Z")

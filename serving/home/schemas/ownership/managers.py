@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from serving.cluster.kinds import Kind
-from serving.cluster.port import Subresource
+from serving.core.model.errors import UNREADABLE, ApplyConflict, Invalid, OwnedField
+from serving.core.model.knative import LAST_APPLIED_ANNOTATION
+from serving.core.model.objects import Object
 from serving.home.schemas.crds import resolved, schema_of
 from serving.home.schemas.ownership.fieldset import FieldSet, common, difference, paths, union, well_formed
 from serving.home.schemas.ownership.structure import Structure
-from serving.model.errors import UNREADABLE, ApplyConflict, Invalid, OwnedField
-from serving.model.knative import LAST_APPLIED_ANNOTATION
-from serving.model.objects import Object
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Subresource
 
 _BEFORE_FIRST_APPLY = "before-first-apply"
 _ANCIENT = "ancient-changes"

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from serving.core.model.errors import Invalid, Problem
 from serving.home.schemas.ownership.fieldset import (
     ITSELF,
     FieldSet,
@@ -22,7 +23,6 @@ from serving.home.schemas.ownership.fieldset import (
 )
 from serving.home.schemas.patch import same_json
 from serving.home.schemas.schema import Schema
-from serving.model.errors import Invalid, Problem
 
 Resolve = Callable[[Schema], Schema]
 """Returns the schema that a reference names."""

@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from serving.aio.mutualtls import NO_TLS, MutualTls
-from serving.proxy.http1.rendering import IDENTITY
-from serving.proxy.tls.connector import RefusalLog
-from serving.proxy.tls.front import TlsFront
+from serving.net.aio.mutualtls import NO_TLS, MutualTls
+from serving.net.proxy.http1.rendering import IDENTITY
+from serving.net.proxy.tls.connector import RefusalLog
+from serving.net.proxy.tls.front import TlsFront
 from serving.queueproxy.io.asgi.pod import PEER_STATE
 
 MakeProtocol = Callable[..., asyncio.Protocol]

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import Any
 
-from serving.aio.supervise import TaskOwner
+from serving.net.aio.supervise import TaskOwner
 from serving.queueproxy.io.asgi.call import App, Message, Receive, Scope, Send
 
 _MESSAGES_MAX = 2

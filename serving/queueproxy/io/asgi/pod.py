@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from serving.aio.supervise import TaskOwner
-from serving.model.identities import ACTIVATOR
-from serving.model.knative import APP_PROBE
-from serving.proxy.http1.lines import RESERVED, BadHeaderLine, HeaderLine, read_line, read_lines
-from serving.proxy.http1.rendering import ClientPeer
-from serving.proxy.http1.requesthead import FORWARDED, RequestHead
+from serving.core.model.identities import ACTIVATOR
+from serving.core.model.knative import APP_PROBE
+from serving.core.settings.http import REPLACE, HttpSettings
+from serving.core.traffic.breaker import Admitted, Queued, Rejected
+from serving.net.aio.supervise import TaskOwner
+from serving.net.proxy.http1.lines import RESERVED, BadHeaderLine, HeaderLine, read_line, read_lines
+from serving.net.proxy.http1.rendering import ClientPeer
+from serving.net.proxy.http1.requesthead import FORWARDED, RequestHead
 from serving.queueproxy.gauges import REQUEST_REPORT
 from serving.queueproxy.io.asgi.call import App, AppCall, Receive, Scope, Send, send_response
 from serving.queueproxy.io.podrequests import (
@@ -26,8 +28,6 @@ from serving.queueproxy.io.podrequests import (
     origin_of,
 )
 from serving.queueproxy.podspec import PodSpec
-from serving.settings.http import REPLACE, HttpSettings
-from serving.traffic.breaker import Admitted, Queued, Rejected
 
 PEER_STATE = "serving.peer"
 """The key in a scope's state with the identity of a peer over inner TLS; apps do not get it."""

@@ -5,11 +5,11 @@ from typing import cast
 
 from serving.activator.io.namedports import NamedPorts
 from serving.activator.routing.hostclaims import ServedRoute, route_of
-from serving.model.knative import NAMED_PORT_ANNOTATION, TCP_ANNOTATION
-from serving.model.routehosts import named_address
-from serving.proxy.forwarding.exchange import Handler
-from serving.proxy.server.listener import HttpServer
-from serving.settings.controller import ControllerSettings
+from serving.core.model.knative import NAMED_PORT_ANNOTATION, TCP_ANNOTATION
+from serving.core.model.routehosts import named_address
+from serving.core.settings.controller import ControllerSettings
+from serving.net.proxy.forwarding.exchange import Handler
+from serving.net.proxy.server.listener import HttpServer
 
 GATEWAY = "127.0.0.1"
 

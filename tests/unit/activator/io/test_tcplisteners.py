@@ -6,8 +6,8 @@ import pytest
 
 from serving.activator.io.tcplisteners import TcpClaim, tcp_claims_of
 from serving.activator.routing.hostclaims import ServedRoute, route_of
-from serving.model.knative import ACCESS_ANNOTATION, TCP_ANNOTATION, VISIBILITY_LABEL
-from serving.settings.controller import ControllerSettings
+from serving.core.model.knative import ACCESS_ANNOTATION, TCP_ANNOTATION, VISIBILITY_LABEL
+from serving.core.settings.controller import ControllerSettings
 
 SINCE = "2026-11-24T10:00:00Z"
 

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from serving.activator.queueing.failures import RequestEnd, RequestFacts, failure_of, pod_wait_s
-from serving.proxy.forwarding.phase import ExchangeOutcome
-from serving.proxy.http1.rendering import render_pod_wait, render_proxy_status
+from serving.net.proxy.forwarding.phase import ExchangeOutcome
+from serving.net.proxy.http1.rendering import render_pod_wait, render_proxy_status
 
 END = RequestEnd(
     outcome=ExchangeOutcome.ANSWERED,

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from serving.activator.queueing.revisions import ServedRevision, revision_of
-from serving.model.knative import ServingState
-from serving.model.nodata import NoData
-from serving.scaling.resolve import resolve
-from serving.settings.annotations import read_annotations
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.core.model.knative import ServingState
+from serving.core.model.nodata import NoData
+from serving.core.scaling.resolve import resolve
+from serving.core.settings.annotations import read_annotations
+from serving.core.settings.autoscaler import AutoscalerSettings
 
 SCALING = AutoscalerSettings()
 

@@ -14,9 +14,9 @@ from serving.activator.queueing.revisions import ServedRevision
 from serving.activator.queueing.router import RequestRouter, TickSchedule
 from serving.activator.queueing.slices import ServedPod, ServedSlice
 from serving.activator.queueing.wake import Poke, PokeReason, RevisionLoad
-from serving.model.knative import ServingState
-from serving.settings.activator import ActivatorSettings
-from serving.traffic.breaker import Queued
+from serving.core.model.knative import ServingState
+from serving.core.settings.activator import ActivatorSettings
+from serving.core.traffic.breaker import Queued
 from tests.invariants import validate
 
 KEY = ("default", "hello-00001")

@@ -6,7 +6,7 @@ import pytest
 
 from serving.activator.queueing.router import RequestRouter, announce
 from serving.activator.queueing.slices import ServedPod, ServedSlice
-from serving.settings.activator import ActivatorSettings
+from serving.core.settings.activator import ActivatorSettings
 from tests.unit.activator.queueing.test_router import KEY, SETTINGS, revision
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from serving.activator.queueing import slices as module
 from serving.activator.queueing.slices import PodEndpoints, ServedPod, ServedSlice, SliceIndex, slice_of
-from serving.model.knative import RevisionKey
-from serving.model.nodata import NoData
+from serving.core.model.knative import RevisionKey
+from serving.core.model.nodata import NoData
 
 REVISION = ("default", "hello-00001")
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from serving.activator.queueing.outcome import Dispatch, Rejection, RejectionReason
 from serving.activator.queueing.slices import ServedPod
 from serving.activator.queueing.throttler import RevisionThrottler
-from serving.model.errors import IllegalTransition
-from serving.settings.activator import ActivatorSettings
-from serving.traffic.breaker import Queued
+from serving.core.model.errors import IllegalTransition
+from serving.core.settings.activator import ActivatorSettings
+from serving.core.traffic.breaker import Queued
 from tests.invariants import validate
 
 KEY = ("default", "hello-00001")

@@ -13,9 +13,9 @@ from serving.activator.queueing.wake import (
     reported,
     wake,
 )
-from serving.model.knative import ServingState
-from serving.settings.activator import ActivatorSettings
-from serving.traffic.meter import Report
+from serving.core.model.knative import ServingState
+from serving.core.settings.activator import ActivatorSettings
+from serving.core.traffic.meter import Report
 
 SETTINGS = ActivatorSettings()
 ACTIVE, RESERVE = ServingState.ACTIVE, ServingState.RESERVE

@@ -7,7 +7,7 @@ import msgspec
 from serving.activator.routing.hostclaims import DomainTarget, DomainTargets, domain_target_of
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener
-from serving.settings.controller import ControllerSettings
+from serving.core.settings.controller import ControllerSettings
 from tests.unit.activator.routing.test_routes import facts
 
 RULES = ControllerSettings().host_rules

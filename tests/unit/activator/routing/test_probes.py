@@ -4,7 +4,7 @@ import pytest
 
 from serving.activator.routing.probes import ProbeQuestion, ProbeResponse, is_probe_agent, probe_response
 from serving.activator.routing.sites import Listener, Site
-from serving.model.rollout import split_digest
+from serving.core.model.rollout import split_digest
 
 ACTIVATOR = ProbeResponse(status=200, body=b"activator")
 SITE = Site(route="default/r", namespace="default", revisions=("a", "b"), bounds=(90, 100))

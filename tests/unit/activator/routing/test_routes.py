@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from serving.activator.routing.hostclaims import ServedRoute, claims_of, route_of
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener, Site, choose
-from serving.model.knative import (
+from serving.core.model.knative import (
     ACCESS_ANNOTATION,
     CLAIMED_TAGS_ANNOTATION,
     ROLLOUT_ANNOTATION,
     SESSION_AFFINITY_ANNOTATION,
 )
-from serving.model.nodata import NoData
-from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout, write_rollout
-from serving.settings.controller import ControllerSettings
+from serving.core.model.nodata import NoData
+from serving.core.model.rollout import ConfigurationRollout, RevisionShare, Rollout, write_rollout
+from serving.core.settings.controller import ControllerSettings
 
 RULES = ControllerSettings().host_rules
 PUBLIC, INNER = Listener.PUBLIC, Listener.INNER

@@ -10,11 +10,11 @@ from serving.activator.routing.sites import (
     session_in_cookies,
     session_in_header,
 )
-from serving.model.accessrules import JwtRule, caller_rule
-from serving.model.errors import InvalidValue
-from serving.model.identities import CallerIdentity
-from serving.traffic.policy import session_number
-from serving.wire.tokens import access_token
+from serving.core.model.accessrules import JwtRule, caller_rule
+from serving.core.model.errors import InvalidValue
+from serving.core.model.identities import CallerIdentity
+from serving.core.traffic.policy import session_number
+from serving.net.wire.tokens import access_token
 
 _RULE = AccessRule(namespace="default", route="hello", version="")
 _CART = CallerIdentity(namespace="shop", account="cart", service="cart")

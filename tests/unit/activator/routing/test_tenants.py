@@ -10,8 +10,8 @@ import pytest
 from serving.activator.routing.hostclaims import DomainTargets, ServedRoute, route_of
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener, Site
-from serving.model.knative import CLAIMED_TAGS_ANNOTATION
-from serving.settings.controller import ControllerSettings
+from serving.core.model.knative import CLAIMED_TAGS_ANNOTATION
+from serving.core.settings.controller import ControllerSettings
 
 RULES = ControllerSettings().host_rules
 PUBLIC, INNER = Listener.PUBLIC, Listener.INNER

@@ -14,8 +14,8 @@ from serving.activator.slots.messages import (
     ViewReady,
     encode,
 )
-from serving.model.errors import InvalidValue, NewerFormat
-from serving.model.versions import SLOTS
+from serving.core.model.errors import InvalidValue, NewerFormat
+from serving.core.model.versions import SLOTS
 
 KEY = ("default", "hello-00001")
 MESSAGES: list[SlotMessage] = [

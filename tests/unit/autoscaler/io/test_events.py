@@ -1,8 +1,8 @@
 import pytest
 
 from serving.autoscaler.io.events import EventBudget, EventPermit, kill_sentence, scale_event
-from serving.scaling.revision import ScaledPod
-from tests.unit.scaling.scaler_builders import revision_with
+from serving.core.scaling.revision import ScaledPod
+from tests.unit.core.scaling.scaler_builders import revision_with
 
 
 def test_a_few_changes_are_reported_at_once_then_one_each_half_minute() -> None:

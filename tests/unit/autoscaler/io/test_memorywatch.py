@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from serving.autoscaler.io.memorywatch import read_memory
-from serving.scaling.memoryshort import MemoryReading
+from serving.core.scaling.memoryshort import MemoryReading
 from tests.unit.home.pods.test_machine import GIB, Files
 
 PRESSURE = "some avg10=12.50 avg60=3.00 avg300=1.00 total=99\nfull avg10=1.00 avg60=0.00 avg300=0.00 total=9\n"

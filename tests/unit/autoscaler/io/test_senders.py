@@ -14,10 +14,10 @@ from serving.autoscaler.io.senders import (
     ServerCounts,
     is_late,
 )
-from serving.model.knative import RevisionKey
-from serving.model.stat import Stat
-from serving.scaling.scaler.scaler import StatSource
-from serving.wire.frames import AnnouncedPod, PodStat, encode_pod_stat
+from serving.core.model.knative import RevisionKey
+from serving.core.model.stat import Stat
+from serving.core.scaling.scaler.scaler import StatSource
+from serving.net.wire.frames import AnnouncedPod, PodStat, encode_pod_stat
 
 Recorded = list[tuple[RevisionKey, Stat, StatSource]]
 REVISION = {"namespace": "default", "revision": "r"}

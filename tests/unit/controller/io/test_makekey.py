@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import SECRET
 from serving.controller.io.makekey import AUTHORITY_SECRET, cluster_key, make_tokens, write_authority
-from serving.dashboard.main import read_token
+from serving.core.model.errors import SettingsError
 from serving.home.store.memory import MemoryCluster
-from serving.metrics.queries import QUERY_TOKEN_SECRET
-from serving.model.errors import SettingsError
-from serving.wire.tokens import KEY_BYTES, KEY_SECRET
+from serving.net.cluster.kinds import SECRET
+from serving.net.metrics.queries import QUERY_TOKEN_SECRET
+from serving.net.wire.tokens import KEY_BYTES, KEY_SECRET
+from serving.tools.dashboard.main import read_token
 
 SPACE = "knative-serving"
 

@@ -1,8 +1,8 @@
 """Messages about a ConfigMap."""
 
 from serving.controller.io.sources import httproutes_missing, httproutes_note, settings_notes
-from serving.model.errors import Forbidden, NotFound, Problem
-from serving.settings.live import Taken
+from serving.core.model.errors import Forbidden, NotFound, Problem
+from serving.core.settings.live import Taken
 
 CONFIG_MAP = {"metadata": {"name": "config-autoscaler", "namespace": "knative-serving", "uid": "u"}}
 

@@ -1,7 +1,7 @@
 """The activators as endpoints, from the slices of their Service."""
 
 from serving.controller.revisions.public import Activators
-from serving.model.objects import Object
+from serving.core.model.objects import Object
 
 KEY = ("knative-serving", "activator-service-x")
 

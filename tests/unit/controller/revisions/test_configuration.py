@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from serving.cluster import kinds
-from serving.cluster.port import Create, Patch
 from serving.controller.revisions.configuration import reconcile_configuration, revision_name_is_taken
 from serving.controller.values.writes import UNSETTLED_S, WritePlan
-from serving.model.knative import BECAME_READY_ANNOTATION, ROUTING_STATE_LABEL
-from serving.model.objects import Object
-from serving.settings.controller import ControllerSettings
+from serving.core.model.knative import BECAME_READY_ANNOTATION, ROUTING_STATE_LABEL
+from serving.core.model.objects import Object
+from serving.core.settings.controller import ControllerSettings
+from serving.net.cluster import kinds
+from serving.net.cluster.port import Create, Patch
 from tests.unit.controller.builders import (
     NOW,
     SCALING,

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from serving.controller.revisions.configuration import collectable
-from serving.model.knative import NO_GC_ANNOTATION, ROUTING_STATE_LABEL, ROUTING_STATE_MODIFIED_ANNOTATION
-from serving.model.objects import Object
-from serving.settings.controller import DISABLED, ControllerSettings
+from serving.core.model.knative import NO_GC_ANNOTATION, ROUTING_STATE_LABEL, ROUTING_STATE_MODIFIED_ANNOTATION
+from serving.core.model.objects import Object
+from serving.core.settings.controller import DISABLED, ControllerSettings
 from tests.unit.controller.builders import SETTINGS, a_configuration, a_revision, stored
 
 NOW = "2026-11-21T04:00:00Z"

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from serving.controller.revisions.defaults import fields_not_allowed, spec_with_defaults, timeouts_too_long
-from serving.model.objects import Object
-from serving.settings.controller import ControllerSettings
+from serving.core.model.objects import Object
+from serving.core.settings.controller import ControllerSettings
 from tests.unit.controller.builders import SETTINGS
 
 ONE: Object = {"containers": [{"image": "app"}]}

@@ -11,8 +11,8 @@ from serving.controller.revisions.deployment import (
     template_patch,
 )
 from serving.controller.revisions.sidecar import Sidecar
-from serving.model.objects import Object, is_controlled_by
-from serving.settings.innertls import InnerTlsSettings
+from serving.core.model.objects import Object, is_controlled_by
+from serving.core.settings.innertls import InnerTlsSettings
 from tests.unit.controller.builders import a_revision
 from tests.unit.controller.revisions.test_sidecar import SIDECAR
 

@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from serving.cluster import kinds
-from serving.cluster.port import Create, Delete, Patch
 from serving.controller.decide import decide
 from serving.controller.revisions.hpa import hpa_writes, is_of_an_hpa
 from serving.controller.revisions.revision_status import start_scale
-from serving.model.objects import Object, is_controlled_by
-from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
+from serving.core.model.objects import Object, is_controlled_by
+from serving.core.settings.autoscaler import HPA_CLASS, AutoscalerSettings
+from serving.net.cluster import kinds
+from serving.net.cluster.port import Create, Delete, Patch
 from tests.unit.config.strict import faults
 from tests.unit.controller.builders import NOW, NOW_S, SCALING, a_cache, a_revision, stored
 

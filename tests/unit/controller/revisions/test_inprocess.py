@@ -6,7 +6,7 @@ from serving.controller.revisions.deployment import desired_deployment
 from serving.controller.revisions.inprocess import is_own_proxy, missing_queue_proxy, proxy_wait_s
 from serving.controller.revisions.revision import RevisionContext, reconcile_revision
 from serving.controller.revisions.revision_status import RevisionChildren
-from serving.model.objects import Object, timestamp_s
+from serving.core.model.objects import Object, timestamp_s
 from tests.unit.controller.builders import NOW, SCALING, a_pod, a_revision, condition_values, stored, with_ready
 from tests.unit.controller.revisions.test_revision_status import status_of
 from tests.unit.controller.revisions.test_sidecar import SIDECAR

@@ -4,9 +4,6 @@ from typing import Any
 
 import pytest
 
-from serving.cluster import kinds
-from serving.cluster.kinds import Kind
-from serving.cluster.port import Create, Patch, Write
 from serving.controller.revisions.public import (
     EndpointGroup,
     EndpointGroups,
@@ -18,8 +15,11 @@ from serving.controller.revisions.public import (
     slice_names,
     traffic_path_of,
 )
-from serving.model.knative import TCP_ANNOTATION, TRAFFIC_PATH_ANNOTATION, TrafficPath
-from serving.model.objects import Object, annotations_of, owner_reference
+from serving.core.model.knative import TCP_ANNOTATION, TRAFFIC_PATH_ANNOTATION, TrafficPath
+from serving.core.model.objects import Object, annotations_of, owner_reference
+from serving.net.cluster import kinds
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Create, Patch, Write
 from tests.unit.controller.builders import a_pod, a_revision, a_route, stored
 
 ACTIVATORS = {"IPv4": EndpointGroup(port=8081, endpoints=({"addresses": ["10.1.0.1"], "conditions": {"ready": True}},))}

@@ -4,20 +4,20 @@ from typing import Any
 
 import pytest
 
-from serving.cluster import kinds
-from serving.cluster.port import Create, Delete, Patch
 from serving.controller.decide import decide
 from serving.controller.revisions.revision import RevisionContext, desired_revision, reconcile_revision
 from serving.controller.revisions.revision_status import RevisionChildren, was_ready
 from serving.controller.values.writes import UNSETTLED_S, WritePlan
-from serving.model.knative import (
+from serving.core.model.knative import (
     BECAME_READY_ANNOTATION,
     REVISION_STATE_ANNOTATIONS,
     ROUTING_STATE_LABEL,
     ROUTING_STATE_MODIFIED_ANNOTATION,
 )
-from serving.model.objects import Object, is_controlled_by
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.core.model.objects import Object, is_controlled_by
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.net.cluster import kinds
+from serving.net.cluster.port import Create, Delete, Patch
 from tests.unit.controller.builders import (
     NOW,
     NOW_S,

@@ -17,9 +17,9 @@ from serving.controller.revisions.revision_status import (
     start_scale,
     was_ready,
 )
-from serving.model.knative import BECAME_READY_ANNOTATION, FAILURE_ANNOTATION, SHORTAGE_ANNOTATION
-from serving.model.objects import Object, condition_of
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.core.model.knative import BECAME_READY_ANNOTATION, FAILURE_ANNOTATION, SHORTAGE_ANNOTATION
+from serving.core.model.objects import Object, condition_of
+from serving.core.settings.autoscaler import AutoscalerSettings
 from tests.unit.controller.builders import NOW, a_deployment, a_pod, a_revision, condition_values, stored, with_ready
 
 ONE = StartScale(start_count=1, min_count=0, progress_deadline_s=600)

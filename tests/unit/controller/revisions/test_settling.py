@@ -4,14 +4,14 @@ import datetime as dt
 
 import pytest
 
-from serving.cluster import kinds
 from serving.controller.revisions.configuration import reconcile_configuration
 from serving.controller.revisions.settling import LatestReady, latest_ready_of
 from serving.controller.values.writes import WritePlan
-from serving.model.event import GIVEN_BACK_REASON
-from serving.model.knative import BECAME_READY_ANNOTATION
-from serving.model.objects import Object, condition_of, timestamp_s
-from serving.settings.controller import FROM_START, ControllerSettings
+from serving.core.model.event import GIVEN_BACK_REASON
+from serving.core.model.knative import BECAME_READY_ANNOTATION
+from serving.core.model.objects import Object, condition_of, timestamp_s
+from serving.core.settings.controller import FROM_START, ControllerSettings
+from serving.net.cluster import kinds
 from tests.unit.controller.builders import (
     CREATED,
     SCALING,

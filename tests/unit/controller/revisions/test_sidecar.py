@@ -8,12 +8,12 @@ import pytest
 from serving.controller.revisions import sidecar
 from serving.controller.revisions.deployment import desired_deployment
 from serving.controller.revisions.sidecar import Sidecar, grace_s
-from serving.model.objects import Object
+from serving.core.model.objects import Object
+from serving.core.settings.http import HttpSettings
+from serving.core.settings.innertls import InnerTlsSettings
+from serving.core.settings.queueproxy import MeterQuirks, QueueProxySettings, RequestLogSettings
+from serving.core.settings.sidecar import SidecarSettings
 from serving.queueproxy.podspec import Probe, spec_from_environment
-from serving.settings.http import HttpSettings
-from serving.settings.innertls import InnerTlsSettings
-from serving.settings.queueproxy import MeterQuirks, QueueProxySettings, RequestLogSettings
-from serving.settings.sidecar import SidecarSettings
 from tests.unit.config.strict import faults
 from tests.unit.controller.builders import a_revision
 

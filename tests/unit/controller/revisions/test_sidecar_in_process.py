@@ -7,10 +7,10 @@ import pytest
 
 from serving.controller.revisions.deployment import desired_deployment, template_patch
 from serving.controller.revisions.sidecar import proxy_container
-from serving.model.objects import Object
+from serving.core.model.objects import Object
+from serving.core.settings.innertls import InnerTlsSettings
+from serving.core.settings.sidecar import SidecarSettings
 from serving.queueproxy.podspec import PodSpec, Probe, spec_from_environment
-from serving.settings.innertls import InnerTlsSettings
-from serving.settings.sidecar import SidecarSettings
 from tests.unit.config.strict import faults
 from tests.unit.controller.builders import a_revision
 from tests.unit.controller.revisions.test_sidecar import SECRET, SIDECAR, environment_of, pod_of

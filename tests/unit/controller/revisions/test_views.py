@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from serving.controller.revisions.views import pod_autoscaler_view, serverless_service_view
-from serving.model.objects import Object, labels_of, nested
+from serving.core.model.objects import Object, labels_of, nested
 from tests.unit.controller.builders import NOW, a_deployment, a_revision, condition_values, merged
 
 PODS = {"endpoints": [{"addresses": ["127.64.0.1"], "targetRef": {"kind": "Pod", "name": "p"}}]}

@@ -5,15 +5,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from serving.cluster import kinds
-from serving.cluster.port import Create, Delete
 from serving.controller.routes.domain_mapping import (
     MappingContext,
     reconcile_claim,
     reconcile_domain_mapping,
     target_of,
 )
-from serving.model.objects import Object
+from serving.core.model.objects import Object
+from serving.net.cluster import kinds
+from serving.net.cluster.port import Create, Delete
 from tests.unit.controller.builders import (
     NOW,
     SETTINGS,

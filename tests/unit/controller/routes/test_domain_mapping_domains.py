@@ -2,13 +2,13 @@
 
 import msgspec
 
-from serving.cluster import kinds
-from serving.cluster.port import Create, Delete
 from serving.controller.cache import ControllerCache
 from serving.controller.decide import decide
 from serving.controller.routes.domain_mapping import Domains
 from serving.controller.values.writes import WorkKey
-from serving.model.objects import Object
+from serving.core.model.objects import Object
+from serving.net.cluster import kinds
+from serving.net.cluster.port import Create, Delete
 from tests.unit.controller.builders import NOW, SCALING, SETTINGS, a_route, a_service, stored, written_status
 from tests.unit.controller.routes.test_domain_mapping import CLAIMING, HOST, a_claim, a_mapping, reachable
 

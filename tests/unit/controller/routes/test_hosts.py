@@ -3,7 +3,7 @@
 import pytest
 
 from serving.controller.routes.hosts import Claims, claims_of, tag_claims, url_of
-from serving.model.knative import CLAIMED_TAGS_ANNOTATION
+from serving.core.model.knative import CLAIMED_TAGS_ANNOTATION
 from tests.invariants import validate
 from tests.unit.controller.builders import CREATED, NOW, SETTINGS, a_route
 

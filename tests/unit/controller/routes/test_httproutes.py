@@ -6,8 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from serving.cluster import kinds
-from serving.cluster.port import Create, Delete, Patch, Write
 from serving.controller.routes.httproutes import (
     HttpRoutes,
     desired_httproutes,
@@ -15,9 +13,11 @@ from serving.controller.routes.httproutes import (
     reconcile_httproutes,
 )
 from serving.controller.values.conditions import Condition
-from serving.model.knative import VISIBILITY_LABEL
-from serving.model.objects import Object
-from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout
+from serving.core.model.knative import VISIBILITY_LABEL
+from serving.core.model.objects import Object
+from serving.core.model.rollout import ConfigurationRollout, RevisionShare, Rollout
+from serving.net.cluster import kinds
+from serving.net.cluster.port import Create, Delete, Patch, Write
 from tests.unit.controller.builders import SETTINGS, a_route, stored
 
 GATEWAY = "gateways/front"

@@ -13,7 +13,7 @@ from serving.controller.routes.rollout import (
     rollout_of_status,
     split_targets,
 )
-from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout
+from serving.core.model.rollout import ConfigurationRollout, RevisionShare, Rollout
 
 LATEST: list[dict[str, Any]] = [{"configurationName": "hello", "percent": 100}]
 

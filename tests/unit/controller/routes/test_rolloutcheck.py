@@ -15,11 +15,11 @@ from serving.controller.routes.rolloutcheck import (
     least_share,
 )
 from serving.controller.values.conditions import Condition
-from serving.model.knative import ConditionStatus
-from serving.model.objects import Object
-from serving.model.rolloutcheck import BrokenCheck, read_rollout_check
-from serving.traffic.latencies import bucket_of
-from serving.traffic.responsecounts import ResponseCounts
+from serving.core.model.knative import ConditionStatus
+from serving.core.model.objects import Object
+from serving.core.model.rolloutcheck import BrokenCheck, read_rollout_check
+from serving.core.traffic.latencies import bucket_of
+from serving.core.traffic.responsecounts import ResponseCounts
 from tests.unit.controller.builders import a_route
 
 CHECK = "errors<1%,p90<100ms"

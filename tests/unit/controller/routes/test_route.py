@@ -6,20 +6,20 @@ from types import MappingProxyType
 import msgspec
 import pytest
 
-from serving.aio.clock import stamp
-from serving.cluster import kinds
-from serving.cluster.port import Create, Patch
 from serving.controller.routes.httproutes import HttpRoutes
 from serving.controller.routes.rollout import RouteTargets
 from serving.controller.routes.rolloutcheck import RolloutJudgement, RolloutVerdict
 from serving.controller.routes.route import RouteContext, reconcile_route
 from serving.controller.values.naming import revisions_named_by
 from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan
-from serving.model.knative import ACCESS_ANNOTATION, CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, VISIBILITY_LABEL
-from serving.model.objects import Key, Object, name_of
-from serving.model.rollout import read_rollout
-from serving.model.routepolicy import route_digest
-from serving.settings.controller import ControllerSettings
+from serving.core.model.knative import ACCESS_ANNOTATION, CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, VISIBILITY_LABEL
+from serving.core.model.objects import Key, Object, name_of
+from serving.core.model.rollout import read_rollout
+from serving.core.model.routepolicy import route_digest
+from serving.core.settings.controller import ControllerSettings
+from serving.net.aio.clock import stamp
+from serving.net.cluster import kinds
+from serving.net.cluster.port import Create, Patch
 from tests.unit.controller.builders import (
     NOW,
     NOW_S,

@@ -2,13 +2,13 @@
 
 import msgspec
 
-from serving.cluster import kinds
-from serving.cluster.kinds import Kind
-from serving.cluster.port import Create, Delete, Patch
 from serving.controller.decide import decide
 from serving.controller.routes.route import TagServices, is_local_tag
 from serving.controller.values.writes import WorkKey
-from serving.model.objects import Object, labels_of, name_of
+from serving.core.model.objects import Object, labels_of, name_of
+from serving.net.cluster import kinds
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Create, Delete, Patch
 from tests.unit.controller.builders import (
     NOW,
     NOW_S,

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from serving.cluster import kinds
-from serving.cluster.kinds import Kind
-from serving.cluster.port import Create, Patch
 from serving.controller.routes.service import ServiceChildren, desired_configuration, desired_route, reconcile_service
 from serving.controller.values.writes import UNSETTLED_S, WritePlan
-from serving.model.knative import CLAIMED_TAGS_ANNOTATION
-from serving.model.objects import Object, is_controlled_by
+from serving.core.model.knative import CLAIMED_TAGS_ANNOTATION
+from serving.core.model.objects import Object, is_controlled_by
+from serving.net.cluster import kinds
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Create, Patch
 from tests.unit.controller.builders import (
     NOW,
     a_configuration,

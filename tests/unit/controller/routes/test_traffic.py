@@ -4,7 +4,7 @@ import pytest
 
 from serving.controller.routes.rollout import Assignment, RouteTargets, assign
 from serving.controller.values.conditions import Condition
-from serving.model.objects import Object
+from serving.core.model.objects import Object
 from tests.unit.controller.builders import a_configuration, a_revision, stored, with_ready
 
 LATEST = {"configurationName": "hello", "latestRevision": True, "percent": 100}

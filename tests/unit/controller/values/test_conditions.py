@@ -3,7 +3,7 @@
 import pytest
 
 from serving.controller.values.conditions import Condition, mirrored, ready_of, updated_conditions
-from serving.model.knative import ConditionStatus
+from serving.core.model.knative import ConditionStatus
 
 TRUE = Condition(type="A", status=ConditionStatus.TRUE)
 UNKNOWN = Condition(type="B", status=ConditionStatus.UNKNOWN, reason="Deploying")

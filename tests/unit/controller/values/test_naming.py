@@ -12,14 +12,14 @@ from serving.controller.values.naming import (
     revisions_named_by,
     routing_state_of,
 )
-from serving.model.knative import (
+from serving.core.model.knative import (
     BECAME_READY_ANNOTATION,
     FAILURE_ANNOTATION,
     ROUTES_ANNOTATION,
     ROUTING_STATE_LABEL,
     ROUTING_STATE_MODIFIED_ANNOTATION,
 )
-from serving.model.objects import Object
+from serving.core.model.objects import Object
 from tests.unit.controller.builders import CREATED, NOW, a_revision, a_route, merged, stored
 
 # What ``kn service export`` (1.21) leaves out of a revision's annotations.

@@ -2,9 +2,9 @@
 
 import pytest
 
-from serving.cluster import kinds
-from serving.cluster.port import Delete, Patch
 from serving.controller.values.writes import WaitingWrites, deletion_of, patch_of, status_patch, text_of
+from serving.net.cluster import kinds
+from serving.net.cluster.port import Delete, Patch
 from tests.unit.controller.builders import a_service
 
 KEY = (kinds.SERVING_SERVICE, "default", "hello")

@@ -5,7 +5,10 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from serving.cluster.kinds import (
+from serving.core.model.errors import Invalid
+from serving.core.scaling.policies.triggertypes import REGISTRY, TriggerPolicy
+from serving.home.admission.admission import admit, annotation_warnings, unknown
+from serving.net.cluster.kinds import (
     CONFIG_MAP,
     CONFIGURATION,
     REVISION,
@@ -15,9 +18,6 @@ from serving.cluster.kinds import (
     SERVING_SERVICE,
     Kind,
 )
-from serving.home.admission.admission import admit, annotation_warnings, unknown
-from serving.model.errors import Invalid
-from serving.scaling.policies.triggertypes import REGISTRY, TriggerPolicy
 
 MANIFESTS = Path(__file__).parent / "manifests"
 

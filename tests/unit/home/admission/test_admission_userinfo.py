@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import CONFIGURATION, REVISION, ROUTE, SERVING_SERVICE, Kind
+from serving.core.model.errors import Invalid
 from serving.home.admission.admission import admit
 from serving.home.store.requester import acting_as, acting_user
-from serving.model.errors import Invalid
+from serving.net.cluster.kinds import CONFIGURATION, REVISION, ROUTE, SERVING_SERVICE, Kind
 
 CREATOR, MODIFIER = "serving.knative.dev/creator", "serving.knative.dev/lastModifier"
 

@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import DOMAIN_MAPPING, POD, REVISION, SERVING_SERVICE
 from serving.home.admission.admission import admit
 from serving.home.admission.defaults import fill_in_defaults, with_requests
+from serving.net.cluster.kinds import DOMAIN_MAPPING, POD, REVISION, SERVING_SERVICE
 
 # JSON values come as they are.
 # ruff: noqa: ANN401

@@ -2,11 +2,11 @@
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SERVING_SERVICE
+from serving.core.model.errors import Forbidden
+from serving.core.model.objects import Object
 from serving.home.admission.hostprograms import without_host_programs
 from serving.home.store.requester import acting_as
-from serving.model.errors import Forbidden
-from serving.model.objects import Object
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SERVING_SERVICE
 
 IMAGE: Object = {"containers": [{"image": "x", "command": ["sh"]}]}
 MARK = {"serving.dev/images-only": "true"}

@@ -3,11 +3,11 @@ import json
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, KINDS, POD, SERVICE, Kind
+from serving.core.model.objects import Object
 from serving.home.admission.admission import admit
 from serving.home.admission.kubedefaults import with_kube_defaults
 from serving.home.store.requester import ADMIN_USER, acting_as
-from serving.model.objects import Object
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, KINDS, POD, SERVICE, Kind
 from tests.conformance.record_defaults import DATA
 
 ANSWERS = [json.loads(line) for line in DATA.read_text().splitlines()]

@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import (
+from serving.core.model.errors import Forbidden, Invalid, NotFound
+from serving.core.model.objects import Object, name_of
+from serving.home.admission.namespacerules import NamespaceRules
+from serving.home.store.memory import MemoryCluster
+from serving.home.store.requester import acting_as
+from serving.net.cluster.kinds import (
     CLUSTER_DOMAIN_CLAIM,
     DOMAIN_MAPPING,
     LIMIT_RANGE,
@@ -14,12 +19,7 @@ from serving.cluster.kinds import (
     SERVICE_ACCOUNT,
     Kind,
 )
-from serving.cluster.port import Subresource
-from serving.home.admission.namespacerules import NamespaceRules
-from serving.home.store.memory import MemoryCluster
-from serving.home.store.requester import acting_as
-from serving.model.errors import Forbidden, Invalid, NotFound
-from serving.model.objects import Object, name_of
+from serving.net.cluster.port import Subresource
 
 NO_QUANTITY = '\'{}\' is not a quantity such as "500m", "2" or "1Gi"'
 NEGATIVE = 'Invalid value: "-1": must be greater than or equal to 0'

@@ -6,7 +6,17 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 import pytest
 
-from serving.cluster.kinds import (
+from serving.core.model.errors import Forbidden, Invalid
+from serving.core.model.objects import Object
+from serving.core.settings.controller import ControllerSettings
+from serving.home.admission.admission import admit
+from serving.home.admission.hostprograms import without_host_programs
+from serving.home.admission.namespacerules import NamespaceRules
+from serving.home.admission.podsecurity import TEMPLATES, PodSecurity
+from serving.home.schemas.crds import builtin_schemas, crds
+from serving.home.store.memory import Apply, MemoryCluster
+from serving.home.store.requester import acting_as
+from serving.net.cluster.kinds import (
     CONFIG_MAP,
     CONFIGURATION,
     DEPLOYMENT,
@@ -18,17 +28,7 @@ from serving.cluster.kinds import (
     UNUSED_KINDS,
     Kind,
 )
-from serving.cluster.port import PatchType, Subresource
-from serving.home.admission.admission import admit
-from serving.home.admission.hostprograms import without_host_programs
-from serving.home.admission.namespacerules import NamespaceRules
-from serving.home.admission.podsecurity import TEMPLATES, PodSecurity
-from serving.home.schemas.crds import builtin_schemas, crds
-from serving.home.store.memory import Apply, MemoryCluster
-from serving.home.store.requester import acting_as
-from serving.model.errors import Forbidden, Invalid
-from serving.model.objects import Object
-from serving.settings.controller import ControllerSettings
+from serving.net.cluster.port import PatchType, Subresource
 
 LABEL = "pod-security.kubernetes.io/enforce"
 BASELINE = 'violates PodSecurity "baseline:latest": '

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SECRET, SERVICE, Kind
+from serving.core.model.objects import Object, annotations_of
 from serving.home.admission.defaults import with_requests
 from serving.home.admission.quotas import (
     Claim,
@@ -17,7 +17,7 @@ from serving.home.admission.quotas import (
     quota_status,
     with_limit_defaults,
 )
-from serving.model.objects import Object, annotations_of
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SECRET, SERVICE, Kind
 
 _MIXED = {"requests": {"cpu": "200m", "memory": "1Gi"}, "limits": {"cpu": "500m"}}
 

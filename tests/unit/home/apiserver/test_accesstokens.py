@@ -3,15 +3,15 @@
 import msgspec
 import pytest
 
-from serving.cluster.identity import system_namespace
-from serving.cluster.kinds import SECRET
+from serving.core.model.errors import InvalidValue
+from serving.core.model.grants import Grant, Role
+from serving.core.model.objects import Object
 from serving.home.admission.admission import admit
 from serving.home.apiserver.accesstokens import Authenticator, Unauthorized, new_token, read_token
 from serving.home.apiserver.roles import FULL_GRANT
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import InvalidValue
-from serving.model.grants import Grant, Role
-from serving.model.objects import Object
+from serving.net.cluster.identity import system_namespace
+from serving.net.cluster.kinds import SECRET
 
 ADMIN_TOKEN = "state-folder"  # noqa: S105 - of no server
 ANN = Grant(user="ann", role=Role.DEPLOY, namespaces=frozenset({"a", "b"}))

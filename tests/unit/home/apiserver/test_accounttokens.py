@@ -3,9 +3,9 @@ import json
 
 import pytest
 
+from serving.core.model.objects import Object
 from serving.home.apiserver.accounttokens import account_token, read_account_token
 from serving.home.apiserver.reviews import KnownToken, TokenReviews
-from serving.model.objects import Object
 
 KEY = bytes(32)
 POD: Object = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"serviceAccountName": "robot"}}

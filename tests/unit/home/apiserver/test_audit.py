@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
+from serving.core.model.grants import Grant, Role
 from serving.home.apiserver.audit import AuditedRequest, AuditLog
 from serving.home.apiserver.roles import FULL_GRANT, Access
-from serving.model.grants import Grant, Role
 
 ANN = Grant(user="ann", role=Role.VIEW, namespaces=frozenset({"team"}))
 SCALE = Access(verb="patch", group="apps", resource="deployments", subresource="scale", namespace="team", name="d")

@@ -1,6 +1,5 @@
 import pytest
 
-from serving.cluster.kinds import KINDS
 from serving.home.apiserver.discovery import (
     aggregated,
     aggregated_version,
@@ -9,6 +8,7 @@ from serving.home.apiserver.discovery import (
     group_of,
     resource_list,
 )
+from serving.net.cluster.kinds import KINDS
 
 
 def names(group: str, version: str) -> list[str]:

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, REVISION, SECRET, SERVING_SERVICE, Kind
+from serving.core.model.objects import Object
 from serving.home.apiserver.effects import (
     effectless,
     located,
@@ -12,7 +12,7 @@ from serving.home.apiserver.effects import (
     unrunnable,
 )
 from serving.home.store.memory import MemoryCluster
-from serving.model.objects import Object
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, REVISION, SECRET, SERVING_SERVICE, Kind
 
 ABOUT: Object = {"metadata": {"name": "a" * 253, "namespace": "default", "uid": "u", "resourceVersion": "7"}}
 SAID = "spec.x: accepted without effect: because"

@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import SERVING_SERVICE
-from serving.cluster.port import PatchType
 from serving.home.apiserver.content import check_fields, touched, warning_header
 from serving.home.apiserver.requests import Fault
+from serving.net.cluster.kinds import SERVING_SERVICE
+from serving.net.cluster.port import PatchType
 
 WRONG: list[dict[str, Any]] = [{"spec": {"foo": 1}}]
 

@@ -1,6 +1,6 @@
-from serving.cluster.kinds import SERVING_SERVICE
 from serving.home.apiserver.discovery import openapi_v2, openapi_v2_protobuf, openapi_v3, openapi_v3_index
 from serving.home.schemas.crds import crds
+from serving.net.cluster.kinds import SERVING_SERVICE
 
 GVK = "x-kubernetes-group-version-kind"
 

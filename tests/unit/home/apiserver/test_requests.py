@@ -1,10 +1,10 @@
 import msgspec
 import pytest
 
-from serving.cluster.kinds import DEPLOYMENT, NAMESPACE, NODE, POD, SERVICE, SERVING_SERVICE
-from serving.cluster.kubeclient import error_of
+from serving.core.model.errors import AlreadyExists, Gone, Invalid, NotFound, Problem, Unsupported
 from serving.home.apiserver.requests import Fault, RequestTarget, refusal, refusal_code, success, target_of
-from serving.model.errors import AlreadyExists, Gone, Invalid, NotFound, Problem, Unsupported
+from serving.net.cluster.kinds import DEPLOYMENT, NAMESPACE, NODE, POD, SERVICE, SERVING_SERVICE
+from serving.net.cluster.kubeclient import error_of
 
 TARGET = RequestTarget(kind=SERVING_SERVICE, namespace="default", name="hello")
 

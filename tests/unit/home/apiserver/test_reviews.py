@@ -2,11 +2,11 @@
 
 import pytest
 
-from serving.aio.clock import wall_s
+from serving.core.model.grants import Grant, Role
+from serving.core.model.objects import Object
 from serving.home.apiserver.requests import Fault
 from serving.home.apiserver.reviews import LOOPBACK_HOSTS, KnownToken, TokenReviews, check_host
-from serving.model.grants import Grant, Role
-from serving.model.objects import Object
+from serving.net.aio.clock import wall_s
 
 TOKEN = KnownToken(namespace="n", pod="p", pod_uid="u", audiences=("us", "them"))
 

@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from serving.cluster.identity import system_namespace
-from serving.cluster.kinds import KINDS
+from serving.core.model.grants import Grant, Role
 from serving.home.apiserver.roles import FULL_GRANT, Access, access_review, may, refusal_text, rules_review
-from serving.model.grants import Grant, Role
+from serving.net.cluster.identity import system_namespace
+from serving.net.cluster.kinds import KINDS
 
 TEAM = frozenset({"team"})
 KSVC = "serving.knative.dev:services"

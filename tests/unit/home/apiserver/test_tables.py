@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import (
+from serving.home.apiserver.tables import metadata_list, partial_metadata, table
+from serving.net.cluster.kinds import (
     CONFIG_MAP,
     CONFIGURATION,
     DEPLOYMENT,
@@ -21,7 +22,6 @@ from serving.cluster.kinds import (
     SERVING_SERVICE,
     Kind,
 )
-from serving.home.apiserver.tables import metadata_list, partial_metadata, table
 
 Json = dict[str, Any]
 METADATA = {"name": "a", "creationTimestamp": "1970-01-01T00:00:00Z"}

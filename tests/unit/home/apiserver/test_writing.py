@@ -3,11 +3,11 @@ import json
 import pytest
 from multidict import MultiDict
 
+from serving.core.model.errors import Invalid
+from serving.core.model.objects import Object
 from serving.home.apiserver.requests import target_of
 from serving.home.apiserver.writing import Sent, create
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import Invalid
-from serving.model.objects import Object
 
 POD = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "x" * (3 * 2**19)}]}}
 

@@ -3,10 +3,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from serving.core.model.errors import InvalidValue
 from serving.home.containers.bundle import ContainerBox, bundle_config, check_rights, thermal_paths
 from serving.home.containers.users import ContainerUser
 from serving.home.processes.ownusers import OwnUsers
-from serving.model.errors import InvalidValue
 
 
 def box(*, is_rootless: bool) -> ContainerBox:

@@ -2,9 +2,9 @@ import struct
 
 import pytest
 
+from serving.core.model.errors import InvalidValue
+from serving.core.model.routehosts import named_address
 from serving.home.containers.nameserver import NameResponses, failure, question_of, servers_of
-from serving.model.errors import InvalidValue
-from serving.model.routehosts import named_address
 
 ANSWERS = NameResponses(inner="10.138.1.2", public="10.139.1.2")
 A, AAAA = 1, 28

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from serving.core.model.errors import InvalidValue
 from serving.home.containers.seccompprofile import local_profile
-from serving.model.errors import InvalidValue
 
 MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), "other")
 

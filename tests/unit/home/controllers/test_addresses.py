@@ -2,14 +2,14 @@ import asyncio
 import os
 from pathlib import Path
 
-from serving.cluster.kinds import NAMESPACE, ROUTE
+from serving.core.model.knative import NAMED_PORT_ANNOTATION, VISIBILITY_LABEL
+from serving.core.model.objects import Object
+from serving.core.model.routehosts import machine_gateway, named_address
+from serving.core.settings.controller import ControllerSettings
 from serving.home.controllers.addresses import HostsFiles, ServiceHosts, entries_of, names_of
 from serving.home.controllers.garbage import collect_garbage
 from serving.home.store.memory import MemoryCluster
-from serving.model.knative import NAMED_PORT_ANNOTATION, VISIBILITY_LABEL
-from serving.model.objects import Object
-from serving.model.routehosts import machine_gateway, named_address
-from serving.settings.controller import ControllerSettings
+from serving.net.cluster.kinds import NAMESPACE, ROUTE
 from tests.eventually import until
 
 SETTINGS = ControllerSettings()

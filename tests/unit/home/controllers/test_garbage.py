@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, NAMESPACE, POD, SERVING_SERVICE
-from serving.cluster.port import EventType, WatchEvent
+from serving.core.model.objects import Object
 from serving.home.controllers.garbage import EventAges, collect_events, collect_garbage
 from serving.home.store.journal import Journal
 from serving.home.store.memory import MemoryCluster
-from serving.model.objects import Object
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, NAMESPACE, POD, SERVING_SERVICE
+from serving.net.cluster.port import EventType, WatchEvent
 
 
 @asynccontextmanager

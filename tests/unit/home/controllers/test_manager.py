@@ -1,7 +1,7 @@
 import pytest
 
+from serving.core.model.objects import Object
 from serving.home.controllers.manager import is_rebuilt
-from serving.model.objects import Object
 
 ROUTE = {"status": {"traffic": [{"percent": 100}]}}
 POD = {"metadata": {"name": "p"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import EVENT, NODE, POD
-from serving.cluster.port import Cluster, EventType, Patch, Write
-from serving.cluster.reflector import CacheChange
+from serving.core.model.objects import Object, condition_of, nested
 from serving.home.controllers.scheduler import (
     NodePlacing,
     PlacedCreation,
@@ -19,7 +17,9 @@ from serving.home.controllers.scheduler import (
     unschedulable_message,
 )
 from serving.home.store.memory import MemoryCluster
-from serving.model.objects import Object, condition_of, nested
+from serving.net.cluster.kinds import EVENT, NODE, POD
+from serving.net.cluster.port import Cluster, EventType, Patch, Write
+from serving.net.cluster.reflector import CacheChange
 from tests.eventually import until
 from tests.virtual_time import pass_s, run_virtually
 

@@ -2,6 +2,7 @@ from unittest.mock import ANY
 
 import pytest
 
+from serving.core.model.objects import Object
 from serving.home.controllers.workloads import (
     PodPlan,
     deployment_status,
@@ -11,7 +12,6 @@ from serving.home.controllers.workloads import (
     plan_pods,
     selects,
 )
-from serving.model.objects import Object
 
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
 

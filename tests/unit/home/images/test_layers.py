@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from serving.core.model.errors import InvalidValue
 from serving.home.images.layers import LayerLimits, Unpacker
-from serving.model.errors import InvalidValue
 from tests.integration.image_stage import folder_of, tar_of
 
 # VFS_CAP_REVISION_2 with cap_net_bind_service, permitted and effective.

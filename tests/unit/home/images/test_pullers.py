@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from serving.core.model.errors import InvalidValue
+from serving.core.model.objects import Object
 from serving.home.images.pullers import credentials_of
-from serving.model.errors import InvalidValue
-from serving.model.objects import Object
 
 PAIR = base64.b64encode(b"me:hush").decode()
 

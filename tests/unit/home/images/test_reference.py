@@ -1,7 +1,7 @@
 import pytest
 
+from serving.core.model.errors import InvalidValue
 from serving.home.images.reference import parse_reference
-from serving.model.errors import InvalidValue
 
 DIGEST = "sha256:" + "a" * 64
 

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from serving.core.model.objects import Object
 from serving.home.images.reference import parse_reference
 from serving.home.images.source import ImagePins, images_used
 from serving.home.images.store import ImageStore, StoredImage
-from serving.model.objects import Object
 from tests.integration.image_stage import oci_archive, tar_of
 
 

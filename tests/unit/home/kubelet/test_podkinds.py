@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from serving.core.model.objects import Object
 from serving.home.kubelet.container import ContainerSpec
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.podkinds import InAppPod, PreloadedPod, ProcessPod, choose_kind
@@ -13,7 +14,6 @@ from serving.home.kubelet.podsetup import PodSetup
 from serving.home.pods.locations import PodLocation
 from serving.home.processes.processruntime import ProcessRuntime
 from serving.home.store.memory import MemoryCluster
-from serving.model.objects import Object
 
 CONTAINER: Object = {"name": "app", "command": ["./app"], "resources": {"limits": {"memory": "1Mi"}}}
 INSIDE = {"serving.dev/queue-proxy": "in-process"}

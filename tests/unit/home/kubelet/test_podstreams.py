@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from serving.core.model.errors import NotFound
 from serving.home.apiserver.logoptions import LogOptions
 from serving.home.kubelet.podstreams import FilePodLogs
 from serving.home.pods.podfolder import keep_previous, previous_of, rotate
 from serving.home.pods.podlogs import LogTimes
-from serving.model.errors import NotFound
 from tests.eventually import next_turn
 
 

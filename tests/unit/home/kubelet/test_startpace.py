@@ -4,8 +4,8 @@ import asyncio
 import os
 import sys
 
-from serving.aio.supervise import supervise
 from serving.home.kubelet.startpace import StartPacer, until_started
+from serving.net.aio.supervise import supervise
 from tests.eventually import until
 
 

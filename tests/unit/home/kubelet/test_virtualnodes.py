@@ -8,8 +8,8 @@ from serving.home.kubelet.virtualnodes import (
     node_status_of,
     virtual_node,
 )
-from serving.nodegroup.groups import group_of
-from serving.nodegroup.localmachines import LocalMachines
+from serving.nodes.nodegroup.groups import group_of
+from serving.nodes.nodegroup.localmachines import LocalMachines
 
 NODES = VirtualNodes(count=2, count_max=4, cpu="1", memory="512Mi", boot_s=8.0, policy="spread", anticipates=False)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from serving.core.model.errors import InvalidValue
 from serving.home.pods.bytebudget import ByteBudget, expanded
-from serving.model.errors import InvalidValue
 
 
 @pytest.mark.parametrize(

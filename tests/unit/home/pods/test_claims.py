@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from serving.core.model.errors import InvalidValue
+from serving.core.model.objects import Object
 from serving.home.pods.claims import (
     claim_bytes,
     claim_folder,
@@ -13,8 +15,6 @@ from serving.home.pods.claims import (
     make_claim_folder,
     users_of,
 )
-from serving.model.errors import InvalidValue
-from serving.model.objects import Object
 
 SPEC: Object = {
     "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "db"}}, {"name": "tmp", "emptyDir": {}}],

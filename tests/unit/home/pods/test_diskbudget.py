@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from serving.core.model.objects import Object
 from serving.home.pods.diskbudget import (
     DiskUse,
     PodOnDisk,
@@ -11,7 +12,6 @@ from serving.home.pods.diskbudget import (
     pod_to_evict,
     surplus_evicted,
 )
-from serving.model.objects import Object
 
 MEBIBYTE = 2**20
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.core.model.errors import InvalidValue
 from serving.home.pods.podfolder import (
     disk_error,
     excerpt,
@@ -20,7 +21,6 @@ from serving.home.pods.podfolder import (
     warm_folder,
 )
 from serving.home.pods.sources import VolumeFile
-from serving.model.errors import InvalidValue
 
 FRAMES = [line for at in range(8) for line in (f'  File "app.py", line {at}, in f', "    call()", "    ^^^^^^")]
 PYTHON = "Traceback (most recent call last):"

@@ -2,6 +2,9 @@ import json
 
 import pytest
 
+from serving.core.model.errors import InvalidValue
+from serving.core.model.objects import Object
+from serving.core.settings.queueproxy import QueueProxySettings, RequestLogSettings
 from serving.home.pods.podplan import (
     AppPlan,
     ContainerState,
@@ -11,10 +14,7 @@ from serving.home.pods.podplan import (
     named_ports,
     proxy_environment,
 )
-from serving.model.errors import InvalidValue
-from serving.model.objects import Object
 from serving.queueproxy.podspec import spec_from_environment
-from serving.settings.queueproxy import QueueProxySettings, RequestLogSettings
 
 
 def pod(container: Object, **annotations: str) -> Object:

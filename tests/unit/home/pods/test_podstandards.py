@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from serving.core.model.objects import Object
 from serving.home.pods.podstandards import BASELINE, PRIVILEGED, RESTRICTED, violation_text, violations_of
-from serving.model.objects import Object
 
 SAFE: Object = {
     "allowPrivilegeEscalation": False,

@@ -1,9 +1,9 @@
 import pytest
 
+from serving.core.model.knative import CONDITION_DORMANT, CONDITION_ISOLATED
+from serving.core.model.objects import Object
 from serving.home.pods.podplan import ContainerState
 from serving.home.pods.podstatus import broken_status, evicted_status, pod_status, with_isolation
-from serving.model.knative import CONDITION_DORMANT, CONDITION_ISOLATED
-from serving.model.objects import Object
 
 POD: Object = {"metadata": {"name": "p", "namespace": "default"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
 DONE = ContainerState(is_over=True, exit_code=0)

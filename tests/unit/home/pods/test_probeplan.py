@@ -1,5 +1,6 @@
 import pytest
 
+from serving.core.model.objects import Object
 from serving.home.pods.probeplan import (
     ProbeKind,
     ProbePlan,
@@ -10,7 +11,6 @@ from serving.home.pods.probeplan import (
     probe_plans,
     sidecar_probe_plans,
 )
-from serving.model.objects import Object
 
 GET = {"httpGet": {"path": "/x", "port": 8080}}
 

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.core.model.errors import InvalidValue
 from serving.home.pods import snapshot
 from serving.home.pods.snapshot import (
     collect,
@@ -14,7 +15,6 @@ from serving.home.pods.snapshot import (
     take,
 )
 from serving.home.trees import is_virtualenv
-from serving.model.errors import InvalidValue
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@ import base64
 
 import pytest
 
+from serving.core.model.errors import InvalidValue
+from serving.core.model.objects import Object
 from serving.home.pods.bytebudget import ByteBudget
 from serving.home.pods.sources import (
     TOKEN,
@@ -13,8 +15,6 @@ from serving.home.pods.sources import (
     references,
     volume_files,
 )
-from serving.model.errors import InvalidValue
-from serving.model.objects import Object
 
 CONFIG, SECRET = Reference(kind="ConfigMap", name="c"), Reference(kind="Secret", name="s")
 SOURCES = {CONFIG: {"A": b"1", "B": b"2"}, SECRET: {"K": b"hush"}}

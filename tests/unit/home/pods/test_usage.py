@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from serving.cluster.kinds import NODE_METRICS, POD_METRICS, SCALING_POLICY
+from serving.core.model.errors import NotFound
+from serving.core.model.objects import Object
+from serving.core.model.quantity import parse_bytes, parse_millicores
 from serving.home.pods.machine import read_machine
 from serving.home.pods.usage import SessionTotals, SessionUsage, UsageReporter, pod_metrics, read_sessions, used_between
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import NotFound
-from serving.model.objects import Object
-from serving.model.quantity import parse_bytes, parse_millicores
+from serving.net.cluster.kinds import NODE_METRICS, POD_METRICS, SCALING_POLICY
 from tests.eventually import until
 
 BURN = "import os, signal\nif os.fork() == 0:\n  while True: pass\nprint(flush=True)\nsignal.pause()"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from serving.core.model.errors import SettingsError
 from serving.home.processes import confine
 from serving.home.processes import isolation as module
 from serving.home.processes.isolation import (
@@ -22,7 +23,6 @@ from serving.home.processes.isolation import (
     missing_layers,
     plan_of,
 )
-from serving.model.errors import SettingsError
 
 STATE = "/var/state"
 TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")

@@ -2,8 +2,8 @@
 
 import pytest
 
+from serving.core.model.errors import InvalidValue
 from serving.home.processes.preload_apps import PythonCommand, python_command
-from serving.model.errors import InvalidValue
 
 FILES = {"python3": "/bin/python3", "uvicorn": "/v/bin/uvicorn", "node": "/bin/node", "tool": "/bin/tool"}
 LINES = {"/v/bin/uvicorn": "#!/v/bin/python -I", "/bin/node": "", "/bin/tool": "#!/bin/bash"}

@@ -3,9 +3,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from serving.core.model.errors import NewerFormat
+from serving.core.model.versions import POD_RECORDS
 from serving.home.processes.processrecords import EventReader, ProcessRecord, ProcessRecords
-from serving.model.errors import NewerFormat
-from serving.model.versions import POD_RECORDS
 
 
 def test_events_are_read_however_they_are_cut() -> None:

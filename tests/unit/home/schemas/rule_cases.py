@@ -6,8 +6,16 @@ the unit tests ask admission for the same, and the conformance suite asks every 
 
 from typing import Any
 
-from serving.cluster.kinds import CONFIGURATION, DOMAIN_MAPPING, REVISION, ROUTE, SCALING_POLICY, SERVING_SERVICE, Kind
 from serving.home.schemas.schema import deep_copy
+from serving.net.cluster.kinds import (
+    CONFIGURATION,
+    DOMAIN_MAPPING,
+    REVISION,
+    ROUTE,
+    SCALING_POLICY,
+    SERVING_SERVICE,
+    Kind,
+)
 
 Json = dict[str, Any]
 # Name, kind, the object, and the one before it or None.

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import yaml
 
-from serving.cluster.kinds import CONFIGURATION, KINDS, REVISION, ROUTE, SERVING_SERVICE, Kind
 from serving.home.schemas.crds import crd_folder, crds, parse_crd
 from serving.home.schemas.schema import breaches
+from serving.net.cluster.kinds import CONFIGURATION, KINDS, REVISION, ROUTE, SERVING_SERVICE, Kind
 
 OURS = [kind for kind in KINDS if kind.group.endswith(("knative.dev", "serving.dev"))]
 

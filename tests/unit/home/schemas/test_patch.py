@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
+from serving.core.model.errors import Invalid
 from serving.home.schemas.patch import JSON_OPERATIONS_MAX, VALUES_MAX, check_values, json_patch, merge_patch, same_json
-from serving.model.errors import Invalid
 
 
 @pytest.mark.parametrize(

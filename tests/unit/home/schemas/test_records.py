@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, NAMESPACE, POD
+from serving.core.model.errors import Invalid
 from serving.home.schemas.records import checked_metadata, read_metadata
-from serving.model.errors import Invalid
+from serving.net.cluster.kinds import CONFIG_MAP, NAMESPACE, POD
 
 OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": True}
 

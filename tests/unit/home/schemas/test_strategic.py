@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import DEPLOYMENT, POD, REVISION, SERVICE
+from serving.core.model.errors import Invalid, UnsupportedMediaType
 from serving.home.schemas.strategic import strategic_merge
-from serving.model.errors import Invalid, UnsupportedMediaType
+from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION, SERVICE
 
 
 def pod_spec(patch: dict[str, Any], **spec: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON

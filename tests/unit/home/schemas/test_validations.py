@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import REVISION, SERVING_SERVICE
+from serving.core.model.errors import Invalid
 from serving.home.admission.admission import admit
 from serving.home.schemas import validations
 from serving.home.schemas.crds import crds
 from serving.home.schemas.validations import ABSENT, CelRule, RuleTree, rule_problems, rule_tree
-from serving.model.errors import Invalid
+from serving.net.cluster.kinds import REVISION, SERVING_SERVICE
 from tests.unit.home.schemas.rule_cases import CASES, Case, Json, revision, service
 
 # JSON values come as they are.

@@ -2,11 +2,11 @@
 
 import pytest
 
-from serving.cluster.kinds import POD, POD_DISRUPTION_BUDGET
+from serving.core.model.errors import Conflict, NotFound, TooManyRequests
+from serving.core.model.objects import Object
 from serving.home.store.budgets import eviction_refusal
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import Conflict, NotFound, TooManyRequests
-from serving.model.objects import Object
+from serving.net.cluster.kinds import POD, POD_DISRUPTION_BUDGET
 
 
 def pod(name: str, *, ready: bool = True, app: str = "a", phase: str = "Running") -> Object:

@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, POD, REVISION
+from serving.core.model.errors import Conflict
 from serving.home.store.durability import Disk, carried_over, disk_for, durable_part
-from serving.model.errors import Conflict
+from serving.net.cluster.kinds import CONFIG_MAP, POD, REVISION
 
 
 def revision(state: str | None = "Reserve", *, generation: int = 1, **rest: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON

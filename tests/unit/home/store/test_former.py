@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT
+from serving.core.model.objects import Object
 from serving.home.backup import FORMAT, BackupManifest, restore_backup, write_backup
 from serving.home.state import StateFolder
 from serving.home.store.former import FormerObjects
 from serving.home.store.journal import Journal
 from serving.home.store.memory import MemoryCluster
-from serving.model.objects import Object
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT
 
 FIRST_S, SECOND_S = 1_800_000_000.0, 1_800_003_600.0
 

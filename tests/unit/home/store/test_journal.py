@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, POD, REVISION
-from serving.cluster.port import EventType
+from serving.core.model.errors import AlreadyExists, Conflict, Gone, JournalDamaged, NotFound, Unavailable
+from serving.core.model.objects import Object
 from serving.home.store.journal import VERSION_BLOCK, Journal, JournalEntry
 from serving.home.store.memory import MemoryCluster
 from serving.home.store.state import FIRST_NAMESPACES
-from serving.model.errors import AlreadyExists, Conflict, Gone, JournalDamaged, NotFound, Unavailable
-from serving.model.objects import Object
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, POD, REVISION
+from serving.net.cluster.port import EventType
 from tests.eventually import next_turn
 
 SMALL_BYTES = 96 * 1024

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, KINDS, NAMESPACE, POD, REVISION, Kind
-from serving.cluster.port import EventType, PatchType, Selection, Subresource, WatchEvent
+from serving.core.model.errors import AlreadyExists, Gone, Invalid, NotFound
+from serving.core.model.objects import Object
 from serving.home.schemas.schema import DEPTH_MAX
 from serving.home.store.history import StoreLimits
 from serving.home.store.memory import MemoryCluster
-from serving.model.errors import AlreadyExists, Gone, Invalid, NotFound
-from serving.model.objects import Object
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, KINDS, NAMESPACE, POD, REVISION, Kind
+from serving.net.cluster.port import EventType, PatchType, Selection, Subresource, WatchEvent
 from tests.eventually import next_turn
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from serving import __version__
+from serving.core.model.errors import JournalDamaged, Unavailable
 from serving.home.store.journal import Journal, JournalEntry
 from serving.home.store.migrations import READER, STEPS, MigrationStep, migrate, refuse_newer_journal, step_of
-from serving.model.errors import JournalDamaged, Unavailable
 
 ENTRY = JournalEntry(kind="configmaps", namespace="default", name="one", data=b'{"metadata":{"name":"one"}}')
 # As the program before there were steps wrote it.

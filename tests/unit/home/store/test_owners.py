@@ -5,9 +5,9 @@ from uuid import UUID
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, Kind
+from serving.core.model.objects import Object
 from serving.home.store.owners import Uids
-from serving.model.objects import Object
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, Kind
 
 OWNER = "0b1a4c1e-8a53-4a0b-9d0a-6f3a5f0d7c55"
 

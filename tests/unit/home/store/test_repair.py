@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serving.cluster.kinds import CONFIG_MAP
+from serving.core.model.errors import JournalDamaged
 from serving.home.store.journal import VERSION_BLOCK, Journal, JournalEntry
 from serving.home.store.memory import MemoryCluster
 from serving.home.store.pagescan import scan_objects
 from serving.home.store.repair import find_damage, read_damaged, write_repaired
-from serving.model.errors import JournalDamaged
+from serving.net.cluster.kinds import CONFIG_MAP
 
 COUNT = 400
 PAGE_BYTES = 4096

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.aio.startup import ALIVE, WAITING
 from serving.home.supervisor.children import ALLOCATOR, CHILDREN, ChildProcess
+from serving.net.aio.startup import ALIVE, WAITING
 
 # What a read of the loop leads to: the bytes, the part of them that is a body, and that behind a head.
 PIECES = """

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from serving.aio.clock import now_s
+from serving.net.aio.clock import now_s
 from serving.queueproxy.gauges import AppGauges
 from serving.queueproxy.io.appmetrics import UnreadablePage, fetch_page, watch_gauges
 from serving.queueproxy.podspec import Address, PodSpec

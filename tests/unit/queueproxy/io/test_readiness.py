@@ -2,9 +2,9 @@
 
 import pytest
 
+from serving.core.settings.queueproxy import QueueProxySettings
 from serving.queueproxy.io.readiness import Readiness, after_attempt, at_start
 from serving.queueproxy.podspec import Probe
-from serving.settings.queueproxy import QueueProxySettings
 
 SETTINGS = QueueProxySettings()
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, LEASE, NAMESPACE, POD, SECRET, SERVING_SERVICE, Kind
+from serving.core.model.errors import Invalid
 from serving.home.admission.admission import admit
 from serving.home.admission.kuberules.decoding import undecodable
 from serving.home.admission.kuberules.rules import kube_problems
 from serving.home.store.requester import acting_as
-from serving.model.errors import Invalid
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, LEASE, NAMESPACE, POD, SECRET, SERVING_SERVICE, Kind
 
 CONTAINER = {"name": "a", "image": "i"}
 PROBE = {"tcpSocket": {"port": 80}}

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, POD
+from serving.core.model.errors import ApplyConflict, Invalid
 from serving.home.schemas.ownership.managers import FieldWriter, after_apply, after_update, without_nulls
-from serving.model.errors import ApplyConflict, Invalid
+from serving.net.cluster.kinds import CONFIG_MAP, POD
 
 Object = dict[str, Any]
 NOON, LATER = "2024-01-01T12:00:00Z", "2024-01-01T13:00:00Z"

@@ -1,0 +1,138 @@
+"""The allowed callers of a service: the rules of ``serving.dev/allow-from`` and ``serving.dev/jwt``.
+
+Input: an annotation, as in "namespace/shop, serviceaccount/shop/cart, service/shop/front", or "issuer=https://login.example.com,
+audience=api, jwks=https://login.example.com/keys". Output: a rule, and what cannot be read in it. An entry that cannot be read
+admits no caller, and a rule for tokens that cannot be read lets no request in.
+"""
+
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import msgspec
+
+from serving.core.model.identities import CallerIdentity
+
+_NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+_ENTRY = re.compile(
+    rf"namespace/(?P<namespace>{_NAME})|(?P<kind>serviceaccount|service)/(?P<of>{_NAME})/(?P<name>{_NAME})"
+)
+_EVERYONE = "*"
+# Each request of a caller is held to all of them.
+_ENTRIES_MAX = 64
+
+_CLAIM = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?")
+_VALUE = re.compile(r"[!-~]{1,512}")
+_LOCAL = re.compile(r"localhost|127\.[0-9.]+|\[::1\]|.+\.svc\.cluster\.local|.+\.localhost")
+_AUDIENCES_MAX = _CLAIMS_MAX = 16
+_DEFAULT_CLAIMS = ("sub",)
+_PARTS = "issuer=URL, audience=NAME, jwks=URL, claims=sub+email"
+
+
+class AllowedCaller(msgspec.Struct, frozen=True, kw_only=True):
+    """A namespace, or an account or a service in it; an empty name matches any."""
+
+    namespace: str
+    account: str = ""
+    service: str = ""
+
+    def admits(self, caller: CallerIdentity) -> bool:
+        """Whether a caller is meant."""
+        return (
+            caller.namespace == self.namespace
+            and self.account in ("", caller.account)
+            and self.service in ("", caller.service)
+        )
+
+
+class CallerRule(msgspec.Struct, frozen=True, kw_only=True):
+    """The callers of a service. ``is_open`` admits every caller, also unauthenticated ones."""
+
+    callers: tuple[AllowedCaller, ...] = ()
+    is_open: bool = False
+
+    def admits(self, caller: CallerIdentity) -> bool:
+        """Whether a caller may call."""
+        return self.is_open or any(one.admits(caller) for one in self.callers)
+
+
+def caller_rule(text: str) -> tuple[CallerRule, list[str]]:
+    """The rule of an annotation, and the entries that cannot be read."""
+    entries = [one for one in re.split(r"[,\s]+", text) if one]
+    wrong = [*_wrong(entries), *entries[_ENTRIES_MAX:]]
+    if entries == [_EVERYONE]:
+        return CallerRule(is_open=True), []
+    found = []
+    for entry in entries[:_ENTRIES_MAX]:
+        match = _ENTRY.fullmatch(entry)
+        if match is None:
+            continue
+        names = {"account" if match["kind"] == "serviceaccount" else "service": match["name"]} if match["kind"] else {}
+        found.append(AllowedCaller(namespace=match["namespace"] or match["of"], **names))
+    return CallerRule(callers=tuple(found)), wrong
+
+
+def _wrong(entries: list[str]) -> Iterator[str]:
+    is_alone = len(entries) == 1
+    return (one for one in entries[:_ENTRIES_MAX] if not _ENTRY.fullmatch(one) and not (is_alone and one == _EVERYONE))
+
+
+class JwtRule(msgspec.Struct, frozen=True, kw_only=True):
+    """A token's issuer and audiences, where its keys are, and the claims that the app gets as headers.
+
+    ``jwks`` "" means that the issuer's OpenID configuration names it. ``issuer`` "" is a rule that cannot be read.
+    """
+
+    issuer: str = ""
+    audiences: tuple[str, ...] = ()
+    jwks: str = ""
+    claims: tuple[str, ...] = _DEFAULT_CLAIMS
+
+    @property
+    def keys_url(self) -> str:
+        """Where to look for keys: the key set, or the configuration that names it."""
+        return self.jwks or f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"
+
+
+def jwt_rule(text: str) -> tuple[JwtRule, list[str]]:
+    """The rule of an annotation, and what is wrong with it."""
+    given: dict[str, list[str]] = {"issuer": [], "audience": [], "jwks": [], "claims": []}
+    problems: list[str] = []
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        name, _, value = part.partition("=")
+        if name not in given or not _VALUE.fullmatch(value):
+            problems.append(f'"{part}" is none of {_PARTS}')
+        else:
+            given[name].append(value)
+    claims = tuple("+".join(given["claims"]).split("+")) if given["claims"] else _DEFAULT_CLAIMS
+    jwks = given["jwks"][0] if given["jwks"] else ""
+    if len(given["issuer"]) != 1:
+        problems.append("exactly one issuer=URL is needed")
+    if not 0 < len(given["audience"]) <= _AUDIENCES_MAX:
+        problems.append(f"audience=NAME is needed, at most {_AUDIENCES_MAX} times")
+    if len(given["jwks"]) > 1:
+        problems.append("at most one jwks=URL")
+    url = jwks or next(iter(given["issuer"]), "https://x")
+    if not is_key_url(url):
+        problems.append(f'"{url}" is no https:// URL; http:// only for this machine and *.svc.cluster.local')
+    if len(claims) > _CLAIMS_MAX or not all(map(_CLAIM.fullmatch, claims)):
+        problems.append("claims=NAME+NAME are letters, digits, - and _")
+    if problems:
+        return JwtRule(), problems
+    return JwtRule(issuer=given["issuer"][0], audiences=tuple(given["audience"]), jwks=jwks, claims=claims), []
+
+
+def is_key_url(url: str) -> bool:
+    """Whether a URL may name keys: over https they are those of its owner, over http only within this system."""
+    if "," in url or not _VALUE.fullmatch(url):
+        return False
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return False
+    del port
+    if not host or parts.username is not None:
+        return False
+    named = f"[{host}]" if ":" in host else host
+    return parts.scheme == "https" or (parts.scheme == "http" and bool(_LOCAL.fullmatch(named)))

@@ -1,0 +1,34 @@
+"""The anticipated pods of a revision, as the autoscaler publishes them in an annotation.
+
+Input: a number of pods and how long it is valid; output: the annotation's text, and back. Node groups read it, so that a node
+boots before the pods are there. An expired or unreadable annotation is ignored: its author may have stopped.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from serving.core.model.errors import UNREADABLE
+from serving.core.model.knative import ANTICIPATED_PODS_ANNOTATION
+
+
+class AnticipatedPods(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """``count`` pods in all, including existing ones; valid until ``until_s``, in unix seconds."""
+
+    count: int
+    until_s: float
+
+    def text(self) -> str:
+        """The annotation's value: {"count":8,"untilS":1700000000}."""
+        return msgspec.json.encode({"count": self.count, "untilS": round(self.until_s)}).decode()
+
+
+def anticipated_pods_of(annotations: Mapping[str, str]) -> AnticipatedPods | None:
+    """Read the annotation; None if it is absent or unreadable."""
+    text = annotations.get(ANTICIPATED_PODS_ANNOTATION)
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text, type=AnticipatedPods)
+    except UNREADABLE:
+        return None

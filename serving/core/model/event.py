@@ -1,0 +1,107 @@
+"""Events about an object, as the API keeps them: core/v1 Event.
+
+Pure. A component builds an Event here and ``net/cluster/events.py`` writes it; each author decides how many Events it writes, and
+whether repeated ones are dropped or counted. The name decides which Events are equal: with a ``digest`` of the text, equal texts
+about one object are one Event; with a number, later Events replace earlier ones.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+MESSAGE_LENGTH_MAX = 1024
+"""The API refuses messages longer than this many bytes."""
+
+TRAFFIC_REASON, ROLLBACK_REASON = "TrafficAsked", "RollbackAsked"
+"""The reasons of a Service's Events about traffic that a user moved."""
+
+SCALED_REASON = "Scaled"
+"""The reason of a Revision's Events about its scale."""
+
+OOM_KILLED_REASON, UNHEALTHY_REASON = "OOMKilled", "Unhealthy"
+"""Why a container was ended: it ran out of memory, or its probes failed. Reasons of its status and of Events."""
+
+GIVEN_BACK_REASON = "TrafficGivenBack"
+"""The reason of a Configuration's Event about a new revision that failed, whose traffic went back to an older one."""
+
+_NAME_LENGTH_MAX = 253
+_DIGEST_LENGTH = 16
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """The involved object. Empty fields are omitted."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str = ""
+    resource_version: str = ""
+
+
+class EventText(msgspec.Struct, frozen=True, kw_only=True):
+    """An Event's reason, in CamelCase for programs, and its message for people. A long message is cut."""
+
+    reason: str
+    message: str
+    is_warning: bool = False
+
+
+def about(body: Mapping[str, Any]) -> About:
+    """The reference to an object of the API."""
+    metadata = body["metadata"]
+    return About(
+        api_version=body["apiVersion"],
+        kind=body["kind"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        resource_version=metadata.get("resourceVersion", ""),
+    )
+
+
+def digest(*parts: str) -> str:
+    """16 hexadecimal digits, equal for equal texts."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_DIGEST_LENGTH]
+
+
+def name_within(name: str, suffix: str) -> str:
+    """The name of an Event: the object's name, cut to fit, and a unique suffix."""
+    return f"{name[: _NAME_LENGTH_MAX - len(suffix) - 1]}.{suffix}"
+
+
+def new_event(
+    of: About, words: EventText, *, suffix: str, component: str, now: str, instance: str = ""
+) -> dict[str, Any]:
+    """A new Event; ``now`` is the time in the API's form, ``component`` its author."""
+    involved = {
+        "apiVersion": of.api_version,
+        "kind": of.kind,
+        "name": of.name,
+        "namespace": of.namespace,
+        "uid": of.uid,
+        "resourceVersion": of.resource_version,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name_within(of.name, suffix), "namespace": of.namespace},
+        "involvedObject": {key: text for key, text in involved.items() if text},
+        "type": "Warning" if words.is_warning else "Normal",
+        "reason": words.reason,
+        "message": words.message[:MESSAGE_LENGTH_MAX],
+        "source": {"component": component},
+        "reportingComponent": component,
+        "reportingInstance": instance,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+
+
+def repeated(event: Mapping[str, Any], *, now: str) -> dict[str, Any]:
+    """The patch that counts a repetition, unless another writer has done so."""
+    metadata = {"resourceVersion": event["metadata"].get("resourceVersion", "")}
+    return {"metadata": metadata, "count": event.get("count", 1) + 1, "lastTimestamp": now}

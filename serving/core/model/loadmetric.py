@@ -1,0 +1,185 @@
+"""Load metrics for scaling, and the annotation that selects several of them.
+
+A load metric turns one source's report into that source's part of the load. The parts of all sources add up to the load of
+the revision, which is divided by the target of one pod. A metric with a name of its own is one record and its entry in
+``LOAD_METRICS``; ``gauge:NAME`` is a metric for any number that the app reports.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from serving.core.model.errors import InvalidValue
+from serving.core.model.stat import GAUGES_MAX, Stat
+
+GAUGE_PREFIX = "gauge:"
+"""The prefix of metrics that read a gauge of the app."""
+
+TOKENS_GAUGE = "tokens_in_flight"
+"""The gauge in which a pod reports its tokens."""
+
+_NOTHING_SEEN = "no stat in the stable window"
+# One annotation names so many metrics; a pod reports as many gauges.
+_WISHES_MAX = GAUGES_MAX
+_TARGET_MIN, _TARGET_MAX = 0.01, 1e12
+# Prometheus' grammar of names of metrics; the length is that of gauges in a report.
+_GAUGE = re.compile(r"[A-Za-z_:][A-Za-z0-9_:.-]{0,62}", re.ASCII)
+_EXPECTED = 'metrics with targets, separated by commas, as in "gauge:vllm:num_requests_waiting=5, concurrency=20"; a metric is one of '
+# Few revisions name few gauges; the records of those in use stay the same objects.
+_GAUGES_KEPT = 1024
+
+
+class LoadMetric(msgspec.Struct, frozen=True, kw_only=True):
+    """One load metric. ``name`` is the value of the annotation ``autoscaling.knative.dev/metric``."""
+
+    name: str
+    unit: str
+    """The unit of the load in messages, in the plural: "in flight"."""
+
+    of_stat: Callable[[Stat], float | None]
+    """The load in one report, without the part that an activator reports too; None if it is missing."""
+
+    target_default: float | None = None
+    """Load that one pod takes by default. None: a setting of the autoscaler defines it."""
+
+    utilisation: float | None = None
+    """Share of the target to aim at where no annotation sets one. None: the usual share of that kind of metric."""
+
+    gauge: str = ""
+    """The name of the app's gauge; "" for a metric that counts requests."""
+
+    @property
+    def missing(self) -> str:
+        """The reason without data."""
+        return f"no pod reports the gauge {self.gauge}" if self.gauge else _NOTHING_SEEN
+
+    @property
+    def needs_target(self) -> bool:
+        """Whether only the user can define how much of it one pod takes."""
+        return bool(self.gauge) and self.target_default is None
+
+    def amount(self, stat: Stat) -> float:
+        """The load in one report; 0 if it is missing."""
+        return self.of_stat(stat) or 0.0
+
+
+class LoadWish(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric to scale on, and the load that one pod takes; None: set elsewhere."""
+
+    metric: str
+    target: float | None = None
+
+
+def _concurrency(stat: Stat) -> float:
+    return stat.concurrency - stat.proxied_concurrency
+
+
+def _requests(stat: Stat) -> float:
+    return stat.request_count - stat.proxied_request_count
+
+
+CONCURRENCY = LoadMetric(name="concurrency", unit="in flight", of_stat=_concurrency)
+RPS = LoadMetric(name="rps", unit="requests a second", of_stat=_requests)
+
+
+def _of_gauge(gauge: str) -> Callable[[Stat], float | None]:
+    def of_stat(stat: Stat) -> float | None:
+        # An idle app may report nothing; one with requests that reports nothing has an unknown load.
+        return stat.gauges.get(gauge, None if stat.concurrency > 0 else 0.0)
+
+    return of_stat
+
+
+def _gauge_metric(name: str, unit: str, gauge: str, *, target_default: float | None = None) -> LoadMetric:
+    return LoadMetric(name=name, unit=unit, of_stat=_of_gauge(gauge), target_default=target_default, gauge=gauge)
+
+
+# Ten waiting items a pod: enough to tell a queue from a moment's delay. An app whose items are long sets its own target.
+QUEUE_LENGTH = _gauge_metric("queue-length", "queued", "queue_length", target_default=10.0)
+
+
+TOKENS = msgspec.structs.replace(_gauge_metric("tokens", "tokens in flight", TOKENS_GAUGE), utilisation=1.0)
+"""Tokens of OpenAI requests in flight, as queue-proxies count them. Their target is used unchanged, like that of any gauge."""
+
+
+LOAD_METRICS: Mapping[str, LoadMetric] = {
+    metric.name: metric
+    for metric in (
+        CONCURRENCY,
+        RPS,
+        QUEUE_LENGTH,
+        TOKENS,
+    )
+}
+
+
+ANY_GAUGE = _gauge_metric("gauge", "of the gauge", "any")
+"""Stands for all metrics ``gauge:NAME``, where each cannot have a name of its own."""
+
+
+METRIC_FORM = f"({'|'.join(LOAD_METRICS)}|{GAUGE_PREFIX}{_GAUGE.pattern})"
+"""The form of a metric's name."""
+
+LOAD_FORM = rf"\s*{METRIC_FORM}\s*(=[^,]*)?(,\s*{METRIC_FORM}\s*(=[^,]*)?)*"
+"""The form of metrics with targets."""
+
+
+def is_load_metric(name: str) -> bool:
+    """Whether there is a load metric of that name."""
+    return name in LOAD_METRICS or (name.startswith(GAUGE_PREFIX) and bool(_GAUGE.fullmatch(_gauge_in(name))))
+
+
+@functools.lru_cache(_GAUGES_KEPT)
+def load_metric(name: str) -> LoadMetric:
+    """The load metric of that name. Raises ``KeyError`` without one.
+
+    A gauge's target is used unchanged: it is not a capacity that needs headroom.
+    """
+    if not is_load_metric(name):
+        raise KeyError(name)
+    if name in LOAD_METRICS:
+        return LOAD_METRICS[name]
+    gauge = _gauge_in(name)
+    return msgspec.structs.replace(_gauge_metric(name, gauge, gauge), utilisation=1.0)
+
+
+def expected_metrics() -> str:
+    """The names of metrics, for messages."""
+    return f"{', '.join(LOAD_METRICS)}, or {GAUGE_PREFIX}NAME of a number that the app reports"
+
+
+@functools.lru_cache(_GAUGES_KEPT)
+def read_load(text: str) -> tuple[LoadWish, ...]:
+    """The metrics in the annotation ``autoscaling.serving.dev/metric``, in order. Raises ``InvalidValue``."""
+    wishes: list[LoadWish] = []
+    for part in text.split(","):
+        name, has_target, number = (piece.strip() for piece in part.partition("="))
+        if not is_load_metric(name) or name in {wish.metric for wish in wishes} or len(wishes) == _WISHES_MAX:
+            raise InvalidValue(text=text, expected=f"{_EXPECTED}{expected_metrics()}, each once, at most {_WISHES_MAX}")
+        wishes.append(LoadWish(metric=name, target=_target(text, number) if has_target else None))
+    return tuple(wishes)
+
+
+def gauges_of(metrics: str) -> tuple[str, ...]:
+    """The gauges named in an annotation, in order; none if it is invalid. ``TOKENS_GAUGE`` is not the app's."""
+    try:
+        found = (load_metric(wish.metric).gauge for wish in read_load(metrics))
+    except InvalidValue:
+        return ()
+    return tuple(gauge for gauge in found if gauge)
+
+
+def _gauge_in(name: str) -> str:
+    return name.removeprefix(GAUGE_PREFIX)
+
+
+def _target(text: str, number: str) -> float:
+    try:
+        target = float(number)
+    except ValueError:
+        target = 0.0
+    if not _TARGET_MIN <= target <= _TARGET_MAX:
+        raise InvalidValue(text=text, expected=f"targets from {_TARGET_MIN:g} to {_TARGET_MAX:g}, not {number!r}")
+    return target

@@ -1,0 +1,219 @@
+"""Typed access to objects of the Kubernetes API: metadata, owners, conditions, and the difference between two objects.
+
+Every function is total: a missing field reads as empty, so a half-written object never raises. No function changes its
+argument. This module knows no kinds.
+"""
+
+import calendar
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from serving.core.model.knative import ConditionStatus
+
+Object = dict[str, Any]
+"""An object as the API has it: decoded JSON."""
+
+# Fields whose empty map has a meaning: it selects a handler, a source, or everything.
+_MEANINGFUL_WHEN_EMPTY = frozenset(
+    {
+        *("exec", "grpc", "httpGet", "livenessProbe", "sleep", "startupProbe", "tcpSocket"),
+        *("configMap", "downwardAPI", "emptyDir", "ephemeral", "projected", "secret", "serviceAccountToken"),
+        *("labelSelector", "namespaceSelector", "preference"),
+    }
+)
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(\.\d+)?Z\Z")
+
+Key = tuple[str, str]
+"""Namespace ("" for kinds without one) and name."""
+_HANDLERS = ("httpGet", "tcpSocket")
+_PLAIN = "HTTP"
+
+
+def is_dns_label(text: str) -> bool:
+    """Whether a text is a DNS label, as the names of namespaces are."""
+    return _DNS_LABEL.fullmatch(text) is not None
+
+
+def nested(value: object, *path: str | int) -> Any:  # noqa: ANN401 - JSON
+    """The value at a path of keys and list indexes; None if any step is missing."""
+    for key in path:
+        # Hot: a decision asks a thousand times. JSON objects decode to dict, so no other mapping is supported.
+        if isinstance(value, dict):
+            value = value.get(key)
+        elif isinstance(value, list) and isinstance(key, int) and -len(value) <= key < len(value):
+            value = value[key]
+        else:
+            return None
+    return value
+
+
+def key_of(one: Mapping[str, Any]) -> Key:
+    """The namespace and name of an object that has a name."""
+    metadata = one["metadata"]
+    return (metadata.get("namespace", ""), metadata["name"])
+
+
+def name_of(one: object) -> str:
+    """``metadata.name``."""
+    return str(nested(one, "metadata", "name") or "")
+
+
+def namespace_of(one: object) -> str:
+    """``metadata.namespace``; "" for cluster-scoped kinds."""
+    return str(nested(one, "metadata", "namespace") or "")
+
+
+def uid_of(one: object) -> str:
+    """``metadata.uid``."""
+    return str(nested(one, "metadata", "uid") or "")
+
+
+def version_of(one: object) -> str:
+    """``metadata.resourceVersion``."""
+    return str(nested(one, "metadata", "resourceVersion") or "")
+
+
+def is_older_version(version: str, other: str) -> bool:
+    """Whether a version is older than another of its kind; False unless both are numbers (KEP-5504)."""
+    return version.isdecimal() and other.isdecimal() and int(version) < int(other)
+
+
+def labels_of(one: object) -> dict[str, str]:
+    """A copy of the labels."""
+    return dict(nested(one, "metadata", "labels") or {})
+
+
+def annotations_of(one: object) -> dict[str, str]:
+    """A copy of the annotations."""
+    return dict(nested(one, "metadata", "annotations") or {})
+
+
+def generation_of(one: object) -> int:
+    """``metadata.generation``; 0 before the server has set it."""
+    return int(nested(one, "metadata", "generation") or 0)
+
+
+def is_being_deleted(one: object) -> bool:
+    """Whether the object has a deletion timestamp; a finalizer or a grace period may still hold it."""
+    return nested(one, "metadata", "deletionTimestamp") is not None
+
+
+def owner_reference(owner: Object) -> Object:
+    """The reference that makes ``owner`` the controller of a child: garbage collection and adoption follow it."""
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": name_of(owner),
+        "uid": uid_of(owner),
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def is_controlled_by(child: object, owner: Object) -> bool:
+    """Whether ``owner`` controls ``child``. An object with the expected name and another owner is left alone."""
+    references = nested(child, "metadata", "ownerReferences") or ()
+    return any(reference.get("controller") and reference.get("uid") == uid_of(owner) for reference in references)
+
+
+def controller_uid_of(one: object) -> str:
+    """The uid of the owner that controls an object; "" without one."""
+    references = nested(one, "metadata", "ownerReferences") or ()
+    return next((str(found.get("uid") or "") for found in references if found.get("controller")), "")
+
+
+def conditions_of(one: object) -> list[Object]:
+    """``status.conditions``; [] without a status."""
+    return nested(one, "status", "conditions") or []
+
+
+def condition_of(one: object, condition_type: str) -> Object:
+    """A condition of the status; {} if it is missing."""
+    return next((found for found in conditions_of(one) if found.get("type") == condition_type), {})
+
+
+def is_true(one: object, condition_type: str) -> bool:
+    """Whether a condition has the status True."""
+    return condition_of(one, condition_type).get("status") == ConditionStatus.TRUE
+
+
+def meant(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """A JSON value without empty fields: nulls, empty maps and empty lists.
+
+    Go clients write ``resources: {}`` where a person writes nothing. {"a": {"b": []}, "emptyDir": {}} is {"emptyDir": {}};
+    the elements of a list stay.
+    """
+    if isinstance(value, list):
+        return [meant(child) for child in value]
+    if not isinstance(value, dict):
+        return value
+    below = {key: meant(child) for key, child in value.items() if child is not None}
+    return {
+        key: child
+        for key, child in below.items()
+        if (child or not isinstance(child, dict | list)) or (child == {} and key in _MEANINGFUL_WHEN_EMPTY)
+    }
+
+
+def merge_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Object:
+    """The smallest merge patch that turns ``old`` into ``new``; {} if they are equal. A removed key becomes null.
+
+    From {"a": 1, "b": {"c": 2, "d": 3}} to {"b": {"c": 4, "d": 3}} it is {"a": null, "b": {"c": 4}}.
+    """
+    patch: Object = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            inner = merge_difference(before, value)
+            if inner:
+                patch[key] = inner
+        elif key not in old or before != value:
+            patch[key] = value
+    return patch
+
+
+def timestamp_s(stamp: object) -> float | None:
+    """Seconds since the epoch of an API timestamp; None if ``stamp`` is not a timestamp.
+
+    "1970-01-02T00:00:00Z" is 86400.
+    """
+    match = _STAMP.match(stamp) if isinstance(stamp, str) else None
+    if not match:
+        return None
+    *whole, fraction = match.groups()
+    return calendar.timegm((*(int(part) for part in whole), 0, 0, 0)) + float(fraction or 0)
+
+
+def runs_in_queue_proxy(probe: object) -> bool:
+    """Whether the queue-proxy can run a readiness probe of the serving container: plain HTTP or TCP to the pod itself."""
+    handlers = [found for handler in _HANDLERS if (found := nested(probe, handler)) is not None]
+    return bool(handlers) and not any(
+        nested(one, "host") or (nested(one, "scheme") or _PLAIN).upper() != _PLAIN for one in handlers
+    )
+
+
+def tcp_ports_of(containers: Iterable[Object]) -> list[int]:
+    """The ports for TCP in a pod's containers: those after the first of the container that serves."""
+    return [int(port["containerPort"]) for container in containers for port in (container.get("ports") or ())[1:]]
+
+
+def with_kubernetes_scheme(probe: Object) -> Object:
+    """A readiness probe of the serving container for a pod: Knative accepts "http", Kubernetes only "HTTP"."""
+    if not (runs_in_queue_proxy(probe) and nested(probe, "httpGet", "scheme")):
+        return probe
+    return {**probe, "httpGet": {**probe["httpGet"], "scheme": _PLAIN}}
+
+
+def kubelet_decides(containers: Iterable[object]) -> bool:
+    """Whether any container of a revision has a readiness probe that only the kubelet runs.
+
+    A container that is alone serves also without ``ports``: a real API server stores a revision as it was written.
+    """
+    found = list(containers)
+    return any(
+        probe and not ((len(found) == 1 or nested(one, "ports")) and runs_in_queue_proxy(probe))
+        for one in found
+        if (probe := nested(one, "readinessProbe"))
+    )

@@ -1,0 +1,112 @@
+"""The state of gradual rollouts of one Route, as Knative keeps it in an annotation.
+
+A rollout belongs to a configuration and a tag; the tag "" is the Route's own host. Its revisions stand from the oldest to
+the newest, and their percents sum to the percent of the configuration target. The JSON has Knative's field names, so that
+a state written by Knative Serving 1.x is read here. ``serving.controller.routes.rollout`` decides; activators read the splits of
+tags, because ``status.traffic`` only holds the split of the Route's own host.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from serving.core.model.errors import UNREADABLE
+from serving.core.model.knative import ROLLOUT_ANNOTATION
+
+_ALL_PERCENT = 100
+
+_LENGTH = 16
+
+
+class RevisionShare(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A revision's percentage of the host's traffic."""
+
+    revision_name: str
+    percent: int
+
+
+class StepParameters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Time and size of the next step. Times are nanoseconds (points in time since the epoch); 0 is unset."""
+
+    start_time_ns: int = msgspec.field(default=0, name="starttime")
+    next_step_time_ns: int = msgspec.field(default=0, name="nextStepTime")
+    step_duration_ns: int = msgspec.field(default=0, name="stepDuration")
+    step_size: int = msgspec.field(default=0, name="stepSize")
+    """Percent that each step moves."""
+
+
+class ConfigurationRollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The rollout of one configuration target. At rest it has one revision."""
+
+    configuration_name: str
+    percent: int
+    tag: str = ""
+    revisions: tuple[RevisionShare, ...] = ()
+    step_params: StepParameters = StepParameters()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the newest revision has all of the target's traffic."""
+        return len(self.revisions) <= 1
+
+
+class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All rollouts of a Route, ordered by tag and configuration."""
+
+    configurations: tuple[ConfigurationRollout, ...] = ()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no target is split between two revisions."""
+        return all(configuration.is_done for configuration in self.configurations)
+
+
+_DECODER = msgspec.json.Decoder(Rollout)
+
+
+def read_rollout(annotations: Mapping[str, str]) -> Rollout:
+    """The state in a Route's annotations; the empty one if there is none or it is inconsistent."""
+    text = annotations.get(ROLLOUT_ANNOTATION)
+    if not text:
+        return Rollout()
+    try:
+        rollout = _DECODER.decode(text)
+    except UNREADABLE:
+        return Rollout()
+    return rollout if all(map(_is_consistent, rollout.configurations)) else Rollout()
+
+
+def write_rollout(rollout: Rollout) -> str:
+    """The text of the annotation."""
+    return msgspec.json.encode(rollout).decode()
+
+
+def tag_splits(annotations: Mapping[str, str]) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Revisions and percents by tag, for each tag in a rollout; each sums to 100."""
+    if ROLLOUT_ANNOTATION not in annotations:
+        return {}
+    return {
+        configuration.tag: tuple((share.revision_name, share.percent) for share in configuration.revisions)
+        for configuration in read_rollout(annotations).configurations
+        if configuration.tag and not configuration.is_done
+    }
+
+
+def _is_consistent(one: ConfigurationRollout) -> bool:
+    shares = [share.percent for share in one.revisions]
+    return (
+        0 <= one.percent <= _ALL_PERCENT
+        and all(share >= 0 for share in shares)
+        and sum(shares) == one.percent
+        and (not one.tag or one.percent == _ALL_PERCENT)
+    )
+
+
+def split_digest(shares: Iterable[tuple[str, int]]) -> str:
+    """16 hexadecimal digits of revisions and their percents, in any order; shares of one revision are one share."""
+    sums: dict[str, int] = {}
+    for revision, percent in shares:
+        sums[revision] = sums.get(revision, 0) + percent
+    text = ",".join(f"{revision}={percent}" for revision, percent in sorted(sums.items()) if percent)
+    return hashlib.sha256(text.encode()).hexdigest()[:_LENGTH]

@@ -1,0 +1,138 @@
+"""The hosts of a route: a function of its name, namespace, labels, tags and the cluster's rules, never of its status.
+
+Controller and activators derive hosts here, so that they agree without trusting a status: the right to write a route's status
+gives no hosts. A route claims its own host since its creation, and the host of each tag since the tag first appeared; the oldest
+claim wins. "hello" with tag "blue" and a route "blue-hello" claim the same host: the later claim is rejected. An annotation keeps
+the times of tags, so that a restart does not change the result; a tag is never older than its route.
+
+Follows knative/serving 98e5ef90, pkg/reconciler/route/domains, which does not decide between two claims.
+"""
+
+import json
+import re
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+
+import msgspec
+
+from serving.core.model.knative import CLAIMED_TAGS_ANNOTATION, CLUSTER_LOCAL, VISIBILITY_LABEL
+from serving.core.model.objects import Object, annotations_of, is_dns_label, labels_of, name_of, namespace_of, nested
+
+# Sorts after every timestamp: a claim without a time is the latest.
+_NEVER = "~"
+# After all others: a tag that the route still serves and no longer asks for takes no host from any claim.
+_LEFT_OVER = "~~"
+# Networks of named addresses: 10.140 to 10.255, above those of pods and gateways.
+_NAMED_FIRST, _NAMED_COUNT = 140, 116
+# The last numbers 1 to 254.
+_HOSTS = 254
+_PLACE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
+
+
+class HostRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Rules for hosts: the public domain, that of the cluster, and templates of a host and of a tag's name."""
+
+    domain: str
+    cluster_domain: str
+    domain_template: str
+    tag_template: str
+
+    @property
+    def inner_domain(self) -> str:
+        """The suffix of all cluster-local hosts: "svc.cluster.local"."""
+        return f"svc.{self.cluster_domain}"
+
+
+class Hosts(msgspec.Struct, frozen=True, kw_only=True):
+    """The public and the cluster-local host of a route; they are equal if the route is cluster-local."""
+
+    shown: str
+    inner: str
+
+
+class ClaimedHost(msgspec.Struct, frozen=True, kw_only=True):
+    """A host claimed by a route, or for its ``tag``, since a time as sortable text; ``is_public`` is its visibility."""
+
+    host: str
+    tag: str
+    since: str
+    is_public: bool
+
+
+def is_cluster_local(route: Object) -> bool:
+    """Whether the route is served on the cluster-local listener only."""
+    return labels_of(route).get(VISIBILITY_LABEL) == CLUSTER_LOCAL
+
+
+def tags_of(route: Object) -> list[str]:
+    """The tags of a route's traffic, in order."""
+    return [target["tag"] for target in nested(route, "spec", "traffic") or () if target.get("tag")]
+
+
+def inner_host(name: str, namespace: str, rules: HostRules) -> str:
+    """The cluster-local host of a route or revision. "hello" in "default": hello.default.svc.cluster.local."""
+    return f"{name}.{namespace}.{rules.inner_domain}"
+
+
+def hosts_of(route: Object, rules: HostRules, *, tag: str = "") -> Hosts:
+    """The hosts of a route, or of one of its tags. "hello" in "default": hello.default.localhost."""
+    name, namespace = name_of(route), namespace_of(route)
+    if tag:
+        name = _filled(rules.tag_template, {"Tag": tag, "Name": name})
+    inner = inner_host(name, namespace, rules)
+    if is_cluster_local(route):
+        return Hosts(shown=inner, inner=inner)
+    public = {"Name": name, "Namespace": namespace, "Domain": rules.domain}
+    return Hosts(shown=_filled(rules.domain_template, public), inner=inner)
+
+
+def claimed_hosts(route: Object, rules: HostRules, *, served_tags: Collection[str] = ()) -> Iterator[ClaimedHost]:
+    """All hosts that a route claims, its own first.
+
+    ``served_tags`` are those of its status: while its spec cannot be served, tags that it no longer asks for keep their hosts
+    if no other route claims them.
+    """
+    since = nested(route, "metadata", "creationTimestamp") or _NEVER
+    kept, asked = kept_claims(route), tags_of(route)
+    left_over = [tag for tag in served_tags if tag not in asked and is_dns_label(tag)]
+    for tag, at in (
+        ("", since),
+        *((tag, max(since, kept.get(tag, _NEVER))) for tag in asked),
+        *((tag, _LEFT_OVER) for tag in left_over),
+    ):
+        hosts = hosts_of(route, rules, tag=tag)
+        yield ClaimedHost(host=hosts.inner, tag=tag, since=at, is_public=False)
+        if not hosts.shown.endswith(f".{rules.inner_domain}"):
+            yield ClaimedHost(host=hosts.shown, tag=tag, since=at, is_public=True)
+
+
+def kept_claims(route: Object) -> dict[str, str]:
+    """The recorded time of each tag's claim; none if the annotation is unreadable."""
+    try:
+        kept = json.loads(annotations_of(route).get(CLAIMED_TAGS_ANNOTATION, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return {str(tag): str(at) for tag, at in kept.items()} if isinstance(kept, dict) else {}
+
+
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    return _PLACE.sub(lambda match: values[match.group(1)], template)
+
+
+def named_network(gateway: str) -> str:
+    """The first three numbers of the addresses of namespaces behind a gateway: "10.147.9" for 10.138.7.9."""
+    first, _, third, fourth = gateway.split(".")
+    return f"{first}.{_NAMED_FIRST + int(third) % _NAMED_COUNT}.{fourth}"
+
+
+def machine_gateway(inner_port: int) -> str:
+    """The gateway of pods that share their machine's network, by the port of the inner listener. 8081: 127.0.31.145."""
+    return f"127.0.{inner_port >> 8}.{inner_port & 255}"
+
+
+def named_address(gateway: str, namespace: str) -> str:
+    """The address at which pods of one machine reach services of a namespace by their short names.
+
+    Two namespaces may have the same one: a short name that both have is then no service's.
+    """
+    return f"{named_network(gateway)}.{1 + zlib.crc32(namespace.encode()) % _HOSTS}"

@@ -1,0 +1,267 @@
+"""The activator's policy for a route, besides its traffic split.
+
+It says who may call it, which pod serves a session, which header selects a tag, what clients get while a pod
+starts, and the ports for TCP.
+
+Input: the annotations of a Route, which a Service passes on to its own. Output: a ``RoutePolicy`` with a problem for each
+annotation that cannot be read. A private service stays private despite any error: an unreadable access annotation means private,
+every other unreadable annotation is ignored.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from serving.core.model.accessrules import CallerRule, JwtRule, caller_rule, jwt_rule
+from serving.core.model.errors import Problem
+from serving.core.model.knative import (
+    ACCESS_ANNOTATION,
+    ACCESS_TOKEN_VERSION_ANNOTATION,
+    ALLOW_FROM_ANNOTATION,
+    CLAIMED_TAGS_ANNOTATION,
+    JWT_ANNOTATION,
+    NAMED_PORT_ANNOTATION,
+    PLACEHOLDER_PAGE_ANNOTATION,
+    ROUTE_BY_HEADER_ANNOTATION,
+    SESSION_AFFINITY_ANNOTATION,
+    START_EVENTS_ANNOTATION,
+    TCP_ANNOTATION,
+    VISIBILITY_LABEL,
+)
+from serving.core.model.objects import Object, annotations_of, labels_of, nested, uid_of
+from serving.core.model.rollout import tag_splits
+from serving.core.model.routehosts import HostRules, claimed_hosts
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_VERSION = re.compile(r"[0-9A-Za-z._-]{1,63}")
+_RULE = re.compile(r"([^=\s]+)=([^,:]*):([a-z0-9]([a-z0-9-]*[a-z0-9])?)")
+_ANY_VALUE = "*"
+TCP_PORTS_MAX = 16
+"""The most ports of a service; each is a listener in each activator."""
+
+_PORT = re.compile(r"[0-9]{1,5}")
+_PORT_MAX = 65535
+_TCP = f"annotation {TCP_ANNOTATION}"
+_TCP_EXPECTED = 'a port from 1 to 65535, as in "5432", or several with commas, as in "5432,8883/tls"'
+_HEADER_PREFIX = "header:"
+# More would make each new request head slow to route.
+_RULES_MAX = 16
+
+_LENGTH = 16
+_TARGET_FIELDS = ("revisionName", "percent", "tag", "url")
+
+
+class SessionAffinity(msgspec.Struct, frozen=True, kw_only=True):
+    """The key of a session: the header of this name in lower case, or our cookie if it is ""."""
+
+    header: str = ""
+
+
+class HeaderRule(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests whose ``header`` (in lower case) has this ``value`` go to the revision with ``tag``; "*" is any value."""
+
+    header: str
+    value: str
+    tag: str
+
+    def matches(self, value: str) -> bool:
+        """Whether a value of the header selects the tag."""
+        return self.value in (_ANY_VALUE, value)
+
+
+class TcpPort(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """A port at which activators listen for a service. ``is_tls``: other services may share it, each by its server name."""
+
+    number: int
+    is_tls: bool = False
+
+
+class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The policy of a route. ``token_version`` is "" for the first token, ``callers`` None where they are not limited; ``problems`` are sentences for an Event."""
+
+    is_private: bool = False
+    token_version: str = ""
+    callers: CallerRule | None = None
+    jwt: JwtRule | None = None
+    affinity: SessionAffinity | None = None
+    header_rules: tuple[HeaderRule, ...] = ()
+    has_placeholder: bool = False
+    has_start_events: bool = False
+    tcp_ports: tuple[TcpPort, ...] = ()
+    named_port: int = 0
+    problems: tuple[str, ...] = ()
+
+    @property
+    def chooses(self) -> bool:
+        """Whether sessions or headers influence the choice of the revision."""
+        return bool(self.affinity or self.header_rules)
+
+    @property
+    def needs_activator(self) -> bool:
+        """Whether each request must pass the activator, so that the public Service never leads to pods directly."""
+        return self.is_private or self.is_guarded or self.chooses
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether pods take requests of activators only, which check callers and tokens."""
+        return self.jwt is not None or (self.callers is not None and not self.callers.is_open)
+
+
+OPEN_POLICY = RoutePolicy()
+"""The policy of a route without any of these annotations."""
+
+
+def route_policy(annotations: Mapping[str, str]) -> RoutePolicy:
+    """The policy in a route's annotations."""
+    problems: list[str] = []
+    is_private = _is_private(annotations.get(ACCESS_ANNOTATION, "public"), problems)
+    version = annotations.get(ACCESS_TOKEN_VERSION_ANNOTATION, "")
+    if version and not _VERSION.fullmatch(version):
+        problems.append(_problem(ACCESS_TOKEN_VERSION_ANNOTATION, version, "1 to 63 letters, digits, '.', '_' or '-'"))
+        # The token before must not stay valid.
+        is_private, version = True, "invalid"
+    tcp_ports = _tcp_ports(annotations.get(TCP_ANNOTATION, ""), problems)
+    callers = _callers(annotations.get(ALLOW_FROM_ANNOTATION), problems)
+    jwt = _jwt(annotations.get(JWT_ANNOTATION), problems)
+    if tcp_ports and (is_private or jwt is not None or (callers is not None and not callers.is_open)):
+        problems.append(f"annotation {TCP_ANNOTATION} has no effect: a TCP connection carries no token of its caller")
+        tcp_ports = ()
+    rules = header_rules_of(annotations.get(ROUTE_BY_HEADER_ANNOTATION, ""), problems)
+    policy = RoutePolicy(
+        is_private=is_private,
+        token_version=version,
+        callers=callers,
+        jwt=jwt,
+        affinity=_affinity(annotations.get(SESSION_AFFINITY_ANNOTATION, ""), problems),
+        header_rules=rules,
+        has_placeholder=_flag(annotations, PLACEHOLDER_PAGE_ANNOTATION, problems),
+        has_start_events=_flag(annotations, START_EVENTS_ANNOTATION, problems),
+        tcp_ports=tcp_ports,
+        named_port=_named_port(annotations.get(NAMED_PORT_ANNOTATION, ""), problems),
+        problems=tuple(problems),
+    )
+    return OPEN_POLICY if policy == OPEN_POLICY else policy
+
+
+def header_rules_of(text: str, problems: list[str]) -> tuple[HeaderRule, ...]:
+    """Read "X-Beta=yes:candidate, X-Tier=*:gold"; invalid parts are left out and added to ``problems``."""
+    rules: list[HeaderRule] = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        match = _RULE.fullmatch(part)
+        if match is None or not _HEADER_NAME.fullmatch(match[1]):
+            problems.append(_problem(ROUTE_BY_HEADER_ANNOTATION, part, "HEADER=VALUE:TAG, as in X-Beta=yes:candidate"))
+        elif len(rules) == _RULES_MAX:
+            problems.append(_problem(ROUTE_BY_HEADER_ANNOTATION, part, f"at most {_RULES_MAX} rules"))
+        else:
+            rules.append(HeaderRule(header=match[1].lower(), value=match[2].strip(), tag=match[3]))
+    return tuple(rules)
+
+
+def _is_private(text: str, problems: list[str]) -> bool:
+    if text not in ("public", "private"):
+        problems.append(_problem(ACCESS_ANNOTATION, text, '"public" or "private"; the service is private until then'))
+    return text != "public"
+
+
+def _callers(text: str | None, problems: list[str]) -> CallerRule | None:
+    if text is None:
+        return None
+    rule, wrong = caller_rule(text)
+    problems += [
+        _problem(ALLOW_FROM_ANNOTATION, one, "namespace/NS, serviceaccount/NS/NAME, service/NS/NAME, or * alone")
+        for one in wrong
+    ]
+    return rule
+
+
+def _jwt(text: str | None, problems: list[str]) -> JwtRule | None:
+    if text is None:
+        return None
+    rule, wrong = jwt_rule(text)
+    problems += [f"annotation {JWT_ANNOTATION}: {one}" for one in wrong]
+    return rule
+
+
+def _affinity(text: str, problems: list[str]) -> SessionAffinity | None:
+    if not text or text == "none":
+        return None
+    if text == "cookie":
+        return SessionAffinity()
+    name = text.removeprefix(_HEADER_PREFIX)
+    if name != text and _HEADER_NAME.fullmatch(name):
+        return SessionAffinity(header=name.lower())
+    problems.append(_problem(SESSION_AFFINITY_ANNOTATION, text, '"cookie", "header:NAME" or "none"'))
+    return None
+
+
+def _flag(annotations: Mapping[str, str], key: str, problems: list[str]) -> bool:
+    text = annotations.get(key, "false")
+    if text not in ("true", "false"):
+        problems.append(_problem(key, text, '"true" or "false"'))
+    return text == "true"
+
+
+def read_tcp_ports(text: str) -> tuple[TcpPort, ...] | Problem:
+    """The ports of the annotation in order, or what is wrong with it."""
+    found: dict[int, TcpPort] = {}
+    for part in text.split(",") if text else ():
+        word, slash, kind = part.strip().partition("/")
+        number = _port(word)
+        if not number or kind not in ("", "tls") or bool(kind) != bool(slash):
+            return Problem(where=_TCP, what=f'"{part.strip()}" in "{text}" is not right', expected=_TCP_EXPECTED)
+        if number in found:
+            return Problem(where=_TCP, what=f'port {word} is twice in "{text}"', expected="each port once")
+        found[number] = TcpPort(number=number, is_tls=bool(kind))
+    if len(found) > TCP_PORTS_MAX:
+        return Problem(where=_TCP, what=f"{len(found)} ports are too many", expected=f"at most {TCP_PORTS_MAX}")
+    return tuple(found.values())
+
+
+def _tcp_ports(text: str, problems: list[str]) -> tuple[TcpPort, ...]:
+    found = read_tcp_ports(text)
+    if isinstance(found, Problem):
+        problems.append(str(found))
+        return ()
+    return found
+
+
+def _named_port(text: str, problems: list[str]) -> int:
+    number = _port(text)
+    if text and not number:
+        problems.append(_problem(NAMED_PORT_ANNOTATION, text, f'a port from 1 to {_PORT_MAX}, as in "8080"'))
+    return number
+
+
+def _port(text: str) -> int:
+    """The number of a port; 0 if the text is none."""
+    return int(text) if _PORT.fullmatch(text) and int(text) <= _PORT_MAX else 0
+
+
+def _problem(key: str, text: str, expected: str) -> str:
+    return f'annotation {key} is "{text}", expected {expected}'
+
+
+def route_digest(route: Object, rules: HostRules) -> str:
+    """16 hexadecimal digits over the uid, visibility, claimed tags, rollout, URLs, hosts, traffic and policy of a Route."""
+    annotations = annotations_of(route)
+    served: list[object] = [
+        uid_of(route),
+        labels_of(route).get(VISIBILITY_LABEL),
+        annotations.get(CLAIMED_TAGS_ANNOTATION),
+        tag_splits(annotations),
+        nested(route, "status", "url"),
+        nested(route, "status", "address", "url"),
+        [[target.get(field) for field in _TARGET_FIELDS] for target in nested(route, "status", "traffic") or ()],
+    ]
+    served.append(
+        [
+            (claimed_host.host, claimed_host.since, claimed_host.is_public)
+            for claimed_host in claimed_hosts(route, rules)
+        ]
+    )
+    policy = route_policy(annotations)
+    if policy != OPEN_POLICY:
+        served.append(policy)
+    return hashlib.sha256(msgspec.json.encode(served)).hexdigest()[:_LENGTH]

@@ -1,0 +1,141 @@
+"""Reads the goal of a revision for its latency, such as "p95<300ms", and counts requests by how late they are.
+
+``read_slo`` turns the annotation ``autoscaling.serving.dev/slo`` into a record. Queue-proxies count their requests in bins
+relative to the limit, and the autoscaler adds the bins of all pods up: so a percentile is one of the revision, not a mean of
+percentiles. A bin is 19 % wide, and one edge is the limit itself, so that the number of late requests is exact.
+"""
+
+import functools
+import itertools
+import math
+import re
+from collections.abc import Iterable, Sequence
+from itertools import starmap
+
+import msgspec
+
+from serving.core.model.errors import InvalidValue
+from serving.core.model.quantity import parse_duration_s
+from serving.core.model.stat import BINS_MAX
+
+BINS_PER_DOUBLING = 4
+"""Bins between a time and twice that time."""
+
+BINS_BELOW = 16
+"""Bins up to the limit: the first one ends at a sixteenth of it."""
+
+WAIT = "wait"
+# The first bin ends at this part of the limit.
+_LEAST_PART = 16
+_FORM = re.compile(r"p([5-9][0-9](?:\.[0-9]{1,2})?)(-wait)?\s*<\s*([0-9].*)", re.ASCII)
+SLO_FORM = _FORM.pattern
+"""The form of a goal; its time has a range beside."""
+_LIMIT_MIN_S, _LIMIT_MAX_S = 0.001, 600.0
+_PERCENT = 100.0
+# What sums of shares may be off by.
+_SLACK = 1e-9
+_EXPECTED = 'a percentile from p50 to p99.99 and a time from 1ms to 10m, as in "p95<300ms" for responses or "p99-wait<100ms" for waits'
+
+
+class Slo(msgspec.Struct, frozen=True, kw_only=True):
+    """A goal: the share ``share`` of requests takes at most ``limit_s`` seconds."""
+
+    share: float
+    limit_s: float
+    is_wait: bool = False
+    """Whether only the wait for a place in a pod counts, rather than the whole response."""
+
+    @property
+    def name(self) -> str:
+        """The name of the measure: "p95" or "p99-wait"."""
+        return f"p{self.share * _PERCENT:.4g}{'-' + WAIT if self.is_wait else ''}"
+
+    def allows(self, late_count: float, count: float) -> bool:
+        """Whether so many late requests of all keep the goal: 5 of 100 keep a 95th percentile, 6 do not."""
+        return late_count <= (1.0 - self.share) * count + _SLACK
+
+
+@functools.lru_cache(1024)
+def read_slo(text: str) -> Slo:
+    """The goal of an annotation. Raises ``InvalidValue``."""
+    found = _FORM.fullmatch(text.strip())
+    if found is None:
+        raise InvalidValue(text=text, expected=_EXPECTED)
+    try:
+        limit_s = parse_duration_s(found[3])
+    except InvalidValue as error:
+        raise InvalidValue(text=text, expected=_EXPECTED) from error
+    share = round(float(found[1]) / _PERCENT, 4)
+    if not _LIMIT_MIN_S <= limit_s <= _LIMIT_MAX_S:
+        raise InvalidValue(text=text, expected=_EXPECTED)
+    return Slo(share=share, limit_s=limit_s, is_wait=bool(found[2]))
+
+
+def bin_of(took_s: float, limit_s: float) -> int:
+    """The bin of a time: up to the limit at most 16, above it at least 17."""
+    if took_s <= limit_s / _LEAST_PART:
+        return 0
+    if took_s == math.inf:
+        return BINS_MAX - 1
+    number = min(math.ceil(BINS_BELOW + BINS_PER_DOUBLING * math.log2(took_s / limit_s)), BINS_MAX - 1)
+    # A logarithm may be off by a hair, and the limit itself is on time.
+    return min(number, BINS_BELOW) if took_s <= limit_s else max(number, BINS_BELOW + 1)
+
+
+def late_sum(bins: Sequence[float]) -> float:
+    """Requests that took longer than the limit."""
+    return sum(bins[BINS_BELOW + 1 :])
+
+
+def add_bins(first: Sequence[float], second: Sequence[float]) -> tuple[float, ...]:
+    """The sum of two counts; bins at the end that are missing are 0."""
+    if not (first and second):
+        return tuple(first or second)
+    return tuple(starmap(_plus, itertools.zip_longest(first, second, fillvalue=0.0)))
+
+
+def quantile_s(bins: Sequence[float], slo: Slo) -> float:
+    """The time within which the share of requests ended, spread evenly over its bin in logarithms. 0 without requests.
+
+    A 95th percentile of 100 requests, of which 90 are in the bin up to 252 ms and 10 in the one up to 300 ms, is half into
+    the second one: 275 ms.
+    """
+    rank, passed = slo.share * sum(bins), 0.0
+    for number, count in enumerate(bins):
+        if count and passed + count >= rank - _SLACK:
+            into = (rank - passed) / count
+            return slo.limit_s * math.exp2((number - BINS_BELOW - 1 + into) / BINS_PER_DOUBLING)
+        passed += count
+    return 0.0
+
+
+class SloMeter:
+    """Counts the requests of one source by how late they are, until the counts are taken."""
+
+    __slots__ = ("_bins", "slo")
+
+    def __init__(self, slo: Slo) -> None:
+        self.slo = slo
+        self._bins: list[int] = []
+
+    def note(self, took_s: float) -> None:
+        """Count a request by its time, infinite for a rejected one."""
+        number = bin_of(took_s, self.slo.limit_s)
+        bins = self._bins
+        if number >= len(bins):
+            bins.extend([0] * (number + 1 - len(bins)))
+        bins[number] += 1
+
+    def take(self) -> tuple[int, ...]:
+        """The counts since the last call."""
+        bins, self._bins = self._bins, []
+        return tuple(bins)
+
+
+def sum_bins(all_bins: Iterable[Sequence[float]]) -> tuple[float, ...]:
+    """The sum of several counts."""
+    return functools.reduce(add_bins, all_bins, ())
+
+
+def _plus(one: float, other: float) -> float:
+    return one + other

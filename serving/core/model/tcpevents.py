@@ -1,0 +1,34 @@
+"""Events about the ports at which activators take TCP for a service."""
+
+import re
+from collections.abc import Iterable
+
+from serving.core.model.event import About, EventText, digest, new_event
+from serving.core.model.knative import TCP_ANNOTATION
+from serving.core.model.objects import Object, annotations_of
+
+TCP_UNAVAILABLE, TCP_LISTENING = "TcpUnavailable", "TcpListening"
+"""Reasons of Events: the newer one of a port says whether it takes connections."""
+
+_PORT = re.compile(r"[0-9]{1,5}")
+
+
+def tcp_event(of: About, number: int, *, problem: str, now: str, instance: str) -> Object:
+    """The Event of a port: it takes connections, or has a ``problem``."""
+    message = problem or f"port {number} takes TCP connections"
+    words = EventText(reason=TCP_UNAVAILABLE if problem else TCP_LISTENING, message=message, is_warning=bool(problem))
+    suffix = digest(of.uid, words.reason, message)
+    event = new_event(of, words, suffix=suffix, component="serving-activator", now=now, instance=instance)
+    event["metadata"]["annotations"] = {TCP_ANNOTATION: str(number)}
+    return event
+
+
+def tcp_states(events: Iterable[Object]) -> dict[int, str]:
+    """What the newest Event of each port says: "" where it takes connections."""
+    found: dict[int, str] = {}
+    # Of two in one second the problem is the older one: one that stays is reported again.
+    for event in sorted(events, key=lambda one: (one.get("lastTimestamp") or "", one.get("reason") == TCP_LISTENING)):
+        number = annotations_of(event).get(TCP_ANNOTATION, "")
+        if _PORT.fullmatch(number) and event.get("reason") in (TCP_UNAVAILABLE, TCP_LISTENING):
+            found[int(number)] = event.get("message", "") if event["reason"] == TCP_UNAVAILABLE else ""
+    return found

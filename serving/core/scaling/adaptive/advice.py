@@ -1,0 +1,63 @@
+"""The adaptive policy's proposals without requests in flight, the figures behind them, and the budget of starts ahead of requests."""
+
+import math
+
+import numpy as np
+
+from serving.core.model.nodata import NoData
+from serving.core.scaling.adaptive.gaps import BIN_STARTS_S, Array, GapHistory, KeepWindow
+from serving.core.scaling.decision.policy import KEEP_ALIVE, PRE_WARMING, KeepReason
+from serving.core.scaling.kpa.merge import Proposal
+
+# Ahead of what time a request is expected at all, in seconds, where no pod is kept.
+_OUTLOOK_S = 60.0
+_MINUTE_S = 60.0
+
+
+def proposals_of(algorithm: Proposal, window: KeepWindow | None) -> tuple[Proposal, ...]:
+    """The proposals without requests in flight, when the algorithm's count is only the tail of its window."""
+    if window is not None:
+        decider = PRE_WARMING if window.from_s else KEEP_ALIVE
+        return (algorithm, Proposal(decider=decider, desired=1, reason="a request is expected"))
+    if isinstance(algorithm.desired, NoData):
+        return (algorithm,)
+    return (Proposal(decider=KEEP_ALIVE, desired=0, reason="no request is expected"),)
+
+
+def reason_of(hazard: Array, gaps: GapHistory, age_s: float, *, window: KeepWindow | None) -> KeepReason:
+    """The figures behind a window at an age of the gap, for people."""
+    until_s = age_s + _OUTLOOK_S if window is None else window.to_s
+    expected = np.concatenate(([0.0], np.cumsum(hazard[:-1] * np.diff(BIN_STARTS_S))))
+    before, by = np.interp((age_s, until_s), BIN_STARTS_S, expected)
+    lasted, ended = gaps.ended_between(age_s, until_s)
+    return KeepReason(
+        age_s=age_s,
+        until_s=None if window is None else until_s,
+        ahead_s=until_s - age_s,
+        is_ahead=window is not None and window.from_s > 0,
+        probability=1.0 - math.exp(before - by),
+        gaps_lasted=lasted,
+        gaps_ended=ended,
+    )
+
+
+class PreWarmBudget:
+    """Limits starts ahead of requests to ``per_minute``, over all revisions that share this budget."""
+
+    __slots__ = ("_at_s", "_per_minute", "_permits")
+
+    def __init__(self, per_minute: int) -> None:
+        assert per_minute >= 1, per_minute
+        self._per_minute = per_minute
+        self._permits = float(per_minute)
+        self._at_s: float | None = None
+
+    def spend(self, now_s: float) -> bool:
+        """Count one more start if it is allowed now; return whether it is. A clock set back adds nothing."""
+        passed_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
+        self._at_s = now_s
+        self._permits = min(self._per_minute, self._permits + passed_s * self._per_minute / _MINUTE_S)
+        if self._permits < 1.0:
+            return False
+        self._permits -= 1.0
+        return True

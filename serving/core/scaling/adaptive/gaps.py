@@ -1,0 +1,294 @@
+"""Gaps between the requests of a revision, and the rate of the next request computed from them.
+
+A gap is the time from the end of the last request to the next arrival. Gaps are counted by length, in bins of 1 s up to 50 s
+and of 3 % beyond; old ones fade. The hazard of a bin is the rate of arrivals, per second, of a revision that has been idle
+for so long: gaps that ended in it over the idle time that was spent in it.
+
+Bins with few gaps are unreliable. A bin's rate is drawn to that of its group (lengths that differ by up to a factor of 2), and a
+group's to that of the population of all revisions. Counts, not clocks: no time of day enters.
+"""
+
+import bisect
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from serving.core.model.errors import InvalidValue
+from serving.core.scaling.adaptive.policy_story import HazardCurve
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+# Bins of one second, the resolution of a report, as long as 3 % are less than that; beyond, 3 % tell 60 minutes from 62.
+_FINE_UNTIL_S = 50.0
+_BIN_RATIO = 1.03
+# Longer gaps are one bin: nothing is kept or pre-warmed for them.
+_LONGEST_S = 6 * 3600.0
+_LAST_WIDTH_S = 3600.0
+# A price of nothing would keep a pod for ever.
+_COST_MIN = 0.01
+# Gaps after which one counts half: the history follows a change of the calls within some 100 of them.
+_HALF_LIFE_GAPS = 50.0
+_GROWTH = 2.0 ** (1.0 / _HALF_LIFE_GAPS)
+# Weights grow with each gap, so that no old one has to be touched; here they are scaled back, far below what a double holds.
+_WEIGHT_MAX = 1e9
+# How many gaps the belief of a group, and of the population, counts for.
+_FINE_STRENGTH = 2.0
+_GROUP_STRENGTH = 2.0
+# Part of the population's counts that the shipped prior stands for, in gaps.
+_SHIPPED_STRENGTH = 200.0
+
+# A gap of which less than this is left is as good as forgotten.
+_DUMPED_MIN = 0.005
+# The total weight of all gaps is at most 1 / (1 - 1 / growth), some 73.
+_DUMPED_MAX = 100.0
+# Fitted to half of the functions of a day of Azure Functions (2019), each function counting the same; see
+# docs/scaling-quality.md. Mean time to the next request, in seconds, by group.
+SHIPPED_PRIOR: tuple[float, ...] = tuple(
+    1.0 / mean_s for mean_s in (40000, 24, 43, 74, 124, 163, 136, 198, 490, 498, 1075, 3757, 4912, 13448, 47817, 6482)
+)
+"""Rates by group of an unknown population."""
+# The curve goes on for half as long as the last window again, and to this age at least, in seconds.
+_BEYOND_RATIO = 1.5
+_AGE_MIN_S = 300.0
+# Bins that are shown one by one; of later ones, every second.
+_FINE_BINS = 20
+
+
+def _bin_starts() -> Array:
+    starts = list(np.arange(0.0, _FINE_UNTIL_S, 1.0))
+    at_s = _FINE_UNTIL_S
+    while at_s < _LONGEST_S:
+        starts.append(at_s)
+        at_s *= _BIN_RATIO
+    starts.append(_LONGEST_S)
+    return np.array(starts)
+
+
+BIN_STARTS_S: Array = _bin_starts()
+"""Shortest gap of each bin, in seconds; the last bin has no end."""
+
+# The same for a search, which is faster in a list.
+_BIN_STARTS = BIN_STARTS_S.tolist()
+_WIDTHS_S: Array = np.append(np.diff(BIN_STARTS_S), _LAST_WIDTH_S)
+_GROUPS = np.concatenate(([0], np.floor(np.log2(np.maximum(BIN_STARTS_S[1:], 1.0))).astype(int) + 1))
+
+GROUP_COUNT: int = int(_GROUPS[-1]) + 1
+"""Groups of bins: below 1 s, 1 s, 2 to 3 s, 4 to 7 s, and so on."""
+
+_GROUP_FIRST = np.searchsorted(_GROUPS, np.arange(GROUP_COUNT))
+_GROUP_STARTS_S: Array = BIN_STARTS_S[_GROUP_FIRST]
+_GROUP_WIDTHS_S: Array = np.append(np.diff(_GROUP_STARTS_S), _LAST_WIDTH_S)
+
+
+class GapPrior:
+    """Rates of the population by group, per second: at first the shipped ones, later those of the revisions here."""
+
+    __slots__ = ("_events", "_exposure_s", "_rates")
+
+    def __init__(self, shipped: Sequence[float]) -> None:
+        rates = np.array(shipped, dtype=float)
+        assert rates.shape == (GROUP_COUNT,), rates.shape
+        assert (rates > 0).all(), rates
+        self._events = _SHIPPED_STRENGTH * _ends_by_group(rates)
+        self._exposure_s = self._events / rates
+        self._rates: Array | None = None
+
+    @property
+    def rates(self) -> Array:
+        """Arrivals per second of idleness, by group."""
+        if self._rates is None:
+            self._rates = self._events / self._exposure_s
+        return self._rates
+
+    def record(self, gap_s: float, *, weight: float) -> None:
+        """Add a gap of a revision with a ``weight``, so that a revision with many gaps still counts as one."""
+        group = int(_GROUPS[_bin_of(gap_s)])
+        self._events[group] += weight
+        self._exposure_s[:group] += weight * _GROUP_WIDTHS_S[:group]
+        self._exposure_s[group] += weight * min(gap_s - float(_GROUP_STARTS_S[group]), _LAST_WIDTH_S)
+        self._rates = None
+
+
+class GapHistory:
+    """The gaps of one revision."""
+
+    __slots__ = ("_counts", "_weight", "gap_count")
+
+    def __init__(self) -> None:
+        self.gap_count = 0
+        self._counts: Array = np.zeros(len(BIN_STARTS_S))
+        self._weight = 1.0
+
+    def record(self, gap_s: float) -> None:
+        """Record a gap of this many seconds that has ended."""
+        self.gap_count += 1
+        self._weight *= _GROWTH
+        self._counts[_bin_of(gap_s)] += self._weight
+        if self._weight > _WEIGHT_MAX:
+            self._counts /= self._weight
+            self._weight = 1.0
+
+    def hazard(self, prior: GapPrior) -> Array:
+        """Arrivals per second of idleness, by bin.
+
+        A bin of 3 s in which 2 of 5 gaps ended, 3 of them outlasting it, was idle for 3 x (3 + 2 / 2) = 12 s: 2 / 12 a second.
+        """
+        counts = self._counts / self._weight
+        ending = np.add.accumulate(counts[::-1])[::-1]
+        exposure_s = _WIDTHS_S * (ending - 0.5 * counts)
+        group_counts = np.add.reduceat(counts, _GROUP_FIRST)
+        group_exposure_s = np.add.reduceat(exposure_s, _GROUP_FIRST)
+        group_rates = (group_counts + _GROUP_STRENGTH) / (group_exposure_s + _GROUP_STRENGTH / prior.rates)
+        believed_s = (_FINE_STRENGTH / group_rates)[_GROUPS]
+        rates: Array = (counts + _FINE_STRENGTH) / (exposure_s + believed_s)
+        return rates
+
+    def ended_between(self, from_s: float, to_s: float) -> tuple[float, float]:
+        """Count gaps of at least ``from_s``, and those that ended before ``to_s``; old ones count for less."""
+        first, last = _bin_of(from_s), _bin_of(to_s)
+        ended, later = float(self._counts[first:last].sum()), float(self._counts[max(first, last) :].sum())
+        return (ended + later) / self._weight, ended / self._weight
+
+    def dump(self) -> dict[str, float]:
+        """The counts by bin, for ``load``; bins without any are left out."""
+        counts = self._counts / self._weight
+        return {str(index): round(float(counts[index]), 3) for index in np.flatnonzero(counts > _DUMPED_MIN)}
+
+    def load(self, dumped: dict[str, float]) -> None:
+        """Restore the counts of another history. Raises ``InvalidValue`` for anything but a ``dump``."""
+        counts = np.zeros(len(BIN_STARTS_S))
+        for name, count in dumped.items():
+            if not name.isdecimal() or int(name) >= len(counts) or not 0 <= count <= _DUMPED_MAX:
+                raise InvalidValue(text=f"{name}: {count}", expected="a bin of gaps and how many it has")
+            counts[int(name)] = count
+        self._counts, self._weight = counts, 1.0
+        self.gap_count = max(round(float(counts.sum())), int(bool(dumped)))
+
+
+def _bin_of(gap_s: float) -> int:
+    if gap_s < _FINE_UNTIL_S:
+        return max(0, int(gap_s))
+    return bisect.bisect_right(_BIN_STARTS, gap_s) - 1
+
+
+def _ends_by_group(rates: Array) -> Array:
+    """Share of all gaps that end in each group, at these rates."""
+    widths_s = _GROUP_WIDTHS_S
+    survived = np.exp(-np.concatenate(([0.0], np.cumsum(rates * widths_s)[:-1])))
+    shares: Array = np.maximum(survived * (1.0 - np.exp(-rates * widths_s)), 1e-6)
+    return shares / float(shares.sum())
+
+
+_BOUNDED_WIDTHS_S = np.diff(BIN_STARTS_S)
+_BIN_STARTS_ARRAY = BIN_STARTS_S[:-1]
+
+
+class KeepWindow(msgspec.Struct, frozen=True):
+    """A period of a gap in which a pod should be ready, in seconds since the last request ended."""
+
+    from_s: float
+    to_s: float
+
+
+class GapPlan(msgspec.Struct, frozen=True):
+    """The plan for one gap: the windows, and the worth of a start.
+
+    The rates behind them would be a quarter of a revision's state; on request they are computed again from the gaps.
+    """
+
+    windows: tuple[KeepWindow, ...]
+    worth_s: float
+
+
+class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of the windows, in seconds but for ``pre_warms``."""
+
+    worth_s: float
+    """Pod-seconds that a cold start is worth."""
+
+    min_s: float
+    max_s: float
+    bridge_s: float
+    start_s: float
+    """Time that a pod takes to start."""
+
+    pre_warms: bool
+
+    dormant_after_s: float = math.inf
+    """Idle time after which a pod is dormant."""
+
+    dormant_cost: float = 1.0
+    """Price of a second of a dormant pod; a running one costs 1."""
+
+    @property
+    def kept_max_s(self) -> float:
+        """Longest first window. A gap may cost ``max_s`` pod-seconds: with 30 min, 10 s and a fifth it is 150 min less 40 s."""
+        longest_s = max(self.max_s, self.min_s)
+        if self.dormant_after_s >= longest_s:
+            return longest_s
+        dormant_s = (longest_s - self.dormant_after_s) / max(self.dormant_cost, _COST_MIN)
+        return min(self.dormant_after_s + dormant_s, _LONGEST_S)
+
+    @property
+    def warming_s(self) -> float:
+        """Pod-seconds that a pod costs before its window is worth anything: its start, and its time until it is dormant."""
+        if self.dormant_after_s == math.inf:
+            return self.start_s
+        return self.start_s + self.dormant_after_s * (1.0 - self.dormant_cost)
+
+    @property
+    def prices(self) -> "Array | float":
+        """Price of a second in each bin but the last; a pod that is kept until then is dormant or runs."""
+        if self.dormant_after_s == math.inf:
+            return 1.0
+        return np.where(self.dormant_after_s <= _BIN_STARTS_ARRAY, self.dormant_cost, 1.0)
+
+
+def keep_windows(hazard: Array, bounds: KeepBounds) -> tuple[KeepWindow, ...]:
+    """The windows, in order. The first begins at 0 and lasts from ``min_s`` to ``max_s``; later ones are for pre-warming.
+
+    ``hazard`` is the rate by bin. A pause of at most ``bridge_s`` joins two windows. A later window must also pay for the start
+    of its pod: its expected saving less its cost is at least the start time of the pod.
+
+    A pod stays while the rate times the worth of a cold start is at least the price of a second. At a worth of 100 s a running
+    pod needs a rate of 0.01 a second, and a dormant pod at a price of 0.2 a rate of 0.002.
+    """
+    prices = bounds.prices
+    kept = np.zeros(len(hazard) + 1, dtype=bool)
+    np.greater_equal(hazard[:-1] * bounds.worth_s, prices, out=kept[1:-1])
+    edges = (kept[1:] != kept[:-1]).nonzero()[0].tolist()
+    found = [(0.0, bounds.min_s)]
+    for first, last in zip(edges[::2], edges[1::2], strict=True):
+        from_s, to_s = _BIN_STARTS[first], _BIN_STARTS[last]
+        if from_s - found[-1][1] <= bounds.bridge_s:
+            found[-1] = (found[-1][0], max(found[-1][1], to_s))
+        elif not bounds.pre_warms:
+            break
+        elif _saved_s(hazard[first:last], _BOUNDED_WIDTHS_S[first:last], bounds) >= bounds.warming_s:
+            found.append((from_s, to_s))
+    found[0] = (0.0, min(found[0][1], bounds.kept_max_s))
+    return tuple(KeepWindow(from_s, to_s) for from_s, to_s in found)
+
+
+def _saved_s(hazard: Array, widths_s: Array, bounds: KeepBounds) -> float:
+    """Expected pod-seconds saved by keeping a pod through a window, net of its cost, if no request came before."""
+    ahead = hazard * widths_s
+    waiting = np.exp(-(np.add.accumulate(ahead) - ahead))
+    return float((waiting * (hazard * bounds.worth_s - bounds.dormant_cost) * widths_s).sum())
+
+
+def curve_of(hazard: Array, windows: Sequence[KeepWindow], *, worth_s: float, gap_count: int) -> HazardCurve:
+    """The hazard curve of a revision whose cold start is worth ``worth_s`` pod-seconds."""
+    last = int(np.searchsorted(BIN_STARTS_S, max(_AGE_MIN_S, _BEYOND_RATIO * windows[-1].to_s)))
+    bins = [*range(_FINE_BINS), *range(_FINE_BINS, min(last + 1, len(hazard)), 2)]
+    return HazardCurve(
+        ages_s=tuple(round(float(BIN_STARTS_S[one]), 1) for one in bins),
+        # Of two bins that are one point the higher rate counts: a narrow peak is what a pod is started for.
+        rates=tuple(float(f"{hazard[one : one + 1 + (one >= _FINE_BINS)].max():.3g}") for one in bins),
+        threshold=1.0 / worth_s,
+        windows=tuple((round(window.from_s, 1), round(window.to_s, 1)) for window in windows),
+        gap_count=gap_count,
+    )

@@ -1,0 +1,297 @@
+"""Divides a budget of pods or memory among revisions: "at most 20 pods", for all of them or for a namespace.
+
+``allocate`` is pure: claims of revisions in, the pods of each out. Pods are granted one after the other, until the next one does not fit:
+
+1. pods of min-scale, or of the initial scale of a new revision;
+2. the first pod of each revision with requests, in turns where there are not enough;
+3. all others by worth. The worth of a revision's n-th pod is the load that each would then have, in pods that are full to
+   their target: load / n. The worth of the first pod that does not fit is the price that clears the budget.
+
+The order does not depend on the size of the budget, so that a larger one takes no pod from a revision. Under a budget of memory the
+worth is per byte. ``BudgetBook`` keeps the claims, and grants a pod only when another one has gone.
+"""
+
+import enum
+import heapq
+import math
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from serving.core.model.knative import RevisionKey
+from serving.core.settings.budgets import Budgets, Limits
+
+TURN_S = 60.0
+"""Shortest time for which a revision keeps its first pod while others wait for theirs, in seconds from its readiness."""
+
+# Worth of a pod that is there, over that of one that must start: noise in the load must not move pods.
+_PRESENT_RATIO = 1.2
+# Time for which a division is used, in seconds; a claim that is not in it yet makes a new one.
+_DIVISION_VALID_S = 0.25
+# Time until a revision looks again for pods of others that still end.
+_RECHECK_S = 0.5
+# Ranks of pods; a lower one goes first.
+_FLOOR, _FIRST_POD, _BY_WORTH = range(3)
+# Above every time, so that overdue turns come after all waits.
+_AFTER_ALL = 1e18
+
+_Bid = tuple[int, float, RevisionKey, int]
+
+
+class BudgetDemand(msgspec.Struct, frozen=True, kw_only=True):
+    """What a revision would have without a budget: ``wanted`` pods, beside its ``present`` scale and ``ready`` pods.
+
+    ``floor`` is min-scale or the initial scale, ``load`` in pods that are full to their target, and ``has_load`` whether it has requests.
+    ``in_use`` are the pods for requests in flight now.
+    """
+
+    wanted: int
+    present: int
+    ready: int = 0
+    floor: int = 0
+    load: float = 0.0
+    has_load: bool = False
+    in_use: int = 0
+
+
+class BudgetTenant(msgspec.Struct, frozen=True, kw_only=True):
+    """A revision under budgets. ``existing`` pods are all of its pods, ``ending`` those that go."""
+
+    key: RevisionKey
+    pod_bytes: int = 0
+    existing: int = 0
+    ending: int = 0
+
+
+class BudgetClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """A revision in the book: in line or in its turn since ``since_s``; the scale ``granted`` last may be unwritten."""
+
+    tenant: BudgetTenant
+    demand: BudgetDemand
+    since_s: float = 0.0
+    granted: int = 0
+
+    @property
+    def used(self) -> int:
+        """Pods that it has or may have at any moment."""
+        scale = max(self.demand.present, self.granted)
+        return max(self.tenant.existing, self.tenant.ending + scale)
+
+
+class Division(msgspec.Struct, frozen=True, kw_only=True):
+    """A divided budget. By scope, "" for everything together: prices, pods wanted, and where min-scale does not fit."""
+
+    shares: dict[RevisionKey, int]
+    prices: dict[str, float]
+    wanted: dict[str, int]
+    floors: set[str]
+
+
+class AllowanceReason(enum.StrEnum):
+    """Why a revision gets fewer pods than it wants."""
+
+    SHARE = "share"
+    ENDING = "ending"
+    TURN = "turn"
+    FLOORS = "floors"
+    TOO_LARGE = "too large"
+    MEMORY = "memory"
+    """The memory of the machine is short (``core/scaling/memoryshort.py``)."""
+
+
+class Allowance(msgspec.Struct, frozen=True, kw_only=True):
+    """Fewer pods than wanted; or none at once, for a revision that wants none while others wait.
+
+    ``budget`` is its text, or what is short, and ``all_wanted`` the pods that all under it want.
+    """
+
+    count: int
+    wanted: int
+    reason: AllowanceReason
+    budget: str
+    all_wanted: int = 0
+    price: float = 0.0
+    recheck_in_s: float | None = None
+
+
+UNLIMITED = Allowance(count=sys.maxsize, wanted=0, reason=AllowanceReason.SHARE, budget="")
+
+
+def allocate(claims: Sequence[BudgetClaim], budgets: Budgets, *, now_s: float) -> Division:
+    """Divide the budgets among claims.
+
+    Of 10 pods, revisions with a load of 12, 6 and 2 pods get 6, 3 and 1, so that each pod has twice its target. An eleventh would go to
+    the first, whose seven pods then have 1.7 times theirs: that is the price.
+    """
+    left = {scope: budget.amount for claim in claims for scope, budget in budgets.of(claim.tenant.key[0])}
+    wanted: Counter[str] = Counter()
+    division = Division(shares={claim.tenant.key: 0 for claim in claims}, prices={}, wanted=wanted, floors=set())
+    bids: list[_Bid] = []
+    for place, one in enumerate(claims):
+        limits = budgets.of(one.tenant.key[0])
+        wanted.update({scope: one.demand.wanted for scope, _ in limits})
+        # A pod that never fits must not keep others from theirs.
+        if all(budget.price_of(one.tenant.pod_bytes) <= budget.amount for _, budget in limits):
+            bids += _bids(one, 0, place=place, limits=limits, now_s=now_s)
+    heapq.heapify(bids)
+    while bids:
+        rank, order, key, place = heapq.heappop(bids)
+        one, limits = claims[place], budgets.of(key[0])
+        if any(scope in division.prices for scope, _ in limits):
+            continue
+        sizes = {scope: budget.price_of(one.tenant.pod_bytes) for scope, budget in limits}
+        full = [scope for scope, size in sizes.items() if size > left[scope]]
+        for scope in full:
+            # Smaller pods further on must not keep this one waiting for ever, so the budget is closed.
+            division.prices[scope] = -order * sizes[limits[0][0]] if rank == _BY_WORTH else math.inf
+            if rank == _FLOOR:
+                division.floors.add(scope)
+        if full:
+            continue
+        for scope, size in sizes.items():
+            left[scope] -= size
+        division.shares[key] += 1
+        for bid in _bids(one, division.shares[key], place=place, limits=limits, now_s=now_s):
+            heapq.heappush(bids, bid)
+    return division
+
+
+def _bids(one: BudgetClaim, have: int, *, place: int, limits: Limits, now_s: float) -> list[_Bid]:
+    """The bid of a claim for its next pod, if it wants one. Worth is per what a pod takes of the widest budget."""
+    demand, key = one.demand, one.tenant.key
+    size = limits[0][1].price_of(one.tenant.pod_bytes) if limits else 1
+    if have < demand.floor:
+        return [(_FLOOR, -demand.floor / (have + 1) / size, key, place)]
+    if have >= demand.wanted:
+        return []
+    if not have and demand.has_load:
+        return [(_FIRST_POD, _turn(one, now_s=now_s), key, place)]
+    worth = demand.load / (have + 1) / size
+    return [(_BY_WORTH, -worth * (_PRESENT_RATIO if have < demand.present else 1.0), key, place)]
+
+
+def _turn(one: BudgetClaim, *, now_s: float) -> float:
+    """The place in the line for first pods: its turn, then the longest wait, then the shortest overdue turn."""
+    if not one.demand.present:
+        return one.since_s
+    return -math.inf if now_s - one.since_s < TURN_S else _AFTER_ALL - one.since_s
+
+
+class BudgetBook:
+    """The claims under budgets, and the pods that they have."""
+
+    def __init__(self, budgets: Budgets) -> None:
+        self.budgets = budgets
+        self._claims: dict[RevisionKey, BudgetClaim] = {}
+        # By scope: what all pods take of it, and what they would if each revision had all that it wants.
+        self._used: Counter[str] = Counter()
+        self._asked: Counter[str] = Counter()
+        self._division: Division | None = None
+        self._divided_s = -math.inf
+
+    def reconfigure(self, budgets: Budgets) -> None:
+        """Divide by these budgets from now on."""
+        if budgets != self.budgets:
+            claims, self._claims = self._claims, {}
+            self.budgets, self._division = budgets, None
+            self._used.clear()
+            self._asked.clear()
+            for key, one in claims.items():
+                self._put(key, one)
+
+    def count_in(self, tenant: BudgetTenant, *, present: int) -> None:
+        """Count the pods of a revision that is not decided on here, or not yet."""
+        demand = BudgetDemand(wanted=present, present=present, load=float(present), has_load=True)
+        self._put(tenant.key, BudgetClaim(tenant=tenant, demand=demand))
+
+    def forget(self, key: RevisionKey) -> None:
+        """Drop a revision."""
+        self._put(key, None)
+
+    def allow(self, tenant: BudgetTenant, demand: BudgetDemand, now_s: float) -> Allowance | None:
+        """The pods of a revision; None when it gets all that it wants."""
+        limits = self.budgets.of(tenant.key[0])
+        before = self._claims.get(tenant.key)
+        # A scale that was granted may be on its way to the cluster.
+        granted = 0 if before is None else before.granted
+        claim = BudgetClaim(tenant=tenant, demand=demand, since_s=_since_s(before, demand, now_s), granted=granted)
+        self._put(tenant.key, claim)
+        if all(self._asked[scope] <= budget.amount for scope, budget in limits):
+            self._put(tenant.key, msgspec.structs.replace(claim, granted=demand.wanted))
+            return None
+        is_new = before is None or before.demand.has_load != demand.has_load
+        division, is_old = self._division, now_s - self._divided_s >= _DIVISION_VALID_S
+        if division is None or is_new or is_old or tenant.key not in division.shares:
+            division = self._division = allocate(list(self._claims.values()), self.budgets, now_s=now_s)
+            self._divided_s = now_s
+        share = min(demand.wanted, division.shares[tenant.key])
+        free = min(
+            (budget.amount - self._used[scope] - self._ahead(claim, division, scope))
+            // budget.price_of(tenant.pod_bytes)
+            for scope, budget in limits
+        )
+        count = min(share, max(demand.present, claim.used - tenant.ending + free))
+        # What was granted before counts until the scale says otherwise.
+        self._put(tenant.key, msgspec.structs.replace(claim, granted=count))
+        # A pod that is not wanted any more is not kept for a window while others wait for its place.
+        if count >= demand.wanted and (demand.wanted or not demand.present):
+            return None
+        return self._allowance(claim, division, count=count, share=share)
+
+    def _put(self, key: RevisionKey, claim: BudgetClaim | None) -> None:
+        before = self._claims.pop(key, None)
+        if claim is not None:
+            self._claims[key] = claim
+        for one, sign in ((before, -1), (claim, 1)):
+            for scope, budget in self.budgets.of(key[0]) if one is not None else ():
+                assert one is not None
+                price = sign * budget.price_of(one.tenant.pod_bytes)
+                self._used[scope] += price * one.used
+                self._asked[scope] += price * max(one.used, one.demand.wanted)
+
+    def _ahead(self, claim: BudgetClaim, division: Division, scope: str) -> int:
+        """The part of a budget for the first pods of revisions with a longer wait."""
+        budget = self.budgets.by_scope[scope]
+        return sum(
+            budget.price_of(one.tenant.pod_bytes)
+            for key, one in self._claims.items()
+            if not one.used
+            and one.demand.has_load
+            and division.shares.get(key)
+            and scope in ("", key[0])
+            # A revision with pods is behind all of them.
+            and (claim.used or one.since_s < claim.since_s)
+        )
+
+    def _allowance(self, claim: BudgetClaim, division: Division, *, count: int, share: int) -> Allowance:
+        limits, size = self.budgets.of(claim.tenant.key[0]), claim.tenant.pod_bytes
+        too_large = [limit for limit in limits if limit[1].price_of(size) > limit[1].amount]
+        scope, budget = (too_large or [limit for limit in limits if limit[0] in division.prices] or limits)[0]
+        if too_large:
+            reason = AllowanceReason.TOO_LARGE
+        elif count < share:
+            reason = AllowanceReason.ENDING
+        elif scope in division.floors:
+            reason = AllowanceReason.FLOORS
+        else:
+            reason = AllowanceReason.SHARE if count or not claim.demand.has_load else AllowanceReason.TURN
+        return Allowance(
+            count=count,
+            wanted=claim.demand.wanted,
+            reason=reason,
+            budget=f"{budget.text} of {scope}" if scope else budget.text,
+            all_wanted=division.wanted.get(scope, 0),
+            price=division.prices.get(scope, 0.0),
+            recheck_in_s=_RECHECK_S if reason in {AllowanceReason.ENDING, AllowanceReason.TURN} else None,
+        )
+
+
+def _since_s(before: BudgetClaim | None, demand: BudgetDemand, now_s: float) -> float:
+    """When a revision began to wait, or its turn: a turn begins with the first ready pod."""
+    if before is None or not (demand.has_load and before.demand.has_load):
+        return now_s
+    is_starting = demand.present > 0 and not demand.ready
+    is_changed = bool(before.demand.present) != bool(demand.present)
+    return now_s if is_starting or is_changed else before.since_s

@@ -1,0 +1,113 @@
+"""Holds a decision within a budget over several revisions, and within the memory of the machine.
+
+Input: the merged count and what it was made of. Output: the demand for ``core/scaling/budget.py`` and ``memoryshort.py``, the count that its allowance leaves, and
+the sentence of both.
+"""
+
+import math
+from collections.abc import Callable
+
+import msgspec
+
+from serving.core.model.nodata import NoData
+from serving.core.scaling.budget import Allowance, AllowanceReason, BudgetDemand
+from serving.core.scaling.decision.policy import KEEP_ALIVE, PRE_WARMING
+from serving.core.scaling.decision.records import Decided, InFlight
+from serving.core.scaling.decision.view import ScalerView
+from serving.core.scaling.kpa.decide import ScaleDecision
+from serving.core.scaling.kpa.merge import MergeDecision, ScaleBound, bounded, most
+from serving.core.scaling.spec import ScalingSpec
+
+Limit = Callable[[BudgetDemand], Allowance | None]
+"""Asks the budgets of a revision for the pods that it wants; None: it gets all of them."""
+
+_WHY = {
+    AllowanceReason.SHARE: "all under it want {one.all_wanted}",
+    AllowanceReason.ENDING: "pods of others are still ending",
+    AllowanceReason.TURN: "more revisions have requests than it has pods, and this one waits for its turn",
+    AllowanceReason.FLOORS: "min-scale of all under it is more than it has",
+    AllowanceReason.TOO_LARGE: "one pod alone is larger",
+    AllowanceReason.MEMORY: "{one.budget}",
+}
+# Longest wait before the last pod goes for the memory of the machine, in seconds, from the time that activators became the endpoints.
+_SHORT_GRACE_S = 1.0
+_SHORTAGES = (AllowanceReason.FLOORS, AllowanceReason.TOO_LARGE)
+# Their pods wait for requests that may come; they are worth the load that is left in the windows.
+_IDLE = (KEEP_ALIVE, PRE_WARMING)
+
+
+def demand_of(
+    merged: MergeDecision | NoData,
+    decided: Decided,
+    view: ScalerView,
+    *,
+    in_flight: InFlight,
+    spec: ScalingSpec,
+    is_initialized: bool,
+) -> BudgetDemand:
+    """The demand of a decision; without data, the present pods. A revision that is being woken has a pod in use.
+
+    The load is that of the windows or in flight, whichever is more; other deciders, such as triggers, count with the pods they want.
+    """
+    detail, load, others = decided.detail, in_flight.load(spec.load_metric), None
+    if isinstance(merged, NoData):
+        bounds = bounded(view.present_scale, spec=spec, is_initialized=is_initialized)
+    else:
+        bounds = merged.bounds
+        algorithm = decided.proposal.decider if isinstance(detail, ScaleDecision) else ""
+        others = most(
+            [
+                proposal
+                for proposal in merged.proposals
+                if proposal.decider not in (algorithm, *_IDLE) and not proposal.is_content
+            ]
+        )
+    is_busy, in_use = in_flight.present.concurrency > 0, math.ceil(load / spec.target_value)
+    recent = detail.observed_panic if isinstance(detail, ScaleDecision) else 0.0
+    if isinstance(detail, ScaleDecision):
+        load = max(load, recent, detail.observed_stable)
+    return BudgetDemand(
+        wanted=bounds.count,
+        floor=min(bounds.count_min, bounds.count),
+        load=max(load / spec.target_value, float(others or 0)),
+        has_load=recent > 0 or is_busy,
+        in_use=max(in_use, int(is_busy or view.is_starting)),
+        present=view.present_scale,
+        ready=view.ready_count,
+    )
+
+
+def within(merged: MergeDecision | NoData, allowance: Allowance) -> MergeDecision | NoData:
+    """The merged count, at most what is allowed."""
+    if isinstance(merged, NoData) or merged.desired_count <= allowance.count:
+        return merged
+    bound = ScaleBound.MEMORY if allowance.reason is AllowanceReason.MEMORY else ScaleBound.BUDGET
+    bounds = msgspec.structs.replace(merged.bounds, count=allowance.count, limited_by=bound)
+    return msgspec.structs.replace(merged, desired_count=allowance.count, bounds=bounds)
+
+
+def gated(spec: ScalingSpec, allowance: Allowance) -> ScalingSpec:
+    """The numbers for the gate to zero. For the memory of the machine the last pod of any revision goes, as soon as the hand-off is proved."""
+    if allowance.reason is not AllowanceReason.MEMORY or allowance.count:
+        return spec
+    return msgspec.structs.replace(
+        spec,
+        enable_scale_to_zero=True,
+        scale_to_zero_grace_s=min(spec.scale_to_zero_grace_s, _SHORT_GRACE_S),
+        scale_to_zero_pod_retention_s=0.0,
+    )
+
+
+def allowance_reason(one: Allowance) -> str:
+    """Why a budget allows no more: "all under it want 31, and with one more pod ..."."""
+    price = ""
+    if one.reason is AllowanceReason.SHARE and 0 < one.price < math.inf:
+        price = f", and with one more pod the most loaded would have {one.price:.2g} times its target"
+    return _WHY[one.reason].format(one=one) + price
+
+
+def shortage_of(one: Allowance | None) -> str:
+    """Why a budget can never give what is wanted; "" if it can."""
+    if one is None or one.reason not in _SHORTAGES:
+        return ""
+    return f"the budget of {one.budget} is too small: {_WHY[one.reason]}"

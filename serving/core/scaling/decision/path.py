@@ -1,0 +1,90 @@
+"""Decides the path of requests to a revision's public Service, and reads the present one from its slices.
+
+Input: the EndpointSlices that the controller makes, and a decision with its excess burst capacity. Output: since when they name
+activators only, and the path that the autoscaler writes. Without a public Service the activators never leave the path, and
+nothing is written. The controller checks whether an activator can replace the pods.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from serving.core.model.knative import TrafficPath
+from serving.core.model.nodata import NoData
+from serving.core.scaling.decision.records import Decided
+from serving.core.scaling.kpa.burst import traffic_path
+from serving.core.scaling.kpa.decide import ScaleDecision
+
+PUBLIC_SLICES = "endpointslice.kubernetes.io/managed-by=serving-controller"
+"""The label selector of the slices that the controller makes."""
+
+
+class PublicSlice(msgspec.Struct, frozen=True, kw_only=True):
+    """One slice of a revision's public Service; ``names_pods`` says whether it contains a pod."""
+
+    name: str
+    key: tuple[str, str]
+    names_pods: bool
+
+
+class PublicSlices:
+    """All slices of one revision's public Service; most have one. ``proxy_since_s`` is None while one contains a pod."""
+
+    __slots__ = ("_names_pods", "proxy_since_s")
+
+    def __init__(self) -> None:
+        self._names_pods: dict[str, bool] = {}
+        self.proxy_since_s: float | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the Service is known to exist."""
+        return bool(self._names_pods)
+
+    def update(self, public: PublicSlice, now_s: float, *, is_gone: bool = False) -> bool:
+        """Store or delete a slice; return whether that changes the path of requests."""
+        if is_gone:
+            self._names_pods.pop(public.name, None)
+        else:
+            self._names_pods[public.name] = public.names_pods
+        is_proxied = self.is_there and not any(self._names_pods.values())
+        if is_proxied is (self.proxy_since_s is not None):
+            return False
+        self.proxy_since_s = now_s if is_proxied else None
+        return True
+
+
+def public_slice_of(slice_object: Mapping[str, Any]) -> PublicSlice | None:
+    """A slice of a revision's public Service; None for one of a route's."""
+    metadata = slice_object["metadata"]
+    owners = metadata.get("ownerReferences") or ()
+    revision = next((owner["name"] for owner in owners if owner.get("kind") == "Revision"), None)
+    if revision is None:
+        return None
+    return PublicSlice(
+        name=metadata["name"],
+        key=(metadata.get("namespace", ""), revision),
+        # Endpoints of pods have a reference; those of activators have none.
+        names_pods=any(endpoint.get("targetRef") for endpoint in slice_object.get("endpoints") or ()),
+    )
+
+
+def wanted_path(
+    decided: Decided, *, present: TrafficPath, wanted_count: int | NoData, is_inactive: bool, ready_count: int
+) -> TrafficPath:
+    """The path after a decision. Without data it stays; the classic algorithm always keeps the activators."""
+    detail = decided.detail
+    if isinstance(detail, ScaleDecision):
+        excess = detail.excess_burst_capacity
+    else:
+        is_kept = isinstance(detail, NoData) and present is TrafficPath.SERVE
+        excess = 0 if is_kept else -1
+    return traffic_path(
+        wanted_count=wanted_count,
+        is_inactive=is_inactive,
+        excess=excess,
+        ready_count=ready_count,
+        # The controller decides what is possible without any.
+        ready_activator_count=1,
+    )

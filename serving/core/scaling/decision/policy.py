@@ -1,0 +1,243 @@
+"""Scaling policies: the protocol, what a policy sees and returns, and Knative's own policy.
+
+A policy observes each second of load, and advises at each decision how many pods a revision has. Knative's algorithm runs under
+every policy: a policy receives its proposal and replaces it, or leaves it as it is. Triggers, further metrics, bounds, budgets
+and the gate to zero apply after the policy. A policy reads no clock and does no I/O: ``now_s`` is in its view.
+"""
+
+import math
+from typing import Protocol
+
+import msgspec
+
+from serving.core.model.nodata import NoData
+from serving.core.scaling.kpa.merge import Proposal
+from serving.core.scaling.spec import ScalingSpec
+from serving.core.settings.autoscaler import KNATIVE_POLICY
+
+KEEP_ALIVE = "keep-alive"
+PRE_WARMING = "pre-warming"
+"""Names of the deciders that have pods ahead of requests."""
+
+# Time that a pod takes to start until one was measured, in seconds.
+_START_S = 2.0
+# Weight of the newest start in their mean: starts differ by what is cached on a node.
+_START_WEIGHT = 0.2
+
+
+class SecondOfLoad(msgspec.Struct, frozen=True):
+    """The load of a revision in one completed second. Number 61 is the time from 61 s to 62 s."""
+
+    number: int
+    concurrency: float
+    """Mean requests in flight, queued ones included."""
+
+    request_count: float
+    """Requests that arrived."""
+
+
+class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
+    """The revision at one decision."""
+
+    now_s: float
+    """The time of the decision, on the clock of the seconds of load."""
+
+    algorithm: Proposal
+    """The proposal of Knative's algorithm, or of the classic one; its count is ``NoData`` without a report."""
+
+    in_flight: float | None
+    """Requests in flight now, queued ones included; None while no ready pod reports."""
+
+    present_scale: int
+    ready_count: int
+    spec: ScalingSpec
+    """The numbers of the revision in force: targets, windows, bounds."""
+
+
+class KeepReason(msgspec.Struct, frozen=True, kw_only=True):
+    """The reason to keep, start or release the last pod. Ages are seconds since the last request ended."""
+
+    age_s: float
+
+    until_s: float | None
+    """Age up to which a pod is kept; None if none is kept at this age."""
+
+    ahead_s: float
+    """The horizon of the figures: until ``until_s``, or a minute if no pod is kept."""
+
+    is_ahead: bool
+    """Whether the pod is started ahead of a periodic request, rather than kept since the last one."""
+
+    probability: float
+    """Probability that the next request comes within ``ahead_s``."""
+
+    gaps_lasted: float
+    """Past gaps that lasted at least as long as this one; older ones count for less."""
+
+    gaps_ended: float
+    """Those of them that ended within ``ahead_s``."""
+
+
+class RegretReason(msgspec.Struct, frozen=True, kw_only=True):
+    """Costs of the learnt keep-alive beyond Knative's over the last gaps, which keep it from deciding."""
+
+    pod_seconds: float
+    cold_requests: float
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """What a policy returns: proposals in place of the algorithm's, inputs for the gate, and the next decision's time."""
+
+    proposals: tuple[Proposal, ...] | None = None
+    """None: the algorithm's proposal remains unchanged."""
+
+    active_min_s: float | None = None
+    """Shortest time that a revision stays active before zero; None: the stable window."""
+
+    recheck_in_s: float | None = None
+    """Time for which the advice stays the same without requests; None: for good."""
+
+    keep: KeepReason | None = None
+    """The reason to keep the last pod; None where requests in flight decide, or no earlier ones are known."""
+
+    regret: RegretReason | None = None
+    """None where the learnt keep-alive decides, or nothing is known of its cost."""
+
+    failure: str | None = None
+    """Why the policy was replaced by Knative's for this decision; None if it was not."""
+
+    def proposed(self, algorithm: Proposal) -> tuple[Proposal, ...]:
+        """The proposals in place of the algorithm's; its own where nothing replaces it."""
+        return (algorithm,) if self.proposals is None else self.proposals
+
+
+NEUTRAL = Advice()
+"""Advice that leaves the algorithm's proposal unchanged."""
+
+
+class Policy(Protocol):
+    """A scaling policy for one revision, as a package or a file provides it.
+
+    An attribute ``counts_waiting`` that is true makes requests count at once that wait for the first pod.
+    """
+
+    def observe(self, second: SecondOfLoad) -> None:
+        """Record a completed second; seconds without load may be skipped."""
+
+    def propose(self, view: PolicyView) -> Advice | Proposal:
+        """Return the count of pods to have now, with its reason, or ``NEUTRAL``."""
+
+
+class RevisionPolicy:
+    """The policy of one revision as the scaler uses it; by itself it is Knative's, which never advises.
+
+    ``start_s`` is the mean time of a pod's start. ``idle_since_s`` is when the last request ended; None if there was none, or
+    if the policy does not observe seconds.
+    """
+
+    name = KNATIVE_POLICY
+    observes = False
+    """Whether proposals depend on the observed seconds."""
+
+    counts_waiting = False
+    """Whether requests that wait for the first pod count at once, beside the windows."""
+
+    skips_periods = True
+    """Whether ``Advice.recheck_in_s`` and ``unchanged_for_s`` are exact, so that the simulator may skip periods."""
+
+    def __init__(self) -> None:
+        self.start_s = _START_S
+        self.idle_since_s: float | None = None
+
+    def observe(self, second: SecondOfLoad) -> None:
+        """Record a completed second; seconds without load may be skipped."""
+
+    def propose(self, view: PolicyView) -> Advice:
+        """Advice to combine with the algorithm's count."""
+        del view
+        return NEUTRAL
+
+    def started(self, took_s: float) -> None:
+        """Record how many seconds a pod took to become ready."""
+        if math.isfinite(took_s) and took_s > 0:
+            self.start_s += _START_WEIGHT * (took_s - self.start_s)
+
+    def update(self, spec: ScalingSpec) -> None:
+        """Apply changed numbers of the revision."""
+
+    def anticipated_count(self, *, ahead_s: float, now_s: float) -> int:
+        """Pods needed in ``ahead_s`` seconds for an expected request."""
+        del ahead_s, now_s
+        return 0
+
+    def unchanged_for_s(self, *, in_flight: float, now_s: float) -> float | None:
+        """Time for which the policy keeps one ready pod; None: ``propose`` has to be called."""
+        del in_flight, now_s
+        return None
+
+    def due_save(self, now_s: float) -> str | None:
+        """The learnt state as text for ``load``; None without changes, or after a recent save."""
+        del now_s
+        return None
+
+    def load(self, learnt: str) -> None:
+        """Restore the learnt state. Raises ``InvalidValue``."""
+
+
+class GuardedPolicy(RevisionPolicy):
+    """Runs a policy of a user, and replaces a failing one by Knative's for that decision."""
+
+    observes = True
+    skips_periods = False
+
+    def __init__(self, policy: Policy, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.counts_waiting = bool(getattr(policy, "counts_waiting", False))
+        self._policy = policy
+        self._failure: str | None = None
+
+    def observe(self, second: SecondOfLoad) -> None:
+        """Record a completed second. A failure is reported with the next decision."""
+        try:
+            self._policy.observe(second)
+        except Exception as error:  # noqa: BLE001 - code of a user
+            self._failure = f"observe: {_brief(error)}"
+
+    def propose(self, view: PolicyView) -> Advice:
+        """The policy's advice, or none with the reason of its failure."""
+        failure, self._failure = self._failure, None
+        if failure is None:
+            try:
+                return self._checked(self._policy.propose(view), view)
+            except Exception as error:  # noqa: BLE001 - code of a user
+                failure = f"propose: {_brief(error)}"
+        return Advice(failure=failure)
+
+    def _checked(self, answer: object, view: PolicyView) -> Advice:
+        """The answer as advice, with at least one pod for requests in flight. Raises ``ValueError`` or ``TypeError``."""
+        if isinstance(answer, Proposal):
+            answer = Advice(proposals=(answer,))
+        if not isinstance(answer, Advice):
+            raise TypeError(f"returned {type(answer).__name__}, not a Proposal or an Advice")
+        if answer.proposals is None:
+            return answer
+        floor = 1 if view.in_flight else 0
+        proposals = tuple(self._named(proposal, floor) for proposal in answer.proposals)
+        for seconds in (answer.recheck_in_s, answer.active_min_s):
+            if seconds is not None and not 0 <= seconds < math.inf:
+                raise ValueError(f"returned a time of {seconds} s")
+        return msgspec.structs.replace(answer, proposals=proposals)
+
+    def _named(self, proposal: Proposal, floor: int) -> Proposal:
+        desired = proposal.desired
+        if isinstance(desired, NoData):
+            return proposal
+        if type(desired) is not int or desired < 0:
+            raise ValueError(f"proposed {desired!r} pods, not a whole number from 0")
+        return msgspec.structs.replace(proposal, decider=self.name, desired=max(desired, floor))
+
+
+def _brief(error: Exception) -> str:
+    """An error of a user's code in one line of at most 200 characters."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]

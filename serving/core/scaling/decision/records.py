@@ -1,0 +1,132 @@
+"""The records of one decision: its inputs, the algorithm's part, and the outcome. The decision log stores them as they are."""
+
+import enum
+
+import msgspec
+
+from serving.core.model.knative import TrafficPath
+from serving.core.model.loadmetric import LoadMetric
+from serving.core.model.nodata import NoData
+from serving.core.model.stat import Stat
+from serving.core.scaling.budget import Allowance
+from serving.core.scaling.classic.classic import ClassicDecision
+from serving.core.scaling.decision.policy import NEUTRAL, Advice
+from serving.core.scaling.decision.view import ScalerView
+from serving.core.scaling.kpa.decide import KpaState, ScaleDecision
+from serving.core.scaling.kpa.merge import MergeDecision, Proposal, conclusion
+from serving.core.scaling.kpa.zero import GateDecision, GatePhase, GateState
+from serving.core.scaling.learnt.target import LearntTarget
+from serving.core.scaling.slo import SloOutcome
+from serving.core.scaling.spec import ScalingSpec
+from serving.core.settings.autoscaler import KpaQuirks
+
+
+class DecisionCause(enum.StrEnum):
+    """The cause of a decision."""
+
+    PERIOD = "period"
+    LOAD = "load"
+    CHANGE = "change"
+    PROOF = "proof"
+
+
+class InFlight(msgspec.Struct, frozen=True, kw_only=True):
+    """The present load in requests, and whether all of it waits because no pod is ready or wanted."""
+
+    present: Stat
+    is_waiting: bool
+
+    def load(self, metric: LoadMetric) -> float:
+        """The load in the unit of the metric."""
+        return metric.amount(self.present)
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    """The algorithm's proposal, and its own record behind it."""
+
+    proposal: Proposal
+    detail: ScaleDecision | ClassicDecision | NoData
+
+    @property
+    def desired_count(self) -> int | None:
+        """The count wanted by the algorithm; None without data."""
+        return None if isinstance(self.proposal.desired, NoData) else self.proposal.desired
+
+
+class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """All inputs of a decision, except the windows, which are read only for a record.
+
+    The names of the fields in JSON are those of the first version of the decision log.
+    """
+
+    at_s: float
+    cause: DecisionCause
+    view: ScalerView = msgspec.field(name="facts")
+    in_flight: InFlight = msgspec.field(name="inside")
+    proposals: tuple[Proposal, ...] = msgspec.field(name="beside")
+    """Proposals in addition to the algorithm's: of triggers, further metrics and loading pods."""
+
+    spec: ScalingSpec
+    quirks: KpaQuirks
+    kpa: KpaState | None
+    """The state after the previous decision; None for the classic algorithm, whose state is its points."""
+    gate: GateState
+    advice: Advice = NEUTRAL
+    """Advice of the revision's policy; neutral under ``policy: knative``."""
+    learnt: LearntTarget | None = None
+    """The learnt target; when in force, ``spec`` contains it too. None without data."""
+    slo: SloOutcome | None = None
+    """The state of the goal for latency; ``spec`` contains its target. None without a goal."""
+    allowance: Allowance | None = None
+    """The pods that a budget over several revisions allows; None without one, or if it allows all."""
+
+
+class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision: its inputs, its result, and the steps between."""
+
+    inputs: DecisionInputs
+
+    apply_count: int | None
+    """Scale to set; None to leave it."""
+
+    to_reserve: bool
+    """Whether to reserve the revision before its scale becomes 0."""
+
+    to_prove: bool
+    """Whether to prove that the activator is in the path, and to decide again."""
+
+    path: TrafficPath
+    """The path for requests; without a public Service, the path written last."""
+
+    recheck_in_s: float | None
+    """When the clock alone may change the result; None: not before the next period."""
+
+    decided: Decided
+    merged: MergeDecision | NoData
+    gate: GateDecision
+    phase: GatePhase
+
+    @property
+    def at_s(self) -> float:
+        """The time of the decision."""
+        return self.inputs.at_s
+
+    @property
+    def view(self) -> ScalerView:
+        """The cluster's state."""
+        return self.inputs.view
+
+    @property
+    def present(self) -> Stat:
+        """The load in flight."""
+        return self.inputs.in_flight.present
+
+    def is_like(self, other: "ScalerOutcome") -> bool:
+        """Whether another decision is equal but for a countdown, so that only one needs to be stored."""
+        return (
+            self.gate.is_like(other.gate)
+            and self.phase is other.phase
+            and self.view.present_scale == other.view.present_scale
+            and self.view.ready_count == other.view.ready_count
+            and conclusion(self.merged) == conclusion(other.merged)
+        )

@@ -1,0 +1,50 @@
+"""Excess burst capacity and its effect: whether the activator stays in the path.
+
+Input: ready pods, the load in the panic window, the revision's numbers. Output: requests that could arrive at once
+beyond those asked for; the path of traffic. It changes no endpoint. Follows
+knative/serving 98e5ef90, pkg/autoscaler/scaling and pkg/reconciler/autoscaling/kpa.
+"""
+
+import math
+
+from serving.core.model.knative import TrafficPath
+from serving.core.model.nodata import NoData
+from serving.core.scaling.spec import ScalingSpec
+
+# The status field is an int32; what would not fit is held at its ends, so that its sign stays right.
+_INT32_MIN = -(2**31)
+_INT32_MAX = 2**31 - 1
+
+
+def excess_burst_capacity(*, ready_count: int, observed_panic: float, spec: ScalingSpec) -> int:
+    """Capacity of the ready pods beyond the load and the target burst capacity.
+
+    3 pods of 100 with a load of 50 and a target burst capacity of 211: 300 - 211 - 50 = 39, so the activator may leave
+    the path; below 0 it stays. A target burst capacity of 0 always gives 0, one of -1 always -1.
+    """
+    target = spec.target_burst_capacity
+    if target <= 0:
+        return int(target)
+    excess = ready_count * spec.total_value - target - observed_panic
+    return math.floor(min(max(excess, _INT32_MIN), _INT32_MAX))
+
+
+def traffic_path(
+    *,
+    wanted_count: int | NoData,
+    is_inactive: bool,
+    excess: int,
+    ready_count: int,
+    ready_activator_count: int,
+) -> TrafficPath:
+    """The pods are the endpoints if there is enough excess; otherwise the activators are.
+
+    ``wanted_count`` is the count of the gate, ``NoData`` before the first decision. With neither pod nor activator the
+    path leads to the activators, which hold requests once they return.
+    """
+    if not ready_count:
+        return TrafficPath.PROXY
+    if not ready_activator_count:
+        return TrafficPath.SERVE
+    is_undecided = isinstance(wanted_count, NoData) and is_inactive
+    return TrafficPath.PROXY if wanted_count == 0 or is_undecided or excess < 0 else TrafficPath.SERVE

@@ -1,0 +1,312 @@
+"""Decides the number of pods of a revision as Knative does: every two seconds, and on poke.
+
+Input: the last decision's state, the load over both windows, the number of ready pods, the revision's
+numbers and the time. Output: the next state and a ``ScaleDecision`` with every intermediate value, or ``NoData``, which
+changes nothing. The formula: load over target, rounded up, within a factor of the ready pods. If the panic window
+asks for a multiple of the ready pods (panic), the count only grows. Minimum, maximum and gate
+follow later (bounds, merge, zero). Follows knative/serving 98e5ef90, pkg/autoscaler/scaling, but for what
+``KpaQuirks`` lists.
+"""
+
+import enum
+import math
+
+import msgspec
+
+from serving.core.model.nodata import NoData
+from serving.core.scaling.kpa.burst import excess_burst_capacity
+from serving.core.scaling.kpa.delay import DelayWindow, slot_count
+from serving.core.scaling.kpa.merge import bounded
+from serving.core.scaling.kpa.window import Observation
+from serving.core.scaling.spec import ScalingSpec
+from serving.core.settings.autoscaler import SAFE, KpaQuirks
+
+# Replicas are an int32; no load asks for more.
+_COUNT_MAX = 2**31 - 1
+
+
+class ScalerMode(enum.StrEnum):
+    """The windows to decide on: the stable one, or both."""
+
+    STABLE = "stable"
+    PANIC = "panic"
+
+
+class ScaleLimit(enum.StrEnum):
+    """The last rule that changed the count from the load's own."""
+
+    UP_RATE = "max-scale-up-rate"
+    DOWN_RATE = "max-scale-down-rate"
+    ACTIVATION_SCALE = "activation-scale"
+    PANIC_HOLD = "panic-hold"
+    SCALE_DOWN_DELAY = "scale-down-delay"
+    START_HOLD = "start-hold"
+
+
+class KpaState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state from one decision to the next."""
+
+    panic_since_s: float | None = None
+    """Last time that the panic threshold was reached; None outside panic."""
+
+    panic_count_max: int = 0
+    """Most pods wanted since panic began. Before the first panic: the pods ready at the start."""
+
+    delay: DelayWindow = DelayWindow()
+    """Counts wanted within the scale-down delay."""
+
+    starting_delay_slot_count: int = 0
+    """Length of the delay when the scaler was created; only for the quirk ``delay_keeps_its_length``."""
+
+    start_hold_count: int = 0
+    """Lower bound of decisions until a full stable window was seen: the scale found at the start. Then 0."""
+
+    watched_since_s: float | None = None
+    """Time of the first decision on data; None before it."""
+
+
+class ScaleDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The wanted pods, and every step to that number; enough to repeat the decision."""
+
+    desired_count: int
+    """The result, before minimum, maximum and the gate to zero."""
+
+    mode: ScalerMode
+    limited_by: ScaleLimit | None
+    """The rule that changed the result from load over target; None if none did."""
+
+    excess_burst_capacity: int
+    """Requests that could arrive at once beyond the requested ones; below 0 the activator stays in the path."""
+
+    at_s: float
+    ready_count: int
+    observed_stable: float
+    observed_panic: float
+
+    desired_stable_count: int
+    """Load of the stable window over the target, rounded up, before any limit."""
+
+    desired_panic_count: int
+    """The same of the panic window."""
+
+    rate_count_min: int
+    """Fewest pods that ``max_scale_down_rate`` allows; 0 when unreachable."""
+
+    rate_count_max: int
+    """Most pods that ``max_scale_up_rate`` allows."""
+
+    stable_count: int
+    """Pods for the stable window within the rates, raised to the activation scale."""
+
+    panic_count: int
+    """The same of the panic window."""
+
+    is_over_panic_threshold: bool
+    panic_since_s: float | None
+    panic_count_max: int
+
+    undelayed_count: int
+    """Pods before the scale-down delay: ``stable_count``, in panic ``panic_count_max``."""
+
+    delayed_count: int
+    """Pods after the delay."""
+
+    start_hold_count: int
+    """Lower bound after a recent start; 0 without."""
+
+
+def starting_state(
+    *, ready_count: int, present_scale: int, spec: ScalingSpec, now_s: float, quirks: KpaQuirks = SAFE
+) -> KpaState:
+    """Initial state of a scaler. Its revision may have pods already.
+
+    ``ready_count`` is 0 if it is unknown; ``present_scale`` is what the revision's scale says. With more than one
+    ready pod the scaler starts in panic, so that a restart of the autoscaler, which loses all history, takes none away.
+    """
+    return KpaState(
+        panic_since_s=now_s if ready_count > 1 else None,
+        panic_count_max=ready_count,
+        starting_delay_slot_count=slot_count(spec.scale_down_delay_s),
+        start_hold_count=0 if quirks.restart_may_lower else max(present_scale, ready_count),
+    )
+
+
+def decide(
+    state: KpaState,
+    *,
+    observed: Observation | NoData,
+    ready_count: int | NoData,
+    spec: ScalingSpec,
+    now_s: float,
+    quirks: KpaQuirks = SAFE,
+) -> tuple[KpaState, ScaleDecision | NoData]:
+    """Decide once. With ``NoData`` on either input, return it and keep the state.
+
+    A load of 95 at a target of 70 and 1 ready pod: 95 / 70, so 2 pods, at most 1000 x 1; 2 pods over 1 ready reach the
+    panic threshold of 2.
+    """
+    if isinstance(ready_count, NoData):
+        return state, ready_count
+    if isinstance(observed, NoData):
+        return state, observed
+    steps = _steps(state, observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=quirks)
+    return steps.state, _record(steps, observed, ready_count=ready_count, spec=spec, now_s=now_s)
+
+
+def decide_count(
+    state: KpaState, *, observed: Observation, ready_count: int, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
+) -> tuple[KpaState, int]:
+    """Like ``decide``, but returns only the count: a record of the steps would cost half as much again."""
+    steps = _steps(state, observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=quirks)
+    return steps.state, steps.count
+
+
+def with_initial_scale(state: KpaState, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks = SAFE) -> KpaState:
+    """The state after a decision whose revision was not initialised: the scale-down delay counts the initial scale too.
+
+    The bounds raise the count after this algorithm, so the delay has not seen it.
+    """
+    if quirks.delay_ignores_initial_scale:
+        return state
+    count = bounded(max(spec.initial_scale, spec.min_scale), spec=spec, is_initialized=False).count
+    delay, _ = _delayed(state, count, spec=spec, now_s=now_s, quirks=quirks)
+    return msgspec.structs.replace(state, delay=delay)
+
+
+class _Steps(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a decision, with the intermediate steps for its record."""
+
+    state: KpaState
+    count: int
+    limit: ScaleLimit | None
+    desired_stable_count: int
+    desired_panic_count: int
+    rate_count_min: int
+    rate_count_max: int
+    stable_count: int
+    panic_count: int
+    is_over_panic_threshold: bool
+    undelayed_count: int
+    delayed_count: int
+
+
+def _steps(
+    state: KpaState, observed: Observation, *, ready_count: int, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
+) -> _Steps:
+    # With no pod ready, growth is from 1. 1.1 x 2 pods = 2.2, so up: else 2 would stay 2 for ever.
+    base_count = max(1, ready_count)
+    count_max = math.ceil(spec.max_scale_up_rate * base_count)
+    count_min = math.floor(base_count / spec.max_scale_down_rate) if spec.reachable else 0
+    desired_stable_count = count_for(observed.stable, spec.target_value)
+    desired_panic_count = count_for(observed.panic, spec.target_value)
+    stable_count, limit = _limited(desired_stable_count, spec, count_min=count_min, count_max=count_max)
+    panic_count, panic_limit = _limited(desired_panic_count, spec, count_min=count_min, count_max=count_max)
+
+    is_over = desired_panic_count / base_count >= spec.panic_threshold_ratio
+    panic_since_s, panic_count_max = _panic(state, is_over=is_over, hold_s=spec.stable_window_s, now_s=now_s)
+    undelayed_count = stable_count
+    if panic_since_s is not None:
+        if panic_count > undelayed_count:
+            undelayed_count, limit = panic_count, panic_limit
+        if panic_count_max > undelayed_count:
+            undelayed_count, limit = panic_count_max, ScaleLimit.PANIC_HOLD
+        panic_count_max = undelayed_count
+
+    delay, delayed_count = _delayed(state, undelayed_count, spec=spec, now_s=now_s, quirks=quirks)
+    if delayed_count > undelayed_count:
+        limit = ScaleLimit.SCALE_DOWN_DELAY
+    watched_since_s = now_s if state.watched_since_s is None else state.watched_since_s
+    start_hold_count = state.start_hold_count if now_s - watched_since_s < spec.stable_window_s else 0
+    if start_hold_count > delayed_count:
+        limit = ScaleLimit.START_HOLD
+
+    next_state = KpaState(
+        panic_since_s=panic_since_s,
+        panic_count_max=panic_count_max,
+        delay=delay,
+        starting_delay_slot_count=state.starting_delay_slot_count,
+        start_hold_count=start_hold_count,
+        watched_since_s=watched_since_s,
+    )
+    return _Steps(
+        state=next_state,
+        count=max(delayed_count, start_hold_count),
+        limit=limit,
+        desired_stable_count=desired_stable_count,
+        desired_panic_count=desired_panic_count,
+        rate_count_min=count_min,
+        rate_count_max=count_max,
+        stable_count=stable_count,
+        panic_count=panic_count,
+        is_over_panic_threshold=is_over,
+        undelayed_count=undelayed_count,
+        delayed_count=delayed_count,
+    )
+
+
+def _record(
+    steps: _Steps, observed: Observation, *, ready_count: int, spec: ScalingSpec, now_s: float
+) -> ScaleDecision:
+    state = steps.state
+    return ScaleDecision(
+        desired_count=steps.count,
+        mode=ScalerMode.STABLE if state.panic_since_s is None else ScalerMode.PANIC,
+        limited_by=steps.limit,
+        excess_burst_capacity=excess_burst_capacity(ready_count=ready_count, observed_panic=observed.panic, spec=spec),
+        at_s=now_s,
+        ready_count=ready_count,
+        observed_stable=observed.stable,
+        observed_panic=observed.panic,
+        desired_stable_count=steps.desired_stable_count,
+        desired_panic_count=steps.desired_panic_count,
+        rate_count_min=steps.rate_count_min,
+        rate_count_max=steps.rate_count_max,
+        stable_count=steps.stable_count,
+        panic_count=steps.panic_count,
+        is_over_panic_threshold=steps.is_over_panic_threshold,
+        panic_since_s=state.panic_since_s,
+        panic_count_max=state.panic_count_max,
+        undelayed_count=steps.undelayed_count,
+        delayed_count=steps.delayed_count,
+        start_hold_count=state.start_hold_count,
+    )
+
+
+def count_for(observed: float, target: float) -> int:
+    """Pods for a load: 95 at 70 a pod are 1.36, so 2. A negative load, which reports can sum up to, needs none."""
+    pods = observed / target
+    if pods <= 0:
+        return 0
+    return math.ceil(pods) if pods < _COUNT_MAX else _COUNT_MAX
+
+
+def _limited(desired_count: int, spec: ScalingSpec, *, count_min: int, count_max: int) -> tuple[int, ScaleLimit | None]:
+    """A count within the rates, of which the upper one prevails, raised to the activation scale under any load."""
+    count, limit = desired_count, None
+    if count < count_min:
+        count, limit = count_min, ScaleLimit.DOWN_RATE
+    if count > count_max:
+        count, limit = count_max, ScaleLimit.UP_RATE
+    if count < spec.activation_scale and desired_count > 0:
+        count, limit = spec.activation_scale, ScaleLimit.ACTIVATION_SCALE
+    return count, limit
+
+
+def _panic(state: KpaState, *, is_over: bool, hold_s: float, now_s: float) -> tuple[float | None, int]:
+    """The last reason for panic, and the most pods wanted in it. It ends once the hold has passed since."""
+    if is_over:
+        return now_s, state.panic_count_max
+    if state.panic_since_s is not None and state.panic_since_s + hold_s < now_s:
+        return None, 0
+    return state.panic_since_s, state.panic_count_max
+
+
+def _delayed(
+    state: KpaState, count: int, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
+) -> tuple[DelayWindow, int]:
+    """The most pods wanted within the delay. An unreachable revision has no delay and adds nothing to it."""
+    slots = state.starting_delay_slot_count if quirks.delay_keeps_its_length else slot_count(spec.scale_down_delay_s)
+    if slots and spec.reachable:
+        delay = state.delay.record(count, slot_count=slots, now_s=now_s)
+        return delay, delay.maximum
+    return state.delay, count

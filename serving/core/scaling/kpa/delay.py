@@ -1,0 +1,51 @@
+"""The scale-down delay: the largest count wanted in the last seconds.
+
+Input: the pods wanted by one decision and when. Output: the most pods wanted within the delay, counted in slots of
+Knative's decision period. It does not know whether the revision is reachable or what the delay was before. Follows
+knative/serving 98e5ef90, pkg/autoscaler/aggregation/max.
+"""
+
+import math
+
+import msgspec
+
+from serving.core.settings.autoscaler import DECISION_PERIOD_S
+
+_SLOT_S = int(DECISION_PERIOD_S)
+
+
+def slot_count(delay_s: float, *, slot_s: int = _SLOT_S) -> int:
+    """Slots of a delay, the newest included: 7 s are 4 slots of 2 s; 0 s are none."""
+    return math.ceil(delay_s / slot_s)
+
+
+class DelayWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """Recent counts, as far as each can still be the maximum.
+
+    ``peaks`` are pairs of slot and count: slots ascend, counts descend, for a count is forgotten as soon as a later one
+    is as large. So the first peak is the maximum, and a window that only ever grew holds a single pair.
+    """
+
+    peaks: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def maximum(self) -> int:
+        """The largest count in a window with any."""
+        return self.peaks[0][1]
+
+    def record(self, count: int, *, slot_count: int, now_s: float, slot_s: int = _SLOT_S) -> "DelayWindow":
+        """The window after ``count`` was wanted at ``now_s``; it spans ``slot_count`` slots, at least 1.
+
+        A time before the newest slot counts as the newest. With 3 slots (a delay of 6 s), 5 wanted at 0 s and 1 from
+        2 s on: the maximum is 5 up to 4 s, whose slots are 0, 1 and 2, and 1 at 6 s, whose slots are 1, 2 and 3.
+        """
+        slot = math.floor(now_s) // slot_s
+        kept = self.peaks
+        if kept:
+            slot = max(slot, kept[-1][0])
+            # Counts descend: mostly none is above the newest.
+            is_above = kept[0][1] > count
+            kept = tuple([one for one in kept if one[1] > count and one[0] > slot - slot_count]) if is_above else ()
+        if kept and kept[-1][0] == slot:
+            return DelayWindow(peaks=kept)
+        return DelayWindow(peaks=(*kept, (slot, count)))

@@ -1,0 +1,148 @@
+"""The bounds of a revision's pods, and the merge of the proposals of several deciders within them.
+
+Input: a ``Proposal`` a decider (today's algorithm, the classic one, each trigger), the present scale, the revision's
+numbers. Output: a ``MergeDecision`` with all proposals, whose count it is and what changed it; ``NoData`` if no decider has
+any. It does not know how a decider came to its count. Ours; Knative has one decider a revision.
+"""
+
+import enum
+from collections.abc import Sequence
+
+import msgspec
+
+from serving.core.model.nodata import NoData
+from serving.core.scaling.spec import ScalingSpec
+
+_NO_PROPOSAL = NoData(missing="no proposal of any decider")
+
+
+class ScaleBound(enum.StrEnum):
+    """The bound that changed a count."""
+
+    MIN_SCALE = "min-scale"
+    INITIAL_SCALE = "initial-scale"
+    MAX_SCALE = "max-scale"
+    BUDGET = "budget"
+    """A budget over several revisions (``core/scaling/budget.py``)."""
+    MEMORY = "memory"
+    """The memory of the machine (``core/scaling/memoryshort.py``)."""
+
+
+class Bounded(msgspec.Struct, frozen=True, kw_only=True):
+    """A count within its bounds, and the bound that changed it, if any. ``count_max`` 0 means no maximum."""
+
+    count: int
+    limited_by: ScaleBound | None
+    count_min: int
+    count_max: int
+
+
+def bounded(count: int, *, spec: ScalingSpec, is_initialized: bool) -> Bounded:
+    """``count``, at least the minimum and, stronger, at most the maximum.
+
+    The minimum is ``min_scale``; until the revision was initialised, ``initial_scale`` if that is larger. Neither holds
+    for an unreachable revision. With min 2, initial 5 and max 4: 0 becomes 4 before and 2 after.
+    """
+    count_min, lower = _minimum(spec, is_initialized=is_initialized)
+    kept, limited_by = count, None
+    if kept < count_min:
+        kept, limited_by = count_min, lower
+    if 0 < spec.max_scale < kept:
+        kept, limited_by = spec.max_scale, ScaleBound.MAX_SCALE
+    return Bounded(
+        count=kept,
+        limited_by=None if kept == count else limited_by,
+        count_min=count_min,
+        count_max=spec.max_scale,
+    )
+
+
+def ready_count_min(spec: ScalingSpec, *, is_initialized: bool) -> int:
+    """Pods that must be ready for the revision to be active: at least its minimum, and 1.
+
+    Until it was initialised the initial scale takes the place of the 1, so that 0 is possible: such a revision is ready
+    without ever having had a pod.
+    """
+    min_scale = spec.min_scale if spec.reachable else 0
+    return max(min_scale, 1 if is_initialized else spec.initial_scale)
+
+
+def _minimum(spec: ScalingSpec, *, is_initialized: bool) -> tuple[int, ScaleBound | None]:
+    if not spec.reachable:
+        return 0, None
+    if not is_initialized and spec.initial_scale > max(spec.min_scale, 1):
+        return spec.initial_scale, ScaleBound.INITIAL_SCALE
+    return spec.min_scale, ScaleBound.MIN_SCALE
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """The count of pods wanted by one decider, or ``NoData``; ``reason`` is the rule that limited it."""
+
+    decider: str
+    desired: int | NoData
+    reason: str
+
+    is_content: bool = False
+    """Whether the decider wants no change. Its reason is then reported only if the count is its own."""
+
+
+class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The merged count for one revision, and the proposals behind it."""
+
+    desired_count: int
+    """Pods wanted by all together, within the bounds."""
+
+    decided_by: str | None
+    """Decider whose count was the largest, the first of them if several were; None when the present scale was above
+    them all and was kept because a decider is silent."""
+
+    silent: tuple[str, ...]
+    """Deciders without data."""
+
+    present_scale: int
+    bounds: Bounded
+    """The count within the bounds, and the bound that changed it."""
+
+    proposals: tuple[Proposal, ...]
+
+
+def conclusion(merged: MergeDecision | NoData) -> tuple[object, ...]:
+    """What two decisions must share to be alike."""
+    if isinstance(merged, NoData):
+        return (merged,)
+    return (merged.desired_count, merged.decided_by, merged.silent, merged.bounds.limited_by)
+
+
+def most(proposals: Sequence[Proposal]) -> int | None:
+    """The largest count that is proposed; None without data."""
+    return max((proposal.desired for proposal in proposals if not isinstance(proposal.desired, NoData)), default=None)
+
+
+def merge(
+    proposals: Sequence[Proposal], *, present_scale: int, spec: ScalingSpec, is_initialized: bool
+) -> MergeDecision | NoData:
+    """The largest proposal within the bounds; ``NoData`` when no decider has data.
+
+    Load wants 3, cpu 5, at a maximum of 4: 4. Load wants 3, cpu is silent, at a present scale of 10: 10; at 2: 3.
+
+    A decider without data counts as asking for the present scale. Ignored, or counted as 0, it would let the others remove pods
+    that may still be needed: request metrics are lost, cpu is low, and ten pods become one. So missing data prevents scaling
+    down, never up, and at scale 0 it requests no pod. Precedent: a HorizontalPodAutoscaler does not scale down while one of its
+    metrics is missing. The price, that a decider without any data keeps all pods, is visible: ``decided_by`` is then None, and
+    ``silent`` names it.
+    """
+    heard = [(proposal.desired, proposal) for proposal in proposals if not isinstance(proposal.desired, NoData)]
+    if not heard:
+        return _NO_PROPOSAL
+    silent = tuple(proposal.decider for proposal in proposals if isinstance(proposal.desired, NoData))
+    count, largest = max(heard, key=lambda pair: pair[0])
+    is_kept = bool(silent) and present_scale > count
+    bounds = bounded(present_scale if is_kept else count, spec=spec, is_initialized=is_initialized)
+    return MergeDecision(
+        desired_count=bounds.count,
+        decided_by=None if is_kept else largest.decider,
+        silent=silent,
+        present_scale=present_scale,
+        bounds=bounds,
+        proposals=tuple(proposals),
+    )

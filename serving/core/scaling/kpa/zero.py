@@ -1,0 +1,347 @@
+"""Decides when the last pod may go, and the Active condition of a revision.
+
+Input: the merged answer, the present scale, ready pods, since when the activators are the endpoints, the last proof that the
+service answers as the activator, and the time. Output: the next state and what to do: apply a count, hold, or prove the hand-off,
+and when to check again; always with the reason. Counts above 0 pass. 0 passes only after the revision was active for a stable
+window, was marked inactive, which puts the activators in the path, and that was proved and lasted. It sends no probe and patches
+nothing. Follows knative/serving 98e5ef90, pkg/reconciler/autoscaling/kpa, but for what ``KpaQuirks`` lists.
+"""
+
+import enum
+
+import msgspec
+
+from serving.core.model.errors import IllegalTransition
+from serving.core.model.nodata import NoData
+from serving.core.scaling.kpa.merge import bounded, ready_count_min
+from serving.core.scaling.spec import ScalingSpec
+from serving.core.settings.autoscaler import SAFE, KpaQuirks
+
+# Time between two attempts to prove the hand-off, in seconds. Source: Knative's prober.
+PROBE_PERIOD_S = 1.0
+# Age up to which a proof counts, in seconds: the shell probes and asks again at once, and activators may die.
+PROOF_VALID_S = 2.0
+# Time that pods have beyond their deadline, in seconds, so that their own failure is reported first. Source: Knative.
+_ACTIVATION_BUFFER_S = 30.0
+# Time to the next check after marking inactive, while no change of the path triggers one. Source: Knative.
+_INACTIVE_RECHECK_S = 3.0
+# Shortest time to the next check, in seconds: a remainder of 0 before a strict comparison must not cause a busy loop.
+_RECHECK_MIN_S = 1.0
+# Transitions that a state remembers for the error that shows them.
+_STORY_MAX = 32
+
+_UNDECIDED = NoData(missing="no decision")
+
+
+class GatePhase(enum.StrEnum):
+    """The phase of a revision between its first pod and none. Inactive and proved are both "not Active"."""
+
+    ACTIVATING = "activating"
+    ACTIVE = "active"
+    INACTIVE = "inactive"
+    PROVED = "proved"
+
+
+class Event(enum.StrEnum):
+    """An event that moves the gate."""
+
+    QUEUED = "queued"
+    READY = "ready"
+    IDLE = "idle"
+    TIMED_OUT = "timed out"
+    HAND_OFF_PROVED = "hand-off proved"
+    HAND_OFF_IN_DOUBT = "hand-off in doubt"
+
+
+TRANSITIONS: dict[tuple[GatePhase, Event], GatePhase] = {
+    (GatePhase.ACTIVATING, Event.QUEUED): GatePhase.ACTIVATING,
+    (GatePhase.ACTIVATING, Event.READY): GatePhase.ACTIVE,
+    (GatePhase.ACTIVATING, Event.IDLE): GatePhase.INACTIVE,
+    (GatePhase.ACTIVATING, Event.TIMED_OUT): GatePhase.INACTIVE,
+    (GatePhase.ACTIVE, Event.QUEUED): GatePhase.ACTIVATING,
+    (GatePhase.ACTIVE, Event.READY): GatePhase.ACTIVE,
+    (GatePhase.ACTIVE, Event.IDLE): GatePhase.INACTIVE,
+    (GatePhase.INACTIVE, Event.QUEUED): GatePhase.ACTIVATING,
+    (GatePhase.INACTIVE, Event.READY): GatePhase.ACTIVE,
+    (GatePhase.INACTIVE, Event.IDLE): GatePhase.INACTIVE,
+    (GatePhase.INACTIVE, Event.HAND_OFF_PROVED): GatePhase.PROVED,
+    (GatePhase.INACTIVE, Event.HAND_OFF_IN_DOUBT): GatePhase.INACTIVE,
+    (GatePhase.PROVED, Event.QUEUED): GatePhase.ACTIVATING,
+    (GatePhase.PROVED, Event.READY): GatePhase.ACTIVE,
+    (GatePhase.PROVED, Event.IDLE): GatePhase.PROVED,
+    (GatePhase.PROVED, Event.HAND_OFF_PROVED): GatePhase.PROVED,
+    (GatePhase.PROVED, Event.HAND_OFF_IN_DOUBT): GatePhase.INACTIVE,
+}
+
+# The pairs that are missing never come about: only what is being activated times out, and no hand-off is under way while
+# pods are wanted.
+
+
+class InactiveReason(enum.StrEnum):
+    """Reason of the condition Active while it is not True, as Knative writes it."""
+
+    QUEUED = "Queued"
+    NO_TRAFFIC = "NoTraffic"
+    TIMED_OUT = "TimedOut"
+
+
+_REASONS = {
+    Event.QUEUED: InactiveReason.QUEUED,
+    Event.IDLE: InactiveReason.NO_TRAFFIC,
+    Event.TIMED_OUT: InactiveReason.TIMED_OUT,
+}
+_NOT_ACTIVE = (GatePhase.INACTIVE, GatePhase.PROVED)
+# Status of the condition Active.
+_ACTIVE_STATUS = {
+    GatePhase.ACTIVATING: "Unknown",
+    GatePhase.ACTIVE: "True",
+    GatePhase.INACTIVE: "False",
+    GatePhase.PROVED: "False",
+}
+
+
+class GateState(msgspec.Struct, frozen=True, kw_only=True):
+    """The gate's state between observations. After a restart it is read from the revision's condition Active."""
+
+    since_s: float
+    """Start of the present status of the condition Active."""
+
+    phase: GatePhase = GatePhase.ACTIVATING
+
+    reason: InactiveReason | None = InactiveReason.QUEUED
+    """Why the revision is not active; None when it is."""
+
+    is_initialized: bool = False
+    """Whether the revision's first pods were ready once; never reset."""
+
+    story: tuple[str, ...] = ()
+    """The last changes of phase, oldest first."""
+
+    @property
+    def is_inactive(self) -> bool:
+        """Whether the condition Active is False."""
+        return self.phase in _NOT_ACTIVE
+
+
+class GateInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """The gate's inputs about one revision at one time."""
+
+    desired: int | NoData
+    """The merged count, within its bounds; ``NoData`` when no decider has one."""
+
+    present_scale: int | None
+    """Replicas in the revision's scale now; None if unset, which means 1."""
+
+    ready_count: int
+    """Pods that are ready."""
+
+    has_service: bool = True
+    """Whether the revision's service exists; before that it does not count as initialised."""
+
+    is_recorded: bool = True
+    """Whether the revision's status has that its first pods were ready; without pods it would count as failed."""
+
+    proxy_since_s: float | None = None
+    """Time since which the activators are the endpoints; None while the pods are."""
+
+    proved_at_s: float | None = None
+    """Last time that the service answered a probe as the activator does; None if it never did."""
+
+    is_failed: bool = False
+    """Whether the revision's condition Ready is False."""
+
+    active_min_s: float | None = None
+    """Shortest time that the revision stays active before zero; None: the stable window."""
+
+
+class GateAction(enum.StrEnum):
+    """An action for the shell."""
+
+    APPLY = "apply"
+    HOLD = "hold"
+    PROBE = "probe"
+
+
+class GateReason(enum.StrEnum):
+    """The rule that decided."""
+
+    NO_DECISION = "no decision yet"
+    PODS_WANTED = "pods wanted"
+    ZERO_DISABLED = "scale to zero is disabled"
+    ACTIVATION_PENDING = "first pods are not ready yet"
+    ACTIVATION_FAILED = "first pods did not become ready in time"
+    REVISION_FAILED = "the revision failed, and no route names it"
+    ACTIVE_TOO_SHORT = "active for less than the stable window"
+    NOT_RECORDED = "first pods are not recorded as ready yet"
+    MARKED_INACTIVE = "marked inactive"
+    ALREADY_ZERO = "already at zero"
+    HAND_OFF_IN_DOUBT = "the activator is not proved to be in the path"
+    POD_RETENTION = "the last pod is retained"
+    GRACE = "the activator is in the path for less than the grace period"
+    INACTIVE_LONG_ENOUGH = "inactive for the grace period and the retention"
+    PROXIED_LONG_ENOUGH = "the activator is in the path for the grace period"
+
+
+class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The gate's decision, and its reason."""
+
+    action: GateAction
+    reason: GateReason
+
+    wanted: int | NoData
+    """Count that the revision is heading for: it settles path and condition also when it is not applied yet. It is the
+    count to apply if ``action`` says so."""
+
+    recheck_in_s: float | None = None
+    """Time until which only the clock can change the decision; None if another event must happen first."""
+
+    def is_like(self, other: "GateDecision") -> bool:
+        """Whether another decision is equal but for the time until the next."""
+        return (self.action, self.reason, self.wanted) == (other.action, other.reason, other.wanted)
+
+
+def advance(state: GateState, event: Event, *, now_s: float) -> GateState:
+    """The state after an event; raises ``IllegalTransition`` for a pair that is not in the table."""
+    phase = TRANSITIONS.get((state.phase, event))
+    if phase is None:
+        raise IllegalTransition(subject="scale-to-zero gate", phase=state.phase, event=event, story=state.story)
+    reason = None if event is Event.READY else _REASONS.get(event, state.reason)
+    if phase is state.phase:
+        return state if reason is state.reason else msgspec.structs.replace(state, reason=reason)
+    is_same_status = _ACTIVE_STATUS[phase] == _ACTIVE_STATUS[state.phase]
+    return msgspec.structs.replace(
+        state,
+        phase=phase,
+        since_s=state.since_s if is_same_status else now_s,
+        reason=reason,
+        story=(*state.story, f"{now_s:.3f} s: {event} -> {phase}")[-_STORY_MAX:],
+    )
+
+
+def step(
+    state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks = SAFE
+) -> tuple[GateState, GateDecision]:
+    """One observation of a revision: check the proof, decide, then set the condition Active by the decision."""
+    if state.is_inactive:
+        state = advance(state, _proof(state, facts, now_s=now_s), now_s=now_s)
+    decision = _decide(state, facts, spec=spec, now_s=now_s, quirks=quirks)
+    count_min = ready_count_min(spec, is_initialized=state.is_initialized)
+    event = _activity(state, decision.wanted, ready_count=facts.ready_count, count_min=count_min)
+    state = advance(state, event, now_s=now_s)
+    if not state.is_initialized and facts.has_service and facts.ready_count >= count_min:
+        state = msgspec.structs.replace(state, is_initialized=True)
+    return state, decision
+
+
+def _proof(state: GateState, facts: GateInputs, *, now_s: float) -> Event:
+    """The valid proof: fresh, and taken since the revision became inactive."""
+    proved_at_s = facts.proved_at_s
+    if proved_at_s is not None and proved_at_s >= state.since_s and now_s - proved_at_s <= PROOF_VALID_S:
+        return Event.HAND_OFF_PROVED
+    return Event.HAND_OFF_IN_DOUBT
+
+
+def _decide(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks) -> GateDecision:
+    desired = facts.desired
+    if isinstance(desired, NoData):
+        if state.phase is not GatePhase.ACTIVATING:
+            return GateDecision(action=GateAction.HOLD, reason=GateReason.NO_DECISION, wanted=_UNDECIDED)
+        # Pods that were started before there was any decision: the minimum holds, and they may time out.
+        desired = bounded(0, spec=spec, is_initialized=state.is_initialized).count
+    if desired > 0:
+        return _apply(desired, GateReason.PODS_WANTED, facts)
+    if not spec.enable_scale_to_zero:
+        return _apply(1, GateReason.ZERO_DISABLED, facts)
+    return _toward_zero(state, facts, spec=spec, now_s=now_s, quirks=quirks)
+
+
+def _toward_zero(
+    state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
+) -> GateDecision:
+    if state.phase is GatePhase.ACTIVATING:
+        return _while_activating(state, facts, spec=spec, now_s=now_s, quirks=quirks)
+    if state.phase is GatePhase.ACTIVE:
+        return _while_active(state, facts, spec=spec, now_s=now_s)
+    if facts.present_scale == 0:
+        return _hold_zero(GateReason.ALREADY_ZERO)
+    is_proof_needed = spec.target_burst_capacity >= 0 or not quirks.zero_without_proof
+    if is_proof_needed and state.phase is not GatePhase.PROVED:
+        return GateDecision(
+            action=GateAction.PROBE, reason=GateReason.HAND_OFF_IN_DOUBT, wanted=0, recheck_in_s=PROBE_PERIOD_S
+        )
+    return _while_inactive(state, facts, spec=spec, now_s=now_s)
+
+
+def _while_activating(
+    state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
+) -> GateDecision:
+    """Scale to 0 only once the first pods have missed their deadline of 600 s by 30 s; before, decide nothing.
+
+    A failed revision without a route has no deadline: its pods would only restart.
+    """
+    has_failed = facts.is_failed and not spec.reachable and not quirks.failure_keeps_its_deadline
+    rest_s = spec.progress_deadline_s + _ACTIVATION_BUFFER_S - (now_s - state.since_s)
+    if rest_s >= 0 and not has_failed:
+        return GateDecision(
+            action=GateAction.HOLD,
+            reason=GateReason.ACTIVATION_PENDING,
+            wanted=_UNDECIDED,
+            recheck_in_s=max(rest_s, _RECHECK_MIN_S),
+        )
+    reason = GateReason.REVISION_FAILED if has_failed else GateReason.ACTIVATION_FAILED
+    if facts.ready_count and not quirks.zero_without_proof:
+        # Some are ready, though too few: they may hold requests, so they go the way of active pods.
+        return _hold_zero(reason, recheck_in_s=PROBE_PERIOD_S)
+    return _apply(0, reason, facts)
+
+
+def _while_active(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float) -> GateDecision:
+    """Keep 1 pod for the rest of the stable window; then inactive, which puts the activators in the path."""
+    active_min_s = spec.stable_window_s if facts.active_min_s is None else facts.active_min_s
+    rest_s = active_min_s - (now_s - state.since_s)
+    if rest_s > 0:
+        return _apply(1, GateReason.ACTIVE_TOO_SHORT, facts, recheck_in_s=rest_s)
+    if not facts.is_recorded:
+        return _apply(1, GateReason.NOT_RECORDED, facts, recheck_in_s=PROBE_PERIOD_S)
+    is_in_path = facts.proxy_since_s is not None
+    return _hold_zero(GateReason.MARKED_INACTIVE, recheck_in_s=_INACTIVE_RECHECK_S if is_in_path else None)
+
+
+def _while_inactive(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float) -> GateDecision:
+    """Scale to 0 after grace and retention; without retention, once activators were the endpoints for the grace."""
+    inactive_s = now_s - state.since_s
+    grace_s = spec.scale_to_zero_grace_s
+    retention_s = spec.scale_to_zero_pod_retention_s if spec.reachable else 0.0
+    rest_s = max(grace_s, retention_s) - inactive_s
+    if rest_s <= 0:
+        return _apply(0, GateReason.INACTIVE_LONG_ENOUGH, facts)
+    if inactive_s < retention_s:
+        return _hold_zero(GateReason.POD_RETENTION, recheck_in_s=retention_s - inactive_s)
+    proxied_s = 0.0 if facts.proxy_since_s is None else now_s - facts.proxy_since_s
+    if proxied_s >= grace_s:
+        return _apply(0, GateReason.PROXIED_LONG_ENOUGH, facts)
+    return _hold_zero(GateReason.GRACE, recheck_in_s=min(rest_s, grace_s - proxied_s))
+
+
+def _apply(count: int, reason: GateReason, facts: GateInputs, *, recheck_in_s: float | None = None) -> GateDecision:
+    """Set the scale to ``count``, or hold it if it is equal."""
+    present_scale = 1 if facts.present_scale is None else facts.present_scale
+    action = GateAction.HOLD if count == present_scale else GateAction.APPLY
+    return GateDecision(action=action, reason=reason, wanted=count, recheck_in_s=recheck_in_s)
+
+
+def _hold_zero(reason: GateReason, *, recheck_in_s: float | None = None) -> GateDecision:
+    """Hold the scale although 0 is wanted."""
+    return GateDecision(action=GateAction.HOLD, reason=reason, wanted=0, recheck_in_s=recheck_in_s)
+
+
+def _activity(state: GateState, wanted: int | NoData, *, ready_count: int, count_min: int) -> Event:
+    """The condition Active, from wanted and ready pods.
+
+    Without a decision a revision that is not active stays so.
+    """
+    if wanted == 0 or count_min == 0:
+        return Event.TIMED_OUT if state.phase is GatePhase.ACTIVATING and count_min > 0 else Event.IDLE
+    if isinstance(wanted, NoData) and state.is_inactive:
+        return Event.IDLE
+    return Event.READY if ready_count >= count_min else Event.QUEUED

@@ -1,0 +1,318 @@
+"""Learns the target concurrency of a revision's pods from response times, cpu and memory.
+
+Input: each second of each pod (requests in flight, requests that ended, their mean response time), and measurements of
+cpu and memory. Output: a ``LearntTarget``, which replaces the target where a revision asks for that and is only shown
+elsewhere. It is the second half of Knative's 2018 design, the "slow brain": it changes once a period, half a minute by
+default, by a bounded step. Without a history it is the target that the revision has.
+
+Three bounds, of which the least counts:
+
+- **latency**: the knee of the response times (``curve``), once they have grown by half at some concurrency;
+- **cpu**: the same knee from the utilization law (Denning and Buzen 1978): a request that takes D seconds of cpu allows at
+  most limit / D requests a second, so that N* = R x limit / D, also before a pod was ever that busy;
+- **memory**: what fits below the limit (``memory``), less three standard deviations of the requests in flight; and half of the
+  concurrency at which a container was killed for its memory.
+
+At a utilisation u of what bounds it, a pod has u / (1 - u) requests at the bottleneck (M/M/1; Kleinrock, Queueing Systems I,
+1975) and u x (N* - 1) elsewhere. So the target is N* - 1 + 1 / (1 - u): a knee of 8 and a utilisation of 70 % give 10.3,
+of which 7.2 are aimed at. Without a bound it is half more than was seen to work at most.
+"""
+
+import math
+
+import msgspec
+
+from serving.core.model.knative import TargetMode
+from serving.core.model.quantity import Resources
+from serving.core.model.stat import Stat
+from serving.core.scaling.learnt.curve import Knee, LatencyCurve, MemoryLine
+from serving.core.scaling.learnt.target import (
+    LearntState,
+    LearntTarget,
+    TargetBound,
+    bounded,
+    in_flight,
+    learnt_target,
+    read_state,
+    with_target,
+)
+from serving.core.scaling.revision import ScaledRevision, ServingContainer
+from serving.core.scaling.spec import ScalingSpec
+from serving.core.settings.autoscaler import AdaptiveSettings
+
+# Half-life of observations, in periods with load.
+_HALF_LIFE_PERIODS = 20
+_FADE_RATIO = 0.5 ** (1 / _HALF_LIFE_PERIODS)
+# Growth of the response time from which on a knee is believed.
+_SLOWDOWN_MIN = 1.5
+# Factor between two concurrencies with the same response time from which on nothing waited at the lower one.
+_FLAT_RATIO = 2.0
+# A knee that is not seen any more grows by this share each period, doubling within half an hour.
+_KNEE_RELAX_RATIO = 1.01
+# So do the response time of an idle pod, and the concurrency at which a container was killed, within three hours.
+_RELAX_RATIO = 1.002
+# Share of that concurrency that is aimed at: it was a mean of a second, in which the kill was at the most.
+_KILLED_RATIO = 0.5
+# Target over the largest concurrency that was seen to work, where nothing bounds it.
+_GROWTH_RATIO = 1.5
+# Largest steps of one period.
+_STEP_UP_RATIO, _STEP_DOWN_RATIO = 1.25, 0.5
+# Least relative change.
+_STEP_MIN_RATIO = 0.1
+# Share of the cpu limit below which a pod's usage is mostly its own; and that from which on it is out of cpu.
+_CPU_USE_MIN, _CPU_USE_MAX = 0.2, 0.9
+# Share of the knee by cpu from which on that of the response times is the same one, found in another way.
+_SAME_KNEE_RATIO = 0.75
+# Measurements of cpu that say what a request takes.
+_CPU_WEIGHT_MIN = 3.0
+# Standard deviations of the requests in flight for which a pod has memory; of independent requests the variance is the mean.
+_MEMORY_DEVIATIONS = 3.0
+# Utilisation above which the queue at a bottleneck has no useful length.
+_UTILISATION_MAX = 0.9
+# Fading of the largest concurrency of the last seconds, a report: a container that was killed had more than it has now.
+_PEAK_RATIO = 0.97
+_TARGET_MIN = 1.0
+# Least knee: requests that wait for nothing but a small share of a core.
+_KNEE_MIN = 0.01
+# Time for which a target that changes is not saved, in seconds: each save is a write to the API.
+_SAVE_PERIOD_S = 60.0
+
+
+class TargetLearner:
+    """Learns the target of one revision."""
+
+    __slots__ = (
+        "_checked_s",
+        "_cpu",
+        "_curve",
+        "_is_new",
+        "_is_settled",
+        "_memory",
+        "_peak",
+        "_saved_s",
+        "_saved_total",
+        "state",
+    )
+
+    def __init__(self) -> None:
+        self._curve = LatencyCurve()
+        self._memory = MemoryLine()
+        self.state = LearntState()
+        # Measurements, cpu seconds a second, requests a second, requests in flight: sums of those with enough load.
+        self._cpu = (0.0, 0.0, 0.0, 0.0)
+        self._peak = 0.0
+        self._is_new = False
+        # Whether the target is what was found when it was looked at last, rather than on its way.
+        self._is_settled = False
+        self._checked_s: float | None = None
+        self._saved_total: float | None = None
+        self._saved_s: float | None = None
+
+    def record(self, concurrency: float, ended_count: float, response_time_s: float) -> None:
+        """Add one second of one pod; a second without an ended request is ignored."""
+        peak = self._peak * _PEAK_RATIO
+        self._peak = concurrency if concurrency >= peak else peak  # noqa: FURB136 - each report of each pod
+        if ended_count > 0 and response_time_s > 0:
+            self._curve.record(concurrency, ended_count, response_time_s)
+            self._is_new = True
+
+    def measure(self, concurrency: float, ended_count: float, *, used: Resources, limits: Resources) -> None:
+        """The cpu and memory of one pod, with its requests of the last second."""
+        if used.memory_bytes is not None:
+            self._memory.record(concurrency, used.memory_bytes)
+            self._is_new = True
+        if used.cpu_m is None or not limits.cpu_m or ended_count <= 0 or used.cpu_m < _CPU_USE_MIN * limits.cpu_m:
+            return
+        weight, cpu, ended, inside = self._cpu
+        self._cpu = (weight + 1.0, cpu + used.cpu_m / 1000, ended + ended_count, inside + concurrency)
+
+    def killed(self) -> None:
+        """Record an OOM kill of a container."""
+        if self._peak <= 0:
+            return
+        safe = max(_TARGET_MIN, _KILLED_RATIO * self._peak)
+        self.state.killed = safe if self.state.killed is None else min(safe, self.state.killed)
+        # Earlier measurements describe the pod's usage too poorly.
+        self._peak, self._is_new, self._checked_s = 0.0, True, None
+
+    def update(
+        self, spec: ScalingSpec, limits: Resources, *, period_s: float, total_max: float, now_s: float
+    ) -> LearntTarget | None:
+        """Update and return the target; None without enough data. ``spec`` has the revision's own target.
+
+        Learns at most once a period, and only after new samples.
+        """
+        own, spec = spec, in_flight(spec)
+        checked_s = self._checked_s
+        if self._is_new and (checked_s is None or not 0 <= now_s - checked_s < period_s):
+            self._checked_s, self._is_new = now_s, False
+            if checked_s is not None or self.state.killed is not None:
+                self._learn(spec, limits, total_max)
+        return learnt_target(self.state, own, total_max=total_max)
+
+    def due_save(self, spec: ScalingSpec, now_s: float) -> str | None:
+        """Return the learnt state as text for ``load`` if a save is due, otherwise None.
+
+        It is due once the target has moved by more than the smallest step, and has settled or was saved long ago.
+        """
+        total, saved = self.state.total, self._saved_total or in_flight(spec).total_value
+        if total is None or abs(total / saved - 1) <= _STEP_MIN_RATIO:
+            return None
+        if self._saved_s is None:
+            self._saved_s = now_s
+        if not self._is_settled and 0 <= now_s - self._saved_s < _SAVE_PERIOD_S:
+            return None
+        self._saved_total, self._saved_s = total, now_s
+        return msgspec.json.encode(self.state).decode()
+
+    def load(self, learnt: str) -> None:
+        """Restore the learnt state. Raises ``InvalidValue``."""
+        self.state = read_state(learnt)
+        self._saved_total = self.state.total
+
+    def _learn(self, spec: ScalingSpec, limits: Resources, total_max: float) -> None:
+        state, knee = self.state, self._curve.knee()
+        utilisation = min(_UTILISATION_MAX, spec.target_value / spec.total_value)
+        found: list[tuple[float, TargetBound | None, float | None]] = []
+        if knee is not None:
+            found.append((max(spec.total_value, _GROWTH_RATIO * knee.top / utilisation), None, None))
+            self._update_knee(knee)
+        cpu = self._cpu_knee(limits)
+        if cpu is not None:
+            found.append((_with_queue(cpu, utilisation), TargetBound.CPU, cpu))
+        if state.knee is not None and (cpu is None or state.knee < _SAME_KNEE_RATIO * cpu):
+            found.append((_with_queue(state.knee, utilisation), TargetBound.LATENCY, state.knee))
+        if limits.memory_bytes:
+            state.memory = self._memory.in_flight_max(limits.memory_bytes) or state.memory
+        if state.memory is not None:
+            found.append((_safe_mean(state.memory) / utilisation, TargetBound.MEMORY, state.memory))
+        if state.killed is not None:
+            state.killed *= _RELAX_RATIO
+            found.append((state.killed / utilisation, TargetBound.MEMORY, state.killed))
+        if found:
+            total, bound, above = min(found, key=lambda one: one[0])
+            start = bounded(spec.total_value, spec, total_max)
+            self._step(bounded(total, spec, total_max), bound, above, start=start)
+        self._curve.fade(_FADE_RATIO)
+        self._memory.fade(_FADE_RATIO)
+        weight, cpu_s, ended, inside = self._cpu
+        self._cpu = (weight * _FADE_RATIO, cpu_s * _FADE_RATIO, ended * _FADE_RATIO, inside * _FADE_RATIO)
+
+    def _update_knee(self, knee: Knee) -> None:
+        """Update the knee from response times. Older values decay slowly.
+
+        Pods that are busy all the time do not show how fast an idle one is, so that the least response time is kept. An app
+        that became slower looks like a busy one at first. It is found out by fewer requests that take as long.
+        """
+        state = self.state
+        is_flat = knee.slowdown < _SLOWDOWN_MIN and knee.top >= _FLAT_RATIO * knee.bottom
+        if state.response_s is None or is_flat:
+            state.response_s = knee.response_s
+        state.response_s = min(_RELAX_RATIO * state.response_s, knee.response_s)
+        if knee.top_response_s >= _SLOWDOWN_MIN * state.response_s:
+            state.knee = state.response_s * knee.throughput_max
+        elif state.knee is not None:
+            state.knee = max(_KNEE_RELAX_RATIO * state.knee, knee.top)
+
+    def _cpu_knee(self, limits: Resources) -> float | None:
+        """The knee from the cpu time of a request; when cpu runs out, at most the recent load less the excess."""
+        state, (weight, cpu, ended, inside) = self.state, self._cpu
+        if not limits.cpu_m:
+            return None
+        cores = limits.cpu_m / 1000
+        if weight >= _CPU_WEIGHT_MIN:
+            state.cpu_s = cpu / ended
+        if state.cpu_s is None or state.response_s is None:
+            return None
+        knee = state.response_s * cores / state.cpu_s
+        if weight >= _CPU_WEIGHT_MIN and cpu / weight > _CPU_USE_MAX * cores:
+            # Response times may all be of a busy pod: fewer requests will show a shorter one.
+            knee = min(knee, _STEP_DOWN_RATIO * inside / weight)
+        return max(knee, _KNEE_MIN)
+
+    def _step(self, total: float, bound: TargetBound | None, above: float | None, *, start: float) -> None:
+        """One bounded step towards ``total``. A memory bound lowers the target at once, before the pod is killed."""
+        state, wanted = self.state, total
+        present = start if state.total is None else state.total
+        if abs(total / present - 1) <= _STEP_MIN_RATIO and not (bound is TargetBound.MEMORY and total < present):
+            total = wanted = present
+        if bound is not TargetBound.MEMORY:
+            total = max(total, _STEP_DOWN_RATIO * present)
+        state.total = min(total, _STEP_UP_RATIO * present)
+        self._is_settled = state.total == wanted
+        state.bound, state.above = bound, above
+
+
+def _with_queue(knee: float, utilisation: float) -> float:
+    """The target of a knee: the requests elsewhere, and those at the bottleneck. 8 at 70 %: 8 - 1 + 1 / 0.3 = 10.3."""
+    return knee - 1.0 + 1.0 / (1.0 - utilisation)
+
+
+def _safe_mean(most: float) -> float:
+    """The largest mean with room for three standard deviations: m + 3 x sqrt(m) = most. 10 gives 3.4."""
+    return ((math.sqrt(_MEMORY_DEVIATIONS**2 + 4.0 * most) - _MEMORY_DEVIATIONS) / 2.0) ** 2
+
+
+class RevisionTarget:
+    """The target of one revision. ``spec`` is the basis of decisions; ``learnt`` is None without enough data."""
+
+    __slots__ = ("_container", "_learner", "_own", "_settings", "learnt", "spec")
+
+    def __init__(self, revision: ScaledRevision, settings: AdaptiveSettings) -> None:
+        self._own = self.spec = revision.spec
+        self._container: ServingContainer = revision.container
+        self._settings = settings
+        self._learner = TargetLearner()
+        self.learnt: LearntTarget | None = None
+
+    @property
+    def _is_on(self) -> bool:
+        return self._own.target_mode is not TargetMode.OFF
+
+    def update_revision(self, revision: ScaledRevision) -> bool:
+        """Apply changed numbers of the revision; return whether they have changed."""
+        self._container = revision.container
+        if revision.spec == self._own:
+            return False
+        self._own = revision.spec
+        state, most = self._learner.state, self._settings.learnt_target_max
+        self.learnt = learnt_target(state, self._own, total_max=most)
+        self.spec = with_target(self._own, self.learnt, state)
+        return True
+
+    def load(self, learnt: str) -> None:
+        """Restore the learnt state. Raises ``InvalidValue``."""
+        self._learner.load(learnt)
+
+    def record(self, stat: Stat) -> None:
+        """Add a pod's report."""
+        if self._is_on:
+            self._learner.record(stat.concurrency, stat.ended_count, stat.response_time_s)
+
+    def measure(self, stat: Stat, used: Resources) -> None:
+        """Add the usage of a pod's container, with the pod's latest report."""
+        if self._is_on:
+            self._learner.measure(stat.concurrency, stat.ended_count, used=used, limits=self._container.limits)
+
+    def killed(self) -> None:
+        """Record a container's OOM kill."""
+        if self._is_on:
+            self._learner.killed()
+
+    def update(self, now_s: float) -> None:
+        """Update ``learnt`` and ``spec``."""
+        if not self._is_on:
+            return
+        learnt = self._learner.update(
+            self._own,
+            self._container.limits,
+            period_s=self._settings.learnt_target_period_s,
+            total_max=self._settings.learnt_target_max,
+            now_s=now_s,
+        )
+        if learnt != self.learnt:
+            self.learnt, self.spec = learnt, with_target(self._own, learnt, self._learner.state)
+
+    def due_save(self, now_s: float) -> str | None:
+        """The learnt state as text for ``load``; None without changes, or after a recent save."""
+        return self._learner.due_save(self._own, now_s)

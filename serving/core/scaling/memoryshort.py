@@ -1,0 +1,156 @@
+"""Decides which dormant pods go while the memory of the machine is short.
+
+Input: readings of the memory, the dormant pods, and what each revision wants. Output: ``Allowance`` records, by which a revision has fewer pods
+than it wants, also than its min-scale. The pod last used longest ago goes first, and so many at once as should free what is missing.
+A revision gets its pods back with its next request that needs them, or once memory has been free for a while. Running pods stay.
+"""
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+
+from serving.core.model.knative import RevisionKey
+from serving.core.model.quantity import format_percent
+from serving.core.scaling.budget import Allowance, AllowanceReason, BudgetDemand
+from serving.core.settings.dormancy import MemorySettings
+
+# Time for the memory of chosen pods to come back before more are chosen, in seconds; and while they are still there.
+_SETTLE_S = 3.0
+_HAND_OFF_S = 10.0
+# Shortest time since its last request, in seconds: reports of load are up to two seconds old, and would end the hold.
+_UNUSED_S = 3.0
+# Time for which memory has to be free before pods come back without a request, in seconds, and how many times the least amount is free.
+_CLEAR_S = 60.0
+_CLEAR_RATIO = 2.0
+_MIB = 2**20
+
+
+class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory of a machine, in bytes. ``stalled_ratio`` is the part of the last 10 s in which processes waited for memory."""
+
+    total_bytes: int
+    available_bytes: int
+    stalled_ratio: float = 0.0
+
+
+class DormantPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A dormant pod.
+
+    ``used_s`` is the end of its last request, ``scale`` that of its revision, ``memory_bytes`` the memory that it may free.
+    """
+
+    key: RevisionKey
+    name: str
+    used_s: float
+    scale: int
+    memory_bytes: int
+
+
+class Hold(msgspec.Struct, frozen=True, kw_only=True):
+    """The most pods of a revision that has lost one, and why."""
+
+    count: int
+    why: str
+
+
+class MemoryShortage:
+    """Holds of all revisions of a machine. Times are those of one monotonic clock."""
+
+    def __init__(self) -> None:
+        self._holds: dict[RevisionKey, Hold] = {}
+        # Chosen pods that are still there, by name.
+        self._going: dict[str, RevisionKey] = {}
+        self._chosen_s = -math.inf
+        self._clear_since_s: float | None = None
+
+    def __repr__(self) -> str:
+        return f"MemoryShortage({len(self._holds)} held)"
+
+    @property
+    def held_keys(self) -> frozenset[RevisionKey]:
+        """The revisions with fewer pods than they may want."""
+        return frozenset(self._holds)
+
+    def update(
+        self, reading: MemoryReading, pods: Iterable[DormantPod], *, settings: MemorySettings, now_s: float
+    ) -> list[RevisionKey]:
+        """Choose pods, or release a revision; return the revisions to decide about.
+
+        800 MiB of 16 GiB have to be available and 760 MiB are: pods go, the idlest first, until those gone have 40 MiB.
+        """
+        found = sorted(pods, key=lambda pod: (pod.used_s, pod.key, pod.name))
+        names = {pod.name for pod in found}
+        self._going = {name: key for name, key in self._going.items() if name in names and key in self._holds}
+        text, missing_bytes = _shortage(reading, settings)
+        if not text:
+            return self._release(reading, settings=settings, now_s=now_s)
+        self._clear_since_s = None
+        if now_s - self._chosen_s < (_HAND_OFF_S if self._going else _SETTLE_S):
+            return []
+        chosen = []
+        for pod in found:
+            if pod.name in self._going or now_s - pod.used_s < _UNUSED_S:
+                continue
+            held = self._holds.get(pod.key)
+            count = max(0, (pod.scale if held is None else min(held.count, pod.scale)) - 1)
+            why = f"{text}; {pod.name}, dormant, was last used {now_s - pod.used_s:.0f} s ago"
+            self._holds[pod.key] = Hold(count=count, why=why)
+            self._going[pod.name] = pod.key
+            self._chosen_s = now_s
+            chosen.append(pod.key)
+            missing_bytes -= pod.memory_bytes
+            if missing_bytes <= 0:
+                break
+        return chosen
+
+    def allow(self, key: RevisionKey, demand: BudgetDemand) -> Allowance | None:
+        """The pods of a revision; None: as many as it wants. Requests for more end the hold."""
+        held = self._holds.get(key)
+        if held is None:
+            return None
+        if demand.in_use > held.count:
+            del self._holds[key]
+            return None
+        # At 0 a revision that wants no pod goes at once, without waiting for its window.
+        if demand.wanted <= held.count and (demand.wanted or not demand.present):
+            return None
+        return Allowance(count=held.count, wanted=demand.wanted, reason=AllowanceReason.MEMORY, budget=held.why)
+
+    def forget(self, key: RevisionKey) -> None:
+        """Drop a revision."""
+        self._holds.pop(key, None)
+
+    def _release(self, reading: MemoryReading, *, settings: MemorySettings, now_s: float) -> list[RevisionKey]:
+        """Give one revision its pods back once memory has been free for long enough."""
+        least = _CLEAR_RATIO * settings.available_min_ratio * reading.total_bytes
+        is_clear = (
+            reading.available_bytes >= least and reading.stalled_ratio <= settings.stalled_max_ratio / _CLEAR_RATIO
+        )
+        if not is_clear or self._clear_since_s is None:
+            self._clear_since_s = now_s if is_clear else None
+            return []
+        if now_s - self._clear_since_s < _CLEAR_S or not self._holds:
+            return []
+        key = next(iter(self._holds))
+        del self._holds[key]
+        return [key]
+
+
+def _shortage(reading: MemoryReading, settings: MemorySettings) -> tuple[str, int]:
+    """Why memory is short, and the bytes that are missing; "" if it is not."""
+    least_bytes = int(settings.available_min_ratio * reading.total_bytes)
+    if reading.available_bytes < least_bytes:
+        text = (
+            f"{reading.available_bytes // _MIB} MiB of {reading.total_bytes // _MIB} are available, less than "
+            f"memory.available-min {format_percent(settings.available_min_ratio)} %"
+        )
+        return text, least_bytes - reading.available_bytes
+    # 0 never counts stalls.
+    if 0 < settings.stalled_max_ratio < reading.stalled_ratio:
+        text = (
+            f"processes waited for memory {reading.stalled_ratio:.0%} of the last 10 s, more than "
+            f"memory.stalled-max {format_percent(settings.stalled_max_ratio)} %"
+        )
+        return text, 0
+    return "", 0

@@ -1,0 +1,263 @@
+"""Decides as a HorizontalPodAutoscaler (autoscaling/v2) does: a number of pods from their cpu and memory use.
+
+Input: the object's spec, what each pod requests and uses, the present number of pods, the earlier recommendations and changes,
+and ``now_s``. Output: the number, and why. It follows the rules of kube-controller-manager: a tolerance of a tenth, the largest
+number of all metrics, no step down while a metric is missing, the highest recommendation of the last 300 s on the way down, and
+at most 4 pods or 100 % more in 15 s on the way up. It knows no clock and no cluster.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from serving.core.model.nodata import NoData
+from serving.core.model.objects import Object, nested
+from serving.core.model.quantity import parse_quantity
+
+# From which relative distance to the target the number changes.
+_TOLERANCE = 0.1
+# What Kubernetes assumes where an object names no metric, in percent of the request.
+_CPU_PERCENT = 80
+_DOWN_WINDOW_S = 300.0
+_PERIOD_S = 15.0
+_PERCENT = 100.0
+_DISABLED, _LEAST = "Disabled", "Min"
+
+
+class MetricTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric. ``percent`` of the requests, or the ``average`` use of a pod in cores or bytes; the other is None."""
+
+    resource: str
+    container: str = ""
+    """The only container that counts; "" for all."""
+
+    percent: int | None = None
+    average: float | None = None
+
+
+class PodUse(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod. ``used`` is None without a measurement; an unready pod counts as unused on the way up."""
+
+    requested: float | None
+    used: float | None
+    is_unready: bool = False
+
+
+class ScalingLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of one direction. ``policies`` are pods or percent, the amount, and the period in seconds."""
+
+    window_s: float
+    policies: tuple[tuple[str, float, float], ...]
+    select: str = "Max"
+
+
+class PodScaling(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings in the object."""
+
+    count_min: int
+    count_max: int
+    metrics: tuple[MetricTarget | NoData, ...]
+    up: ScalingLimits
+    down: ScalingLimits
+
+
+class PodScalingState(msgspec.Struct, frozen=True, kw_only=True):
+    """Recent recommendations and recent changes, each with its time."""
+
+    recommended: tuple[tuple[float, int], ...] = ()
+    changes: tuple[tuple[float, int], ...] = ()
+
+
+def pod_scaling_of(hpa: Object) -> PodScaling:
+    """The numbers of a HorizontalPodAutoscaler."""
+    spec = hpa["spec"]
+    written = spec.get("metrics") or [
+        {"resource": {"name": "cpu", "target": {"averageUtilization": _CPU_PERCENT}}, "type": "Resource"}
+    ]
+    up = (("Pods", 4.0, _PERIOD_S), ("Percent", _PERCENT, _PERIOD_S))
+    down = (("Percent", _PERCENT, _PERIOD_S),)
+    behavior = spec.get("behavior") or {}
+    return PodScaling(
+        count_min=spec.get("minReplicas") or 1,
+        count_max=spec["maxReplicas"],
+        metrics=tuple(_metric(one) for one in written),
+        up=_limits(behavior.get("scaleUp") or {}, window_s=0.0, policies=up),
+        down=_limits(behavior.get("scaleDown") or {}, window_s=_DOWN_WINDOW_S, policies=down),
+    )
+
+
+def _metric(written: Mapping[str, Any]) -> MetricTarget | NoData:
+    kind = str(written.get("type"))
+    about = written.get(kind[:1].lower() + kind[1:])
+    name, target = nested(about or {}, "name"), nested(about or {}, "target") or {}
+    if kind not in {"Resource", "ContainerResource"} or name not in {"cpu", "memory"}:
+        return NoData(missing=f"metric of type {kind}: only cpu and memory of pods are measured here")
+    percent, average = target.get("averageUtilization"), target.get("averageValue")
+    if percent is None and average is None:
+        return NoData(missing=f"metric {name} has neither averageUtilization nor averageValue")
+    return MetricTarget(
+        resource=name,
+        container=(about or {}).get("container") or "",
+        percent=percent,
+        average=None if average is None else float(parse_quantity(str(average))),
+    )
+
+
+def _limits(
+    written: Mapping[str, Any], *, window_s: float, policies: tuple[tuple[str, float, float], ...]
+) -> ScalingLimits:
+    said = written.get("stabilizationWindowSeconds")
+    own = tuple(
+        (policy["type"], float(policy["value"]), float(policy["periodSeconds"]))
+        for policy in written.get("policies") or ()
+    )
+    return ScalingLimits(
+        window_s=window_s if said is None else float(said),
+        policies=own or policies,
+        select=written.get("selectPolicy") or "Max",
+    )
+
+
+def scaled_count(
+    state: PodScalingState,
+    scaling: PodScaling,
+    pods: Sequence[Sequence[PodUse]],
+    *,
+    present_count: int,
+    now_s: float,
+) -> tuple[PodScalingState, int, str]:
+    """The number of pods, with the next state and the reason. ``pods`` are those of each metric."""
+    if not present_count:
+        return state, 0, "scale 0 is left alone"
+    wanted, reason = _by_metrics(scaling, pods, present_count)
+    if not scaling.count_min <= present_count <= scaling.count_max:
+        wanted = min(max(present_count, scaling.count_min), scaling.count_max)
+        reason = f"{present_count} is not between minReplicas {scaling.count_min} and maxReplicas {scaling.count_max}"
+    longest_s = max(scaling.up.window_s, scaling.down.window_s)
+    # The first recommendation may follow a restart: the present number counts as recommended too.
+    before = state.recommended or ((now_s, present_count),)
+    recommended = (*(one for one in before if now_s - one[0] < longest_s), (now_s, wanted))
+    steady = _steady(recommended, scaling, present_count=present_count, now_s=now_s)
+    if steady != wanted:
+        reason = f"{reason}; {steady} held by the stabilization window"
+    allowed = _allowed(state.changes, scaling, steady, present_count=present_count, now_s=now_s)
+    if allowed != steady:
+        reason = f"{reason}; {allowed} is as far as the policies go at once"
+    count = min(max(allowed, scaling.count_min), scaling.count_max)
+    if count != allowed:
+        reason = f"{reason}; {'raised to minReplicas' if count > allowed else 'limited to maxReplicas'} {count}"
+    period_s = max(policy[2] for limits in (scaling.up, scaling.down) for policy in limits.policies)
+    changes = tuple(change for change in state.changes if now_s - change[0] < period_s)
+    if count != present_count:
+        changes = (*changes, (now_s, count - present_count))
+    return PodScalingState(recommended=recommended, changes=changes), count, reason
+
+
+def measured_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]]) -> list[Object]:
+    """The object's ``status.currentMetrics``: the average use of measured pods, without metrics that have none."""
+    found: list[Object] = []
+    for metric, uses in zip(scaling.metrics, pods, strict=True):
+        used = [use.used for use in uses if use.used is not None]
+        if isinstance(metric, NoData) or not used:
+            continue
+        average = sum(used) / len(used)
+        current: Object = {"averageValue": f"{average * 1000:.0f}m" if metric.resource == "cpu" else f"{average:.0f}"}
+        if metric.percent is not None:
+            requested = sum(use.requested or 0.0 for use in uses if use.used is not None)
+            if not requested:
+                continue
+            current["averageUtilization"] = int(_PERCENT * sum(used) / requested)
+        kind, own = ("ContainerResource", {"container": metric.container}) if metric.container else ("Resource", {})
+        found.append({"type": kind, kind[:1].lower() + kind[1:]: {"name": metric.resource, **own, "current": current}})
+    return found
+
+
+def _by_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]], present_count: int) -> tuple[int, str]:
+    """The largest number wanted by a metric; at least the present one while a metric is missing."""
+    found, missing = [], []
+    for metric, uses in zip(scaling.metrics, pods, strict=True):
+        outcome = metric if isinstance(metric, NoData) else _by_metric(metric, uses, present_count)
+        if isinstance(outcome, NoData):
+            missing.append(outcome.missing)
+        else:
+            found.append(outcome)
+    count, reason = max(found, default=(present_count, ""), key=lambda one: one[0])
+    if missing and count <= present_count:
+        return present_count, "; ".join(missing)
+    return count, reason
+
+
+def _by_metric(metric: MetricTarget, uses: Sequence[PodUse], present_count: int) -> tuple[int, str] | NoData:
+    where = f"{metric.resource}{f' of container {metric.container}' if metric.container else ''}"
+    if metric.percent is not None and any(use.requested is None for use in uses):
+        return NoData(missing=f"{where}: a pod requests none, so that there is no share of it")
+    measured = [use for use in uses if use.used is not None and not use.is_unready]
+    if not measured:
+        return NoData(missing=f"{where}: no ready pod is measured yet")
+    ratio = _ratio(metric, measured)
+    shown = f"{where} at {_amount(metric, ratio)}"
+    rest = [use for use in uses if use.used is None or (use.is_unready and ratio > 1)]
+    if not rest:
+        # Ready pods alone are in the ratio; those that start are there for them.
+        return (present_count if abs(1 - ratio) <= _TOLERANCE else math.ceil(ratio * len(measured))), shown
+    # Missing measurements count against a change: as no usage when scaling up, as full usage when scaling down.
+    assumed = [msgspec.structs.replace(one, used=0.0 if ratio > 1 else _full(metric, one)) for one in rest]
+    careful = _ratio(metric, [*measured, *assumed])
+    is_turned = (ratio < 1) != (careful < 1)
+    count = math.ceil(careful * (len(measured) + len(assumed)))
+    is_turned = is_turned or (count > present_count if careful < 1 else count < present_count)
+    is_kept = is_turned or abs(1 - careful) <= _TOLERANCE
+    return (present_count if is_kept else count), f"{shown}, {len(rest)} not measured or not ready"
+
+
+def _ratio(metric: MetricTarget, uses: Sequence[PodUse]) -> float:
+    """Usage relative to its target."""
+    used = sum(use.used or 0.0 for use in uses)
+    if metric.percent is None:
+        return used / (len(uses) * (metric.average or 1.0))
+    return used * _PERCENT / (sum(use.requested or 0.0 for use in uses) or 1.0) / metric.percent
+
+
+def _full(metric: MetricTarget, one: PodUse) -> float:
+    if metric.percent is None:
+        return metric.average or 0.0
+    return (one.requested or 0.0) * max(_PERCENT, metric.percent) / _PERCENT
+
+
+def _amount(metric: MetricTarget, ratio: float) -> str:
+    if metric.percent is not None:
+        return f"{ratio * metric.percent:.0f}%/{metric.percent}%"
+    average = metric.average or 0.0
+    if metric.resource == "cpu":
+        return f"{ratio * average * 1000:.0f}m/{average * 1000:.0f}m"
+    return f"{ratio * average / 2**20:.0f}Mi/{average / 2**20:.0f}Mi"
+
+
+def _steady(recommended: Sequence[tuple[float, int]], scaling: PodScaling, *, present_count: int, now_s: float) -> int:
+    """The present number, raised to the recent minimum or lowered to the recent maximum of recommendations."""
+    *earlier, (_, newest) = recommended
+    up_count = min([newest, *(count for at_s, count in earlier if now_s - at_s < scaling.up.window_s)])
+    down_count = max([newest, *(count for at_s, count in earlier if now_s - at_s < scaling.down.window_s)])
+    return min(max(present_count, up_count), down_count)
+
+
+def _allowed(
+    changes: Sequence[tuple[float, int]], scaling: PodScaling, wanted: int, *, present_count: int, now_s: float
+) -> int:
+    """The number, limited by the present policies of its direction."""
+    if wanted == present_count:
+        return wanted
+    is_up = wanted > present_count
+    limits = scaling.up if is_up else scaling.down
+    if limits.select == _DISABLED:
+        return present_count
+    ends = []
+    for kind, amount, period_s in limits.policies:
+        begin_count = present_count - sum(difference for at_s, difference in changes if now_s - at_s < period_s)
+        step = amount if kind == "Pods" else begin_count * amount / _PERCENT
+        ends.append(math.ceil(begin_count + step) if is_up else math.floor(begin_count - step))
+    is_far = (limits.select != _LEAST) == is_up
+    end = max(ends) if is_far else min(ends)
+    return min(wanted, max(end, present_count)) if is_up else max(wanted, min(end, present_count))

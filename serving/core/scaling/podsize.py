@@ -1,0 +1,129 @@
+"""Decides what a pod requests while it is dormant, and when it runs again: in-place resizes as patches.
+
+Input: a pod, whether its app sleeps, and what its containers use. Output: patches, or None where nothing changes. A dormant container requests
+the least cpu there is, and the memory that it uses with a margin. An annotation of the pod keeps what it requests awake: for the pods of
+``serving.dev/start-cpu`` the controller writes it, and they shrink to it once they are ready.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from serving.core.model.errors import UNREADABLE
+from serving.core.model.knative import AWAKE_RESOURCES_ANNOTATION, QUEUE_PROXY
+from serving.core.model.objects import Object, annotations_of, nested
+from serving.core.model.quantity import Resources, format_bytes, resources_of
+
+LEAST_CPU = "1m"
+"""The smallest cpu request of Kubernetes."""
+# Beyond what was measured: a tenth, and what a first request may allocate.
+_MEMORY_MARGIN_DIVISOR = 10
+_MEMORY_MARGIN_BYTES = 8 * 2**20
+_MIB = 2**20
+_RESTARTS = "RestartContainer"
+
+ContainerResources = dict[str, dict[str, str]]
+"""Requests and limits of a container, as in a pod's spec."""
+
+
+def awake_resources(pod: Object) -> dict[str, ContainerResources]:
+    """What the app's containers request while they run, by name: from the annotation, else from the spec."""
+    try:
+        return msgspec.json.decode(
+            annotations_of(pod).get(AWAKE_RESOURCES_ANNOTATION, ""), type=dict[str, ContainerResources]
+        )
+    except UNREADABLE:
+        return {name: {"requests": dict(requests)} for name, requests in _requests(pod).items() if _amounts(requests)}
+
+
+def note_of(pod: Object) -> Object | None:
+    """The patch of the annotation; None if the pod has it, or requests nothing."""
+    found = awake_resources(pod)
+    if not found or AWAKE_RESOURCES_ANNOTATION in annotations_of(pod):
+        return None
+    return {"metadata": {"annotations": {AWAKE_RESOURCES_ANNOTATION: msgspec.json.encode(found).decode()}}}
+
+
+def resize_of(pod: Object, *, is_dormant: bool, used: Mapping[str, Resources]) -> Object | None:
+    """The strategic merge patch of ``pods/resize``; None if the pod is as it should be.
+
+    A container that requests 1 cpu and 1Gi, and uses 100Mi: 1m and 118Mi while it is dormant.
+    """
+    changes = []
+    for name, awake in awake_resources(pod).items():
+        wanted = _dormant(awake, used.get(name, Resources())) if is_dormant else awake
+        present = {kind: nested(_container(pod, name), "resources", kind) or {} for kind in wanted}
+        differs = {
+            kind: {
+                one: text
+                for one, text in amounts.items()
+                if one in _resizable(pod, name)
+                and resources_of({one: present[kind].get(one)}) != resources_of({one: text})
+            }
+            for kind, amounts in wanted.items()
+        }
+        if any(differs.values()):
+            changes.append({"name": name, "resources": {kind: one for kind, one in differs.items() if one}})
+    return {"spec": {"containers": changes}} if changes else None
+
+
+def start_resources(container: Object, start_cpu: str) -> ContainerResources:
+    """The resources of a starting container: at least ``start_cpu``, as request and within its limit."""
+    written = container.get("resources") or {}
+    made: ContainerResources = {
+        kind: dict(amounts) for kind, amounts in written.items() if kind in {"requests", "limits"}
+    }
+    for kind in ("requests", *(["limits"] if "cpu" in made.get("limits", {}) else [])):
+        before = resources_of(made.get(kind)).cpu_m or 0
+        if before < (resources_of({"cpu": start_cpu}).cpu_m or 0):
+            made[kind] = {**made.get(kind, {}), "cpu": start_cpu}
+    return made
+
+
+def started_resources(container: Object) -> ContainerResources:
+    """The cpu of a container once it is ready. A request cannot be removed from a pod: without one, the least there is."""
+    written = container.get("resources") or {}
+    limits, requests = written.get("limits") or {}, written.get("requests") or {}
+    # Kubernetes takes a missing request from the limit.
+    made = {"requests": {"cpu": str(requests.get("cpu") or limits.get("cpu") or LEAST_CPU)}}
+    return {**made, "limits": {"cpu": str(limits["cpu"])}} if "cpu" in limits else made
+
+
+def _dormant(awake: ContainerResources, used: Resources) -> ContainerResources:
+    requests = awake.get("requests", {})
+    amounts = resources_of(requests)
+    made = {"cpu": LEAST_CPU} if amounts.cpu_m else {}
+    if amounts.memory_bytes is not None:
+        made["memory"] = requests["memory"]
+        if used.memory_bytes is not None:
+            needed = used.memory_bytes + used.memory_bytes // _MEMORY_MARGIN_DIVISOR + _MEMORY_MARGIN_BYTES
+            kept = -(-needed // _MIB) * _MIB
+            made["memory"] = format_bytes(kept) if kept < amounts.memory_bytes else requests["memory"]
+    return {"requests": made}
+
+
+def _requests(pod: Object) -> dict[str, dict[str, str]]:
+    return {
+        str(container.get("name", "")): nested(container, "resources", "requests") or {}
+        for container in nested(pod, "spec", "containers") or ()
+        if container.get("name") != QUEUE_PROXY
+    }
+
+
+def _amounts(requests: Mapping[str, Any]) -> bool:
+    return bool({"cpu", "memory"} & requests.keys())
+
+
+def _container(pod: Object, name: str) -> Object:
+    return next(
+        (container for container in nested(pod, "spec", "containers") or () if container.get("name") == name), {}
+    )
+
+
+def _resizable(pod: Object, name: str) -> set[str]:
+    """The resources that can change without a restart of the container."""
+    policies = _container(pod, name).get("resizePolicy") or ()
+    return {"cpu", "memory"} - {
+        policy.get("resourceName") for policy in policies if policy.get("restartPolicy") == _RESTARTS
+    }

@@ -1,0 +1,331 @@
+"""Matches revisions with ScalingPolicies, and collects proposals; one engine serves all revisions of an autoscaler.
+
+Input: policies, and with each decision about a revision what is known of it. Output: proposals for its merge, when its next
+evaluation is due, and the status of each policy. ``on_change`` is called with each policy whose status has news. A revision
+without a route follows no policy, so that none delays its scale-down. It uses no cluster and no clock; times in a status are
+rebased by the difference of the two clocks, an argument.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from serving.core.model.knative import RevisionKey, ServingState
+from serving.core.model.nodata import NoData
+from serving.core.model.quantity import Resources
+from serving.core.scaling.kpa.merge import Proposal
+from serving.core.scaling.policies.attachment import LastDecision, Triggered
+from serving.core.scaling.policies.index import Policies, PolicyKey, ScalingPolicyView, kept_of, state_of
+from serving.core.scaling.policies.scalingpolicy import (
+    ScalingPolicySpec,
+    Schedule,
+    ScheduleState,
+    TargetRef,
+    check_scaling_policy,
+)
+from serving.core.scaling.policies.tick import TriggerState, rebased
+from serving.core.scaling.policies.triggertypes import REGISTRY, ObservedPods
+from serving.core.scaling.revision import ScaledRevision
+from serving.core.settings.triggers import TriggerSettings
+
+StateAt = Callable[[Schedule, float], ScheduleState]
+"""The state of a schedule at a time, in seconds since the epoch."""
+
+_MEASURED_TYPES = frozenset({"cpu", "mem"})
+
+Requests = Callable[[RevisionKey], Mapping[str, Resources]]
+"""The requests of a revision's containers, by name."""
+
+
+class PolicyCalendar:
+    """Schedules, each with its last observed state and the time of that observation."""
+
+    __slots__ = ("_name", "_schedules", "_seen", "_state_at")
+
+    def __init__(self, name: str, schedules: Sequence[Schedule], state_at: StateAt) -> None:
+        """``name`` is the policy's."""
+        self._name, self._schedules, self._state_at = name, schedules, state_at
+        self._seen: list[tuple[float, ScheduleState]] = []
+
+    @property
+    def min_count(self) -> int:
+        """The highest minimum of the active schedules; 0 without one."""
+        return max((one.min_count for one, (_, state) in self._pairs() if state.is_active), default=0)
+
+    def update(self, wall_s: float) -> bool:
+        """Check all schedules; return whether any has changed since the last call."""
+        if len(self._seen) == len(self._schedules) and all(at_s <= wall_s < one.until_s for at_s, one in self._seen):
+            return False
+        self._seen = [(wall_s, self._state_at(schedule, wall_s)) for schedule in self._schedules]
+        return True
+
+    def proposals(self) -> tuple[Proposal, ...]:
+        """The proposals of the active schedules."""
+        return tuple(
+            Proposal(
+                decider=f"schedule {one.shown_name} of policy {self._name}",
+                desired=one.min_count,
+                reason=f"until {state.until}",
+            )
+            for one, (_, state) in self._pairs()
+            if state.is_active
+        )
+
+    def status(self) -> list[dict[str, Any]]:
+        """Each schedule, whether it is active, and until when."""
+        return [
+            {"name": one.shown_name, "active": state.is_active, "until": state.until}
+            for one, (_, state) in self._pairs()
+        ]
+
+    def _pairs(self) -> Iterator[tuple[Schedule, tuple[float, ScheduleState]]]:
+        """Each schedule with its last check and state; none before the first check."""
+        return zip(self._schedules, self._seen, strict=False)
+
+
+class _Held:
+    """A revision and the policy that it follows. ``problem`` says why it cannot follow it.
+
+    ``is_asleep`` says that there is nothing to evaluate: at scale 0 only a policy's min asks for anything.
+    """
+
+    __slots__ = ("calendar", "is_asleep", "policy", "problem", "revision", "triggered")
+
+    def __init__(
+        self,
+        revision: ScaledRevision,
+        policy: ScalingPolicyView,
+        triggered: Triggered,
+        *,
+        calendar: PolicyCalendar,
+        problem: str,
+    ) -> None:
+        self.revision = revision
+        self.policy = policy
+        self.triggered = triggered
+        self.calendar = calendar
+        self.problem = problem
+        self.is_asleep = True
+
+
+class Triggers:
+    """Evaluates all policies for their revisions."""
+
+    def __init__(
+        self,
+        settings: TriggerSettings,
+        *,
+        requests: Requests,
+        on_change: Callable[[PolicyKey], None],
+        state_at: StateAt,
+    ) -> None:
+        """``state_at`` evaluates schedules with time zones."""
+        self._settings = settings
+        self._state_at = state_at
+        self._requests = requests
+        self._on_change = on_change
+        self._policies = Policies()
+        self._held: dict[RevisionKey, _Held] = {}
+
+    @property
+    def policy_count(self) -> int:
+        """The number of policies."""
+        return len(self._policies)
+
+    def is_followed(self, key: PolicyKey) -> bool:
+        """Whether any revision follows a policy."""
+        return any(held.policy.key == key for held in self._held.values())
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether any revision follows a policy on cpu or memory."""
+        return any(held.policy.spec is not None and _needs_usage(held.policy.spec) for held in self._held.values())
+
+    def take_policy(self, policy: ScalingPolicyView, *, is_ours: bool = True) -> None:
+        """Add or update a policy. ``is_ours``: this autoscaler alone writes its status."""
+        before = self._policies.get(policy.key)
+        if is_ours and before is not None and before.uid == policy.uid:
+            # State of another process is read first; later values are our own.
+            policy = msgspec.structs.replace(policy, kept=before.kept)
+        touched = self._policies.take(policy)
+        if before is None or not _is_same(before, policy):
+            for key in touched:
+                self._on_change(key)
+
+    def target(self, key: PolicyKey) -> TargetRef | None:
+        """The target of a policy; None if it is gone."""
+        found = self._policies.get(key)
+        return None if found is None else found.target
+
+    def recheck_all(self) -> None:
+        """Mark every policy's status for an update."""
+        for key in self._policies.keys():  # noqa: SIM118 - it is no mapping
+            self._on_change(key)
+
+    def drop_policy(self, key: PolicyKey) -> None:
+        """Drop a deleted policy."""
+        for other in self._policies.drop(key):
+            self._on_change(other)
+
+    def has_policy(self, key: RevisionKey) -> bool:
+        """Whether a revision follows a policy."""
+        return key in self._held
+
+    def take_report(self, key: RevisionKey, pod: str, *, concurrency: float) -> bool:
+        """Handle a pod's report; return whether it needs a decision at once."""
+        held = self._held.get(key)
+        return held is not None and held.triggered.take_report(pod, concurrency=concurrency)
+
+    def forget_pod(self, key: RevisionKey, pod: str) -> None:
+        """Drop a deleted pod."""
+        held = self._held.get(key)
+        if held is not None:
+            held.triggered.forget_pod(pod)
+
+    def forget(self, key: RevisionKey) -> None:
+        """Drop a revision that is deleted, or now owned by another autoscaler."""
+        held = self._held.pop(key, None)
+        if held is not None:
+            self._on_change(held.policy.key)
+
+    def proposals(
+        self,
+        revision: ScaledRevision,
+        observe: Callable[[], ObservedPods],
+        *,
+        present_scale: int,
+        now_s: float,
+        wall_offset_s: float,
+    ) -> tuple[Proposal, ...]:
+        """The proposals of a revision's policy; none without a policy. ``wall_offset_s`` is wall clock less monotonic.
+
+        ``observe`` is called only if there is something to evaluate.
+        """
+        held = self._hold(revision, now_s=now_s, wall_offset_s=wall_offset_s)
+        if held is None or held.policy.spec is None:
+            return ()
+        spec, triggered = held.policy.spec, held.triggered
+        is_over = bool(held.problem) or revision.serving_state is ServingState.RETIRED
+        held.is_asleep = is_over or (present_scale == 0 and spec.min_count == 0)
+        if is_over:
+            return ()
+        if held.calendar.update(now_s + wall_offset_s):
+            self._on_change(held.policy.key)
+        scheduled = held.calendar.proposals()
+        if held.is_asleep:
+            return scheduled
+        triggered.settle(present_scale)
+        if spec.panic_scale:
+            triggered.panic(observe(), now_s)
+        if triggered.is_due(now_s):
+            triggered.evaluate(revision.key[1], observe(), now_s)
+            self._on_change(held.policy.key)
+        return (*triggered.proposals(now_s), *scheduled)
+
+    def due_in_s(self, key: RevisionKey, now_s: float) -> float | None:
+        """Time until the next evaluation of a revision; None if it follows no policy."""
+        held = self._held.get(key)
+        return None if held is None or held.is_asleep else max(0.0, held.triggered.due_s - now_s)
+
+    def status(
+        self, key: PolicyKey, *, now_s: float, wall_offset_s: float, stamp: Callable[[float], str]
+    ) -> dict[str, Any] | None:
+        """The desired status of a policy; None if it is deleted. ``stamp`` formats a wall-clock time.
+
+        None removes a field.
+        """
+        policy = self._policies.get(key)
+        if policy is None:
+            return None
+        followers = [held for held in self._held.values() if held.policy.key == key]
+        working = sorted((held for held in followers if not held.problem), key=lambda held: held.revision.key)
+        said = self._policies.attachment(
+            policy,
+            revisions=[held.revision.key for held in working],
+            problems={held.problem for held in followers if held.problem},
+        )
+        before = next((one for one in policy.conditions if one.get("type") == "Attached"), {})
+        truth = "True" if said.is_attached else "False"
+        since = before.get("lastTransitionTime") if before.get("status") == truth else None
+        condition = {
+            "type": "Attached",
+            "status": truth,
+            "reason": said.reason.value,
+            "message": said.message,
+            "lastTransitionTime": since or stamp(now_s + wall_offset_s),
+        }
+        decided = [one for held in working if (one := held.triggered.last) is not None]
+        latest = max(decided, key=lambda one: one.at_s, default=None)
+        return {
+            "observedGeneration": policy.generation,
+            "conditions": [condition],
+            "scheduledMin": working[0].calendar.min_count or None if working else None,
+            "schedules": working[0].calendar.status() if working else [],
+            "lastDecision": None if latest is None else _decision_status(latest, at=stamp(latest.at_s + wall_offset_s)),
+            "revisions": [
+                msgspec.to_builtins(kept_of(held.revision, rebased(held.triggered.state, by_s=wall_offset_s)))
+                for held in working
+            ],
+        }
+
+    def _hold(self, revision: ScaledRevision, *, now_s: float, wall_offset_s: float) -> _Held | None:
+        """A revision with the policy that it follows now."""
+        held = self._held.get(revision.key)
+        policy = self._policies.holder(revision) if len(self._policies) and revision.spec.reachable else None
+        if policy is None or policy.spec is None:
+            self.forget(revision.key)
+            return None
+        if held is None or held.policy.uid != policy.uid or held.revision.uid != revision.uid:
+            self.forget(revision.key)
+            held = self._held[revision.key] = self._begin(revision, policy, now_s=now_s, wall_offset_s=wall_offset_s)
+            self._on_change(policy.key)
+        elif held.policy is not policy or held.revision is not revision:
+            is_other = held.policy.spec != policy.spec
+            held.policy, held.revision = policy, revision
+            held.triggered.follow(policy.spec, now_s)
+            if is_other:
+                held.calendar = PolicyCalendar(policy.key[1], policy.spec.schedules, self._state_at)
+                held.problem = self._problem(revision, policy.spec)
+                self._on_change(policy.key)
+        return held
+
+    def _begin(
+        self, revision: ScaledRevision, policy: ScalingPolicyView, *, now_s: float, wall_offset_s: float
+    ) -> _Held:
+        """Follow a policy, resuming the state of another process if there is one."""
+        assert policy.spec is not None, "only a policy that can be used holds for anything"
+        kept = next((one for one in policy.kept if one.uid == revision.uid), None)
+        state = TriggerState() if kept is None else rebased(state_of(kept), by_s=-wall_offset_s)
+        triggered = Triggered(policy.key[1], policy.spec, self._settings, state=state, now_s=now_s)
+        calendar = PolicyCalendar(policy.key[1], policy.spec.schedules, self._state_at)
+        return _Held(revision, policy, triggered, calendar=calendar, problem=self._problem(revision, policy.spec))
+
+    def _problem(self, revision: ScaledRevision, spec: ScalingPolicySpec) -> str:
+        """The reason a revision cannot follow a policy; "" if it can."""
+        if not _needs_usage(spec):
+            return ""
+        found = check_scaling_policy(spec, known_types=REGISTRY, container_requests=self._requests(revision.key))
+        return "; ".join(f"revision {revision.key[1]}: {one}" for one in found)
+
+
+def _is_same(one: ScalingPolicyView, other: ScalingPolicyView) -> bool:
+    return (one.uid, one.spec, one.problem) == (other.uid, other.spec, other.problem)
+
+
+def _needs_usage(spec: ScalingPolicySpec) -> bool:
+    return any(trigger.type in _MEASURED_TYPES for trigger in (*spec.up.triggers, *spec.down.triggers))
+
+
+def _decision_status(last: LastDecision, *, at: str) -> dict[str, Any]:
+    """The last decision, for people and for the columns of tables."""
+    decision = last.decision
+    desired = decision.desired_count
+    return {
+        "time": at,
+        "revision": last.revision,
+        "rule": decision.rule.value,
+        "observed": decision.observed_count,
+        "desired": None if isinstance(desired, NoData) else desired,
+        "message": last.reason,
+    }

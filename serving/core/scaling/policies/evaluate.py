@@ -1,0 +1,179 @@
+"""Evaluates the triggers of one direction in order, up to the first that acts.
+
+In: the triggers, and the situation they share (pods, usages, points, time of the last change). Out: the change, and a
+verdict of every trigger that was asked, so that a person can see why nothing happened. A trigger acts
+
+1. (up only) at once when the usage meets its limit, without points and in the cooldown;
+2. when enough points lie beyond its target, its amount has the right sign, and the cooldown is over.
+
+A trigger that only waits for the cooldown lets the next one try, and keeps the direction from being in sync: a wish to
+grow that must wait still forbids to shrink. Source: topfreegames/maestro v9 (dbbfd74), watcher.checkMetricsTrigger.
+"""
+
+import enum
+from collections.abc import Mapping
+
+import msgspec
+
+from serving.core.model.nodata import NoData
+from serving.core.scaling.policies.points import Points, ScaleWay, counted_points, examined_points, point_window
+from serving.core.scaling.policies.scalingpolicy import Direction, Trigger, limit_percent_of
+from serving.core.scaling.policies.triggertypes import ObservedPods, TriggerPolicy, bound_ratio
+from serving.core.settings.triggers import TriggerQuirks, TriggerSettings
+
+
+class VerdictKind(enum.StrEnum):
+    """The result of one trigger."""
+
+    LIMIT = "limit"
+    """The trigger acts: the usage reaches its limit."""
+
+    POINTS = "points"
+    """The trigger acts: it has enough points, and the cooldown is over."""
+
+    COOLDOWN = "cooldown"
+    """The trigger would act, but the last change is too recent."""
+
+    WRONG_SIGN = "wrong-sign"
+    """The limit or the points suffice, but the amount is now 0 or has the other sign."""
+
+    TOO_FEW_POINTS = "too-few-points"
+    """Not enough points lie beyond its target."""
+
+    NO_DATA = "no-data"
+    """There is no usage or amount to decide on."""
+
+
+_ACTS = frozenset({VerdictKind.LIMIT, VerdictKind.POINTS})
+_OUT_OF_SYNC = _ACTS | {VerdictKind.COOLDOWN}
+
+
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
+    """The inputs shared by all triggers of an evaluation. ``last_change_at_s`` is None before the first change."""
+
+    observed: ObservedPods
+    usages: Mapping[str, float | NoData]
+    points: Mapping[str, Points]
+    last_change_at_s: float | None
+    now_s: float
+    settings: TriggerSettings
+    policies: Mapping[str, TriggerPolicy]
+
+
+class TriggerVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict of one trigger, with its inputs. ``index`` is its place in its list.
+
+    ``limit_ratio`` is None for down triggers. ``delta`` is None if the amount was not asked for. ``cooldown_left_s`` is
+    the time for which triggers of this direction still wait.
+    """
+
+    way: ScaleWay
+    index: int
+    type: str
+    verdict: VerdictKind
+    observed_usage_ratio: float | NoData
+    target_usage_ratio: float
+    limit_ratio: float | None
+    examined_count: int
+    counted_count: int
+    needed_count: int
+    delta: int | NoData | None
+    cooldown_left_s: float
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """The result for one direction. ``acting`` is None if no trigger acts; ``delta`` is then 0."""
+
+    verdicts: tuple[TriggerVerdict, ...]
+    acting: TriggerVerdict | None
+    delta: int
+    in_sync: bool
+
+
+def triggers_in_force(direction: Direction, way: ScaleWay, quirks: TriggerQuirks) -> tuple[Trigger, ...]:
+    """The triggers of a direction; without a list, the old-style one as a fixed-step trigger with the direction's amount.
+
+    Original: as an occupancy trigger, whose amount follows from the occupancy.
+    """
+    if direction.triggers or direction.trigger is None:
+        return direction.triggers
+    if quirks.old_trigger_becomes_room:
+        return (msgspec.structs.replace(direction.trigger, type="occupancy"),)
+    delta = direction.delta if way is ScaleWay.UP else -direction.delta
+    return (msgspec.structs.replace(direction.trigger, type="fixed-step", delta=delta),)
+
+
+def evaluate(triggers: tuple[Trigger, ...], way: ScaleWay, situation: Situation, *, cooldown_s: float) -> Evaluation:
+    """Evaluate the triggers in order until one acts."""
+    verdicts: list[TriggerVerdict] = []
+    for index, trigger in enumerate(triggers):
+        said = _evaluate_one(trigger, way, situation, index=index, cooldown_s=cooldown_s)
+        verdicts.append(said)
+        if said.verdict in _ACTS:
+            # Only the quirk that lets a limit act on any amount lets it act on none.
+            delta = said.delta if isinstance(said.delta, int) else 0
+            return Evaluation(verdicts=tuple(verdicts), acting=said, delta=delta, in_sync=False)
+    in_sync = not any(said.verdict in _OUT_OF_SYNC for said in verdicts)
+    return Evaluation(verdicts=tuple(verdicts), acting=None, delta=0, in_sync=in_sync)
+
+
+def _evaluate_one(
+    trigger: Trigger, way: ScaleWay, situation: Situation, *, index: int, cooldown_s: float
+) -> TriggerVerdict:
+    quirks = situation.settings.quirks
+    usage = situation.usages[trigger.type]
+    target_ratio = bound_ratio(trigger.usage_percent, quirks)
+    limit_ratio = bound_ratio(limit_percent_of(trigger), quirks) if way is ScaleWay.UP else None
+    window = point_window(trigger, situation.settings)
+    points = examined_points(situation.points[trigger.type], window, situation.now_s)
+    counted_count = counted_points(points, way, target_ratio)
+    waited_s = None if situation.last_change_at_s is None else situation.now_s - situation.last_change_at_s
+    # Strict, as the original: a change exactly one cooldown ago still makes triggers wait.
+    is_cooling = waited_s is not None and waited_s <= cooldown_s
+    verdict, delta = _judge(
+        trigger,
+        way,
+        situation,
+        meets_limit=limit_ratio is not None and not isinstance(usage, NoData) and usage >= limit_ratio,
+        has_points=counted_count >= window.needed_count,
+        is_cooling=is_cooling,
+    )
+    return TriggerVerdict(
+        way=way,
+        index=index,
+        type=trigger.type,
+        verdict=verdict,
+        observed_usage_ratio=usage,
+        target_usage_ratio=target_ratio,
+        limit_ratio=limit_ratio,
+        examined_count=len(points),
+        counted_count=counted_count,
+        needed_count=window.needed_count,
+        delta=delta,
+        cooldown_left_s=0.0 if waited_s is None else max(0.0, cooldown_s - waited_s),
+    )
+
+
+def _judge(
+    trigger: Trigger, way: ScaleWay, situation: Situation, *, meets_limit: bool, has_points: bool, is_cooling: bool
+) -> tuple[VerdictKind, int | NoData | None]:
+    """Judge one trigger; return the verdict, and the amount if it was computed."""
+    if isinstance(situation.usages[trigger.type], NoData):
+        return VerdictKind.NO_DATA, None
+    if not meets_limit and not has_points:
+        return VerdictKind.TOO_FEW_POINTS, None
+    quirks = situation.settings.quirks
+    delta = situation.policies[trigger.type].delta(trigger, situation.observed, quirks)
+    if meets_limit and (quirks.limit_takes_any_delta or _points_to(delta, way)):
+        return VerdictKind.LIMIT, delta
+    if isinstance(delta, NoData):
+        return VerdictKind.NO_DATA, delta
+    if not _points_to(delta, way):
+        return VerdictKind.WRONG_SIGN, delta
+    return (VerdictKind.COOLDOWN if is_cooling else VerdictKind.POINTS), delta
+
+
+def _points_to(delta: int | NoData, way: ScaleWay) -> bool:
+    if isinstance(delta, NoData):
+        return False
+    return delta > 0 if way is ScaleWay.UP else delta < 0

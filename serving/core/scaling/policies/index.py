@@ -1,0 +1,240 @@
+"""Indexes ScalingPolicies: the one in force for each revision, and the status of each policy.
+
+Input: policies as the API has them, and revisions. Output: the policy of a revision, and an ``Attachment`` for each policy. Of
+several policies for one target the oldest has it; the others wait, and their status says so. A revision with policies of several
+levels follows the closest: its own, its Configuration's, its Service's. State that an earlier autoscaler stored in a policy's
+status is restored (``KeptState``). This module makes no decisions.
+"""
+
+import enum
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from serving.core.model.errors import Problem
+from serving.core.model.knative import RevisionKey
+from serving.core.model.objects import key_of
+from serving.core.scaling.policies.points import UsagePoint
+from serving.core.scaling.policies.scalingpolicy import (
+    ScalingPolicySpec,
+    TargetRef,
+    check_scaling_policy,
+    type_of_today,
+)
+from serving.core.scaling.policies.tick import TriggerPhase, TriggerState
+from serving.core.scaling.policies.triggertypes import REGISTRY
+from serving.core.scaling.revision import ScaledRevision
+
+PolicyKey = tuple[str, str]
+"""Namespace and name."""
+
+PolicyCheck = Callable[[ScalingPolicySpec], Iterable[Problem]]
+"""Finds problems of a policy."""
+
+_Target = tuple[str, str, str]
+
+
+class Reason(enum.StrEnum):
+    """The reason of a policy's condition: attached, or not."""
+
+    ATTACHED = "Attached"
+    TARGET_NOT_FOUND = "TargetNotFound"
+    CONFLICT = "Conflict"
+    NOT_USABLE = "NotUsable"
+    NO_REQUESTS = "NoRequests"
+
+
+class KeptState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The state of one revision's evaluations, as kept in a status.
+
+    Times are whole milliseconds since the epoch. ``points`` are pairs of time and usage, newest first, by type.
+    """
+
+    name: str
+    uid: str = ""
+    phase: TriggerPhase = TriggerPhase.IN_SYNC
+    phase_changed_at_ms: int | None = None
+    last_change_at_ms: int | None = None
+    points: dict[str, tuple[tuple[int, float], ...]] = msgspec.field(default_factory=dict)
+
+
+class ScalingPolicyView(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy. ``spec`` is None for an invalid one, with its ``problem``; another server may have accepted it."""
+
+    key: PolicyKey
+    uid: str
+    created: str
+    generation: int
+    target: TargetRef
+    spec: ScalingPolicySpec | None
+    problem: str
+    conditions: tuple[Mapping[str, Any], ...]
+    kept: tuple[KeptState, ...]
+
+
+class Attachment(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a policy has targets; the reasons of its condition Attached."""
+
+    is_attached: bool
+    reason: Reason
+    message: str
+
+
+def policy_of(found: Mapping[str, Any], check: PolicyCheck) -> ScalingPolicyView | None:
+    """Read a ScalingPolicy; None if it is being deleted. ``check`` validates schedules with time zones."""
+    metadata, status = found["metadata"], found.get("status") or {}
+    if metadata.get("deletionTimestamp"):
+        return None
+    spec, problem = _spec_of(found.get("spec") or {}, check)
+    return ScalingPolicyView(
+        key=key_of(found),
+        uid=metadata.get("uid", ""),
+        created=metadata.get("creationTimestamp") or "",
+        generation=int(metadata.get("generation") or 0),
+        target=spec.target_ref if spec is not None and spec.target_ref is not None else TargetRef(kind="", name=""),
+        spec=None if problem else spec,
+        problem=problem,
+        conditions=tuple(status.get("conditions") or ()),
+        kept=_kept_in(status.get("revisions")),
+    )
+
+
+def _spec_of(written: Mapping[str, Any], check: PolicyCheck) -> tuple[ScalingPolicySpec | None, str]:
+    try:
+        spec = msgspec.convert(written, type=ScalingPolicySpec)
+    except msgspec.ValidationError as error:
+        return None, str(error)
+    problems = [str(one) for one in (*check_scaling_policy(spec, known_types=REGISTRY), *check(spec))]
+    if spec.target_ref is None:
+        problems.append("spec.targetRef: it names no target")
+    return spec, "; ".join(problems)
+
+
+def _kept_in(written: object) -> tuple[KeptState, ...]:
+    """Read the kept state; a broken record loses only points."""
+    try:
+        return msgspec.convert(written or (), type=tuple[KeptState, ...])
+    except msgspec.ValidationError:
+        return ()
+
+
+def kept_of(revision: ScaledRevision, state: TriggerState) -> KeptState:
+    """A state in the form of a status, already on the wall clock."""
+    return KeptState(
+        name=revision.key[1],
+        uid=revision.uid,
+        phase=state.phase,
+        phase_changed_at_ms=_milliseconds(state.phase_changed_at_s),
+        last_change_at_ms=_milliseconds(state.last_change_at_s),
+        points={
+            # Milliseconds and hundredths of a percent: sixty points take a kilobyte and a half.
+            kind: tuple((round(point.at_s * 1000), round(point.usage_ratio, 4)) for point in points)
+            for kind, points in state.points.items()
+        },
+    )
+
+
+def state_of(kept: KeptState) -> TriggerState:
+    """The kept state, on the wall clock."""
+    return TriggerState(
+        phase=kept.phase,
+        phase_changed_at_s=_seconds(kept.phase_changed_at_ms),
+        last_change_at_s=_seconds(kept.last_change_at_ms),
+        points={
+            type_of_today(kind): tuple(
+                UsagePoint(at_s=at_ms / 1000, usage_ratio=usage_ratio) for at_ms, usage_ratio in points
+            )
+            for kind, points in kept.points.items()
+        },
+    )
+
+
+def _milliseconds(at_s: float | None) -> int | None:
+    return None if at_s is None else round(at_s * 1000)
+
+
+def _seconds(at_ms: int | None) -> float | None:
+    return None if at_ms is None else at_ms / 1000
+
+
+def targets_of(revision: ScaledRevision) -> tuple[_Target, ...]:
+    """Targets a policy may name for this revision, the closest first."""
+    namespace, name = revision.key
+    named = (("Revision", name), ("Configuration", revision.configuration), ("Service", revision.service))
+    return tuple((namespace, kind, one) for kind, one in named if one)
+
+
+class Policies:
+    """All policies, by target."""
+
+    __slots__ = ("_by_key", "_by_target")
+
+    def __init__(self) -> None:
+        self._by_key: dict[PolicyKey, ScalingPolicyView] = {}
+        self._by_target: dict[_Target, list[ScalingPolicyView]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def keys(self) -> tuple[PolicyKey, ...]:
+        """All policies."""
+        return tuple(self._by_key)
+
+    def get(self, key: PolicyKey) -> ScalingPolicyView | None:
+        """A policy as last observed."""
+        return self._by_key.get(key)
+
+    def take(self, policy: ScalingPolicyView) -> set[PolicyKey]:
+        """Add or update a policy. Returns the policies whose status may have changed."""
+        touched = self.drop(policy.key)
+        self._by_key[policy.key] = policy
+        if policy.spec is not None:
+            rivals = self._by_target.setdefault(_target_of(policy), [])
+            rivals.append(policy)
+            rivals.sort(key=lambda one: (one.created, one.key))
+            touched |= {rival.key for rival in rivals}
+        return touched | {policy.key}
+
+    def drop(self, key: PolicyKey) -> set[PolicyKey]:
+        """Remove a policy. Returns the policies whose status may have changed."""
+        policy = self._by_key.pop(key, None)
+        if policy is None or policy.spec is None:
+            return set()
+        rivals = self._by_target[_target_of(policy)]
+        rivals[:] = [rival for rival in rivals if rival.key != key]
+        if not rivals:
+            del self._by_target[_target_of(policy)]
+        return {rival.key for rival in rivals}
+
+    def holder(self, revision: ScaledRevision) -> ScalingPolicyView | None:
+        """The policy that a revision follows; None if it has none."""
+        for target in targets_of(revision):
+            rivals = self._by_target.get(target)
+            if rivals:
+                return rivals[0]
+        return None
+
+    def attachment(
+        self, policy: ScalingPolicyView, *, revisions: Collection[RevisionKey], problems: Collection[str]
+    ) -> Attachment:
+        """The status of a policy. ``revisions`` follow it; ``problems`` are of targeted revisions that cannot follow it."""
+        if policy.spec is None:
+            return Attachment(is_attached=False, reason=Reason.NOT_USABLE, message=policy.problem)
+        kind, name = policy.target.kind, policy.target.name
+        oldest = self._by_target[_target_of(policy)][0]
+        if oldest.key != policy.key:
+            message = f"{kind} {name} has the older policy {oldest.key[1]} already; delete one of the two"
+            return Attachment(is_attached=False, reason=Reason.CONFLICT, message=message)
+        if revisions:
+            names = ", ".join(sorted(revision[1] for revision in revisions))
+            return Attachment(is_attached=True, reason=Reason.ATTACHED, message=f"holds for {names}")
+        if problems:
+            return Attachment(is_attached=False, reason=Reason.NO_REQUESTS, message="; ".join(sorted(problems)))
+        there = "there is none" if kind == "Revision" else "there is none, or each has a policy of its own"
+        message = f"no {kind} {name} with a revision that is scaled here and that a route names: {there}"
+        return Attachment(is_attached=False, reason=Reason.TARGET_NOT_FOUND, message=message)
+
+
+def _target_of(policy: ScalingPolicyView) -> _Target:
+    return (policy.key[0], policy.target.kind, policy.target.name)

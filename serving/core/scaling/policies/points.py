@@ -1,0 +1,133 @@
+"""Points: the usage of a revision's pods at each evaluation, by type of trigger, newest first.
+
+A trigger acts when enough of the points of its time lie beyond its target. Each point carries its time, so that one
+that is too old does not count, an autoscaler that comes back after a long absence starts to collect again, and one that
+restarts between two evaluations loses nothing: the points are plain data, to be written down and read back.
+
+Source: topfreegames/maestro v9 (dbbfd74), models.ScaleInfo, whose points have no times.
+"""
+
+import enum
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from serving.core.model.nodata import NoData
+from serving.core.scaling.policies.scalingpolicy import Trigger
+from serving.core.settings.triggers import TriggerSettings
+
+# An evaluation sooner than this share of a period after the newest point repeats it. Half a period tells a late tick,
+# whose successor is on time again, from a restarted autoscaler that looks once more.
+_REPETITION_RATIO = 0.5
+
+
+class ScaleWay(enum.StrEnum):
+    """A direction of scaling."""
+
+    UP = "up"
+    DOWN = "down"
+
+
+class UsagePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The usage at one evaluation; 1.0 is full."""
+
+    at_s: float
+    usage_ratio: float
+
+
+Points = tuple[UsagePoint, ...]
+
+
+class PointWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """The range of points for a trigger, and how many of them must count."""
+
+    time_s: float | None
+    """Age from which a point is too old, in seconds; None if points do not age (quirk)."""
+
+    examined_count: int
+    needed_count: int
+
+
+def point_capacity(time_s: int, period_s: float) -> int:
+    """Points that fit in a time: 600 s at one every 10 s are 60, 100 s at one every 30 s are 3."""
+    return int(time_s // period_s)
+
+
+def point_window(trigger: Trigger, settings: TriggerSettings) -> PointWindow:
+    """The window of a trigger. 80 percent of 100 s, a point every 10 s: 8 of the newest 10.
+
+    Original: 9 of the newest 11. A time shorter than the period leaves the newest point, in both.
+    """
+    capacity = point_capacity(trigger.time_s, settings.period_s)
+    quirks = settings.quirks
+    if quirks.threshold_is_exclusive:
+        needed_count = trigger.threshold_percent * capacity // 100 + 1
+    else:
+        needed_count = max(1, math.ceil(trigger.threshold_percent * max(1, capacity) / 100))
+    return PointWindow(
+        time_s=None if quirks.points_without_times else trigger.time_s,
+        examined_count=capacity + 1 if quirks.examines_one_point_more else max(1, capacity),
+        needed_count=needed_count,
+    )
+
+
+def examined_points(points: Points, window: PointWindow, now_s: float) -> Points:
+    """The points for a trigger: the newest ``examined_count``, without expired and future ones."""
+    newest = points[: window.examined_count]
+    if window.time_s is None:
+        return newest
+    return tuple(point for point in newest if 0 <= now_s - point.at_s < window.time_s)
+
+
+def counted_points(points: Points, way: ScaleWay, target_ratio: float) -> int:
+    """Count the points beyond the target: above it for up, below it for down. One on the target does not count."""
+    if way is ScaleWay.UP:
+        return sum(point.usage_ratio > target_ratio for point in points)
+    return sum(point.usage_ratio < target_ratio for point in points)
+
+
+def stored_times(up: Sequence[Trigger], down: Sequence[Trigger], settings: TriggerSettings) -> dict[str, int]:
+    """How long points of each type are kept, in seconds: as long as their longest trigger needs.
+
+    Original: for the last of its down triggers, or, if there is none, the last of its up triggers.
+    """
+    times: dict[str, int] = {}
+    for trigger in (*up, *down):
+        if settings.quirks.stored_length_follows_last_trigger:
+            times[trigger.type] = trigger.time_s
+        else:
+            times[trigger.type] = max(trigger.time_s, times.get(trigger.type, 0))
+    return times
+
+
+def recorded(
+    points_by_type: Mapping[str, Points],
+    usages: Mapping[str, float | NoData],
+    times: Mapping[str, int],
+    *,
+    now_s: float,
+    settings: TriggerSettings,
+) -> dict[str, Points]:
+    """The points after an evaluation: the new ones first, without those that no trigger needs.
+
+    An unknown usage adds no point, nor does one within half a period after the newest.
+    """
+    return {
+        kind: _with_point(points_by_type.get(kind, ()), usages[kind], time_s, now_s=now_s, settings=settings)
+        for kind, time_s in times.items()
+    }
+
+
+def _with_point(
+    points: Points, usage: float | NoData, time_s: int, *, now_s: float, settings: TriggerSettings
+) -> Points:
+    quirks = settings.quirks
+    if not quirks.points_without_times:
+        points = tuple(point for point in points if 0 <= now_s - point.at_s < time_s)
+        if points and now_s - points[0].at_s < settings.period_s * _REPETITION_RATIO:
+            usage = NoData(missing="a new period")
+    if not isinstance(usage, NoData):
+        points = (UsagePoint(at_s=now_s, usage_ratio=usage), *points)
+    capacity = point_capacity(time_s, settings.period_s)
+    return points[: capacity + 1 if quirks.examines_one_point_more else max(1, capacity)]

@@ -1,0 +1,294 @@
+"""Reads Revisions, their Deployments and Pods into small records for the autoscaler.
+
+Input: objects as the API has them. Output: small records, or None for objects that this autoscaler does not scale. Invalid
+annotations are rejected when an object is written; one that exists anyway is ignored here.
+"""
+
+import enum
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from serving.core.model.anticipation import AnticipatedPods, anticipated_pods_of
+from serving.core.model.event import OOM_KILLED_REASON
+from serving.core.model.knative import (
+    BECAME_READY_ANNOTATIONS,
+    CONDITION_DORMANT,
+    CONFIGURATION_LABEL,
+    LEARNT_ANNOTATION,
+    LEARNT_TARGET_ANNOTATION,
+    POD_DELETION_COST_ANNOTATION,
+    REVISION_LABEL,
+    ROUTING_STATE_LABEL,
+    SAVINGS_ANNOTATION,
+    SERVICE_LABEL,
+    SHORTAGE_ANNOTATION,
+    TRAFFIC_PATH_ANNOTATION,
+    RevisionKey,
+    ServingState,
+    TargetMode,
+    TrafficPath,
+)
+from serving.core.model.objects import key_of
+from serving.core.model.quantity import MEMORY_ASSUMED_BYTES, Resources, resources_of
+from serving.core.scaling.resolve import resolve_annotations
+from serving.core.scaling.spec import ScalingSpec
+from serving.core.settings.autoscaler import CLASSIC_CLASS, KPA_CLASS, AutoscalerSettings
+
+_UNREACHABLE = "reserve"
+# Why a container waits that nothing is wrong with; None of one that does not wait.
+_STARTING = (None, "ContainerCreating", "PodInitializing")
+_CRC_RANGE = 2**32
+_OURS = (KPA_CLASS, CLASSIC_CLASS)
+Group = tuple[str, str]
+"""Namespace and name of a Configuration, or of a revision that has none."""
+
+
+class ServingContainer(msgspec.Struct, frozen=True, kw_only=True):
+    """A container of a revision."""
+
+    name: str = ""
+
+    limits: Resources = Resources()
+    """Its limits; a missing cpu limit is replaced by the request, the only guaranteed cpu. None: neither is set."""
+
+
+def serving_container(containers: Sequence[Mapping[str, Any]]) -> ServingContainer:
+    """The only container, or the one with a port."""
+    found = next((container for container in containers if container.get("ports")), containers[0] if containers else {})
+    resources = found.get("resources") or {}
+    limits, requests = resources_of(resources.get("limits")), resources_of(resources.get("requests"))
+    return ServingContainer(
+        name=str(found.get("name", "")),
+        limits=Resources(cpu_m=limits.cpu_m or requests.cpu_m, memory_bytes=limits.memory_bytes),
+    )
+
+
+def memory_of(containers: Sequence[Mapping[str, Any]]) -> int:
+    """The memory that containers request together, in bytes; else their limit, else 200 MiB, as node scores assume."""
+    total = 0
+    for container in containers:
+        resources = container.get("resources") or {}
+        asked, limit = resources_of(resources.get("requests")), resources_of(resources.get("limits"))
+        total += asked.memory_bytes or limit.memory_bytes or MEMORY_ASSUMED_BYTES
+    return total
+
+
+class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
+    """A revision of this installation to scale. ``was_ready``: its first pods were ready once."""
+
+    key: RevisionKey
+    uid: str
+    resource_version: str
+    serving_state: ServingState
+    class_name: str
+    container_concurrency: int
+    was_ready: bool
+    spec: ScalingSpec
+    is_failed: bool = False
+    """Whether its condition Ready is False."""
+
+    configuration: str = ""
+    """Name of its Configuration; "" without one."""
+
+    service: str = ""
+    """Name of its Service; "" without one."""
+
+    path: TrafficPath = TrafficPath.PROXY
+    """The path written last."""
+
+    anticipated: AnticipatedPods | None = None
+    """Anticipated pods published last; None for none."""
+
+    learnt: str = ""
+    """Learnt state of the adaptive policy, as written last; "" for none."""
+
+    savings: str = ""
+    """Hourly costs of both policies, as written last; "" for none."""
+
+    learnt_target: str = ""
+    """Learnt target, as written last; "" for none."""
+
+    pod_bytes: int = 0
+    """Memory that one pod requests, as ``memory_of`` counts it."""
+
+    shortage: str = ""
+    """Why a budget is too small for it, as written last; "" if none is."""
+
+    container: ServingContainer = ServingContainer()
+    """The container that takes requests, and its limits; without name or limits where the revision has none."""
+
+    @property
+    def depends_on_usage(self) -> bool:
+        """Whether measurements of cpu and memory may change its target. Protection acts within limits only."""
+        mode, limits = self.spec.target_mode, self.container.limits
+        has_limit = limits.cpu_m is not None or limits.memory_bytes is not None
+        return mode is TargetMode.USE or (mode is TargetMode.PROTECT and has_limit)
+
+
+class ScaledDeployment(msgspec.Struct, frozen=True, kw_only=True):
+    """The Deployment of a revision. ``replica_count`` is its scale; unset means 1."""
+
+    name: str
+    key: RevisionKey
+    revision_uid: str
+    replica_count: int
+    resource_version: str
+
+
+class Trouble(enum.StrEnum):
+    """The reason a pod cannot start."""
+
+    PENDING = "pending"
+    """No node has enough room."""
+
+    FAILING = "failing"
+    """A container cannot be started, or ended and waits for its restart."""
+
+
+class ScaledPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod of a revision. A pod being deleted is not ready, whatever its status."""
+
+    name: str
+    key: RevisionKey
+    is_ready: bool
+    is_ending: bool
+    deletion_cost: str
+    """The value of its annotation; pods of the lowest cost are removed first. "" if it has none."""
+
+    phase: str = "Running"
+    """Pending, Running, Succeeded or Failed."""
+
+    trouble: Trouble | None = None
+    """The obstacle to its start; None if there is none, or if it is ready or ending."""
+
+    oom_kill_count: int = 0
+    """OOM kills of its containers, if the last end was one; otherwise 0."""
+
+    is_dormant: bool = False
+    """Whether its app sleeps."""
+
+
+def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> ScaledRevision | None:
+    """Read a Revision; None if it is being deleted, or scaled by another autoscaler such as an HPA."""
+    metadata, spec = found["metadata"], found.get("spec") or {}
+    annotations: Mapping[str, str] = metadata.get("annotations") or {}
+    container_concurrency = int(spec.get("containerConcurrency") or 0)
+    labels = metadata.get("labels") or {}
+    scaling = resolve_annotations(
+        annotations,
+        settings,
+        container_concurrency=container_concurrency,
+        reachable=labels.get(ROUTING_STATE_LABEL) != _UNREACHABLE,
+    )
+    if metadata.get("deletionTimestamp") or scaling.class_name not in _OURS:
+        return None
+    return ScaledRevision(
+        key=key_of(found),
+        uid=metadata.get("uid", ""),
+        resource_version=metadata.get("resourceVersion", ""),
+        serving_state=ServingState(spec.get("servingState") or ServingState.ACTIVE),
+        class_name=scaling.class_name,
+        container_concurrency=container_concurrency,
+        was_ready=not BECAME_READY_ANNOTATIONS.isdisjoint(annotations) or _has_status(found, "Ready", "True"),
+        is_failed=_has_status(found, "Ready", "False"),
+        spec=scaling,
+        configuration=labels.get(CONFIGURATION_LABEL, ""),
+        service=labels.get(SERVICE_LABEL, ""),
+        path=_written_path(annotations),
+        anticipated=anticipated_pods_of(annotations),
+        learnt=annotations.get(LEARNT_ANNOTATION, ""),
+        savings=annotations.get(SAVINGS_ANNOTATION, ""),
+        learnt_target=annotations.get(LEARNT_TARGET_ANNOTATION, ""),
+        shortage=annotations.get(SHORTAGE_ANNOTATION, ""),
+        pod_bytes=memory_of(spec.get("containers") or ()),
+        container=serving_container(spec.get("containers") or ()),
+    )
+
+
+def deployment_of(found: Mapping[str, Any]) -> ScaledDeployment | None:
+    """Read a Deployment of a revision; None for any other, including one with only the label."""
+    metadata = found["metadata"]
+    revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
+    owners = metadata.get("ownerReferences") or ()
+    uid = next(
+        (owner.get("uid", "") for owner in owners if (owner.get("kind"), owner.get("name")) == ("Revision", revision)),
+        None,
+    )
+    if revision is None or uid is None:
+        return None
+    replicas = (found.get("spec") or {}).get("replicas")
+    return ScaledDeployment(
+        name=metadata["name"],
+        key=(metadata.get("namespace", ""), revision),
+        revision_uid=uid,
+        replica_count=1 if replicas is None else int(replicas),
+        resource_version=metadata.get("resourceVersion", ""),
+    )
+
+
+def pod_of(found: Mapping[str, Any]) -> ScaledPod | None:
+    """Read a Pod of a revision; None for any other."""
+    metadata = found["metadata"]
+    revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
+    if revision is None:
+        return None
+    is_ending = bool(metadata.get("deletionTimestamp"))
+    is_ready = not is_ending and _has_status(found, "Ready", "True")
+    return ScaledPod(
+        name=metadata["name"],
+        key=(metadata.get("namespace", ""), revision),
+        is_ready=is_ready,
+        is_ending=is_ending,
+        deletion_cost=(metadata.get("annotations") or {}).get(POD_DELETION_COST_ANNOTATION, ""),
+        phase=str((found.get("status") or {}).get("phase") or "Pending"),
+        trouble=None if is_ready or is_ending else _trouble(found.get("status") or {}),
+        oom_kill_count=oom_kill_count_of(found.get("status") or {}),
+        is_dormant=is_ready and _has_status(found, CONDITION_DORMANT, "True"),
+    )
+
+
+def _trouble(status: Mapping[str, Any]) -> Trouble | None:
+    for condition in status.get("conditions") or ():
+        if (condition.get("type"), condition.get("status")) == ("PodScheduled", "False"):
+            return Trouble.PENDING
+    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (one.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") not in _STARTING:
+            return Trouble.FAILING
+    return None
+
+
+def oom_kill_count_of(status: Mapping[str, Any]) -> int:
+    """Count the OOM kills in the status of a pod: the restarts of containers last killed for memory, plus one before the restart."""
+    count = 0
+    for container_status in status.get("containerStatuses") or ():
+        restarts = int(container_status.get("restartCount") or 0)
+        for state, ends in (("state", restarts + 1), ("lastState", restarts)):
+            if ((container_status.get(state) or {}).get("terminated") or {}).get("reason") == OOM_KILLED_REASON:
+                count += ends
+                break
+    return count
+
+
+def turn_ratio(key: RevisionKey) -> float:
+    """The place of a revision's turn in each period, from 0 to below 1, to spread the revisions."""
+    return zlib.crc32("/".join(key).encode()) / _CRC_RANGE
+
+
+def _has_status(found: Mapping[str, Any], condition: str, status: str) -> bool:
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == condition and one.get("status") == status for one in conditions)
+
+
+def _written_path(annotations: Mapping[str, str]) -> TrafficPath:
+    """The traffic path written last; proxy by default."""
+    is_serve = annotations.get(TRAFFIC_PATH_ANNOTATION) == TrafficPath.SERVE
+    return TrafficPath.SERVE if is_serve else TrafficPath.PROXY
+
+
+def group_of(key: RevisionKey, revision: ScaledRevision | None) -> Group:
+    """The group of a revision; an unknown revision is a group of its own."""
+    return key if revision is None or not revision.configuration else (key[0], revision.configuration)

@@ -1,0 +1,142 @@
+"""Anticipates the pods of a revision at the time when a node requested now becomes ready.
+
+Input: each decision, what the revision's policy expects, and the time that a node takes to boot; output: a number of pods, and
+the annotation to write for node groups. The expected load extrapolates a line through the load of the same duration, or is the
+load of the decision's windows. A number above the decided one counts at once, and is held for the boot time of a node, so that a
+requested node is still needed when it is ready. Nothing is published while the decided pods are as many. Pure.
+"""
+
+import math
+from collections import deque
+
+import msgspec
+
+from serving.core.model.anticipation import AnticipatedPods
+from serving.core.model.nodata import NoData
+from serving.core.scaling.decision.policy import RevisionPolicy
+from serving.core.scaling.decision.records import ScalerOutcome
+from serving.core.scaling.kpa.decide import ScaleDecision
+from serving.core.scaling.kpa.delay import DelayWindow, slot_count
+from serving.core.scaling.kpa.merge import bounded
+from serving.core.scaling.spec import ScalingSpec
+
+# Samples of a window: more make the line hardly better.
+_SAMPLES = 30
+# Fewer samples than these say little about their own noise.
+_SAMPLES_MIN = 5
+# Standard errors that a slope loses before it counts.
+_SIGNIFICANCE = 3.0
+# Share of the sampling distance by which a sample may be early.
+_EARLY = 0.1
+
+# A trend over less says little.
+_TREND_WINDOW_MIN_S = 10.0
+# A publication is valid for two boot times, and is renewed after one: at least this long, as writes may be late.
+_VALID_MIN_S = 20.0
+_VALID_BOOTS = 2.0
+
+
+class LoadTrend:
+    """The last ``window_s`` seconds of a load."""
+
+    __slots__ = ("_samples",)
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES + 1)
+
+    def record(self, load: float, *, at_s: float, window_s: float) -> None:
+        """Record the load at a time. Samples closer than a thirtieth of the window are dropped."""
+        samples = self._samples
+        if samples and at_s - samples[-1][0] < window_s / _SAMPLES * (1.0 - _EARLY):
+            return
+        samples.append((at_s, load))
+        while samples[0][0] < at_s - window_s:
+            samples.popleft()
+
+    def expected(self, *, ahead_s: float) -> float | None:
+        """The load ``ahead_s`` seconds after the last sample; None unless the load clearly climbs.
+
+        0, 2, 4, 6, 8 at 0, 1, 2, 3, 4 s are a climb of 2 a second without noise: 10 s ahead 28.
+        """
+        count = len(self._samples)
+        if count < _SAMPLES_MIN:
+            return None
+        mean_s = sum(at_s for at_s, _ in self._samples) / count
+        mean = sum(load for _, load in self._samples) / count
+        spread = sum((at_s - mean_s) ** 2 for at_s, _ in self._samples)
+        slope = sum((at_s - mean_s) * (load - mean) for at_s, load in self._samples) / spread
+        rest = sum((load - mean - slope * (at_s - mean_s)) ** 2 for at_s, load in self._samples)
+        error = math.sqrt(rest / (count - 2) / spread)
+        certain = slope - _SIGNIFICANCE * error
+        if certain <= 0:
+            return None
+        return mean + certain * (self._samples[-1][0] - mean_s + ahead_s)
+
+
+def validity_s(boot_s: float) -> float:
+    """Validity of a publication in seconds, for a boot time of ``boot_s``."""
+    return max(_VALID_MIN_S, _VALID_BOOTS * boot_s)
+
+
+class Publication(msgspec.Struct, frozen=True, kw_only=True):
+    """The annotation's new value: a number of pods, or None to remove it."""
+
+    pods: AnticipatedPods | None
+
+
+class Anticipation:
+    """Anticipates the pods of one revision."""
+
+    __slots__ = ("_held", "_trend")
+
+    def __init__(self) -> None:
+        self._held = DelayWindow()
+        self._trend = LoadTrend()
+
+    def update(self, outcome: ScalerOutcome, policy: RevisionPolicy, *, boot_s: float) -> int:
+        """Pods wanted within ``boot_s`` seconds of a decision, within the revision's bounds; 0 without data."""
+        merged, spec, now_s = outcome.merged, outcome.inputs.spec, outcome.at_s
+        if isinstance(merged, NoData):
+            return 0
+        load = spec.load_metric.amount(outcome.present)
+        self._trend.record(load, at_s=now_s, window_s=max(_TREND_WINDOW_MIN_S, boot_s))
+        ahead = 0
+        if spec.reachable:
+            expected = max(
+                _window_load(outcome.decided.detail, spec, ahead_s=boot_s), self._trend.expected(ahead_s=boot_s) or 0.0
+            )
+            coming = max(0, math.ceil(expected / spec.target_value))
+            coming = max(coming, policy.anticipated_count(ahead_s=boot_s, now_s=now_s))
+            ahead = bounded(coming, spec=spec, is_initialized=True).count
+        # Decided pods are not held: their nodes may be removed with them.
+        beyond = ahead if ahead > merged.desired_count else 0
+        self._held = self._held.record(beyond, slot_count=max(1, slot_count(boot_s)), now_s=now_s)
+        return max(merged.desired_count, self._held.maximum)
+
+    def due(
+        self, count: int, *, outcome: ScalerOutcome, written: AnticipatedPods | None, boot_s: float, wall_s: float
+    ) -> Publication | None:
+        """The write that is due; None while ``written`` is correct. ``wall_s`` is now in unix seconds.
+
+        With a boot time of 30 s a publication is valid for 60 s, and written again when 30 s of it are left.
+        """
+        merged = outcome.merged
+        decided_count = 0 if isinstance(merged, NoData) else merged.desired_count
+        if count <= decided_count:
+            return None if written is None else Publication(pods=None)
+        valid_s = validity_s(boot_s)
+        if written is not None and written.count == count and written.until_s - wall_s > valid_s / 2:
+            return None
+        return Publication(pods=AnticipatedPods(count=count, until_s=wall_s + valid_s))
+
+
+def _window_load(detail: object, spec: ScalingSpec, *, ahead_s: float) -> float:
+    """The load of the stable window in ``ahead_s`` seconds, if the panic window's load continues.
+
+    By then that load fills as much of the stable window. 10 in flight in the stable window of 60 s, 40 in the panic window, 30 s
+    ahead: 10 + 30 x 30 / 60 = 25. No rate of change limits it, as many decisions follow.
+    """
+    if not isinstance(detail, ScaleDecision):
+        return 0.0
+    share = min(1.0, ahead_s / spec.stable_window_s)
+    return detail.observed_stable + share * max(0.0, detail.observed_panic - detail.observed_stable)

@@ -1,0 +1,146 @@
+"""Replays the decision log through the code that decided first, optionally with other numbers.
+
+Input: lines of the log, and the fields of ``ScalingSpec`` to change. Output: for each line the decision then and the decision
+now. Two ways:
+
+- ``again`` starts from the recorded state: with the same numbers it must give the same decision, in every field.
+- ``otherwise`` answers "what if": it continues from one decision to the next, once with the recorded numbers and once with the
+  others, so that every difference is due to the numbers. Load and ready pods stay those of the record: it shows what would have
+  been decided at each moment, not the consequences.
+
+The classic algorithm and triggers keep points that are not recorded; their recorded proposals are used.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from serving.core.model.errors import UNREADABLE, InvalidValue
+from serving.core.model.nodata import NoData
+from serving.core.model.versions import DECISIONS, NEWER_DECISIONS, refuse_newer, refuse_newer_text
+from serving.core.scaling.decision.policy import Advice, PolicyView, RevisionPolicy
+from serving.core.scaling.decision.records import DecisionInputs, ScalerOutcome
+from serving.core.scaling.decision.step import RevisionState, StepInputs, step
+from serving.core.scaling.kpa.window import Observation
+from serving.core.scaling.scaler.decision_history import DecisionRecord
+from serving.core.scaling.scaler.windows import RevisionWindows
+from serving.core.scaling.spec import ScalingSpec
+
+# The record of one metric does not contain the load of the other.
+_FIXED = {"metric"}
+# Characters of a line that is none which its error shows.
+_SHOWN_MAX = 60
+_FIELDS = {field.name: field.type for field in msgspec.structs.fields(ScalingSpec) if field.name not in _FIXED}
+
+
+class ReplayedDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """Two decisions at one moment of the record: ``first`` with the recorded numbers, ``second`` with the changed ones."""
+
+    record: DecisionRecord
+    first: ScalerOutcome
+    second: ScalerOutcome
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both decisions have the same count, action and rule."""
+        return self.first.gate == self.second.gate and self.first.is_like(self.second)
+
+
+class _RecordedPolicy(RevisionPolicy):
+    """Repeats the advice of a record."""
+
+    def __init__(self, advice: Advice) -> None:
+        super().__init__()
+        self._advice = advice
+
+    def propose(self, view: PolicyView) -> Advice:
+        """The recorded advice."""
+        del view
+        return self._advice
+
+
+def read_record(line: bytes | str) -> DecisionRecord:
+    """Read a line of the log. Raises ``InvalidValue`` for any other text, ``NewerFormat`` for a newer line."""
+    what = "a line of the decision log"
+    try:
+        record = msgspec.json.decode(line, type=DecisionRecord)
+    except UNREADABLE as error:
+        text = line if isinstance(line, str) else line.decode(errors="replace")
+        refuse_newer_text(what, text.encode(), known=DECISIONS, action=NEWER_DECISIONS)
+        raise InvalidValue(text=text.strip()[:_SHOWN_MAX], expected=f"{what}: {error}") from error
+    refuse_newer(what, record.version, known=DECISIONS, action=NEWER_DECISIONS)
+    return record
+
+
+def changed_spec(spec: ScalingSpec, changes: Mapping[str, str]) -> ScalingSpec:
+    """The numbers with some replaced: ``max_scale`` or ``max-scale`` is "8". Raises ``InvalidValue``."""
+    changed: dict[str, Any] = {}
+    for name, text in changes.items():
+        field = name.replace("-", "_")
+        if field not in _FIELDS:
+            raise InvalidValue(text=name, expected=f"one of {', '.join(sorted(_FIELDS))}")
+        try:
+            changed[field] = msgspec.convert(text, _FIELDS[field], strict=False)
+        except msgspec.ValidationError as error:
+            raise InvalidValue(text=f"{name}={text}", expected=str(error)) from error
+    return msgspec.structs.replace(spec, **changed)
+
+
+def again(record: DecisionRecord) -> ScalerOutcome:
+    """Repeat the decision of a record from its inputs. Raises ``InvalidValue`` for numbers that no decision can have had."""
+    inputs = record.entry.outcome.inputs
+    return _step(record, RevisionState(kpa=inputs.kpa, gate=inputs.gate), inputs.spec)[1]
+
+
+def otherwise(records: Iterable[DecisionRecord], changes: Mapping[str, str]) -> Iterator[ReplayedDecision]:
+    """Repeat each decision with the recorded and the changed numbers; ``records`` are of one revision at a time.
+
+    Raises ``InvalidValue`` for numbers that no decision can have had, such as a target of 0.
+    """
+    states: tuple[RevisionState, RevisionState] | None = None
+    for record in records:
+        inputs = record.entry.outcome.inputs
+        if states is None or (inputs.kpa is None) != (states[0].kpa is None):
+            states = (RevisionState(kpa=inputs.kpa, gate=inputs.gate),) * 2
+        others = changed_spec(inputs.spec, changes)
+        first_state, first = _step(record, states[0], inputs.spec)
+        second_state, second = _step(record, states[1], others)
+        states = (first_state, second_state)
+        yield ReplayedDecision(record=record, first=first, second=second)
+
+
+def _step(record: DecisionRecord, state: RevisionState, spec: ScalingSpec) -> tuple[RevisionState, ScalerOutcome]:
+    """Decide as at a record, from a state and with numbers of one's choice. Raises ``InvalidValue``."""
+    inputs = record.entry.outcome.inputs
+    is_recorded = state.kpa is None or record.windows is None
+    try:
+        again = StepInputs(
+            at_s=inputs.at_s,
+            cause=inputs.cause,
+            view=inputs.view,
+            in_flight=inputs.in_flight,
+            observed=NoData(missing="windows") if is_recorded else _observed(record, inputs, spec),
+            classic=record.entry.outcome.decided if is_recorded else None,
+            # Those of further metrics and of loading pods are among the recorded ones.
+            proposals=inputs.proposals,
+            spec=msgspec.structs.replace(spec, further_metrics=()),
+            quirks=inputs.quirks,
+            learnt=inputs.learnt,
+            slo=inputs.slo,
+        )
+        allowance = inputs.allowance
+        limit = None if allowance is None else lambda _: allowance
+        next_state, outcome = step(state, again, _RecordedPolicy(inputs.advice), limit=limit)
+    except (ArithmeticError, LookupError, ValueError) as error:
+        text = f"the record of {record.revision} at {inputs.at_s:.3f}"
+        raise InvalidValue(text=text, expected=f"one that can be decided again: {error}") from error
+    return next_state, msgspec.structs.replace(outcome, inputs=msgspec.structs.replace(outcome.inputs, spec=spec))
+
+
+def _observed(record: DecisionRecord, inputs: DecisionInputs, spec: ScalingSpec) -> Observation | NoData:
+    """The averages of the recorded windows, in the widths of a spec."""
+    assert record.windows is not None
+    windows = RevisionWindows(msgspec.structs.replace(spec, further_metrics=()), quirks=inputs.quirks)
+    windows.restore(record.windows)
+    return windows.query(inputs.at_s)

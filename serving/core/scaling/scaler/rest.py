@@ -1,0 +1,73 @@
+"""Finds the next period in which a decision about a revision can differ from the last one.
+
+Input: the last outcome, what the sources and the shadow still hold, and the period of decisions. Output: times on the grid of
+periods. A revision rests at scale 0 once its windows are empty: only new load, a change in the cluster or an announced time gives
+another decision, and the first two lead to a decision at once.
+"""
+
+import math
+
+from serving.core.model.nodata import NoData
+from serving.core.scaling.decision.records import ScalerOutcome
+from serving.core.scaling.kpa.zero import GatePhase
+from serving.core.scaling.scaler.scaler import Scaler
+from serving.core.settings.autoscaler import CLASSIC_CLASS
+
+REST_MAX_S = 30.0
+"""Longest rest, in seconds: what is learnt is saved, and a chart gets a sample, so late at most."""
+
+# Share of a period by which sums of floating-point times may be off.
+_SLACK = 1e-9
+
+
+class Periods:
+    """A grid of times. ``made_s`` is the time of the last decision, from which the periods count."""
+
+    __slots__ = ("made_s", "period_s")
+
+    def __init__(self, period_s: float) -> None:
+        self.made_s, self.period_s = 0.0, period_s
+
+    def at(self, at_s: float) -> float:
+        """The first period at or after a time, but after the last decision."""
+        periods = max(1, math.ceil((at_s - self.made_s) / self.period_s - _SLACK))
+        return self.made_s + periods * self.period_s
+
+    def until(self, at_s: float, *, is_first: bool = False) -> float:
+        """The last period up to a time, or with ``is_first`` before it; the last decision without one."""
+        periods = (at_s - self.made_s) / self.period_s
+        whole = math.ceil(periods - _SLACK) - 1 if is_first else math.floor(periods + _SLACK)
+        return self.made_s + max(0, whole) * self.period_s
+
+    def before(self, at_s: float) -> float:
+        """The last period decided before a time; the time itself if there is none."""
+        last_s = at_s if at_s == math.inf else self.until(at_s, is_first=True)
+        return last_s if last_s > self.made_s else at_s
+
+
+def rest_in_s(outcome: ScalerOutcome, scaler: Scaler, period_s: float) -> float | None:
+    """Seconds to the last period before another decision is possible; None if the next period may differ.
+
+    With a period of 2 s and an announced time in 7 s: 6.
+    """
+    facts, spec, inputs = outcome.view, outcome.inputs.spec, outcome.inputs
+    is_still = (
+        facts.present_scale == facts.ready_count == 0
+        and not facts.is_starting
+        and outcome.phase is GatePhase.INACTIVE
+        and outcome.apply_count is None
+        and outcome.path is facts.path
+        and isinstance(outcome.merged, NoData)
+        and isinstance(outcome.decided.detail, NoData)
+        and inputs.allowance is None
+        and scaler.is_silent
+    )
+    # The classic algorithm counts points by their age, a goal for latency counts seconds, further metrics have windows of their own.
+    if not is_still or spec.class_name == CLASSIC_CLASS or spec.slo is not None or spec.further_metrics:
+        return None
+    recheck_s = math.inf if outcome.recheck_in_s is None else outcome.at_s + outcome.recheck_in_s
+    shadow_s = math.inf if scaler.shadow is None else scaler.shadow.due_s
+    periods = Periods(period_s)
+    periods.made_s = outcome.at_s
+    last_s = min(periods.before(min(recheck_s, shadow_s)), periods.at(outcome.at_s + REST_MAX_S))
+    return last_s - outcome.at_s if last_s >= periods.at(outcome.at_s) else None

@@ -1,0 +1,246 @@
+"""Runs another policy in shadow, on the same reports, to estimate its costs beside those of the policy in force.
+
+Input: each second of load, the arrivals that sources report, and at each decision the pods that there are. Output: pod-seconds of
+both policies and the requests that arrived while no pod was ready, over the last day. Beside Knative's policy the shadow is the
+adaptive one, with gaps of its own; beside any other it is Knative's. The shadow has pods of its own: its windows, its panic and
+its gate to zero, and its pods take the measured time to start. Reports are those of the running pods, so they cannot show the
+queues of the shadow's pods. It uses no clock.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from serving.core.model.knative import ServingState
+from serving.core.model.nodata import NoData
+from serving.core.model.revisionnumbers import PolicyCosts
+from serving.core.model.stat import Stat
+from serving.core.scaling.decision.policy import RevisionPolicy, SecondOfLoad
+from serving.core.scaling.decision.records import DecisionCause, InFlight
+from serving.core.scaling.decision.step import StepInputs, step
+from serving.core.scaling.decision.view import ScalerView
+from serving.core.scaling.kpa.merge import Proposal
+from serving.core.scaling.kpa.zero import GatePhase, GateState, InactiveReason
+from serving.core.scaling.scaler.costs import DayCosts
+from serving.core.scaling.scaler.windows import RevisionWindows, starting_revision_state
+from serving.core.scaling.spec import ScalingSpec
+from serving.core.settings.autoscaler import AutoscalerSettings
+
+# Longest time between two decisions that counts, in seconds and in periods: the process may have been frozen.
+_STEP_MAX_S, _STEP_MAX_PERIODS = 10.0, 2.0
+# Tolerated earliness of a period, in seconds.
+_EARLY_S = 0.1
+_SILENCE = Stat()
+
+
+class PolicyShadow:
+    """The shadow of one revision. ``wall_offset_s`` is seconds since the epoch less the clock of the decisions."""
+
+    __slots__ = (
+        "_at_s",
+        "_costs",
+        "_decided_s",
+        "_has_new_costs",
+        "_in_flight",
+        "_period_s",
+        "_present_scale",
+        "_quirks",
+        "_ready_count",
+        "_recheck_s",
+        "_saved_hour",
+        "_scale",
+        "_seen_second",
+        "_spec",
+        "_start_s",
+        "_starting",
+        "_state",
+        "_step_max_s",
+        "_windows",
+        "policy",
+        "wall_offset_s",
+    )
+
+    def __init__(
+        self,
+        spec: ScalingSpec,
+        settings: AutoscalerSettings,
+        *,
+        policy: RevisionPolicy,
+        present_scale: int,
+        wall_offset_s: float,
+        now_s: float,
+    ) -> None:
+        """The shadow starts with the existing pods."""
+        self.policy = policy
+        self._spec, self._quirks, self._period_s = spec, settings.quirks, settings.decision_period_s
+        self.wall_offset_s = wall_offset_s
+        self._step_max_s = max(_STEP_MAX_S, _STEP_MAX_PERIODS * settings.decision_period_s)
+        self._windows = RevisionWindows(_first_metric(spec), quirks=settings.quirks)
+        phase, reason = (GatePhase.ACTIVE, None) if present_scale else (GatePhase.INACTIVE, InactiveReason.NO_TRAFFIC)
+        gate = GateState(since_s=now_s, phase=phase, reason=reason, is_initialized=True)
+        self._state = starting_revision_state(_first_metric(spec), gate, now_s=now_s, quirks=settings.quirks)
+        self._scale = self._present_scale = self._ready_count = present_scale
+        # Pods that start: when they are ready, and how many.
+        self._starting: list[tuple[float, int]] = []
+        self._start_s = policy.start_s if policy.observes else 0.0
+        # The requests in flight under the running policy; None while they are not known.
+        self._in_flight: Stat | None = _SILENCE
+        # When a policy that observes must decide again at scale 0.
+        self._recheck_s = now_s
+        self._seen_second = -1
+        self._at_s = now_s
+        self._decided_s = -math.inf
+        self._costs = DayCosts(now_s + wall_offset_s)
+        self._saved_hour, self._has_new_costs = self._costs.hour, False
+
+    @property
+    def scale(self) -> int:
+        """Pods under the shadow policy now, including starting ones."""
+        return self._scale
+
+    @property
+    def due_s(self) -> float:
+        """The time of its next decision without load; 0 while it has pods."""
+        if self._scale:
+            return 0.0
+        return self._recheck_s if self.policy.observes else math.inf
+
+    def update(self, spec: ScalingSpec, now_s: float) -> None:
+        """Apply changed numbers of the revision."""
+        self._spec, self._recheck_s = spec, now_s
+        self.policy.update(spec)
+        self._windows.resize(_first_metric(spec), now_s)
+
+    def record(self, number: int, load: Stat) -> None:
+        """Record a completed second. Number 61 is the time from 61 s to 62 s."""
+        self._seen_second = number
+        self._windows.record(number, load)
+        self.policy.observe(SecondOfLoad(number, load.concurrency, load.request_count))
+
+    def arrive(self, request_count: float, now_s: float) -> None:
+        """Count reported requests at the time of the report. Without a ready pod they are cold."""
+        if request_count <= 0:
+            return
+        shadow_ready_count = self._ready(now_s)
+        if not self._ready_count or not shadow_ready_count:
+            cold, shadow_cold = request_count * (not self._ready_count), request_count * (not shadow_ready_count)
+            adaptive, knative = self._by_policy(cold, shadow_cold)
+            self._costs.add_cold(adaptive, knative, wall_s=now_s + self.wall_offset_s)
+            self._has_new_costs = True
+        if not self._scale:
+            self._count(now_s)
+            self._decide((), now_s, is_woken=True)
+
+    def decide(
+        self,
+        proposals: Sequence[Proposal],
+        *,
+        in_flight: Stat | None,
+        present_scale: int,
+        ready_count: int,
+        start_s: float,
+        now_s: float,
+    ) -> None:
+        """Decide beside the policy in force, which has ``present_scale`` pods. ``proposals`` are those of other deciders.
+
+        ``in_flight`` is the load in flight now; None if it is not known.
+        """
+        self._present_scale, self._ready_count, self._start_s = present_scale, ready_count, start_s
+        self._count(now_s)
+        self._in_flight = in_flight
+        observes = self.policy.observes
+        if not observes and now_s - self._decided_s < self._period_s - _EARLY_S:
+            # Knative decides each period, also where the policy in force decides more often.
+            return
+        is_due = observes and ((in_flight is not None and in_flight.concurrency > 0) or now_s >= self._recheck_s)
+        if (
+            self._scale
+            or is_due
+            or any(not isinstance(proposal.desired, NoData) and proposal.desired for proposal in proposals)
+        ):
+            self._decided_s = now_s
+            self._decide(proposals, now_s)
+
+    def costs(self, now_s: float) -> PolicyCosts:
+        """The costs of the last day."""
+        return self._costs.total(now_s + self.wall_offset_s)
+
+    def due_save(self, *, is_now: bool) -> str | None:
+        """The costs as text for ``load``, once an hour and when ``is_now``; otherwise None."""
+        if not self._has_new_costs or (self._costs.hour == self._saved_hour and not is_now):
+            return None
+        self._saved_hour, self._has_new_costs = self._costs.hour, False
+        return self._costs.dump()
+
+    def load(self, text: str) -> None:
+        """Restore saved costs. Raises ``InvalidValue``."""
+        self._costs.load(text)
+
+    def _count(self, now_s: float) -> None:
+        """Add the pod-seconds since the last time."""
+        step_s = min(max(0.0, now_s - self._at_s), self._step_max_s)
+        self._at_s = now_s
+        if step_s and (self._present_scale or self._scale):
+            self._has_new_costs = True
+            adaptive, knative = self._by_policy(step_s * self._present_scale, step_s * self._scale)
+            self._costs.add_pods(adaptive, knative, wall_s=now_s + self.wall_offset_s)
+
+    def _by_policy(self, running: float, shadow: float) -> tuple[float, float]:
+        """Order a pair of costs: the adaptive policy's, then Knative's."""
+        return (shadow, running) if self.policy.observes else (running, shadow)
+
+    def _decide(self, proposals: Sequence[Proposal], now_s: float, *, is_woken: bool = False) -> None:
+        """Decide once. The activators are always in the path, and their proof comes at once."""
+        ready_count, last_second = self._ready(now_s), math.floor(now_s) - 1
+        if ready_count and self._seen_second < last_second:
+            # Its pods would report their silence.
+            self.record(last_second, _SILENCE)
+        is_active = is_woken or self._scale > 0
+        inputs = StepInputs(
+            at_s=now_s,
+            cause=DecisionCause.LOAD if is_woken else DecisionCause.PERIOD,
+            view=ScalerView(
+                present_scale=self._scale,
+                ready_count=ready_count,
+                serving_state=ServingState.ACTIVE if is_active else ServingState.RESERVE,
+                proved_at_s=now_s,
+            ),
+            in_flight=InFlight(present=self._in_flight or _SILENCE, is_waiting=False),
+            observed=self._windows.query(now_s),
+            proposals=tuple(proposals),
+            knows_in_flight=self._in_flight is not None,
+            spec=_first_metric(self._spec),
+            quirks=self._quirks,
+        )
+        self._state, outcome = step(self._state, inputs, self.policy)
+        recheck_in_s = outcome.inputs.advice.recheck_in_s
+        self._recheck_s = math.inf if recheck_in_s is None else now_s + recheck_in_s
+        if outcome.apply_count is not None:
+            self._resize(outcome.apply_count, now_s)
+
+    def _resize(self, count: int, now_s: float) -> None:
+        """Change the pods: new ones are ready after the measured start time, starting ones are removed first."""
+        if count > self._scale:
+            self._starting.append((now_s + self._start_s, count - self._scale))
+        excess = self._scale - count
+        while excess > 0 and self._starting:
+            ready_s, starting_count = self._starting.pop()
+            if starting_count > excess:
+                self._starting.append((ready_s, starting_count - excess))
+            excess -= starting_count
+        self._scale = count
+
+    def _ready(self, now_s: float) -> int:
+        """The number of ready pods."""
+        starting = self._starting
+        if not starting:
+            return self._scale
+        while starting and starting[0][0] <= now_s:
+            del starting[0]
+        return self._scale - sum(count for _, count in starting)
+
+
+def _first_metric(spec: ScalingSpec) -> ScalingSpec:
+    """The numbers without further metrics, whose proposals come with each decision."""
+    return msgspec.structs.replace(spec, further_metrics=()) if spec.further_metrics else spec

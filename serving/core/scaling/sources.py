@@ -1,0 +1,199 @@
+"""Aggregates stats of pods and activators into one load sample per second.
+
+Input: reports of pods and activators, with the times of their receipt. Output: for each completed second, one ``Second`` with
+every pod's latest report and the sum of the activators' reports in it. So no window sees a second with missing sources, and none
+counts a source twice because two of its reports fell into one second.
+
+A pod's report is its state of the last second: the latest replaces the one before, and counts until it is too old. A dormant
+pod's report counts as no load until the pod reports again or is dropped. What an activator reports adds up: a poke is what is new
+since its last report, and its next report leaves that out, as in knative/serving 98e5ef90
+pkg/activator/handler/concurrency_reporter.go. A second has the mean that reports measured, without pokes. It does not know
+windows, metrics or targets.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+
+from serving.core.model.stat import Stat
+
+# Age up to which a pod's report counts, in seconds: one report a second, of which one may be lost and one late.
+REPORT_VALID_S = 2.5
+# No window is longer than so many seconds.
+_WINDOW_MAX_S = 3600
+# What an activator reported within this time is what it has inside. A bit less than the second between two of its reports,
+# of which only one may be in it.
+_PRESENT_S = 0.9
+# An activator's reports are kept per twentieth of a second, its pace of pokes: at most 40 for two seconds.
+_SLOTS_PER_S = 20
+
+
+class Second(msgspec.Struct, frozen=True, kw_only=True):
+    """All reports of one second of the clock. ``number`` 61 is the time from 61 s to 62 s."""
+
+    number: int
+
+    pods: tuple[Stat, ...]
+    """The latest report of each pod, with the part that passed an activator."""
+
+    activators: Stat | None
+    """The sum of the activators' reports; None without one."""
+
+    @property
+    def load(self) -> Stat:
+        """The load of all sources. 5 in a pod, 3 of them through an activator that reports 4: 5 - 3 + 4 = 6."""
+        return _sum((*self.pods, self.activators) if self.activators else self.pods)
+
+
+class Sources:
+    """The sources of one revision. Call ``complete`` before each ``record_*``: a report counts for the present second."""
+
+    __slots__ = ("_activators", "_number", "_pods")
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self._pods: dict[str, Stat] = {}
+        self._activators: dict[str, deque[Stat]] = {}
+
+    @property
+    def pods(self) -> dict[str, Stat]:
+        """The latest valid report of each pod, as of the last call."""
+        return dict(self._pods)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no source has a report that still counts, as of the last call."""
+        return not self._pods and not self._activators
+
+    def record_pod(self, stat: Stat) -> None:
+        """Add a pod's report, stamped with the time of its receipt."""
+        self._pods[stat.pod] = stat
+
+    def record_activator(self, stat: Stat) -> None:
+        """Add an activator's stats; ``stat.pod`` is its name."""
+        reports = self._activators.setdefault(stat.pod, deque())
+        if reports and _slot(reports[-1]) == _slot(stat):
+            last = reports.pop()
+            stat = msgspec.structs.replace(
+                stat,
+                concurrency=last.concurrency + stat.concurrency,
+                request_count=last.request_count + stat.request_count,
+                window_concurrency=_window_concurrency((last, stat)),
+                window_request_count=_window_requests((last, stat)),
+            )
+        reports.append(stat)
+
+    def forget_pod(self, name: str) -> None:
+        """Drop a deleted pod and its load."""
+        self._pods.pop(name, None)
+
+    def complete(self, now_s: float) -> list[Second]:
+        """The seconds completed since the last call, oldest first, without those without a report."""
+        number = math.floor(now_s)
+        first, self._number = self._number, number
+        if first is None or not (self._pods or self._activators):
+            return []
+        found: list[Second] = []
+        # No report counts for longer, except that of a dormant pod.
+        is_dormant = any(pod.is_dormant for pod in self._pods.values())
+        seconds_max = _WINDOW_MAX_S if is_dormant else math.ceil(REPORT_VALID_S) + 1
+        for one in range(first, min(number, first + seconds_max)):
+            second = self._over(one)
+            if second is not None:
+                found.append(second)
+        if first != number:
+            self._forget(number)
+        return found
+
+    def present(self, now_s: float) -> Stat:
+        """The load in flight now, as reported; never below 0.
+
+        For activators that is what they reported within the last moment or in the whole second before, whichever is more:
+        a report that follows pokes leaves out what they said.
+        """
+        pods = _sum(pod for pod in self._pods.values() if _counts(pod, now_s))
+        concurrency, request_count = pods.concurrency, pods.request_count
+        before = math.floor(now_s) - 1
+        for reports in self._activators.values():
+            recent = [stat for stat in reports if now_s - stat.at_s < _PRESENT_S]
+            earlier = [stat for stat in reports if math.floor(stat.at_s) == before]
+            concurrency += max(_concurrency(recent), _concurrency(earlier))
+            request_count += max(_requests(recent), _requests(earlier))
+        return Stat(concurrency=max(0.0, concurrency), request_count=max(0.0, request_count), gauges=pods.gauges)
+
+    def _over(self, number: int) -> Second | None:
+        """The load of a completed second; None if it is unknown."""
+        end_s = number + 1
+        pods = tuple(stat for stat in self._pods.values() if _counts(stat, end_s))
+        reports = [
+            stat
+            for stats in self._activators.values()
+            for stat in stats
+            # A poke alone does not show the mean.
+            if math.floor(stat.at_s) == number and (stat.window_concurrency != 0 or not stat.concurrency)
+        ]
+        if not pods and not reports:
+            return None
+        activators = (
+            Stat(concurrency=_window_concurrency(reports), request_count=_window_requests(reports)) if reports else None
+        )
+        return Second(number=number, pods=pods, activators=activators)
+
+    def _forget(self, number: int) -> None:
+        """Drop sources that are silent for too long."""
+        self._pods = {name: stat for name, stat in self._pods.items() if _counts(stat, number)}
+        self._activators = {
+            name: reports for name, reports in self._activators.items() if math.floor(reports[-1].at_s) >= number - 1
+        }
+        for reports in self._activators.values():
+            while math.floor(reports[0].at_s) < number - 1:
+                reports.popleft()
+
+
+def _counts(stat: Stat, now_s: float) -> bool:
+    """Whether a pod's report is valid."""
+    return stat.is_dormant or now_s - stat.at_s < REPORT_VALID_S
+
+
+def _slot(stat: Stat) -> int:
+    return math.floor(stat.at_s * _SLOTS_PER_S)
+
+
+def _concurrency(stats: list[Stat]) -> float:
+    return sum(stat.concurrency for stat in stats)
+
+
+def _requests(stats: list[Stat]) -> float:
+    return sum(stat.request_count for stat in stats)
+
+
+def _window_concurrency(stats: Iterable[Stat]) -> float:
+    return sum(stat.concurrency if stat.window_concurrency is None else stat.window_concurrency for stat in stats)
+
+
+def _window_requests(stats: Iterable[Stat]) -> float:
+    return sum(stat.request_count if stat.window_request_count is None else stat.window_request_count for stat in stats)
+
+
+def _sum(stats: Iterable[Stat]) -> Stat:
+    """The sum of several reports, without the part that passed an activator.
+
+    A pod with requests that does not report a gauge counts as the mean of those that do: its page may be slow because it is
+    overloaded. Gauges of 4 and 6, and a busy pod without one: 15.
+    """
+    concurrency = request_count = 0.0
+    gauges: dict[str, float] = {}
+    pods: list[Stat] = []
+    for stat in stats:
+        concurrency += stat.concurrency - stat.proxied_concurrency
+        request_count += stat.request_count - stat.proxied_request_count
+        if stat.pod:
+            pods.append(stat)
+        for name, value in stat.gauges.items():
+            gauges[name] = gauges.get(name, 0.0) + value
+    for name, value in gauges.items():
+        silent = sum(name not in stat.gauges and stat.concurrency > 0 for stat in pods)
+        gauges[name] = value + silent * value / sum(name in stat.gauges for stat in pods) if silent else value
+    return Stat(concurrency=concurrency, request_count=request_count, gauges=gauges)

@@ -1,0 +1,240 @@
+"""Settings of the activator: the bounds of each revision's queue, and the choice of pods.
+
+Source of defaults: knative/serving 98e5ef90, pkg/activator/net.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+
+from serving.core.settings.http import HttpSettings, OpenShare, UnreadWait
+from serving.core.settings.innertls import InnerTlsSettings
+from serving.core.settings.knob import BYTES, COUNT, DURATION, FLAG, PERCENT, TEXT, Clash, Knob, SettingsRecord
+from serving.core.settings.otlp import OtlpSettings
+from serving.core.settings.tls import TlsSettings
+
+REDIRECTED = "Redirected"
+SECRETS_OF_PODS = "pod"
+SECRETS_OF_REVISIONS = "revision"
+
+
+def _read_protocol(text: str) -> str:
+    # Knative takes either case.
+    return text.capitalize()
+
+
+_PROTOCOL = msgspec.structs.replace(TEXT, name="protocol", read=_read_protocol, read_plain=_read_protocol)
+
+
+class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
+    """All knobs of the activator. Times are in seconds."""
+
+    queue_depth_max: Annotated[int, Knob(key="queue-depth-max", unit=COUNT, low=1, high=1_000_000)] = 10_000
+    """Requests of one revision that may wait for a pod; one more is refused with 503. Range: 1 to 1000000. Default:
+    Knative's breaker queue, 10000."""
+
+    queue_bytes_max: Annotated[int, Knob(key="queue-bytes-max", unit=BYTES, low=0)] = 64 * 1024**2
+    """Memory of the waiting requests of one revision; what would exceed it is refused with 503. 0 means no limit.
+    Range: from 0. Default: ours, 64Mi, because an activator that counts requests only can be made to run out of memory
+    (knative/serving issue 13583)."""
+
+    queue_wait_max_s: Annotated[float, Knob(key="queue-wait-max", unit=DURATION, above=0, high=3600)] = 300.0
+    """Longest wait for a pod, in seconds, from the arrival of the request to the grant of a slot; then it is refused
+    with 503. Range: above 0 to 1h. Default: Knative's revision timeout, 300s, which ends the wait there."""
+
+    open_share_max: OpenShare = 0.75
+    """Largest part of a revision's slots, at least one, for requests of one address whose bodies are still being sent, gRPC
+    streams included, and for all requests of one that does not read its responses; more of them wait, and count as load. Other
+    requests that are here in whole are not bound by it, so that a load balancer may send any number. 0 means no bound. Range: 0 to 100 percent. Default: ours, 75, above the utilization of
+    70 that revisions are scaled for."""
+
+    unread_wait_max_s: UnreadWait = 1.0
+    """Longest time for which a client reads nothing of a response above ``http.response_buffer_bytes_max``, in seconds, while others
+    wait for a slot and its address holds more slots than ``open_share_max``; then it is cut off. gRPC calls and tunnels are not.
+    0 means never: then ``http.read_rate_min`` alone holds. Range: 0 to 1m. Default: ours, 1s."""
+
+    requests_per_address_max: Annotated[
+        int, Knob(key="requests-per-address-max", unit=COUNT, low=0, high=1_000_000)
+    ] = 10_000
+    """Most requests and streams at once from one address; one more gets 429. Behind a load balancer set http.trusted-proxies, so
+    that its clients count and not itself. 0 means no bound. Range: 0 to 1000000. Default: ours, half of the connections of an
+    activator."""
+
+    first_free_concurrency_max: Annotated[int, Knob(key="first-free-concurrency-max", unit=COUNT, low=0, high=1000)] = 3
+    """Largest containerConcurrency at which a request goes to the first pod with a free slot, in the order of addresses,
+    so that few pods are kept busy; above it pods take turns. 0 means that they always do. Range: 0 to 1000. Default:
+    Knative, 3."""
+
+    pod_tries_max: Annotated[int, Knob(key="pod-tries-max", unit=COUNT, low=1, high=100, live=True)] = 8
+    """Pods that one request is sent to, one after the other, while each is gone before it has seen the request; then the
+    answer is 502. With the pauses of an ejected pod, 8 tries at a single pod take about 4 s. Range: 1 to 100. Default: ours, 8; Knative tries 15 times to connect."""
+
+    eject_after_silence_s: Annotated[float, Knob(key="eject-after-silence", unit=DURATION, low=0, high=3600)] = 3.0
+    """Silence after which a pod gets no more requests for a while, in seconds, if at least three of its requests have
+    waited so long and other pods of its revision respond; its repeatable requests go to another pod. Twice the
+    slowest response of the revision, if that is longer. 0 means never. Range: 0 to 1h. Default: ours, 3s; Envoy's
+    outlier detection counts errors, and a stopped process produces none.
+    """
+
+    revision_wait_max_s: Annotated[float, Knob(key="revision-wait-max", unit=DURATION, above=0, high=60, live=True)] = (
+        5.0
+    )
+    """Longest wait for a routed revision not yet known, in seconds, from its first request; then requests are
+    rejected with 503. Range: above 0 to 1m. Default: ours, 5s: watches of two kinds differ by some milliseconds,
+    seldom by more.
+    """
+
+    report_period_s: Annotated[float, Knob(key="report-period", unit=DURATION, low=0.1, high=10)] = 1.0
+    """Time between two reports to the autoscaler, in seconds. The autoscaler sums the reports of each second. Range:
+    100ms to 10s. Default: Knative's fixed period, 1s.
+    """
+
+    poke_pause_min_s: Annotated[float, Knob(key="poke-pause-min", unit=DURATION, low=0.001, high=10, live=True)] = 0.05
+    """Shortest time between two pokes of the autoscaler for one revision, in seconds. Range: 1ms to 10s. Default: ours,
+    50ms, about the time that a decision takes to become a pod."""
+
+    flip_pause_first_s: Annotated[float, Knob(key="flip-pause-first", unit=DURATION, low=0.01, high=60, live=True)] = (
+        0.1
+    )
+    """Pause before a second try to make a revision Active that is still in Reserve, in seconds; it doubles with each
+    try. Range: 10ms to 1m. Default: ours, 100ms."""
+
+    flip_pause_max_s: Annotated[float, Knob(key="flip-pause-max", unit=DURATION, low=0.01, high=600, live=True)] = 5.0
+    """Longest such pause, in seconds. Range: 10ms to 10m. Default: ours, 5s."""
+
+    public_address: Annotated[str, Knob(key="public-address", unit=TEXT)] = "127.0.0.1:8080"
+    """Address and port of the public listener, unless a socket is inherited. Default: ours, loopback only."""
+
+    inner_address: Annotated[str, Knob(key="inner-address", unit=TEXT)] = "127.0.0.1:8081"
+    """Where requests to cluster-local hosts come in, unless a socket is inherited: address and port. It must not be
+    reachable from outside. Default: ours, loopback only."""
+
+    secrets_of: Annotated[str, Knob(key="secrets-of", unit=TEXT, choices=(SECRETS_OF_PODS, SECRETS_OF_REVISIONS))] = (
+        SECRETS_OF_PODS
+    )
+    """The secret that authenticates the activator to a queue-proxy: one of each pod (pod), or one of all pods of a revision
+    (revision), as a Deployment's template needs it. Queue-proxies must be started with the same. Default: ours, pod, as
+    `serving up` does; in a cluster revision."""
+
+    pod_address_override: Annotated[str, Knob(key="pod-address-override", unit=TEXT)] = ""
+    """For tests: two prefixes of addresses, as in "10.=127."; pods whose address begins with the first are reached at the
+    second. API servers accept no loopback addresses for pods, which pods that are processes have. Default: none."""
+
+    probe_unready_pods: Annotated[bool, Knob(key="probe-unready-pods", unit=FLAG)] = True
+    """Whether pods that their EndpointSlice lists as not ready are probed while requests wait for them: a pod then gets
+    requests as soon as its queue-proxy answers, up to a second before a kubelet reports it. Default: Knative, true; `serving
+    up` sets false, because its pods report readiness at once."""
+
+    announced_pod_max_s: Annotated[float, Knob(key="announced-pod-max", unit=DURATION, low=0, high=60, live=True)] = 5.0
+    """How long a pod that announced itself as ready may be probed, and get requests once it proved its identity, before an
+    EndpointSlice lists it; then it is dropped. 0 waits for slices. Without effect where `probe-unready-pods` is false. Default:
+    ours, 5 s: a kubelet reports the address of a pod up to 2 s after its start."""
+
+    stats_url: Annotated[str, Knob(key="stats-url", unit=TEXT)] = "ws://127.0.0.1:6081/stats"
+    """Websocket URL of the autoscaler for statistics. Default: ours, the port of `serving up`."""
+
+    metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = "127.0.0.1:6082"
+    """Address and port of the metrics page, unless a socket is inherited. It asks for the query token. Default: ours,
+    127.0.0.1:6082; in a cluster :9090 is usual."""
+
+    metrics_old_names: Annotated[bool, Knob(key="metrics-old-names", unit=FLAG)] = False
+    """Whether the page also counts requests under the name and labels of Knative up to 1.18. Default: ours, false."""
+
+    name: Annotated[str, Knob(key="name", unit=TEXT)] = "activator"
+    """The name of this activator for the autoscaler; unique among activators. Default: ours."""
+
+    count: Annotated[int, Knob(key="count", unit=COUNT, low=1, high=64)] = 1
+    """Activator processes on the same sockets of this machine, which share the slots of each pod. Range: 1 to 64. Default:
+    ours, 1; `serving up --activators` sets it."""
+
+    index: Annotated[int, Knob(key="index", unit=COUNT, low=0, high=63)] = 0
+    """Which of them this one is, from 0. Range: 0 to 63, below the count. Default: ours, 0; `serving up` sets it."""
+
+    peer_folder: Annotated[str, Knob(key="peer-folder", unit=TEXT)] = ""
+    """Folder of the sockets between these processes, readable by their user only. Needed with several processes. Default:
+    none; `serving up` sets it."""
+
+    drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600, live=True)] = 0.0
+    """Time for which requests are still accepted after the signal to stop, in seconds, until senders have noticed. Range: 0
+    to 10m. Default: ours, 0s, because `serving up` holds the sockets and refuses no connection; behind a load balancer its
+    probe period, such as 5s."""
+
+    drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=3600, live=True)] = 10.0
+    """Time for requests to end after the signal to stop, in seconds; then requests waiting for a pod are rejected
+    with 503, and those in flight are cut. Range: 0 to 1h. Default: ours, 10s: new requests go to another activator,
+    or wait at the socket for the next.
+    """
+
+    handover_grace_s: Annotated[float, Knob(key="handover-grace", unit=DURATION, low=0, high=86400)] = 300.0
+    """Time that requests, websockets and streams have to end after another process has taken over (`serving up --reload`), in
+    seconds; then they are cut. Range: 0 to 24h. Default: ours, 300s, the longest wait for a pod and Knative's default
+    timeout of a request, so that only longer streams are cut."""
+
+    deny_by_default: Annotated[bool, Knob(key="deny-by-default", unit=FLAG, live=True)] = False
+    """Whether cluster-local requests to services without serving.dev/allow-from are refused with 403. A service that a Gateway
+    publishes needs allow-from then too: "*" lets all in. Default: ours, false: every pod may call every service."""
+
+    tell_revision: Annotated[bool, Knob(key="tell-revision", unit=FLAG, live=True)] = True
+    """Whether responses name their revision in X-Serving-Revision. Default: ours, true; off hides it from clients."""
+
+    tell_cold_start: Annotated[bool, Knob(key="tell-cold-start", unit=FLAG, live=True)] = True
+    """Whether responses to requests that waited for a pod to start carry X-Serving-Cold-Start. Default: ours, true."""
+
+    recorded_requests_max: Annotated[
+        int, Knob(key="recorded-requests-max", unit=COUNT, low=0, high=1_000_000, live=True)
+    ] = 8_000
+    """Requests of all revisions that are kept in memory for `serving requests` and the dashboard: failed ones, the slowest, and a
+    sample; of one revision at most 140. Each takes 1 to 2 KiB. 0 keeps none. Range: 0 to 1000000. Default: ours, 8000."""
+
+    record_queries: Annotated[bool, Knob(key="record-queries", unit=FLAG, live=True)] = False
+    """Whether paths of recorded requests are kept with their query, which may contain secrets. Default: ours, false."""
+
+    tell_timing: Annotated[bool, Knob(key="tell-timing", unit=FLAG, live=True)] = True
+    """Whether answers carry Server-Timing with the milliseconds that their request waited for a pod ("queue") and then for
+    the first byte of the pod's answer ("upstream"). Default: ours, true; browsers show it."""
+
+    http_protocol: Annotated[
+        str,
+        Knob(key="http-protocol", config_map="config-network", unit=_PROTOCOL, choices=("Enabled", REDIRECTED)),
+    ] = "Enabled"
+    """Whether public hosts are served over plain HTTP (Enabled), or it answers 301 with their https address (Redirected),
+    but for /.well-known/acme-challenge/. Needs TLS here, or tls.public-port where it is elsewhere. Default: Knative,
+    Enabled."""
+
+    http: HttpSettings = HttpSettings()
+    """Limits of the HTTP engine."""
+
+    tls: TlsSettings = TlsSettings()
+    """TLS: its certificates, and how often they are read."""
+
+    inner_tls: InnerTlsSettings = InnerTlsSettings()
+    """TLS with queue-proxies and autoscalers."""
+
+    trace_ratio: Annotated[float, Knob(key="trace-percentage", unit=PERCENT, low=0, high=1)] = 0.1
+    """Part of the requests without a traceparent that get spans once otlp.endpoint is set; for the others their sampled flag
+    decides. 0 leaves it to that flag alone. Range: 0 to 100 percent. Default: Knative's sample-rate, 10."""
+
+    otlp: OtlpSettings = OtlpSettings()
+    """Receiver of spans of requests and of the page's numbers."""
+
+    def check(self) -> Iterator[Clash]:
+        """Yield all contradictions between fields."""
+        yield from self.tls.check()
+        if self.index >= self.count:
+            what = f"there are {self.count} activators, so that none has the index {self.index}"
+            yield Clash(fields=("index", "count"), what=what, expected="an index below the count")
+        if self.count > 1 and not self.peer_folder:
+            what = f"{self.count} activators cannot find each other"
+            yield Clash(fields=("peer_folder",), what=what, expected="a folder for their sockets")
+        if self.http_protocol == REDIRECTED and not self.tls.is_on and not self.tls.public_port:
+            yield Clash(
+                fields=("http_protocol",),
+                what="there is no TLS to redirect to",
+                expected="certificates (tls.certificate-files, tls.folder or tls.secrets), or tls.public-port",
+            )
+
+    @property
+    def queue_bytes_limit(self) -> int | None:
+        """Bytes that may wait for one revision; None means no limit."""
+        return self.queue_bytes_max or None

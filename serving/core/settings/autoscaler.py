@@ -1,0 +1,403 @@
+"""Settings of the autoscaler: ConfigMap config-autoscaler in Knative's keys, and our additions.
+
+Source of keys, ranges and defaults: knative/serving 98e5ef90, pkg/autoscaler/config and pkg/deployment, unless a field
+says otherwise. A revision's annotations may replace some of them: ``serving/core/settings/annotations.py``.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+
+from serving.core.model.knative import (
+    COLD_START_WORTH_ANNOTATION,
+    DORMANT_ANNOTATION,
+    POLICY_ANNOTATION,
+    PROGRESS_DEADLINE_ANNOTATION,
+    WINDOW_ANNOTATION,
+    TargetMode,
+)
+from serving.core.settings.budgets import BUDGETS
+from serving.core.settings.classic import ClassicSettings
+from serving.core.settings.dormancy import DORMANT, NEVER, MemorySettings
+from serving.core.settings.innertls import InnerTlsSettings
+from serving.core.settings.knob import (
+    BYTES,
+    COUNT,
+    DURATION,
+    FLAG,
+    NUMBER,
+    PERCENT,
+    PERCENT_OR_FRACTION,
+    TEXT,
+    Clash,
+    Knob,
+    SettingsRecord,
+)
+from serving.core.settings.otlp import OtlpSettings
+from serving.core.settings.triggers import TriggerSettings
+
+KPA_CLASS = "kpa.autoscaling.knative.dev"
+HPA_CLASS = "hpa.autoscaling.knative.dev"
+CLASSIC_CLASS = "classic.autoscaling.serving.dev"
+
+KNATIVE_POLICY = "knative"
+ADAPTIVE_POLICY = "adaptive"
+POLICIES = (KNATIVE_POLICY, ADAPTIVE_POLICY)
+
+DECISION_PERIOD_S = 2.0
+"""Knative's decision period, in seconds."""
+
+# Knative's smallest target per pod: below it a single request would ask for hundreds of pods.
+TARGET_MIN = 0.01
+
+
+class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
+    """The pieces of the adaptive policy. Times are in seconds."""
+
+    keep_alive: Annotated[bool, Knob(key="keep-alive", unit=FLAG)] = True
+    """Whether the last pod stays by the probability that a request comes, rather than for the stable window. Default:
+    ours, true."""
+
+    keep_alive_min_s: Annotated[float, Knob(key="keep-alive-min", unit=DURATION, low=2, high=3600)] = 6.0
+    """Shortest time for which the last pod stays after the last request, in seconds. Range: 2s to 1h. Default: ours, 6s,
+    Knative's panic window."""
+
+    keep_alive_start_max_s: Annotated[float, Knob(key="keep-alive-start-max", unit=DURATION, low=0, high=3600)] = 60.0
+    """The last pod stays for three times its measured start at least, up to this time, in seconds: a pod that starts slowly
+    is not thrown away soon. Range: 0 to 1h. Default: ours, 60s, Knative's stable window."""
+
+    keep_alive_max_s: Annotated[float, Knob(key="keep-alive-max", unit=DURATION, low=6, high=86400)] = 1800.0
+    """Longest time for which the last pod stays after the last request, in seconds. Range: 6s to 24h. Default: ours, 30m."""
+
+    keep_alive_bridge_s: Annotated[float, Knob(key="keep-alive-bridge", unit=DURATION, low=0, high=600)] = 45.0
+    """Longest time of few expected requests, between two of many, through which the pod stays all the same, in seconds.
+    Range: 0 to 10m. Default: ours, 45s: a pod that goes for less costs more in churn than it saves."""
+
+    pre_warming: Annotated[bool, Knob(key="pre-warming", unit=FLAG)] = True
+    """Whether a pod is started shortly before the time at which a periodic request is expected. Default: ours, true."""
+
+    pre_warming_per_minute: Annotated[int, Knob(key="pre-warming-per-minute", unit=COUNT, low=1, high=100_000)] = 60
+    """Most pods that one autoscaler starts ahead of requests in a minute, over all revisions. Range: 1 to 100000. Default:
+    ours, 60."""
+
+    learnt_target: Annotated[str, Knob(key="learnt-target", unit=TEXT, choices=(*TargetMode, "true", "false"))] = (
+        TargetMode.SHADOW.value
+    )
+    """Use of the target that the autoscaler learns for a pod from response times, cpu and memory, for revisions without the
+    annotation ``autoscaling.serving.dev/target``: off, shadow (it is only shown), protect (it may lower a target that cpu or
+    memory bound) or use. true is shadow, false is off. Default: ours, shadow."""
+
+    learnt_target_period_s: Annotated[float, Knob(key="learnt-target-period", unit=DURATION, low=1, high=3600)] = 30.0
+    """Time between two changes of the learnt target, in seconds; one halves it at most, or adds a quarter. Range: 1s to 1h.
+    Default: ours, 30s, half of the stable window: from 100 to 3 it takes five changes."""
+
+    learnt_target_max: Annotated[float, Knob(key="learnt-target-max", unit=NUMBER, low=1, high=100_000)] = 1000.0
+    """Largest learnt target, in requests in flight; containerConcurrency bounds it too. Range: 1 to 100000. Default: ours,
+    1000, ten times Knative's default target."""
+
+    def check(self) -> Iterator[Clash]:
+        """Check that the shortest time is not above the longest."""
+        if self.keep_alive_min_s > self.keep_alive_max_s:
+            yield Clash(
+                fields=("adaptive.keep_alive_min_s", "adaptive.keep_alive_max_s"),
+                what=f"keep-alive-min of {self.keep_alive_min_s:g} s is above keep-alive-max",
+                expected=f"at most {self.keep_alive_max_s:g} s",
+            )
+
+
+class KpaQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Harmful behaviours of Knative's present algorithm. Off by default; on restores the original's."""
+
+    window_ends_in_zero: bool = False
+    """A window whose last stat is exactly one window old reads 0 and counts as data, so that one decision in the
+    second before it counts as empty sees no load: halves the pods, takes the last. Off: it is empty then."""
+
+    weighted_window_reads_low: bool = False
+    """A weighted window that is young, or silent of late, is averaged as if it had seen zeros: 20 % of the load after
+    the first second. Off: the weights of the seconds seen are scaled to add up to 1."""
+
+    resize_reads_low: bool = False
+    """A window resized while young counts as having seen all of its old length, and one silent for longer than that
+    comes back as data of load 0. Off: unseen time counts neither way.
+    """
+
+    delay_keeps_its_length: bool = False
+    """The scale-down delay is read when the scaler is made; later changes wait for a restart. Off: it is the spec's."""
+
+    restart_may_lower: bool = False
+    """After a restart only a revision with more than one ready pod is held, by starting in panic: a single pod may go,
+    and so may all that are not counted as ready in that instant. Off: besides, the scale found at the start is held
+    until one full stable window was seen."""
+
+    zero_without_proof: bool = False
+    """The last pod goes without proof that the activator is in the path if the target burst capacity is -1, or if an
+    activation timed out, although some pods may be ready. Off: proof comes first."""
+
+    failure_keeps_its_deadline: bool = False
+    """The pods of a failed revision without a route restart until the progress deadline, and again after each time they
+    were ready. Off: a revision without a route that is not Ready goes to zero at once."""
+
+    delay_ignores_initial_scale: bool = False
+    """Pods of the initial scale go as soon as all were ready once, whatever the scale-down delay. Off: the delay counts
+    from then."""
+
+
+SAFE = KpaQuirks()
+"""The product's behaviour."""
+
+ORIGINAL = KpaQuirks(**dict.fromkeys(KpaQuirks.__struct_fields__, True))
+"""Knative's behaviour, for conformance and comparisons."""
+
+
+class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
+    """All knobs of the autoscaler. Times are in seconds, shares are ratios."""
+
+    pod_autoscaler_class: Annotated[
+        str, Knob(key="pod-autoscaler-class", unit=TEXT, choices=(KPA_CLASS, CLASSIC_CLASS, HPA_CLASS), live=True)
+    ] = KPA_CLASS
+    """Algorithm of revisions that do not name one in the annotation ``class``: kpa is today's Knative algorithm, classic
+    that of June 2018, hpa leaves the revision to a HorizontalPodAutoscaler. Default: Knative, kpa."""
+
+    policy: Annotated[str, Knob(key="policy", unit=TEXT, choices=POLICIES, annotation=POLICY_ANNOTATION)] = (
+        KNATIVE_POLICY
+    )
+    """Policy of revisions that do not name one in the annotation ``policy``: knative decides exactly as Knative does,
+    adaptive learns from each revision's requests how long its last pod stays and how much room its pods need. A revision
+    that sets its own window or retention by annotation has said that itself, and is decided on as by Knative. The other
+    policy decides in shadow, and ``serving why`` says what it would have saved. Default: knative."""
+
+    cold_start_worth_s: Annotated[
+        float,
+        Knob(
+            key="cold-start-worth",
+            unit=NUMBER,
+            low=1,
+            high=1_000_000,
+            annotation=COLD_START_WORTH_ANNOTATION,
+        ),
+    ] = 120.0
+    """Worth of avoiding one cold start, in pod-seconds, under ``policy: adaptive``: a pod stays while the probability
+    of a request within the next second is at least 1 over this. Where one start makes several requests cold, it is
+    worth as much more. More keeps more pods. Range: 1 to 1000000. Default: ours, 120: on recorded
+    workloads no cost rises against Knative's (docs/scaling-quality.md).
+    """
+
+    dormant: Annotated[str, Knob(key="dormant", unit=DORMANT, annotation=DORMANT_ANNOTATION)] = NEVER
+    """When an idle pod goes dormant, for revisions under ``policy: adaptive``: "after=10s" freezes its app after so long without a request, until
+    the next; "only" does the same and keeps the last pod; "never" keeps apps running. A revision's own annotation counts under every policy ([dormant.md](dormant.md)). Default: ours, never."""
+
+    dormant_cost: Annotated[float, Knob(key="dormant-cost", unit=NUMBER, low=0, high=1)] = 0.2
+    """Price of a second of a dormant pod, of which a second of a running pod costs 1. By it the adaptive policy keeps dormant pods for longer. Range: 0 to 1. Default: ours, 0.2: memory without cpu."""
+
+    node_boot_s: Annotated[float, Knob(key="node-boot-time", unit=DURATION, low=0, high=3600)] = 0.0
+    """Time from asking a cloud for a node until it takes pods, in seconds. The autoscaler publishes how many pods each revision
+    will want by then, for node groups with ``anticipation``. 0 publishes nothing. Range: 0 to 1h. Default: ours, 0s."""
+
+    decision_period_s: Annotated[float, Knob(key="decision-period", unit=DURATION, low=0.1, high=60, live=True)] = (
+        DECISION_PERIOD_S
+    )
+    """Time between two decisions about a revision without a poke, in seconds, from start to start. Range: 100ms to
+    1m. Default: Knative's fixed tick, 2s."""
+
+    stable_window_s: Annotated[
+        float, Knob(key="stable-window", unit=DURATION, low=6, high=3600, whole=True, annotation=WINDOW_ANNOTATION)
+    ] = 60.0
+    """Width of the window that decides outside panic, in seconds, back from the decision. Range: 6s to 1h, whole
+    seconds. Default: Knative, 60s."""
+
+    panic_window_ratio: Annotated[
+        float, Knob(key="panic-window-percentage", unit=PERCENT, low=0.01, high=1, annotation="panic-window-percentage")
+    ] = 0.1
+    """Width of the panic window as a share of the stable one, rounded to seconds, at least 1 s. Range: 1 to 100 percent.
+    Default: Knative, 10."""
+
+    panic_threshold_ratio: Annotated[
+        float,
+        Knob(key="panic-threshold-percentage", unit=PERCENT, low=1.1, high=10, annotation="panic-threshold-percentage"),
+    ] = 2.0
+    """Desired pods over ready pods from which on the panic window decides. Range: 110 to 1000 percent, as Knative's
+    annotation; its ConfigMap is not checked. Default: Knative, 200."""
+
+    container_concurrency_target_ratio: Annotated[
+        float, Knob(key="container-concurrency-target-percentage", unit=PERCENT_OR_FRACTION, above=0, high=1, live=True)
+    ] = 0.7
+    """Target utilization: the share of a pod's concurrency to aim at, so that there is room while pods start. Range:
+    above 0 to 100 percent; Knative reads values up to 1 as fractions. Default: Knative, 70.
+    """
+
+    container_concurrency_target_default: Annotated[
+        float, Knob(key="container-concurrency-target-default", unit=NUMBER, low=TARGET_MIN, live=True)
+    ] = 100.0
+    """Requests in flight that a pod takes where containerConcurrency is 0 (no limit). Range: from 0.01, also after the
+    share above. Default: Knative, 100."""
+
+    requests_per_second_target_default: Annotated[
+        float, Knob(key="requests-per-second-target-default", unit=NUMBER, low=TARGET_MIN, live=True)
+    ] = 200.0
+    """Target requests a second per pod, for revisions with ``metric: rps``. Range: from 0.01. Default: Knative, 200."""
+
+    target_burst_capacity: Annotated[
+        float, Knob(key="target-burst-capacity", unit=NUMBER, low=0, also=(-1,), annotation="target-burst-capacity")
+    ] = 211.0
+    """Requests that may arrive at once and find a place: with less room than this the activator stays in the path and
+    queues. 0 takes it out as soon as a pod is ready, -1 keeps it in for good. Range: from 0, or -1. Default: Knative,
+    211, a prime, so that it never is a multiple of the target."""
+
+    activator_capacity: Annotated[float, Knob(key="activator-capacity", unit=NUMBER, low=1, live=True)] = 100.0
+    """Requests that one activator buffers for a revision. Accepted from Knative's ConfigMaps without effect: all activators
+    serve all revisions. Range: from 1. Default: Knative, 100."""
+
+    max_scale_up_rate: Annotated[float, Knob(key="max-scale-up-rate", unit=NUMBER, above=1, live=True)] = 1000.0
+    """Largest ratio of desired to ready pods in one decision. Range: above 1. Default: Knative, 1000."""
+
+    max_scale_down_rate: Annotated[float, Knob(key="max-scale-down-rate", unit=NUMBER, above=1, live=True)] = 2.0
+    """Largest ratio of ready to desired pods in one decision. Range: above 1. Default: Knative, 2."""
+
+    scale_down_delay_s: Annotated[
+        float, Knob(key="scale-down-delay", unit=DURATION, low=0, high=3600, whole=True, annotation="scale-down-delay")
+    ] = 0.0
+    """Time for which a lower count must hold before it takes effect, in seconds, from the last higher one. 0 means at once.
+    Range: 0 to 1h, whole seconds. Default: Knative, 0s."""
+
+    enable_scale_to_zero: Annotated[bool, Knob(key="enable-scale-to-zero", unit=FLAG, live=True)] = True
+    """Whether revisions without traffic go to 0 pods; if not, they keep 1. Default: Knative, true."""
+
+    scale_to_zero_grace_period_s: Annotated[
+        float, Knob(key="scale-to-zero-grace-period", unit=DURATION, above=0, live=True)
+    ] = 30.0
+    """Longest wait for the traffic to move to the activator before the last pod goes, in seconds, from the time the
+    activators became the endpoints. Range: above 0. Default: Knative, 30s."""
+
+    scale_to_zero_pod_retention_period_s: Annotated[
+        float,
+        Knob(
+            key="scale-to-zero-pod-retention-period",
+            unit=DURATION,
+            low=0,
+            high=3600,
+            annotation="scale-to-zero-pod-retention-period",
+        ),
+    ] = 0.0
+    """Shortest time for which the last pod stays after the decision for 0, in seconds. 0 means no longer than the grace
+    period needs. Range: 0 to 1h. Default: Knative, 0s."""
+
+    initial_scale: Annotated[int, Knob(key="initial-scale", unit=COUNT, low=0, annotation="initial-scale")] = 1
+    """Pods that a new revision must bring up once before it is ready. 0 only where allow-zero-initial-scale is true.
+    Default: Knative, 1."""
+
+    allow_zero_initial_scale: Annotated[bool, Knob(key="allow-zero-initial-scale", unit=FLAG, live=True)] = False
+    """Whether a revision may become ready without ever having had a pod. Default: Knative, false."""
+
+    min_scale: Annotated[int, Knob(key="min-scale", unit=COUNT, low=0, annotation="min-scale")] = 0
+    """Fewest pods of a revision that a route names. 0 means none. At most max-scale. Default: Knative, 0."""
+
+    max_scale: Annotated[int, Knob(key="max-scale", unit=COUNT, low=0, annotation="max-scale")] = 0
+    """Most pods of a revision. 0 means as many as max-scale-limit. Default: Knative, 0."""
+
+    max_scale_limit: Annotated[int, Knob(key="max-scale-limit", unit=COUNT, low=0, live=True)] = 1000
+    """Upper bound of pods for any revision; bounds the effect of a wrong or forged stat. 0 means no limit. Default:
+    ours, 1000; Knative ships no limit.
+    """
+
+    budget: Annotated[str, Knob(key="budget", unit=BUDGETS, live=True)] = ""
+    """Most pods, or memory that pods request, of all revisions and of single namespaces: "20 pods, shop=8Gi". Default: ours, none."""
+
+    progress_deadline_s: Annotated[
+        float,
+        Knob(
+            key="progress-deadline",
+            config_map="config-deployment",
+            unit=DURATION,
+            above=0,
+            whole=True,
+            annotation=PROGRESS_DEADLINE_ANNOTATION,
+        ),
+    ] = 600.0
+    """Time that a revision has to get its first pods ready, in seconds, from the decision to start them. Range: above 0,
+    whole seconds. Default: Knative's config-deployment, 600s."""
+
+    stats_address: Annotated[str, Knob(key="stats-address", unit=TEXT)] = "127.0.0.1:6081"
+    """Where pods and activators send their statistics, as host and port; a socket that the supervisor hands down goes
+    before it. Default: ours, 127.0.0.1:6081."""
+
+    host_names: Annotated[str, Knob(key="host-names", unit=TEXT)] = ""
+    """Names under which metrics and decisions may be asked for there beside addresses, names of one label and those of
+    Services, separated by commas; for any other Host they are refused, so that no other site can read them by rebinding
+    its name. Default: ours, none."""
+
+    activator_address: Annotated[str, Knob(key="activator-address", unit=TEXT)] = "127.0.0.1:8080"
+    """Host and port at which the activator must respond to a probe before the last pod of a revision is removed. Default:
+    ours, 127.0.0.1:8080."""
+
+    stats_connections_max: Annotated[int, Knob(key="stats-connections-max", unit=COUNT, low=1, high=1_000_000)] = 50_000
+    """Most connections of pods and activators at once; one more is refused. Range: 1 to 1000000. Default: ours, 50000,
+    what one process takes at one statistic a second."""
+
+    decisions_kept: Annotated[int, Knob(key="decisions-kept", unit=COUNT, low=1, high=10_000)] = 50
+    """Decisions of each revision kept for explanations; repetitions take no place. Range: 1 to 10000. Default: ours, 50."""
+
+    decision_log_bytes_max: Annotated[int, Knob(key="decision-log-bytes", unit=BYTES, low=0, high=2**34)] = 64 * 2**20
+    """Largest size of the decision log of one machine, in bytes, over all its files. 0 means no log.
+    Range: 0 to 16Gi. Default: ours, 64Mi, some 20000 decisions."""
+
+    metrics_old_names: Annotated[bool, Knob(key="metrics-old-names", unit=FLAG)] = False
+    """Whether the page of metrics also has each family of a revision under the name and labels that it had up to Knative
+    1.18, for dashboards that ask for those. Default: ours, false."""
+
+    stats_audience: Annotated[str, Knob(key="stats-audience", unit=TEXT)] = ""
+    """For whom the tokens are made out with which the pods of a cluster open their websockets; the API server is asked whose
+    each is. Empty means that only tokens which are derived from the cluster key are taken, as on one machine. Default: ours,
+    empty; in ``config/`` serving-stats, as the controller's sidecar.stats-audience."""
+
+    inner_tls: InnerTlsSettings = InnerTlsSettings()
+    """TLS with activators, queue-proxies, other autoscalers and the dashboard."""
+
+    otlp: OtlpSettings = OtlpSettings()
+    """Receiver of the page's numbers."""
+
+    memory: MemorySettings = MemorySettings()
+    """When the memory of one machine is short."""
+
+    classic: ClassicSettings = ClassicSettings()
+    """The algorithm of June 2018."""
+
+    triggers: TriggerSettings = TriggerSettings()
+    """Defaults of trigger policies; a ScalingPolicy overrides them."""
+
+    adaptive: AdaptiveSettings = AdaptiveSettings()
+    """The pieces of ``policy: adaptive``."""
+
+    quirks: KpaQuirks = KpaQuirks()
+    """Behaviours of Knative's algorithm that are off by default, one flag each."""
+
+    def check(self) -> Iterator[Clash]:
+        """Yield contradictions between fields: the target after its share, the scales, the windows of classic."""
+        target = self.container_concurrency_target_default * self.container_concurrency_target_ratio
+        if target < TARGET_MIN:
+            yield Clash(
+                fields=("container_concurrency_target_default", "container_concurrency_target_ratio"),
+                what=f"the target after its percentage is {target:g}",
+                expected=f"at least {TARGET_MIN:g}",
+            )
+        if self.initial_scale == 0 and not self.allow_zero_initial_scale:
+            yield Clash(
+                fields=("initial_scale", "allow_zero_initial_scale"),
+                what="initial-scale is 0 while allow-zero-initial-scale is false",
+                expected="initial-scale of at least 1, or allow-zero-initial-scale true",
+            )
+        if self.max_scale and self.min_scale > self.max_scale:
+            yield Clash(
+                fields=("min_scale", "max_scale"),
+                what=f"min-scale {self.min_scale} is above max-scale {self.max_scale}",
+                expected=f"min-scale of at most {self.max_scale}",
+            )
+        if self.max_scale_limit and max(self.max_scale, self.min_scale) > self.max_scale_limit:
+            over = "max_scale" if self.max_scale > self.max_scale_limit else "min_scale"
+            yield Clash(
+                fields=(over, "max_scale_limit"),
+                what=f"{over.replace('_', '-')} {getattr(self, over)} is above max-scale-limit {self.max_scale_limit}",
+                expected=f"at most {self.max_scale_limit}",
+            )
+        yield from self.adaptive.check()
+        yield from self.classic.check()

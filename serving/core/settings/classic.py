@@ -1,0 +1,67 @@
+"""Settings of the June 2018 algorithm, under ``classic.`` in config-autoscaler, with its keys of that time.
+
+Source of names and defaults: knative/serving ea02baa, config/config-autoscaler.yaml and pkg/autoscaler.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+
+from serving.core.settings.knob import DURATION, NUMBER, Clash, Knob, SettingsRecord
+
+
+class ClassicQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Harmful behaviours of the algorithm of June 2018. Off by default; on restores the original's to the bit."""
+
+    idle_while_requests_run: bool = False
+    """Only arriving requests keep a revision active: one running longer than the scale-to-zero threshold is cut
+    off. Off: a point with requests in flight counts as traffic too.
+    """
+
+    points_from_the_future: bool = False
+    """A point stamped by a pod whose clock runs ahead counts in both windows until that time has passed, and one far
+    ahead stays for good. Off: a point counts as taken now if its time is later than that of the decision."""
+
+
+ORIGINAL = ClassicQuirks(idle_while_requests_run=True, points_from_the_future=True)
+
+
+class ClassicSettings(SettingsRecord, frozen=True, kw_only=True):
+    """The knobs of the classic algorithm."""
+
+    multi_concurrency_target: Annotated[float, Knob(key="multi-concurrency-target", unit=NUMBER, low=0.01)] = 1.0
+    """Mean number of requests in flight that one pod should have, for revisions whose pods serve several requests at
+    once (concurrency model Multi). Range: from 0.01. Default: Knative of June 2018, 1.0."""
+
+    single_concurrency_target: Annotated[float, Knob(key="single-concurrency-target", unit=NUMBER, low=0.01)] = 0.9
+    """The same for revisions whose pods serve one request at a time (model Single; containerConcurrency 1). Below 1, so
+    that a pod is free now and then. Range: from 0.01. Default: Knative of June 2018, 0.9."""
+
+    stable_window_s: Annotated[float, Knob(key="stable-window", unit=DURATION, low=6, high=3600)] = 60.0
+    """Width of the window that decides outside panic, and how long panic holds after its last increase, in seconds.
+    Range: 6s to 1h. Default: Knative of June 2018, 60s."""
+
+    panic_window_s: Annotated[float, Knob(key="panic-window", unit=DURATION, low=1, high=3600)] = 6.0
+    """Width of the window that starts panic and decides in it, in seconds. Range: from 1s, at most the stable window.
+    Default: Knative of June 2018, 6s."""
+
+    max_scale_up_rate: Annotated[float, Knob(key="max-scale-up-rate", unit=NUMBER, above=1)] = 10.0
+    """Largest ratio of desired to observed pods in one decision. Range: above 1, or nothing could grow. Default: Knative
+    of June 2018, 10."""
+
+    scale_to_zero_threshold_s: Annotated[float, Knob(key="scale-to-zero-threshold", unit=DURATION, above=0)] = 300.0
+    """Time without traffic after which the answer is 0 pods, in seconds, from the last request to the decision. Range:
+    above 0. Default: Knative of June 2018, 5m."""
+
+    quirks: ClassicQuirks = ClassicQuirks()
+    """Behaviours of the original that are off by default, one flag each."""
+
+    def check(self) -> Iterator[Clash]:
+        """Check that the panic window lies within the stable one."""
+        if self.panic_window_s > self.stable_window_s:
+            yield Clash(
+                fields=("classic.panic_window_s", "classic.stable_window_s"),
+                what=f"panic window of {self.panic_window_s:g} s is longer than the stable window",
+                expected=f"at most classic.stable-window, {self.stable_window_s:g} s",
+            )

@@ -1,0 +1,414 @@
+"""Settings of the controller: defaults of revisions, hosts of routes, and garbage collection.
+
+Source of keys, ranges and defaults: knative/serving 98e5ef90, ConfigMaps config-defaults, config-gc and config-network,
+unless a field says otherwise. Our own settings are in config-controller.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+
+from serving.core.model.errors import InvalidValue
+from serving.core.model.routehosts import HostRules
+from serving.core.settings.innertls import InnerTlsSettings
+from serving.core.settings.knob import (
+    BYTES,
+    COUNT,
+    DURATION,
+    FLAG,
+    PERCENT,
+    TEXT,
+    Clash,
+    Knob,
+    SettingsRecord,
+    Unit,
+    Value,
+)
+from serving.core.settings.load import FEATURES
+from serving.core.settings.otlp import OtlpSettings
+from serving.core.settings.sidecar import SidecarSettings
+
+DISABLED = -1
+_DISABLED_TEXT = "disabled"
+FROM_START = -1
+_FROM_START_TEXT = "start-time"
+_DEFAULTS = "config-defaults"
+_GC = "config-gc"
+_NETWORK = "config-network"
+# Names in a Go template of Knative; functions and conditions are not supported, and rejected.
+_PLACE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
+_HOST = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")
+_GATEWAY = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-z0-9]([-a-z0-9.]*[a-z0-9])?):[0-9]{1,5}\Z")
+_LOCALHOST_PORT = 8080
+_LOCALHOST_INNER_PORT = 8081
+_LOCALHOST_TLS_PORT = 8443
+_FEATURE_STATES = ("disabled", "allowed", "enabled")
+
+_TIMEOUT = Knob(key="", config_map=_DEFAULTS, unit=COUNT, low=0, high=3600, live=True)
+
+
+def _or_word(unit: Unit, word: str) -> Unit:
+    """The same unit with a word as another value, read as -1."""
+
+    def read(text: str) -> Value:
+        return -1 if text == word else unit.read(text)
+
+    def read_plain(text: str) -> Value:
+        return -1 if text == word else unit.read_plain(text)
+
+    def write(value: float) -> str:
+        return word if value == -1 else unit.write(value)
+
+    return msgspec.structs.replace(unit, read=read, read_plain=read_plain, write=write)
+
+
+def _read_rollout_duration(text: str) -> Value:
+    """Read a duration: Knative writes whole seconds without a unit, its documentation "380s"."""
+    return float(text) if text.isdecimal() else DURATION.read(text)
+
+
+def _template(names: tuple[str, ...]) -> Unit:
+    """Check a template of a host, with each of these names at most once, as ``{{.Name}}``."""
+    expected = "a host with " + " and ".join(f"{{{{.{name}}}}}" for name in names)
+
+    def read(text: str) -> Value:
+        found = _PLACE.findall(text)
+        if sorted(found) != sorted(names) or not _HOST.match(_PLACE.sub("x", text)):
+            raise InvalidValue(text=text, expected=expected)
+        return text
+
+    return Unit(name=expected.removeprefix("a "), plain="text", read=read, read_plain=read, write=str)
+
+
+def _read_gateway(text: str) -> Value:
+    if text and not _GATEWAY.match(text):
+        raise InvalidValue(text=text, expected="NAMESPACE/NAME of a Gateway, or nothing")
+    return text
+
+
+def _read_addresses(text: str) -> Value:
+    if not all(_ADDRESS.match(one) for one in text.split(",") if text):
+        raise InvalidValue(text=text, expected="HOST:PORT separated by commas, or nothing")
+    return text
+
+
+def _read_host(text: str) -> Value:
+    if not _HOST.match(text):
+        raise InvalidValue(text=text, expected="a host name")
+    return text
+
+
+def _read_feature(text: str) -> Value:
+    """Read a feature flag in any case, as Knative does."""
+    return text.lower()
+
+
+_FEATURE = msgspec.structs.replace(TEXT, read=_read_feature, read_plain=_read_feature)
+_DURATION_OR_DISABLED = _or_word(DURATION, _DISABLED_TEXT)
+_COUNT_OR_DISABLED = _or_word(COUNT, _DISABLED_TEXT)
+_DURATION_OR_START = _or_word(DURATION, _FROM_START_TEXT)
+_HOST_NAME = msgspec.structs.replace(TEXT, name="host name", read=_read_host, read_plain=_read_host)
+_GATEWAY_NAME = msgspec.structs.replace(
+    TEXT, name="NAMESPACE/NAME of a Gateway, or nothing", read=_read_gateway, read_plain=_read_gateway
+)
+_ROLLOUT_DURATION = msgspec.structs.replace(DURATION, read=_read_rollout_duration)
+_ADDRESSES = msgspec.structs.replace(TEXT, name="list of HOST:PORT", read=_read_addresses, read_plain=_read_addresses)
+
+
+def _timeout(key: str, low: int = 0) -> Knob:
+    return msgspec.structs.replace(_TIMEOUT, key=key, low=low)
+
+
+class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
+    """All knobs of the controller. Times are in seconds."""
+
+    revision_timeout_s: Annotated[int, _timeout("revision-timeout-seconds", 1)] = 300
+    """Time for a whole request of revisions without timeoutSeconds, in whole seconds, from its arrival to the
+    end of the answer. Range: 1 to 3600, at most max-revision-timeout-seconds. Default: Knative, 300."""
+
+    max_revision_timeout_s: Annotated[int, _timeout("max-revision-timeout-seconds", 1)] = 3600
+    """Upper bound of a revision's timeout, in whole seconds. Range: 1 to 3600. Default: ours, 3600, as in manifests
+    of Cloud Run; Knative ships 600.
+    """
+
+    revision_response_start_timeout_s: Annotated[int, _timeout("revision-response-start-timeout-seconds")] = 300
+    """Time until the first byte of the response, in whole seconds from the arrival of the request, for revisions that do
+    not say. It is given only where it is smaller than the whole timeout. 0 means none. Default: Knative, 300."""
+
+    revision_idle_timeout_s: Annotated[int, _timeout("revision-idle-timeout-seconds")] = 0
+    """Time without a byte of the response, in whole seconds, for revisions that do not say. 0 means none. Range: 0 to
+    3600. Default: Knative, 0."""
+
+    container_concurrency: Annotated[
+        int, Knob(key="container-concurrency", config_map=_DEFAULTS, unit=COUNT, low=0, high=1000, live=True)
+    ] = 0
+    """Concurrent requests per pod, for revisions without containerConcurrency. 0 means no limit, and then nothing
+    waits in the queue-proxy. Range: 0 to 1000. Default: Knative, 0.
+    """
+
+    container_name: Annotated[
+        str, Knob(key="container-name-template", config_map=_DEFAULTS, unit=_HOST_NAME, live=True)
+    ] = "user-container"
+    """Name of a container without one; with several containers its number follows. Default: Knative,
+    user-container."""
+
+    init_container_name: Annotated[
+        str, Knob(key="init-container-name-template", config_map=_DEFAULTS, unit=_HOST_NAME)
+    ] = "init-container"
+    """Name of an init container without one; with several its number follows. Default: Knative, init-container."""
+
+    add_capabilities: Annotated[
+        str,
+        Knob(
+            key="kubernetes.containerspec-addcapabilities",
+            config_map=FEATURES,
+            unit=_FEATURE,
+            choices=_FEATURE_STATES,
+            live=True,
+        ),
+    ] = "disabled"
+    """Whether the containers of revisions may add capabilities other than NET_BIND_SERVICE. Default: Knative, disabled."""
+
+    host_path_volumes: Annotated[
+        str,
+        Knob(
+            key="kubernetes.podspec-volumes-hostpath",
+            config_map=FEATURES,
+            unit=_FEATURE,
+            choices=_FEATURE_STATES,
+            live=True,
+        ),
+    ] = "disabled"
+    """Whether revisions may mount folders of their node; only enabled allows it. Default: Knative, disabled."""
+
+    secure_pod_defaults: Annotated[
+        str,
+        Knob(
+            key="secure-pod-defaults",
+            config_map=FEATURES,
+            unit=TEXT,
+            choices=("Disabled", "AllowRootBounded", "Enabled"),
+            live=True,
+        ),
+    ] = "Disabled"
+    """Security context of containers without their own: no privilege escalation, no capabilities, the seccomp profile of the
+    runtime (AllowRootBounded), and no root either (Enabled), which the restricted standard of Kubernetes needs. Default: Knative,
+    Disabled, because most images run as root and would not start."""
+
+    retain_since_create_time_s: Annotated[
+        float,
+        Knob(
+            key="retain-since-create-time",
+            config_map=_GC,
+            unit=_DURATION_OR_DISABLED,
+            low=0,
+            also=(DISABLED,),
+            live=True,
+        ),
+    ] = 48 * 3600.0
+    """Age below which a revision without traffic is kept, in seconds since it was made. "disabled" (-1) asks the other
+    time only. Range: from 0. Default: Knative, 48h."""
+
+    retain_since_last_active_time_s: Annotated[
+        float,
+        Knob(
+            key="retain-since-last-active-time",
+            config_map=_GC,
+            unit=_DURATION_OR_DISABLED,
+            low=0,
+            also=(DISABLED,),
+            live=True,
+        ),
+    ] = 15 * 3600.0
+    """Time for which a revision is kept since a route last named it, in seconds. "disabled" (-1) asks the other time
+    only; with both disabled age is no reason to collect. Range: from 0. Default: Knative, 15h."""
+
+    min_non_active_revisions: Annotated[
+        int, Knob(key="min-non-active-revisions", config_map=_GC, unit=COUNT, low=0, live=True)
+    ] = 20
+    """Revisions without traffic of one Configuration that are kept at any age, for rollbacks. Range: from 0.
+    Default: Knative, 20."""
+
+    max_non_active_revisions: Annotated[
+        int,
+        Knob(
+            key="max-non-active-revisions", config_map=_GC, unit=_COUNT_OR_DISABLED, low=0, also=(DISABLED,), live=True
+        ),
+    ] = 1000
+    """Revisions without traffic of one Configuration above which the oldest are removed at any age. "disabled" (-1) means
+    no such bound. Range: from 0, at least min-non-active-revisions. Default: Knative, 1000."""
+
+    domain_template: Annotated[
+        str,
+        Knob(key="domain-template", config_map=_NETWORK, unit=_template(("Name", "Namespace", "Domain")), live=True),
+    ] = "{{.Name}}.{{.Namespace}}.{{.Domain}}"
+    """Host of a public route. {{.Name}}, {{.Namespace}} and {{.Domain}} each stand in it once; functions of Go templates
+    are refused. Default: Knative, {{.Name}}.{{.Namespace}}.{{.Domain}}."""
+
+    tag_template: Annotated[
+        str, Knob(key="tag-template", config_map=_NETWORK, unit=_template(("Tag", "Name")), live=True)
+    ] = "{{.Tag}}-{{.Name}}"
+    """Name that stands in the host of a tag for {{.Name}}. {{.Tag}} and {{.Name}} each stand in it once. Default:
+    Knative, {{.Tag}}-{{.Name}}."""
+
+    rollout_duration_s: Annotated[
+        float, Knob(key="rollout-duration", config_map=_NETWORK, unit=_ROLLOUT_DURATION, low=0, whole=True, live=True)
+    ] = 0.0
+    """Shortest time in which the traffic of a configuration target moves to a new revision, in whole seconds: 1 percent
+    first, then equal steps. The annotation serving.knative.dev/rollout-duration of a Service or Route overrides it. 0 moves
+    all traffic at once. Range: from 0. Default: Knative, 0."""
+
+    settle_time_s: Annotated[
+        float,
+        Knob(key="settle-time", unit=_DURATION_OR_START, low=0, high=600, also=(FROM_START,), live=True),
+    ] = FROM_START
+    """Time for which a revision must be ready, without a restart, before it takes the traffic of an older one. "start-time" (-1) is
+    the time that it took to start, from 1 to 10 s. A revision that fails within a minute gives the traffic back. 0 moves traffic
+    with the first moment of readiness and never back, as Knative does. Range: 0 to 10m. Default: ours, start-time."""
+
+    domain: Annotated[str, Knob(key="domain", unit=_HOST_NAME, live=True)] = "localhost"
+    """Domain of public routes. Knative has it in config-domain, with selectors; here there is one. Default: ours,
+    localhost, below which every name is this machine."""
+
+    cluster_domain: Annotated[str, Knob(key="cluster-domain", unit=_HOST_NAME, live=True)] = "cluster.local"
+    """Domain of hosts that only the cluster-local listener serves: NAME.NAMESPACE.svc.DOMAIN. Default: Kubernetes,
+    cluster.local."""
+
+    public_port: Annotated[int, Knob(key="public-port", unit=COUNT, low=1, high=65535, live=True)] = _LOCALHOST_PORT
+    """Port at which clients reach the public listener; 80 is left out of URLs. Range: 1 to 65535. Default: ours, 8080,
+    that of ``serving up``."""
+
+    inner_port: Annotated[int, Knob(key="inner-port", unit=COUNT, low=1, high=65535, live=True)] = _LOCALHOST_INNER_PORT
+    """Port at which clients reach the cluster-local listener; 80 is left out of URLs. Range: 1 to 65535. Default: ours,
+    8081, that of ``serving up``."""
+
+    public_tls_port: Annotated[int, Knob(key="public-tls-port", unit=COUNT, low=1, high=65535, live=True)] = (
+        _LOCALHOST_TLS_PORT
+    )
+    """Port at which clients reach the public listener over TLS; 443 is left out of URLs. Only a DomainMapping with a
+    certificate has such a URL. Range: 1 to 65535. Default: ours, 8443, that of ``serving up``."""
+
+    autocreate_cluster_domain_claims: Annotated[
+        bool, Knob(key="autocreate-cluster-domain-claims", config_map=_NETWORK, unit=FLAG, live=True)
+    ] = False
+    """Whether a DomainMapping claims its host for its namespace. Otherwise an administrator creates a ClusterDomainClaim
+    for each host. The controller deletes the claims that it created. Default: Knative, false; ``serving up`` sets true,
+    because one machine has one user."""
+
+    public_services: Annotated[bool, Knob(key="public-services", unit=FLAG)] = False
+    """Whether each revision and each route has a Service of its name in its namespace, whose slices name the activators or
+    the pods; it needs the Service activator-service in the system's namespace. Default: ours, off; ``serving up`` and the
+    Deployment of the controller in config/ turn it on."""
+
+    eviction_free_ratio: Annotated[float, Knob(key="eviction-free", unit=PERCENT, low=0, high=0.5, live=True)] = 0.02
+    """Free part of the disk of the state folder below which pods of one machine are evicted, the idlest first; 0 evicts none.
+    Range: 0 to 50 %. Default: ours, 2 %; a kubelet's is 10 % of a disk that it has for itself."""
+
+    projected_bytes_max: Annotated[int, Knob(key="projected-volumes-max-size", unit=BYTES, low=0, live=True)] = (
+        64 * 2**20
+    )
+    """Size of the files that ConfigMaps, Secrets, tokens and fields of the pod have in the volumes of one pod on one machine; a pod
+    beyond it, or beyond the ephemeral-storage limits of its containers, does not start. Range: from 0. Default: ours, 64Mi."""
+
+    gone_logs_retention_s: Annotated[
+        float, Knob(key="gone-logs-retention", unit=DURATION, low=0, high=366 * 86400, live=True)
+    ] = 7 * 86400.0
+    """Time for which the logs of a deleted pod of one machine are kept. Range: 0 to 8784h. Default: ours, 168h."""
+
+    gone_logs_bytes_max: Annotated[int, Knob(key="gone-logs-max-size", unit=BYTES, low=0, live=True)] = 512 * 2**20
+    """Disk that the logs of all deleted pods of one machine may take; beyond it the oldest go. Range: from 0. Default: ours, 512Mi."""
+
+    activator_pages: Annotated[str, Knob(key="activator-pages", unit=_ADDRESSES)] = ""
+    """Addresses of the pages of metrics of all activator processes, HOST:PORT separated by commas; they answer which Routes a
+    process serves. A Route is Ready once all do as its status says. Empty means the addresses of the Service
+    activator-service, where public-services is true. Default: ours, none; ``serving up`` sets it."""
+
+    gateway: Annotated[str, Knob(key="gateway", unit=_GATEWAY_NAME)] = ""
+    """Gateway of the Gateway API (gateway.networking.k8s.io/v1) to which each public route gets an HTTPRoute, and each of
+    its tags one, with the weights of its traffic: NAMESPACE/NAME. It needs public-services, and the rights of the component
+    gateway in config/. Empty means none. Default: ours, none."""
+
+    metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = "127.0.0.1:6083"
+    """Address and port of the metrics page, unless a socket is inherited. It asks for the query token. Default: ours,
+    127.0.0.1:6083; in a cluster :9090 is usual."""
+
+    workers: Annotated[int, Knob(key="workers", unit=COUNT, low=1, high=100)] = 8
+    """Fewest resources reconciled in parallel; one resource never is twice. Range: 1 to 100. Default: ours, 8."""
+
+    workers_max: Annotated[int, Knob(key="workers-max", unit=COUNT, low=1, high=100)] = 64
+    """Most resources reconciled in parallel while the API server responds as fast as with few. Range: 1 to 100, at least
+    workers. Default: ours, 64, for on a server that takes 200 ms a call 8 workers make 40 writes a second."""
+
+    count_period_s: Annotated[float, Knob(key="count-period", unit=DURATION, low=0, high=60, live=True)] = 1.0
+    """Shortest time between two writes of a revision's status that change only its number of pods, in seconds.
+    0 means that each change is written. Range: 0 to 1m. Default: ours, 1s, because a thousand pods that become ready are
+    one piece of news and not a thousand."""
+
+    resync_period_s: Annotated[float, Knob(key="resync-period", unit=DURATION, low=1, high=86400)] = 600.0
+    """Time after which every Configuration is reconciled again without a change, in seconds: revisions get old.
+    Range: 1s to 24h. Default: ours, 10m."""
+
+    retry_delay_max_s: Annotated[float, Knob(key="retry-delay-max", unit=DURATION, low=0.1, high=600)] = 30.0
+    """Longest wait before a resource that failed is tried again, in seconds; the wait doubles from a few milliseconds.
+    Range: 100ms to 10m. Default: ours, 30s."""
+
+    sidecar_enabled: Annotated[bool, Knob(key="sidecar.enabled", unit=FLAG)] = False
+    """Whether revisions' pods get the queue-proxy as a container. Off where the pod runtime puts it
+    in front of them, as ``serving up`` does. Default: ours, false; ``config/`` turns it on."""
+
+    sidecar: SidecarSettings = SidecarSettings()
+    """The queue-proxy as a container of its pods."""
+
+    inner_tls: InnerTlsSettings = InnerTlsSettings()
+    """TLS with activators, and what queue-proxies are started with."""
+
+    otlp: OtlpSettings = OtlpSettings()
+    """Receiver of the page's numbers."""
+
+    @property
+    def host_rules(self) -> HostRules:
+        """The rules for hosts of routes."""
+        return HostRules(
+            domain=self.domain,
+            cluster_domain=self.cluster_domain,
+            domain_template=self.domain_template,
+            tag_template=self.tag_template,
+        )
+
+    @property
+    def activator_page_addresses(self) -> tuple[str, ...]:
+        """The addresses in ``activator_pages``."""
+        return tuple(self.activator_pages.split(",")) if self.activator_pages else ()
+
+    def check(self) -> Iterator[Clash]:
+        """Yield contradictions between fields: timeouts, numbers of kept revisions, a Gateway without Services."""
+        longest = self.max_revision_timeout_s
+        for name in ("revision_timeout_s", "revision_response_start_timeout_s", "revision_idle_timeout_s"):
+            if getattr(self, name) > longest:
+                yield Clash(
+                    fields=(name, "max_revision_timeout_s"),
+                    what=f"{getattr(self, name)} is above max-revision-timeout-seconds {longest}",
+                    expected=f"at most {longest}",
+                )
+        if self.workers > self.workers_max:
+            yield Clash(
+                fields=("workers", "workers_max"),
+                what=f"workers {self.workers} is above workers-max {self.workers_max}",
+                expected=f"at most {self.workers_max}",
+            )
+        if self.gateway and not self.public_services:
+            yield Clash(
+                fields=("gateway", "public_services"),
+                what="gateway is set and public-services is false",
+                expected="public-services true: weights are of the Services of revisions",
+            )
+        most = self.max_non_active_revisions
+        if most != DISABLED and self.min_non_active_revisions > most:
+            yield Clash(
+                fields=("min_non_active_revisions", "max_non_active_revisions"),
+                what=f"min-non-active-revisions {self.min_non_active_revisions} is above max-non-active-revisions {most}",
+                expected=f"at most {most}",
+            )

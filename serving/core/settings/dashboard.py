@@ -1,0 +1,72 @@
+"""Settings of the dashboard: its listener, its sources, and its callers."""
+
+from typing import Annotated
+
+from serving.core.settings.knob import BYTES, COUNT, NUMBER, TEXT, Knob, SettingsRecord
+
+
+class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
+    """All knobs of the dashboard."""
+
+    address: Annotated[str, Knob(key="address", unit=TEXT)] = "127.0.0.1:6090"
+    """Host and port of its listener; a socket handed down by the supervisor takes precedence. Its page needs
+    the query token. Default: ours, 127.0.0.1:6090."""
+
+    autoscaler_url: Annotated[str, Knob(key="autoscaler-url", unit=TEXT)] = "http://127.0.0.1:6081"
+    """The autoscaler, whose decisions it follows; of several their URLs, separated by commas, or one name that stands for all
+    their addresses: each tells its own. Default: ours, http://127.0.0.1:6081."""
+
+    activator_metrics_url: Annotated[str, Knob(key="activator-metrics-url", unit=TEXT)] = (
+        "http://127.0.0.1:6082/metrics"
+    )
+    """Page of the activator's metrics, the source of status classes and latencies; of several activators their pages,
+    separated by commas, or one name that stands for all their addresses: they are added up. With nothing, or while no page
+    answers there, these charts stay empty. Default: ours, http://127.0.0.1:6082/metrics."""
+
+    activator_address: Annotated[str, Knob(key="activator-address", unit=TEXT)] = "127.0.0.1:8080"
+    """Host and port of the activator's public listener, to which waking a service sends its request. Default: ours,
+    127.0.0.1:8080."""
+
+    token_file: Annotated[str, Knob(key="token-file", unit=TEXT)] = ""
+    """File with the token whose holder may scale and wake services, move their traffic and read their logs, of at least 32
+    characters; it is read at start. Empty makes the dashboard read-only, without logs. Default: ours, empty."""
+
+    host_names: Annotated[str, Knob(key="host-names", unit=TEXT)] = ""
+    """Names under which it may be asked beside localhost and 127.0.0.1, separated by commas; a request for any other host
+    is refused, so that no page of another site can read it by rebinding its name. Default: ours, none."""
+
+    proxy_user_header: Annotated[str, Knob(key="proxy-user-header", unit=TEXT)] = ""
+    """Header in which an authenticating proxy names the user, such as X-Remote-User. It counts only beside a header
+    X-Serving-Proxy-Secret with the content of proxy-secret-file. Empty takes no users from a proxy. Default: ours, empty."""
+
+    proxy_secret_file: Annotated[str, Knob(key="proxy-secret-file", unit=TEXT)] = ""
+    """File with the secret that only the proxy has, of at least 32 characters; it is read at start. Needed with
+    proxy-user-header. Default: ours, empty."""
+
+    proxy_users: Annotated[str, Knob(key="proxy-users", unit=TEXT)] = ""
+    """Users of the proxy with their role and namespaces: "ann=view:shop+team, bob=deploy:shop, eve=admin:*". A user that is not
+    listed sees nothing. Default: ours, none."""
+
+    connections_max: Annotated[int, Knob(key="connections-max", unit=COUNT, low=1, high=10_000)] = 64
+    """Most open pages updated at once; one more is refused. Range: 1 to 10000. Default: ours, 64."""
+
+    history_file: Annotated[str, Knob(key="history-file", unit=TEXT)] = ""
+    """File for the history of charts. Empty is history.db in the state folder of ``serving up``, and none on a cluster;
+    "none" keeps the last hour in memory. Default: ours, empty."""
+
+    history_days: Annotated[int, Knob(key="history-days", unit=COUNT, low=1, high=366)] = 14
+    """Days of history that the file keeps, the older in longer steps. Range: 1 to 366. Default: ours, 14."""
+
+    history_bytes_max: Annotated[int, Knob(key="history-bytes-max", unit=BYTES, low=2**20, high=2**40)] = 200 * 2**20
+    """Most bytes of the history file; the oldest rows of each step go first. Range: 1Mi to 1Ti. Default: ours, 200Mi."""
+
+    price_pod_hour: Annotated[float, Knob(key="price-pod-hour", unit=NUMBER, low=0)] = 0.0
+    """Price of a pod for an hour, in any currency, for ``serving cost`` and the page. Range: at least 0. Default: ours, 0."""
+
+    price_gib_hour: Annotated[float, Knob(key="price-gib-hour", unit=NUMBER, low=0)] = 0.0
+    """Price of a GiB of requested memory for an hour, for ``serving cost`` and the page. Range: at least 0. Default: ours, 0."""
+
+    inner_authority_file: Annotated[str, Knob(key="inner-authority-file", unit=TEXT)] = ""
+    """File with the certificate of the inner authority, by which it knows autoscalers and activators, and asks them over TLS; an
+    empty file means plain HTTP, and without the file none is asked. Default: ours, empty, for plain HTTP; on a cluster that of the
+    Secret serving-inner-authority, which the controller writes."""

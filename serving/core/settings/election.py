@@ -1,0 +1,51 @@
+"""Settings of leader election among replicas, for the controller and the autoscaler.
+
+Source of keys: knative/serving 98e5ef90, ConfigMap config-leader-election; of the times: client-go's own defaults, which
+Kubernetes' components run with, but for a second less of waiting. Knative stretches them to 60 s, 40 s and 10 s, with a takeover four times as late.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from serving.core.settings.knob import COUNT, DURATION, FLAG, Clash, Knob, SettingsRecord
+
+
+class ElectionSettings(SettingsRecord, frozen=True, kw_only=True):
+    """All knobs of leader election. Each of the three times must be longer than the next."""
+
+    enabled: Annotated[bool, Knob(key="enabled", unit=FLAG)] = False
+    """Whether a replica waits for a lease before it works. Without it there must be one replica of each daemon at a time.
+    Default: ours, false, for one machine; the Deployments in ``config/daemons`` turn it on."""
+
+    lease_duration_s: Annotated[float, Knob(key="lease-duration", unit=DURATION, low=1, high=3600, whole=True)] = 14.0
+    """Time for which candidates respect a lease without a renewal, in seconds, from the last observed renewal; a
+    takeover from a dead holder is that late. Range: 1s to 1h, whole seconds, above renew-deadline. Default: ours,
+    14s, because with client-go's 15s a frozen one was replaced after 14.9 to 15.2 s, and 15 s is what we promise.
+    """
+
+    renew_deadline_s: Annotated[float, Knob(key="renew-deadline", unit=DURATION, above=0, high=3600)] = 10.0
+    """Time without a successful renewal after which a holder stops its work, in seconds, from when it sent the last
+    renewal. Range: above retry-period, below lease-duration; the difference covers clock drift and the time of a last
+    write. Default: client-go, 10s.
+    """
+
+    retry_period_s: Annotated[float, Knob(key="retry-period", unit=DURATION, above=0, high=600)] = 2.0
+    """Time between two renewals, and between two reads by candidates, in seconds. Range: above 0, below renew-deadline.
+    Default: client-go, 2s."""
+
+    shard_count: Annotated[int, Knob(key="buckets", unit=COUNT, low=1, high=100)] = 1
+    """Leases by which the autoscalers share revisions; the hash of a revision's name selects one. With 1, one
+    autoscaler decides for all while the others wait. All autoscalers must have the same number: stop them to change
+    it. Range: 1 to 100. Default: Knative, 1."""
+
+    def check(self) -> Iterator[Clash]:
+        """Yield contradictions between fields: the order of the times."""
+        pairs = (("renew_deadline_s", "lease_duration_s"), ("retry_period_s", "renew_deadline_s"))
+        for shorter, longer in pairs:
+            if getattr(self, shorter) >= getattr(self, longer):
+                names = [name.removesuffix("_s").replace("_", "-") for name in (shorter, longer)]
+                yield Clash(
+                    fields=(shorter, longer),
+                    what=f"{names[0]} {getattr(self, shorter):g}s is not below {names[1]} {getattr(self, longer):g}s",
+                    expected=f"below {getattr(self, longer):g}s",
+                )

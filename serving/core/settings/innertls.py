@@ -1,0 +1,80 @@
+"""TLS between our own daemons and queue-proxies: its mode, and the lifetime of certificates.
+
+Source of the key and of two of its values: knative.dev/networking, pkg/config, ``system-internal-tls``.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+
+from serving.core.model.errors import Problem, SettingsError
+from serving.core.settings.knob import DURATION, TEXT, Knob
+
+DISABLED = "Disabled"
+PERMISSIVE = "Permissive"
+ENABLED = "Enabled"
+DEFAULT_VARIABLE = "SERVING_INNER_TLS_DEFAULT"
+OF_KEY_VARIABLE = "SERVING_INNER_TLS_OF_KEY"
+"""The mode stored beside the cluster key when the system was installed; it precedes the other variable."""
+
+_MODE_WORDS = f"{DISABLED}, {PERMISSIVE} or {ENABLED}"
+
+
+def _read_mode(text: str) -> str:
+    # Knative takes either case.
+    return text.capitalize()
+
+
+_MODE = msgspec.structs.replace(TEXT, name="mode", read=_read_mode, read_plain=_read_mode)
+
+
+class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The knobs of inner TLS, the same for all daemons."""
+
+    mode: Annotated[
+        str,
+        Knob(
+            key="system-internal-tls",
+            config_map="config-network",
+            unit=_MODE,
+            choices=("", DISABLED, PERMISSIVE, ENABLED),
+        ),
+    ] = ""
+    """Whether activators, queue-proxies, autoscalers, controllers and the dashboard speak mutual TLS with each other and
+    refuse anything else (Enabled), take both (Permissive), or speak plain HTTP (Disabled). Daemons read it when they start.
+    Empty is Enabled on a cluster that was installed so, Permissive on one that is older, Disabled on one machine
+    (SERVING_INNER_TLS_OF_KEY and SERVING_INNER_TLS_DEFAULT in the environment). Default: ours, empty. Knative's is
+    Disabled, and it has no Permissive. See inner-tls.md."""
+
+    certificate_life_s: Annotated[
+        float,
+        Knob(
+            key="system-internal-tls-certificate-life",
+            config_map="config-network",
+            unit=DURATION,
+            low=2,
+            high=30 * 86400,
+        ),
+    ] = 86400.0
+    """Time for which an inner certificate is valid, in seconds. It is replaced when half of it is over. Range: 2s to 720h.
+    Default: ours, 24h."""
+
+    def resolved(self, environment: Mapping[str, str]) -> "InnerTlsSettings":
+        """The settings with a mode: that of the environment where none is set."""
+        named = next((one for one in (OF_KEY_VARIABLE, DEFAULT_VARIABLE) if environment.get(one)), DEFAULT_VARIABLE)
+        mode = _read_mode(self.mode or environment.get(named) or DISABLED)
+        if mode not in (DISABLED, PERMISSIVE, ENABLED):
+            problem = Problem(where=f"environment {named}", what=f"{mode!r} is not right", expected=_MODE_WORDS)
+            raise SettingsError([problem])
+        return msgspec.structs.replace(self, mode=mode)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether inner TLS is spoken at all."""
+        return self.mode in (PERMISSIVE, ENABLED)
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether peers without it are refused."""
+        return self.mode == ENABLED

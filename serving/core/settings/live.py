@@ -1,0 +1,124 @@
+"""Settings that follow ConfigMaps while a daemon runs: a valid ConfigMap is applied, an invalid one is rejected as a whole.
+
+Input: ConfigMaps, one at a time, from a watch; output: settings, the changed fields, the fields that take effect after a
+restart, and every problem of a rejected ConfigMap. Keys that no daemon reads have no effect and are reported; the other keys
+apply, because one typing error must not freeze all settings. The last valid state of each ConfigMap stays until the next
+valid one. Without one, a daemon uses the defaults and its environment: an ingress with the shipped settings is better than
+none.
+
+Environment and flags override ConfigMaps, as in ``load``. Two ConfigMaps that are valid only together are applied together.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
+
+import msgspec
+
+from serving.core.model.errors import Problem, SettingsError
+from serving.core.settings.knob import ConfigMap, ConfigMapEntry, SettingsRecord, live_fields
+from serving.core.settings.load import Daemon, load, unknown_keys
+from serving.core.settings.parse import EXAMPLE_KEY
+
+R = TypeVar("R", bound=SettingsRecord)
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome for one ConfigMap, or for several read with it.
+
+    ``changed`` are the fields with a new value, ``waiting`` those that change with the next start of the daemon. ``problems`` are
+    the reasons of a rejection. ``unknown`` are keys that no daemon reads; they have no effect, and the other keys apply.
+    """
+
+    daemon: str
+    config_map: str
+    changed: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    unknown: tuple[Problem, ...] = ()
+
+
+class LiveSettings(Generic[R]):
+    """The settings of one daemon. Raises ``SettingsError`` if its environment alone is wrong."""
+
+    def __init__(
+        self, daemon: Daemon[R], *, registry: Iterable[Daemon[SettingsRecord]], environment: Mapping[str, str]
+    ) -> None:
+        self._daemon = daemon
+        self._registry = tuple(registry)
+        self._environment = dict(environment)
+        self._names = {field.knob.config_map for field in daemon.fields()}
+        self._good: dict[str, ConfigMap] = {}
+        self._refused: dict[str, ConfigMap] = {}
+        self._is_running = False
+        self.settings: R = self._load(self._good)
+
+    def begin(self) -> R:
+        """The settings at the start of the daemon; from now on only live fields change."""
+        self._is_running = True
+        return self.settings
+
+    def take(self, config_map: ConfigMap) -> Taken | None:
+        """Store a ConfigMap; None if this daemon does not read it. A deleted one has no entries."""
+        name = config_map.name
+        if name not in self._names:
+            return None
+        self._refused.pop(name, None)
+        unknown = unknown_keys(config_map, self._registry)
+        if unknown:
+            config_map = _without_unknown(config_map, self._registry)
+        taken = self._take(name, config_map)
+        return msgspec.structs.replace(taken, unknown=tuple(unknown))
+
+    def _take(self, name: str, config_map: ConfigMap) -> Taken:
+        candidate = {**self._good, name: config_map}
+        # A rejected ConfigMap may be valid together with this one.
+        try:
+            loaded = self._load({**candidate, **self._refused})
+        except SettingsError:
+            try:
+                loaded = self._load(candidate)
+            except SettingsError as error:
+                self._refused[name] = config_map
+                return Taken(daemon=self._daemon.name, config_map=name, problems=tuple(error.problems))
+            self._good = candidate
+        else:
+            self._good = {**candidate, **self._refused}
+            self._refused.clear()
+        return self._apply(name, loaded)
+
+    def _apply(self, name: str, loaded: R) -> Taken:
+        before, live = self.settings, live_fields(self._daemon.record)
+        differing = [
+            struct_field
+            for struct_field in self._daemon.record.__struct_fields__
+            if getattr(before, struct_field) != getattr(loaded, struct_field)
+        ]
+        changed = [one for one in differing if one in live or not self._is_running]
+        self.settings = msgspec.structs.replace(before, **{one: getattr(loaded, one) for one in changed})
+        return Taken(
+            daemon=self._daemon.name,
+            config_map=name,
+            changed=tuple(changed),
+            waiting=tuple(one for one in differing if one not in changed),
+        )
+
+    def _load(self, config_maps: Mapping[str, ConfigMap]) -> R:
+        return load(
+            self._daemon,
+            registry=self._registry,
+            config_maps=[config_maps[name] for name in sorted(config_maps)],
+            environment=self._environment,
+        ).settings
+
+
+def _without_unknown(config_map: ConfigMap, registry: Iterable[Daemon[SettingsRecord]]) -> ConfigMap:
+    known = {(field.knob.config_map, field.knob.key) for daemon in registry for field in daemon.fields()}
+    entries = tuple(entry for entry in config_map.entries if (config_map.name, entry.key) in known)
+    return msgspec.structs.replace(config_map, entries=entries)
+
+
+def config_map_of(name: str, data: Mapping[str, str]) -> ConfigMap:
+    """A ConfigMap as an API has it: its keys and texts, without the example."""
+    where = f"ConfigMap {name}"
+    entries = [ConfigMapEntry(key=key, text=str(text), where=where) for key, text in data.items() if key != EXAMPLE_KEY]
+    return ConfigMap(name=name, where=where, entries=tuple(entries))

@@ -1,0 +1,295 @@
+"""Settings of a daemon from their four layers: defaults < ConfigMaps < environment < flags.
+
+Pure: a shell hands over the texts. The result carries where each value came from. All problems are found before anything is
+rejected: unknown keys, texts that do not parse, values out of range, fields that contradict each other.
+"""
+
+import difflib
+import enum
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from serving.core.model.errors import InvalidValue, Problem, SettingsError
+from serving.core.settings.knob import Clash, ConfigMap, Field, SettingsRecord, Value, fields_of
+
+FEATURES = "config-features"
+# More of them are a page, and not an answer.
+_SHOWN_NAMES_MAX = 8
+_POD_FIELDS = (
+    *("affinity", "dnsconfig", "dnspolicy", "fieldref", "hostaliases", "hostipc", "hostnetwork", "hostpid"),
+    *("init-containers", "nodeselector", "persistent-volume-claim", "persistent-volume-write", "priorityclassname"),
+    *("runtimeclassname", "schedulername", "securitycontext", "shareprocessnamespace", "tolerations"),
+    *("topologyspreadconstraints", "volumes-csi", "volumes-emptydir", "volumes-ephemeral"),
+    *("volumes-image", "volumes-mount-propagation"),
+)
+ACCEPTED_FEATURES = frozenset(
+    {
+        "multi-container",
+        "multi-container-probing",
+        "queueproxy.mount-podinfo",
+        "queueproxy.resource-defaults",
+        "tag-header-based-routing",
+        *(f"kubernetes.podspec-{name}" for name in _POD_FIELDS),
+    }
+)
+
+
+# Records are read, never put in: a daemon of one record is a daemon of its base.
+R_co = TypeVar("R_co", bound=SettingsRecord, covariant=True)
+R = TypeVar("R", bound=SettingsRecord)
+
+
+class Daemon(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
+    """A daemon's name, its settings record, and the ConfigMap of its keys."""
+
+    name: str
+    record: type[R_co]
+    config_map: str
+
+    def fields(self) -> Sequence[Field]:
+        """The record's knobs, each with its ConfigMap."""
+        return _fields_in(self.record, self.config_map)
+
+
+@functools.cache
+def _fields_in(record: type[SettingsRecord], config_map: str) -> tuple[Field, ...]:
+    return tuple(
+        msgspec.structs.replace(
+            field, knob=msgspec.structs.replace(field.knob, config_map=field.knob.config_map or config_map)
+        )
+        for field in fields_of(record)
+    )
+
+
+class Layer(enum.StrEnum):
+    """The source of a value; a later layer wins."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    FLAG = "flag"
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """The place of one value: the layer, and the line, variable or flag."""
+
+    layer: Layer
+    where: str
+
+
+class Loaded(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
+    """A daemon's settings, with the origin of each by the field's dotted name."""
+
+    settings: R_co
+    origins: dict[str, Origin]
+
+
+class _Given(msgspec.Struct, frozen=True, kw_only=True):
+    """One value as written."""
+
+    field: Field
+    text: str
+    plain: bool
+    origin: Origin
+    label: str
+
+
+class _Read(msgspec.Struct, frozen=True, kw_only=True):
+    """All layers: values and their places by field, unreadable fields, and problems."""
+
+    values: dict[str, Value]
+    origins: dict[str, Origin]
+    broken: set[str]
+    problems: list[Problem]
+
+
+def load(
+    daemon: Daemon[R],
+    *,
+    registry: Iterable[Daemon[SettingsRecord]],
+    config_maps: Sequence[ConfigMap] = (),
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+    problems: Iterable[Problem] = (),
+) -> Loaded[R]:
+    """Settings of a daemon from all layers.
+
+    ``registry`` holds all daemons, because a ConfigMap may carry keys of several. ``flags`` are by dotted field name.
+    ``problems`` are those already found while reading files.
+
+    Raises:
+        SettingsError: with every problem, in the order of the layers.
+    """
+    read = _read_layers(
+        daemon, registry=registry, config_maps=config_maps, environment=environment or {}, flags=flags or {}
+    )
+    settings = _build(daemon.record, read.values)
+    found = [
+        *problems,
+        *read.problems,
+        *(
+            _problem(_where_of(clash, read.origins), clash.what, clash.expected)
+            for clash in settings.check()
+            if not read.broken.intersection(clash.fields)
+        ),
+    ]
+    if found:
+        raise SettingsError(in_reading_order(found))
+    return Loaded(settings=settings, origins=read.origins)
+
+
+def wrong_variables(
+    daemon: Daemon[SettingsRecord], *, registry: Iterable[Daemon[SettingsRecord]], environment: Mapping[str, str]
+) -> list[Problem]:
+    """Problems of single variables; contradictions between them depend on all layers."""
+    return _read_layers(daemon, registry=registry, config_maps=(), environment=environment, flags={}).problems
+
+
+def _read_layers(
+    daemon: Daemon[R],
+    *,
+    registry: Iterable[Daemon[SettingsRecord]],
+    config_maps: Sequence[ConfigMap],
+    environment: Mapping[str, str],
+    flags: Mapping[str, str],
+) -> _Read:
+    fields = daemon.fields()
+    found: list[Problem] = []
+    given = [
+        *_from_config_maps(fields, config_maps, registry=registry, problems=found),
+        *_from_environment(daemon, fields, environment=environment, problems=found),
+        *_from_flags(daemon, fields, flags=flags, problems=found),
+    ]
+    values: dict[str, Value] = {field.name: field.default for field in fields}
+    origins = {field.name: Origin(layer=Layer.DEFAULT, where="default") for field in fields}
+    broken: set[str] = set()
+    for one in given:
+        try:
+            values[one.field.name] = one.field.knob.read(one.text, plain=one.plain)
+        except InvalidValue as error:
+            broken.add(one.field.name)
+            found.append(_problem(one.origin.where, f"{one.label}: {one.text!r} is not right", error.expected))
+        origins[one.field.name] = one.origin
+    return _Read(values=values, origins=origins, broken=broken, problems=found)
+
+
+def unknown_config_maps(
+    config_maps: Iterable[ConfigMap], registry: Iterable[Daemon[SettingsRecord]]
+) -> Iterator[Problem]:
+    """A problem for each ConfigMap that no daemon reads."""
+    known = sorted({field.knob.config_map or "" for daemon in registry for field in daemon.fields()})
+    for config_map in config_maps:
+        if config_map.name not in known:
+            yield _problem(
+                config_map.where, f"no daemon reads ConfigMap {config_map.name}", "one of " + ", ".join(known)
+            )
+
+
+def unknown_keys(config_map: ConfigMap, registry: Iterable[Daemon[SettingsRecord]]) -> list[Problem]:
+    """A problem for each key that no daemon reads; none if no daemon reads the ConfigMap at all."""
+    known = sorted(
+        field.knob.key or ""
+        for daemon in registry
+        for field in daemon.fields()
+        if field.knob.config_map == config_map.name
+    )
+    return [
+        _problem(entry.where, f"{config_map.name} has no key {entry.key}", _nearest(entry.key, known))
+        for entry in config_map.entries
+        if known and entry.key not in known and not _is_accepted_feature(config_map.name, entry.key)
+    ]
+
+
+def _is_accepted_feature(name: str, key: str) -> bool:
+    """Whether a key of Knative's feature flags is accepted although no daemon reads it."""
+    return name == FEATURES and key in ACCEPTED_FEATURES
+
+
+def _from_config_maps(
+    fields: Sequence[Field],
+    config_maps: Sequence[ConfigMap],
+    *,
+    registry: Iterable[Daemon[SettingsRecord]],
+    problems: list[Problem],
+) -> Iterator[_Given]:
+    mine = {(field.knob.config_map, field.knob.key): field for field in fields}
+    readable = {config_map for config_map, _ in mine}
+    for config_map in config_maps:
+        if config_map.name in readable:
+            problems += unknown_keys(config_map, registry)
+        for entry in config_map.entries:
+            place = (config_map.name, entry.key)
+            if place in mine:
+                origin = Origin(layer=Layer.FILE, where=entry.where)
+                yield _Given(field=mine[place], text=entry.text, plain=False, origin=origin, label=entry.key)
+
+
+def _from_environment(
+    daemon: Daemon[R], fields: Sequence[Field], *, environment: Mapping[str, str], problems: list[Problem]
+) -> Iterator[_Given]:
+    prefix = f"SERVING_{daemon.name.upper()}_"
+    mine = {prefix + field.variable: field for field in fields}
+    for variable, text in sorted(environment.items()):
+        if variable in mine:
+            origin = Origin(layer=Layer.ENVIRONMENT, where=f"environment {variable}")
+            yield _Given(field=mine[variable], text=text, plain=True, origin=origin, label=mine[variable].name)
+        elif variable.startswith(prefix):
+            expected = _nearest(variable, sorted(mine))
+            problems.append(_problem(f"environment {variable}", f"{daemon.name} has no such setting", expected))
+
+
+def _from_flags(
+    daemon: Daemon[R], fields: Sequence[Field], *, flags: Mapping[str, str], problems: list[Problem]
+) -> Iterator[_Given]:
+    mine = {field.name: field for field in fields}
+    for name, text in flags.items():
+        if name in mine:
+            origin = Origin(layer=Layer.FLAG, where=f"flag --set {name}")
+            yield _Given(field=mine[name], text=text, plain=True, origin=origin, label=name)
+        else:
+            expected = _nearest(name, sorted(mine))
+            problems.append(_problem(f"flag --set {name}", f"{daemon.name} has no such setting", expected))
+
+
+def _build(record: type[R], values: Mapping[str, Value]) -> R:
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        *parents, last = name.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return msgspec.convert(tree, record)
+
+
+def in_reading_order(problems: Iterable[Problem]) -> list[Problem]:
+    """Problems in files first, each file from its top; then those in variables and flags, by name."""
+
+    def order(problem: Problem) -> tuple[bool, str, int]:
+        file_name, _, line = problem.where.rpartition(":")
+        return (not line.isdigit(), file_name or problem.where, int(line) if line.isdigit() else 0)
+
+    return sorted(problems, key=order)
+
+
+def _where_of(clash: Clash, origins: Mapping[str, Origin]) -> str:
+    """The origin of the first clashing field that was set; a default is never the mistake."""
+    written = [origins[name].where for name in clash.fields if origins[name].layer is not Layer.DEFAULT]
+    return written[0] if written else f"default of {clash.fields[0]}"
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """Suggest the known name nearest to the given one; without one, list the known names if they are few."""
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"a known name; did you mean {near[0]}?"
+    shown = ", ".join(known[:_SHOWN_NAMES_MAX])
+    more = len(known) - _SHOWN_NAMES_MAX
+    return f"one of {shown}" + (f" and {more} more; `serving config defaults` prints all" if more > 0 else "")
+
+
+def _problem(where: str, what: str, expected: str) -> Problem:
+    return Problem(where=where, what=what, expected=expected)

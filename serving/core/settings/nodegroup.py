@@ -1,0 +1,291 @@
+"""Settings of one node group, in Escalator's keys, and our additions.
+
+One record a group; ``serving/core/settings/nodegroup_options.py`` reads it from what people write. Thresholds, rates and
+grace periods have no default: they depend on the machines. Source of keys and ranges: atlassian/escalator 043bb1b,
+docs/configuration/nodegroup.md and pkg/controller/node_group.go, unless a field says otherwise.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+
+from serving.core.settings.knob import COUNT, DURATION, FLAG, TEXT, Clash, Knob, SettingsRecord
+
+TAINT_EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
+CLOUD_PROVIDERS = ("aws", "cluster-api", "external-grpc", "local", "memory")
+"""The names of the clouds in ``nodegroup/io/clouds/choice.py``."""
+
+
+class NodeGroupQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Behaviours of the original, each off by default. The string below a flag explains off and on."""
+
+    scale_up_ignores_max_nodes: bool = False
+    """Only the cloud's own maximum limits growth, and untainting has no limit; the excess over max_nodes is tainted
+    again later. Off: max_nodes bounds untainted nodes, nodes on their way and new ones together."""
+
+    lock_stops_reaping: bool = False
+    """While the scale lock holds nothing is deleted. Off: nodes past their grace period are deleted."""
+
+    scale_up_stops_reaping: bool = False
+    """A pass that grows the group deletes nothing. Off: nodes not taken back by growth are deleted, and make room."""
+
+    unhealthy_tainted_without_limit: bool = False
+    """All unhealthy nodes are tainted at once, down to none, also when the whole group is unhealthy. Off: at most the
+    fast removal rate a pass, not below min_nodes, and none while the group is unhealthy; at min_nodes a new node
+    comes first (a group of fixed size goes one node below)."""
+
+    deletes_all_or_none: bool = False
+    """A batch of deletions that would pass the cloud's minimum is given up whole. Off: as many as fit go, those without
+    pods and those tainted longest first."""
+
+    force_taint_overrides_no_delete: bool = False
+    """A force-tainted node is deleted despite its no-delete annotation. Off: the annotation holds."""
+
+    below_min_does_nothing: bool = False
+    """With fewer than min_nodes nodes in all, the pass fails and waits for the cloud. Off: the group grows to
+    min_nodes."""
+
+    below_min_asks_every_pass: bool = False
+    """With fewer untainted nodes than min_nodes the cloud is asked again each pass, although nodes are coming
+    and the lock holds. Off: it is asked for what is not on its way, and not while the lock holds."""
+
+    dry_mode_takes_lock: bool = False
+    """A growth withheld by dry mode locks the group all the same. Off: it does not."""
+
+    dry_mode_ignores_real_state: bool = False
+    """In dry mode a node counts as cordoned or tainted only if the dry run did it. Off: the real state counts too, with the
+    dry run's changes on top."""
+
+    capacity_cached_from_first_node: bool = False
+    """The capacity of a node, for growth from zero, is that of the first node of the list, whatever its state. Off: the
+    smallest of the untainted nodes, so that growth from zero rather asks for one node too many than too few."""
+
+    foreign_pods_do_not_protect: bool = False
+    """A node is empty if no pod of the group is on it. Off: other pods keep it too, but for those of DaemonSets and
+    static ones."""
+
+    starve_counts_impossible_pods: bool = False
+    """A pending pod that is larger than any node adds a node each time the lock opens, up to max_nodes. Off: it does
+    not count."""
+
+    starve_counts_bound_pods: bool = False
+    """A bound pod that is still starting counts as pending. Off: only unbound pods do."""
+
+    starve_compares_resources_apart: bool = False
+    """The largest pending request is compared with the largest free amount, each resource for itself, over different
+    pods and nodes. Off: a pod starves if no single node has room for both its cpu and its memory."""
+
+    starve_ignores_other_pods: bool = False
+    """Only the group's own pods take room of a node. Off: those of DaemonSets, static and foreign ones take it too, as
+    for the scheduler. Utilisation is of the group's own pods either way."""
+
+    shrinking_crosses_scale_up_threshold: bool = False
+    """The removal rates are followed even if the remaining nodes are then above the scale-up threshold, so that a
+    small group shrinks and grows for ever. Off: no more nodes are tainted than leave it at the threshold.
+    """
+
+    taints_below_cloud_min: bool = False
+    """With the cloud's target below its own minimum, that minimum no longer limits tainting. Off: nothing is
+    tainted."""
+
+    min_equal_to_max_refused: bool = False
+    """min_nodes equal to max_nodes is an error. Off: it is a group of fixed size."""
+
+    negative_rates_accepted: bool = False
+    """Removal rates below 0 pass the check, and add nodes when the group is idle. Off: they are an error."""
+
+    follow_on_problems_reported: bool = False
+    """A missing or unreadable duration counts as 0 and is reported again for that, with all its consequences. Off:
+    each mistake is reported once.
+    """
+
+    sidecars_count_as_init_containers: bool = False
+    """The request of a sidecar counts only while the pod starts. Off: it counts beside the containers, as the scheduler
+    counts it."""
+
+
+ORIGINAL = NodeGroupQuirks(**dict.fromkeys(NodeGroupQuirks.__struct_fields__, True))
+
+
+class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All knobs of a node group. Times are in seconds; utilisation is in percent, as in Escalator."""
+
+    name: Annotated[str, Knob(key="name", unit=TEXT)]
+    """Name of the group. The group named ``default`` takes the pods that ask for no nodes in particular. Not empty."""
+
+    label_key: Annotated[str, Knob(key="label_key", unit=TEXT)]
+    """Key of the label that all nodes of the group carry. Not empty."""
+
+    label_value: Annotated[str, Knob(key="label_value", unit=TEXT)]
+    """Value of that label. Not empty."""
+
+    cloud_provider_group_name: Annotated[str, Knob(key="cloud_provider_group_name", unit=TEXT)]
+    """The cloud's name for the group of machines, such as that of an autoscaling group. Not empty."""
+
+    taint_lower_capacity_threshold_percent: Annotated[
+        int, Knob(key="taint_lower_capacity_threshold_percent", unit=COUNT, low=1)
+    ]
+    """Utilisation below which nodes are tainted fast, in percent. Range: from 1, below the upper one. No default."""
+
+    taint_upper_capacity_threshold_percent: Annotated[
+        int, Knob(key="taint_upper_capacity_threshold_percent", unit=COUNT, low=1)
+    ]
+    """Utilisation below which nodes are tainted slowly, in percent. Range: from 1, below the scale-up threshold. No
+    default."""
+
+    scale_up_threshold_percent: Annotated[int, Knob(key="scale_up_threshold_percent", unit=COUNT, low=1)]
+    """Utilisation above which nodes are added until it is reached again, in percent; may exceed 100. No default."""
+
+    slow_node_removal_rate: Annotated[int, Knob(key="slow_node_removal_rate", unit=COUNT, low=0)]
+    """Nodes to taint in a pass between the two lower thresholds. Range: from 0, which is none, to the fast rate. No
+    default."""
+
+    fast_node_removal_rate: Annotated[int, Knob(key="fast_node_removal_rate", unit=COUNT, low=0)]
+    """Nodes to taint in a pass below both lower thresholds. Range: from 0, which is none. No default."""
+
+    soft_delete_grace_period_s: Annotated[float, Knob(key="soft_delete_grace_period", unit=DURATION, above=0)]
+    """Time from the taint after which an empty node is deleted, in seconds. Range: above 0. No default."""
+
+    hard_delete_grace_period_s: Annotated[float, Knob(key="hard_delete_grace_period", unit=DURATION, above=0)]
+    """Time from the taint until remaining pods must leave the node, in seconds. Range: above the soft one. No
+    default.
+    """
+
+    scale_up_cool_down_period_s: Annotated[float, Knob(key="scale_up_cool_down_period", unit=DURATION, above=0)]
+    """Pause after a scale-up before the next request to the cloud, in seconds: about the time of a machine to become
+    a node. Range: above 0. No default.
+    """
+
+    min_nodes: Annotated[int, Knob(key="min_nodes", unit=COUNT, low=0)] = 0
+    """Fewest untainted nodes. Range: from 0 to max_nodes. If it and max_nodes are both 0, the cloud group's bounds are
+    taken in each pass. Default: 0."""
+
+    max_nodes: Annotated[int, Knob(key="max_nodes", unit=COUNT)] = 0
+    """Most untainted nodes. Range: from 1, or 0 together with min_nodes. Default: 0."""
+
+    dry_mode: Annotated[bool, Knob(key="dry_mode", unit=FLAG)] = False
+    """Whether plans are only made and not carried out. Default: false."""
+
+    scale_on_starve: Annotated[bool, Knob(key="scale_on_starve", unit=FLAG)] = False
+    """Whether a pending pod for which no node has room adds a node. Default: false."""
+
+    anticipation: Annotated[bool, Knob(key="anticipation", unit=FLAG)] = False
+    """Whether to count pods before they exist: those missing from a revision's scale, and those its autoscaler
+    expects within its ``node-boot-time``. Default: ours, false.
+    """
+
+    taint_effect: Annotated[str, Knob(key="taint_effect", unit=TEXT, choices=TAINT_EFFECTS)] = "NoSchedule"
+    """Effect of the removal taint on pods. Default: NoSchedule."""
+
+    max_node_age_s: Annotated[float, Knob(key="max_node_age", unit=DURATION)] = 0.0
+    """Age beyond which a node of a group at its minimum is replaced, in seconds from its creation. The new node comes
+    first, so max_nodes must be above min_nodes. 0 or less means never. Default: 0."""
+
+    unhealthy_node_grace_period_s: Annotated[float, Knob(key="unhealthy_node_grace_period", unit=DURATION, above=0)] = (
+        0.0
+    )
+    """Age, in seconds from creation, from which an unready node is unhealthy and is tainted. 0, written as
+    no value at all, turns health checks off. Default: 0.
+    """
+
+    health_check_newest_nodes_percent: Annotated[int, Knob(key="health_check_newest_nodes_percent", unit=COUNT)] = 0
+    """Share of the newest nodes that decides whether the group is healthy, in percent. Range: 1 to 100 where
+    unhealthy_node_grace_period is given, else without effect. Default: 0."""
+
+    max_unhealthy_nodes_percent: Annotated[int, Knob(key="max_unhealthy_nodes_percent", unit=COUNT)] = 0
+    """Share of those that may be unhealthy before the group neither grows nor shrinks, in percent. Range: 0 to 99 where
+    unhealthy_node_grace_period is given, else without effect. Default: 0."""
+
+    drain_grace_period_s: Annotated[float, Knob(key="drain_grace_period", unit=DURATION, low=0)] = 300.0
+    """Time from the end of the hard grace period during which the pods of a node are asked to leave by eviction
+    before it is deleted with those that stay, in seconds. 0 means that it is deleted at once with its pods, as
+    Escalator does. Default: ours, 5m."""
+
+    scale_up_failure_threshold: Annotated[int, Knob(key="scale_up_failure_threshold", unit=COUNT, low=0)] = 3
+    """Consecutive scale-ups without a new node before the circuit breaker opens. 0 means no circuit breaker. Default:
+    ours, 3; Escalator's pull request 294 has the key, with 0.
+    """
+
+    scale_up_failure_window_s: Annotated[float, Knob(key="scale_up_failure_window", unit=DURATION, low=0)] = 0.0
+    """Time in which a scale-up must bring a node or has failed, in seconds from asking the cloud. 0 means
+    scale_up_cool_down_period. Default: ours, 0."""
+
+    scale_up_retry_s: Annotated[float, Knob(key="scale_up_retry", unit=DURATION, above=0)] = 600.0
+    """Time from the breaker's opening until one node is asked for as a trial, in seconds; doubles with each trial that
+    fails. Default: ours, 10m."""
+
+    scale_up_retry_max_s: Annotated[float, Knob(key="scale_up_retry_max", unit=DURATION, above=0)] = 7200.0
+    """Longest time between two such trials, in seconds. Default: ours, 2h."""
+
+    quirks: NodeGroupQuirks = NodeGroupQuirks()
+    """Behaviours of the original that are off by default, one flag each."""
+
+    @property
+    def takes_cloud_bounds(self) -> bool:
+        """Whether min_nodes and max_nodes come from the cloud group."""
+        return self.min_nodes == 0 and self.max_nodes == 0
+
+    def check(self) -> Iterator[Clash]:
+        """Yield contradictions between fields: thresholds, bounds, rates and grace periods."""
+        yield from self._rising("taint_lower_capacity_threshold_percent", "taint_upper_capacity_threshold_percent")
+        yield from self._rising("taint_upper_capacity_threshold_percent", "scale_up_threshold_percent")
+        if not self.takes_cloud_bounds:
+            if self.max_nodes <= 0:
+                what = f"max_nodes is {self.max_nodes} while min_nodes is {self.min_nodes}"
+                yield Clash(fields=("max_nodes", "min_nodes"), what=what, expected="at least 1, or both 0")
+            if self.max_nodes > 0 or self.quirks.follow_on_problems_reported:
+                yield from self._rising("min_nodes", "max_nodes", may_equal=not self.quirks.min_equal_to_max_refused)
+        yield from self._rising("slow_node_removal_rate", "fast_node_removal_rate", may_equal=True)
+        yield from self._rising("soft_delete_grace_period_s", "hard_delete_grace_period_s")
+
+    def _rising(self, low: str, high: str, *, may_equal: bool = False) -> Iterator[Clash]:
+        low_value, high_value = getattr(self, low), getattr(self, high)
+        if not (low_value < high_value or (may_equal and low_value == high_value)):
+            relation = "at most" if may_equal else "less than"
+            what = f"{low} {low_value:g} is not {relation} {high} {high_value:g}"
+            yield Clash(fields=(low, high), what=what, expected=f"{relation} {high_value:g}")
+
+
+class NodeGroupDaemonSettings(SettingsRecord, frozen=True, kw_only=True):
+    """All knobs of the node group daemon."""
+
+    node_groups: Annotated[str, Knob(key="nodegroups_config.yaml", unit=TEXT, live=True)] = ""
+    """Node groups in Escalator's format, a YAML text with the list node_groups. Each becomes a NodeGroup object;
+    groups may also be written as NodeGroup objects. Default: ours, no group."""
+
+    scan_interval_s: Annotated[float, Knob(key="scan-interval", unit=DURATION, above=0, high=3600, live=True)] = 60.0
+    """Time between two passes over all groups, in seconds. Range: above 0, up to 1h. Default: Escalator, 60s."""
+
+    dry_mode: Annotated[bool, Knob(key="dry-mode", unit=FLAG, live=True)] = False
+    """Whether plans of all groups are only made and not carried out. Default: Escalator, false."""
+
+    cloud_provider: Annotated[str, Knob(key="cloud-provider", unit=TEXT, choices=CLOUD_PROVIDERS)] = "cluster-api"
+    """The cloud whose groups have the machines; memory is for trials and forgets everything. Default: ours, cluster-api."""
+
+    cloud_timeout_s: Annotated[float, Knob(key="cloud-timeout", unit=DURATION, above=0, high=600)] = 30.0
+    """Longest time for one call of the cloud, in seconds. Range: above 0, up to 10m. Default: ours, 30s."""
+
+    aws_region: Annotated[str, Knob(key="aws-region", unit=TEXT)] = ""
+    """Region of the Auto Scaling groups. Empty is that of the AWS environment. Default: ours, empty."""
+
+    aws_endpoint_url: Annotated[str, Knob(key="aws-endpoint-url", unit=TEXT)] = ""
+    """Another address of the AWS API, for private endpoints and tests. Default: ours, empty."""
+
+    aws_assume_role_arn: Annotated[str, Knob(key="aws-assume-role-arn", unit=TEXT)] = ""
+    """Role to assume before the first call. Empty is none. Default: Escalator, empty."""
+
+    grpc_address: Annotated[str, Knob(key="external-grpc-address", unit=TEXT)] = ""
+    """Host and port of a provider of cluster-autoscaler's externalgrpc protocol. Default: ours, empty."""
+
+    grpc_ca_file: Annotated[str, Knob(key="external-grpc-ca-file", unit=TEXT)] = ""
+    """CA certificates (PEM) of that provider. Empty means plain text without TLS. Default: ours, empty."""
+
+    grpc_certificate_file: Annotated[str, Knob(key="external-grpc-certificate-file", unit=TEXT)] = ""
+    """Client certificate (PEM) for that provider. Empty is none. Default: ours, empty."""
+
+    grpc_key_file: Annotated[str, Knob(key="external-grpc-key-file", unit=TEXT)] = ""
+    """Key (PEM) of the client certificate. Default: ours, empty."""
+
+    metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = "127.0.0.1:6085"
+    """Where the metrics page listens, as host and port. Default: ours, 127.0.0.1:6085; Escalator's is :8080."""

@@ -1,0 +1,272 @@
+"""Settings of placement: node scores and their weights, assumptions of the risk score, and sources of load.
+
+Sources: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithmprovider (providers and their weights);
+kubernetes-sigs/scheduler-plugins 903da7d, apis/config and pkg/trimaran (risk arguments). The scores are registered one floor up,
+in ``serving/nodes/placement/scores/score.py``; here their names are text.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import msgspec
+
+from serving.core.model.errors import InvalidValue
+from serving.core.settings.knob import COUNT, DURATION, FLAG, NUMBER, TEXT, Clash, Knob, SettingsRecord
+
+METRICS_SERVER = "metrics-server"
+PROMETHEUS = "prometheus"
+SIGNALFX = "signalfx"
+LOAD_WATCHER = "load-watcher"
+
+_URLS = {
+    METRICS_SERVER: "",
+    PROMETHEUS: "http://prometheus-k8s.monitoring:9090",
+    SIGNALFX: "https://api.signalfx.com",
+    LOAD_WATCHER: "http://load-watcher.loadwatcher:2020",
+}
+
+DEFAULT_PROVIDER = "default"
+CLUSTER_AUTOSCALER_PROVIDER = "cluster-autoscaler"
+LOW_RISK_PROVIDER = "low-risk"
+
+NODE_POLICIES: Mapping[str, str] = {
+    "spread": DEFAULT_PROVIDER,
+    "pack": CLUSTER_AUTOSCALER_PROVIDER,
+    "low-risk": LOW_RISK_PROVIDER,
+}
+"""Providers by the values of --node-policy."""
+
+_WEIGHTS_EXPECTED = 'weights such as "LeastRequested=1, BalancedResourceAllocation=2", each from 1 to 10000'
+# Kubernetes' own largest weight in a default provider (NodePreferAvoidPods); more only invites overflow elsewhere.
+_WEIGHT_MAX = 10_000
+
+
+class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All knobs of the source of node loads. Times are in seconds."""
+
+    source: Annotated[
+        str, Knob(key="source", unit=TEXT, choices=(METRICS_SERVER, PROMETHEUS, SIGNALFX, LOAD_WATCHER))
+    ] = METRICS_SERVER
+    """Source of measurements: metrics-server (metrics.k8s.io of the cluster), prometheus (PromQL), signalfx, or a load-watcher
+    service. Default: Trimaran, metrics-server."""
+
+    url: Annotated[str, Knob(key="url", unit=TEXT)] = ""
+    """Address of the source, as http or https URL without a user or password. Empty means the source's own default:
+    http://prometheus-k8s.monitoring:9090, https://api.signalfx.com, http://load-watcher.loadwatcher:2020. Default: ours,
+    empty."""
+
+    token_file: Annotated[str, Knob(key="token-file", unit=TEXT)] = ""
+    """Path of a file with the token for the source, read before each query: a bearer token, or SignalFx's X-SF-Token.
+    Default: ours, none."""
+
+    ca_file: Annotated[str, Knob(key="ca-file", unit=TEXT)] = ""
+    """Path of the certificates (PEM) that verify the source's own. Empty means those of the system. Default: ours,
+    empty."""
+
+    skip_verify: Annotated[bool, Knob(key="skip-verify", unit=FLAG)] = False
+    """Whether to accept any certificate of the source. Default: ours, false; Trimaran's is true for Prometheus."""
+
+    timeout_s: Annotated[float, Knob(key="timeout", unit=DURATION, above=0, high=60)] = 10.0
+    """Longest time of one call to the source, in seconds. Range: above 0 to 60s. Default: load-watcher's for Prometheus,
+    10s."""
+
+    cpu_metric: Annotated[str, Knob(key="cpu-metric", unit=TEXT)] = ""
+    """Prometheus: an expression of the share of cpu in use by node, from 0 to 1. SignalFx: the metric in percent. Empty
+    means instance:node_cpu:ratio, or cpu.utilization. Default: load-watcher's."""
+
+    memory_metric: Annotated[str, Knob(key="memory-metric", unit=TEXT)] = ""
+    """The same for memory: instance:node_memory_utilisation:ratio, or memory.utilization. Default: load-watcher's."""
+
+    node_label: Annotated[str, Knob(key="node-label", unit=TEXT)] = ""
+    """Label (SignalFx: dimension) with the node's name; a port after it is ignored. Empty means instance, or
+    host. Default: load-watcher's."""
+
+    cluster: Annotated[str, Knob(key="cluster", unit=TEXT)] = ""
+    """SignalFx: value of the dimension "cluster" of the nodes. Empty means all. Default: ours, empty."""
+
+    host_suffix: Annotated[str, Knob(key="host-suffix", unit=TEXT)] = ""
+    """SignalFx: the suffix of a host's name after the node's, as in ".example.com". Default: ours, empty."""
+
+    @property
+    def address(self) -> str:
+        """The URL of the source, without a trailing slash."""
+        return (self.url or _URLS[self.source]).rstrip("/")
+
+    def check(self) -> Iterator[Clash]:
+        """Check the URL (no credential in it), and that SignalFx has a token."""
+        try:
+            parts = urlsplit(self.url)
+            is_right = not self.url or (parts.scheme in ("http", "https") and bool(parts.hostname))
+        except ValueError:
+            is_right = False
+        if not is_right or "@" in self.url:
+            # Not repeated in the message: it may hold a password.
+            expected = "an http or https URL without user and password; a token stands in a file (load.token-file)"
+            yield Clash(fields=("load.url",), what="is not a usable URL", expected=expected)
+        if self.source == SIGNALFX and not self.token_file:
+            yield Clash(fields=("load.token_file",), what="is empty", expected="a file with SignalFx' token")
+
+
+class ExtenderTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All knobs of the extender's TLS. Times are in seconds."""
+
+    certificate_file: Annotated[str, Knob(key="certificate-file", unit=TEXT)] = ""
+    """Path of the certificate (PEM) with its chain. Empty means plain HTTP. Default: ours, empty."""
+
+    key_file: Annotated[str, Knob(key="key-file", unit=TEXT)] = ""
+    """Path of the certificate's key (PEM). Default: ours, empty."""
+
+    client_ca_file: Annotated[str, Knob(key="client-ca-file", unit=TEXT)] = ""
+    """Path of the certificates (PEM) that a caller's own must be signed by. Empty asks callers for none. Default: ours,
+    empty."""
+
+    reload_period_s: Annotated[float, Knob(key="reload-period", unit=DURATION, low=0.05, high=86400)] = 10.0
+    """Time between two checks of the files, in seconds; changes apply to the next connection. Range: 50ms to
+    24h. Default: ours, 10s."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files to read; none without TLS."""
+        return tuple(filter(None, (self.certificate_file, self.key_file, self.client_ca_file)))
+
+    def check(self) -> Iterator[Clash]:
+        """Yield contradictions between files that belong together."""
+        if bool(self.certificate_file) is not bool(self.key_file):
+            fields = ("tls.certificate_file", "tls.key_file")
+            yield Clash(fields=fields, what="one is set without the other", expected="both, or none")
+        elif self.client_ca_file and not self.certificate_file:
+            fields = ("tls.client_ca_file", "tls.certificate_file")
+            yield Clash(
+                fields=fields, what="callers cannot be verified without TLS", expected="a certificate and its key"
+            )
+
+
+def read_weights(text: str) -> dict[str, int]:
+    """Weight of each node score named in a text: "LeastRequested=1, LowRiskOverCommitment=3".
+
+    An empty text gives no weights, which means those of the provider. Raises ``InvalidValue``.
+    """
+    weights: dict[str, int] = {}
+    for part in text.split(",") if text.strip() else ():
+        match = re.fullmatch(r"\s*(\w+)\s*=\s*(\d{1,5})\s*", part, re.ASCII)
+        if not match or match[1] in weights or not 1 <= int(match[2]) <= _WEIGHT_MAX:
+            raise InvalidValue(text=text, expected=_WEIGHTS_EXPECTED)
+        weights[match[1]] = int(match[2])
+    return weights
+
+
+class PlacementQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Harmful behaviours of the original scores. Off by default; on restores the original's to the bit."""
+
+    assumed_requests_fill_nodes: bool = False
+    """MostRequested and BalancedResourceAllocation give 0 to a node that is full only by assumption: 100 m and 200 MiB are
+    assumed for each container that requests nothing, so ten idle best-effort pods "fill" one core, and packing avoids
+    the node that is nearly full. Off: what is assumed fills a node at most; only requests that pods really make
+    overfill it (the way of Kubernetes since PR 102925, kept to nodes where the pod fits)."""
+
+    best_effort_pods_score_zero: bool = False
+    """LowRiskOverCommitment gives a pod without requests and limits 0 on every node, so that it is placed blindly. Off:
+    such a pod is scored by the risk of the nodes, as the plugin's own proposal promises."""
+
+    unmeasured_nodes_score_zero: bool = False
+    """LowRiskOverCommitment gives 0 to a node without an entry among the metrics: a node that just joined is avoided,
+    and all are alike while metrics are down. Off: such a node is scored by requests and limits alone.
+    """
+
+    any_entry_is_a_mean: bool = False
+    """A metric of unknown operator, or a deviation without a mean, makes the resource count as measured, with mean 0.
+    Off: without a mean there is no measurement."""
+
+    metrics_never_expire: bool = False
+    """Metrics count until newer ones come, however old. Off: metrics older than metrics-age-max count as
+    missing."""
+
+    limits_outrank_load: bool = False
+    """The chance of overuse is computed under the condition that load stays below the sum of limits, even where the measured mean is
+    above it: a node at 95 % real load from pods without limits has load risk 0. Off: the load risk is at least the mean
+    load minus the limits, both as shares of the node."""
+
+    small_deviations_get_lost: bool = False
+    """The variance is taken as a difference that rounds to nothing for deviations below about 1e-8 of the node (a
+    metric that stands still); then the load risk is 1 whatever the load. Off: so small a deviation counts as none,
+    and the mean alone decides."""
+
+
+ORIGINAL = PlacementQuirks(**dict.fromkeys(PlacementQuirks.__struct_fields__, True))
+
+
+class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
+    """All knobs of placement. Times are in seconds, shares are ratios."""
+
+    provider: Annotated[
+        str,
+        Knob(key="provider", unit=TEXT, choices=(DEFAULT_PROVIDER, CLUSTER_AUTOSCALER_PROVIDER, LOW_RISK_PROVIDER)),
+    ] = DEFAULT_PROVIDER
+    """Set of node scores and weights: default spreads pods over nodes, cluster-autoscaler packs them so that nodes get
+    empty, low-risk avoids nodes where limits or load may exceed what is there. Default: Kubernetes, default."""
+
+    score_weights: Annotated[str, Knob(key="score-weights", unit=TEXT)] = ""
+    """Weights that replace those of the provider, as in "LeastRequested=1, LowRiskOverCommitment=3", each from 1 to
+    10000. Empty means those of the provider. Default: ours, empty."""
+
+    smoothing_window_size: Annotated[int, Knob(key="smoothing-window-size", unit=COUNT, low=1)] = 5
+    """Number of samples over which the metrics' source has already averaged; the reported deviation is too small by
+    the square root of it. 1 means unsmoothed. Range: from 1. Default: Trimaran, 5."""
+
+    cpu_risk_limit_weight: Annotated[float, Knob(key="cpu-risk-limit-weight", unit=NUMBER, low=0, high=1)] = 0.5
+    """Share of the risk from limits in the risk of cpu; the rest is risk from load. Range: 0 to 1. Default: Trimaran,
+    0.5."""
+
+    memory_risk_limit_weight: Annotated[float, Knob(key="memory-risk-limit-weight", unit=NUMBER, low=0, high=1)] = 0.5
+    """Share of the risk from limits in the risk of memory; the rest is risk from load. Range: 0 to 1. Default:
+    Trimaran, 0.5."""
+
+    metrics_age_max_s: Annotated[float, Knob(key="metrics-age-max", unit=DURATION, above=0)] = 300.0
+    """Age after which a node's metrics count as missing, in seconds, from the end of the measurement to the decision.
+    Range: above 0. Default: ours, 5m, ten refreshes of Trimaran, which has no bound.
+    """
+
+    load_variation_margin: Annotated[float, Knob(key="load-variation-margin", unit=NUMBER, low=0)] = 1.0
+    """Factor of the deviation in LoadVariationRiskBalancing. 0 means that only the mean counts. Range: from 0. Default:
+    Trimaran, 1."""
+
+    load_variation_sensitivity: Annotated[float, Knob(key="load-variation-sensitivity", unit=NUMBER, above=0)] = 1.0
+    """Root taken of the deviation in LoadVariationRiskBalancing: 2 is the square root, so that small deviations count
+    more. Range: above 0. Default: Trimaran, 1."""
+
+    load_period_s: Annotated[float, Knob(key="load-period", unit=DURATION, low=0, high=300)] = 15.0
+    """Time between two queries of nodes' usage, in seconds; 0 means none. Range: 0 to 5m. Default:
+    ours, 15s, metrics-server's own resolution."""
+
+    load_samples_max: Annotated[int, Knob(key="load-samples", unit=COUNT, low=1, high=1000)] = 20
+    """Newest samples of each node for the mean and deviation of its load. Range: 1 to 1000.
+    Default: ours, 20, five minutes."""
+
+    binds: Annotated[bool, Knob(key="binds", unit=FLAG)] = False
+    """Whether ``POST /bind`` binds pods to nodes, for schedulers without a binder; it needs the right to create bindings.
+    Default: ours, false."""
+
+    listen_address: Annotated[str, Knob(key="listen-address", unit=TEXT)] = "127.0.0.1:6082"
+    """Host and port of the listener for kube-schedulers; a socket that is handed down takes precedence. Without a
+    certificate it is plain HTTP, which beyond one machine belongs behind a network policy. Default: ours,
+    127.0.0.1:6082."""
+
+    load: LoadSourceSettings = LoadSourceSettings()
+    """The source of the load of nodes."""
+
+    tls: ExtenderTlsSettings = ExtenderTlsSettings()
+    """TLS of the extender."""
+
+    quirks: PlacementQuirks = PlacementQuirks()
+    """Behaviours of the originals that are off by default, one flag each."""
+
+    def check(self) -> Iterator[Clash]:
+        """Check the weights, the load source, and the TLS files."""
+        try:
+            read_weights(self.score_weights)
+        except InvalidValue as error:
+            yield Clash(fields=("score_weights",), what=str(error), expected=error.expected)
+        yield from self.load.check()
+        yield from self.tls.check()

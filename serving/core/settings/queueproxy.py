@@ -1,0 +1,265 @@
+"""Settings of the queue-proxy: a pod's concurrency, timeouts, reports and shutdown.
+
+Source of defaults: knative/serving 98e5ef90, pkg/queue and config-defaults. A pod gets its revision's own values in its
+environment. Nothing here needs YAML: the sidecar stays small.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+
+import msgspec
+
+from serving.core.model.errors import InvalidValue
+from serving.core.model.knative import (
+    LOAD_ANNOTATION,
+    LOADING_ANNOTATION,
+    METRIC_ANNOTATION,
+    METRICS_PATH_ANNOTATION,
+    METRICS_PORT_ANNOTATION,
+    SLO_ANNOTATION,
+)
+from serving.core.model.loadmetric import TOKENS_GAUGE, gauges_of
+from serving.core.settings.http import HttpSettings, OpenShare, UnreadWait
+from serving.core.settings.innertls import InnerTlsSettings
+from serving.core.settings.knob import COUNT, DURATION, FLAG, Clash, Knob, SettingsRecord, Unit, fields_of
+
+_PORT_MAX = 65535
+_OBSERVABILITY = "config-observability"
+
+INNER_TLS_VARIABLE = "SERVING_QUEUEPROXY_INNER_TLS_MODE"
+"""The variable of a queue-proxy with the mode of inner TLS."""
+
+# Settings that a revision has for itself, by the field of its spec.
+_FIELDS = {
+    "containerConcurrency": "container_concurrency",
+    "timeoutSeconds": "request_timeout_s",
+    "responseStartTimeoutSeconds": "response_start_timeout_s",
+    "idleTimeoutSeconds": "idle_timeout_s",
+}
+
+
+class MeterQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Harmful behaviours of the original's request statistics. Off by default; on restores the original's."""
+
+    level_may_go_negative: bool = False
+    """The end of a request without a recorded arrival is subtracted anyway, so that the load reads too low from
+    then on, and below 0 when the pod is idle. Off: it is counted as unmatched and changes nothing else.
+    """
+
+
+def _read_template(text: str) -> str:
+    from serving.core.model.requestlog import read_request_log_template  # noqa: PLC0415 - most pods log no requests
+
+    return read_request_log_template(text)
+
+
+_TEMPLATE = Unit(
+    name="[Go template](requests.md#request-logs)",
+    plain="Go template",
+    read=_read_template,
+    read_plain=_read_template,
+    write=str,
+    explains=True,
+)
+
+
+class RequestLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Knative's request log: a line for each request, by a template. Changes apply to new pods."""
+
+    enable_request_log: Annotated[
+        bool, Knob(key="logging.enable-request-log", config_map=_OBSERVABILITY, unit=FLAG, live=True)
+    ] = False
+    """Whether queue-proxies log each ended request. Default: Knative, false."""
+
+    request_log_template: Annotated[
+        str, Knob(key="logging.request-log-template", config_map=_OBSERVABILITY, unit=_TEMPLATE, live=True)
+    ] = (
+        '{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", '
+        '"requestSize": "{{.Request.ContentLength}}", "status": {{.Response.Code}}, "responseSize": "{{.Response.Size}}", '
+        '"userAgent": "{{js .Request.UserAgent}}", "remoteIp": "{{js .Request.RemoteAddr}}", '
+        '"serverIp": "{{.Revision.PodIP}}", "referer": "{{js .Request.Referer}}", "latency": "{{.Response.Latency}}s", '
+        '"protocol": "{{.Request.Proto}}"}, "traceId": "{{.TraceID}}"}'
+    )
+    """The line, as a Go template. Empty means no log. Default: Knative, JSON in the form of Google's HttpRequest."""
+
+    enable_probe_request_log: Annotated[
+        bool, Knob(key="logging.enable-probe-request-log", config_map=_OBSERVABILITY, unit=FLAG, live=True)
+    ] = False
+    """Whether to log probes as well. Default: Knative, false."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether requests are logged."""
+        return self.enable_request_log and bool(self.request_log_template)
+
+
+ORIGINAL = MeterQuirks(level_may_go_negative=True)
+
+
+class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
+    """All knobs of the queue-proxy. Times are in seconds."""
+
+    container_concurrency: Annotated[
+        int, Knob(key="container-concurrency", config_map="config-defaults", unit=COUNT, low=0, high=1000)
+    ] = 0
+    """Concurrent requests per pod, for revisions without containerConcurrency. 0 means no limit, and then nothing
+    waits in the queue-proxy. Range: 0 to 1000. Default: Knative, 0.
+    """
+
+    queue_depth_per_slot: Annotated[int, Knob(key="queue-depth-per-slot", unit=COUNT, low=0, high=1000)] = 10
+    """Requests that may wait in a pod per concurrent request; one more is refused with 503. 0 means: nothing
+    waits. Range: 0 to 1000. Default: Knative's fixed factor, 10.
+    """
+
+    queue_wait_max_s: Annotated[float, Knob(key="queue-wait-max", unit=DURATION, above=0, high=3600)] = 300.0
+    """Longest wait for a slot in a pod, in seconds, from the arrival of the request to the grant of a slot; then it is
+    refused with 503. Range: above 0 to 1h. Default: Knative's revision timeout, 300s, which ends the wait there."""
+
+    open_share_max: OpenShare = 0.75
+    """Largest part of a pod's slots, at least one, for requests of one address, as in the activator. The address is the client's that an
+    activator names, else the peer's. 0 means no bound. Range: 0 to 100 percent. Default: the activator's, 75."""
+
+    unread_wait_max_s: UnreadWait = 1.0
+    """Longest time for which a client reads nothing while others wait for a slot, in seconds, as in the activator. 0 means none of its own.
+    Range: 0 to 60s. Default: the activator's, 1s."""
+
+    report_period_s: Annotated[float, Knob(key="report-period", unit=DURATION, low=0.1, high=10)] = 1.0
+    """Time between two statistics of a pod, in seconds. The autoscaler sums the statistics of each second: with longer
+    periods it reads too little load, with shorter ones too much concurrency. Range: 100ms to 10s. Default: Knative's
+    fixed period, 1s."""
+
+    request_timeout_s: Annotated[float, Knob(key="request-timeout", unit=DURATION, above=0, high=86400)] = 300.0
+    """Longest time of a request in a pod, in seconds, from its head to the end of its response, waiting included; then it
+    gets 504, or its answer is cut off. It ends a tunnel (websocket) as well. A revision's timeoutSeconds. Range: above 0 to 24h. Default: Knative, 300s."""
+
+    response_start_timeout_s: Annotated[float, Knob(key="response-start-timeout", unit=DURATION, low=0, high=86400)] = (
+        0.0
+    )
+    """Longest time from a request's head to the first byte of its response, in seconds; then 504. In a tunnel: to the first
+    byte that the app sends after its 101. 0 means no limit of its own. A revision's responseStartTimeoutSeconds. Range: 0 to 24h. Default: Knative's for a revision without one, 0s."""
+
+    idle_timeout_s: Annotated[float, Knob(key="idle-timeout", unit=DURATION, low=0, high=86400)] = 0.0
+    """Longest time from a request's head, or a piece of its response, to the next piece, in seconds; then 504, or the
+    answer is cut off, as is a tunnel in which the app is silent. 0 means no limit. A revision's idleTimeoutSeconds. Range: 0 to 24h. Default: Knative, 0s."""
+
+    probe_pause_min_s: Annotated[float, Knob(key="probe-pause-min", unit=DURATION, low=0.001, high=10)] = 0.002
+    """First pause between two attempts to reach an app that is not ready yet, in seconds; each is a tenth longer than
+    the one before, up to ``probe_pause_max_s``. Range: 1ms to 10s. Default: ours, 2ms; Knative waits 50ms each time."""
+
+    probe_pause_max_s: Annotated[float, Knob(key="probe-pause-max", unit=DURATION, low=0.001, high=10)] = 0.05
+    """Longest pause between two attempts to reach an app that is not ready yet, in seconds. Range: 1ms to 10s. Default:
+    Knative, 50ms."""
+
+    report_retry_min_s: Annotated[float, Knob(key="report-retry-min", unit=DURATION, low=0.01, high=60)] = 0.1
+    """Mean of the first pause before the queue-proxy connects to the autoscaler again, in seconds; it doubles up to
+    ``report_retry_max_s``, and each is spread by a half to both sides. Range: 10ms to 60s. Default: ours, 100ms."""
+
+    report_retry_max_s: Annotated[float, Knob(key="report-retry-max", unit=DURATION, low=0.01, high=60)] = 5.0
+    """Longest mean pause before the queue-proxy connects to the autoscaler again, in seconds. Range: 10ms to 60s.
+    Default: ours, 5s, below the autoscaler's panic window of 6s."""
+
+    drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600)] = 5.0
+    """Time without a new request after which a stopping pod accepts no more, in seconds, from the order or the
+    last request: senders must see first that the pod is leaving. Range: 0 to 10m. Default: ours, 5s;
+    Knative waits 30s."""
+
+    drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=86400)] = 300.0
+    """Longest time from the order to stop to the end of the process, in seconds; requests that still run are cut off
+    and counted. Range: 0 to 24h. Default: Knative, the revision's timeout, 300s."""
+
+    drain_tunnel_wait_s: Annotated[float, Knob(key="drain-tunnel-wait", unit=DURATION, low=0, high=3600)] = 30.0
+    """Time for which open tunnels (websockets) hold back the end of the app, in seconds, from the order to stop; then
+    the app gets SIGTERM and can close them. Never more than half of ``drain_grace_s``. Range: 0 to 1h. Default:
+    Knative's quiet period, 30s."""
+
+    dormant_call_max_s: Annotated[float, Knob(key="dormant-call-max", unit=DURATION, low=0.1, high=3600)] = 60.0
+    """Longest time of a call of ``serving.dev/dormant-call``, in seconds, and of all attempts to wake an app together; then requests
+    go to the app all the same. Range: 100ms to 1h. Default: ours, 60s: a large model is back in memory within seconds."""
+
+    dormant_page_out_s: Annotated[float, Knob(key="dormant-page-out", unit=DURATION, low=0.1, high=86400)] = 60.0
+    """Time from the freeze of an app until its memory moves to swap or zram, in seconds. Without swap it stays. Range: 100ms to 24h. Default: ours, 60s."""
+
+    http: HttpSettings = HttpSettings(upstream_connect_max_s=20.0, response_buffers_bytes_max=16 * 1024**2)
+    """Limits of the HTTP engine. The app is its only upstream, so it tries for longer than an activator: as Knative, 20s. It has less
+    memory for responses."""
+
+    inner_tls: InnerTlsSettings = InnerTlsSettings()
+    """TLS with activators and autoscalers."""
+
+    logging: RequestLogSettings = RequestLogSettings()
+    """The request log."""
+
+    quirks: MeterQuirks = MeterQuirks()
+    """Behaviours of the original's request statistics that are off by default, one flag each."""
+
+    @property
+    def slots(self) -> int | None:
+        """Requests that a pod handles in parallel; None means no limit."""
+        return self.container_concurrency or None
+
+    @property
+    def queue_depth_max(self) -> int:
+        """Size of the pod's queue: 10 requests per slot by default."""
+        return self.queue_depth_per_slot * self.container_concurrency
+
+    def check(self) -> Iterator[Clash]:
+        """Yield contradictions between fields, such as a minimum above its maximum."""
+        for low, high in (("probe_pause_min_s", "probe_pause_max_s"), ("report_retry_min_s", "report_retry_max_s")):
+            low_s, high_s = getattr(self, low), getattr(self, high)
+            if low_s > high_s:
+                yield Clash(fields=(low, high), what=f"{low} is {low_s}, above {high}", expected=f"at most {high_s}")
+
+
+def variables_of(spec: Mapping[str, object]) -> dict[str, str]:
+    """The settings in a revision's spec, as environment variables of its queue-proxies."""
+    return {
+        f"SERVING_QUEUEPROXY_{name.upper()}": str(spec[field])
+        for field, name in _FIELDS.items()
+        if spec.get(field) is not None
+    }
+
+
+def tcp_variables(ports: Mapping[int, int]) -> dict[str, str]:
+    """The app's ports for TCP by containerPort, as an environment variable of its queue-proxy; none without such ports."""
+    return {"SERVING_POD_TCP_PORTS": msgspec.json.encode(ports).decode()} if ports else {}
+
+
+def load_variables(annotations: Mapping[str, str], *, app_port: int) -> dict[str, str]:
+    """What a revision is scaled by, as environment variables of its queue-proxies: gauges with their page, tokens, a goal, and time to load.
+
+    ``app_port`` is the app's port in the manifest. Prometheus' annotations say where the page is; one that Prometheus could not
+    follow is left out.
+    """
+    gauges = gauges_of(annotations.get(LOAD_ANNOTATION) or annotations.get(METRIC_ANNOTATION) or "")
+    slo = annotations.get(SLO_ANNOTATION)
+    found = {"SERVING_POD_SLO": slo} if slo else {}
+    loading_max = annotations.get(LOADING_ANNOTATION)
+    if loading_max is not None:
+        with contextlib.suppress(InvalidValue):
+            found["SERVING_POD_LOADING_MAX_S"] = f"{DURATION.read(loading_max):g}"
+    if TOKENS_GAUGE in gauges:
+        found["SERVING_POD_TOKENS"] = "true"
+    gauges = tuple(gauge for gauge in gauges if gauge != TOKENS_GAUGE)
+    if not gauges:
+        return found
+    found |= {"SERVING_POD_GAUGES": msgspec.json.encode(gauges).decode()}
+    path, port = annotations.get(METRICS_PATH_ANNOTATION, ""), annotations.get(METRICS_PORT_ANNOTATION, "")
+    if path.startswith("/") and path.isascii() and path.isprintable() and " " not in path:
+        found["SERVING_POD_METRICS_PATH"] = path
+    if port.isdecimal() and 0 < int(port) <= _PORT_MAX and int(port) != app_port:
+        found["SERVING_POD_METRICS_PORT"] = port
+    return found
+
+
+def changed_variables(settings: QueueProxySettings) -> dict[str, str]:
+    """The settings that differ from the defaults, as environment variables of a queue-proxy."""
+    found: dict[str, str] = {}
+    for field in fields_of(QueueProxySettings):
+        value: object = settings
+        for step in field.path:
+            value = getattr(value, step)
+        if value != field.default:
+            text = str(value)
+            found[f"SERVING_QUEUEPROXY_{field.variable}"] = text.lower() if isinstance(value, bool) else text
+    return found

@@ -1,0 +1,91 @@
+"""Settings of the queue-proxy as a sidecar: its image, its resources, its autoscaler.
+
+Source of keys in config-deployment: knative/serving 98e5ef90, pkg/deployment. On one machine the kubelet puts a
+queue-proxy in front of each pod, and the template has none.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from serving.core.model.errors import InvalidValue
+from serving.core.model.quantity import parse_bytes, parse_millicores
+from serving.core.settings.knob import COUNT, TEXT, Knob, Unit, Value
+
+_DEPLOYMENT = "config-deployment"
+# Kubernetes gives no token for less.
+_TOKEN_MIN_S = 600
+
+
+def _read_cpu(text: str) -> Value:
+    if text:
+        parse_millicores(text)
+    return text
+
+
+def _read_bytes(text: str) -> Value:
+    if text:
+        parse_bytes(text)
+    return text
+
+
+def _read_audience(text: str) -> Value:
+    if any(letter.isspace() for letter in text):
+        raise InvalidValue(text=text, expected="a word, or nothing")
+    return text
+
+
+_CPU = Unit(name="cpu quantity, or nothing", plain="text", read=_read_cpu, read_plain=_read_cpu, write=str)
+_BYTES = Unit(name="quantity of bytes, or nothing", plain="text", read=_read_bytes, read_plain=_read_bytes, write=str)
+_AUDIENCE = Unit(name="word, or nothing", plain="text", read=_read_audience, read_plain=_read_audience, write=str)
+
+
+class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The sidecar of pods in a cluster. A change applies to revisions that are made from then on; others keep their pods."""
+
+    image: Annotated[str, Knob(key="queue-sidecar-image", config_map=_DEPLOYMENT, unit=TEXT, live=True)] = ""
+    """Image of the queue-proxy. Empty means the controller's own, which it finds in its pod. Default: ours, empty."""
+
+    cpu_request: Annotated[str, Knob(key="queue-sidecar-cpu-request", config_map=_DEPLOYMENT, unit=_CPU, live=True)] = (
+        "25m"
+    )
+    """Cpu reserved for each queue-proxy; empty requests none. Default: Knative, 25m."""
+
+    cpu_limit: Annotated[str, Knob(key="queue-sidecar-cpu-limit", config_map=_DEPLOYMENT, unit=_CPU, live=True)] = ""
+    """Most cpu of each queue-proxy; empty is no limit. Default: Knative, empty: a limit delays requests."""
+
+    memory_request: Annotated[
+        str, Knob(key="queue-sidecar-memory-request", config_map=_DEPLOYMENT, unit=_BYTES, live=True)
+    ] = "64Mi"
+    """Memory reserved for each queue-proxy; empty requests none. Default: ours, 64Mi, a Python process with some
+    hundred requests; Knative asks for none."""
+
+    memory_limit: Annotated[
+        str, Knob(key="queue-sidecar-memory-limit", config_map=_DEPLOYMENT, unit=_BYTES, live=True)
+    ] = ""
+    """Most memory of each queue-proxy; empty is no limit. Default: Knative, empty."""
+
+    storage_request: Annotated[
+        str, Knob(key="queue-sidecar-ephemeral-storage-request", config_map=_DEPLOYMENT, unit=_BYTES, live=True)
+    ] = ""
+    """Disk reserved for each queue-proxy's log; empty requests none. Default: Knative, empty."""
+
+    storage_limit: Annotated[
+        str, Knob(key="queue-sidecar-ephemeral-storage-limit", config_map=_DEPLOYMENT, unit=_BYTES, live=True)
+    ] = ""
+    """Most disk of each queue-proxy; empty is no limit. Default: Knative, empty."""
+
+    stats_url: Annotated[str, Knob(key="stats-url", unit=TEXT, live=True)] = ""
+    """Websocket of the autoscaler to which queue-proxies report their load. Empty means the Service ``autoscaler`` of the
+    controller's own namespace, at port 6081. Default: ours, empty."""
+
+    stats_audience: Annotated[str, Knob(key="stats-audience", unit=_AUDIENCE, live=True)] = ""
+    """Audience of the service account tokens by which queue-proxies authenticate; the autoscaler's stats-audience must be the
+    same. Empty means a token derived from the cluster key in their environment: pods without a volume start 300 ms earlier.
+    Default: ours, empty."""
+
+    token_expiration_s: Annotated[
+        int, Knob(key="token-expiration-seconds", unit=COUNT, low=_TOKEN_MIN_S, high=86400, live=True)
+    ] = 3600
+    """Lifetime of such a token, in whole seconds; the kubelet renews it after four fifths of that. Range:
+    600 to 86400. Default: Kubernetes, 3600."""

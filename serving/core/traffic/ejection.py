@@ -1,0 +1,236 @@
+"""Withholds requests from failing or silent pods of one revision for a while.
+
+Input: the listed pods, failed connections to pods, responses, requests without a response, and the time. Output: which pods are
+ejected now, and until when.
+
+A deleted pod leaves the list of pods within some 50 ms, and one that is slow to listen must not wait long: its pause starts small
+and doubles while the pod stays listed and unreachable. A silent pod hangs, which lasts longer; its first response ends the pause.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Mapping
+from typing import Generic, TypeVar
+
+import msgspec
+
+from serving.core.traffic.backoff import backoff_s
+
+# The first pause and the longest, in seconds.
+_PAUSES_S = 0.05, 1.0
+_SILENT_PAUSES_S = 5.0, 60.0
+# As many requests of a pod must wait; a pod of fewer slots is given more time instead.
+_REQUESTS_MIN = 3
+_FEW_FACTOR = 4
+# The slowest response decays by 1 % per check: to half after 69 s.
+_SLOWEST_DECAY = 0.99
+# How much longer than the slowest answer so far a request must wait.
+_SLOW_FACTOR = 2
+
+RequestId = TypeVar("RequestId", bound=Hashable)
+
+
+class Ejection(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive failures of a pod since ``since_s``, and the end of its pause; None while it is on trial."""
+
+    failure_count: int
+    since_s: float
+    until_s: float | None
+    is_silent: bool
+
+
+class EjectionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """An ejection for people: the pod, and times in seconds since the epoch.
+
+    ``until_wall_s`` is when it gets requests again; None: it gets requests again, and has not responded yet. ``is_silent``: it
+    accepts requests without responding; otherwise it accepts no connection. ``in_flight_count`` requests are inside it.
+    """
+
+    revision: str
+    pod: str
+    address: str
+    is_silent: bool
+    failure_count: int
+    in_flight_count: int
+    since_wall_s: float
+    until_wall_s: float | None
+
+
+class SilenceWatch(Generic[RequestId]):
+    """Detects silent pods by comparing the requests of one revision between two calls."""
+
+    __slots__ = ("_alive_s", "_begun", "_checked_s", "_pending", "_slowest_s")
+
+    def __init__(self) -> None:
+        # Requests without an answer: their pod, and when they were first seen.
+        self._pending: dict[RequestId, tuple[str, float]] = {}
+        self._begun: set[RequestId] = set()
+        self._alive_s: dict[str, float] = {}
+        self._slowest_s = 0.0
+        self._checked_s = 0.0
+
+    def find_silent(
+        self,
+        in_flight: Mapping[RequestId, str],
+        responded_s: Mapping[str, float],
+        now_s: float,
+        *,
+        has_begun: Callable[[RequestId], bool],
+        slots_per_pod: int,
+        after_s: float,
+    ) -> list[str]:
+        """The silent pods, those with the most requests first.
+
+        ``in_flight`` is the pod of each request, ``answered_s`` the time of each pod's last complete response. ``has_begun``
+        returns whether the response to a request has begun. ``slots_per_pod`` is 0 without a limit.
+        """
+        begun = {request for request in in_flight if has_begun(request)}
+        self._alive_s = {**self._alive_s, **responded_s} | {in_flight[one]: now_s for one in begun - self._begun}
+        self._learn(in_flight, begun, now_s)
+        self._pending = {
+            request: self._pending.get(request, (pod, now_s))
+            for request, pod in in_flight.items()
+            if request not in begun
+        }
+        self._begun, self._checked_s = begun, now_s
+        needed = min(_REQUESTS_MIN, slots_per_pod or _REQUESTS_MIN)
+        patience_s = max(after_s, self._slowest_s * _SLOW_FACTOR) * (1 if needed == _REQUESTS_MIN else _FEW_FACTOR)
+        since_s = now_s - patience_s
+        waiting = Counter(pod for pod, seen_s in self._pending.values() if seen_s <= since_s)
+        self._alive_s = {pod: at_s for pod, at_s in self._alive_s.items() if at_s > since_s}
+        if not self._alive_s:
+            return []
+        return [pod for pod, count in waiting.most_common() if count >= needed and pod not in self._alive_s]
+
+    def _learn(self, in_flight: Mapping[RequestId, str], begun: set[RequestId], now_s: float) -> None:
+        """Learn the durations of requests with a response since the last call.
+
+        A request that is gone was answered, or given up by its client: it counts if its pod has answered at all since then.
+        """
+        self._slowest_s *= _SLOWEST_DECAY
+        for request, (pod, seen_s) in self._pending.items():
+            is_gone = request not in in_flight and self._alive_s.get(pod, 0.0) >= self._checked_s
+            if is_gone or request in begun:
+                self._slowest_s = max(self._slowest_s, now_s - seen_s)
+
+
+class EjectedPods(Generic[RequestId]):
+    """The ejected pods of one revision, by address. A pod that is not listed is never ejected."""
+
+    __slots__ = ("_listed", "_silence", "ejections", "responded_s")
+
+    def __init__(self) -> None:
+        self.ejections: dict[str, Ejection] = {}
+        """Pods with failures, by address; empty nearly always."""
+        self.responded_s: dict[str, float] = {}
+        """When each pod last completed a response."""
+        self._listed: Collection[str] = ()
+        self._silence = SilenceWatch[RequestId]()
+
+    @property
+    def addresses(self) -> set[str]:
+        """Pods that get no requests now."""
+        return {address for address, one in self.ejections.items() if one.until_s is not None}
+
+    @property
+    def silent_addresses(self) -> set[str]:
+        """The ejected pods that are silent."""
+        ejections = self.ejections.items()
+        return {address for address, one in ejections if one.is_silent and one.until_s is not None}
+
+    def set_listed(self, addresses: Collection[str]) -> None:
+        """Replace the list of pods, and forget all others."""
+        self._listed = addresses
+        self.ejections = {address: one for address, one in self.ejections.items() if address in addresses}
+        self.responded_s = {address: at_s for address, at_s in self.responded_s.items() if address in addresses}
+
+    def failed(self, address: str, now_s: float) -> bool:
+        """Eject a pod for 50 ms, then 100, 200 ... 1000 ms; return whether it was not ejected before."""
+        known = self.ejections.get(address)
+        if address not in self._listed or (known is not None and known.until_s is not None):
+            return False
+        self._eject(address, now_s, known, is_silent=False)
+        return True
+
+    def note_response(self, address: str, now_s: float) -> bool:
+        """Clear the failures of a pod, except while it pauses as unreachable; return whether a pause ended."""
+        self.responded_s[address] = now_s
+        if not self.ejections or (known := self.ejections.get(address)) is None:
+            return False
+        if known.until_s is not None and not known.is_silent:
+            return False
+        del self.ejections[address]
+        return known.until_s is not None
+
+    def silent(self, address: str, now_s: float) -> bool:
+        """Eject a silent pod for 5 s, then 10, 20 ... 60 s or until it responds; False if it is ejected already.
+
+        At most half of the pods are ejected.
+        """
+        known = self.ejections.get(address)
+        if known is not None and known.is_silent and known.until_s is not None:
+            return False
+        if address not in self._listed or len(self.addresses | {address}) * 2 > len(self._listed):
+            return False
+        # Earlier responses of an unreachable pod do not count.
+        self._eject(address, now_s, known if known is not None and known.is_silent else None, is_silent=True)
+        return True
+
+    def eject_silent(
+        self,
+        in_flight: Mapping[RequestId, str],
+        now_s: float,
+        *,
+        has_begun: Callable[[RequestId], bool],
+        slots_per_pod: int,
+        after_s: float,
+    ) -> set[str]:
+        """Eject the pods that ``SilenceWatch.find_silent`` finds; return the new ones."""
+        found = self._silence.find_silent(
+            in_flight, self.responded_s, now_s, has_begun=has_begun, slots_per_pod=slots_per_pod, after_s=after_s
+        )
+        return {address for address in found if self.silent(address, now_s)}
+
+    def readmit(self, now_s: float) -> bool:
+        """End expired pauses; return whether there were any."""
+        due = [address for address, one in self.ejections.items() if one.until_s is not None and one.until_s <= now_s]
+        for address in due:
+            self.ejections[address] = msgspec.structs.replace(self.ejections[address], until_s=None)
+        return bool(due)
+
+    def next_due_s(self) -> float | None:
+        """Time at which ``readmit`` is next due; None while no pod is ejected."""
+        return min(
+            (ejection.until_s for ejection in self.ejections.values() if ejection.until_s is not None), default=None
+        )
+
+    def reports(
+        self, revision: str, names: Mapping[str, str], in_flight: Mapping[str, int], *, now_s: float, wall_s: float
+    ) -> list[EjectionReport]:
+        """The ejections for status output.
+
+        ``names`` and ``in_flight`` are by address; ``wall_s`` is the present time in seconds since the epoch.
+        """
+        ahead_s = wall_s - now_s
+        return [
+            EjectionReport(
+                revision=revision,
+                pod=names[address],
+                address=address,
+                is_silent=one.is_silent,
+                failure_count=one.failure_count,
+                in_flight_count=in_flight.get(address, 0),
+                since_wall_s=one.since_s + ahead_s,
+                until_wall_s=None if one.until_s is None else one.until_s + ahead_s,
+            )
+            for address, one in sorted(self.ejections.items())
+        ]
+
+    def _eject(self, address: str, now_s: float, known: Ejection | None, *, is_silent: bool) -> None:
+        count = known.failure_count + 1 if known else 1
+        first_s, max_s = _SILENT_PAUSES_S if is_silent else _PAUSES_S
+        self.ejections[address] = Ejection(
+            failure_count=count,
+            since_s=known.since_s if known else now_s,
+            until_s=now_s + backoff_s(count, first_s=first_s, max_s=max_s),
+            is_silent=is_silent,
+        )

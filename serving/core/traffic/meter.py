@@ -1,0 +1,161 @@
+"""The mean number of requests in a proxy, and the number of arrivals: the inputs of scaling.
+
+Input: each request's arrival and end, with the time, and whether an activator marked it. Output: a ``Report`` for each
+period (1 s by default), and the ``Stat`` that is sent of it. The mean is weighted by time: a request of 10 ms counts a
+hundredth of one that lasts the whole second. A request that waits for a slot counts like one that runs. Requests that came
+through an activator are counted apart, because the activator reports them too and load counts once.
+
+Follows knative/networking pkg/http/stats as used by knative/serving 98e5ef90
+(docs/calculations.md, "Request statistics"), but for what ``MeterQuirks`` lists.
+"""
+
+import msgspec
+
+from serving.core.model.stat import Stat
+from serving.core.settings.queueproxy import MeterQuirks
+
+_SAFE = MeterQuirks()
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The report of one period.
+
+    ``concurrency`` is the mean number of requests inside over the ``period_s`` seconds covered, weighted by time; 0.0
+    when no time passed. ``request_count`` is the number that arrived. The ``proxied_`` pair is the part of both that
+    came through an activator. ``unmatched_leaves`` counts ends of requests that never arrived: an error of the caller,
+    worth an alarm when it is not 0.
+    """
+
+    period_s: float
+    concurrency: float
+    proxied_concurrency: float
+    request_count: int
+    proxied_request_count: int
+    unmatched_leaves: int
+
+
+class Meter:
+    """Counts requests in and out; ``report`` closes a period and opens the next.
+
+    Requests inside are carried over from period to period. A time before the last one counts as the last one.
+    """
+
+    __slots__ = (
+        "_direct_arrivals",
+        "_direct_integral",
+        "_direct_level",
+        "_last_s",
+        "_level_may_go_negative",
+        "_period_start_s",
+        "_proxied_arrivals",
+        "_proxied_integral",
+        "_proxied_level",
+        "_unmatched_leaves",
+    )
+
+    def __init__(self, *, now_s: float, quirks: MeterQuirks = _SAFE) -> None:
+        self._level_may_go_negative = quirks.level_may_go_negative
+        self._direct_level = 0
+        self._proxied_level = 0
+        self._last_s = now_s
+        self._open_period()
+
+    def __repr__(self) -> str:
+        return (
+            f"Meter(inside {self.level}, proxied {self._proxied_level}, "
+            f"arrived {self.arrived_count} in {self._last_s - self._period_start_s:.3f} s)"
+        )
+
+    @property
+    def level(self) -> int:
+        """Requests in the proxy now, including waiting and proxied ones."""
+        return self._direct_level + self._proxied_level
+
+    @property
+    def arrived_count(self) -> int:
+        """Requests arrived in this period."""
+        return self._direct_arrivals + self._proxied_arrivals
+
+    def arrive(self, now_s: float, *, proxied: bool) -> None:
+        """Count an arrival. ``proxied``: an activator has counted it too."""
+        self._integrate(now_s)
+        if proxied:
+            self._proxied_level += 1
+            self._proxied_arrivals += 1
+        else:
+            self._direct_level += 1
+            self._direct_arrivals += 1
+
+    def leave(self, now_s: float, *, proxied: bool) -> None:
+        """Count an end; ``proxied`` is the same as at the arrival.
+
+        With no such request inside, nothing changes but ``unmatched_leaves``.
+        """
+        self._integrate(now_s)
+        if (self._proxied_level if proxied else self._direct_level) <= 0:
+            self._unmatched_leaves += 1
+            if not self._level_may_go_negative:
+                return
+        if proxied:
+            self._proxied_level -= 1
+        else:
+            self._direct_level -= 1
+
+    def report(self, now_s: float) -> Report:
+        """Close the period at ``now_s`` and open the next.
+
+        One request from 0.25 s on and a second from 0.5 s on make, at 1.0 s, (1 x 0.25 + 2 x 0.5) / 1.0 = 1.25.
+        """
+        self._integrate(now_s)
+        period_s = self._last_s - self._period_start_s
+        report = Report(
+            period_s=period_s,
+            concurrency=_mean(self._direct_integral + self._proxied_integral, period_s),
+            proxied_concurrency=_mean(self._proxied_integral, period_s),
+            request_count=self.arrived_count,
+            proxied_request_count=self._proxied_arrivals,
+            unmatched_leaves=self._unmatched_leaves,
+        )
+        self._open_period()
+        return report
+
+    def skip_idle(self) -> None:
+        """Begin the period with the last event, unless a request was inside before it."""
+        if not (self._direct_integral or self._proxied_integral):
+            self._period_start_s = self._last_s
+
+    def _open_period(self) -> None:
+        self._period_start_s = self._last_s
+        self._direct_integral: float = 0.0
+        self._proxied_integral: float = 0.0
+        self._direct_arrivals = 0
+        self._proxied_arrivals = 0
+        self._unmatched_leaves = 0
+
+    def _integrate(self, now_s: float) -> None:
+        if now_s > self._last_s:
+            passed_s = now_s - self._last_s
+            self._direct_integral += self._direct_level * passed_s
+            self._proxied_integral += self._proxied_level * passed_s
+            self._last_s = now_s
+
+
+def stat_of(report: Report, *, pod: str, at_s: float, report_period_s: float) -> Stat:
+    """The statistic of a report, with counts per second.
+
+    They are divided by the configured period, not by the elapsed time: the autoscaler adds up the reports of a second, so a late
+    report must include all of its requests. 500 requests reported after 5 s instead of 1 s are 500 in one second and nothing in
+    four, which is right on average; 100 would lose 400 of them.
+    """
+    return Stat(
+        pod=pod,
+        at_s=at_s,
+        concurrency=report.concurrency,
+        request_count=report.request_count / report_period_s,
+        proxied_concurrency=report.proxied_concurrency,
+        proxied_request_count=report.proxied_request_count / report_period_s,
+    )
+
+
+def _mean(integral: float, period_s: float) -> float:
+    return integral / period_s if period_s else 0.0

@@ -1,0 +1,48 @@
+"""Bounds how often one address may show a wrong token.
+
+A right token is never counted, and its holder is served whatever else comes from the address: behind a proxy, or a NAT, all clients
+share one. So the bound makes guesses visible and cheap to refuse; what makes them hopeless is the length of a token. Pure.
+"""
+
+from collections import OrderedDict
+
+import msgspec
+
+from serving.core.traffic.clients import network_of
+
+COUNT_MAX = 30
+"""Wrong tokens of one address in a period that are answered as such: kubectl with an old token shows five a call."""
+
+PERIOD_S = 60.0
+# The addresses remembered, the latest ones.
+_ADDRESSES_MAX = 1000
+
+
+class WrongToken(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows from a wrong token: seconds until the address may show another, 0 within its bound."""
+
+    wait_s: float
+    is_news: bool
+    """Whether it is the first beyond the bound in its period, which is worth a log line."""
+
+
+class WrongTokens:
+    """Counts the wrong tokens of each address. IPv6 addresses count by their /64."""
+
+    def __init__(self) -> None:
+        self._counted: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def note(self, address: str, now_s: float) -> WrongToken:
+        """Count a wrong token of an address."""
+        key = network_of(address)
+        since_s, count = self._counted.get(key, (now_s, 0))
+        # A clock may be set back.
+        if not 0 <= now_s - since_s < PERIOD_S:
+            since_s, count = now_s, 0
+        count += 1
+        self._counted[key] = (since_s, count)
+        self._counted.move_to_end(key)
+        if len(self._counted) > _ADDRESSES_MAX:
+            self._counted.popitem(last=False)
+        wait_s = 0.0 if count <= COUNT_MAX else since_s + PERIOD_S - now_s
+        return WrongToken(wait_s=wait_s, is_news=count == COUNT_MAX + 1)

@@ -1,0 +1,107 @@
+"""Follow the ConfigMaps of the system namespace and pass each change to the settings.
+
+A daemon's main opens ``followed`` around its work: it waits until the ConfigMaps are listed once, so that the work starts
+with their settings, and follows them until the end. Without the right to list them it continues with the environment after some
+seconds, and without an answer after half a minute: another mode of inner TLS than that of its peers would fail their requests. It
+logs that, and applies what it sees later. Rejected settings are logged here; the
+controller records them as an Event.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from serving.core.model.objects import Object
+from serving.core.settings.live import LiveSettings, Taken, config_map_of
+from serving.net.aio.supervise import supervise
+from serving.net.cluster.kinds import CONFIG_MAP
+from serving.net.cluster.port import Cluster, EventType
+from serving.net.cluster.reflector import CacheChange, Reflector
+
+_log = logging.getLogger(__name__)
+
+# A right that was granted a moment ago may not be known yet.
+_REFUSED_WAIT_S = 5.0
+# A busy node takes ten seconds to the first answer.
+_FIRST_WAIT_S = 30.0
+Listener = Callable[[Taken, Object], None]
+
+
+class ConfigMapWatch:
+    """Runs until cancelled. ``listeners`` are called for each ConfigMap that changes a setting or is rejected."""
+
+    def __init__(self, cluster: Cluster, namespace: str, settings: Sequence[LiveSettings[Any]]) -> None:
+        self.listeners: list[Listener] = []
+        self.refused: dict[tuple[str, str], tuple[Taken, Object]] = {}
+        """The last rejected content, by daemon and ConfigMap."""
+
+        self._settings = settings
+        self.reflector = Reflector(cluster, CONFIG_MAP, namespace)
+        self.reflector.on_change(self._changed)
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back after each change of settings; the callback must not block."""
+
+        def on_taken(taken: Taken, _: Object) -> None:
+            if taken.changed:
+                callback()
+
+        self.listeners.append(on_taken)
+
+    def _changed(self, change: CacheChange) -> None:
+        is_gone = change.type is EventType.DELETED
+        data = {} if is_gone else change.new.get("data") or {}
+        for setting in self._settings:
+            taken = setting.take(config_map_of(change.key[1], data))
+            if taken is None:
+                continue
+            self.refused.pop((taken.daemon, taken.config_map), None)
+            if taken.problems:
+                self.refused[taken.daemon, taken.config_map] = (taken, change.new)
+            if taken.problems or taken.unknown or taken.changed or taken.waiting:
+                _log_taken(taken)
+                for listener in self.listeners:
+                    listener(taken, change.new)
+
+
+@contextlib.asynccontextmanager
+async def followed(
+    cluster: Cluster, namespace: str, settings: Sequence[LiveSettings[Any]]
+) -> AsyncIterator[ConfigMapWatch]:
+    """Follow ConfigMaps in the background of a context, which starts once they have been listed."""
+    watch = ConfigMapWatch(cluster, namespace, settings)
+    async with supervise() as tasks:
+        tasks.start_background(watch.reflector.run(), name="settings")
+        try:
+            async with asyncio.timeout(_FIRST_WAIT_S):
+                await _listed(watch.reflector)
+        except TimeoutError:
+            _log.warning("settings.unseen", extra={"namespace": namespace, "is_refused": watch.reflector.is_forbidden})
+        for setting in settings:
+            setting.begin()
+        yield watch
+
+
+async def _listed(reflector: Reflector) -> None:
+    """Wait for the first list, for a shorter time where it is refused. Raises ``TimeoutError``."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_REFUSED_WAIT_S):
+            await reflector.synced.wait()
+    if reflector.is_forbidden:
+        raise TimeoutError
+    await reflector.synced.wait()
+
+
+def _log_taken(taken: Taken) -> None:
+    extra = {"daemon": taken.daemon, "config_map": taken.config_map}
+    if taken.unknown:
+        _log.warning("settings.unknown_keys", extra={**extra, "problems": [str(one) for one in taken.unknown]})
+    if taken.problems:
+        _log.error("settings.refused", extra={**extra, "problems": [str(problem) for problem in taken.problems]})
+        return
+    if taken.changed:
+        _log.info("settings.changed", extra={**extra, "fields": list(taken.changed)})
+    if taken.waiting:
+        _log.warning("settings.wait_for_restart", extra={**extra, "fields": list(taken.waiting)})

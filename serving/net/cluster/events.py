@@ -1,0 +1,75 @@
+"""Writes Events through the cluster port: a repeated name is counted, or kept unchanged.
+
+The author of an Event chooses its name, so that equal texts share one (``core/model/event.py``).
+"""
+
+import contextlib
+import logging
+from collections import OrderedDict
+
+from serving.core.model.errors import AlreadyExists, ClusterError, NotFound
+from serving.core.model.event import repeated
+from serving.core.model.objects import Key, Object, key_of
+from serving.net.cluster.kinds import EVENT
+from serving.net.cluster.port import Cluster
+
+_log = logging.getLogger(__name__)
+
+# Events whose count is known without a read.
+_KNOWN_MAX = 1024
+
+
+async def write_once(cluster: Cluster, event: Object) -> None:
+    """Create the Event unless one of its name exists. A failure is logged."""
+    try:
+        await cluster.create(EVENT, event)
+    except AlreadyExists:
+        return
+    except ClusterError as error:
+        _log_failure(event, error)
+
+
+class EventRecorder:
+    """Writes the Events of one author. A failed write is logged: no decision depends on an Event."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._known: OrderedDict[Key, Object] = OrderedDict()
+        self.writes_count = 0
+
+    async def record(self, event: Object) -> None:
+        """Create the Event, or count the one of its name once more."""
+        key = key_of(event)
+        try:
+            try:
+                await self._write(key, event)
+            except NotFound:
+                # It has expired.
+                self._known.pop(key, None)
+                await self._write(key, event)
+        except ClusterError as error:
+            self._known.pop(key, None)
+            _log_failure(event, error)
+
+    async def _write(self, key: Key, event: Object) -> None:
+        before = self._known.get(key)
+        self.writes_count += 1
+        if before is None:
+            with contextlib.suppress(AlreadyExists):
+                self._remember(key, await self._cluster.create(EVENT, event))
+                return
+            before = await self._cluster.get(EVENT, *key)
+            self.writes_count += 1
+        self._remember(key, await self._cluster.patch(EVENT, *key, patch=repeated(before, now=event["lastTimestamp"])))
+
+    def _remember(self, key: Key, event: Object) -> None:
+        self._known[key] = event
+        self._known.move_to_end(key)
+        while len(self._known) > _KNOWN_MAX:
+            self._known.popitem(last=False)
+
+
+def _log_failure(event: Object, error: ClusterError) -> None:
+    name = event["metadata"]["name"]
+    said = {"event": name, "reason": event["reason"], "message_": event["message"], "error": str(error)}
+    _log.warning("event.unwritten", extra=said)

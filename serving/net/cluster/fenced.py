@@ -1,0 +1,66 @@
+"""A cluster whose writes are allowed only while the writer holds its lease.
+
+Kubernetes has no fencing tokens. Two things stand in for them. Every write carries the version that was read, so a late
+write of a frozen process fails if another process has written since. And the lease is checked against the clock when the
+write starts, and again by the kube adapter (``last_check``) when it has a connection and when it passes the bytes to the
+transport. A process that is frozen after that sends one more write, which its version rejects, or its name if it creates.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
+
+from serving.core.model.objects import Object
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Cluster, Listing, Selection, Subresource, WatchEvent, Write
+
+_CHECK: ContextVar[Callable[[], None] | None] = ContextVar(
+    "the check of the write that this task is making", default=None
+)
+
+
+def last_check() -> None:
+    """Check the lease right before a write leaves the process; outside ``fencing`` do nothing. Raises ``NotLeading``."""
+    check = _CHECK.get()
+    if check is not None:
+        check()
+
+
+@contextlib.contextmanager
+def fencing(check: Callable[[], None]) -> Iterator[None]:
+    """Check the lease now, and make the kube adapter check it before each call of this task."""
+    check()
+    before = _CHECK.set(check)
+    try:
+        yield
+    finally:
+        _CHECK.reset(before)
+
+
+class FencedCluster(Cluster):
+    """Wraps another cluster. ``check`` raises if the caller may not write; reads are not checked."""
+
+    def __init__(self, cluster: Cluster, check: Callable[[], None]) -> None:
+        self.is_in_process = cluster.is_in_process
+        self._cluster = cluster
+        self._check = check
+
+    async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
+        """Read one object."""
+        return await self._cluster.get(kind, namespace, name, subresource=subresource)
+
+    async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
+        """Read one page of a list."""
+        return await self._cluster.list_selection(selection, page_size=page_size, page=page)
+
+    def watch_selection(
+        self, selection: Selection, resource_version: str
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+        """Watch changes after a version."""
+        return self._cluster.watch_selection(selection, resource_version)
+
+    async def write(self, one: Write) -> Object:
+        """Write with the lease. Raises ``NotLeading`` without it."""
+        with fencing(self._check):
+            return await self._cluster.write(one)

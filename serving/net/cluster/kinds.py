@@ -1,0 +1,184 @@
+"""The kinds of resources that this project reads and writes, by their names in the Kubernetes API.
+
+``serving.knative.dev/v1`` has Knative's own shapes, so that Knative manifests apply unchanged; ``serving.dev/v1alpha1`` is
+ours; the rest is Kubernetes'. The memory store knows only these kinds.
+"""
+
+import msgspec
+
+from serving.core.model.knative import OWN_API_VERSION, SERVING_GROUP
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind: ``group`` is "" for Kubernetes' core. ``durable`` kinds are written by users and journalled.
+
+    ``is_view`` marks a kind that the controller derives from other objects; the API server rejects writes to it.
+    """
+
+    group: str
+    version: str
+    name: str
+    plural: str
+    namespaced: bool = True
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    has_status: bool = True
+    has_scale: bool = False
+    durable: bool = False
+    is_view: bool = False
+
+    def __hash__(self) -> int:
+        # By text: msgspec's own hash differs between processes, and so would the order of a set of keys.
+        return hash(self.plural)
+
+    @property
+    def api_version(self) -> str:
+        """The API version in manifests: "v1", "apps/v1"."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def resource(self) -> str:
+        """The resource name in messages: "pods", "services.serving.knative.dev"."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+def _kind(
+    api_version: str, name: str, plural: str, *short_names: str, categories: tuple[str, ...] = (), **flags: bool
+) -> Kind:
+    group, _, version = api_version.rpartition("/")
+    return Kind(
+        group=group,
+        version=version,
+        name=name,
+        plural=plural,
+        short_names=short_names,
+        categories=categories,
+        **flags,
+    )
+
+
+def _core(name: str, plural: str, *short_names: str, has_status: bool = False, **flags: bool) -> Kind:
+    return _kind("v1", name, plural, *short_names, categories=(), has_status=has_status, **flags)
+
+
+def _knative(version: str, name: str, plural: str, *short_names: str) -> Kind:
+    categories = ("all", "knative", "serving")
+    return _kind(f"{SERVING_GROUP}/{version}", name, plural, *short_names, categories=categories, durable=True)
+
+
+def _machines(name: str, plural: str, *short_names: str, has_scale: bool = True) -> Kind:
+    """A kind of Cluster API, which installs its own definitions."""
+    version, categories = "cluster.x-k8s.io/v1beta1", ("cluster-api",)
+    return _kind(version, name, plural, *short_names, categories=categories, has_scale=has_scale)
+
+
+def _internal(group: str, name: str, plural: str, *short_names: str, **flags: bool) -> Kind:
+    """One of Knative's internal kinds."""
+    version, categories = f"{group}.internal.knative.dev/v1alpha1", ("knative-internal", group)
+    return _kind(version, name, plural, *short_names, categories=categories, **flags)
+
+
+NAMESPACE = _core("Namespace", "namespaces", "ns", durable=True, has_status=True, namespaced=False)
+# Durable, because users cordon and taint.
+NODE = _core("Node", "nodes", "no", has_status=True, durable=True, namespaced=False)
+POD = _core("Pod", "pods", "po", has_status=True)
+SERVICE = _core("Service", "services", "svc", has_status=True)
+CONFIG_MAP = _core("ConfigMap", "configmaps", "cm", durable=True)
+SECRET = _core("Secret", "secrets", durable=True)
+SERVICE_ACCOUNT = _core("ServiceAccount", "serviceaccounts", "sa", durable=True)
+RESOURCE_QUOTA = _core("ResourceQuota", "resourcequotas", "quota", durable=True, has_status=True)
+PERSISTENT_VOLUME_CLAIM = _core("PersistentVolumeClaim", "persistentvolumeclaims", "pvc", durable=True, has_status=True)
+LIMIT_RANGE = _core("LimitRange", "limitranges", "limits", durable=True)
+EVENT = _core("Event", "events", "ev")
+DEPLOYMENT = _kind("apps/v1", "Deployment", "deployments", "deploy", has_scale=True)
+ENDPOINT_SLICE = _kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices", has_status=False)
+HORIZONTAL_POD_AUTOSCALER = _kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", "hpa")
+# Of the Gateway API, which installs its own definitions.
+HTTP_ROUTE = _kind("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes", categories=("gateway-api",))
+LEASE = _kind("coordination.k8s.io/v1", "Lease", "leases", has_status=False)
+POD_DISRUPTION_BUDGET = _kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", "pdb", durable=True)
+MACHINE = _machines("Machine", "machines", "ma", has_scale=False)
+MACHINE_SET = _machines("MachineSet", "machinesets", "ms")
+MACHINE_DEPLOYMENT = _machines("MachineDeployment", "machinedeployments", "md")
+MACHINE_POOL = _machines("MachinePool", "machinepools", "mp")
+# Resource usage of nodes and pods. In a cluster metrics-server serves it, without watches.
+NODE_METRICS = _kind("metrics.k8s.io/v1beta1", "NodeMetrics", "nodes", namespaced=False, has_status=False)
+POD_METRICS = _kind("metrics.k8s.io/v1beta1", "PodMetrics", "pods", has_status=False)
+# A query and not an object: only the response to its creation exists.
+TOKEN_REVIEW = _kind("authentication.k8s.io/v1", "TokenReview", "tokenreviews", namespaced=False)
+SERVING_SERVICE = _knative("v1", "Service", "services", "kservice", "ksvc")
+CONFIGURATION = _knative("v1", "Configuration", "configurations", "config", "cfg")
+REVISION = _knative("v1", "Revision", "revisions", "rev")
+ROUTE = _knative("v1", "Route", "routes", "rt")
+DOMAIN_MAPPING = _knative("v1beta1", "DomainMapping", "domainmappings", "dm")
+CLUSTER_DOMAIN_CLAIM = _internal(
+    "networking", "ClusterDomainClaim", "clusterdomainclaims", "cdc", namespaced=False, durable=True
+)
+# Views of a revision's scale and traffic path.
+SERVERLESS_SERVICE = _internal("networking", "ServerlessService", "serverlessservices", "sks", is_view=True)
+POD_AUTOSCALER = _internal("autoscaling", "PodAutoscaler", "podautoscalers", "kpa", "pa", is_view=True)
+SCALING_POLICY = _kind(OWN_API_VERSION, "ScalingPolicy", "scalingpolicies", "sp", durable=True)
+# Cluster-scoped, as the nodes are.
+NODE_GROUP = _kind(OWN_API_VERSION, "NodeGroup", "nodegroups", "ng", namespaced=False, durable=True)
+
+
+def _unused(group: str, name: str, plural: str, *, namespaced: bool = True) -> Kind:
+    return Kind(group=group, version="v1", name=name, plural=plural, namespaced=namespaced, is_view=True)
+
+
+UNUSED_KINDS = (
+    _unused("", "Endpoints", "endpoints"),
+    _unused("", "PersistentVolume", "persistentvolumes", namespaced=False),
+    _unused("", "ReplicationController", "replicationcontrollers"),
+    _unused("apps", "DaemonSet", "daemonsets"),
+    _unused("apps", "ReplicaSet", "replicasets"),
+    _unused("apps", "StatefulSet", "statefulsets"),
+    _unused("batch", "Job", "jobs"),
+    _unused("batch", "CronJob", "cronjobs"),
+    _unused("networking.k8s.io", "Ingress", "ingresses"),
+)
+"""Kinds that clients list although nothing here runs them, such as ``kubectl apply --prune``. They are only read."""
+
+KINDS: tuple[Kind, ...] = (
+    NAMESPACE,
+    NODE,
+    POD,
+    SERVICE,
+    CONFIG_MAP,
+    SECRET,
+    SERVICE_ACCOUNT,
+    RESOURCE_QUOTA,
+    LIMIT_RANGE,
+    PERSISTENT_VOLUME_CLAIM,
+    EVENT,
+    DEPLOYMENT,
+    ENDPOINT_SLICE,
+    HORIZONTAL_POD_AUTOSCALER,
+    HTTP_ROUTE,
+    LEASE,
+    MACHINE,
+    MACHINE_SET,
+    MACHINE_DEPLOYMENT,
+    MACHINE_POOL,
+    NODE_METRICS,
+    POD_METRICS,
+    POD_DISRUPTION_BUDGET,
+    SERVING_SERVICE,
+    CONFIGURATION,
+    REVISION,
+    ROUTE,
+    DOMAIN_MAPPING,
+    CLUSTER_DOMAIN_CLAIM,
+    SERVERLESS_SERVICE,
+    POD_AUTOSCALER,
+    SCALING_POLICY,
+    NODE_GROUP,
+    *UNUSED_KINDS,
+)
+
+_BY_TYPE = {(kind.api_version, kind.name): kind for kind in KINDS}
+
+
+def kind_of(api_version: str, name: str) -> Kind | None:
+    """The kind with this ``apiVersion`` and ``kind``; None if it is unknown."""
+    return _BY_TYPE.get((api_version, name))

@@ -1,0 +1,337 @@
+"""The port over HTTP: any server that speaks the Kubernetes API, a real one or ours (``cluster/api``).
+
+``sessions`` provides connections, TLS and credentials. Requests and responses are plain JSON through ``msgspec``, because the
+typed lists of ``kubernetes.aio`` block the loop for 79 ms at 200 pods, its watch raises on the first 410, and strategic
+patches of custom resources fail in it (37.0.2). Every call has a timeout and is made once; foreign errors are mapped here.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+
+from serving.core.model.errors import Unavailable
+from serving.core.model.objects import Object
+from serving.net.cluster.identity import new_identity, user_agent
+from serving.net.cluster.kinds import POD, Kind
+from serving.net.cluster.kubeclient import (
+    deletion_body,
+    dry_run_query,
+    error_of,
+    event_error,
+    eviction_body,
+    object_path,
+    query_of,
+    recorder_from_environment,
+    with_type,
+)
+from serving.net.cluster.port import (
+    Cluster,
+    Create,
+    Delete,
+    EventType,
+    Evict,
+    Listing,
+    Patch,
+    Replace,
+    Selection,
+    Subresource,
+    WatchEvent,
+    Write,
+)
+from serving.net.cluster.sessions import ServerSession, session_of
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+# An object may have 3 MiB on a real server; a line is one object and a few bytes.
+_WATCH_LINE_BYTES_MAX = 8 * 2**20
+_ERROR_BODY_BYTES_MAX = 2**20
+
+_KUBECONFIG_VARIABLE = "KUBECONFIG"
+
+
+class KubeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """Time limits of calls to a server."""
+
+    connect_s: float = 5.0
+    """From the first packet to an open connection, in seconds."""
+
+    call_s: float = 15.0
+    """From sending a request to the last byte of its response, in seconds; watches have none."""
+
+    watch_s: float = 240.0
+    """Timeout that is requested for a watch, in seconds; readers then open a new one."""
+
+    watch_margin_s: float = 15.0
+    """A watch that is silent for this much longer than ``watch_s`` is broken, in seconds."""
+
+
+class KubeCluster(Cluster):
+    """One server: of a kubeconfig's current context or, with None, this pod's own. Close it, or use it as a context.
+
+    The first call connects. ``user_agent`` appears in the server's audit log; up to its first "/" it is the manager of
+    the fields that this process writes.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: str | os.PathLike[str] | None,
+        *,
+        timeouts: KubeTimeouts | None = None,
+        user_agent: str = "serving",
+    ) -> None:
+        self._user_agent = user_agent
+        self._kubeconfig = None if kubeconfig is None else os.fspath(kubeconfig)
+        self._timeouts = timeouts or KubeTimeouts()
+        self._session: ServerSession | None = None
+        self._opening = asyncio.Lock()
+        self._recorder = recorder_from_environment()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections. A later call opens new ones."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
+        """Read one object."""
+        return await self._call("GET", object_path(kind, namespace, name, subresource=subresource))
+
+    async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
+        """Read one page of a list."""
+        kind = selection.kind
+        query = query_of(
+            labelSelector=selection.label_selector,
+            fieldSelector=selection.field_selector,
+            limit=str(page_size or ""),
+            **{"continue": page},
+        )
+        reply = await self._call("GET", object_path(kind, selection.namespace or ""), query=query)
+        metadata = reply.get("metadata", {})
+        # A real server leaves the type out of the items of its own kinds.
+        typed = {"apiVersion": kind.api_version, "kind": kind.name}
+        return Listing(
+            items=[typed | _without_managers(item) for item in reply.get("items") or ()],
+            resource_version=metadata.get("resourceVersion", ""),
+            next_page=metadata.get("continue", ""),
+        )
+
+    def watch_selection(
+        self, selection: Selection, resource_version: str
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+        """Watch changes after a version. Bookmarks are requested, and best effort."""
+        query = query_of(
+            watch="true",
+            allowWatchBookmarks="true",
+            resourceVersion=resource_version,
+            timeoutSeconds=str(int(self._timeouts.watch_s)),
+            labelSelector=selection.label_selector,
+            fieldSelector=selection.field_selector,
+        )
+        path = object_path(selection.kind, selection.namespace or "")
+        return _watched(
+            self._stream(path, query, silence_s=self._timeouts.watch_s + self._timeouts.watch_margin_s), path
+        )
+
+    @contextlib.asynccontextmanager
+    async def pod_log(
+        self, namespace: str, pod: str, *, container: str, tail_line_count: int
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Stream the log of a container."""
+        path = object_path(POD, namespace, pod, subresource="log")
+        query = query_of(container=container, follow="true", tailLines=str(tail_line_count))
+        # A container may write nothing for hours.
+        async with self._stream(path, query, silence_s=None) as response:
+            yield _pieces(response, path)
+
+    async def write(self, one: Write) -> Object:
+        """Send a write as one request."""
+        match one:
+            case Create():
+                path, body = object_path(one.kind, one.namespace), with_type(one.kind, one.body)
+                return await self._call("POST", path, query=dry_run_query(one.dry_run), body=body)
+            case Replace():
+                path = object_path(one.kind, one.namespace, one.name, subresource=one.subresource)
+                whole = one.body if one.subresource == "scale" else with_type(one.kind, one.body)
+                return await self._call("PUT", path, query=dry_run_query(one.dry_run), body=whole)
+            case Patch():
+                return await self._call(
+                    "PATCH",
+                    object_path(one.kind, one.namespace, one.name, subresource=one.subresource),
+                    query=dry_run_query(one.dry_run),
+                    body=dict(one.patch) if isinstance(one.patch, Mapping) else list(one.patch),
+                    content_type=one.patch_type.value,
+                )
+            case Delete():
+                return await self._call(
+                    "DELETE", object_path(one.kind, one.namespace, one.name), body=deletion_body(one)
+                )
+            case Evict():
+                path = object_path(POD, one.namespace, one.name, subresource="eviction")
+                return await self._call("POST", path, body=eviction_body(one))
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        limits = self._timeouts
+        timeout = aiohttp.ClientTimeout(total=limits.call_s, sock_connect=limits.connect_s)
+        with _mapped(method, path):
+            response = await self._send(
+                method, path, query or {}, body=body, content_type=content_type, timeout=timeout
+            )
+            async with response:
+                data = await response.read()
+        if response.status >= 400:
+            await self._doubt(response.status)
+            raise error_of(response.status, data, response.headers.get("Retry-After", ""))
+        try:
+            reply: Object = msgspec.json.decode(data, type=dict[str, Any])
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise Unavailable(f"{method} {path}: the server's answer is not a JSON object") from error
+        return _without_managers(reply)
+
+    @contextlib.asynccontextmanager
+    async def _stream(
+        self, path: str, query: Mapping[str, str], *, silence_s: float | None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        limits = self._timeouts
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_s, sock_read=silence_s)
+        with _mapped("GET", path):
+            # The answer's head comes at once, whatever the server then waits for.
+            async with asyncio.timeout(limits.call_s):
+                response = await self._send("GET", path, query, timeout=timeout)
+        try:
+            if response.status >= 400:
+                with _mapped("GET", path):
+                    data = await response.content.read(_ERROR_BODY_BYTES_MAX)
+                await self._doubt(response.status)
+                raise error_of(response.status, data, response.headers.get("Retry-After", ""))
+            yield response
+        finally:
+            # Not reusable: the server is still writing to this connection, so the end of TLS is not negotiated with it either.
+            if response.connection is not None and response.connection.transport is not None:
+                response.connection.transport.abort()
+            response.close()
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - handed down; it bounds each step of the answer too
+        body: object = None,
+        content_type: str = "application/json",
+    ) -> aiohttp.ClientResponse:
+        session = self._session or await self._open()
+        if self._recorder is not None:
+            self._recorder.add(method, path, query)
+        headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": self._user_agent}
+        whole = path + (f"?{urlencode(query)}" if query else "")
+        return await session.send(method, whole, headers=headers, body=body, timeout=timeout)
+
+    async def _doubt(self, status: int) -> None:
+        """Read the credentials again after a 401: the token may have been renewed."""
+        if status == 401 and self._session is not None:
+            await self._session.renew()
+
+    async def _open(self) -> ServerSession:
+        async with self._opening:
+            if self._session is None:
+                self._session = await session_of(self._kubeconfig)
+            return self._session
+
+
+def _without_managers(one: Object) -> Object:
+    """Drop the owners of fields, often half of an object and read by no daemon."""
+    metadata = one.get("metadata")
+    if isinstance(metadata, dict):
+        metadata.pop("managedFields", None)
+    return one
+
+
+@contextlib.asynccontextmanager
+async def _watched(
+    stream: AbstractAsyncContextManager[aiohttp.ClientResponse], path: str
+) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+    async with stream as response, contextlib.aclosing(_events(response, path)) as events:
+        yield events
+
+
+async def _events(response: aiohttp.ClientResponse, path: str) -> AsyncGenerator[WatchEvent, None]:
+    buffer = bytearray()
+    with _mapped("GET", path):
+        async for chunk in response.content.iter_any():
+            *lines, rest = chunk.split(b"\n")
+            for line in lines:
+                buffer += line
+                if buffer:
+                    yield _event_of(bytes(buffer))
+                buffer.clear()
+            buffer += rest
+            if len(buffer) > _WATCH_LINE_BYTES_MAX:
+                raise Unavailable(f"watch {path}: a line of more than {_WATCH_LINE_BYTES_MAX} bytes")
+
+
+async def _pieces(response: aiohttp.ClientResponse, path: str) -> AsyncGenerator[bytes, None]:
+    with _mapped("GET", path):
+        async for piece in response.content.iter_any():
+            yield piece
+
+
+class _WatchLine(msgspec.Struct):
+    type: str
+    object: Object
+
+
+_LINES = msgspec.json.Decoder(_WatchLine)
+
+
+def _event_of(line: bytes) -> WatchEvent:
+    try:
+        event = _LINES.decode(line)
+        if event.type == "ERROR":
+            raise event_error(event.object)
+        return WatchEvent(type=EventType(event.type), object=_without_managers(event.object))
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise Unavailable("the server's watch sent something that is not an event") from error
+
+
+@contextlib.contextmanager
+def _mapped(method: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError as error:
+        raise Unavailable(f"{method} {path}: the server did not answer in time") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise Unavailable(f"{method} {path}: {str(error) or type(error).__name__}") from error
+
+
+def connect(daemon: str, *, identity: str = "", environment: Mapping[str, str] = os.environ) -> KubeCluster:
+    """Connect to the cluster of KUBECONFIG; without it to this pod's own, by its service account. Makes no call.
+
+    ``daemon`` and ``identity`` say in the server's audit log who writes. Use the result as a context, or close it.
+    """
+    return KubeCluster(environment.get(_KUBECONFIG_VARIABLE), user_agent=user_agent(daemon, identity or new_identity()))

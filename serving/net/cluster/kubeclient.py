@@ -1,0 +1,174 @@
+"""The words of the Kubernetes API: paths, queries, bodies of deletions, errors of responses, and the permission of a call."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from serving.core.model.errors import (
+    UNREADABLE,
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    Problem,
+    TooManyRequests,
+    Unavailable,
+    Unsupported,
+    UnsupportedMediaType,
+)
+from serving.core.model.objects import Object
+from serving.net.cluster.kinds import Kind
+from serving.net.cluster.port import Delete, Evict
+
+_VARIABLE = "SERVING_KUBE_RECORD"
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_TEXT_LENGTH_MAX = 500
+
+_BY_STATUS: dict[int, type[ClusterError]] = {
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    405: Unsupported,
+    409: Conflict,
+    410: Gone,
+    415: UnsupportedMediaType,
+    429: TooManyRequests,
+    501: Unsupported,
+}
+
+
+def object_path(kind: Kind, namespace: str, name: str = "", *, subresource: str | None = None) -> str:
+    """The API path of an object, or of all objects of a kind without a name."""
+    root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
+    where = f"/namespaces/{quote(namespace, safe='')}" if kind.namespaced and namespace else ""
+    tail = "".join(f"/{quote(part, safe='')}" for part in (name, subresource) if part)
+    return f"{root}{where}/{kind.plural}{tail}"
+
+
+def query_of(**parameters: str) -> dict[str, str]:
+    """The parameters that are not empty."""
+    return {name: value for name, value in parameters.items() if value}
+
+
+def dry_run_query(dry_run: bool) -> dict[str, str]:  # noqa: FBT001 - the port's own flag
+    """The query of a write, which a dry run does not carry out."""
+    return {"dryRun": "All"} if dry_run else {}
+
+
+def with_type(kind: Kind, body: Mapping[str, Any]) -> Object:
+    """The body with the type of its kind, unless it has one."""
+    return {"apiVersion": kind.api_version, "kind": kind.name, **body}
+
+
+def deletion_body(one: Delete) -> Object:
+    """The DeleteOptions of a deletion."""
+    given = {"uid": one.uid, "resourceVersion": one.resource_version}
+    return {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "propagationPolicy": one.propagation,
+        "preconditions": {key: value for key, value in given.items() if value is not None},
+        **({} if one.grace_s is None else {"gracePeriodSeconds": one.grace_s}),
+    }
+
+
+def eviction_body(one: Evict) -> Object:
+    """An Eviction of policy/v1; with a uid, of that pod only."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"namespace": one.namespace, "name": one.name},
+        "deleteOptions": {} if one.uid is None else {"preconditions": {"uid": one.uid}},
+    }
+
+
+class CallRecorder:
+    """Writes each pair once and immediately, so that the file of a killed daemon is complete."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: set[str] = set()
+
+    def add(self, method: str, path: str, query: Mapping[str, str]) -> None:
+        """Record a call."""
+        found = permission_of(method, path, query)
+        if found not in self._seen:
+            self._seen.add(found)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(f"{found}\n")
+
+
+def recorder_from_environment() -> CallRecorder | None:
+    """The recorder that the environment configures; None without one."""
+    path = os.environ.get(_VARIABLE)
+    return CallRecorder(Path(path)) if path else None
+
+
+def permission_of(method: str, path: str, query: Mapping[str, str]) -> str:
+    """Verb and resource of a call: GET /apis/apps/v1/deployments with watch=true is "watch deployments.apps"."""
+    _, root, *rest = path.split("/")
+    group = rest.pop(0) if root == "apis" else ""
+    rest.pop(0)
+    if rest[0] == "namespaces" and len(rest) > 2:
+        rest = rest[2:]
+    plural, name, *parts = [*rest, ""] if len(rest) == 1 else rest
+    resource = "/".join([f"{plural}.{group}" if group else plural, *parts])
+    verb = _VERBS.get(method) or ("watch" if query.get("watch") else "get" if name else "list")
+    return f"{verb} {resource}"
+
+
+class _StatusCause(msgspec.Struct):
+    field: str = ""
+    message: str = ""
+
+
+class _StatusDetails(msgspec.Struct):
+    causes: list[_StatusCause] | None = None
+
+
+class _StatusReply(msgspec.Struct):
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: _StatusDetails | None = None
+
+
+def error_of(status: int, body: bytes, retry_after: str = "") -> ClusterError:
+    """The error for a response with status 400 or more. ``retry_after`` is that header's text."""
+    try:
+        said = msgspec.json.decode(body, type=_StatusReply)
+    except UNREADABLE:
+        text = body[:_TEXT_LENGTH_MAX].decode("utf-8", "replace").strip()
+        said = _StatusReply(message=f"HTTP {status}: {text}" if text else f"HTTP {status} without a text")
+    return _error(status, said, retry_after)
+
+
+def event_error(status: Mapping[str, Any]) -> ClusterError:
+    """The error in a watch's ERROR event."""
+    try:
+        said = msgspec.convert(status, type=_StatusReply)
+    except msgspec.ValidationError:
+        said = _StatusReply(message="the watch failed without a reason")
+    return _error(said.code or Unavailable.status, said, "")
+
+
+def _error(status: int, said: _StatusReply, retry_after: str) -> ClusterError:
+    message = said.message or f"HTTP {status} {said.reason}".strip()
+    if status == AlreadyExists.status and said.reason == AlreadyExists.reason:
+        return AlreadyExists(message)
+    if status in _BY_STATUS:
+        wait = f" (asked to wait {retry_after} s)" if retry_after and status == TooManyRequests.status else ""
+        return _BY_STATUS[status](message + wait)
+    if 400 <= status < 500 and status != 408:
+        causes = (said.details.causes if said.details else None) or []
+        return Invalid(
+            message, [Problem(where=cause.field, what=cause.message, expected="see the message") for cause in causes]
+        )
+    return Unavailable(f"{message} (asked to wait {retry_after} s)" if retry_after else message)

@@ -1,0 +1,143 @@
+"""Leader election as a pure function: the conclusions of one process from a lease, by its own clock.
+
+Input: the lease's record, the own identity, three durations, and the times of the last observations and writes. Output:
+acquire, renew, wait until a time, or lost. The rules are those of client-go (tools/leaderelection):
+
+- A record is valid for its duration from the moment at which *this process* saw it change. The timestamps in it come from
+  another clock and are not used.
+- A holder relies on the lease for ``renew_deadline_s`` from the moment at which it *sent* the last confirmed renewal. The
+  server stored it later, and others saw it later still, so no other process can have taken the lease by then, as long as no
+  clock runs ``duration / deadline`` (1.5 by default) times faster than another.
+- Holding a lease is therefore a function of the clock and not a flag: a process that was frozen knows at the first look
+  that it has lost.
+
+It uses no store and no clock; ``leader`` is the shell around it.
+"""
+
+import enum
+import math
+
+import msgspec
+
+from serving.core.settings.election import ElectionSettings
+
+# Reads per retry period while waiting. A takeover counts from the observation of the last renewal; reading only once per
+# period could observe it a whole period late and delay the takeover by as much.
+_CHECKS = 4
+
+
+class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """The three times, in seconds; ``retry_period_s`` < ``renew_deadline_s`` < ``duration_s``. Defaults: client-go's."""
+
+    duration_s: float = 14.0
+    """How long other processes respect a record that does not change."""
+
+    renew_deadline_s: float = 10.0
+    """How long a holder relies on the lease after sending the last renewal."""
+
+    retry_period_s: float = 2.0
+    """Time between two renewals, or two attempts."""
+
+
+class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a lease. ``holder`` "" means free. The two timestamps are for people and only compared for equality."""
+
+    holder: str
+    duration_s: float
+    acquired: str = ""
+    renewed: str = ""
+    transition_count: int = 0
+
+
+class Election(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory of one process about one lease; all times are of its own clock, in seconds."""
+
+    record: LeaseRecord | None = None
+    """The record that was read or written last; None before the first read and while the lease does not exist."""
+
+    seen_at_s: float = -math.inf
+    """When this record was first seen."""
+
+    tried_at_s: float = -math.inf
+    """When the last write was sent."""
+
+    renewed_at_s: float | None = None
+    """When the last confirmed own write was sent; None while not leading."""
+
+
+class LeaseAction(enum.StrEnum):
+    """The next action of an elector."""
+
+    ACQUIRE = "acquire"
+    RENEW = "renew"
+    WAIT = "wait"
+    LOST = "lost"
+
+
+class LeaseStep(msgspec.Struct, frozen=True, kw_only=True):
+    """The next action. ``until_s`` is when to decide again; now, unless the action is to wait."""
+
+    action: LeaseAction
+    until_s: float
+
+
+def seen(election: Election, record: LeaseRecord | None, *, now_s: float) -> Election:
+    """Record a read of the lease. Only a changed record counts as a renewal."""
+    if record == election.record:
+        return election
+    return msgspec.structs.replace(election, record=record, seen_at_s=now_s)
+
+
+def tried(election: Election, *, now_s: float) -> Election:
+    """Record that a write will be sent next."""
+    return msgspec.structs.replace(election, tried_at_s=now_s)
+
+
+def written(election: Election, record: LeaseRecord, *, sent_s: float) -> Election:
+    """Record a confirmed write, sent at ``sent_s``."""
+    return msgspec.structs.replace(election, record=record, seen_at_s=sent_s, tried_at_s=sent_s, renewed_at_s=sent_s)
+
+
+def lost(election: Election) -> Election:
+    """Record that this process stepped down or is about to release the lease."""
+    return msgspec.structs.replace(election, renewed_at_s=None)
+
+
+def held_until_s(election: Election, me: str, times: LeaseTimes) -> float:
+    """The time until which this process may act as the holder; minus infinity if it may not."""
+    if election.renewed_at_s is None or election.record is None or election.record.holder != me:
+        return -math.inf
+    return election.renewed_at_s + times.renew_deadline_s
+
+
+def decide(election: Election, me: str, times: LeaseTimes, *, now_s: float) -> LeaseStep:
+    """Decide the next step."""
+    pace_s = election.tried_at_s + times.retry_period_s
+    if election.renewed_at_s is not None:
+        until_s = held_until_s(election, me, times)
+        if now_s >= until_s:
+            return LeaseStep(action=LeaseAction.LOST, until_s=now_s)
+        if now_s >= pace_s:
+            return LeaseStep(action=LeaseAction.RENEW, until_s=now_s)
+        return LeaseStep(action=LeaseAction.WAIT, until_s=min(pace_s, until_s))
+    take_at_s = max(free_at_s(election, me, times), pace_s)
+    if now_s >= take_at_s:
+        return LeaseStep(action=LeaseAction.ACQUIRE, until_s=now_s)
+    return LeaseStep(action=LeaseAction.WAIT, until_s=min(take_at_s, now_s + times.retry_period_s / _CHECKS))
+
+
+def free_at_s(election: Election, me: str, times: LeaseTimes) -> float:
+    """When the lease may be taken. An own record while not leading is a write whose response was lost."""
+    record = election.record
+    if record is None or record.holder in {"", me}:
+        return -math.inf
+    return election.seen_at_s + (record.duration_s or times.duration_s)
+
+
+def lease_times(settings: ElectionSettings) -> LeaseTimes:
+    """Read the three times of a lease from the settings."""
+    return LeaseTimes(
+        duration_s=settings.lease_duration_s,
+        renew_deadline_s=settings.renew_deadline_s,
+        retry_period_s=settings.retry_period_s,
+    )

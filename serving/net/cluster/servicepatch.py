@@ -1,0 +1,126 @@
+"""Merge patches that scale a Service or split its traffic, and where a rollback goes, for the CLI and the dashboard.
+
+Input: the Service as stored, and the requested change. Output: a merge patch. Pure.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from serving.core.model.errors import InvalidValue, ServingError
+from serving.core.model.knative import CONDITION_READY, CONFIGURATION_GENERATION_LABEL
+from serving.core.model.objects import Object, is_true, labels_of, name_of, nested
+from serving.core.settings.annotations import GROUP, spellings
+
+LATEST = "@latest"
+"""The newest revision that is ready, now and later."""
+
+_ALL_PERCENT = 100
+
+
+class AskedService(msgspec.Struct, frozen=True, kw_only=True):
+    """A requested split: percentages by revision, revisions by tag, tags to remove. "@latest" is the latest ready revision."""
+
+    shares: Mapping[str, int] = {}
+    tags: Mapping[str, str] = {}
+    untagged: Sequence[str] = ()
+
+
+def scaling_annotations(scaling: Mapping[str, str]) -> dict[str, str | None]:
+    """The annotations of a template for values by key, such as "min-scale". None removes a key's other spelling."""
+    found: dict[str, str | None] = {}
+    for key, text in scaling.items():
+        own, *others = spellings(GROUP + key)
+        found |= {own: text, **dict.fromkeys(others)}
+    return found
+
+
+def scale_patch(service: Object, scaling: Mapping[str, str]) -> Object:
+    """The patch that sets annotations of scaling by key, such as "min-scale". It creates a new revision."""
+    metadata: dict[str, object] = {"annotations": scaling_annotations(scaling)}
+    template = (service.get("spec") or {}).get("template") or {}
+    if (template.get("metadata") or {}).get("name"):
+        # A named revision cannot change; the new one gets a generated name.
+        metadata["name"] = None
+    return {"spec": {"template": {"metadata": metadata}}}
+
+
+def desired_traffic(service: Object, asked: AskedService) -> list[Object]:
+    """The traffic targets for the service's spec. Raises ``ServingError``."""
+    before: Sequence[Mapping[str, Any]] = (service.get("spec") or {}).get("traffic") or ()
+    tags = {one["tag"]: _revision_of(one) for one in before if one.get("tag")}
+    shares = dict(asked.shares)
+    if not shares:
+        for one in before:
+            shares[_revision_of(one)] = shares.get(_revision_of(one), 0) + (one.get("percent") or 0)
+    total = sum(shares.values())
+    if total != _ALL_PERCENT:
+        text = " ".join(f"{revision}={percent}" for revision, percent in shares.items())
+        raise ServingError(f"{text} is {total} % together; expected 100 %")
+    for tag in asked.untagged:
+        if tags.pop(tag, None) is None:
+            raise InvalidValue(text=tag, expected=f"a tag of it; there are {', '.join(sorted(tags)) or 'none'}")
+    tags.update(asked.tags)
+    targets = [_target(revision, percent=percent) for revision, percent in shares.items() if percent]
+    for tag, revision in tags.items():
+        plain = next((target for target in targets if _revision_of(target) == revision and "tag" not in target), None)
+        if plain is not None:
+            plain["tag"] = tag
+        else:
+            targets.append({**_target(revision, percent=0), "tag": tag})
+    return targets
+
+
+def shares_of(service: Object) -> dict[str, int]:
+    """The present percent of traffic by revision. Revisions without traffic are left out."""
+    found: dict[str, int] = {}
+    for one in nested(service, "status", "traffic") or ():
+        if one.get("percent"):
+            name = str(one.get("revisionName", ""))
+            found[name] = found.get(name, 0) + one["percent"]
+    return found
+
+
+def shares_text(shares: Mapping[str, int]) -> str:
+    """A split of traffic in words: "90 % to hello-00001, 10 % to hello-00002"."""
+    return ", ".join(f"{percent} % to {one}" for one, percent in shares.items() if percent)
+
+
+def newest_first(revisions: Iterable[Object]) -> list[Object]:
+    """Revisions of a service, the newest first."""
+    return sorted(revisions, key=age_order, reverse=True)
+
+
+def age_order(revision: Object) -> tuple[int, str, str]:
+    """Sorts revisions of a service, the oldest first."""
+    text = labels_of(revision).get(CONFIGURATION_GENERATION_LABEL, "")
+    number = int(text) if text.isdecimal() else 0
+    return number, str(nested(revision, "metadata", "creationTimestamp")), name_of(revision)
+
+
+def rollback_target(service: Object, revisions: Sequence[Object]) -> str:
+    """The newest ready revision that is older than the newest one with traffic.
+
+    In a rollout from one revision to the next it is the former. ``revisions`` are those of the service, the newest first. Raises
+    ``ServingError``.
+    """
+    shares = shares_of(service)
+    newest = next((place for place, one in enumerate(revisions) if name_of(one) in shares), None)
+    if newest is None:
+        raise ServingError("no revision has traffic: there is nothing to go back from")
+    found = next((name_of(one) for one in revisions[newest + 1 :] if is_true(one, CONDITION_READY)), "")
+    if not found:
+        has = f"{name_of(revisions[newest])} is the newest revision with traffic"
+        raise ServingError(f"{has}, and no older revision is ready: there is nothing to go back to")
+    return found
+
+
+def _revision_of(target: Mapping[str, Any]) -> str:
+    return str(target.get("revisionName") or LATEST)
+
+
+def _target(revision: str, *, percent: int) -> Object:
+    if revision == LATEST:
+        return {"latestRevision": True, "percent": percent}
+    return {"revisionName": revision, "latestRevision": False, "percent": percent}

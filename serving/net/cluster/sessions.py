@@ -1,0 +1,218 @@
+"""Connections to an API server: by ``aiohttp`` alone to that of ``serving up``, by ``kubernetes.aio`` to any other.
+
+That library takes 0.45 s and 20 MiB to import. The first connection to another server imports it, in a thread. It is the extra
+``cluster``, because one machine does not need it.
+"""
+
+import asyncio
+import ipaddress
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+from aiohttp.abc import AbstractStreamWriter
+
+from serving.core.model.errors import NotLeading, Unavailable
+from serving.net.cluster.fenced import last_check
+from serving.net.cluster.localserver import CLUSTER_EXTRA, LocalServer, local_server
+
+if TYPE_CHECKING:
+    from kubernetes.aio.client import ApiClient, Configuration
+
+# Watches and calls of a daemon at once: 15 kinds and bursts of /scale patches. The library's own bound is 100.
+_CONNECTIONS_MAX = 256
+# Longer than the periods in which the daemons ask: each new connection costs both ends a handshake.
+_KEPT_S = 60.0
+# A line of a watch may be a whole object. As the library's own.
+_READ_BUFFER_BYTES = 2**21
+
+
+class CheckedRequest(aiohttp.ClientRequest):
+    """The request class of a session. Raises ``NotLeading`` where others raise ``aiohttp.ClientError``."""
+
+    async def send(self, conn: aiohttp.connector.Connection) -> aiohttp.ClientResponse:
+        """Start sending unless the lease is lost."""
+        last_check()
+        return await super().send(conn)
+
+    async def write_bytes(
+        self, writer: AbstractStreamWriter, conn: aiohttp.connector.Connection, content_length: int | None = None
+    ) -> None:
+        """Pass head and body to the transport unless the lease was lost meanwhile."""
+        try:
+            last_check()
+        except NotLeading as error:
+            # The caller that waits for the response gets this error and closes the connection.
+            if conn.protocol is not None:
+                conn.protocol.set_exception(error)
+            return
+        await super().write_bytes(writer, conn, content_length)
+
+
+class ServerSession(Protocol):
+    """Sends requests to one server with its credentials. Each is sent once."""
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: object,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - handed down; it bounds each step of the answer too
+    ) -> aiohttp.ClientResponse:
+        """Send a request, and wait for the head of the response. ``body`` becomes JSON; None is no body."""
+        ...
+
+    async def renew(self) -> None:
+        """Read the credentials again, which may have been replaced. Raises ``Unavailable``."""
+        ...
+
+    async def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+async def session_of(kubeconfig: str | None) -> ServerSession:
+    """A session for a kubeconfig's current context or, with None, for this pod's own server.
+
+    Raises ``Unavailable`` when the kubeconfig cannot be used.
+    """
+    server = None if kubeconfig is None else _read_local(kubeconfig)
+    if kubeconfig is not None and server is not None:
+        return LocalSession(kubeconfig, server)
+    return LibrarySession(kubeconfig, await library_client(kubeconfig))
+
+
+def _read_local(kubeconfig: str) -> LocalServer | None:
+    try:
+        return local_server(Path(kubeconfig).read_bytes())
+    except OSError:
+        # The library names the file in its error.
+        return None
+
+
+class LocalSession:
+    """The server of ``serving up``."""
+
+    def __init__(self, kubeconfig: str, server: LocalServer) -> None:
+        self._kubeconfig, self._server = kubeconfig, server
+        tls = ssl.create_default_context(cadata=server.authority) if server.authority else True
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=_CONNECTIONS_MAX, ssl=tls, keepalive_timeout=_KEPT_S),
+            request_class=CheckedRequest,
+            read_bufsize=_READ_BUFFER_BYTES,
+            # A proxy from the environment is for other hosts; it would get the token and could not reach loopback.
+            trust_env=False,
+        )
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: object,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - handed down
+    ) -> aiohttp.ClientResponse:
+        """Send a request, and wait for the head of the response."""
+        return await self._session.request(
+            method,
+            f"{self._server.url}{path}",
+            headers={**headers, "Authorization": f"Bearer {self._server.token}"},
+            data=None if body is None else msgspec.json.encode(body),
+            timeout=timeout,
+        )
+
+    async def renew(self) -> None:
+        """Read the token again."""
+        self._server = _read_local(self._kubeconfig) or self._server
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+
+class LibrarySession:
+    """Any other server, by the ``kubernetes`` package."""
+
+    def __init__(self, kubeconfig: str | None, client: "ApiClient") -> None:
+        self._kubeconfig, self._client = kubeconfig, client
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: object,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - handed down
+    ) -> aiohttp.ClientResponse:
+        """Send a request, and wait for the head of the response."""
+        given = dict(headers)
+        await self._client.update_params_for_auth(given, [], ["BearerToken"], path, method, body)
+        url = f"{self._client.configuration.host}{path}"
+        reply = await self._client.call_api(method, url, header_params=given, body=body, _request_timeout=timeout)
+        response: aiohttp.ClientResponse = reply.response
+        return response
+
+    async def renew(self) -> None:
+        """Read the kubeconfig again. In a pod the library reads its token again each minute."""
+        if self._kubeconfig is not None:
+            self._client.configuration.api_key = (await _settings_of(self._kubeconfig)).api_key
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()  # type: ignore[no-untyped-call] # the library's own
+
+
+async def library_client(kubeconfig: str | None) -> "ApiClient":
+    """A client of the library that makes each call once. Raises ``Unavailable`` as ``session_of``."""
+    settings = await _settings_of(kubeconfig)
+    from kubernetes.aio import client  # noqa: PLC0415 - 0.45 s, see the module docstring
+
+    # None and not False: the library takes False for the number 0, and a client of 0 attempts never stops to try again.
+    settings.retries = None
+    settings.connection_pool_maxsize = _CONNECTIONS_MAX
+    settings.client_session_kwargs = {"request_class": CheckedRequest}
+    if _is_loopback(settings.host):
+        settings.client_session_kwargs["trust_env"] = False
+    return client.ApiClient(settings)
+
+
+async def _settings_of(kubeconfig: str | None) -> "Configuration":
+    """Address and credentials. Raises ``Unavailable`` when the kubeconfig cannot be used."""
+    await asyncio.to_thread(_import_library)
+    import yaml  # noqa: PLC0415 - the library has imported it by now
+    from kubernetes.aio import client, config  # noqa: PLC0415 - as above
+
+    settings = client.Configuration()
+    try:
+        if kubeconfig is None:
+            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call] # the library's own
+        else:
+            await config.load_kube_config(kubeconfig, client_configuration=settings, persist_config=False)  # type: ignore[no-untyped-call] # the library's own
+    except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        # The loader does not catch the errors of a malformed file.
+        raise Unavailable(f"no usable kubeconfig in {kubeconfig or 'this pod'}: {error}") from error
+    return settings
+
+
+def _import_library() -> None:
+    try:
+        import kubernetes.aio.client  # noqa: PLC0415 - as above
+        import kubernetes.aio.config  # noqa: F401, PLC0415 - as above
+    except ImportError as error:
+        raise Unavailable(f"an API server other than that of serving up needs {CLUSTER_EXTRA}") from error
+
+
+def _is_loopback(host: str) -> bool:
+    name = urlsplit(host).hostname or ""
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,221 @@
+"""A work queue by key: one worker per key at a time, and several requests for a waiting key count as one.
+
+A reflector's callback calls ``add``; ``run`` keeps a number of workers busy with a handler. An exception of the handler goes
+to ``on_error``, and the key is retried with exponential back-off and jitter. The handler returns the delay in seconds until
+the key's next run; None waits for the next ``add``. A key that is added while a worker has it runs again right after. The
+queue is bounded by the number of keys; starts may be rate-limited. Follows client-go's workqueue.
+"""
+
+import asyncio
+import logging
+import random
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from serving.core.traffic.backoff import backoff_s
+from serving.net.aio.clock import now_s
+from serving.net.aio.cooperative import turn
+from serving.net.aio.supervise import supervise
+
+_log = logging.getLogger(__name__)
+
+# A timer may fire one clock tick early: a shorter delay would run repeatedly within one instant.
+_DELAY_MIN_S = 0.001
+
+Key = TypeVar("Key", bound=Hashable)
+Handler = Callable[[Key], Awaitable[float | None]]
+
+
+class WorkQueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Retry delays and rate of a queue."""
+
+    retry_first_s: float = 0.005
+    """Wait after the first failure of a key, in seconds; doubles with each. Range above 0. Default: client-go's 5 ms."""
+
+    retry_max_s: float = 60.0
+    """Longest wait, in seconds. Range from ``retry_first_s``. client-go's 1000 s outlasts most causes."""
+
+    starts_per_s_max: float = 0.0
+    """Most handler calls per second, over all workers. 0 is no limit."""
+
+    start_burst_max: int = 100
+    """Calls that may start at once after a quiet time, where there is a rate. Default: client-go's 100."""
+
+
+class WorkQueue(Generic[Key]):
+    """The keys. Everything except ``run`` and ``settled`` is synchronous and works without a worker."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        settings: WorkQueueSettings | None = None,
+        dice: random.Random | None = None,
+        on_error: Callable[[Key, Exception], None] | None = None,
+    ) -> None:
+        self._name = name
+        self._settings = settings or WorkQueueSettings()
+        self._dice = dice or random.Random()  # noqa: S311 - spreads retries
+        self._on_error = on_error or self._log_error
+        # Not a dict: finding its first key skips over all deleted entries.
+        self._ready: OrderedDict[Key, None] = OrderedDict()
+        self._active: set[Key] = set()
+        self._again: set[Key] = set()
+        self._failures: dict[Key, int] = {}
+        # With its time: uvloop's handle of a due timer does not have it.
+        self._timers: dict[Key, tuple[float, asyncio.Handle]] = {}
+        # Workers without work. An event would wake all of them for each key.
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._is_quiet = asyncio.Event()
+        self._is_quiet.set()
+        self._next_start_s = 0.0
+        self._limit: Callable[[], int] = lambda: 1
+
+    def __repr__(self) -> str:
+        return (
+            f"WorkQueue({self._name}, {len(self._ready)} ready, {len(self._active)} active, {len(self._timers)} later)"
+        )
+
+    def __len__(self) -> int:
+        """The number of keys that are ready."""
+        return len(self._ready)
+
+    def add(self, key: Key) -> None:
+        """Make a key ready now, even if it waits for a delay."""
+        self._cancel_timer(key)
+        if key in self._active:
+            self._again.add(key)
+            return
+        self._ready[key] = None
+        self._is_quiet.clear()
+        self._wake_worker()
+
+    def add_after(self, key: Key, delay_s: float) -> None:
+        """Make a key ready after a delay; the earliest of several delays counts."""
+        if delay_s <= 0:
+            self.add(key)
+            return
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + max(delay_s, _DELAY_MIN_S)
+        timer = self._timers.get(key)
+        if timer is None or timer[0] > due_s:
+            self._cancel_timer(key)
+            self._timers[key] = (due_s, loop.call_at(due_s, self.add, key))
+
+    @property
+    def active_count(self) -> int:
+        """The number of keys in work."""
+        return len(self._active)
+
+    def forget(self, key: Key) -> None:
+        """Drop a waiting key and its failure count, because its object is gone."""
+        self._cancel_timer(key)
+        self._failures.pop(key, None)
+        self._again.discard(key)
+        self._ready.pop(key, None)
+        self._note_quiet()
+
+    async def run(self, workers: int, handler: Handler[Key], *, limit: Callable[[], int] | None = None) -> None:
+        """Work until cancelled. Keys that are in work then become ready again.
+
+        ``limit`` returns how many workers may work now, and is called before each key; None is all of them.
+        """
+        self._limit = limit or (lambda: workers)
+        try:
+            async with supervise() as group:
+                for number in range(workers):
+                    group.start(self._work(handler), name=f"{self._name}-{number}")
+        finally:
+            for key in list(self._timers):
+                self.add(key)
+
+    async def settled(self) -> None:
+        """Wait until no key is ready or in work; delayed keys do not count."""
+        await self._is_quiet.wait()
+
+    async def _work(self, handler: Handler[Key]) -> None:
+        while True:
+            key = await self._next()
+            try:
+                delay_s = await handler(key)
+            except Exception as error:  # noqa: BLE001 - the outermost frame of one piece of work
+                self._done(key)
+                self._retry(key, error)
+            except BaseException:
+                self._done(key)
+                self.add(key)
+                raise
+            else:
+                self._failures.pop(key, None)
+                self._done(key)
+                if delay_s is not None and key not in self._ready:
+                    self.add_after(key, delay_s)
+            self._note_quiet()
+            # Work that never awaits, as on the memory port, must not block the loop.
+            await turn()
+
+    async def _next(self) -> Key:
+        while True:
+            if self._has_work():
+                await self._pace()
+            if self._has_work():
+                key, _ = self._ready.popitem(last=False)
+                self._active.add(key)
+                # The limit may have grown since the keys were added.
+                self._wake_worker()
+                return key
+            worker = asyncio.get_running_loop().create_future()
+            self._idle.append(worker)
+            await worker
+
+    def _has_work(self) -> bool:
+        return bool(self._ready) and len(self._active) < max(1, self._limit())
+
+    def _wake_worker(self) -> None:
+        """Wake one idle worker if it may work."""
+        while self._idle and self._has_work():
+            worker = self._idle.popleft()
+            if not worker.done():
+                worker.set_result(None)
+                return
+
+    async def _pace(self) -> None:
+        """Wait for a start slot: slots are 1/rate apart, and a burst of them may accumulate."""
+        rate = self._settings.starts_per_s_max
+        if rate <= 0:
+            return
+        earliest_s = now_s() - (self._settings.start_burst_max - 1) / rate
+        turn_s = max(self._next_start_s, earliest_s)
+        self._next_start_s = turn_s + 1 / rate
+        await asyncio.sleep(max(0.0, turn_s - now_s()))
+
+    def _done(self, key: Key) -> None:
+        self._active.discard(key)
+        if key in self._again:
+            self._again.discard(key)
+            self.add(key)
+        else:
+            self._wake_worker()
+
+    def _retry(self, key: Key, error: Exception) -> None:
+        count = self._failures[key] = self._failures.get(key, 0) + 1
+        self._on_error(key, error)
+        delay_s = backoff_s(count, first_s=self._settings.retry_first_s, max_s=self._settings.retry_max_s)
+        if key not in self._ready:
+            self.add_after(key, delay_s * self._dice.uniform(0.5, 1.0))
+
+    def _cancel_timer(self, key: Key) -> None:
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer[1].cancel()
+
+    def _note_quiet(self) -> None:
+        if not self._ready and not self._active:
+            self._is_quiet.set()
+
+    def _log_error(self, key: Key, error: Exception) -> None:
+        extra = {"queue": self._name, "key": str(key), "error": str(error), "failures": self._failures.get(key, 0)}
+        _log.warning("work.failed", extra=extra, exc_info=error)

@@ -1,0 +1,323 @@
+"""The activator's metrics page: outcomes of requests, queue time, wakes, and TLS.
+
+``ActivatorMetrics.of`` gives the bound rows of one revision. A request then costs one observation, about 0.3 µs, and 0.6 µs more
+if it waited. Rows of deleted revisions are dropped when the page is rendered, or when there are too many.
+"""
+
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import accumulate
+
+import msgspec
+from prometheus_client import Counter, Histogram
+from prometheus_client.core import Metric as Family
+from prometheus_client.samples import Exemplar, Sample
+from prometheus_client.utils import floatToGoString
+
+from serving.core.traffic.latencies import FINE_DURATIONS, bucket_of
+from serving.net.aio.clock import now_s, wall_s
+from serving.net.metrics.names import ACTIVATOR_METRICS, BUCKETS_S, REVISION_LABELS, named
+from serving.net.metrics.page import MetricsPage, family_of
+
+_EXEMPLAR_SPACING_S = 1.0
+# "00-" and 32 hexadecimal digits and "-": a trace as W3C's traceparent tells it.
+_TRACE_BYTES = 32
+_VERSION = b"00-"
+_ZERO_TRACE = "0" * _TRACE_BYTES
+_HEXADECIMAL = frozenset(b"0123456789abcdef")
+_BOUNDS = (*map(floatToGoString, BUCKETS_S), "+Inf")
+
+Inside = tuple[tuple[str, str], int, int]
+"""A revision with its number of requests, and of queued ones."""
+
+# Up to Knative 1.18; its only sample is what the histogram counts too.
+_OLD_COUNT = "activator_request_count"
+_GONE_MAX = 100
+# Cold starts kept of each revision, which the dashboard reads.
+_COLD_STARTS_MAX = 20
+_CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
+_DURATION = "http_server_request_duration_seconds"
+
+_GAUGES = ("kn_revision_request_concurrency", "serving_requests_waiting")
+_OLD_LABELS = {
+    **dict(zip(REVISION_LABELS, ("namespace_name", "configuration_name", "revision_name"), strict=True)),
+    "response_code_class": "response_code_class",
+}
+_FAILED = "serving_tls_handshakes_failed_total"
+_REFUSED = "serving_http_refused_total"
+_EXPIRY = "serving_certificate_expiry_timestamp_seconds"
+
+
+class Durations:
+    """One row. ``clock`` gives the time of day in seconds, for exemplars."""
+
+    __slots__ = ("_clock", "_counts", "_due_s", "_exemplars", "_sum_s", "fine")
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._counts = [0] * len(_BOUNDS)
+        self._sum_s = 0.0
+        self.fine: dict[int, int] = {}
+        """Counts by bucket of ``serving.core.traffic.latencies``."""
+        self._due_s = [0.0] * len(_BOUNDS)
+        self._exemplars: list[Exemplar | None] = [None] * len(_BOUNDS)
+
+    def note(self, took_s: float, *, at_s: float, traceparent: bytes = b"") -> None:
+        """Record a duration of ``took_s`` seconds that ended at ``at_s`` on a monotonic clock."""
+        bucket = bisect_left(BUCKETS_S, took_s)
+        self._counts[bucket] += 1
+        self._sum_s += took_s
+        fine = bucket_of(took_s)
+        self.fine[fine] = self.fine.get(fine, 0) + 1
+        if traceparent and at_s >= self._due_s[bucket]:
+            self._remember(bucket, took_s, at_s=at_s, traceparent=traceparent)
+
+    def samples(self, name: str, labels: Mapping[str, str]) -> Iterator[Sample]:
+        """The row as it is now."""
+        total = 0
+        for total, bound, exemplar in zip(accumulate(self._counts), _BOUNDS, self._exemplars, strict=True):
+            yield Sample(f"{name}_bucket", {**labels, "le": bound}, total, None, exemplar)
+        yield Sample(f"{name}_count", dict(labels), total)
+        yield Sample(f"{name}_sum", dict(labels), self._sum_s)
+
+    def _remember(self, bucket: int, took_s: float, *, at_s: float, traceparent: bytes) -> None:
+        trace_id = trace_id_of(traceparent)
+        if trace_id is not None:
+            self._due_s[bucket] = at_s + _EXEMPLAR_SPACING_S
+            self._exemplars[bucket] = Exemplar({"trace_id": trace_id}, took_s, self._clock())
+
+
+def trace_id_of(traceparent: bytes) -> str | None:
+    """The trace id of a W3C traceparent; None for an invalid one."""
+    trace = traceparent[len(_VERSION) : len(_VERSION) + _TRACE_BYTES]
+    is_one = (
+        traceparent.startswith(_VERSION)
+        and len(trace) == _TRACE_BYTES
+        and traceparent[len(_VERSION) + _TRACE_BYTES :][:1] == b"-"
+        and _HEXADECIMAL.issuperset(trace)
+    )
+    text = trace.decode("latin-1")
+    return text if is_one and text != _ZERO_TRACE else None
+
+
+class RevisionRows:
+    """The rows of one revision, each created on first use."""
+
+    __slots__ = (
+        *("_by_class", "_cold", "_labels", "_metrics", "_queue"),
+        *("cold_starts", "cold_turn", "cold_until_s", "is_gone"),
+    )
+
+    def __init__(self, metrics: "ActivatorMetrics", labels: tuple[str, str, str]) -> None:
+        self._metrics = metrics
+        self._labels = labels
+        self._by_class: dict[int, Durations] = {}
+        self._queue: Histogram | None = None
+        self._cold: Histogram | None = None
+        self.cold_turn = 0
+        """Number of ended cold starts, by which requests of one cold start recognize it."""
+        self.cold_until_s = 0.0
+        """When the last cold start ended."""
+        self.cold_starts: deque[tuple[float, float]] = deque(maxlen=_COLD_STARTS_MAX)
+        """The end and the length of the last cold starts, in seconds."""
+        self.is_gone = False
+        """Whether the rows were dropped; requests that are still inside must not bring them back."""
+
+    def ended(self, status: int, took_s: float, *, at_s: float, traceparent: bytes) -> None:
+        """Count a request that ended at ``at_s``; ``status`` 0 means no response, ``traceparent`` is its header."""
+        by_class = status // 100
+        row = self._by_class.get(by_class)
+        if row is None:
+            # A status beyond 599 counts as a fault of the app.
+            capped = min(by_class, len(_CLASSES) - 1)
+            row = self._by_class[by_class] = self._by_class.setdefault(capped, Durations())
+        row.note(took_s, at_s=at_s, traceparent=traceparent)
+
+    def durations(self) -> Iterator[tuple[str, Durations]]:
+        """Durations of ended requests, by status class."""
+        for by_class, text in enumerate(_CLASSES):
+            if by_class in self._by_class:
+                yield text, self._by_class[by_class]
+
+    def waited(self, waited_s: float, *, traceparent: bytes = b"") -> None:
+        """Observe the queue time of a request."""
+        if self.is_gone:
+            return
+        if self._queue is None:
+            self._queue = self._metrics.queue.labels(*self._labels)
+        self._queue.observe(waited_s, _exemplar(traceparent))
+
+    def started_cold(self, waited_s: float, turn: int, *, at_s: float, traceparent: bytes = b"") -> None:
+        """Count a cold start. The first request of a ``turn`` that gets a pod counts as one, later ones as waiting."""
+        if self.is_gone or turn != self.cold_turn:
+            return
+        self.cold_turn += 1
+        self.cold_until_s = at_s
+        self.cold_starts.append((at_s, waited_s))
+        if self._cold is None:
+            self._cold = self._metrics.cold.labels(*self._labels)
+        self._cold.observe(waited_s, _exemplar(traceparent))
+
+    def refused(self, reason: str) -> None:
+        """Count a request rejected with 503."""
+        if not self.is_gone:
+            self._metrics.refused.labels(*self._labels, reason).inc()
+
+    def woken(self, reason: str) -> None:
+        """Count a wake of the revision."""
+        if not self.is_gone:
+            self._metrics.wakes.labels(*self._labels, reason).inc()
+
+
+class ActivatorMetrics:
+    """All rows. ``configuration_of`` names a revision's Configuration; ``keys`` and ``inside`` give the present state."""
+
+    def __init__(
+        self,
+        *,
+        configuration_of: Callable[[tuple[str, str]], str],
+        keys: Callable[[], Collection[tuple[str, str]]],
+        inside: Callable[[], Iterable[Inside]],
+        has_old_names: bool = False,
+    ) -> None:
+        self.page = page = MetricsPage(ACTIVATOR_METRICS)
+        self.queue = page.histogram("serving_request_queue_seconds")
+        self.cold = page.histogram("serving_cold_start_duration_seconds")
+        self.wakes = page.counter("serving_wakes_total")
+        self.refused = page.counter("serving_requests_refused_total")
+        self.unmatched = page.counter("serving_requests_unmatched_total")
+        self.unreachable = page.counter("serving_pods_unreachable_total")
+        self.lost = page.counter("serving_pods_lost_total")
+        self.silent = page.counter("serving_pods_silent_total")
+        self.wrong_tokens = page.counter("serving_wrong_tokens_total")
+        self.connection = page.gauge("kn_activator_stats_conn_reachable")
+        self.lost_frames: Callable[[], int] = lambda: 0
+        self._configuration_of = configuration_of
+        self._keys = keys
+        self._inside = inside
+        self._has_old_names = has_old_names
+        self._rows: dict[tuple[str, str], tuple[tuple[str, str, str], RevisionRows]] = {}
+        self._rows_max = _GONE_MAX
+        page.before = self._keep
+        page.pull(self._pull)
+        page.pull_fine(self._pull_fine)
+
+    def of(self, key: tuple[str, str]) -> RevisionRows:
+        """The rows of a revision."""
+        found = self._rows.get(key)
+        return found[1] if found is not None else self._made(key)
+
+    def cold_starts(self, parts: Mapping[str, str]) -> str:
+        """The last cold starts of the revisions of a namespace, named in ``parts``, as JSON, with times since the epoch."""
+        offset_s = wall_s() - now_s()
+        found = [
+            {"revision": key[1], "asked_s": ended_s - waited_s + offset_s, "waited_s": waited_s}
+            for key, (_, rows) in self._rows.items()
+            if key[0] == parts["namespace"]
+            for ended_s, waited_s in rows.cold_starts
+        ]
+        return msgspec.json.encode(found).decode()
+
+    def _made(self, key: tuple[str, str]) -> RevisionRows:
+        if len(self._rows) >= self._rows_max:
+            self._keep()
+        labels = self._labels(key)
+        rows = RevisionRows(self, labels)
+        self._rows[key] = (labels, rows)
+        return rows
+
+    def _labels(self, key: tuple[str, str]) -> tuple[str, str, str]:
+        return key[0], self._configuration_of(key), key[1]
+
+    def _keep(self) -> None:
+        keys = set(self._keys())
+        for key, (labels, rows) in list(self._rows.items()):
+            # A revision may have been named before it was seen, and its Configuration not be known.
+            if key not in keys or labels != self._labels(key):
+                del self._rows[key]
+                rows.is_gone = True
+                self._drop(labels)
+        self._rows_max = 2 * len(self._rows) + _GONE_MAX
+
+    def _drop(self, labels: tuple[str, str, str]) -> None:
+        by_name = dict(zip(REVISION_LABELS, labels, strict=True))
+        families: tuple[Histogram | Counter, ...] = (self.queue, self.cold, self.wakes, self.refused)
+        for family in families:
+            family.remove_by_labels(by_name)
+
+    def _levels(self) -> tuple[Family, Family]:
+        """Requests inside and those that wait, now."""
+        inside, waiting = (family_of(named(ACTIVATOR_METRICS, name)) for name in _GAUGES)
+        # Revisions with rows and no request report 0, so that a chart comes down.
+        levels = dict.fromkeys(self._rows, (0, 0)) | {key: (level, waiting) for key, level, waiting in self._inside()}
+        for key, (level, waiting_count) in levels.items():
+            labels = dict(zip(REVISION_LABELS, self._labels(key), strict=True))
+            inside.add_sample(inside.name, labels, level)
+            waiting.add_sample(waiting.name, labels, waiting_count)
+        return inside, waiting
+
+    def _pull(self) -> Iterator[Family]:
+        lost = family_of(named(ACTIVATOR_METRICS, "serving_stat_frames_lost_total"))
+        lost.add_sample("serving_stat_frames_lost_total", {}, self.lost_frames())
+        durations = self._durations()
+        yield from (durations, *self._levels(), lost)
+        if self._has_old_names:
+            yield _old_count(durations)
+
+    def _pull_fine(self) -> Iterator[Family]:
+        family = Family(FINE_DURATIONS, "Requests by duration, in buckets that grow by 4 percent.", "gauge")
+        for (namespace, _, revision), rows in self._rows.values():
+            for text, row in rows.durations():
+                labels = {"namespace": namespace, "revision": revision, "response_code_class": text}
+                for bucket, count in row.fine.items():
+                    family.add_sample(FINE_DURATIONS, {**labels, "bucket": str(bucket)}, count)
+        yield from (family, self._levels()[1])
+
+    def _durations(self) -> Family:
+        family = family_of(named(ACTIVATOR_METRICS, _DURATION))
+        for labels, rows in self._rows.values():
+            named_labels = dict(zip(REVISION_LABELS, labels, strict=True))
+            for text, row in rows.durations():
+                family.samples += row.samples(_DURATION, {**named_labels, "response_code_class": text})
+        return family
+
+
+def _exemplar(traceparent: bytes) -> dict[str, str] | None:
+    trace_id = trace_id_of(traceparent) if traceparent else None
+    return None if trace_id is None else {"trace_id": trace_id}
+
+
+def _old_count(durations: Family) -> Family:
+    family = Family(_OLD_COUNT, "Requests, by the name of Knative up to 1.18.", "counter")
+    for sample in durations.samples:
+        if sample.name.endswith("_count"):
+            labels = {_OLD_LABELS[name]: value for name, value in sample.labels.items()}
+            family.add_sample(f"{_OLD_COUNT}_total", labels, sample.value)
+    return family
+
+
+def add_tls(page: MetricsPage, *, failed: Callable[[], int], expiries: Callable[[], Mapping[str, float]]) -> None:
+    """Add TLS metrics, read for each page; ``expiries`` are seconds since 1970 by the certificate's name."""
+
+    def pull() -> Iterator[Family]:
+        failures, ends = (family_of(named(ACTIVATOR_METRICS, name)) for name in (_FAILED, _EXPIRY))
+        failures.add_sample(_FAILED, {}, failed())
+        for name, end_s in expiries().items():
+            ends.add_sample(_EXPIRY, {"certificate": name}, end_s)
+        yield from (failures, ends)
+
+    page.pull(pull)
+
+
+def add_refusals(page: MetricsPage, counts: Mapping[str, int]) -> None:
+    """Add the counts of requests that the activator's server refused, read for each page."""
+
+    def pull() -> Iterator[Family]:
+        refused = family_of(named(ACTIVATOR_METRICS, _REFUSED))
+        for code, count in sorted(counts.items()):
+            refused.add_sample(_REFUSED, {"code": code}, count)
+        yield refused
+
+    page.pull(pull)

@@ -1,0 +1,62 @@
+"""The controller's metrics page: reconciliations by result, their duration, and the depth of the queue.
+
+On one machine the store's API and the kubelet run in the same process and share the page, which then has pods as well.
+"""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import Metric as Family
+
+from serving.net.metrics.names import CONTROLLER_METRICS, LOCAL_METRICS, MetricSpec, named
+from serving.net.metrics.page import MetricsPage, family_of
+
+_CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
+_UNAUTHORIZED = (401, 429)
+
+
+class ControllerMetrics:
+    """All rows. ``waiting``, ``is_leading`` and ``writes`` are read for each page."""
+
+    def __init__(self) -> None:
+        self.page = MetricsPage((*CONTROLLER_METRICS, *LOCAL_METRICS))
+        self.waiting: Callable[[], int] = lambda: 0
+        self.writes: Callable[[], int] = lambda: 0
+        self.is_leading: Callable[[], bool] = lambda: True
+        self._reconciles = self.page.counter("serving_reconciles_total")
+        self._duration = self.page.histogram("serving_reconcile_duration_seconds")
+        self.page.pull(self._pull)
+
+    def count_reconciliation(self, resource: str, duration_s: float, result: str) -> None:
+        """Count a reconciliation by its result: done, conflict or failed."""
+        self._reconciles.labels(resource, result).inc()
+        self._duration.labels(resource).observe(duration_s)
+
+    def _pull(self) -> Iterator[Family]:
+        yield _one(named(CONTROLLER_METRICS, "serving_reconcile_queue_depth"), self.waiting())
+        yield _one(named(CONTROLLER_METRICS, "serving_controller_leader"), float(self.is_leading()))
+        yield _one(named(CONTROLLER_METRICS, "serving_controller_writes_total"), self.writes())
+
+
+class LocalMetrics:
+    """Metrics added to the controller's page on one machine. ``pods`` returns the number of running pods."""
+
+    def __init__(self, page: MetricsPage, *, pods: Callable[[], int]) -> None:
+        page.gauge("serving_local_pods").set_function(pods)
+        self._requests = page.counter("serving_api_requests_total")
+        self._unauthorized = page.counter("serving_api_unauthorized_total")
+        self._duration = page.histogram("serving_api_request_duration_seconds")
+
+    def note_response(self, verb: str, status: int, duration_s: float) -> None:
+        """Count a response of the API. ``verb`` is a method of HTTP, or watch, whose duration is ignored."""
+        by_class = status // 100
+        self._requests.labels(verb, _CLASSES[by_class] if by_class < len(_CLASSES) else "5xx").inc()
+        if status in _UNAUTHORIZED:
+            self._unauthorized.labels(str(status)).inc()
+        if verb != "watch":
+            self._duration.labels(verb).observe(duration_s)
+
+
+def _one(metric: MetricSpec, value: float) -> Family:
+    family = family_of(metric)
+    family.add_sample(metric.name, {}, value)
+    return family

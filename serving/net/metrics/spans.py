@@ -1,0 +1,168 @@
+"""The spans of a traced request: one server span, and below it queue, cold start and upstream.
+
+Input: a ``Traced``, the times that were noted on the request's way. Output: ``Span``s, built after the end and in another
+thread. Nothing here knows OpenTelemetry: ``serving.net.metrics.otlp`` sends what this module builds.
+"""
+
+import enum
+from collections.abc import Callable, Mapping
+from random import SystemRandom
+
+import msgspec
+
+_SPAN_BITS = 64
+_SERVER_ERROR = 500
+_draw_bits = SystemRandom().getrandbits
+
+
+class SpanKind(enum.StrEnum):
+    """The side of a call that a span covers; internal is neither."""
+
+    SERVER = "server"
+    INTERNAL = "internal"
+    CLIENT = "client"
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """One span. Times are in seconds, by the clock of the request; ``parent_id`` 0 means a root."""
+
+    name: str
+    kind: SpanKind
+    trace_id: int
+    span_id: int
+    parent_id: int
+    start_s: float
+    end_s: float
+    is_error: bool = False
+    attributes: Mapping[str, str | int | bool] = {}
+
+
+class RequestTrace:
+    """The ids of a traced request, and the times of its steps."""
+
+    __slots__ = (
+        *("cold_until_s", "granted_s", "is_cold", "is_queued", "parent_id"),
+        *("refused", "server_id", "trace_id", "upstream_id"),
+    )
+
+    def __init__(self, *, trace_id: int, parent_id: int, server_id: int, upstream_id: int) -> None:
+        self.trace_id = trace_id
+        self.parent_id = parent_id
+        self.server_id = server_id
+        self.upstream_id = upstream_id
+        self.is_queued = False
+        """Whether it had to wait for a pod."""
+        self.is_cold = False
+        """Whether there was no pod when it came."""
+        self.granted_s: float | None = None
+        """When it got its first pod after waiting."""
+        self.cold_until_s: float | None = None
+        """When the first pod of the cold start took a request, this one or another."""
+        self.refused = ""
+        """Why it was refused."""
+
+    def grant(self, at_s: float) -> None:
+        """Record that the request has a pod. Pauses between two tries belong to the call to upstream."""
+        if self.is_queued and self.granted_s is None:
+            self.granted_s = at_s
+
+    @property
+    def traceparent(self) -> bytes:
+        """The header for the pod: its parent is the span of the call to it."""
+        return b"00-%032x-%016x-01" % (self.trace_id, self.upstream_id)
+
+
+class Traced(msgspec.Struct, frozen=True, kw_only=True):
+    """An ended request. ``upstream`` is its last address, "" without one; ``status`` 0 means no response."""
+
+    trace: RequestTrace
+    namespace: str
+    revision: str
+    method: str
+    host: str
+    path: str
+    status: int
+    upstream: str
+    try_count: int
+    started_s: float
+    ended_s: float
+    ended_wall_s: float
+    """The same moment in seconds since the epoch."""
+
+
+def spans_of(one: Traced, *, draw: Callable[[int], int] = _draw_bits) -> list[Span]:
+    """The spans of a request that has ended, the server's first.
+
+    ``queue`` is the whole wait for a slot, ``cold start`` the part of it until the first pod was there; both are missing
+    where there was none. ``upstream`` is from the grant of a slot, or from the arrival, to the end, over all tries.
+    """
+    trace = one.trace
+    is_error = not one.status or one.status >= _SERVER_ERROR
+    granted_s = trace.granted_s
+    waited_until_s = one.ended_s if granted_s is None else granted_s
+
+    def below(name: str, kind: SpanKind, times: tuple[float, float], **more: object) -> Span:
+        start_s, end_s = times
+        span = Span(
+            name=name,
+            kind=kind,
+            trace_id=trace.trace_id,
+            span_id=draw(_SPAN_BITS) or 1,
+            parent_id=trace.server_id,
+            start_s=start_s,
+            end_s=max(start_s, end_s),
+        )
+        return msgspec.structs.replace(span, **more)
+
+    spans = [
+        Span(
+            name=one.method,
+            kind=SpanKind.SERVER,
+            trace_id=trace.trace_id,
+            span_id=trace.server_id,
+            parent_id=trace.parent_id,
+            start_s=one.started_s,
+            end_s=one.ended_s,
+            is_error=is_error,
+            attributes=_server_attributes(one),
+        )
+    ]
+    is_turned = not one.upstream
+    if trace.is_queued:
+        spans.append(below("queue", SpanKind.INTERNAL, (one.started_s, waited_until_s), is_error=is_turned))
+    if trace.is_cold:
+        cold_until_s = waited_until_s if trace.cold_until_s is None else trace.cold_until_s
+        spans.append(below("cold start", SpanKind.INTERNAL, (one.started_s, cold_until_s), is_error=is_turned))
+    if one.upstream:
+        sent_s = one.started_s if granted_s is None else granted_s
+        attributes = {**_address(one.upstream), "serving.try.count": one.try_count, **_status(one)}
+        more = {"span_id": trace.upstream_id, "is_error": is_error, "attributes": attributes}
+        spans.append(below("upstream", SpanKind.CLIENT, (sent_s, one.ended_s), **more))
+    return spans
+
+
+def _server_attributes(one: Traced) -> dict[str, str | int | bool]:
+    refused: dict[str, str | int | bool] = {"serving.refused": one.trace.refused} if one.trace.refused else {}
+    return {
+        "http.request.method": one.method,
+        **_address(one.host),
+        # Without the query, which may hold secrets.
+        "url.path": one.path,
+        "k8s.namespace.name": one.namespace,
+        "kn.revision.name": one.revision,
+        "serving.cold_start": one.trace.is_cold,
+        **refused,
+        **_status(one),
+    }
+
+
+def _address(text: str) -> dict[str, str | int | bool]:
+    """A host with or without a port: "h.example:8080", "[::1]"."""
+    host, colon, port = text.rpartition(":")
+    is_with_port = bool(colon) and port.isdecimal()
+    name = (host if is_with_port else text).removeprefix("[").removesuffix("]")
+    return {"server.address": name, "server.port": int(port)} if is_with_port else {"server.address": name}
+
+
+def _status(one: Traced) -> dict[str, str | int | bool]:
+    return {"http.response.status_code": one.status} if one.status else {}

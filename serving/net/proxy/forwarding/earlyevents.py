@@ -1,0 +1,190 @@
+"""Begins an event stream before there is a pod: status 200 and comments at once, the app's stream when it comes.
+
+``EarlyEvents`` takes the place of an exchange's client. The head is the proxy's own, so a response of the app must be an event stream
+with status 200. Any other response, and any refusal of the proxy, comes too late for a status: it becomes one event named ``error``, with an
+object in OpenAI's form, and the stream ends.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from serving.core.model.errors import UNREADABLE
+from serving.net.proxy.forwarding.client import Client, Pause, ResponseSink
+from serving.net.proxy.forwarding.exchange import Exchange
+from serving.net.proxy.http1.body import LAST_CHUNK, chunk
+from serving.net.proxy.http1.rendering import render_date
+from serving.net.proxy.http1.requesthead import RequestHead
+from serving.net.proxy.http1.responsehead import ResponseHead, read_response_head
+
+EVENTS_PERIOD_S = 5.0
+"""Time between two comments: proxies and browsers on the way end a silent connection after 30 s or more."""
+
+_COMMENT = b": starting\n\n"
+_EVENTS = b"text/event-stream"
+_HEAD = read_response_head(
+    b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nCache-Control: no-store\r\nX-Accel-Buffering: no" % _EVENTS,
+    method=b"GET",
+    header_count_max=10,
+)
+_TYPE = re.compile(rb"^content-type:[ \t]*text/event-stream[ \t]*(?:;|\r?$)", re.IGNORECASE | re.MULTILINE)
+# A key of the body itself: in a text its quotes would be escaped.
+_STREAM = re.compile(rb'"stream"[ \t\r\n]*:[ \t\r\n]*true\b')
+_OK = 200
+# An error is a sentence or an object, and no page.
+_ERROR_BYTES_MAX = 4096
+
+
+def wants_events(head: RequestHead, body: bytes) -> bool:
+    """Whether a client waits for events: by its Accept header, or ``"stream": true`` in the received part of its body."""
+    if head.minor != 1 or head.upgrade is not None or head.method not in (b"GET", b"POST"):
+        return False
+    accepted = (head.get(b"accept") or b"").split(b",")
+    is_accepted = any(part.partition(b";")[0].strip().lower() == _EVENTS for part in accepted)
+    return is_accepted or (head.method == b"POST" and _STREAM.search(body) is not None)
+
+
+class EarlyEvents:
+    """A client of HTTP/1.1 or HTTP/2 that has the head of an event stream. ``extra`` are further header lines."""
+
+    def __init__(self, client: Client, *, extra: bytes) -> None:
+        self._client = client
+        self._sink = client.sink
+        self._has_begun = False
+        self._refusal: _Refusal | None = None
+        if self._sink is not None:
+            self._sink.begin_response(_HEAD, extra, b"", done=False, trailers=b"")
+        else:
+            client.write(b"%b%b%bTransfer-Encoding: chunked\r\n\r\n" % (_HEAD.status_wire, _HEAD.wire, extra))
+        self.comment()
+
+    def comment(self) -> None:
+        """Send a comment, unless the app's own stream has begun."""
+        if not self._has_begun:
+            self.send_piece(_COMMENT)
+
+    @property
+    def sink(self) -> ResponseSink:
+        """The sink for the app's response: this object itself."""
+        return self
+
+    # Called for a response of the app.
+
+    def begin_response(self, head: ResponseHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
+        """Go on with the app's stream, or collect what it says instead."""
+        del extra
+        self._has_begun = True
+        if head.status != _OK or _TYPE.search(head.wire) is None:
+            self._refusal = _Refusal(head.status)
+        if done:
+            self.send_last(payload, trailers)
+        else:
+            self.send_piece(payload)
+
+    def send_piece(self, payload: bytes) -> None:
+        """Send a piece of the stream; more follows."""
+        if self._refusal is not None:
+            self._refusal.take(payload)
+        elif self._sink is not None:
+            self._sink.send_piece(payload)
+        elif payload:
+            self._client.write(chunk(payload))
+
+    def send_last(self, payload: bytes, trailers: bytes) -> None:
+        """End the stream. Trailers were not announced, and are left out."""
+        del trailers
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            refusal.take(payload)
+            payload = refusal.event()
+        if self._sink is not None:
+            self._sink.send_last(payload, b"")
+        else:
+            self._client.write((chunk(payload) if payload else b"") + LAST_CHUNK)
+
+    # Called by the exchange.
+
+    def write(self, data: bytes) -> None:
+        """Turn a response of the proxy into an event. A 1xx comes too late."""
+        status, (_, _, body) = int(data[9:12]), data.partition(b"\r\n\r\n")
+        if status >= _OK:
+            self._has_begun, self._refusal = True, _Refusal(status)
+            self.send_last(body, b"")
+
+    def write_eof(self) -> None:
+        """Close the sending direction."""
+        self._client.write_eof()
+
+    def pause(self, why: Pause) -> None:
+        """Add a reason to pause reading."""
+        self._client.pause(why)
+
+    def resume(self, why: Pause) -> None:
+        """Remove a reason to pause reading."""
+        self._client.resume(why)
+
+    def has_room(self) -> bool:
+        """Count the bytes that wait for the client; return whether more may be written."""
+        return self._client.has_room()
+
+    def unread_bytes(self) -> int:
+        """Return the written bytes that the client has not read."""
+        return self._client.unread_bytes()
+
+    def open_tunnel(self) -> bytes:
+        """Never called: a request for an upgrade gets no events."""
+        raise AssertionError
+
+    def exchange_done(self, *, keep: bool) -> None:
+        """Finish the exchange."""
+        self._client.exchange_done(keep=keep)
+
+    def truncate(self) -> None:
+        """Close the connection in the middle of the stream."""
+        self._client.truncate()
+
+    def abort(self) -> None:
+        """Reset the connection."""
+        self._client.abort()
+
+
+class _Refusal:
+    """A response that is no event stream, until all of it is here."""
+
+    __slots__ = ("_body", "_status")
+
+    def __init__(self, status: int) -> None:
+        self._status = status
+        self._body = b""
+
+    def take(self, payload: bytes) -> None:
+        """Collect a piece, up to the bound."""
+        self._body += payload[: _ERROR_BYTES_MAX - len(self._body)]
+
+    def event(self) -> bytes:
+        """The event: the error of the app if it is OpenAI's, else its text with the status."""
+        try:
+            found: Any = msgspec.json.decode(self._body)
+        except UNREADABLE:
+            found = None
+        if not (isinstance(found, dict) and isinstance(found.get("error"), dict)):
+            text = self._body.decode(errors="replace").strip()
+            message = text if self._status != _OK else f"the response is no event stream: {text}"
+            found = {"error": {"message": message, "type": "serving_error", "code": self._status}}
+        return b"event: error\ndata: %b\n\n" % msgspec.json.encode(found)
+
+
+def begin_events(exchange: Exchange, *, later: Callable[[float, Callable[[], None]], object]) -> None:
+    """Begin the stream of a waiting exchange, and comment until its response begins; ``later`` calls after seconds."""
+    events = EarlyEvents(exchange.client, extra=exchange.response_headers + render_date(time.time()))
+    exchange.client = events
+
+    def beat() -> None:
+        if not exchange.status and exchange.outcome is None:
+            events.comment()
+            later(EVENTS_PERIOD_S, beat)
+
+    later(EVENTS_PERIOD_S, beat)

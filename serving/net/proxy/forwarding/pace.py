@@ -1,0 +1,202 @@
+"""Slow clients: minimum rates of bodies and of readers, and responses that are read ahead of them.
+
+Each direction has one deadline, a leaky bucket: it begins ``grace_s`` ahead, and each byte moves it on by the time that it takes
+at the minimum rate, at most to ``silence_max_s`` from now. A client that was fast may therefore pause for that long, and one that
+drips bytes is cut off after the grace. Kestrel (MinRequestBodyDataRate) and Apache (mod_reqtimeout) do the same.
+
+A client has read what its kernel has acknowledged: bytes in the transport's buffer or in the socket's send queue count as unread.
+The transport's buffer alone is not enough: the kernel takes megabytes at once, and then nothing until a slow client has read a
+third of them.
+
+A response that its client reads slowly is read on until ``response_bytes_max`` of it wait for the client, as nginx's proxy_buffers
+do: once all of it waits, the pod's slot is free. All responses of a daemon share ``bytes_max``; beyond either bound the upstream
+waits for the client.
+"""
+
+import asyncio
+import fcntl
+import math
+import sys
+import termios
+from typing import Protocol
+
+import msgspec
+
+from serving.core.settings.http import HttpSettings
+from serving.net.proxy.http1.requesthead import RequestHead, is_grpc_call
+
+
+class PacedExchange(Protocol):
+    """The exchange, as far as its body is judged."""
+
+    head: RequestHead
+    is_continued: bool
+    status: int
+
+
+class MinimumRate(msgspec.Struct, frozen=True, kw_only=True):
+    """The minimum rate of one direction. With 0 bytes a second only silence is bounded."""
+
+    bytes_per_s: float
+    grace_s: float
+    silence_max_s: float
+
+    def begin(self, now_s: float) -> float:
+        """Return the deadline of a transfer that begins now."""
+        return now_s + (min(self.grace_s, self.silence_max_s) if self.bytes_per_s else self.silence_max_s)
+
+    def extend(self, due_s: float, byte_count: int, now_s: float) -> float:
+        """Return the deadline after ``byte_count`` more bytes.
+
+        At 240 bytes a second, 480 bytes move a deadline by 2 s.
+        """
+        if not self.bytes_per_s:
+            return now_s + self.silence_max_s if byte_count > 0 else due_s
+        return min(now_s + self.silence_max_s, due_s + byte_count / self.bytes_per_s)
+
+
+def body_pace(settings: HttpSettings) -> MinimumRate:
+    """The minimum rate of requests' bodies."""
+    return MinimumRate(
+        bytes_per_s=settings.body_rate_min, grace_s=settings.rate_grace_s, silence_max_s=settings.body_wait_max_s
+    )
+
+
+def read_pace(settings: HttpSettings) -> MinimumRate:
+    """The minimum rate at which clients read responses."""
+    silence_max_s = settings.write_wait_max_s
+    if settings.read_rate_min:
+        # Bytes that its kernel buffers count as read; the grace starts only then.
+        silence_max_s = min(silence_max_s, 2 * settings.rate_grace_s)
+    return MinimumRate(bytes_per_s=settings.read_rate_min, grace_s=settings.rate_grace_s, silence_max_s=silence_max_s)
+
+
+class BodyPace:
+    """Judges the body of one request that began at ``now_s``."""
+
+    __slots__ = ("_due_s", "_has_begun", "_last_s", "_pace")
+
+    def __init__(self, pace: MinimumRate, now_s: float) -> None:
+        self._pace = pace
+        self._last_s = now_s
+        self._due_s = pace.begin(now_s)
+        self._has_begun = False
+
+    def receive(self, byte_count: int, now_s: float) -> None:
+        """Count bytes of the body."""
+        if not self._has_begun:
+            # The client may have waited for 100 Continue, for as long as the request waited for a pod.
+            self._has_begun = True
+            self._due_s = max(self._due_s, self._pace.begin(now_s))
+        self._last_s = now_s
+        self._due_s = self._pace.extend(self._due_s, byte_count, now_s)
+
+    def resume(self, now_s: float) -> None:
+        """Begin again after a pause in which nothing was read."""
+        self._last_s = now_s
+        self._due_s = max(self._due_s, self._pace.begin(now_s))
+
+    def due_s(self, exchange: PacedExchange) -> float:
+        """Return the deadline; infinite while the client waits for 100 Continue.
+
+        A gRPC call, and a response that has begun, may depend on a request that goes on piece by piece: only its silence is bounded.
+        """
+        head = exchange.head
+        if head.expects_continue and not (self._has_begun or exchange.is_continued):
+            return math.inf
+        if exchange.status or is_grpc_call(head):
+            return self._last_s + self._pace.silence_max_s
+        return self._due_s
+
+
+class ReaderPace:
+    """Judges a client whose transport is full."""
+
+    __slots__ = ("_due_s", "_pace", "_transport", "_unread_bytes", "_written_bytes", "is_full")
+
+    def __init__(self, pace: MinimumRate, transport: asyncio.Transport) -> None:
+        self._pace = pace
+        self._transport = transport
+        self._due_s = -math.inf
+        self._unread_bytes = 0
+        self._written_bytes = 0
+        self.is_full = False
+        """Whether bytes wait for the client."""
+
+    def change(self, now_s: float, *, written_bytes: int, full: bool) -> float:
+        """Begin when the transport is full, end when it takes more; returns the deadline.
+
+        ``written_bytes`` is the total so far. Bytes read while it was full count for the next time.
+        """
+        if full:
+            self._due_s = max(self._due_s, self._pace.begin(now_s))
+            self._unread_bytes, self._written_bytes = self.count_unread(), written_bytes
+        else:
+            self._move(now_s, written_bytes)
+        self.is_full = full
+        return self._due_s if full else math.inf
+
+    def check(self, now_s: float, *, written_bytes: int) -> float:
+        """Return the deadline; it has passed if the client is too slow."""
+        if not self.is_full:
+            return math.inf
+        if self._due_s <= now_s:
+            self._move(now_s, written_bytes)
+        return self._due_s
+
+    def _move(self, now_s: float, written_bytes: int) -> None:
+        unread_bytes = self.count_unread()
+        read_bytes = self._unread_bytes - unread_bytes + written_bytes - self._written_bytes
+        self._unread_bytes, self._written_bytes = unread_bytes, written_bytes
+        self._due_s = self._pace.extend(self._due_s, read_bytes, now_s)
+
+    def count_unread(self) -> int:
+        """Return the bytes that the transport and the kernel hold for the client."""
+        return self._transport.get_write_buffer_size() + _send_queue_bytes(self._transport)
+
+
+class ResponseBuffers:
+    """The unread bytes of all clients of one daemon."""
+
+    __slots__ = ("_bytes_max", "_response_bytes_max", "byte_count")
+
+    def __init__(self, *, response_bytes_max: int = 0, bytes_max: int = 0) -> None:
+        self._response_bytes_max = response_bytes_max
+        self._bytes_max = bytes_max
+        self.byte_count = 0
+        """Unread bytes of all buffers."""
+
+    @classmethod
+    def of(cls, settings: HttpSettings) -> "ResponseBuffers":
+        """The buffers of a daemon with these settings."""
+        return cls(response_bytes_max=settings.response_buffer_bytes_max, bytes_max=settings.response_buffers_bytes_max)
+
+    def count(self, change: int, byte_count: int) -> bool:
+        """Count ``change`` more bytes of a response; return whether it may have more than the ``byte_count`` it has now."""
+        self.byte_count += change
+        return byte_count < self._response_bytes_max and self.byte_count < self._bytes_max
+
+
+class ResponseBuffer:
+    """The unread bytes of one client."""
+
+    __slots__ = ("_all", "byte_count")
+
+    def __init__(self, buffers: ResponseBuffers) -> None:
+        self._all = buffers
+        self.byte_count = 0
+        """Bytes that were counted last."""
+
+    def set(self, byte_count: int) -> bool:
+        """Count what waits for the client now; return whether there is room for more."""
+        change, self.byte_count = byte_count - self.byte_count, byte_count
+        return self._all.count(change, byte_count)
+
+
+def _send_queue_bytes(transport: asyncio.Transport) -> int:
+    """Bytes that the kernel holds for a peer; 0 where there is no such number."""
+    socket = transport.get_extra_info("socket")
+    try:
+        return int.from_bytes(fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except (AttributeError, OSError, ValueError):
+        return 0

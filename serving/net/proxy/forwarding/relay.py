@@ -1,0 +1,86 @@
+"""Relays a TCP connection from an activator through a queue-proxy to the app.
+
+The activator asks the queue-proxy for it as for a websocket: an upgrade to ``serving-tcp``, which the queue-proxy answers itself
+with 101 once the app has accepted a connection. A connection is an exchange to both, with a place in the queue, a slot,
+statistics and the time limits of a tunnel. The header that asks for it is one that clients cannot set: bytes for an HTTP
+app must not bypass what the proxy does to requests.
+"""
+
+from serving.net.proxy.http1.pool import Pool
+from serving.net.proxy.http1.requesthead import RequestHead
+from serving.net.proxy.http1.responsehead import Framing, ResponseHead
+from serving.net.proxy.http1.upstream import Address, Home, RequestCarrier, ResponseReceiver, Upstream
+
+_PROTOCOL = b"serving-tcp"
+_NAME = b"k-tcp-relay"
+# Of a port.
+_DIGITS_MAX = 5
+_SWITCHED = ResponseHead(
+    status=101,
+    status_wire=b"HTTP/1.1 101 Switching Protocols\r\n",
+    wire=b"",
+    framing=Framing.NONE,
+    content_length=None,
+    keep_alive=False,
+    upgrade=_PROTOCOL,
+)
+
+
+def relay_head(host: bytes, port: int) -> RequestHead:
+    """The head that an activator sends to a pod for a connection to ``port`` of ``host``; GET, because it may be sent to another pod."""
+    wire = b"%b: %d\r\n" % (_NAME, port)
+    return RequestHead(method=b"GET", target=b"/", host=host, lines=[], wire=wire, keep_alive=False, upgrade=_PROTOCOL)
+
+
+def relay_port(head: RequestHead) -> int | None:
+    """The port in a trusted request for a relay; None for another request."""
+    text = head.get(_NAME) if head.upgrade == _PROTOCOL else None
+    if text is None:
+        return None
+    return int(text) if text.isdigit() and len(text) <= _DIGITS_MAX else 0
+
+
+class RelayUpstream(Upstream):
+    """A connection to an app that does not speak HTTP."""
+
+    __slots__ = ("_is_lost",)
+
+    def __init__(self, home: Home, address: Address) -> None:
+        super().__init__(home, address)
+        self._is_lost = False
+
+    def carry(self, receiver: ResponseReceiver, wire: bytes, body: bytes) -> None:
+        """Open the tunnel, with what the app has sent already; the head is not for it."""
+        del wire, body
+        self._receiver = receiver
+        ahead, self._buffer = self._buffer, b""
+        self.hold(full=False)
+        self._tunnel = receiver.on_upgraded(_SWITCHED, ahead)
+        if self._is_lost:
+            receiver.upstream_lost("the app closed the connection", heard=True, unseen=False)
+        elif self._full:
+            receiver.upstream_full(full=True)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass bytes on; many servers speak first, before there is a tunnel."""
+        if self._tunnel is not None:
+            super().data_received(data)
+        else:
+            self._buffer += data
+            self.hold(full=True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the tunnel, or remember that it is to end at once."""
+        self._is_lost = True
+        super().connection_lost(exc)
+
+
+class RelayPool(Pool):
+    """Connects for each relay; no connection is used twice."""
+
+    __slots__ = ()
+    make = RelayUpstream
+
+    def give(self, upstream: RequestCarrier) -> None:
+        """Close a connection whose client has left meanwhile."""
+        upstream.close()

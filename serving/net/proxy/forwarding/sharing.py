@@ -1,0 +1,48 @@
+"""Shows exchanges to shared slots, with their clients and what these have read.
+
+A queue-proxy sees the address of an activator. One that proves itself appends its own peer to X-Forwarded-For, and names the
+client in a header of its own where that is another: behind a trusted proxy. Such a header is never taken from anybody else.
+"""
+
+from collections.abc import Callable, Hashable
+
+from serving.core.traffic.clients import client_address, network_of
+from serving.core.traffic.openrequests import RequestView
+from serving.net.proxy.forwarding.exchange import Exchange
+from serving.net.proxy.http1.requesthead import is_grpc_call
+
+_CLIENT = b"k-client-address"
+_CLIENT_LINE = b"K-Client-Address: %b\r\n"
+
+
+def view_of(client_of: Callable[[Exchange], Hashable]) -> RequestView[Exchange]:
+    """Requests as shared slots see them. ``client_of`` is the client of a request, None for one without a bound."""
+    return RequestView[Exchange](
+        is_open=lambda exchange: not exchange.request_complete or exchange.is_held,
+        client_of=client_of,
+        read_bytes_of=_read_bytes_of,
+    )
+
+
+def client_line(address: str) -> bytes:
+    """Encode the header by which an activator names a client behind a trusted proxy."""
+    return _CLIENT_LINE % address.encode()
+
+
+def client_behind(exchange: Exchange, *, is_of_activator: bool, trusts: Callable[[str], bool]) -> str:
+    """Return the client of a request at a pod: behind an activator that proved itself, else the peer or whom it is trusted to name."""
+    head, peer = exchange.head, exchange.peer.address.decode()
+    if is_of_activator:
+        named = head.get(_CLIENT)
+        if named is not None:
+            return named.decode("latin-1")
+        way = [*head.values(b"x-forwarded-for")]
+        return network_of(way[-1].rpartition(b",")[2].strip().decode("latin-1") if way else peer)
+    return network_of(client_address(peer, [*head.values(b"x-forwarded-for")], trusts=trusts))
+
+
+def _read_bytes_of(exchange: Exchange) -> int | None:
+    """What the client has read of a response, but for an unchanging part; None where it need not read."""
+    if exchange.tunnel is not None or is_grpc_call(exchange.head):
+        return None
+    return exchange.response_bytes - exchange.client.unread_bytes()

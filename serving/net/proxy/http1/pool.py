@@ -1,0 +1,262 @@
+"""Connections to upstreams that are kept between requests, by address.
+
+The most recently used connection is taken first, so that the others become idle and are closed. Their number is bounded by the
+peak of requests in flight, which the listeners limit: with fewer idle connections each burst would open many new ones. A request
+that must not be sent twice takes only a recently used connection: an upstream may be closing an idle one, and then it is unknown
+whether the request arrived.
+
+A request without an idle connection waits for a new one, or for another request's if that is done first. Few connections to one
+address are opened at a time, so that the handshakes of a burst do not delay each other.
+"""
+
+import asyncio
+import contextlib
+import math
+import os
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from typing import ClassVar, Protocol, TypeVar
+
+from serving.core.settings.http import HttpSettings
+from serving.core.traffic.backoff import backoff_s
+from serving.net.aio.supervise import TaskOwner
+from serving.net.proxy.http1.connectionqueue import ConnectionQueue, Waiter
+from serving.net.proxy.http1.upstream import Address, RequestCarrier, Upstream
+
+# Half of the shortest keep-alive time of the usual servers (gunicorn: 2 s; Node and uvicorn: 5 s).
+_SURE_IDLE_MAX_S = 1.0
+# A network's round trip is far longer than opening a connection takes.
+_ATTEMPTS_MAX = 64
+# Time for the first attempt to connect, in seconds; it doubles up to the longest. Knative's dialer: 50 ms, times 1.4.
+_ATTEMPT_FIRST_S = 0.25
+_ATTEMPT_MAX_S = 4.0
+# The same to an app on this machine, where a handshake takes microseconds. One in turn delays those behind it.
+_APP_ATTEMPT_FIRST_S = 0.01
+_APP_ATTEMPT_MAX_S = 0.25
+
+
+UpstreamProtocol = TypeVar("UpstreamProtocol", bound=asyncio.Protocol)
+
+
+def connection_failure(error: OSError) -> str:
+    """Describe a failed connection for clients, without the address that the error's own text contains."""
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if error.errno and not isinstance(error, ssl.SSLError):
+        return os.strerror(error.errno).lower()
+    return "refused"
+
+
+class Connector(Protocol):
+    """Opens connections to upstreams. ``turn`` changes when earlier connections must carry no further request."""
+
+    attempts_max: int
+    """Most connections that are opened at a time to one address."""
+
+    @property
+    def turn(self) -> int:
+        """Identifies the connections that may carry further requests."""
+
+    async def connect(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
+        """Connect; returns the protocol that ``make`` created. Raises ``OSError``."""
+
+
+class PlainConnector:
+    """Opens plain TCP connections.
+
+    ``check`` gets the host and port before and after a connection is opened, and raises ``OSError`` where it must not be used.
+    """
+
+    turn = 0
+    attempts_max = _ATTEMPTS_MAX
+    attempt_first_s, attempt_max_s = _ATTEMPT_FIRST_S, _ATTEMPT_MAX_S
+
+    def __init__(self, check: Callable[[str, int], None] | None = None) -> None:
+        self._check = check
+
+    async def connect(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
+        """Connect; retry an attempt without an answer until the caller ends it.
+
+        A server with a full accept queue drops the attempt, and the kernel repeats it only after 1, 3 and 7 s.
+        """
+        loop = asyncio.get_running_loop()
+        attempt = 0
+        if self._check is not None:
+            self._check(*address)
+        while True:
+            attempt += 1
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(backoff_s(attempt, first_s=self.attempt_first_s, max_s=self.attempt_max_s)):
+                    transport, protocol = await loop.create_connection(make, *address)
+                    break
+        if self._check is not None:
+            try:
+                self._check(*address)
+            except OSError:
+                transport.abort()
+                raise
+        return protocol
+
+
+class AppConnector(PlainConnector):
+    """Connections to the app of the same pod, one handshake at a time.
+
+    Several at once overfill a short accept queue: the kernel drops the last packet of a handshake that this side takes for
+    complete. The request on it then waits for retransmissions, which come after 0.2, 0.4 and up to 100 s.
+    """
+
+    attempts_max = 1
+    attempt_first_s, attempt_max_s = _APP_ATTEMPT_FIRST_S, _APP_ATTEMPT_MAX_S
+
+
+class Pool:
+    """Idle connections to all addresses, and connections being made."""
+
+    __slots__ = (
+        "_attempts",
+        "_connect_max_s",
+        "_connecting",
+        "_idle",
+        "_idle_max_s",
+        "_open",
+        "_queue",
+        "clock",
+        "connector",
+        "head_bytes_max",
+        "header_count_max",
+    )
+
+    make: "ClassVar[type[Upstream]]" = Upstream
+    """What is made of a new connection."""
+
+    def __init__(self, settings: HttpSettings, *, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.connector: Connector = PlainConnector()
+        self.head_bytes_max = settings.head_bytes_max
+        self.header_count_max = settings.header_count_max
+        self._idle_max_s = settings.upstream_idle_max_s
+        self._connect_max_s = settings.upstream_connect_max_s
+        # Dicts as sets with an order: the last in is the first out, and any may leave in constant time.
+        self._idle: dict[Address, dict[Upstream, None]] = {}
+        self._open: set[Upstream] = set()
+        self._connecting = TaskOwner()
+        self._attempts: Counter[Address] = Counter()
+        self._queue = ConnectionQueue()
+
+    def __repr__(self) -> str:
+        return f"Pool(open {len(self._open)}, idle {self.idle_count}, connecting {len(self._connecting)})"
+
+    @property
+    def idle_count(self) -> int:
+        """Number of idle connections."""
+        return sum(map(len, self._idle.values()))
+
+    @property
+    def open_count(self) -> int:
+        """Number of connections, idle or in use."""
+        return len(self._open)
+
+    def take(self, address: Address, *, sure: bool = False) -> RequestCarrier | None:
+        """Return an idle connection, or None. ``sure`` requires one used a moment ago."""
+        idle = self._idle.get(address)
+        while idle:
+            upstream, _ = idle.popitem()
+            if upstream.turn != self.connector.turn:
+                upstream.close()
+            elif upstream.is_usable:
+                if sure and self.clock() - upstream.idle_since_s > _SURE_IDLE_MAX_S:
+                    idle[upstream] = None
+                    return None
+                return upstream
+        return None
+
+    def give(self, upstream: RequestCarrier) -> None:
+        """Pass a connection to a request that waits for one, or keep it for the next."""
+        assert isinstance(upstream, Upstream)
+        # A paused connection would never hear the next response.
+        upstream.hold(full=False)
+        upstream.is_reused = True
+        if self._queue.is_waiting and upstream.turn == self.connector.turn:
+            waiter = self._queue.take(upstream.address, is_reused=True)
+            if waiter is not None:
+                waiter.connected(upstream)
+                return
+        upstream.idle_since_s = self.clock()
+        idle = self._idle.get(upstream.address)
+        if idle is None:
+            idle = self._idle[upstream.address] = {}
+        idle[upstream] = None
+
+    def forget(self, upstream: Upstream) -> None:
+        """Remove a connection that has ended."""
+        self._open.discard(upstream)
+        idle = self._idle.get(upstream.address)
+        if idle is not None:
+            idle.pop(upstream, None)
+            if not idle:
+                del self._idle[upstream.address]
+
+    def connect(self, address: Address, waiter: Waiter, *, new: bool = False) -> None:
+        """Pass the next free connection to ``waiter``; with ``new`` one that no request has used."""
+        self._queue.add(address, waiter, since_s=self.clock(), is_for_new=new)
+        self._open_more(address)
+
+    def expire(self, now_s: float) -> float:
+        """Close connections past their idle limit; return when the next one expires."""
+        due_s = math.inf
+        for idle in list(self._idle.values()):
+            for upstream in list(idle):
+                if upstream.idle_since_s + self._idle_max_s > now_s:
+                    due_s = min(due_s, upstream.idle_since_s + self._idle_max_s)
+                    break
+                del idle[upstream]
+                upstream.close()
+        return due_s
+
+    def close(self) -> None:
+        """Close all idle connections, and cancel connection attempts."""
+        self._connecting.cancel()
+        for idle in list(self._idle.values()):
+            for upstream in list(idle):
+                upstream.close()
+        self._idle.clear()
+
+    def _open_more(self, address: Address) -> None:
+        """Open a connection for each request that waits, up to the connector's limit."""
+        wanted = min(self._queue.count(address), self.connector.attempts_max)
+        for _ in range(wanted - self._attempts[address]):
+            self._attempts[address] += 1
+            self._connecting.start(self._connect(address), name=f"connect {address}")
+
+    async def _connect(self, address: Address) -> None:
+        host, port = address
+        turn = self.connector.turn
+        begun_s = self.clock()
+        try:
+            async with asyncio.timeout(self._connect_max_s):
+                upstream = await self.connector.connect(lambda: self.make(self, address), address)
+        except TimeoutError:
+            self._report(
+                TimeoutError(f"no connection to {host}:{port} within {self._connect_max_s} s"), address, begun_s
+            )
+        except OSError as error:
+            self._report(error, address, -math.inf)
+        else:
+            upstream.turn = turn
+            self._open.add(upstream)
+            waiter = self._queue.take(address, is_reused=False)
+            if waiter is None:
+                self.give(upstream)
+            else:
+                waiter.connected(upstream)
+        finally:
+            self._attempts[address] -= 1
+            if not self._attempts[address]:
+                del self._attempts[address]
+        self._open_more(address)
+
+    def _report(self, error: OSError, address: Address, begun_s: float) -> None:
+        """Report a failed attempt to the requests that fail with it."""
+        for waiter in self._queue.failed(address, before_s=begun_s):
+            waiter.unreachable(error)

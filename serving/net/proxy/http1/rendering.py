@@ -1,0 +1,226 @@
+"""Renders heads from parsed fields, so that nothing passes unparsed.
+
+It omits hop-by-hop headers and names reserved for this system, sets the framing of the next hop, and records the path:
+X-Forwarded-For gets the peer appended or is replaced by it (``forwarded-for``), X-Forwarded-Proto and -Host are kept from a trusted peer and set otherwise, and
+Forwarded (RFC 7239) is built of them unless a trusted peer sent one. Follows knative/serving 98e5ef90 (pkg/http/handler,
+forwarded) with the trust of docs/architecture.md.
+"""
+
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from http import HTTPStatus
+
+from serving.net.proxy.http1.lines import header_lines
+from serving.net.proxy.http1.requesthead import RequestHead
+from serving.net.proxy.http1.responsehead import Framing, ResponseHead
+
+_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+_CHUNKED = Framing.CHUNKED
+_CLOSE = b"Connection: close\r\n"
+# A shorter wait in a pod is that of the event loop.
+_NO_WAIT_S = 0.001
+_DAYS = b"Mon Tue Wed Thu Fri Sat Sun".split()
+_MONTHS = b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+# Reasons are one sentence.
+_DETAILS_MAX = 200
+# A shorter time in the queue counts as none.
+_NO_QUEUE_S = 0.0005
+
+IDENTITY = "identity"
+"""The ``get_extra_info`` of a transport for the SPIFFE id of its peer; "" without inner TLS."""
+
+_ALPHANUMERIC = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+class ClientPeer:
+    """The remote client: its address, and header lines that repeat on its connection."""
+
+    __slots__ = (
+        "_host",
+        "_lines",
+        "_scheme",
+        "address",
+        "full_host",
+        "identity",
+        "is_trusted",
+        "known",
+        "load",
+        "replaces",
+    )
+
+    def __init__(
+        self,
+        address: str,
+        scheme: bytes = b"http",
+        *,
+        is_trusted: bool = False,
+        replaces: bool = False,
+        identity: str = "",
+    ) -> None:
+        self.address = address.encode()
+        self.identity = identity
+        """The SPIFFE id of its certificate; "" without inner TLS."""
+        self._scheme = scheme
+        self.is_trusted = is_trusted
+        """Whether its X-Forwarded-* headers are trusted."""
+        self.replaces = replaces
+        """Whether its address replaces an X-Forwarded-For that is not trusted."""
+        self.known: object = None
+        """The handler's cache for requests of this connection."""
+        self.load: object = None
+        """The handler's load record of this address."""
+        self.full_host: Callable[[str], str] = str
+        """Completes a short host, where the listener has clients that send them."""
+        self._host: bytes | None = None
+        self._lines = b""
+
+    def scheme_of(self, head: RequestHead) -> bytes:
+        """The client's scheme: this peer's own, or the forwarded one of a trusted peer."""
+        stated = head.get(b"x-forwarded-proto") if self.is_trusted and head.forwarded else None
+        return (stated or self._scheme).lower()
+
+    def forwarded_lines(self, head: RequestHead, host: bytes, *, trusted: bool) -> bytes:
+        """X-Forwarded-* and Forwarded for a request of this peer."""
+        if not head.forwarded:
+            if host != self._host:
+                self._host, self._lines = host, self._written(host)
+            return self._lines
+        trusted = trusted or self.is_trusted
+        before = b", ".join(head.values(b"x-forwarded-for")) if trusted or not self.replaces else b""
+        way = b"%b, %b" % (before, self.address) if before else self.address
+        scheme = (trusted and head.get(b"x-forwarded-proto")) or self._scheme
+        name = (trusted and head.get(b"x-forwarded-host")) or host
+        forwarded = b", ".join(head.values(b"forwarded")) if trusted else b""
+        return b"X-Forwarded-For: %b\r\nX-Forwarded-Host: %b\r\nX-Forwarded-Proto: %b\r\nForwarded: %b\r\n" % (
+            way,
+            name,
+            scheme,
+            forwarded or _forwarded(way, name, scheme),
+        )
+
+    def _written(self, host: bytes) -> bytes:
+        return header_lines(
+            (b"X-Forwarded-For", self.address),
+            (b"X-Forwarded-Host", host),
+            (b"X-Forwarded-Proto", self._scheme),
+            (b"Forwarded", _forwarded(self.address, host, self._scheme)),
+        )
+
+
+def render_request(
+    head: RequestHead, *, peer: ClientPeer, host: bytes, extra: bytes = b"", trusted: bool = False
+) -> bytes:
+    """Encode a request's head for the upstream. ``host`` is the Host, ``extra`` are further lines."""
+    return b"%b %b HTTP/1.1\r\nHost: %b\r\n%b%b%b%b\r\n" % (
+        head.method,
+        head.target,
+        host,
+        head.wire,
+        b"" if head.is_plain else _hop_lines(head),
+        peer.forwarded_lines(head, host, trusted=trusted),
+        extra,
+    )
+
+
+def _hop_lines(head: RequestHead) -> bytes:
+    """The lines about body and connection, written for the next hop."""
+    wire = b""
+    if head.chunked:
+        trailer = b"".join([line.wire for line in head.lines if line.name == b"trailer"])
+        wire = b"Transfer-Encoding: chunked\r\n" + trailer
+    elif head.content_length is not None:
+        wire = b"Content-Length: %d\r\n" % head.content_length
+    if head.expects_continue:
+        wire += b"Expect: 100-continue\r\n"
+    if head.upgrade is not None:
+        wire += b"Connection: Upgrade\r\nUpgrade: %b\r\n" % head.upgrade
+    elif head.trailers_wanted:
+        wire += b"Connection: te\r\nTE: trailers\r\n"
+    return wire
+
+
+def render_forwarded_response(head: ResponseHead, *, framing: Framing, close: bool, extra: bytes = b"") -> bytes:
+    """Encode an upstream's response head for the client; ``framing`` is that of the body sent."""
+    tail = extra
+    if framing is _CHUNKED:
+        tail += b"Transfer-Encoding: chunked\r\n"
+        if head.trailer is not None:
+            tail += b"Trailer: %b\r\n" % head.trailer
+    elif head.content_length is not None and head.status >= 200 and head.status != 204:
+        tail += b"Content-Length: %d\r\n" % head.content_length
+    if close:
+        tail += _CLOSE
+    return b"%b%b%b\r\n" % (head.status_wire, head.wire, tail)
+
+
+def render_interim(head: ResponseHead) -> bytes:
+    """Encode a 1xx response for the client; a 101 includes the agreed protocol."""
+    tail = b"Connection: Upgrade\r\nUpgrade: %b\r\n" % head.upgrade if head.upgrade is not None else b""
+    return b"%b%b%b\r\n" % (head.status_wire, head.wire, tail)
+
+
+def render_response(
+    status: int, *, body: bytes, headers: bytes = b"", close: bool = False, bodiless: bool = False
+) -> bytes:
+    """Encode a response of the proxy. ``headers`` are encoded lines; ``bodiless`` is for HEAD."""
+    return b"HTTP/1.1 %d %b\r\n%bContent-Length: %d\r\n%b\r\n%b" % (
+        status,
+        _REASONS.get(status, b"Unknown"),
+        headers,
+        len(body),
+        _CLOSE if close else b"",
+        b"" if bodiless else body,
+    )
+
+
+def render_date(now_s: float) -> bytes:
+    """Encode Date, which each response has (RFC 9110, 6.6.1), for seconds since the epoch."""
+    return _date_of(int(now_s))
+
+
+@lru_cache(maxsize=1)
+def _date_of(second: int) -> bytes:
+    year, month, day, hour, minute, second, weekday, *_ = time.gmtime(second)
+    # Neither strftime, which follows the locale, nor email.utils, which loads 12 modules.
+    date = _DAYS[weekday], day, _MONTHS[month - 1], year, hour, minute, second
+    return b"Date: %b, %02d %b %04d %02d:%02d:%02d GMT\r\n" % date
+
+
+def render_timing(*, queue_s: float, upstream_s: float) -> bytes:
+    """Encode Server-Timing (W3C): queue time, then time until the upstream's response began."""
+    if queue_s < _NO_QUEUE_S:
+        # The common case, and a number less to write.
+        return b"Server-Timing: queue;dur=0, upstream;dur=%.3f\r\n" % (1000 * upstream_s)
+    return b"Server-Timing: queue;dur=%.3f, upstream;dur=%.3f\r\n" % (1000 * queue_s, 1000 * upstream_s)
+
+
+def render_pod_wait(wait_s: float) -> bytes:
+    """Encode Server-Timing with the time that a request waited in its pod; nothing if it did not wait."""
+    return b"" if wait_s < _NO_WAIT_S else b"Server-Timing: pod-wait;dur=%.3f\r\n" % (1000 * wait_s)
+
+
+def render_proxy_status(name: bytes, reason: bytes) -> bytes:
+    """Encode Proxy-Status (RFC 9209) for an error of the proxy ``name`` itself, with its reason as details."""
+    text = reason[:_DETAILS_MAX].decode("ascii", "replace").replace("\ufffd", "?").strip()
+    safe = "".join(one if one.isprintable() else " " for one in text).replace("\\", "\\\\").replace('"', '\\"')
+    return b'Proxy-Status: %b; details="%b"\r\n' % (name, safe.encode("ascii"))
+
+
+def _forwarded(way: bytes, host: bytes, scheme: bytes) -> bytes:
+    """The Forwarded header for a chain of addresses: "a, b" gives "for=a;host=h;proto=http, for=b"."""
+    first, *others = [b"for=" + _node(one.strip(b" \t")) for one in way.split(b",")]
+    return b", ".join([b"%b;host=%b;proto=%b" % (first, _quoted(host), scheme), *others])
+
+
+def _node(address: bytes) -> bytes:
+    """A node in the form of RFC 7239: IPv6 in brackets and quotes."""
+    bare = address.strip(b"[]")
+    return b'"[%b]"' % bare if b":" in bare else _quoted(address)
+
+
+def _quoted(text: bytes) -> bytes:
+    """A value that is not a token in quotes, as a host with a port."""
+    if text and not text.translate(None, b"!#$%&'*+-.^_`|~" + _ALPHANUMERIC):
+        return text
+    return b'"%b"' % text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')

@@ -1,0 +1,707 @@
+"""One side of an HTTP/2 connection (RFC 9113) without input and output: bytes in, calls to streams, bytes out.
+
+``receive`` takes bytes and calls the stream of each frame; frames to send gather in ``out`` for one write. Frames are
+parsed where they lie in the buffer of the socket; only an incomplete frame is kept, and a frame that is too large is
+rejected by its head. There are no objects for frames and events: a unary call passes in about twenty calls.
+
+Memory is bounded by the number of concurrent streams, each with one window in either direction. ``flow`` counts frames that are
+cheap to send and costly to handle. A stream error ends that stream only; a connection error is a ``Violation``. The connection's
+window opens as bytes arrive, because the streams' windows bound the buffered bytes: an unread stream blocks no other.
+
+The file is longer than others: streams, frames in and frames out share their state, and the hot path crosses all three.
+"""
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from serving.core.settings.http import HttpSettings
+from serving.net.proxy.http2.flow import WINDOW_BYTES, WINDOW_BYTES_MAX, EngineStream, PeerBudget
+from serving.net.proxy.http2.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_BYTES_MAX,
+    FRAME_HEAD,
+    FRAME_HEAD_BYTES,
+    GOAWAY,
+    GOAWAY_BYTES,
+    HEADERS,
+    INCREMENT,
+    PADDED,
+    PING,
+    PREFACE,
+    PRIORITISED,
+    PRIORITY,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTING_BYTES,
+    SETTINGS,
+    STREAM_ID_MASK,
+    VERDICTS,
+    WINDOW_UPDATE,
+    ErrorCode,
+    FrameVerdict,
+    Setting,
+    StreamState,
+    Violation,
+    check_dependency,
+    check_length,
+    check_on_connection,
+    check_on_stream,
+    check_size,
+    header_block,
+    unpadded,
+)
+from serving.net.proxy.http2.heads import split_lines
+from serving.net.proxy.http2.hpack_decoder import FieldSection, HeaderDecoder
+from serving.net.proxy.http2.hpack_encoder import HeaderEncoder, HeadKey
+from serving.net.proxy.http2.hpack_statictable import Fields
+
+_WINDOW_MAX = 2**31 - 1
+# The connection window of all streams together. It does not bound buffered bytes.
+_CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024
+_CONNECTION_WINDOW_LEAST = _CONNECTION_WINDOW_BYTES // 2
+# A head larger than the limit is answered with 431, up to this many times as large; beyond, the connection ends.
+_LIST_RATIO = 4
+# A head in Huffman code is at most this much longer than its text.
+_BLOCK_RATIO = 4
+# Closed streams that are remembered, to tell a late frame from a wrong one: 100 bytes each.
+_CLOSED_MAX = 256
+# By how much the windows of all streams together may exceed their first size.
+_GROWTH_BYTES_MAX = 4 * 1024 * 1024
+# Peers send one or two WINDOW_UPDATE frames for a DATA frame; Envoy allows 10.
+_WINDOWS_PER_FRAME = 10
+_WINDOWS_AT_FIRST = 100
+# A payload up to this size is copied behind its head at once: that costs less than another piece of the write.
+_JOINED_BYTES_MAX = 4096
+# Waiting bytes are written in batches of 64 KiB, head and payload of four frames: a full transport leaves the rest in the streams.
+_BATCH_PIECES = 8
+# Frames of a client that are read in one go: a millisecond of work. A read with few, or with as many bytes for each, costs what any other does.
+_FRAMES_AT_ONCE, _FRAMES_FREE, _FRAME_COST_BYTES = 256, 64, 128
+_INCREMENT_BYTES = INCREMENT.size
+_FRAME_AFTER_END = "a frame on a closed stream"
+_pack = FRAME_HEAD.pack
+
+
+def _pass_over(code: ErrorCode, reason: str) -> None:
+    del code, reason
+
+
+class EngineOwner(Protocol):
+    """The connection that owns an engine."""
+
+    def open_stream(self, stream_id: int, section: FieldSection, *, ended: bool) -> None:
+        """Add the client's new stream to the engine, or refuse it."""
+
+    def write_now(self) -> None:
+        """Write all pending frames."""
+
+    def emptied(self) -> None:
+        """Handle the end of the last stream."""
+
+    def peer_leaves(self, last_stream_id: int) -> None:
+        """Handle a GOAWAY: the peer opens and accepts no new streams, and processed none above ``last_stream_id``."""
+
+    def on_ping_ack(self, payload: bytes) -> None:
+        """Handle a PING acknowledgement."""
+
+
+class Http2Engine:
+    """The state machine of one connection. ``budget`` limits the peer."""
+
+    __slots__ = (
+        *("_begun", "_block", "_block_count", "_block_ended", "_block_id", "_kept", "_preface_left"),
+        *("_blocked", "_closed", "_decoder", "_growth_left", "_highest_id", "_owner", "_peer_window", "_window_left"),
+        *("_frames_max", "budget", "encoder", "has_more", "is_costly", "is_ended", "is_full", "is_server", "now_s"),
+        *("on_fault", "out", "peer_streams_max"),
+        *("send_left", "settings", "streams", "windows_left"),
+    )
+
+    def __init__(self, owner: EngineOwner, settings: HttpSettings, *, is_server: bool, now_s: float) -> None:
+        self._owner = owner
+        self.settings = settings
+        self.is_server = is_server
+        self.now_s = now_s
+        """Arrival time of the bytes being read."""
+        self.budget = PeerBudget(settings, now_s=now_s)
+        self.is_ended = False
+        """Whether nothing more is read: the connection ends."""
+        self.on_fault: Callable[[ErrorCode, str], object] = _pass_over
+        """Called with each stream that was reset for a fault of the peer."""
+        self._init_streams()
+        self._init_sending()
+        self._init_receiving()
+        self._announce()
+
+    def _init_streams(self) -> None:
+        self.streams: dict[int, EngineStream] = {}
+        """Streams that have not ended on both sides, by number."""
+        self._highest_id = 0
+        self._closed: dict[int, StreamState] = {}
+        self._growth_left = _GROWTH_BYTES_MAX
+
+    def _init_sending(self) -> None:
+        self.out: list[bytes] = []
+        """Frames to send, in order."""
+        self.encoder = HeaderEncoder()
+        self.send_left = WINDOW_BYTES
+        """Bytes that the peer takes of all streams together."""
+        self.is_full = False
+        """Whether the socket takes nothing for now."""
+        self.windows_left = _WINDOWS_AT_FIRST
+        """How many WINDOW_UPDATE frames the peer may send before they count as idle frames."""
+        self.peer_streams_max = _WINDOW_MAX
+        """How many streams the peer takes at once."""
+        self._blocked: deque[EngineStream] = deque()
+        self._peer_window = WINDOW_BYTES
+
+    def _init_receiving(self) -> None:
+        self._decoder = HeaderDecoder(list_bytes_max=self.settings.head_bytes_max * _LIST_RATIO)
+        self._window_left = _CONNECTION_WINDOW_BYTES
+        self._preface_left = len(PREFACE) if self.is_server else 0
+        # Clients are strangers: what one read of theirs may cost is bounded.
+        self._frames_max = _FRAMES_AT_ONCE if self.is_server else sys.maxsize
+        self.has_more = False
+        """Whether bytes wait that the next call of ``receive``, also with no bytes, reads."""
+        self.is_costly = False
+        """Whether the last read had many frames for few bytes."""
+        self._begun = False
+        # An incomplete frame.
+        self._kept = b""
+        # A head that is spread over frames: its stream, 0 for none.
+        self._block_id = self._block_count = 0
+        self._block = b""
+        self._block_ended = False
+
+    def _announce(self) -> None:
+        """Send the preface, the settings and the connection's window."""
+        announced = {Setting.MAX_HEADER_LIST_SIZE: self.settings.head_bytes_max}
+        if self.is_server:
+            announced[Setting.MAX_CONCURRENT_STREAMS] = self.settings.http2_streams_max
+        else:
+            announced[Setting.ENABLE_PUSH] = 0
+            self.out.append(PREFACE)
+        payload = b"".join([key.to_bytes(2) + value.to_bytes(4) for key, value in announced.items()])
+        self.out.append(_pack(0, len(payload), SETTINGS, 0, 0) + payload)
+        self.send_window(0, _CONNECTION_WINDOW_BYTES - WINDOW_BYTES)
+
+    # Streams.
+
+    @property
+    def peer_window(self) -> int:
+        """The first send window of a new stream, in bytes."""
+        return self._peer_window
+
+    def next_id(self) -> int:
+        """Return the number of a client's next stream."""
+        self._highest_id += 2 if self._highest_id else 1
+        return self._highest_id
+
+    def refuse(self, stream_id: int, code: ErrorCode) -> None:
+        """Reset a stream that was never opened here."""
+        self._note_closed(stream_id, StreamState.RESET)
+        self.send_reset(stream_id, code)
+        self.budget.count_idle_frame(self.now_s)
+
+    def reset(self, stream: EngineStream, code: ErrorCode) -> None:
+        """Reset a stream; its frames on the way from the peer are ignored."""
+        if not stream.is_done:
+            self.send_reset(stream.stream_id, code)
+            self._remove(stream, StreamState.RESET)
+
+    def count_fault(self, code: ErrorCode, reason: str) -> None:
+        """Count a reset that the peer provoked as one of its own (CVE-2025-8671), and report it.
+
+        Raises:
+            Violation: the peer did so too often.
+        """
+        self.on_fault(code, reason)
+        self.budget.count_reset(self.now_s)
+
+    def _state_of(self, stream_id: int) -> StreamState:
+        """Return the state of a stream that is not open.
+
+        Raises:
+            Violation: no stream may have this number.
+        """
+        if stream_id in self.streams:
+            return StreamState.HALF_CLOSED_REMOTE
+        if stream_id % 2 == 0:
+            # A server opens none, because pushes are refused.
+            raise Violation(ErrorCode.PROTOCOL_ERROR, "a client stream with an even number")
+        if stream_id > self._highest_id:
+            return StreamState.IDLE
+        known = self._closed.get(stream_id)
+        if known is not None:
+            return known
+        return StreamState.SKIPPED if len(self._closed) < _CLOSED_MAX else StreamState.FORGOTTEN
+
+    def _grow_window(self, stream: EngineStream) -> int:
+        """Double the window of a stream being read, within the connection's share; return it in bytes."""
+        window_bytes = stream.window_bytes
+        if window_bytes < WINDOW_BYTES_MAX and window_bytes <= self._growth_left:
+            self._growth_left -= window_bytes
+            stream.window_bytes = window_bytes = window_bytes * 2
+        return window_bytes
+
+    def _remove(self, stream: EngineStream, state: StreamState) -> None:
+        stream.is_done = True
+        if stream.pending is not None:
+            stream.removed()
+        if stream.window_bytes != WINDOW_BYTES:
+            self._growth_left += stream.window_bytes - WINDOW_BYTES
+        if stream.has_ended:
+            self.budget.earn_reset()
+        if self.streams.pop(stream.stream_id, None) is not None:
+            self._note_closed(stream.stream_id, state)
+            if not self.streams:
+                self._owner.emptied()
+
+    def _note_closed(self, stream_id: int, state: StreamState) -> None:
+        closed = self._closed
+        closed[stream_id] = state
+        if len(closed) > _CLOSED_MAX:
+            del closed[next(iter(closed))]
+
+    def _break(self, stream: EngineStream, code: ErrorCode, reason: str) -> None:
+        """Reset a stream for a fault of the peer, and report it to the stream."""
+        self.reset(stream, code)
+        stream.take_reset(code)
+        self.count_fault(code, reason)
+
+    def _judge(self, kind: int, stream_id: int) -> bool:
+        """Apply the table of states to a frame whose stream is not open; return True if the frame opens one."""
+        verdict = VERDICTS[kind][self._state_of(stream_id)]
+        if verdict is FrameVerdict.TAKE:
+            if not self.is_server:
+                raise Violation(ErrorCode.PROTOCOL_ERROR, "a response without a request")
+            return True
+        if verdict is FrameVerdict.BROKEN_CONNECTION:
+            raise Violation(ErrorCode.PROTOCOL_ERROR, "a frame on an idle stream")
+        if verdict is FrameVerdict.CLOSED_CONNECTION:
+            raise Violation(ErrorCode.STREAM_CLOSED, "HEADERS on a closed stream")
+        if verdict is FrameVerdict.COUNT:
+            self.budget.count_idle_frame(self.now_s)
+        elif verdict is FrameVerdict.CLOSED_STREAM:
+            stream = self.streams.get(stream_id)
+            if stream is not None:
+                self._break(stream, ErrorCode.STREAM_CLOSED, _FRAME_AFTER_END)
+            else:
+                self._note_closed(stream_id, StreamState.RESET)
+                self.send_reset(stream_id, ErrorCode.STREAM_CLOSED)
+                self.count_fault(ErrorCode.STREAM_CLOSED, _FRAME_AFTER_END)
+        return False
+
+    # Frames out.
+
+    def output(self) -> bytes:
+        """Take the frames to send."""
+        out = self.out
+        if len(out) == 1:
+            return out.pop()
+        data = b"".join(out)
+        out.clear()
+        return data
+
+    def send_head(
+        self, stream: EngineStream, key: HeadKey | None, fields: Callable[[], Fields], *, ended: bool
+    ) -> None:
+        """Send a head. Heads with the same ``key`` have the same fields; ``fields`` is called for a new key or None."""
+        block = None if key is None else self.encoder.known.get(key)
+        if block is None:
+            block = self.encoder.pack(fields(), key)
+        size = len(block)
+        if size > FRAME_BYTES_MAX:
+            self._send_pieces(stream.stream_id, block, ended=ended)
+        else:
+            flags = END_HEADERS | END_STREAM if ended else END_HEADERS
+            self.out.append(_pack(size >> 8, size & 0xFF, HEADERS, flags, stream.stream_id) + block)
+        if ended:
+            self._end(stream)
+
+    def send_data(self, stream: EngineStream, payload: bytes) -> None:
+        """Send a piece of a body as far as the windows allow; the rest waits in the stream."""
+        size = len(payload)
+        if (
+            0 < size <= FRAME_BYTES_MAX
+            and size <= stream.send_left
+            and size <= self.send_left
+            and stream.pending is None
+            and not self.is_full
+        ):
+            self._put(stream, payload, 0)
+        elif size:
+            stream.hold_back(payload)
+            self._flush(stream)
+
+    def send_last(self, stream: EngineStream, payload: bytes, *, trailers: bytes = b"") -> None:
+        """Send the last piece of a body, which may be empty, and the trailers."""
+        size = len(payload)
+        if (
+            stream.pending is not None
+            or self.is_full
+            or size > FRAME_BYTES_MAX
+            or size > stream.send_left
+            or size > self.send_left
+        ):
+            stream.hold_back(payload)
+            stream.ending, stream.trailers = True, trailers
+            self._flush(stream)
+        elif not size:
+            self._send_end(stream, trailers)
+        elif trailers:
+            self._put(stream, payload, 0)
+            self._send_end(stream, trailers)
+        else:
+            self._put(stream, payload, END_STREAM)
+            self._end(stream)
+
+    def flush(self) -> None:
+        """Send waiting bytes as far as windows and socket allow: a frame of each stream, in turns."""
+        blocked, self._blocked = self._blocked, deque()
+        while blocked and not self.is_full:
+            stream = blocked.popleft()
+            stream.is_queued = False
+            if not stream.is_done and self._flush(stream, frames=1) and stream.is_queued:
+                # It has sent a frame, and waits again behind the others.
+                blocked.append(self._blocked.pop())
+        blocked.extend(self._blocked)
+        self._blocked = blocked
+
+    def send_window(self, stream_id: int, increment: int) -> None:
+        """Let the peer send more on a stream, or on the connection (0)."""
+        self.out.append(_pack(0, 4, WINDOW_UPDATE, 0, stream_id) + increment.to_bytes(4))
+
+    def send_ping(self, payload: bytes, *, flags: int = 0) -> None:
+        """Send a ping of eight bytes, or with ACK the reply to one."""
+        self.out.append(_pack(0, 8, PING, flags, 0) + payload)
+
+    def send_goaway(self, last_stream_id: int, code: ErrorCode) -> None:
+        """Send a GOAWAY."""
+        self.out.append(_pack(0, 8, GOAWAY, 0, 0) + last_stream_id.to_bytes(4) + code.to_bytes(4))
+
+    def give_back(self, stream: EngineStream) -> None:
+        """Reopen the window of a stream once half of it is used, maybe larger than before."""
+        if stream.window_left * 2 <= stream.window_bytes and not stream.peer_ended and not stream.is_done:
+            window_bytes = self._grow_window(stream)
+            self.send_window(stream.stream_id, window_bytes - stream.window_left)
+            stream.window_left = window_bytes
+
+    def send_reset(self, stream_id: int, code: ErrorCode) -> None:
+        """Send an RST_STREAM."""
+        self.out.append(_pack(0, 4, RST_STREAM, 0, stream_id) + code.to_bytes(4))
+
+    def _flush(self, stream: EngineStream, *, frames: int = 0) -> bool:
+        """Send at most ``frames`` frames of waiting bytes, 0 for all; True if something was sent."""
+        pending, sent, sent_bytes = stream.pending, 0, 0
+        if pending is None:
+            return False
+        while pending and not self.is_full and (not frames or sent < frames):
+            size = min(len(pending), FRAME_BYTES_MAX, stream.send_left, self.send_left)
+            if size <= 0:
+                break
+            is_last = size == len(pending) and stream.ending and not stream.trailers
+            self._put(stream, bytes(pending[:size]), END_STREAM if is_last else 0)
+            del pending[:size]
+            sent += 1
+            sent_bytes += size
+            if is_last:
+                self._end(stream)
+            if len(self.out) >= _BATCH_PIECES:
+                self._owner.write_now()
+        if pending or self.is_full:
+            if not stream.is_queued and (stream.send_left > 0 or not pending):
+                stream.is_queued = True
+                self._blocked.append(stream)
+        else:
+            stream.pending = None
+            if stream.ending and not stream.has_ended:
+                self._send_end(stream, stream.trailers)
+        if sent:
+            stream.sent(sent_bytes)
+        return bool(sent)
+
+    def _put(self, stream: EngineStream, payload: bytes, flags: int) -> None:
+        """Send a DATA frame that fits the windows."""
+        size = len(payload)
+        stream.send_left -= size
+        self.send_left -= size
+        self.windows_left += _WINDOWS_PER_FRAME
+        head = _pack(size >> 8, size & 0xFF, DATA, flags, stream.stream_id)
+        if size <= _JOINED_BYTES_MAX:
+            self.out.append(head + payload)
+        else:
+            self.out += (head, payload)
+
+    def _send_end(self, stream: EngineStream, trailers: bytes) -> None:
+        if trailers:
+            self.send_head(stream, trailers, lambda: split_lines(trailers.split(b"\r\n")), ended=True)
+        else:
+            self.out.append(_pack(0, 0, DATA, END_STREAM, stream.stream_id))
+            self._end(stream)
+
+    def _end(self, stream: EngineStream) -> None:
+        """Record that this side sent its last frame of a stream."""
+        stream.has_ended = True
+        if stream.peer_ended:
+            self._remove(stream, StreamState.CLOSED)
+
+    def _send_pieces(self, stream_id: int, block: bytes, *, ended: bool) -> None:
+        """Send a head larger than a frame."""
+        pieces = [block[at : at + FRAME_BYTES_MAX] for at in range(0, len(block), FRAME_BYTES_MAX)]
+        for number, piece in enumerate(pieces):
+            kind = CONTINUATION if number else HEADERS
+            flags = END_HEADERS if number == len(pieces) - 1 else 0
+            if ended and not number:
+                flags |= END_STREAM
+            self.out.append(_pack(len(piece) >> 8, len(piece) & 0xFF, kind, flags, stream_id) + piece)
+
+    # Frames in.
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the peer's first frame, SETTINGS, has arrived."""
+        return self._begun
+
+    @property
+    def is_amid_head(self) -> bool:
+        """Whether an incomplete non-DATA frame or header block is buffered."""
+        kept = self._kept
+        return bool(
+            self._preface_left or self._block_id or (kept and (len(kept) < FRAME_HEAD_BYTES or kept[3] != DATA))
+        )
+
+    def receive(self, data: bytes, now_s: float) -> None:
+        """Handle bytes of the socket; of a client at most a number of frames.
+
+        Raises:
+            Violation: the connection has to end.
+        """
+        self.now_s = now_s
+        if self._kept:
+            data, self._kept = self._kept + data, b""
+        at, size, frames = 0, len(data), 0
+        frames_max = self._frames_max
+        if self._preface_left:
+            at = self._take_preface(data)
+        unpack, unpack_increment = FRAME_HEAD.unpack_from, INCREMENT.unpack_from
+        while size - at >= FRAME_HEAD_BYTES and frames < frames_max:
+            high, low, kind, flags, stream_id = unpack(data, at)
+            start = at + FRAME_HEAD_BYTES
+            length = high << 8 | low
+            end = start + length
+            if end > size:
+                check_length(length)
+                break
+            stream_id &= STREAM_ID_MASK
+            is_usual = self._begun and not self._block_id and length <= FRAME_BYTES_MAX
+            if is_usual and kind == DATA:
+                self._take_data(flags, stream_id, data[start:end])
+            elif is_usual and kind == WINDOW_UPDATE and length == _INCREMENT_BYTES:
+                self._take_window(stream_id, unpack_increment(data, start)[0] & STREAM_ID_MASK)
+            elif is_usual and kind == HEADERS:
+                self._take_headers(flags, stream_id, data[start:end])
+            else:
+                self._take(kind, flags, stream_id, payload=data[start:end])
+            if self.is_ended:
+                return
+            at = end
+            frames += 1
+        if at < size:
+            self._kept = data[at:]
+        self.has_more = frames == frames_max and at < size
+        self.is_costly = frames > _FRAMES_FREE and at < frames * _FRAME_COST_BYTES
+
+    def _take_preface(self, data: bytes) -> int:
+        """Compare bytes with the preface; return the position after it."""
+        at = min(self._preface_left, len(data))
+        if not PREFACE.startswith(data[:at], len(PREFACE) - self._preface_left):
+            raise Violation(ErrorCode.PROTOCOL_ERROR, "not the HTTP/2 preface")
+        self._preface_left -= at
+        return at
+
+    def _take(self, kind: int, flags: int, stream_id: int, *, payload: bytes) -> None:
+        """Handle a frame outside the hot path: the first one, parts of a head, and rare kinds."""
+        check_length(len(payload))
+        if not self._begun:
+            if kind != SETTINGS or flags & ACK:
+                raise Violation(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+            self._begun = True
+        if self._block_id or kind == CONTINUATION:
+            if kind != CONTINUATION or not stream_id or stream_id != self._block_id:
+                raise Violation(ErrorCode.PROTOCOL_ERROR, "CONTINUATION expected, or without HEADERS before it")
+            self._continue(flags, stream_id, payload)
+        else:
+            self._take_rare(kind, flags, stream_id, payload=payload)
+
+    def _take_rare(self, kind: int, flags: int, stream_id: int, *, payload: bytes) -> None:
+        check_size(kind, len(payload))
+        if kind == RST_STREAM:
+            self._take_reset(stream_id, int.from_bytes(payload))
+        elif kind == SETTINGS:
+            self._take_settings(flags, stream_id, payload)
+        elif kind == PUSH_PROMISE:
+            raise Violation(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE is not allowed")
+        elif kind == PING and not flags & ACK:
+            check_on_connection(stream_id)
+            self.budget.count_ping(self.now_s)
+            self.send_ping(payload, flags=ACK)
+        else:
+            self.budget.count_idle_frame(self.now_s)
+            if kind == PING:
+                check_on_connection(stream_id)
+                self._owner.on_ping_ack(payload)
+            elif kind == PRIORITY:
+                check_on_stream(stream_id)
+                check_dependency(stream_id, payload)
+            elif kind == GOAWAY:
+                check_on_connection(stream_id)
+                if len(payload) < GOAWAY_BYTES:
+                    raise Violation(ErrorCode.FRAME_SIZE_ERROR, f"a GOAWAY of {len(payload)} bytes")
+                self._owner.peer_leaves(int.from_bytes(payload[:4]) & STREAM_ID_MASK)
+
+    def _take_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if not stream_id or flags & (PADDED | PRIORITISED):
+            payload = header_block(flags, stream_id, payload)
+        if flags & END_HEADERS:
+            self._take_block(stream_id, payload, ended=bool(flags & END_STREAM))
+            return
+        self._block_id, self._block_count, self._block = stream_id, 0, payload
+        self._block_ended = bool(flags & END_STREAM)
+
+    def _continue(self, flags: int, stream_id: int, payload: bytes) -> None:
+        self._block_count += 1
+        if self._block_count > self.settings.http2_continuations_max:
+            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "too many CONTINUATION frames")
+        if len(self._block) + len(payload) > self.settings.head_bytes_max * _BLOCK_RATIO:
+            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "header block too large")
+        self._block += payload
+        if flags & END_HEADERS:
+            block, self._block, self._block_id = self._block, b"", 0
+            self._take_block(stream_id, block, ended=self._block_ended)
+
+    def _take_block(self, stream_id: int, block: bytes, *, ended: bool) -> None:
+        """Handle a head or trailers. The decoder reads every block, because it keeps a table."""
+        section = self._decoder.decode(block)
+        stream = self.streams.get(stream_id)
+        if stream is not None and not stream.peer_ended:
+            stream.peer_ended = ended
+            stream.take_head(section, ended=ended)
+            if ended:
+                self._complete(stream)
+        elif self._judge(HEADERS, stream_id):
+            self._highest_id = stream_id
+            self._owner.open_stream(stream_id, section, ended=ended)
+
+    def _take_data(self, flags: int, stream_id: int, payload: bytes) -> None:
+        size = len(payload)
+        left = self._window_left = self._window_left - size
+        if left < _CONNECTION_WINDOW_LEAST:
+            if left < 0:
+                raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "DATA exceeds the connection's window")
+            self.send_window(0, _CONNECTION_WINDOW_BYTES - left)
+            self._window_left = _CONNECTION_WINDOW_BYTES
+        stream = self.streams.get(stream_id)
+        if stream is None or stream.peer_ended:
+            self._judge(DATA, stream_id)
+            return
+        left = stream.window_left = stream.window_left - size
+        if left < 0:
+            raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "DATA exceeds the stream's window")
+        if flags & PADDED:
+            payload = unpadded(payload)
+        if flags & END_STREAM:
+            stream.peer_ended = True
+            stream.take_last(payload)
+            self._complete(stream)
+            return
+        if not payload:
+            self.budget.count_idle_frame(self.now_s)
+        if size:
+            # Padding takes a part of the window even without data.
+            stream.take_data(payload)
+
+    def _take_reset(self, stream_id: int, code: int) -> None:
+        check_on_stream(stream_id)
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            self._judge(RST_STREAM, stream_id)
+            self.budget.count_idle_frame(self.now_s)
+            return
+        self._remove(stream, StreamState.CLOSED)
+        stream.take_reset(code)
+        self.budget.count_reset(self.now_s)
+
+    def _take_window(self, stream_id: int, increment: int) -> None:
+        self.windows_left -= 1
+        if self.windows_left < 0:
+            self.budget.count_idle_frame(self.now_s)
+        if not increment:
+            raise Violation(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE increment of 0")
+        if not stream_id:
+            self.send_left += increment
+            _check_window(self.send_left)
+            if self._blocked:
+                self.flush()
+            return
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            # The peer gave back what it read when the stream was ending; `windows_left` bounds these too.
+            self._judge(WINDOW_UPDATE, stream_id)
+            return
+        stream.send_left += increment
+        if stream.send_left > _WINDOW_MAX:
+            self._break(stream, ErrorCode.FLOW_CONTROL_ERROR, "a window above 2^31 - 1")
+        elif stream.pending is not None and stream.is_waiting:
+            self._flush(stream)
+
+    def _take_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        check_on_connection(stream_id)
+        if flags & ACK:
+            if payload:
+                raise Violation(ErrorCode.FRAME_SIZE_ERROR, "a SETTINGS acknowledgement with a payload")
+            self.budget.count_idle_frame(self.now_s)
+            return
+        if len(payload) % SETTING_BYTES:
+            raise Violation(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
+        self.budget.count_settings(self.now_s)
+        for at in range(0, len(payload), SETTING_BYTES):
+            self._set(int.from_bytes(payload[at : at + 2]), int.from_bytes(payload[at + 2 : at + SETTING_BYTES]))
+        self.out.append(_pack(0, 0, SETTINGS, ACK, 0))
+
+    def _set(self, setting: int, value: int) -> None:
+        if setting == Setting.HEADER_TABLE_SIZE:
+            self.encoder.resize(value)
+        elif setting == Setting.ENABLE_PUSH:
+            if value > 1 or (value and not self.is_server):
+                raise Violation(ErrorCode.PROTOCOL_ERROR, f"ENABLE_PUSH of {value}")
+        elif setting == Setting.MAX_CONCURRENT_STREAMS:
+            self.peer_streams_max = value
+        elif setting == Setting.INITIAL_WINDOW_SIZE:
+            self._set_window(value)
+        elif setting == Setting.MAX_FRAME_SIZE and not FRAME_BYTES_MAX <= value < 2**24:
+            # Frames of this side are never larger than the default.
+            raise Violation(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE of {value}")
+
+    def _set_window(self, value: int) -> None:
+        change, self._peer_window = value - self._peer_window, value
+        _check_window(value)
+        for stream in list(self.streams.values()):
+            stream.send_left += change
+            _check_window(stream.send_left)
+            if stream.is_waiting:
+                self._flush(stream)
+
+    def _complete(self, stream: EngineStream) -> None:
+        """Remove a stream whose peer sent its last frame, if this side has too."""
+        if stream.has_ended and not stream.is_done:
+            self._remove(stream, StreamState.CLOSED)
+
+
+def _check_window(window: int) -> None:
+    if window > _WINDOW_MAX:
+        raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "a window above 2^31 - 1")

@@ -1,0 +1,140 @@
+"""One stream's part of the engine, its windows and held bytes; and a rate limit of frames that are cheap to send.
+
+A producer whose bytes wait is paused at a limit, so that a stream holds at most that and one more piece. The peer's window grows
+while its bytes are consumed at once, so that large messages do not wait for updates; the growth comes from a budget of the whole
+connection.
+"""
+
+from serving.core.settings.http import HttpSettings
+from serving.net.proxy.http2.frames import ErrorCode, Violation
+from serving.net.proxy.http2.hpack_decoder import FieldSection
+
+# Bytes that a peer may send before its reader has taken them: RFC 9113's default at first.
+WINDOW_BYTES = 65_535
+# Twice the default four times: almost 1 MiB.
+WINDOW_BYTES_MAX = 16 * WINDOW_BYTES
+_HELD_BYTES_MAX = 64 * 1024
+
+
+class PeerBudget:
+    """The remaining budget of one peer in this period."""
+
+    __slots__ = ("_idle_frames", "_pings", "_resets", "_settings", "_settings_frames", "_since_s")
+
+    def __init__(self, settings: HttpSettings, *, now_s: float) -> None:
+        self._settings = settings
+        self._since_s = now_s
+        self._resets = self._pings = self._settings_frames = self._idle_frames = 0
+
+    def count_reset(self, now_s: float) -> None:
+        """Count a reset by the peer, or one that it provoked. Raises ``Violation``, as all of these do."""
+        self._begin(now_s)
+        self._resets += 1
+        self._check(self._resets, self._settings.http2_resets_max, "resets")
+
+    def count_ping(self, now_s: float) -> None:
+        """Count a ping that the peer wants answered."""
+        self._begin(now_s)
+        self._pings += 1
+        self._check(self._pings, self._settings.http2_pings_max, "pings")
+
+    def count_settings(self, now_s: float) -> None:
+        """Count SETTINGS sent by the peer."""
+        self._begin(now_s)
+        self._settings_frames += 1
+        self._check(self._settings_frames, self._settings.http2_settings_max, "settings")
+
+    def count_idle_frame(self, now_s: float) -> None:
+        """Count a frame without effect, such as an empty DATA frame or a refused request."""
+        self._begin(now_s)
+        self._idle_frames += 1
+        self._check(self._idle_frames, self._settings.http2_idle_frames_max, "idle frames")
+
+    def earn_pings(self) -> None:
+        """Allow more pings after a piece of a response was sent: gRPC clients measure bandwidth by them."""
+        self._pings = 0
+
+    def earn_reset(self) -> None:
+        """Allow more resets after a completed stream."""
+        self._resets -= 1
+
+    def _begin(self, now_s: float) -> None:
+        if now_s - self._since_s > self._settings.http2_count_period_s:
+            self._since_s = now_s
+            self._resets = self._pings = self._settings_frames = self._idle_frames = 0
+
+    @staticmethod
+    def _check(count: int, count_max: int, what: str) -> None:
+        if count > count_max:
+            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, f"more than {count_max} {what} in a short time")
+
+
+class EngineStream:
+    """Flow-control state of one stream. Subclasses handle received frames."""
+
+    __slots__ = (
+        *("ending", "has_ended", "is_done", "is_queued", "pending", "peer_ended", "send_left", "stream_id"),
+        *("trailers", "window_bytes", "window_left"),
+    )
+
+    def __init__(self, stream_id: int, *, send_left: int, peer_ended: bool) -> None:
+        self.stream_id = stream_id
+        self.send_left = send_left
+        """The peer's window, in bytes; negative after the peer has made its windows smaller."""
+        self.window_left = self.window_bytes = WINDOW_BYTES
+        self.peer_ended = peer_ended
+        """Whether the peer has sent its last frame."""
+        self.pending: bytearray | None = None
+        """Bytes that wait for the peer's window."""
+        self.ending = False
+        """Whether the waiting bytes are the end of the body."""
+        self.trailers = b""
+        """The trailers to send after them."""
+        self.is_queued = False
+        """Whether it waits for the connection's window, and not for its own."""
+        self.has_ended = False
+        """Whether this side has sent its last frame."""
+        self.is_done = False
+        """Whether the engine has removed it."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether sending should pause."""
+        return self.pending is not None and len(self.pending) >= _HELD_BYTES_MAX
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether bytes are held back."""
+        return not self.has_ended and (self.ending or bool(self.pending))
+
+    def hold_back(self, payload: bytes) -> None:
+        """Hold back bytes that the window does not allow."""
+        if self.pending is None:
+            self.pending = bytearray(payload)
+        else:
+            self.pending += payload
+
+    # Called by the engine.
+
+    def take_head(self, section: FieldSection, *, ended: bool) -> None:
+        """Handle a head or trailers."""
+        raise NotImplementedError
+
+    def take_data(self, payload: bytes) -> None:
+        """Handle a piece of a body; more follows. It is empty for a frame with padding only."""
+        raise NotImplementedError
+
+    def take_last(self, payload: bytes) -> None:
+        """Handle the last piece of a body; it may be empty."""
+        raise NotImplementedError
+
+    def take_reset(self, code: int) -> None:
+        """Handle RST_STREAM: the engine has removed the stream."""
+        raise NotImplementedError
+
+    def removed(self) -> None:
+        """Handle the removal of a stream that still had bytes to send."""
+
+    def sent(self, byte_count: int) -> None:
+        """Handle progress: this many waiting bytes were sent."""
+        raise NotImplementedError

@@ -1,0 +1,141 @@
+"""HPACK's Huffman code (RFC 7541, section 5.2 and appendix B).
+
+The code is canonical: the lengths of its words define it. Decoding walks a table of 256 states with four bits a step; a word has
+at least five bits, so that a step ends at most one. Strings repeat, so short ones are cached.
+"""
+
+from serving.net.proxy.http2.frames import ErrorCode, Violation
+
+# Bits of the word of each byte, 0 to 255, and of the end of a string.
+_LENGTHS = (
+    *(13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28),
+    *(28, 28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15),
+    *(6, 12, 10, 13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6),
+    *(15, 5, 6, 5, 6, 5, 6, 6, 6, 5, 7, 7, 6, 6, 6, 5, 6, 7, 6, 5, 5, 6, 7, 7, 7, 7, 7, 15, 11, 14, 13, 28, 20, 22),
+    *(20, 20, 22, 22, 22, 23, 22, 23, 23, 23, 23, 23, 24, 23, 24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23),
+    *(23, 24, 22, 21, 20, 22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23, 21, 21, 22, 21, 23, 22, 23, 23, 20, 22),
+    *(22, 22, 23, 22, 22, 23, 26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25, 19, 21, 26, 27, 27, 26),
+    *(27, 24, 21, 21, 26, 26, 28, 27, 27, 27, 20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23, 26, 27),
+    *(26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26, 30),
+)
+_END = 256
+# A padding of more bits could hold a whole word.
+_PADDING_BITS_MAX = 7
+# In a step of the table: the state in its upper bits, the byte that ended plus 1 in its lower nine; 0 is none.
+_BYTE_BITS = 9
+_BYTE_MASK = (1 << _BYTE_BITS) - 1
+_INVALID = -1
+# Values of headers that repeat are shorter; with the bound below, 1024 x 200 bytes at most.
+_REMEMBERED_BYTES_MAX = 64
+_REMEMBERED_MAX = 1024
+_remembered: dict[bytes, bytes] = {}
+# Steps of eight bits, each made when it is needed: text needs some hundred of 65,536. 200 bytes each.
+_BYTE_STEPS_MAX = 8192
+_byte_steps: dict[int, tuple[int, bytes]] = {}
+
+
+def _words() -> list[int]:
+    words = [0] * len(_LENGTHS)
+    word = length = 0
+    for symbol in sorted(range(len(_LENGTHS)), key=lambda symbol: (_LENGTHS[symbol], symbol)):
+        word <<= _LENGTHS[symbol] - length
+        length = _LENGTHS[symbol]
+        words[symbol] = word
+        word += 1
+    return words
+
+
+def _tree(words: list[int]) -> list[list[int]]:
+    """Nodes with two branches: the number of another node, or minus the symbol minus 1."""
+    nodes: list[list[int]] = [[0, 0]]
+    for symbol, word in enumerate(words):
+        at = 0
+        for place in range(_LENGTHS[symbol] - 1, 0, -1):
+            bit = word >> place & 1
+            if not nodes[at][bit]:
+                nodes.append([0, 0])
+                nodes[at][bit] = len(nodes) - 1
+            at = nodes[at][bit]
+        nodes[at][word & 1] = -symbol - 1
+    return nodes
+
+
+def _steps(nodes: list[list[int]]) -> list[int]:
+    """The transition table: at node << 4 | bits, the next node and the completed symbol."""
+    steps = []
+    for start in range(len(nodes)):
+        for bits in range(16):
+            at, ended = start, 0
+            for place in (3, 2, 1, 0):
+                at = nodes[at][bits >> place & 1]
+                if at < 0:
+                    ended, at = -at, 0
+            # The end itself must not be in a string.
+            steps.append(_INVALID if ended == _END + 1 else at << _BYTE_BITS | ended)
+    return steps
+
+
+def _final_states(nodes: list[list[int]]) -> frozenset[int]:
+    """Where a string may end: after a word, and up to seven bits 1 of the next."""
+    found, at = {0}, 0
+    for _ in range(_PADDING_BITS_MAX):
+        at = nodes[at][1]
+        found.add(at)
+    return frozenset(found)
+
+
+_WORDS = _words()
+_NODES = _tree(_WORDS)
+_STEPS = _steps(_NODES)
+_FINAL = _final_states(_NODES)
+
+
+def _byte_step(state: int, byte: int) -> tuple[int, bytes]:
+    """Decode eight bits in a state: the next state, and the completed bytes."""
+    key, found = state << 8 | byte, bytearray()
+    for bits in (byte >> 4, byte & 0xF):
+        step = _STEPS[state << 4 | bits]
+        if step < 0:
+            raise Violation(ErrorCode.COMPRESSION_ERROR, "EOS symbol in a Huffman string")
+        if step & _BYTE_MASK:
+            found.append((step & _BYTE_MASK) - 1)
+        state = step >> _BYTE_BITS
+    after = state, bytes(found)
+    if len(_byte_steps) < _BYTE_STEPS_MAX:
+        _byte_steps[key] = after
+    return after
+
+
+def huffman_decode(data: bytes) -> bytes:
+    """Decode a Huffman string.
+
+    Raises:
+        Violation: for an EOS symbol within the string, or a wrong padding.
+    """
+    known = _remembered.get(data)
+    if known is not None:
+        return known
+    found: list[bytes] = []
+    state, known_steps = 0, _byte_steps
+    for byte in data:
+        step = known_steps.get(state << 8 | byte) or _byte_step(state, byte)
+        state = step[0]
+        found.append(step[1])
+    if state not in _FINAL:
+        raise Violation(ErrorCode.COMPRESSION_ERROR, "invalid Huffman padding")
+    text = b"".join(found)
+    if len(data) <= _REMEMBERED_BYTES_MAX:
+        if len(_remembered) >= _REMEMBERED_MAX:
+            _remembered.clear()
+        _remembered[data] = text
+    return text
+
+
+def huffman_encode(text: bytes) -> bytes:
+    """Encode a string with the Huffman code."""
+    word = bits = 0
+    for byte in text:
+        word = word << _LENGTHS[byte] | _WORDS[byte]
+        bits += _LENGTHS[byte]
+    padding = -bits % 8
+    return (word << padding | (1 << padding) - 1).to_bytes((bits + padding) // 8)

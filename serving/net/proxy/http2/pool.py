@@ -1,0 +1,139 @@
+"""Connections to apps that speak HTTP/2 with prior knowledge (h2c): one for each address, a stream for each request.
+
+``Http2Pool`` replaces the pool. Another connection to an address is made only when the app takes no more streams on
+the existing ones; requests that need one while it is being made wait for that one. As in ``serving.net.proxy.http1.pool``, a request
+that must not be sent twice gets no connection that has been idle for long, and one that stays idle is closed.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from serving.core.settings.http import HttpSettings
+from serving.net.proxy.http1.connectionqueue import Waiter
+from serving.net.proxy.http1.pool import Pool
+from serving.net.proxy.http1.upstream import Address, RequestCarrier
+from serving.net.proxy.http2.upstream import StreamUpstream
+from serving.net.proxy.http2.upstreamsession import UpstreamSession
+
+# As for HTTP/1.1: half of the shortest keep-alive time of the usual servers.
+_SURE_IDLE_MAX_S = 1.0
+
+
+class Http2Pool(Pool):
+    """A pool of upstreams that speak HTTP/2."""
+
+    def __init__(self, settings: HttpSettings, *, clock: Callable[[], float]) -> None:
+        super().__init__(settings, clock=clock)
+        self.settings = settings
+        self._links: dict[Address, list[UpstreamSession]] = {}
+        self._making: dict[Address, asyncio.Task[UpstreamSession]] = {}
+
+    @property
+    def open_count(self) -> int:
+        """Number of open connections."""
+        return sum(map(len, self._links.values()))
+
+    def take(self, address: Address, *, sure: bool = False) -> RequestCarrier | None:
+        """Return a stream of a connection with room."""
+        link = self._link_with_room(address, sure=sure)
+        return None if link is None else StreamUpstream(link, self)
+
+    def connect(self, address: Address, waiter: Waiter, *, new: bool = False) -> None:
+        """Pass a stream to ``waiter`` once a connection has room; a stream is new in any case."""
+        del new
+        self._connecting.start(self._open_stream(address, waiter), name=f"connect {address}")
+
+    def again(self, stream: StreamUpstream) -> None:
+        """Send a refused, unprocessed stream on another link."""
+        self._connecting.start(self._move(stream), name=f"again {stream.address}")
+
+    def lost(self, link: UpstreamSession) -> None:
+        """Remove a connection that has ended or takes no new streams."""
+        links = self._links.get(link.address, [])
+        if link in links:
+            links.remove(link)
+        if not links:
+            self._links.pop(link.address, None)
+
+    def expire(self, now_s: float) -> float:
+        """Close connections idle for too long; return the next deadline."""
+        due_s = math.inf
+        for link in [link for links in self._links.values() for link in links if link.is_idle]:
+            if link.used_s + self._idle_max_s <= now_s:
+                link.close()
+            else:
+                due_s = min(due_s, link.used_s + self._idle_max_s)
+        return due_s
+
+    def close(self) -> None:
+        """Close all connections, and cancel pending ones."""
+        super().close()
+        for link in [link for links in self._links.values() for link in links]:
+            link.close()
+
+    async def _open_stream(self, address: Address, waiter: Waiter) -> None:
+        try:
+            link = await self._link(address)
+        except OSError as error:
+            if waiter.is_waiting:
+                waiter.unreachable(error)
+        else:
+            if waiter.is_waiting:
+                waiter.connected(StreamUpstream(link, self))
+
+    async def _move(self, stream: StreamUpstream) -> None:
+        try:
+            link = await self._link(stream.address)
+        except OSError as error:
+            stream.refused(f"no other connection is taken: {error}")
+        else:
+            stream.restart(link)
+
+    async def _link(self, address: Address) -> UpstreamSession:
+        """A link with room, created if needed."""
+        while True:
+            link = self._link_with_room(address)
+            if link is not None:
+                return link
+            making = self._making.get(address)
+            if making is None:
+                making = self._making[address] = self._connecting.start(
+                    self._make(address), name=f"make {address}", is_awaited=True
+                )
+                making.add_done_callback(lambda made: self._made(address, made))
+            # Shielded: a request that gives up leaves the connection to the others.
+            made = await asyncio.shield(making)
+            if not made.is_open:
+                why = made.violation or "it closed a new connection at once"
+                raise ConnectionResetError(f"{address[0]}:{address[1]}: {why}")
+
+    async def _make(self, address: Address) -> UpstreamSession:
+        host, port = address
+        turn = self.connector.turn
+        try:
+            async with asyncio.timeout(self._connect_max_s):
+                link = await self.connector.connect(lambda: UpstreamSession(self, address), address)
+        except TimeoutError:
+            raise TimeoutError(f"no connection to {host}:{port} within {self._connect_max_s} s") from None
+        link.turn = turn
+        self._links.setdefault(address, []).append(link)
+        return link
+
+    def _link_with_room(self, address: Address, *, sure: bool = False) -> UpstreamSession | None:
+        for link in list(self._links.get(address, ())):
+            if link.turn != self.connector.turn:
+                # Its streams end on it, and ``expire`` closes it then.
+                continue
+            if sure and link.is_idle and self.clock() - link.used_s > _SURE_IDLE_MAX_S:
+                # The app may be closing it just now, and then it is unknown whether the request arrived.
+                link.close()
+            if link.has_room:
+                return link
+        return None
+
+    def _made(self, address: Address, made: "asyncio.Task[UpstreamSession]") -> None:
+        del self._making[address]
+        if not made.cancelled():
+            # Retrieved, because asyncio logs an exception that was not, and all requests may have left.
+            made.exception()

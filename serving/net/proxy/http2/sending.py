@@ -1,0 +1,95 @@
+"""Sends frames in batches: one write per connection for all effects of one read.
+
+One read of one connection may cause frames on many connections; each of them writes once, at the end of
+that read. Frames sent outside of a read are written at the end of the turn of the loop.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from serving.net.proxy.http2.engine import Http2Engine
+
+
+class FrameSender(asyncio.Protocol):
+    """The sending half of a connection. Subclasses set the transport and the engine before the first frame."""
+
+    engine: Http2Engine
+
+    _transport: asyncio.Transport
+    on_full: Callable[[bool], None] | None = None
+    """Called when the transport is full, and when it takes bytes again."""
+    _is_sending = False
+    # Bytes that the transport got so far.
+    _sent_bytes = 0
+
+    def pause_writing(self) -> None:
+        """Pause streams: the transport's buffer is full."""
+        self.engine.is_full = True
+        if self.on_full is not None:
+            self.on_full(True)
+
+    def resume_writing(self) -> None:
+        """Resume streams: the transport's buffer has drained."""
+        self.engine.is_full = False
+        if self.on_full is not None:
+            self.on_full(False)
+        self.engine.flush()
+        self.send()
+
+    def send(self) -> None:
+        """Schedule a write of pending frames, at the end of this read or of this turn of the loop."""
+        if not self._is_sending:
+            self._is_sending = True
+            if _read.is_running:
+                _read.senders.append(self)
+            else:
+                asyncio.get_running_loop().call_soon(self.write_now)
+
+    def write_now(self) -> None:
+        """Write all pending frames."""
+        self._is_sending = False
+        out = self.engine.out
+        if out:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            out.clear()
+            if not self._transport.is_closing():
+                self._sent_bytes += len(data)
+                self._transport.write(data)
+
+    def data_received(self, data: bytes) -> None:
+        """Process received bytes, and write all frames that result."""
+        read = _read
+        if read.is_running:
+            # Called by hand, from within another read.
+            self.take(data)
+            return
+        read.is_running = True
+        try:
+            self.take(data)
+        finally:
+            read.is_running = False
+            senders = read.senders
+            for sender in senders:
+                sender.write_now()
+            senders.clear()
+
+    def take(self, data: bytes) -> None:
+        """Parse received bytes."""
+        raise NotImplementedError
+
+
+class _PresentRead:
+    """The read that is being handled, in any connection.
+
+    An object and not attributes of ``FrameSender``: each change of a class empties the interpreter's caches of its methods.
+    """
+
+    __slots__ = ("is_running", "senders")
+
+    def __init__(self) -> None:
+        self.is_running = False
+        self.senders: list[FrameSender] = []
+        """Connections with frames to write after it."""
+
+
+_read = _PresentRead()

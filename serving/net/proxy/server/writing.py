@@ -1,0 +1,134 @@
+"""The writing half of a client's connection: responses, clients that read them slowly, and the hand-over to HTTP/2.
+
+A connection is handed over after HTTP/2's preface or ALPN (RFC 9113, section 3.4). The strict reader of HTTP/1.1 refuses the
+preface's first line, so that looking for it costs other requests nothing. The library is imported by the first such connection:
+most sidecars never see one, and it takes memory.
+"""
+
+import asyncio
+
+from serving.net.proxy.forwarding.client import reset
+from serving.net.proxy.forwarding.exchange import Exchange, Wiring
+from serving.net.proxy.forwarding.pace import ReaderPace, ResponseBuffer
+from serving.net.proxy.forwarding.registry import Registry
+from serving.net.proxy.http1.rendering import ClientPeer
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
+
+
+class SlowReader:
+    """A client that has yet to read bytes of a response: its deadline and its buffer."""
+
+    __slots__ = ("_buffer", "_exchange", "_pace", "_transport")
+
+    def __init__(self, exchange: Exchange, transport: asyncio.Transport, wiring: Wiring) -> None:
+        # Kept beyond its end: its bytes still wait then.
+        self._exchange = exchange
+        self._transport = transport
+        self._pace = ReaderPace(wiring.read_pace, transport)
+        self._buffer = ResponseBuffer(wiring.buffers)
+
+    def change(self, now_s: float, *, full: bool) -> float:
+        """Begin when the transport is full, end when it takes more; return the deadline."""
+        if not full:
+            self.end()
+        return self._pace.change(now_s, written_bytes=self._exchange.response_bytes, full=full)
+
+    def check(self, now_s: float) -> float:
+        """Return the deadline; it has passed if the client is too slow."""
+        return self._pace.check(now_s, written_bytes=self._exchange.response_bytes)
+
+    def has_room(self) -> bool:
+        """Count what waits for the client; return whether there is room for more."""
+        return self._buffer.set(self._transport.get_write_buffer_size())
+
+    def unread_bytes(self) -> int:
+        """Return the written bytes that the client has not read."""
+        return self._pace.count_unread()
+
+    def end(self) -> None:
+        """Discard the count."""
+        self._buffer.set(0)
+
+
+class ResponseProtocol(asyncio.Protocol):
+    """Writes responses to a client of HTTP/1.1. A subclass reads its requests."""
+
+    __slots__ = ("_clock", "_closing", "_exchange", "_full", "_registry", "_slow_reader", "_transport", "_wiring")
+
+    def __init__(self, registry: Registry, wiring: Wiring) -> None:
+        self._registry = registry
+        self._wiring = wiring
+        self._clock = wiring.clock
+        self._transport: asyncio.Transport
+        self._exchange: Exchange | None = None
+        self._full = False
+        # While bytes of this response, or of the last one, wait for the client.
+        self._slow_reader: SlowReader | None = None
+        self._closing = False
+
+    # Called by the loop.
+
+    def pause_writing(self) -> None:
+        """Buffer or pause the response: the client reads too slowly."""
+        self._set_full(full=True)
+
+    def resume_writing(self) -> None:
+        """Resume the response."""
+        self._set_full(full=False)
+
+    def _set_full(self, *, full: bool) -> None:
+        self._full, exchange = full, self._exchange
+        if exchange is not None and self._slow_reader is None:
+            self._slow_reader = SlowReader(exchange, self._transport, self._wiring)
+        if self._slow_reader is not None:
+            self._registry.wake_by(self._slow_reader.change(self._clock(), full=full))
+        if exchange is not None:
+            exchange.client_full(full=full)
+
+    # Called by its exchange.
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the client."""
+        self._transport.write(data)
+
+    def write_eof(self) -> None:
+        """Close the sending direction."""
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def has_room(self) -> bool:
+        """Count the bytes that wait for the client; return whether more may be written."""
+        return self._slow_reader is not None and self._slow_reader.has_room()
+
+    def unread_bytes(self) -> int:
+        """Return the written bytes that the client has not read."""
+        return 0 if self._slow_reader is None else self._slow_reader.unread_bytes()
+
+    def truncate(self) -> None:
+        """Make ``exchange_done`` close the connection after pending writes; over TLS without close_notify."""
+        if (truncate := getattr(self._transport, "truncate", None)) is not None:
+            truncate()
+
+    def abort(self) -> None:
+        """Reset the connection: a regular close could look like the end of the body."""
+        self._closing = True
+        reset(self._transport)
+
+
+def hand_over(
+    data: bytes, registry: Registry, wiring: Wiring, *, transport: asyncio.Transport, peer: ClientPeer
+) -> None:
+    """Pass a connection to a session, with the bytes received so far."""
+    start_session(registry, wiring, transport=transport, peer=peer).data_received(data)
+
+
+def start_session(
+    registry: Registry, wiring: Wiring, *, transport: asyncio.Transport, peer: ClientPeer
+) -> asyncio.Protocol:
+    """Start an HTTP/2 session on an unread connection, as negotiated by ALPN."""
+    from serving.net.proxy.http2.session import Session  # noqa: PLC0415 - see the module
+
+    session = Session(registry, wiring, transport, peer=peer, address=peer.address.decode())
+    transport.set_protocol(session)
+    return session

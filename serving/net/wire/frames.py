@@ -1,0 +1,133 @@
+"""Frames between pods, activators and autoscalers: MessagePack, one frame in one binary message.
+
+Pods and activators send statistics once a second; an autoscaler sends activators the pods that announce themselves.
+
+The connection identifies the sender (its token is bound to one pod or one activator), so only a relay names it. Frames are
+maps keyed by field name; unknown keys are ignored, so that an older autoscaler reads a newer pod. A frame of a newer version
+is refused (``serving.core.model.versions``). Decoding checks types and
+bounds (0 to 10^12, no NaN, no infinity). The autoscaler decides what is plausible and when it counts: it stamps frames when
+they arrive.
+"""
+
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from serving.core.model.errors import UNREADABLE, InvalidValue
+from serving.core.model.stat import Amount, Stat
+from serving.core.model.versions import STAT, FormatVersion, refuse_newer, refuse_newer_text
+
+F = TypeVar("F", "PodStat", "ActivatorStats", "RelayedStats", "AnnouncedPod")
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+
+_UPGRADE = "upgrade the autoscaler before pods and activators (docs/version-skew.md)"
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class PodStat(Stat, frozen=True, kw_only=True, omit_defaults=True):
+    """The frame of one pod: a ``Stat`` of one period.
+
+    ``at_s`` is a clock of the pod, by which the autoscaler detects late frames; a steady one. On receipt the autoscaler overwrites
+    ``pod`` and ``at_s``.
+    """
+
+    at_s: float
+    concurrency: Amount
+    version: FormatVersion = STAT
+
+
+class RevisionStat(Stat, frozen=True, kw_only=True, omit_defaults=True):
+    """The requests of one revision in one activator, waiting and in flight."""
+
+    namespace: Name
+    revision: Name
+    concurrency: Amount
+
+
+class ActivatorStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All revisions of one activator, or one alone when it pokes."""
+
+    stats: list[RevisionStat]
+    version: FormatVersion = STAT
+
+
+class RelayedStat(RevisionStat, frozen=True, kw_only=True, omit_defaults=True):
+    """A report received by an autoscaler that does not own the revision. ``pod`` is the pod or activator."""
+
+    pod: Name = msgspec.field(name="sender")
+    is_activator: bool = False
+
+
+class AnnouncedPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The frame by which an autoscaler tells activators where a pod takes requests, before a slice says so."""
+
+    namespace: Name
+    revision: Name
+    pod: Name
+    address: Name
+    version: FormatVersion = STAT
+
+
+class RelayedStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A frame that one autoscaler relays to another, in the order of arrival. It is never relayed again."""
+
+    stats: list[RelayedStat]
+    announced: list[AnnouncedPod] = []
+    version: FormatVersion = STAT
+
+
+_POD_DECODER = msgspec.msgpack.Decoder(PodStat)
+_ACTIVATOR_DECODER = msgspec.msgpack.Decoder(ActivatorStats)
+_RELAYED_DECODER = msgspec.msgpack.Decoder(RelayedStats)
+_ANNOUNCED_DECODER = msgspec.msgpack.Decoder(AnnouncedPod)
+
+
+def encode_pod_stat(stat: PodStat) -> bytes:
+    """Encode a pod's statistic."""
+    return _ENCODER.encode(stat)
+
+
+def encode_activator_stats(stats: ActivatorStats) -> bytes:
+    """Encode an activator's statistics."""
+    return _ENCODER.encode(stats)
+
+
+def encode_relayed_stats(stats: RelayedStats) -> bytes:
+    """Encode relayed statistics."""
+    return _ENCODER.encode(stats)
+
+
+def encode_announced_pod(announced: AnnouncedPod) -> bytes:
+    """Encode an announcement."""
+    return _ENCODER.encode(announced)
+
+
+def decode_pod_stat(frame: bytes) -> PodStat:
+    """Decode a pod's frame. Raises ``InvalidValue`` for any other frame."""
+    return _decoded(_POD_DECODER, frame, expected="a statistic of a pod")
+
+
+def decode_activator_stats(frame: bytes) -> ActivatorStats:
+    """Decode an activator's frame. Raises ``InvalidValue`` for any other frame."""
+    return _decoded(_ACTIVATOR_DECODER, frame, expected="statistics of an activator")
+
+
+def decode_relayed_stats(frame: bytes) -> RelayedStats:
+    """Decode another autoscaler's frame. Raises ``InvalidValue`` for any other frame."""
+    return _decoded(_RELAYED_DECODER, frame, expected="statistics of an autoscaler")
+
+
+def decode_announced_pod(frame: bytes) -> AnnouncedPod:
+    """Decode an announcement. Raises ``InvalidValue`` for any other frame."""
+    return _decoded(_ANNOUNCED_DECODER, frame, expected="an announced pod")
+
+
+def _decoded(decoder: "msgspec.msgpack.Decoder[F]", frame: bytes, *, expected: str) -> F:
+    try:
+        decoded = decoder.decode(frame)
+    except UNREADABLE as error:
+        refuse_newer_text(expected, frame, known=STAT, action=_UPGRADE)
+        # Enough of a frame to recognise it in a log: 16 bytes in hexadecimal.
+        raise InvalidValue(text=bytes(frame[:16]).hex(), expected=f"{expected}: {error}") from error
+    refuse_newer(expected, decoded.version, known=STAT, action=_UPGRADE)
+    return decoded

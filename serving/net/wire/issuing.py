@@ -1,0 +1,60 @@
+"""The inner TLS of a daemon that holds the cluster key: it signs its own certificate, and renews it while it runs."""
+
+import asyncio
+import logging
+
+from serving.core.settings.innertls import InnerTlsSettings
+from serving.net.aio.clock import stamp, wall_s
+from serving.net.aio.mutualtls import MutualTls, PeerTls
+
+_log = logging.getLogger("tls")
+
+# A machine that slept, or whose clock was set, is noticed within this time.
+_LOOK_S = 30.0
+
+
+class DaemonTls:
+    """The contexts of one daemon, and the authority of its cluster key."""
+
+    def __init__(self, key: bytes, identity: str, settings: InnerTlsSettings) -> None:
+        from serving.net.wire.authority import Authority  # noqa: PLC0415 - a start without inner TLS is spared cryptography
+
+        self.settings = settings
+        self.authority: Authority = Authority(key)
+        self.tls = MutualTls(self.authority.certificate)
+        self._identity = identity
+        self._renew()
+
+    def to(self, expected: str) -> PeerTls:
+        """How to connect to a peer with this SPIFFE id."""
+        return PeerTls(tls=self.tls, expected=expected, takes_plain=not self.settings.is_strict)
+
+    async def keep_valid(self) -> None:
+        """Replace the certificate when half of its life is over, until cancelled."""
+        while True:
+            left_s = self.tls.not_after_s - wall_s()
+            life_s = self.settings.certificate_life_s
+            # More is left than it ever had: the clock was set back, and others may call it not yet valid.
+            if left_s <= life_s / 2 or left_s > life_s + 1:
+                self._renew()
+            else:
+                await asyncio.sleep(min(_LOOK_S, left_s - life_s / 2))
+
+    def _renew(self) -> None:
+        made = self.authority.issue(self._identity, now_s=wall_s(), life_s=self.settings.certificate_life_s)
+        self.tls.replace(made.certificate, made.key, not_after_s=made.not_after_s)
+        _log.info("tls.certificate", extra={"identity": self._identity, "not_after": stamp(made.not_after_s)})
+
+
+def authority_of(key: bytes, settings: InnerTlsSettings) -> str:
+    """The authority's certificate as PEM, for pods; "" where the settings turn inner TLS off."""
+    if not settings.is_on:
+        return ""
+    from serving.net.wire.authority import Authority  # noqa: PLC0415 - as above
+
+    return Authority(key).certificate
+
+
+def daemon_tls(key: bytes, identity: str, settings: InnerTlsSettings) -> DaemonTls | None:
+    """The inner TLS of a daemon; None where the settings turn it off."""
+    return DaemonTls(key, identity, settings) if settings.is_on else None

@@ -1,0 +1,136 @@
+"""The secrets between daemons: derived from one cluster key, so that none of them is stored.
+
+A stat frame carries a token bound to the pod (or activator) that may send it. A request from an activator to a pod carries the
+pod's secret; only then does the queue-proxy trust the headers that are reserved for our daemons. A secret in a template that
+precedes its pods (a Deployment in a cluster) is that of the revision. Each secret is HMAC-SHA256(key, purpose/names) in
+hexadecimal; names in Kubernetes contain no slash, so no two pods share a text. The holders of the key (autoscaler, activator,
+controller, local) derive secrets; a queue-proxy gets its own two and never the key.
+"""
+
+import base64
+import hashlib
+import hmac
+import os
+
+import msgspec
+
+from serving.core.model.errors import InvalidValue
+from serving.core.model.identities import CallerIdentity
+
+# As long as the digest: a longer key adds nothing to HMAC-SHA256, a shorter one takes away.
+KEY_BYTES = 32
+
+KEY_SECRET = "serving-key"  # noqa: S105 - the name of a Secret
+"""The Secret of a cluster that has the cluster key."""
+
+KEY_MODE_FIELD = "inner-tls"
+"""The entry of that Secret with the mode of inner TLS at the installation."""
+
+
+_CALLER_VERSION = "v1"
+
+
+class _CallerClaims(CallerIdentity, frozen=True, kw_only=True):
+    until_s: float
+
+
+def pod_token(key: bytes, *, namespace: str, revision: str, pod: str) -> str:
+    """The bearer token with which one pod opens its stats websocket."""
+    return _derived(key, "stat", namespace, revision, pod)
+
+
+def revision_token(key: bytes, *, namespace: str, revision: str) -> str:
+    """The same for all pods of a revision, where the token stands in a template before there are pods."""
+    return _derived(key, "stat-of-revision", namespace, revision)
+
+
+def activator_token(key: bytes, *, name: str) -> str:
+    """The bearer token with which one activator opens its stats websocket."""
+    return _derived(key, "activator", name)
+
+
+def autoscaler_token(key: bytes, *, name: str) -> str:
+    """The bearer token with which one autoscaler opens its websocket to another."""
+    return _derived(key, "autoscaler", name)
+
+
+def pod_secret(key: bytes, *, namespace: str, pod: str) -> str:
+    """The value of ``K-Pod-Secret`` in each request from an activator to this pod."""
+    return _derived(key, "secret", namespace, pod)
+
+
+def revision_secret(key: bytes, *, namespace: str, uid: str) -> str:
+    """The pod secret for all pods of one revision; by uid, so that a later revision of the same name has another."""
+    return _derived(key, "revision", namespace, uid)
+
+
+def access_token(key: bytes, *, namespace: str, route: str, version: str = "") -> str:
+    """The bearer token for callers of a private service; a new version invalidates the previous one."""
+    return _derived(key, "access", namespace, route, version or "-")
+
+
+def probe_proof(secret: str | bytes, *, nonce: str) -> str:
+    """The proof in a response to a readiness probe: only a holder of the pod's secret can compute it.
+
+    Another pod at a reused address cannot, whatever its app responds.
+    """
+    return hmac.new(_bytes_of(secret), f"ready/{nonce}".encode(), hashlib.sha256).hexdigest()
+
+
+def matches(given: str | bytes, expected: str | bytes) -> bool:
+    """Compare two secrets in constant time."""
+    return hmac.compare_digest(_bytes_of(given), _bytes_of(expected))
+
+
+def read_key(path: str | os.PathLike[str]) -> bytes:
+    """The cluster key from its file.
+
+    Raises:
+        InvalidValue: when the file does not hold exactly 32 bytes.
+        OSError: when it cannot be read.
+    """
+    # Not pathlib, whose import takes 3 ms of a sidecar's start.
+    with open(path, "rb") as file:  # noqa: PTH123 - as above
+        key = file.read()
+    if len(key) != KEY_BYTES:
+        raise InvalidValue(text=f"{path} with {len(key)} bytes", expected=f"a key file of {KEY_BYTES} bytes")
+    return key
+
+
+def caller_token(key: bytes, caller: CallerIdentity, *, until_s: float) -> str:
+    """A token by which a pod names itself to other services until ``until_s``, in unix seconds.
+
+    It is "v1.CLAIMS.SIGNATURE", the claims as JSON in base64url.
+    """
+    claims = _CallerClaims(**msgspec.structs.asdict(caller), until_s=until_s)
+    body = base64.urlsafe_b64encode(msgspec.json.encode(claims)).rstrip(b"=").decode()
+    return f"{_CALLER_VERSION}.{body}.{_derived(key, 'caller', body)}"
+
+
+def read_caller_token(key: bytes, text: str, *, now_s: float) -> CallerIdentity:
+    """The caller of a token. ``now_s`` is seconds since the epoch. Raises ``InvalidValue``, without the token's text."""
+    version, _, rest = text.partition(".")
+    body, _, signature = rest.partition(".")
+    if version != _CALLER_VERSION or not body or "/" in body:
+        raise InvalidValue(text="the token", expected="it is not a caller token")
+    if not matches(signature, _derived(key, "caller", body)):
+        raise InvalidValue(text="the token", expected="its token is not signed by this cluster")
+    claims = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=_CallerClaims)
+    if claims.until_s <= now_s:
+        raise InvalidValue(text="the token", expected="its token has expired")
+    return claims
+
+
+def caller_key(key: bytes, *, namespace: str, pod: str) -> str:
+    """The key with which an app of one machine requests its caller token from its queue-proxy."""
+    return _derived(key, "callerkey", namespace, pod)
+
+
+def _derived(key: bytes, *parts: str) -> str:
+    assert all(parts), parts
+    assert not any("/" in part for part in parts), parts
+    return hmac.new(key, "/".join(parts).encode(), hashlib.sha256).hexdigest()
+
+
+def _bytes_of(text: str | bytes) -> bytes:
+    return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text

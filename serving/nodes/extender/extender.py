@@ -1,0 +1,131 @@
+"""kube-scheduler's HTTP extender: filters the nodes for a pod, and scores them from 0 to 10.
+
+Input: the body of a call, the nodes, the scorer. Output: the body of the response. Follows k8s.io/kube-scheduler extender/v1:
+fields have their Go names and are read in any case, since older schedulers wrote them small. Calls bring names of nodes only
+(``nodeCacheCapable``) or whole Nodes, of which only the names are used: the extender's own data are as fresh. An unknown node
+passes with score 0: it has just joined, and the scheduler already knows it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from serving.core.model.errors import UNREADABLE, InvalidValue
+from serving.core.model.nodata import NoData
+from serving.nodes.placement.book import NodeBook, demand_of
+from serving.nodes.placement.scores.nodes import NodeTable
+from serving.nodes.placement.scores.pod import PodDemand
+from serving.nodes.placement.scores.provider import Scorer, Scores
+
+_BINDING_EXPECTED = "a kube-scheduler's ExtenderBindingArgs: an object with PodName, PodNamespace, PodUID and Node"
+_EXPECTED = "a kube-scheduler's ExtenderArgs: an object with Pod, and NodeNames or Nodes"
+
+
+class ExtenderCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A pending pod and its candidate nodes, in the scheduler's order."""
+
+    pod: Mapping[str, Any]
+    node_names: tuple[str, ...]
+    is_by_name: bool
+    """Whether the scheduler expects names in the response; otherwise it expects the Nodes that it sent."""
+
+    nodes: tuple[Mapping[str, Any], ...] = ()
+
+
+class BindingCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod for which a scheduler has found a node."""
+
+    pod: str
+    namespace: str
+    uid: str
+    node: str
+
+
+def read_binding(body: bytes) -> BindingCall:
+    """The body of a bind call. Raises ``InvalidValue``."""
+    try:
+        found = {key.lower(): value for key, value in msgspec.json.decode(body, type=dict[str, str]).items()}
+        parts = {"pod": "podname", "namespace": "podnamespace", "uid": "poduid", "node": "node"}
+        call = BindingCall(**{field: found[key] for field, key in parts.items()})
+    except (*UNREADABLE, KeyError) as error:
+        raise InvalidValue(text=f"{body[:80]!r} ({error})", expected=_BINDING_EXPECTED) from error
+    if not (call.pod and call.namespace and call.node):
+        raise InvalidValue(text=f"{body[:80]!r}", expected=_BINDING_EXPECTED)
+    return call
+
+
+def read_call(body: bytes) -> ExtenderCall:
+    """The body of a call. Raises ``InvalidValue``."""
+    try:
+        whole = msgspec.json.decode(body, type=dict[str, Any])
+        found = {key.lower(): value for key, value in whole.items() if value is not None}
+        pod, names = found["pod"], found.get("nodenames")
+        nodes = tuple((found.get("nodes") or {}).get("items") or ())
+        if names is None:
+            names = [node["metadata"]["name"] for node in nodes]
+        return msgspec.convert(
+            {"pod": pod, "node_names": names, "is_by_name": "nodenames" in found, "nodes": nodes}, type=ExtenderCall
+        )
+    except (*UNREADABLE, KeyError, TypeError, AttributeError) as error:
+        raise InvalidValue(text=f"{body[:80]!r} ({error})", expected=_EXPECTED) from error
+
+
+class Extender:
+    """Serves calls about the nodes of a book."""
+
+    def __init__(self, book: NodeBook, scorer: Scorer) -> None:
+        self._book = book
+        self._scorer = scorer
+
+    def filter(self, call: ExtenderCall) -> bytes:
+        """ExtenderFilterResult: the nodes with room for the pod, and the reason against each other one."""
+        table, demand = self._book.table(), demand_of(call.pod)
+        failed = {name: why for name in call.node_names if (why := self._refusal(table, name, demand))}
+        response: dict[str, Any] = {"FailedNodes": failed, "Error": ""}
+        if call.is_by_name:
+            response["NodeNames"] = [name for name in call.node_names if name not in failed]
+        else:
+            left = [node for node in call.nodes if node["metadata"]["name"] not in failed]
+            response["Nodes"] = {"apiVersion": "v1", "kind": "NodeList", "items": left}
+        return msgspec.json.encode(response)
+
+    def prioritize(self, call: ExtenderCall, *, now_s: float) -> bytes:
+        """HostPriorityList: a whole number from 0 to 10 for each node."""
+        scores = self._score(call.pod, now_s=now_s)
+        given, places = scores.extender_score(), scores.table.index_by_name
+        return msgspec.json.encode(
+            [{"Host": name, "Score": int(given[places[name]]) if name in places else 0} for name in call.node_names]
+        )
+
+    def explain(self, call: ExtenderCall, *, now_s: float) -> bytes:
+        """Explain the scores of the nodes, for people; unknown nodes are left out.
+
+        ``usage_age_s`` is how old the measured load is; null for a node without. Load that is too old counts as missing.
+        """
+        scores = self._score(call.pod, now_s=now_s)
+        names = [name for name in call.node_names if name in scores.table.index_by_name]
+        usages = {name: self._book.usage(name) for name in names}
+        ages_s = {name: None if isinstance(one, NoData) else now_s - one.at_s for name, one in usages.items()}
+        return msgspec.json.encode(
+            [msgspec.to_builtins(scores.explain(name)) | {"usage_age_s": ages_s[name]} for name in names]
+        )
+
+    def _score(self, pod: Mapping[str, Any], *, now_s: float) -> Scores:
+        return self._scorer.score(self._book.table(), demand_of(pod), now_s=now_s)
+
+    def _refusal(self, table: NodeTable, name: str, demand: PodDemand) -> str:
+        """The reason a pod does not fit on a node; "" if it does, or if the node is unknown."""
+        node, column = self._book.node(name), table.index_by_name.get(name)
+        if node is None or column is None:
+            return ""
+        reasons: list[str] = []
+        asked = (("cpu", demand.request_cpu_m, "m"), ("memory", demand.request_memory_bytes, " bytes"))
+        for row, (resource, amount, unit) in enumerate(asked):
+            free = int(table.allocatable[row, column] - table.request[row, column])
+            # A pod without a request for a resource fits even on a full node.
+            if amount > max(0, free):
+                reasons.append(f"requests {amount}{unit} of {resource}, {max(0, free)}{unit} are free")
+        if node.pod_count_max is not None and self._book.pod_count(name) >= node.pod_count_max:
+            reasons.append(f"runs {self._book.pod_count(name)} of {node.pod_count_max} pods")
+        return "; ".join(reasons)

@@ -1,0 +1,97 @@
+"""The extender over HTTP: ``POST /filter``, ``/prioritize``, ``/explain`` and ``/bind``, ``GET /healthz``, ``GET /watcher``.
+
+A call that cannot be read is a 400 with what was expected; before all nodes and pods are known it is a 503, and a
+scheduler whose extender is ``ignorable`` goes on without. ``/watcher`` is load-watcher's API, so that Trimaran's own plugins
+can use the same measurements.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+
+from serving.core.model.errors import ClusterError, InvalidValue
+from serving.net.aio.clock import now_s
+from serving.nodes.extender.extender import BindingCall, Extender, ExtenderCall, read_binding, read_call
+from serving.nodes.extender.loadreport import LoadReport, watcher_body
+
+# The names of 100,000 nodes, or 1,000 whole Nodes with their images.
+_BODY_BYTES_MAX = 32 * 2**20
+_NOT_BINDING = "this placement does not bind pods: set binds to true, and give it the right to create bindings"
+
+
+class ExtenderServer:
+    """Serves the calls of schedulers about one extender.
+
+    ``report`` is the newest measurement of nodes, None before the first; ``bind`` is None if it must not bind.
+    """
+
+    def __init__(
+        self,
+        extender: Extender,
+        *,
+        is_synced: Callable[[], bool],
+        report: Callable[[], LoadReport | None],
+        bind: Callable[[BindingCall], Awaitable[None]] | None,
+    ) -> None:
+        self._extender = extender
+        self._is_synced = is_synced
+        self._report = report
+        self._bind = bind
+
+    def application(self) -> web.Application:
+        """The aiohttp application."""
+        extender = self._extender
+        made = web.Application(client_max_size=_BODY_BYTES_MAX)
+        made.router.add_post("/filter", self._handler(extender.filter))
+        made.router.add_post("/prioritize", self._handler(lambda call: extender.prioritize(call, now_s=now_s())))
+        made.router.add_post("/explain", self._handler(lambda call: extender.explain(call, now_s=now_s())))
+        made.router.add_post("/bind", self._take_binding)
+        made.router.add_get("/healthz", self._health)
+        made.router.add_get("/watcher", self._watcher)
+        made.router.add_get("/watcher/health", self._watcher_health)
+        return made
+
+    def _handler(self, respond: Callable[[ExtenderCall], bytes]) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            if not self._is_synced():
+                return web.Response(status=503, text="not all nodes and pods are known yet\n")
+            try:
+                body = respond(read_call(await request.read()))
+            except InvalidValue as error:
+                return web.Response(status=400, text=f"{error}\n")
+            return web.Response(body=body, content_type="application/json")
+
+        return handle
+
+    async def _take_binding(self, request: web.Request) -> web.Response:
+        try:
+            call = read_binding(await request.read())
+        except InvalidValue as error:
+            return web.Response(status=400, text=f"{error}\n")
+        if self._bind is None:
+            return _bound(_NOT_BINDING)
+        try:
+            await self._bind(call)
+        except ClusterError as error:
+            return _bound(str(error))
+        return _bound("")
+
+    async def _health(self, _: web.Request) -> web.Response:
+        is_synced = self._is_synced()
+        return web.Response(status=200 if is_synced else 503, text="ok\n" if is_synced else "not synced\n")
+
+    async def _watcher(self, request: web.Request) -> web.Response:
+        found, host = self._report(), request.query.get("host", "")
+        body = None if found is None else watcher_body(found, host=host)
+        if body is None:
+            return web.Response(status=404, text=f"no metrics of {host or 'any node'} yet\n")
+        return web.Response(body=body, content_type="application/json")
+
+    async def _watcher_health(self, _: web.Request) -> web.Response:
+        return web.Response(status=503 if self._report() is None else 200)
+
+
+def _bound(error: str) -> web.Response:
+    """ExtenderBindingResult: "" means that the pod is bound."""
+    return web.Response(body=msgspec.json.encode({"Error": error}), content_type="application/json")

@@ -1,0 +1,219 @@
+"""Reads node loads from the configured source, and makes a ``LoadReport`` of them.
+
+Each call is one attempt; the next follows a period later. A source that is down, refuses or returns invalid data raises
+``Unavailable`` or ``InvalidValue``; neither repeats the token, which is read from its file for each call. Redirects are not
+followed: they would disclose the token.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+import aiohttp
+import msgspec
+
+from serving.core.model.errors import InvalidCertificate, InvalidValue, Unavailable
+from serving.core.model.nodata import NoData
+from serving.core.settings.placement import (
+    LOAD_WATCHER,
+    METRICS_SERVER,
+    PROMETHEUS,
+    LoadSourceSettings,
+    PlacementSettings,
+)
+from serving.net.cluster.kinds import NODE_METRICS
+from serving.net.cluster.port import Cluster
+from serving.nodes.extender.loadreport import (
+    METADATA_PATH,
+    POINTS_PATH,
+    WINDOWS_S,
+    LoadReport,
+    metadata_parameters,
+    metrics_of,
+    node_usages,
+    points_parameters,
+    queries,
+    read_series,
+    read_vector,
+    read_watcher_body,
+)
+from serving.nodes.placement.book import NodeFacts, NodeLoads
+from serving.nodes.placement.scores.metrics import NodeUsage, Usage
+
+_UNKNOWN = NoData(missing="measurement of the node")
+
+
+class LoadSource(Protocol):
+    """Measures all nodes. ``now_s`` is on the clock of the scores, ``wall_s`` since the epoch."""
+
+    async def read(self, now_s: float, wall_s: float) -> LoadReport:
+        """One report. Raises ``ClusterError`` or ``InvalidValue``."""
+        ...
+
+
+class _MetricsServer:
+    """metrics.k8s.io of the cluster: single measurements, from which mean and deviation are computed here."""
+
+    def __init__(self, settings: PlacementSettings, cluster: Cluster, node: Callable[[str], NodeFacts | None]) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._node = node
+        self._loads = NodeLoads(settings.load_samples_max)
+
+    async def read(self, now_s: float, wall_s: float) -> LoadReport:
+        """Implement ``LoadSource.read``."""
+        listing = await self._cluster.list(NODE_METRICS)
+        usages = self._loads.take(listing.items, self._node, now_s)
+        window_s = self._settings.load_period_s * self._settings.load_samples_max
+        return LoadReport(source="KubernetesMetricsServer", at_s=wall_s, window_s=window_s, usages=usages)
+
+
+class _Caller:
+    def __init__(self, settings: LoadSourceSettings, session: aiohttp.ClientSession, *, header: str) -> None:
+        self.settings = settings
+        self._session = session
+        self._header = header
+
+    async def get(self, path: str, parameters: Mapping[str, str], *, accepted: tuple[int, ...] = (200,)) -> bytes:
+        """The body of a response. Raises ``Unavailable``."""
+        where = f"{self.settings.address}{path}"
+        try:
+            headers = await asyncio.to_thread(self._headers)
+            async with self._session.get(where, params=parameters, headers=headers, allow_redirects=False) as response:
+                body = await response.read()
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise Unavailable(f"{where}: {str(error) or type(error).__name__}") from error
+        if response.status not in accepted:
+            raise Unavailable(f"{where}: status {response.status}")
+        return body
+
+    def _headers(self) -> dict[str, str]:
+        path = self.settings.token_file
+        token = Path(path).read_text().strip() if path else ""
+        if not token:
+            return {}
+        return {self._header: f"Bearer {token}" if self._header == "Authorization" else token}
+
+
+async def _in_widest_window(
+    source: str, wall_s: float, measure: Callable[[float], Awaitable[dict[str, NodeUsage]]]
+) -> LoadReport:
+    """The report of the widest working window; a failed or empty one falls back to the next."""
+    failure: Exception | None = None
+    for window_s in WINDOWS_S:
+        try:
+            usages = await measure(window_s)
+        except (Unavailable, InvalidValue) as error:
+            failure = failure or error
+            continue
+        if usages:
+            return LoadReport(source=source, at_s=wall_s, window_s=window_s, usages=usages)
+    if failure is not None:
+        raise failure
+    return LoadReport(source=source, at_s=wall_s, window_s=WINDOWS_S[-1], usages={})
+
+
+def _body(response: bytes | BaseException) -> bytes:
+    if isinstance(response, BaseException):
+        raise response
+    return response
+
+
+class _PrometheusSource:
+    """PromQL over HTTP. A wide window may hold more samples than the server allows."""
+
+    def __init__(self, caller: _Caller) -> None:
+        self._caller = caller
+
+    async def read(self, now_s: float, wall_s: float) -> LoadReport:
+        """Implement ``LoadSource.read``."""
+
+        async def measure(window_s: float) -> dict[str, NodeUsage]:
+            settings = self._caller.settings
+            asked = queries(settings, window_s)
+            calls = (
+                self._caller.get("/api/v1/query", {"query": text}, accepted=(200, 400, 422)) for text in asked.values()
+            )
+            # All calls end before a failure is reported: the session closes after this read.
+            responses = await asyncio.gather(*calls, return_exceptions=True)
+            found = {key: read_vector(_body(one), settings) for key, one in zip(asked, responses, strict=True)}
+            return node_usages(found, at_s=now_s)
+
+        return await _in_widest_window("Prometheus", wall_s, measure)
+
+
+class _SignalFxSource:
+    def __init__(self, caller: _Caller) -> None:
+        self._caller = caller
+
+    async def read(self, now_s: float, wall_s: float) -> LoadReport:
+        """Implement ``LoadSource.read``."""
+
+        async def measure(window_s: float) -> dict[str, NodeUsage]:
+            found = {
+                resource: await self._series(metric, end_s=wall_s, window_s=window_s)
+                for resource, metric in metrics_of(self._caller.settings).items()
+            }
+            cpu, memory = found["cpu"], found["memory"]
+            return {
+                name: NodeUsage(at_s=now_s, cpu=cpu.get(name, _UNKNOWN), memory=memory.get(name, _UNKNOWN))
+                for name in sorted(cpu.keys() | memory.keys())
+            }
+
+        return await _in_widest_window("SignalFx", wall_s, measure)
+
+    async def _series(self, metric: str, *, end_s: float, window_s: float) -> dict[str, Usage | NoData]:
+        settings = self._caller.settings
+        points = points_parameters(settings, metric, end_s=end_s, window_s=window_s)
+        return read_series(
+            await self._caller.get(POINTS_PATH, points),
+            await self._caller.get(METADATA_PATH, metadata_parameters(settings, metric)),
+            settings,
+        )
+
+
+class _WatcherSource:
+    def __init__(self, caller: _Caller, settings: PlacementSettings) -> None:
+        self._caller = caller
+        self._settings = settings
+
+    async def read(self, now_s: float, wall_s: float) -> LoadReport:
+        """Implement ``LoadSource.read``. The service chooses the window."""
+        body = await self._caller.get("/watcher", {})
+        found = read_watcher_body(body, quirks=self._settings.quirks)
+        # Its timestamps are wall-clock time; scores measure age on a monotonic clock.
+        at_s = now_s - max(0.0, wall_s - found.at_s)
+        usages = {name: msgspec.structs.replace(one, at_s=at_s) for name, one in found.usages.items()}
+        return msgspec.structs.replace(found, usages=usages)
+
+
+@asynccontextmanager
+async def load_source(
+    settings: PlacementSettings, cluster: Cluster, node: Callable[[str], NodeFacts | None]
+) -> AsyncIterator[LoadSource]:
+    """The configured load source; ``node`` finds a node by name. Raises ``InvalidCertificate`` for an unreadable CA."""
+    load = settings.load
+    if load.source == METRICS_SERVER:
+        yield _MetricsServer(settings, cluster, node)
+        return
+    timeout = aiohttp.ClientTimeout(total=load.timeout_s)
+    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(ssl=_context(load))) as session:
+        if load.source == PROMETHEUS:
+            yield _PrometheusSource(_Caller(load, session, header="Authorization"))
+        elif load.source == LOAD_WATCHER:
+            yield _WatcherSource(_Caller(load, session, header="Authorization"), settings)
+        else:
+            yield _SignalFxSource(_Caller(load, session, header="X-SF-Token"))
+
+
+def _context(settings: LoadSourceSettings) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file or None)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidCertificate(where=settings.ca_file, reason=error.strerror or str(error)) from error
+    if settings.skip_verify:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context

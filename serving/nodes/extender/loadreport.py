@@ -1,0 +1,268 @@
+"""The load of all nodes at one time: as load-watcher's JSON, and from Prometheus or SignalFx.
+
+Input: a report, or a body of ``GET /watcher``; output: the other. Follows paypal/load-watcher 17df8f9, pkg/watcher: values are
+in percent, ``AVG`` and ``STD`` over a window of 15, 10 or 5 minutes. Its own example lacks the level ``NodeMetricsMap``, which
+its service sends and its client reads.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from serving.core.model.errors import UNREADABLE, InvalidValue
+from serving.core.model.nodata import NoData
+from serving.core.settings.placement import LoadSourceSettings, PlacementQuirks
+from serving.nodes.placement.scores.metrics import NodeMetric, NodeUsage, Usage, read_usage, usage_of
+
+WINDOWS_S = (900.0, 600.0, 300.0)
+"""The windows of load-watcher, the widest first."""
+
+_EXPECTED = "a load-watcher's answer: window.end and data.NodeMetricsMap with metrics of each node"
+
+_CPU_METRIC = "instance:node_cpu:ratio"
+_MEMORY_METRIC = "instance:node_memory_utilisation:ratio"
+_LABEL = "instance"
+_RESPONSE_EXPECTED = "an answer of Prometheus with a vector: status success, data.resultType vector"
+_MISSING = NoData(missing="measurement of the node in Prometheus")
+
+POINTS_PATH = "/v1/timeserieswindow"
+METADATA_PATH = "/v2/metrictimeseries"
+_RESOLUTION_MS = 60_000
+_SERIES_MAX = 10_000
+_HOST = "host"
+_POINTS_EXPECTED = "points of SignalFx: data with [time, value] pairs by series"
+_METADATA_EXPECTED = "series of SignalFx: results with id and dimensions"
+_NO_MEASUREMENT = NoData(missing="measurement of the node in SignalFx")
+
+
+class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Load of nodes, measured by ``source`` in the ``window_s`` seconds before ``at_s`` (since the epoch)."""
+
+    source: str
+    at_s: float
+    window_s: float
+    usages: Mapping[str, NodeUsage]
+
+
+class _WatcherMetric(msgspec.Struct, frozen=True):
+    type: str = ""
+    operator: str = ""
+    value: float | None = None
+
+
+class _WatcherNode(msgspec.Struct, frozen=True):
+    metrics: list[_WatcherMetric] | None = None
+
+
+class _WatcherData(msgspec.Struct, frozen=True):
+    nodes: dict[str, _WatcherNode | None] | None = msgspec.field(default=None, name="NodeMetricsMap")
+
+
+class _WatcherWindow(msgspec.Struct, frozen=True):
+    start: float = 0.0
+    end: float = 0.0
+
+
+class _WatcherBody(msgspec.Struct, frozen=True):
+    window: _WatcherWindow
+    data: _WatcherData
+    source: str = ""
+
+
+def read_watcher_body(body: bytes, *, quirks: PlacementQuirks) -> LoadReport:
+    """The report in a response of ``GET /watcher``. Raises ``InvalidValue``."""
+    try:
+        found = msgspec.json.decode(body, type=_WatcherBody)
+    except UNREADABLE as error:
+        raise InvalidValue(text=f"{body[:80]!r} ({error})", expected=_EXPECTED) from error
+    at_s = found.window.end
+    listed = {name: one.metrics for name, one in (found.data.nodes or {}).items() if one and one.metrics is not None}
+    return LoadReport(
+        source=found.source or "load-watcher",
+        at_s=at_s,
+        window_s=max(0.0, at_s - found.window.start),
+        usages={name: read_usage(_metrics(metrics), at_s=at_s, quirks=quirks) for name, metrics in listed.items()},
+    )
+
+
+def _metrics(found: list[_WatcherMetric]) -> list[NodeMetric]:
+    return [NodeMetric(type=one.type, operator=one.operator, value=one.value) for one in found if one.value is not None]
+
+
+def watcher_body(report: LoadReport, *, host: str = "") -> bytes | None:
+    """The response of ``GET /watcher`` for all nodes or one; None for a node without metrics."""
+    usages = report.usages if not host else {host: report.usages[host]} if host in report.usages else {}
+    if not usages:
+        return None
+    rollup, end = window_text(report.window_s), int(report.at_s)
+    body: dict[str, Any] = {
+        "timestamp": end,
+        "window": {"duration": rollup, "start": end - int(report.window_s), "end": end},
+        "source": report.source,
+        "data": {"NodeMetricsMap": {name: _written(one, rollup) for name, one in sorted(usages.items())}},
+    }
+    return msgspec.json.encode(body)
+
+
+def _written(usage: NodeUsage, rollup: str) -> dict[str, Any]:
+    metrics = [
+        {"name": f"{name}.{operator.lower()}", "type": name, "operator": operator, "rollup": rollup, "value": value}
+        for name, found in (("CPU", usage.cpu), ("Memory", usage.memory))
+        if isinstance(found, Usage)
+        for operator, value in (("AVG", found.mean_percent), ("STD", found.deviation_percent))
+        if math.isfinite(value)
+    ]
+    return {"metrics": metrics, "tags": {}, "metadata": {"dataCenter": ""}}
+
+
+def window_text(window_s: float) -> str:
+    """A window in load-watcher's form: the widest of 15m, 10m and 5m within it, else 5m."""
+    return f"{int(next((one for one in WINDOWS_S if window_s >= one), WINDOWS_S[-1]) // 60)}m"
+
+
+class _Sample(msgspec.Struct, frozen=True):
+    metric: dict[str, str]
+    value: tuple[float, str]
+
+
+class _QueryData(msgspec.Struct, frozen=True, rename="camel"):
+    result_type: str = ""
+    result: list[msgspec.Raw] = []
+
+
+class _QueryResponse(msgspec.Struct, frozen=True, rename="camel"):
+    status: str
+    data: _QueryData = _QueryData()
+    error_type: str = ""
+    error: str = ""
+
+
+def queries(settings: LoadSourceSettings, window_s: float) -> dict[str, str]:
+    """PromQL by quantity: the mean and the deviation of cpu and memory over a window."""
+    window = window_text(window_s)
+    found = {"cpu": settings.cpu_metric or _CPU_METRIC, "memory": settings.memory_metric or _MEMORY_METRIC}
+    # A name is a range by itself; anything else needs a subquery.
+    ranges = {key: f"{text}[{window}]" if _is_name(text) else f"({text})[{window}:]" for key, text in found.items()}
+    return {
+        f"{key} {part}": f"{function}({text})"
+        for key, text in ranges.items()
+        for part, function in (("mean", "avg_over_time"), ("deviation", "stddev_over_time"))
+    }
+
+
+def read_vector(body: bytes, settings: LoadSourceSettings) -> dict[str, float]:
+    """A value in percent by the node's name. Raises ``InvalidValue``.
+
+    Of several series of one node the highest counts: a node is as loaded as its busiest exporter says.
+    """
+    label = settings.node_label or _LABEL
+    try:
+        response = msgspec.json.decode(body, type=_QueryResponse)
+        if response.status != "success":
+            raise InvalidValue(text=f"{response.error_type}: {response.error}"[:200], expected=_RESPONSE_EXPECTED)
+        samples = [msgspec.json.decode(one, type=_Sample) for one in response.data.result]
+    except UNREADABLE as error:
+        raise InvalidValue(text=f"{body[:80]!r} ({error})", expected=_RESPONSE_EXPECTED) from error
+    found: dict[str, float] = {}
+    for sample in samples:
+        name, percent = _name_of(sample.metric.get(label, "")), _percent(sample.value[1])
+        if name and percent is not None:
+            found[name] = max(percent, found.get(name, -math.inf))
+    return found
+
+
+def node_usages(found: Mapping[str, Mapping[str, float]], *, at_s: float) -> dict[str, NodeUsage]:
+    """The usage of each node, from values by node for each key of ``queries``. Without a mean there is no measurement."""
+
+    def usage(resource: str, node: str) -> Usage | NoData:
+        mean = found.get(f"{resource} mean", {}).get(node)
+        if mean is None:
+            return _MISSING
+        deviation = found.get(f"{resource} deviation", {}).get(node, 0.0)
+        return Usage(mean_percent=mean, deviation_percent=deviation)
+
+    nodes = {node for values in found.values() for node in values}
+    return {node: NodeUsage(at_s=at_s, cpu=usage("cpu", node), memory=usage("memory", node)) for node in sorted(nodes)}
+
+
+def _is_name(text: str) -> bool:
+    return all(one.isalnum() or one in ":_" for one in text)
+
+
+def _name_of(value: str) -> str:
+    name, colon, port = value.rpartition(":")
+    return name if colon and port.isdigit() else value
+
+
+def _percent(text: Any) -> float | None:  # noqa: ANN401 - JSON
+    try:
+        value = float(text) * 100
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+class _SignalFxPoints(msgspec.Struct, frozen=True):
+    data: dict[str, list[tuple[float, float | None]]]
+
+
+class _SignalFxSeries(msgspec.Struct, frozen=True):
+    id: str = ""
+    dimensions: dict[str, str | None] = {}
+
+
+class _SignalFxMetadata(msgspec.Struct, frozen=True):
+    results: list[_SignalFxSeries]
+
+
+def metrics_of(settings: LoadSourceSettings) -> dict[str, str]:
+    """The metric of each resource."""
+    return {"cpu": settings.cpu_metric or "cpu.utilization", "memory": settings.memory_metric or "memory.utilization"}
+
+
+def points_parameters(settings: LoadSourceSettings, metric: str, *, end_s: float, window_s: float) -> dict[str, str]:
+    """The query of ``POINTS_PATH`` for the points of a metric in a window."""
+    return {
+        "query": _query(settings, metric),
+        "startMs": str(int((end_s - window_s) * 1000)),
+        "endMs": str(int(end_s * 1000)),
+        "resolution": str(_RESOLUTION_MS),
+    }
+
+
+def metadata_parameters(settings: LoadSourceSettings, metric: str) -> dict[str, str]:
+    """The query of ``METADATA_PATH`` for the hosts of the series of a metric."""
+    return {"query": _query(settings, metric), "limit": str(_SERIES_MAX)}
+
+
+def read_series(points: bytes, metadata: bytes, settings: LoadSourceSettings) -> dict[str, Usage | NoData]:
+    """The usage of each node, from both responses. Raises ``InvalidValue``."""
+    try:
+        values = msgspec.json.decode(points, type=_SignalFxPoints).data
+    except UNREADABLE as error:
+        raise InvalidValue(text=f"{points[:80]!r} ({error})", expected=_POINTS_EXPECTED) from error
+    try:
+        series = msgspec.json.decode(metadata, type=_SignalFxMetadata).results
+    except UNREADABLE as error:
+        raise InvalidValue(text=f"{metadata[:80]!r} ({error})", expected=_METADATA_EXPECTED) from error
+    nodes = _node_by_series(series, settings)
+    return {
+        nodes[one]: usage_of((value for _, value in found), missing=_NO_MEASUREMENT)
+        for one, found in values.items()
+        if one in nodes
+    }
+
+
+def _query(settings: LoadSourceSettings, metric: str) -> str:
+    parts = [f"{settings.node_label or _HOST}:*{settings.host_suffix}", f'sf_metric:"{metric}"']
+    if settings.cluster:
+        parts.insert(1, f"cluster:{settings.cluster}")
+    return " AND ".join(parts)
+
+
+def _node_by_series(series: Sequence[_SignalFxSeries], settings: LoadSourceSettings) -> Mapping[str, str]:
+    label = settings.node_label or _HOST
+    hosts = {one.id: one.dimensions.get(label) or "" for one in series}
+    return {one: host.removesuffix(settings.host_suffix) for one, host in hosts.items() if one and host}

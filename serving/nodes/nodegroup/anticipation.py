@@ -1,0 +1,97 @@
+"""Turns pods anticipated by autoscalers into pending pods for a pass.
+
+Input: Revisions, their Deployments, and which pods exist; output: ``GroupPod`` records, one for each pod that is missing. A
+revision needs the larger of its Deployment's scale and the number that its autoscaler publishes for the time that a node takes to
+boot; an anticipated pod has the requests of the Deployment's template. Pure: the daemon feeds it from watches.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from serving.core.model.anticipation import AnticipatedPods, anticipated_pods_of
+from serving.core.model.knative import REVISION_LABEL, RevisionKey
+from serving.core.model.objects import annotations_of, is_being_deleted, labels_of, name_of, namespace_of, nested
+from serving.nodes.nodegroup.facts import pod_of
+from serving.nodes.nodegroup.records import GroupPod, PodPhase
+
+# A wrong number must not fill the memory: more pods than this never wait for the next nodes of one revision.
+_PODS_MAX = 5000
+
+
+class AnticipatedBook:
+    """Revisions of a cluster, with their existing and anticipated pods."""
+
+    def __init__(self) -> None:
+        self._published: dict[RevisionKey, AnticipatedPods] = {}
+        self._templates: dict[RevisionKey, tuple[int, GroupPod]] = {}
+        self._revision_of: dict[str, RevisionKey] = {}
+        self._existing: Counter[RevisionKey] = Counter()
+
+    def take_revision(self, found: Mapping[str, Any]) -> None:
+        """Add or update a Revision."""
+        key = (namespace_of(found), name_of(found))
+        published = None if is_being_deleted(found) else anticipated_pods_of(annotations_of(found))
+        if published is None:
+            self._published.pop(key, None)
+        else:
+            self._published[key] = published
+
+    def drop_revision(self, key: RevisionKey) -> None:
+        """Drop a deleted Revision."""
+        self._published.pop(key, None)
+
+    def take_deployment(self, found: Mapping[str, Any]) -> None:
+        """Store a new or changed Deployment of a revision; others are ignored."""
+        key = _revision_key(found)
+        if key is None or is_being_deleted(found):
+            return
+        replicas = nested(found, "spec", "replicas")
+        template = nested(found, "spec", "template") or {}
+        labelled = {"metadata": {"namespace": key[0], "name": key[1]}, "spec": template.get("spec") or {}}
+        facts = msgspec.structs.replace(pod_of(labelled), phase=PodPhase.PENDING, is_anticipated=True)
+        self._templates[key] = (1 if replicas is None else int(replicas), facts)
+
+    def drop_deployment(self, found: Mapping[str, Any]) -> None:
+        """Drop a deleted Deployment."""
+        key = _revision_key(found)
+        if key is not None:
+            self._templates.pop(key, None)
+
+    def take_pod(self, name: str, found: Mapping[str, Any]) -> None:
+        """Add or update a Pod, by "namespace/name". A pod being deleted counts as missing."""
+        key = None if is_being_deleted(found) else _revision_key(found)
+        before = self._revision_of.get(name)
+        if key == before:
+            return
+        self.drop_pod(name)
+        if key is not None:
+            self._revision_of[name] = key
+            self._existing[key] += 1
+
+    def drop_pod(self, name: str) -> None:
+        """Drop a deleted Pod."""
+        key = self._revision_of.pop(name, None)
+        if key is not None:
+            self._existing[key] -= 1
+            if not self._existing[key]:
+                del self._existing[key]
+
+    def pods(self, now_s: float) -> dict[str, GroupPod]:
+        """The missing pods at ``now_s`` (unix seconds), by name. With 8 published, a scale of 3 and 2 pods: 6."""
+        missing: dict[str, GroupPod] = {}
+        for key, (replica_count, template) in self._templates.items():
+            published = self._published.get(key)
+            is_valid = published is not None and now_s < published.until_s
+            wanted = max(replica_count, published.count if published is not None and is_valid else 0)
+            for number in range(min(wanted - self._existing[key], _PODS_MAX)):
+                name = f"{template.name}/anticipated-{number}"
+                missing[name] = msgspec.structs.replace(template, name=name)
+        return missing
+
+
+def _revision_key(found: Mapping[str, Any]) -> RevisionKey | None:
+    revision = labels_of(found).get(REVISION_LABEL)
+    return None if revision is None else (namespace_of(found), revision)

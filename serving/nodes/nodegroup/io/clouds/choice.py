@@ -1,0 +1,40 @@
+"""The registry of clouds. Libraries of clouds are extras, imported with their cloud."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+
+import msgspec
+
+from serving.core.settings.nodegroup import NodeGroupDaemonSettings
+from serving.core.settings.nodegroup_options import AwsOptions
+from serving.net.cluster.identity import system_namespace
+from serving.net.cluster.port import Cluster
+from serving.nodes.nodegroup.cloud import Cloud
+from serving.nodes.nodegroup.io.clouds.aws import opened_aws
+from serving.nodes.nodegroup.io.clouds.clusterapi import ClusterApiCloud
+from serving.nodes.nodegroup.io.clouds.externalgrpc import opened_external_grpc
+from serving.nodes.nodegroup.io.clouds.local import LocalCloud
+from serving.nodes.nodegroup.io.clouds.memory import MemoryCloud
+
+
+class CloudContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The inputs of a cloud. ``aws_options`` returns the options of a group by its name."""
+
+    settings: NodeGroupDaemonSettings
+    cluster: Cluster
+    aws_options: Callable[[str], AwsOptions] = lambda _: AwsOptions()
+
+
+CLOUDS: Mapping[str, Callable[[CloudContext], AbstractAsyncContextManager[Cloud]]] = {
+    "aws": lambda given: opened_aws(given.settings, options=given.aws_options),
+    "cluster-api": lambda given: nullcontext(ClusterApiCloud(given.cluster)),
+    "external-grpc": lambda given: opened_external_grpc(given.settings),
+    "local": lambda given: nullcontext(LocalCloud(given.cluster, system_namespace())),
+    "memory": lambda _: nullcontext(MemoryCloud({})),
+}
+"""The clouds by the values of ``cloud_provider``. ``tests/conformance/cloud`` runs over all of them."""
+
+
+def opened_cloud(given: CloudContext) -> AbstractAsyncContextManager[Cloud]:
+    """The cloud of the settings while the context lasts. Raises ``SettingsError`` if its library is missing."""
+    return CLOUDS[given.settings.cloud_provider](given)

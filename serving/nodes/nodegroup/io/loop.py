@@ -1,0 +1,112 @@
+"""The loop of the daemon: a pass over all groups at once and then each scan interval, with its metrics."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from serving.core.model.errors import CloudError, NotLeading
+from serving.core.settings.nodegroup import NodeGroupDaemonSettings
+from serving.net.aio.clock import now_s, steady_s
+from serving.net.aio.periodic import wait_for
+from serving.net.aio.supervise import supervise
+from serving.net.metrics.nodegroup import LOCK_DURATION, REGISTRATION_LAG, NodeGroupMetrics
+from serving.nodes.nodegroup.group_memory import ScaleLock
+from serving.nodes.nodegroup.io.passes import GroupPass, NodeGroupPasses
+from serving.nodes.nodegroup.plan import DeleteNodes, GroupRule, Taint, Untaint
+from serving.nodes.nodegroup.status import gauges_of, registration_lags, room_gauges
+
+_log = logging.getLogger("nodegroup")
+
+# How soon a change of the interval is seen.
+_SETTINGS_PERIOD_S = 1.0
+
+
+class NodeGroupLoop:
+    """Makes passes until it is stopped. ``settings`` is read before each pass, so that the interval may change."""
+
+    def __init__(
+        self, passes: NodeGroupPasses, settings: Callable[[], NodeGroupDaemonSettings], metrics: NodeGroupMetrics
+    ) -> None:
+        self._passes = passes
+        self._settings = settings
+        self._metrics = metrics
+        self._locks: dict[str, ScaleLock | None] = {}
+        self._nodes: dict[str, set[str]] = {}
+        passes.on_pass = self._count
+        passes.on_cloud_error = self._count_cloud_error
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Follow the cluster and make passes until ``stop`` is set. Raises ``NotLeading`` when the lease is lost."""
+        async with supervise() as tasks:
+            # Passes would drain nodes on a view that no longer changes.
+            tasks.start_background(self._passes.follow(), name="nodegroup following")
+            await self._passes.synced()
+            while not stop.is_set():
+                begun_s = now_s()
+                await self._pass()
+                await self._pause(stop, begun_s)
+
+    async def _pause(self, stop: asyncio.Event, begun_s: float) -> None:
+        """Wait until the next pass is due. An interval that becomes shorter applies at once."""
+        while not stop.is_set() and (rest_s := begun_s + self._settings().scan_interval_s - now_s()) > 0:
+            await wait_for(stop, until_s=now_s() + min(rest_s, _SETTINGS_PERIOD_S))
+
+    async def _pass(self) -> None:
+        begun_s = steady_s()
+        try:
+            groups = await self._passes.run_once()
+        except NotLeading:
+            raise
+        except Exception:  # noqa: BLE001 - the outermost frame of a pass: the next one may succeed
+            _log.exception("pass.crashed")
+            return
+        self._metrics.passed(steady_s() - begun_s, [group.settings.name for group in groups])
+
+    def _count(self, found: GroupPass) -> None:
+        name, metrics, done = found.settings.name, self._metrics, found.done
+        metrics.set_gauges(
+            name,
+            cloud=self._settings().cloud_provider,
+            cloud_id=found.settings.cloud_provider_group_name,
+            values={
+                **gauges_of(found.plan, found.state, found.cloud),
+                **room_gauges(self._passes.book.extremes(name)),
+            },
+        )
+        self._count_times(found)
+        effects = found.plan.effects
+        lost = sum(
+            found.pod_counts.get(node, 0)
+            for effect in effects
+            if isinstance(effect, DeleteNodes)
+            for node in effect.node_names
+        )
+        metrics.counted(name, "escalator_node_group_pods_evicted", done.evicted_count + lost)
+        metrics.counted(name, "escalator_node_group_taint_event", sum(isinstance(effect, Taint) for effect in effects))
+        metrics.counted(
+            name, "escalator_node_group_untaint_event", sum(isinstance(effect, Untaint) for effect in effects)
+        )
+        metrics.counted(name, "serving_nodegroup_effects_failed_total", len(done.problems))
+        failed = sum(text.startswith("delete") for text in done.problems)
+        metrics.counted(name, "escalator_node_delete_errors", failed)
+        is_locked = any(one.rule is GroupRule.LOCK for one in found.plan.wanted)
+        metrics.counted(name, "escalator_node_group_scale_lock_check_was_locked", int(is_locked))
+
+    def _count_times(self, found: GroupPass) -> None:
+        """Observes how long released locks were held and how long new nodes took to register."""
+        name, now_lock = found.settings.name, found.state.lock
+        lock = self._locks.get(name)
+        if lock is not None and lock != now_lock:
+            self._metrics.lasted(name, LOCK_DURATION, found.at_s - lock.locked_at_s)
+        self._locks[name] = now_lock
+        parts = found.plan.nodes
+        nodes = {
+            one.name for part in (parts.untainted, parts.tainted, parts.force_tainted, parts.cordoned) for one in part
+        }
+        # Nodes that were there before the first pass are not new.
+        for lag_s in registration_lags(found.plan, found.state, known=self._nodes.get(name, nodes)):
+            self._metrics.lasted(name, REGISTRATION_LAG, lag_s)
+        self._nodes[name] = nodes
+
+    def _count_cloud_error(self, group: str, error: CloudError) -> None:
+        self._metrics.counted(group, "serving_nodegroup_cloud_errors_total", 1, error.reason)

@@ -1,0 +1,185 @@
+"""The result of one pass: the effects, in order, and their reasons.
+
+Effects are values; a shell carries them out in the order of the plan, skips what no longer applies, and reports those that failed
+to the next pass (``records.Failures``). In dry mode ``effects`` is empty and ``withheld`` has what would have been done. So a
+shell that ignores dry mode does no harm.
+"""
+
+import enum
+
+import msgspec
+
+from serving.core.model.nodata import NoData
+from serving.nodes.nodegroup.records import Amount
+from serving.nodes.nodegroup.states import Partition
+
+
+class Utilisation(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Requests as a percentage of capacity; may exceed 100."""
+
+    cpu_percent: float
+    memory_percent: float
+
+    @property
+    def percent(self) -> float:
+        """The larger percentage, which is compared with thresholds."""
+        return max(self.cpu_percent, self.memory_percent)
+
+
+class FromZero(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Requests without an untainted node: above any threshold, by an unknown factor.
+
+    Escalator writes the largest float in both percentages for this.
+    """
+
+
+Usage = Utilisation | FromZero | NoData
+
+
+def utilisation(request: Amount, capacity: Amount, *, untainted_count: int) -> Usage:
+    """Requests over capacity, for each resource.
+
+    Requests of 5000 m on 2000 m are 250 %, of 1000 MB on 8000 MB 12.5 %: cpu decides. An empty group without requests is at 0 %.
+    Requests without an untainted node are ``FromZero``; untainted nodes that offer no cpu or no memory are ``NoData``, for which
+    Escalator's error says "cannot divide by zero in percent calculation".
+    """
+    nothing = Amount()
+    if request == capacity == nothing and untainted_count == 0:
+        return Utilisation(cpu_percent=0.0, memory_percent=0.0)
+    if capacity.cpu_m == 0 or capacity.memory_bytes == 0:
+        return FromZero() if untainted_count == 0 else NoData(missing="cpu or memory that untainted nodes offer")
+    return Utilisation(
+        cpu_percent=request.cpu_m / capacity.cpu_m * 100,
+        memory_percent=request.memory_bytes / capacity.memory_bytes * 100,
+    )
+
+
+class Taint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Put the removal taint on a node: value ``at_s`` (unix seconds, whole), with this effect on pods."""
+
+    node_name: str
+    at_s: int
+    effect: str
+
+
+class Untaint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Take the removal taint from a node."""
+
+    node_name: str
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Evict the node's pods through the eviction API, which honours PodDisruptionBudgets. Repeated each pass."""
+
+    node_name: str
+
+
+class DeleteNodes(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Terminate these machines in the cloud, lowering its target by as many, then delete their Node objects."""
+
+    node_names: tuple[str, ...]
+
+
+class IncreaseSize(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Raise the cloud's target by ``count``."""
+
+    count: int
+
+
+Effect = Taint | Untaint | Drain | DeleteNodes | IncreaseSize
+
+
+class GroupRule(enum.StrEnum):
+    """The rule behind a change of size, in order of evaluation."""
+
+    EMPTY = "empty"
+    BELOW_MIN = "below-min"
+    LOCK = "lock"
+    FROM_ZERO = "from-zero"
+    TAINT_LOWER = "taint-lower"
+    TAINT_UPPER = "taint-upper"
+    SCALE_UP = "scale-up"
+    STEADY = "steady"
+    STARVE = "starve"
+    MAX_NODE_AGE = "max-node-age"
+    REPLACE_UNHEALTHY = "replace-unhealthy"
+    ABOVE_MAX = "above-max"
+    HEALTH_GATE = "health-gate"
+    NO_CAPACITY = "no-capacity"
+
+
+class WantedNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """The change of the number of nodes that one rule wants."""
+
+    rule: GroupRule
+    delta: int
+
+
+class GroupLimit(enum.StrEnum):
+    """The bound that reduced a plan."""
+
+    MIN_NODES = "min-nodes"
+    MAX_NODES = "max-nodes"
+    NODES_ON_THEIR_WAY = "nodes-on-their-way"
+    LOCK = "lock"
+    BREAKER = "breaker"
+    CLOUD_MIN = "cloud-min"
+    CLOUD_MAX = "cloud-max"
+
+
+class KeptFor(enum.StrEnum):
+    """The reason to keep a node that is marked for removal."""
+
+    PROTECTED = "no-delete annotation"
+    HEALTHY = "healthy, while the group is not"
+    NO_TIMESTAMP = "taint without a timestamp"
+    SOFT_GRACE = "soft grace period not over"
+    HARD_GRACE = "pods on it, hard grace period not over"
+    DRAINING = "pods on it are asked to leave"
+    PODS = "pods on it"
+    CLOUD_MIN = "cloud group at its minimum"
+
+
+class KeptNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """A node marked for removal that is kept for now."""
+
+    node_name: str
+    reason: KeptFor
+
+
+class PassError(enum.StrEnum):
+    """The reason a pass was aborted."""
+
+    BELOW_MIN = "node count less than the minimum"
+    NO_CAPACITY = "untainted nodes offer no cpu or no memory"
+    CANNOT_GROW = "below the minimum, and the group cannot grow"
+
+
+class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan of a pass.
+
+    ``requested_delta`` is the number of nodes that the rules requested, before ``limits`` reduced it. While the lock holds it is
+    the number of awaited nodes; below the minimum it is the number added. ``wanted`` holds every rule with a proposal,
+    ``decided_by`` the one that prevailed. ``error`` is None unless the pass gave up early. ``usage`` is None where the pass ended
+    before it was known. ``unregistered_count`` is of machines that should be nodes by now. ``pod_count`` is of pods that exist,
+    ``anticipated_count`` of those that will; ``request`` is what both ask for. ``crowded_out_count`` is of pods that wait for
+    room that pods outside the group take.
+    """
+
+    requested_delta: int
+    decided_by: GroupRule
+    wanted: tuple[WantedNodes, ...] = ()
+    effects: tuple[Effect, ...] = ()
+    withheld: tuple[Effect, ...] = ()
+    limits: tuple[GroupLimit, ...] = ()
+    kept: tuple[KeptNodes, ...] = ()
+    error: PassError | None = None
+    usage: Utilisation | FromZero | None = None
+    unregistered_count: int = 0
+    request: Amount = Amount()
+    capacity: Amount = Amount()
+    nodes: Partition = Partition()
+    pod_count: int = 0
+    anticipated_count: int = 0
+    crowded_out_count: int = 0
+    is_healthy: bool = True

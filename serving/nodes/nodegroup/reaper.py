@@ -1,0 +1,121 @@
+"""Selects nodes to delete now and nodes to drain first, among those marked for removal.
+
+Inputs: the nodes on their way out, what runs on them, both grace periods and the cloud's minimum; output: names to
+drain and to delete, and for every node that stays the reason. It never touches a cordoned node or one that is not on
+its way out. Source: atlassian/escalator 043bb1b, pkg/controller/scale_down.go; draining is ours.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from serving.core.settings.nodegroup import NodeGroupSettings
+from serving.nodes.nodegroup.plan import KeptFor, KeptNodes
+from serving.nodes.nodegroup.records import CloudGroup, GroupNode
+from serving.nodes.nodegroup.view import GroupView
+
+
+class Reaped(msgspec.Struct, frozen=True, kw_only=True):
+    """The reaper's decision. ``is_refused``: the cloud's minimum prevented some or all deletions."""
+
+    deleted: tuple[str, ...] = ()
+    drained: tuple[str, ...] = ()
+    kept: tuple[KeptNodes, ...] = ()
+    is_refused: bool = False
+
+
+class Fate(msgspec.Struct, frozen=True, kw_only=True):
+    """Delete (``keep`` is None) or keep, and whether to evict the node's pods."""
+
+    keep: KeptFor | None = None
+    drain: bool = False
+
+
+def fate_of_tainted(node: GroupNode, view: GroupView) -> Fate:
+    """The fate of one tainted node. It stays if it is protected, or if its taint has no time."""
+    if node.is_protected:
+        return Fate(keep=KeptFor.PROTECTED)
+    if node.removal_taint is None or node.removal_taint.at_s is None:
+        return Fate(keep=KeptFor.NO_TIMESTAMP)
+    age_s = view.now_s - node.removal_taint.at_s
+    return _fate_by_age(age_s, is_empty=view.is_empty(node), settings=view.settings)
+
+
+def _fate_by_age(age_s: float, *, is_empty: bool, settings: NodeGroupSettings) -> Fate:
+    """The fate of a node by its grace periods.
+
+    With 60 s soft, 600 s hard and 300 s to drain: an empty node is deleted after 60 s; one with pods is drained after 600 s and
+    deleted after 900 s with the remaining pods. A time has passed only strictly after it.
+    """
+    if age_s <= settings.soft_delete_grace_period_s:
+        return Fate(keep=KeptFor.SOFT_GRACE)
+    if is_empty:
+        return Fate()
+    if age_s <= settings.hard_delete_grace_period_s:
+        return Fate(keep=KeptFor.HARD_GRACE)
+    if age_s <= settings.hard_delete_grace_period_s + settings.drain_grace_period_s:
+        return Fate(keep=KeptFor.DRAINING, drain=True)
+    return Fate()
+
+
+def reap_tainted(nodes: Sequence[GroupNode], view: GroupView, cloud: CloudGroup, *, keep_healthy: bool) -> Reaped:
+    """Delete and drain among the tainted nodes. ``keep_healthy``: the group is unhealthy, so only unhealthy nodes may go."""
+    fates: list[tuple[GroupNode, Fate]] = []
+    for node in nodes:
+        is_spared = keep_healthy and node.name not in view.unhealthy
+        fates.append((node, Fate(keep=KeptFor.HEALTHY) if is_spared else fate_of_tainted(node, view)))
+    return _within_cloud_min(fates, view, cloud)
+
+
+def reap_force_tainted(view: GroupView, cloud: CloudGroup) -> Reaped:
+    """Delete the force-tainted nodes that are empty, without any grace."""
+    fates: list[tuple[GroupNode, Fate]] = []
+    for node in view.parts.force_tainted:
+        if node.is_protected and not view.settings.quirks.force_taint_overrides_no_delete:
+            fate = Fate(keep=KeptFor.PROTECTED)
+        else:
+            fate = Fate() if view.is_empty(node) else Fate(keep=KeptFor.PODS)
+        fates.append((node, fate))
+    return _within_cloud_min(fates, view, cloud)
+
+
+def _within_cloud_min(fates: Sequence[tuple[GroupNode, Fate]], view: GroupView, cloud: CloudGroup) -> Reaped:
+    """As many deletions as the cloud's minimum allows: with a target of 5 and a minimum of 3, two.
+
+    Draining takes part: a node that could not be deleted anyway is not emptied.
+    """
+    due = [node for node, fate in fates if fate.keep is None]
+    draining = [node for node, fate in fates if fate.drain]
+    room = max(0, cloud.target_size - cloud.min_size)
+    if view.settings.quirks.deletes_all_or_none:
+        going = due if len(due) <= room else []
+    else:
+        going = _most_dispensable_first(due, view)[:room]
+    drained = _most_dispensable_first(draining, view)[: room - len(going)]
+    going_names, drained_names = ({node.name for node in nodes} for nodes in (going, drained))
+    kept: list[KeptNodes] = []
+    for node, fate in fates:
+        if node.name in going_names:
+            continue
+        is_drain_refused = fate.drain and node.name not in drained_names
+        reason = KeptFor.CLOUD_MIN if fate.keep is None or is_drain_refused else fate.keep
+        kept.append(KeptNodes(node_name=node.name, reason=reason))
+    return Reaped(
+        deleted=tuple(node.name for node in going),
+        drained=tuple(node.name for node in drained),
+        kept=tuple(kept),
+        is_refused=len(going) < len(due) or len(drained) < len(draining),
+    )
+
+
+def _most_dispensable_first(nodes: Sequence[GroupNode], view: GroupView) -> list[GroupNode]:
+    """Sort the nodes: those without recent failures, then empty ones, then by time of the taint, then by name."""
+    return sorted(
+        nodes,
+        key=lambda node: (
+            node.name in view.failed,
+            not view.is_empty(node),
+            node.removal_taint.at_s if node.removal_taint and node.removal_taint.at_s is not None else 0.0,
+            node.name,
+        ),
+    )

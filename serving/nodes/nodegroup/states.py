@@ -1,0 +1,158 @@
+"""The states of a node, and the effects that a pass allows in each.
+
+Input: nodes; output: the four parts of a group. The states are in one table, in order of precedence. The module also sorts nodes
+for selection: the oldest are removed first, the newest stay. Source: atlassian/escalator 043bb1b, pkg/controller/controller.go
+and sort.go; ties, which it leaves undefined, go by name.
+"""
+
+import enum
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from serving.nodes.nodegroup.records import Affinity, GroupNode, Placement, PodPhase, RemovalTaint
+
+DEFAULT_GROUP = "default"
+_DAEMON_SET = "DaemonSet"
+_IN = "In"
+
+
+class NodeState(enum.StrEnum):
+    """The state of a node between serving pods and its deletion."""
+
+    CORDONED = "cordoned"
+    FORCE_TAINTED = "force-tainted"
+    TAINTED = "tainted"
+    UNTAINTED = "untainted"
+
+
+class Traits(msgspec.Struct, frozen=True, kw_only=True):
+    """The conditions of a state, and its consequences.
+
+    ``is_capacity``: its allocatable counts. ``may_be_tainted`` when the group shrinks, ``may_be_untainted`` when it
+    grows, ``is_reaped`` once its grace is over.
+    """
+
+    applies: Callable[[GroupNode], bool]
+    is_capacity: bool = False
+    may_be_tainted: bool = False
+    may_be_untainted: bool = False
+    is_reaped: bool = False
+
+
+STATES: Final[Mapping[NodeState, Traits]] = {
+    # An administrator's decision: nothing here touches such a node.
+    NodeState.CORDONED: Traits(applies=lambda node: node.is_cordoned),
+    # Its removal was forced: it is never untainted, and is deleted once it is empty.
+    NodeState.FORCE_TAINTED: Traits(applies=lambda node: node.is_force_tainted, is_reaped=True),
+    # Due for removal: it takes no new pods, and is untainted first when the group grows.
+    NodeState.TAINTED: Traits(
+        applies=lambda node: node.removal_taint is not None, may_be_untainted=True, is_reaped=True
+    ),
+    NodeState.UNTAINTED: Traits(applies=lambda _: True, is_capacity=True, may_be_tainted=True),
+}
+
+
+# Hot: a pass asks for each of thousands of nodes. The last state applies to every node that no other takes.
+_SPECIAL_STATES = tuple(STATES.items())[:-1]
+
+
+def state_of(node: GroupNode) -> NodeState:
+    """The first matching state of the table: a cordoned node is cordoned, whatever its taints."""
+    for state, traits in _SPECIAL_STATES:
+        if traits.applies(node):
+            return state
+    return NodeState.UNTAINTED
+
+
+class Partition(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes of a group by state, each part in the order of the input."""
+
+    untainted: tuple[GroupNode, ...] = ()
+    tainted: tuple[GroupNode, ...] = ()
+    force_tainted: tuple[GroupNode, ...] = ()
+    cordoned: tuple[GroupNode, ...] = ()
+
+
+def partition(nodes: Iterable[GroupNode]) -> Partition:
+    """Every node in exactly one part."""
+    parts: dict[NodeState, list[GroupNode]] = {state: [] for state in NodeState}
+    for node in nodes:
+        parts[state_of(node)].append(node)
+    return Partition(
+        untainted=tuple(parts[NodeState.UNTAINTED]),
+        tainted=tuple(parts[NodeState.TAINTED]),
+        force_tainted=tuple(parts[NodeState.FORCE_TAINTED]),
+        cordoned=tuple(parts[NodeState.CORDONED]),
+    )
+
+
+def oldest_first(nodes: Iterable[GroupNode], *, last: Collection[str] = ()) -> list[GroupNode]:
+    """Sort by creation time, then by name; nodes in ``last`` come at the end."""
+    return sorted(nodes, key=lambda node: (node.name in last, node.created_at_s, node.name))
+
+
+def newest_first(nodes: Iterable[GroupNode], *, last: Collection[str] = ()) -> list[GroupNode]:
+    """Sort by creation time, newest first, then by name; nodes in ``last`` come at the end."""
+    return sorted(nodes, key=lambda node: (node.name in last, -node.created_at_s, node.name))
+
+
+def as_in_dry_mode(node: GroupNode, taints: Mapping[str, float | None], *, ignore_real_state: bool) -> GroupNode:
+    """The node as if the plans of a dry run had been carried out.
+
+    ``taints`` holds what the run has done so far: the time of a taint, None for an untaint. ``ignore_real_state`` is
+    the quirk of Escalator, for which a node in dry mode is neither cordoned nor tainted but by the run itself.
+    """
+    bare = msgspec.structs.replace(node, is_cordoned=False, is_force_tainted=False, removal_taint=None)
+    seen = bare if ignore_real_state else node
+    if node.name not in taints:
+        return seen
+    at_s = taints[node.name]
+    return msgspec.structs.replace(seen, removal_taint=None if at_s is None else RemovalTaint(at_s=at_s))
+
+
+def node_belongs(labels: Mapping[str, str], *, label_key: str, label_value: str) -> bool:
+    """Whether a node carries the group's label."""
+    return labels.get(label_key) == label_value
+
+
+def pod_belongs(placement: Placement, *, group_name: str, label_key: str, label_value: str) -> bool:
+    """Whether a pod counts for the group.
+
+    With the label customer=shared, a pod belongs whose node selector says customer: shared, and one with a required
+    node affinity term that says customer In (shared, dev). A selector that names another value does not outvote such a
+    term. Other operators and preferred terms do not count. Pods of DaemonSets belong to no group.
+    """
+    if placement.owner_kind == _DAEMON_SET:
+        return False
+    if group_name == DEFAULT_GROUP:
+        return not placement.is_static and not placement.node_selector and _is_unconstrained(placement.affinity)
+    return placement.node_selector.get(label_key) == label_value or _affinity_names(
+        placement.affinity, label_key=label_key, label_value=label_value
+    )
+
+
+def holds_a_node(placement: Placement) -> bool:
+    """Whether a pod would be lost with its node: it is neither a DaemonSet's nor static."""
+    return placement.owner_kind != _DAEMON_SET and not placement.is_static
+
+
+def is_finished(phase: PodPhase) -> bool:
+    """Whether a pod has ended; it then requests nothing and keeps no node."""
+    return phase in {PodPhase.SUCCEEDED, PodPhase.FAILED}
+
+
+def _is_unconstrained(affinity: Affinity | None) -> bool:
+    return affinity is None or (
+        affinity.required_node_terms is None and not affinity.has_pod_affinity and not affinity.has_pod_anti_affinity
+    )
+
+
+def _affinity_names(affinity: Affinity | None, *, label_key: str, label_value: str) -> bool:
+    terms = affinity.required_node_terms if affinity else None
+    return any(
+        expression.key == label_key and expression.operator == _IN and label_value in expression.values
+        for term in terms or ()
+        for expression in term
+    )

@@ -1,0 +1,265 @@
+"""The risk that a node's pods need more than the node has, from limits and from beta-distributed load, by resource.
+
+Input: the limits of pods, the capacity of nodes, and the load, as arrays; output: risks from 0 to 1, with the rule that decided.
+Arithmetic only; ``low_risk`` knows which nodes and pods these are. Only the distribution needs scipy, which is imported on first
+use.
+
+Source: kubernetes-sigs/scheduler-plugins 903da7d, pkg/trimaran/lowriskovercommitment; the idea and its words (excess,
+allowed, overuse) are those of its proposal, KEP 357.
+"""
+
+import enum
+import math
+from collections.abc import Callable
+from typing import cast
+
+import msgspec
+import numpy as np
+
+from serving.core.model.errors import Problem, SettingsError
+from serving.core.settings.placement import PlacementQuirks
+from serving.nodes.placement.scores.arrays import BoolArray, FloatArray, IntArray, share
+
+# Smaller deviations (64 bytes of 64 GiB) are noise of floating-point sums, not something that was measured.
+DEVIATION_MIN = 1e-9
+_SMALLEST = 5e-324
+
+# How much of the largest variance that a beta distribution can have is used; at all of it there is no distribution.
+_VARIANCE_SHARE_MAX = 0.99
+
+
+class BetaFit(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Beta distributions with given means and deviations. Where ``matched`` is false, none exists."""
+
+    alpha: FloatArray
+    beta: FloatArray
+    matched: BoolArray
+
+
+class Probability(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """P(load <= threshold). ``certain`` marks a deviation of 0, where the mean alone decides."""
+
+    probability: FloatArray
+    certain: BoolArray
+    fit: BetaFit
+
+
+def require_scipy() -> Callable[[FloatArray, FloatArray, FloatArray], FloatArray]:
+    """The regularised incomplete beta function of scipy.
+
+    Raises:
+        SettingsError: scipy is not installed; the text says how to install it.
+    """
+    try:
+        from scipy.special import betainc  # noqa: PLC0415 - scipy is an extra, and a fifth of a second to import
+    except ImportError as error:
+        problem = Problem(
+            where="LowRiskOverCommitment",
+            what="needs scipy, which is not installed",
+            expected="pip install 'serving[placement]'",
+        )
+        raise SettingsError([problem]) from error
+    return cast("Callable[[FloatArray, FloatArray, FloatArray], FloatArray]", betainc)
+
+
+def fit_beta(mean: FloatArray, deviation: FloatArray, *, by_difference: bool = False) -> BetaFit:
+    """The beta distributions that have these means and deviations.
+
+    With variance v: k = mean * (1 - mean) / v - 1, alpha = mean * k, beta = (1 - mean) * k. There is none for a mean
+    outside 0..1 or a variance of mean * (1 - mean) or more. Mean 0.5, deviation 0.1: k = 0.25 / 0.01 - 1 = 24, alpha
+    and beta are 12.
+
+    ``by_difference`` takes the variance, as the original does, as second moment less squared mean, which rounds to 0
+    for small deviations; then alpha and beta are infinite.
+    """
+    squared_mean = mean * mean
+    squared_deviation = deviation * deviation
+    variance = (squared_deviation + squared_mean) - squared_mean if by_difference else squared_deviation
+    variance_max = mean * (1.0 - mean)
+    refused = (mean < 0.0) | (mean > 1.0) | (variance < 0.0) | (variance >= variance_max)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        k = np.maximum(variance_max / variance - 1.0, _SMALLEST)
+        return BetaFit(alpha=mean * k, beta=(1.0 - mean) * k, matched=~refused)
+
+
+def incomplete_beta(alpha: FloatArray, beta: FloatArray, x: FloatArray) -> FloatArray:
+    """Regularised incomplete beta function I_x(alpha, beta): I_0.25(2, 3) = 0.26171875.
+
+    Not a number outside its domain: alpha or beta not above 0, x outside 0..1. Internal; callers see probabilities.
+    """
+    betainc = require_scipy()
+    inside = (alpha > 0.0) & (beta > 0.0) & (x >= 0.0) & (x <= 1.0)
+    values = np.full(x.shape, np.nan)
+    values[inside] = betainc(alpha[inside], beta[inside], x[inside])
+    return values
+
+
+def below(fit: BetaFit, threshold: FloatArray) -> FloatArray:
+    """P(load <= threshold) of fitted distributions; 0 where it cannot be computed."""
+    asked = fit.matched & (threshold > 0.0) & (threshold < 1.0)
+    values = incomplete_beta(fit.alpha[asked], fit.beta[asked], threshold[asked])
+    probabilities = np.where(fit.matched & (threshold >= 1.0), 1.0, 0.0)
+    probabilities[asked] = np.where((values >= 0.0) & (values <= 1.0), values, 0.0)
+    return probabilities
+
+
+def probability_below(
+    mean: FloatArray, deviation: FloatArray, threshold: FloatArray, *, small_deviations_get_lost: bool = False
+) -> Probability:
+    """P(load <= threshold) from mean and deviation of the load.
+
+    A mean of 0 gives 1. Without a deviation the load is the mean: 1 up to the threshold, else 0. Otherwise it is that
+    of the fitted beta distribution. Mean 0.2, deviation 0.1, threshold 0.25: alpha 3, beta 12, probability 0.719.
+
+    ``small_deviations_get_lost`` is the quirk of that name: only a deviation of exactly 0 counts as none.
+    """
+    certain = deviation == 0.0 if small_deviations_get_lost else deviation < DEVIATION_MIN
+    fit = fit_beta(mean, deviation, by_difference=small_deviations_get_lost)
+    fit = msgspec.structs.replace(fit, matched=fit.matched & ~certain & (mean != 0.0))
+    probability = np.where(certain, mean <= threshold, below(fit, threshold))
+    return Probability(probability=np.where(mean == 0.0, 1.0, probability), certain=certain, fit=fit)
+
+
+class LoadRule(enum.StrEnum):
+    """The rule behind the load risk of one resource."""
+
+    TAIL = "tail"
+    """The chance that load exceeds the requests."""
+
+    TAIL_BELOW_LIMITS = "tail_below_limits"
+    """The same, given that limits below the capacity bound the load."""
+
+    ABOVE_LIMITS = "above_limits"
+    """The mean load exceeds the sum of limits by more than the chance: the difference."""
+
+    NO_LIMITS = "no_limits"
+    """Nothing on the node has a limit, which the original counts as no risk."""
+
+    CERTAIN = "certain"
+    """Without a deviation the load equals its mean: 1 if above the requests, else 0."""
+
+    IDLE = "idle"
+    """The mean is 0, and so is the risk."""
+
+    NO_DISTRIBUTION = "no_distribution"
+    """No beta distribution has this mean and deviation: 1."""
+
+    UNMEASURED = "unmeasured"
+    """The mean is missing: 0, so that requests and limits decide alone."""
+
+    STALE = "stale"
+    """The measurement is too old to count: 0, so that requests and limits decide alone."""
+
+
+LOAD_RULES = tuple(LoadRule)
+
+
+class Commitment(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Capacity of nodes, with requests and limits of their pods. Requests are capped at the allocatable amount."""
+
+    request: IntArray
+    limit: IntArray
+    allocatable: IntArray
+
+
+class MeasuredLoad(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Mean and deviation of the load as shares of the allocatable amount; both 0 where not ``measured``."""
+
+    mean: FloatArray
+    deviation: FloatArray
+    measured: BoolArray
+
+
+class LoadRisk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Risks from load. ``rule`` holds indexes into ``LOAD_RULES``; ``deviation`` is after smoothing and bounding.
+
+    ``fitted`` marks the columns with a distribution; elsewhere ``alpha`` and ``beta`` are undefined.
+    """
+
+    risk: FloatArray
+    rule: IntArray
+    mean: FloatArray
+    deviation: FloatArray
+    alpha: FloatArray
+    beta: FloatArray
+    fitted: BoolArray
+
+    def with_columns(self, at: IntArray, columns: "LoadRisk") -> "LoadRisk":
+        """A copy with some columns of another table."""
+        copies = {name: getattr(self, name).copy() for name in self.__struct_fields__}
+        for name, copy in copies.items():
+            copy[:, at] = getattr(columns, name)
+        return LoadRisk(**copies)
+
+
+def limit_risk(committed: Commitment) -> FloatArray:
+    """The share of use beyond requests for which there is no capacity.
+
+    (limit - allocatable) / (limit - request), or 0 if all limits fit. Requests of 1500 m, limits of 6000 m on 4000 m:
+    2000 / 4500 = 0.444. With requests at most the allocatable amount it is within 0..1.
+    """
+    over = committed.limit > committed.allocatable
+    missing = committed.limit - committed.allocatable
+    excess = committed.limit - committed.request
+    # Only figures that no node can have (requests equal to limits above capacity) leave no excess: the highest risk.
+    risk = np.where(over, 1.0, 0.0)
+    np.divide(missing, excess, out=risk, where=over & (excess != 0))
+    return risk
+
+
+def smoothed_deviation(mean: FloatArray, deviation: FloatArray, window_size: int) -> FloatArray:
+    """The deviation before the source averaged over ``window_size`` samples, within the range of a beta distribution.
+
+    deviation * sqrt(window_size), at most sqrt(0.99 * mean * (1 - mean)). 0.1 over 5 samples at mean 0.5: 0.2236.
+    """
+    # Settings refuse sizes below 1; the original computes with them, and the square root of -1 is not a number.
+    factor = math.sqrt(window_size) if window_size >= 0 else math.nan
+    bound = np.sqrt(_VARIANCE_SHARE_MAX * mean * (1.0 - mean))
+    return np.minimum(deviation * factor, bound)
+
+
+def load_risk(load: MeasuredLoad, committed: Commitment, quirks: PlacementQuirks) -> LoadRisk:
+    """The chance that load exceeds the requests; ``committed`` is without the pending pod.
+
+    With t = request / allocatable and L = limit / allocatable: the risk is 1 - F(t), and 1 - F(t) / F(L) if limits keep
+    load below L < 1. Mean 0.3, deviation 0.1118, t 0.125, L 0.75: 0.958. Limits do not bound a load whose mean is
+    already above them, so the risk is at least mean - L: a mean of 0.95 without any limit is a risk of 0.95.
+    """
+    mean, request, limit, allocatable = load.mean, committed.request, committed.limit, committed.allocatable
+    threshold = np.clip(share(request, allocatable, of_nothing=0.0), 0.0, 1.0)
+    limit_share = share(limit, allocatable, of_nothing=0.0)
+    asked = probability_below(
+        mean, load.deviation, threshold, small_deviations_get_lost=quirks.small_deviations_get_lost
+    )
+    bounded = (limit < allocatable) & (request <= limit)
+    unlimited = bounded & (limit_share == 0.0)
+    within_limits = below(asked.fit, np.where(bounded, limit_share, 0.0))
+    conditioned = within_limits > 0.0
+    probability = asked.probability.copy()
+    probability[conditioned] = np.clip(probability[conditioned] / within_limits[conditioned], 0.0, 1.0)
+    probability[unlimited] = 1.0
+    tail = 1.0 - probability
+    floor = np.zeros_like(mean) if quirks.limits_outrank_load else mean - limit_share
+    rules = (
+        (~load.measured, LoadRule.UNMEASURED),
+        (floor > tail, LoadRule.ABOVE_LIMITS),
+        (mean == 0.0, LoadRule.IDLE),
+        (unlimited, LoadRule.NO_LIMITS),
+        (asked.certain, LoadRule.CERTAIN),
+        (~asked.fit.matched, LoadRule.NO_DISTRIBUTION),
+        (conditioned, LoadRule.TAIL_BELOW_LIMITS),
+    )
+    return LoadRisk(
+        risk=np.where(load.measured, np.maximum(tail, floor), 0.0),
+        rule=np.select([where for where, _ in rules], [LOAD_RULES.index(rule) for _, rule in rules], default=0),
+        mean=mean,
+        deviation=load.deviation,
+        alpha=asked.fit.alpha,
+        beta=asked.fit.beta,
+        fitted=asked.fit.matched,
+    )
+
+
+def total_risk(limit_risk: FloatArray, load_risk: FloatArray, limit_weight: FloatArray) -> FloatArray:
+    """Both risks weighted, from 0 to 1: w * limit risk + (1 - w) * load risk; 0.5 * 0.4 + 0.5 * 0.5 = 0.45."""
+    return np.clip(limit_weight * limit_risk + (1.0 - limit_weight) * load_risk, 0.0, 1.0)

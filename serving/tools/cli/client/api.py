@@ -1,0 +1,233 @@
+"""The CLI's client of a Kubernetes API: that of a running ``serving up``, or a cluster's.
+
+``--kubeconfig`` selects it, else ``--state``, else KUBECONFIG, else the default state folder. Calls are made one at a time.
+An error that the API returns ends the command with its message.
+"""
+
+import contextlib
+import copy
+import functools
+import json
+import os
+import re
+import sys
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+import msgspec
+
+from serving.core.model.errors import ServingError, SettingsError, Unavailable
+from serving.home.state import default_state_path
+from serving.tools.cli.client.connection import ApiRequest, ApiResponse, Opening, connect
+from serving.tools.cli.client.output import Progress, print_aside
+
+_T = TypeVar("_T")
+
+_EXIT_FAILED = 1
+_EXIT_USAGE = 2
+_TIMEOUT_S = 30.0
+_MERGE = "application/merge-patch+json"
+# The controller may write between the read and the write.
+_TRIES_MAX = 10
+_CONFLICT = 409
+
+state_option = click.option(
+    "--state",
+    "state_path",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="State folder of the `serving up` to speak to.",
+)
+
+
+def fail(message: str) -> NoReturn:
+    """Print the error and exit with 1."""
+    print_aside(message)
+    sys.exit(_EXIT_FAILED)
+
+
+def fail_usage(message: str) -> NoReturn:
+    """Print the usage error and exit with 2."""
+    print_aside(message)
+    sys.exit(_EXIT_USAGE)
+
+
+class ApiCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call. Empty ``query`` values are omitted, a sequence is repeated; ``media`` is the body's type."""
+
+    method: str = "GET"
+    path: str
+    query: Mapping[str, str | Sequence[str]] = {}
+    body: object = None
+    media: str = ""
+    accept: str = "application/json"
+
+
+class ApiClient:
+    """Calls to one API. The first call connects."""
+
+    def __init__(
+        self,
+        state_path: Path | None = None,
+        *,
+        kubeconfig: Path | None = None,
+        context: str | None = None,
+        namespace: str | None = None,
+    ) -> None:
+        # Set for the API of `serving up`, None for any other.
+        self.state_path: Path | None = None
+        if kubeconfig is None and state_path is None and os.environ.get("KUBECONFIG"):
+            kubeconfig = Path(os.environ["KUBECONFIG"].split(os.pathsep)[0])
+        if kubeconfig is None:
+            self.state_path = state_path or default_state_path()
+            kubeconfig = self.state_path / "kubeconfig"
+            if not kubeconfig.exists():
+                fail(f"{kubeconfig}: there is none; start the system with `serving up`")
+        elif (kubeconfig.parent / "ports.json").exists():
+            self.state_path = kubeconfig.parent
+        self._kubeconfig = kubeconfig
+        try:
+            self._connection = connect(kubeconfig, context)
+        except SettingsError as error:
+            fail_usage(str(error))
+        self.namespace = namespace or self._connection.namespace
+
+    def within(self, namespace: str) -> "ApiClient":
+        """The same API, looking at another namespace."""
+        other = copy.copy(self)
+        other.namespace = namespace
+        return other
+
+    def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """Status and decoded response of one call."""
+        return self.send(ApiCall(method=method, path=path, body=body))
+
+    def done(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON of the API
+        """The response of a call that must succeed."""
+        return self.must(ApiCall(method=method, path=path, body=body))
+
+    def must(self, call: ApiCall) -> Any:  # noqa: ANN401 - as above
+        """Send a call, given in full, that must succeed."""
+        status, response = self.send(call)
+        if status >= 400:
+            fail(message_of(response))
+        return response
+
+    def send(self, call: ApiCall) -> tuple[int, Any]:
+        """Send a call: status and decoded response. Prints warnings; exits if the server does not respond."""
+        with Progress("waiting for the API"):
+            try:
+                response = self._send(call, timeout_s=_TIMEOUT_S)
+                with contextlib.closing(response):
+                    text = b"".join(response.pieces())
+            except Unavailable as error:
+                fail(self.absence(error))
+        for warning in response.values("Warning"):
+            print_aside(f"warning: {_warning_text(warning)}")
+        try:
+            return response.status, json.loads(text)
+        except ValueError:
+            return response.status, {"message": text.decode("utf-8", "replace").strip() or f"status {response.status}"}
+
+    @contextlib.contextmanager
+    def stream(self, call: ApiCall) -> Iterator[ApiResponse]:
+        """Open a streaming response. Raises ``Unavailable``, or ``ServingError`` with the API's message."""
+        with contextlib.closing(self._send(call, timeout_s=None)) as response:
+            if response.status >= 400:
+                text = b"".join(response.pieces())
+                with contextlib.suppress(ValueError):
+                    raise ServingError(message_of(json.loads(text)))
+                raise ServingError(text.decode("utf-8", "replace").strip())
+            yield response
+
+    def open_channels(self, call: ApiCall, opening: Opening[_T]) -> _T:
+        """Open a websocket to a call's path; exits if the server refuses or does not respond."""
+        try:
+            return self._connection.open_channels(f"{call.path}?{_query_of(call)}", opening)
+        except Unavailable as error:
+            fail(self.absence(error))
+        except ServingError as error:
+            fail(str(error))
+
+    def absence(self, error: Unavailable) -> str:
+        """The message for an unresponsive server."""
+        text = f"the API at {self._connection.server} does not answer: {error}"
+        if self.state_path is None:
+            return f"{text}; {self._kubeconfig} names it"
+        return f"{text}; is `serving up` running? Its state folder is {self.state_path}"
+
+    def _send(self, call: ApiCall, *, timeout_s: float | None) -> ApiResponse:
+        query = _query_of(call)
+        headers = {"Accept": call.accept}
+        if call.body is not None:
+            headers["Content-Type"] = call.media or (_MERGE if call.method == "PATCH" else "application/json")
+        return self._connection.send(
+            ApiRequest(
+                method=call.method,
+                path=f"{call.path}?{query}" if query else call.path,
+                headers=headers,
+                body=None if call.body is None else json.dumps(call.body).encode(),
+                timeout_s=timeout_s,
+            )
+        )
+
+
+def _query_of(call: ApiCall) -> str:
+    return urllib.parse.urlencode({key: value for key, value in call.query.items() if value}, doseq=True)
+
+
+def api_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that select the API; the command receives it as ``api``."""
+
+    @functools.wraps(command)
+    def connected(*, api: Callable[[], ApiClient], **given: Any) -> None:  # noqa: ANN401 - the options of the command, as click hands them over
+        command(api=api(), **given)
+
+    return late_api_options(connected)
+
+
+def late_api_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of ``api_options``. The command calls ``api`` to connect, and works in part without a server."""
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> None:  # noqa: ANN401 - as above
+        places = {name: given.pop(name) for name in ("state_path", "kubeconfig", "context", "namespace")}
+        command(api=functools.partial(ApiClient, **places), **given)
+
+    for option in (
+        click.option("--context", help="Context in the kubeconfig.", metavar="NAME"),
+        click.option(
+            "--kubeconfig",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Another API's kubeconfig; $KUBECONFIG if neither this nor --state is given.",
+        ),
+        state_option,
+        click.option("-n", "--namespace", metavar="NAME", help="Namespace; the kubeconfig's, or default."),
+    ):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def until_written(write: Callable[[], tuple[int, Any]]) -> tuple[int, Any]:
+    """Repeat a write on conflicts: others may write between its read and its write. Exits if it fails."""
+    status, response = write()
+    for _ in range(_TRIES_MAX - 1):
+        if status != _CONFLICT:
+            break
+        status, response = write()
+    if status >= 400:
+        fail(message_of(response))
+    return status, response
+
+
+def message_of(response: object) -> str:
+    """The message of an error response."""
+    return str(response.get("message", response)) if isinstance(response, dict) else str(response)
+
+
+def _warning_text(header: str) -> str:
+    """The text of a ``Warning`` header: 299 - "text"."""
+    quoted = header.split(" ", 2)[-1].strip()
+    return re.sub(r"\\(.)", r"\1", quoted.removeprefix('"').removesuffix('"'))

@@ -1,0 +1,237 @@
+"""Connects to a Kubernetes API: by the standard library to ``serving up``, by the ``kubernetes`` package to any other.
+
+That package is imported on demand, which takes half a second.
+"""
+
+import contextlib
+import http.client
+import json
+import socket
+import ssl
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from serving.core.model.errors import Problem, SettingsError, Unavailable
+from serving.net.aio.inputfile import read_input_text
+from serving.net.cluster.localserver import CLUSTER_EXTRA, LocalServer, local_server
+
+_T = TypeVar("_T")
+Opening = Callable[[str, Mapping[str, str], ssl.SSLContext | None], _T]
+"""Opens a websocket: its URL, the credentials and what TLS needs."""
+
+_PIECE_BYTES = 65536
+_KUBECONFIG_EXPECTED = "a kubeconfig, as `serving up` or a cluster's tool writes it"
+
+
+class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One request. ``timeout_s`` bounds each wait for bytes; None means no limit."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes | None = None
+    timeout_s: float | None = None
+
+
+def connect(path: Path, context: str | None = None) -> "ApiConnection":
+    """A connection for a kubeconfig, not opened yet. Raises ``SettingsError``."""
+    try:
+        text = read_input_text(path)
+    except OSError as error:
+        what = f"not readable: {error.strerror}"
+        problem = Problem(where=str(path), what=what, expected=_KUBECONFIG_EXPECTED)
+        raise SettingsError([problem]) from error
+    server = local_server(text)
+    if server is not None and context in (None, server.context):
+        return LocalConnection(server)
+    if server is not None:
+        names = [str(entry.get("name")) for entry in json.loads(text)["contexts"]]
+        if context not in names:
+            expected = f"one of {', '.join(names)}"
+            raise SettingsError([Problem(where=str(path), what=f"there is no context {context}", expected=expected)])
+    return ForeignConnection(path, context)
+
+
+class LocalConnection:
+    """The API of ``serving up``, by ``http.client`` with a connection for each request."""
+
+    def __init__(self, server: LocalServer) -> None:
+        url = urllib.parse.urlsplit(server.url)
+        self._host, self._port = url.hostname or "", url.port or 80
+        self._tls: ssl.SSLContext | None = None
+        if url.scheme == "https":
+            self._tls = ssl.create_default_context(cadata=server.authority or None)
+        self._token, self.namespace, self.server = server.token, server.namespace, server.url
+
+    def send(self, request: ApiRequest) -> "ApiResponse":
+        """Send, and wait for the head of the response. Raises ``Unavailable``."""
+        connection = (
+            http.client.HTTPConnection(self._host, self._port, timeout=request.timeout_s)
+            if self._tls is None
+            else http.client.HTTPSConnection(self._host, self._port, timeout=request.timeout_s, context=self._tls)
+        )
+        headers = {"Authorization": f"Bearer {self._token}", **request.headers}
+        try:
+            connection.request(request.method, request.path, body=request.body, headers=headers)
+            # Kept here: after the head of the response the connection drops a socket that will close.
+            channel = connection.sock
+            return LocalResponse(connection, connection.getresponse(), channel)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise Unavailable(_reason(error)) from error
+
+    def open_channels(self, path: str, opening: Opening[_T]) -> _T:
+        """Open a websocket. Raises ``Unavailable``, or ``ServingError`` with the API's message."""
+        return _opened(opening, self.server + path, headers={"Authorization": f"Bearer {self._token}"}, tls=self._tls)
+
+
+class LocalResponse:
+    """One response. The caller closes it."""
+
+    def __init__(
+        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, channel: socket.socket
+    ) -> None:
+        self._connection, self._response, self._channel = connection, response, channel
+        self.status: int = response.status
+
+    def values(self, header: str) -> list[str]:
+        """All values of a header."""
+        return self._response.headers.get_all(header, [])
+
+    def pieces(self) -> Iterator[bytes]:
+        """The body in pieces, as it arrives. Raises ``Unavailable`` when it is cut off."""
+        try:
+            while piece := self._response.read1(_PIECE_BYTES):
+                yield piece
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise Unavailable(_reason(error)) from error
+
+    def close(self) -> None:
+        """Drop the connection; may be called by another thread to end ``pieces``."""
+        # This wakes a reading thread; closing the file does not.
+        with contextlib.suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+
+class ForeignConnection:
+    """Any Kubernetes API, by the connections of the ``kubernetes`` package."""
+
+    def __init__(self, path: Path, context: str | None) -> None:
+        # Half a second, and our own API does not need it.
+        import yaml  # noqa: PLC0415 - as said
+
+        try:
+            from kubernetes import config  # noqa: PLC0415 - as above
+            from kubernetes.config.config_exception import ConfigException  # noqa: PLC0415 - as above
+        except ImportError as error:
+            problem = Problem(
+                where=str(path),
+                what="a kubeconfig of a cluster, which the package kubernetes reads",
+                expected=CLUSTER_EXTRA,
+            )
+            raise SettingsError([problem]) from error
+
+        expected = "one of its contexts, whole: server, certificates and user"
+        try:
+            contexts, current = config.list_kube_config_contexts(str(path))  # type: ignore[no-untyped-call]
+            chosen = next((one for one in contexts if one["name"] == context), current) if context else current
+            if context and chosen["name"] != context:
+                expected = f"one of {', '.join(one['name'] for one in contexts)}"
+                raise ConfigException(f"there is no context {context}")  # noqa: TRY301 - handled like its own
+            self._client = config.new_client_from_config(str(path), context=context)  # type: ignore[no-untyped-call]
+        except (ConfigException, yaml.YAMLError, LookupError, TypeError, AttributeError, OSError, ValueError) as error:
+            # For any other file the package's message is about its own variables.
+            is_other = isinstance(error, TypeError | AttributeError | LookupError)
+            what = "not a kubeconfig" if is_other or not str(error) else str(error).splitlines()[0]
+            raise SettingsError([Problem(where=str(path), what=what, expected=expected)]) from error
+        self.namespace: str = (chosen.get("context") or {}).get("namespace") or "default"
+        self.server = str(self._client.configuration.host)
+
+    def send(self, request: ApiRequest) -> "ApiResponse":
+        """Send, and wait for the head of the response. Raises ``Unavailable``."""
+        import urllib3  # noqa: PLC0415 - comes with the package above
+
+        headers = {**request.headers, **self._credentials()}
+        timeout = urllib3.Timeout(connect=request.timeout_s or 30.0, read=request.timeout_s)
+        try:
+            response = self._client.rest_client.pool_manager.request(
+                request.method,
+                self.server + request.path,
+                body=request.body,
+                headers=headers,
+                timeout=timeout,
+                retries=False,
+                preload_content=False,
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise Unavailable(_reason(error)) from error
+        return ForeignResponse(response)
+
+    def _credentials(self) -> dict[str, str]:
+        # Asking for them fetches a new token when the old one has expired.
+        settings = self._client.configuration.auth_settings().values()
+        return {
+            setting["key"]: setting["value"] for setting in settings if setting["in"] == "header" and setting["value"]
+        }
+
+    def open_channels(self, path: str, opening: Opening[_T]) -> _T:
+        """Open a websocket. Raises ``Unavailable``, or ``ServingError`` with the API's message."""
+        configuration = self._client.configuration
+        tls: ssl.SSLContext | None = None
+        if self.server.startswith("https:"):
+            tls = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+            if configuration.cert_file:
+                tls.load_cert_chain(configuration.cert_file, configuration.key_file)
+            if not configuration.verify_ssl:
+                tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        return _opened(opening, self.server + path, headers=self._credentials(), tls=tls)
+
+
+class ForeignResponse:
+    """One response. The caller closes it."""
+
+    def __init__(self, response: Any) -> None:  # noqa: ANN401 - urllib3 is not imported here
+        self._response = response
+        self.status: int = response.status
+
+    def values(self, header: str) -> list[str]:
+        """All values of a header."""
+        return list(self._response.headers.getlist(header))
+
+    def pieces(self) -> Iterator[bytes]:
+        """The body in pieces, as it arrives. Raises ``Unavailable`` when it is cut off."""
+        try:
+            while piece := self._response.read1(_PIECE_BYTES):
+                yield piece
+        except Exception as error:  # whatever the library raises when a stream is cut off or closed
+            raise Unavailable(_reason(error)) from error
+
+    def close(self) -> None:
+        """Drop the connection; may be called by another thread to end ``pieces``."""
+        connection = self._response.connection
+        with contextlib.suppress(OSError, AttributeError):
+            connection.sock.shutdown(socket.SHUT_RDWR)
+        self._response.close()
+
+
+ApiResponse = LocalResponse | ForeignResponse
+ApiConnection = LocalConnection | ForeignConnection
+"""A connection for API requests: the server's URL, the namespace of its context, and ways to send."""
+
+
+def _opened(opening: Opening[_T], url: str, *, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> _T:
+    try:
+        return opening(url, headers, tls)
+    except OSError as error:
+        raise Unavailable(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__

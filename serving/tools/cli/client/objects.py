@@ -1,0 +1,164 @@
+"""Reads API objects for the CLI: conditions, revisions, and the last log lines of pods. Any field may be missing."""
+
+import contextlib
+import datetime as dt
+from collections.abc import Iterable
+
+from serving.controller.values.naming import deployment_name
+from serving.core.model.errors import ServingError
+from serving.core.model.knative import QUEUE_PROXY, REVISION_LABEL, SERVICE_LABEL
+from serving.core.model.objects import Object, labels_of, name_of, nested, timestamp_s
+from serving.home.pods.podfolder import excerpt
+from serving.net.cluster.kinds import POD, REVISION, SERVING_SERVICE, Kind
+from serving.net.cluster.servicepatch import age_order, newest_first
+from serving.tools.cli.client.api import ApiCall, ApiClient, fail
+from serving.tools.cli.client.output import printable
+from serving.tools.cli.client.resources import path_of
+
+# The first line of a traceback is often far above its end.
+_SOUGHT_LINES = 200
+_OF_REVISION = REVISION_LABEL + "={}"
+
+
+def condition(one: Object, wanted: str = "Ready") -> dict[str, str]:
+    """A condition of an object; {} if it is missing."""
+    return next((found for found in nested(one, "status", "conditions") or () if found.get("type") == wanted), {})
+
+
+def is_settled(service: Object) -> bool:
+    """Whether the status is final and observed the latest generation."""
+    observed = nested(service, "status", "observedGeneration")
+    return observed == nested(service, "metadata", "generation") and condition(service).get("status") in {
+        "True",
+        "False",
+    }
+
+
+def seconds_since(stamp: object, now_s: float) -> float | None:
+    """Seconds since an API timestamp; None for another text."""
+    if not isinstance(stamp, str):
+        return None
+    try:
+        return now_s - dt.datetime.fromisoformat(stamp).timestamp()
+    except ValueError:
+        return None
+
+
+def selector_of(service: str) -> str:
+    """The selector of all that belongs to a service."""
+    return f"{SERVICE_LABEL}={service}"
+
+
+def object_of(api: ApiClient, kind: Kind, name: str) -> Object:
+    """One object. If it is missing, the command ends with the names of existing ones."""
+    status, found = api.call("GET", path_of(kind, api.namespace, name))
+    if status == 404:
+        others = [name_of(one) for one in items_of(api, kind)]
+        known = f"there are {', '.join(sorted(others))}" if others else "there is none"
+        fail(f"no {kind.name.lower()} {name} in namespace {api.namespace}; {known}")
+    if status >= 400:
+        fail(str(found.get("message", found)))
+    assert isinstance(found, dict)
+    return found
+
+
+def service_of(api: ApiClient, name: str) -> Object:
+    """One Knative Service, as ``object_of``."""
+    return object_of(api, SERVING_SERVICE, name)
+
+
+def items_of(api: ApiClient, kind: Kind, selector: str = "", *, everywhere: bool = False) -> list[Object]:
+    """All objects of a kind in the namespace, or in all of them, by name."""
+    path = path_of(kind, None if everywhere else api.namespace)
+    found = api.must(ApiCall(path=path, query={"labelSelector": selector}))
+    # Items of a list lack their kind; a single object has it.
+    own = {"apiVersion": kind.api_version, "kind": kind.name}
+    return sorted(({**own, **one} for one in found.get("items", ())), key=_place)
+
+
+def revisions_of(api: ApiClient, service: str) -> list[Object]:
+    """The revisions of a service, the newest first."""
+    found = items_of(api, REVISION, selector_of(service))
+    return newest_first(found)
+
+
+def superseded_failures(revisions: Iterable[Object]) -> frozenset[str]:
+    """Failed revisions with a newer one in their service: irrelevant to its present state."""
+    newest: dict[str, tuple[int, str, str]] = {}
+    revisions = list(revisions)
+    for revision in revisions:
+        service = labels_of(revision).get(SERVICE_LABEL, "")
+        newest[service] = max(newest.get(service, age_order(revision)), age_order(revision))
+    return frozenset(
+        name_of(revision)
+        for revision in revisions
+        if condition(revision).get("status") == "False"
+        and age_order(revision) < newest[labels_of(revision).get(SERVICE_LABEL, "")]
+    )
+
+
+def _place(one: Object) -> tuple[str, str]:
+    return str(nested(one, "metadata", "namespace") or ""), name_of(one)
+
+
+def app_container(pod: Object) -> str:
+    """The container of the app: the first that is not the queue-proxy."""
+    names = [str(container.get("name", "")) for container in nested(pod, "spec", "containers") or ()]
+    return next((name for name in names if name != QUEUE_PROXY), "")
+
+
+def gone_pods(api: ApiClient, revisions: Iterable[Object], *, since_s: float = 0.0) -> list[Object]:
+    """Deleted pods with logs written since a time, latest first: names and containers. Empty on a cluster.
+
+    A pod of an earlier revision of the same name, which was deleted, is not included.
+    """
+    from serving.home.apiserver.logoptions import KEPT_LOGS_PATH  # noqa: PLC0415 - it loads a loop, which most commands need not
+
+    status, logs = api.call("GET", KEPT_LOGS_PATH.format(namespace=api.namespace))
+    if status >= 400 or not isinstance(logs, list):
+        return []
+    there = {name_of(pod) for pod in items_of(api, POD)}
+    begins_s = {f"{deployment_name(name_of(revision))}-": created_s(revision) for revision in revisions}
+
+    def is_ours(pod: str, written_s: float) -> bool:
+        return any(pod.startswith(start) and written_s >= max(since_s, at_s) for start, at_s in begins_s.items())
+
+    return [
+        {
+            "metadata": {"name": log["pod"], "namespace": api.namespace},
+            "spec": {"containers": [{"name": name} for name in log["containers"]]},
+        }
+        for log in logs
+        if log["pod"] not in there and is_ours(log["pod"], log["written_s"])
+    ]
+
+
+def created_s(created: Object) -> float:
+    """The creation of an object, in seconds since the epoch; 0 if it has none."""
+    return timestamp_s(nested(created, "metadata", "creationTimestamp")) or 0.0
+
+
+def _last_gone_pod(api: ApiClient, revision: str) -> list[Object]:
+    status, body = api.call("GET", path_of(REVISION, api.namespace, revision))
+    return gone_pods(api, [body])[:1] if status < 400 else []
+
+
+def last_lines(api: ApiClient, revision: str, *, count: int) -> list[str]:
+    """The app's last log lines in the newest pod with any, else in the last deleted pod.
+
+    A pod that has not written anything since its restart shows the run before. A traceback has its first line.
+    """
+    pods = items_of(api, POD, _OF_REVISION.format(revision))
+    newest_first = sorted(pods, key=lambda one: str(nested(one, "metadata", "creationTimestamp")), reverse=True)
+    for pod in newest_first or _last_gone_pod(api, revision):
+        path = path_of(POD, api.namespace, name_of(pod), subresource="log")
+        for run in ({}, {"previous": "true"}):
+            query = {"container": app_container(pod), "tailLines": str(_SOUGHT_LINES), **run}
+            with (
+                contextlib.suppress(ServingError),
+                api.stream(ApiCall(path=path, query=query, accept="*/*")) as response,
+            ):
+                text = b"".join(response.pieces()).decode("utf-8", "replace")
+                if text.strip():
+                    return [printable(line) for line in excerpt(text.splitlines(), count=count).splitlines()]
+    return []

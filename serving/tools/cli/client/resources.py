@@ -1,0 +1,116 @@
+"""Parameters of commands: kinds by their usual names, output formats, durations and API paths."""
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from serving.core.model.errors import InvalidValue
+from serving.net.cluster.kinds import KINDS, POD_METRICS, SERVING_SERVICE, UNUSED_KINDS, Kind
+
+# The first that has a word keeps it: a service is Knative's, Kubernetes' own is "svc".
+_USED = [kind for kind in KINDS if kind not in {SERVING_SERVICE, POD_METRICS, *UNUSED_KINDS}]
+_KINDS = (SERVING_SERVICE, *_USED, POD_METRICS)
+_BY_WORD: dict[str, Kind] = {}
+JSONPATH = "jsonpath="
+"""The prefix of an output that is a JSONPath template."""
+
+
+def _words(kind: Kind) -> tuple[str, ...]:
+    return (kind.plural, kind.name.lower(), *kind.short_names, kind.resource)
+
+
+for _kind in _KINDS:
+    for _word in _words(_kind):
+        _BY_WORD.setdefault(_word, _kind)
+
+
+def known_words() -> list[str]:
+    """One word for each kind, most common first."""
+    return [next(word for word in _words(kind) if _BY_WORD[word] == kind) for kind in _KINDS if kind != POD_METRICS]
+
+
+def kind_named(word: str) -> Kind:
+    """The kind that a person means by "services", "ksvc", "revision" or "pods". Raises ``InvalidValue``."""
+    found = _BY_WORD.get(word.lower())
+    if found is None:
+        near = difflib.get_close_matches(word.lower(), _BY_WORD, n=1)
+        expected = f"a kind; the nearest is {near[0]}" if near else f"a kind; known are {', '.join(known_words())}"
+        raise InvalidValue(text=word, expected=expected)
+    return found
+
+
+def path_of(kind: Kind, namespace: str | None, name: str = "", *, subresource: str = "") -> str:
+    """The path of objects of a kind in the API; ``namespace`` None is all of them."""
+    parts = ["apis", kind.group, kind.version] if kind.group else ["api", kind.version]
+    if kind.namespaced and namespace is not None:
+        parts += ["namespaces", namespace]
+    parts += [part for part in (kind.plural, name, subresource) if part]
+    return "/" + "/".join(quote(part, safe="") for part in parts)
+
+
+class OutputParam(click.Choice):  # type: ignore[type-arg]  # generic in newer versions only
+    """One of some outputs, or ``jsonpath=TEMPLATE``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's own
+        """Read an output."""
+        return value if isinstance(value, str) and value.startswith(JSONPATH) else super().convert(value, param, ctx)
+
+
+class TimeParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
+    """A time as 90, 90s or 5m, in seconds."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401 - click's own
+        """Read a time. A number without a unit means seconds."""
+        if isinstance(value, int | float):
+            return float(value)
+        try:
+            return float(value)
+        except ValueError:
+            pass
+        # Fractions, which most commands do not need.
+        from serving.core.model.quantity import parse_duration_s  # noqa: PLC0415 - as above
+
+        try:
+            return parse_duration_s(value)
+        except InvalidValue:
+            self.fail(f"{value!r} is not a time; expected seconds as 90, or 90s, 5m, 1h", param, ctx)
+
+
+class SecondsParam(TimeParam):
+    """A time of at least a second, in whole seconds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401 - click's own
+        """Read a time. A number without a unit means seconds."""
+        seconds = super().convert(value, param, ctx)
+        if seconds < 1 or seconds != int(seconds):
+            self.fail(f"{value!r} is not a time of whole seconds, from 1s on", param, ctx)
+        return int(seconds)
+
+
+def json_output_options(command: Callable[..., None]) -> Callable[..., None]:
+    """``-o`` of text or JSON, and ``--json`` for the latter; ``is_json`` reads both."""
+    shown = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+    return shown(click.option("--json", "as_json", is_flag=True, help="As -o json.")(command))
+
+
+def is_json(options: Mapping[str, Any]) -> bool:
+    """Whether the options of ``json_output_options`` ask for JSON."""
+    return bool(options["as_json"]) or options["output"] == "json"
+
+
+def wait_timeout_option(default_s: float, *older: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add ``--wait-timeout``, as ``wait_s``. ``older`` are deprecated spellings."""
+    return click.option(
+        "--wait-timeout",
+        *older,
+        "wait_s",
+        type=TimeParam(),
+        default=f"{default_s:g}s",
+        show_default=True,
+        help="How long to wait, as 90s or 5m.",
+    )

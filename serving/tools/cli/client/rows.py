@@ -1,0 +1,148 @@
+"""The columns of ``serving get`` for each kind, one row an object.
+
+Services and revisions have columns of their own, which fit into 80 characters and show what users look for: whether it is at
+zero, its traffic, why it is not ready. Other kinds use the server's columns.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from serving.core.model.knative import CONDITION_DORMANT, REVISION_LABEL, SERVICE_LABEL
+from serving.core.model.objects import Object, labels_of, name_of, nested
+from serving.net.cluster.kinds import POD, REVISION, SERVING_SERVICE, Kind
+from serving.tools.cli.client.api import ApiCall, ApiClient
+from serving.tools.cli.client.objects import condition, items_of, seconds_since, superseded_failures
+from serving.tools.cli.client.output import age_text
+from serving.tools.cli.client.resources import path_of
+
+Row = list[str]
+Key = tuple[str, str]
+
+_TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+_HEADERS: dict[Kind, Row] = {
+    SERVING_SERVICE: ["NAME", "READY", "PODS", "TRAFFIC", "AGE", "URL"],
+    REVISION: ["NAME", "READY", "STATE", "PODS", "AGE", "REASON"],
+}
+
+
+def header_of(kind: Kind, *, everywhere: bool = False) -> Row | None:
+    """Our own columns; None for kinds that are shown in the server's."""
+    header = _HEADERS.get(kind)
+    return header and ["NAMESPACE", *header] if everywhere else header
+
+
+def rows_of(
+    api: ApiClient, kind: Kind, objects: Iterable[Object], *, now_s: float, everywhere: bool = False
+) -> list[Row]:
+    """A row for each object, of a kind that has columns of its own."""
+    objects = list(objects)
+    dormant = dormant_counts(items_of(api, POD, everywhere=everywhere)) if objects else Counter()
+    if kind == REVISION:
+        rows = [revision_row(one, now_s=now_s, dormant_count=dormant[_key(one)]) for one in objects]
+    else:
+        pods = pods_of(items_of(api, REVISION, everywhere=everywhere), dormant) if objects else {}
+        rows = [service_row(one, pods=pods.get(_key(one), ""), now_s=now_s) for one in objects]
+    if everywhere:
+        rows = [[str(nested(one, "metadata", "namespace") or ""), *row] for one, row in zip(objects, rows, strict=True)]
+    return rows
+
+
+def service_row(service: Object, *, pods: str, now_s: float) -> Row:
+    """NAME, READY, PODS, TRAFFIC, AGE, URL; a service without a URL shows the reason in that column."""
+    ready = condition(service)
+    status = ready.get("status", "Unknown")
+    where = str(nested(service, "status", "url") or "")
+    if status != "True" and ready.get("reason"):
+        hint = f"; see `serving describe {name_of(service)}`" if status == "False" else ""
+        where = f"{ready['reason']}{hint}"
+    age = age_text(seconds_since(nested(service, "metadata", "creationTimestamp"), now_s))
+    return [name_of(service), status, pods, traffic_text(service), age, where]
+
+
+def revision_row(revision: Object, *, now_s: float, dormant_count: int = 0) -> Row:
+    """NAME, READY, STATE, PODS, AGE, REASON."""
+    ready = condition(revision)
+    age = age_text(seconds_since(nested(revision, "metadata", "creationTimestamp"), now_s))
+    state = str(nested(revision, "spec", "servingState") or "")
+    pods = _of(*_counts(revision), dormant_count)
+    return [name_of(revision), ready.get("status", "Unknown"), state, pods, age, ready.get("reason", "")]
+
+
+def traffic_text(service: Object) -> str:
+    """The traffic in short: "00002" or "00001 90% 00002 10%"."""
+    prefix = f"{name_of(service)}-"
+    shares: dict[str, int] = defaultdict(int)
+    for target in nested(service, "status", "traffic") or ():
+        shares[str(target.get("revisionName", "")).removeprefix(prefix)] += target.get("percent") or 0
+    parts = [(name, percent) for name, percent in shares.items() if percent]
+    return parts[0][0] if len(parts) == 1 else " ".join(f"{name} {percent}%" for name, percent in parts)
+
+
+def dormant_counts(pods: Iterable[Object]) -> Counter[Key]:
+    """The number of dormant pods of each revision, by namespace and name."""
+    return Counter(
+        _key(pod, labels_of(pod).get(REVISION_LABEL, ""))
+        for pod in pods
+        if condition(pod, CONDITION_DORMANT).get("status") == "True"
+    )
+
+
+def pods_of(revisions: Iterable[Object], dormant_of: Mapping[Key, int]) -> dict[Key, str]:
+    """Ready pods of each service, by namespace and name: "2", or "1/2" while some are missing. Superseded failures do not count.
+
+    ``dormant_of`` are the dormant pods of each revision.
+    """
+    actual: Counter[Key] = Counter()
+    wanted: Counter[Key] = Counter()
+    dormant: Counter[Key] = Counter()
+    revisions = list(revisions)
+    superseded = superseded_failures(revisions)
+    for revision in revisions:
+        if name_of(revision) in superseded:
+            continue
+        key = _key(revision, str(nested(revision, "metadata", "labels", SERVICE_LABEL) or ""))
+        present, desired = _counts(revision)
+        actual[key] += present
+        wanted[key] += desired
+        dormant[key] += dormant_of.get(_key(revision), 0)
+    return {key: _of(actual[key], wanted[key], dormant[key]) for key in wanted}
+
+
+def server_table(
+    api: ApiClient, kind: Kind, *, name: str, selector: str, everywhere: bool, is_wide: bool = False
+) -> tuple[Row, list[Row]]:
+    """Header and rows as the server shows them; ``is_wide`` includes the columns of lower priority."""
+    path = path_of(kind, None if everywhere else api.namespace, name)
+    table = api.must(ApiCall(path=path, query={"labelSelector": selector}, accept=_TABLE))
+    return table_rows(table, everywhere=everywhere, is_wide=is_wide)
+
+
+def table_rows(table: Object, *, everywhere: bool, is_wide: bool = False) -> tuple[Row, list[Row]]:
+    """Header and rows of a ``Table`` of the API."""
+    columns: Sequence[Object] = table.get("columnDefinitions") or ()
+    shown = [number for number, column in enumerate(columns) if is_wide or not column.get("priority")]
+    header = [str(columns[number]["name"]).upper() for number in shown]
+    rows = []
+    for row in table.get("rows") or ():
+        cells = [_cell(row["cells"][number]) for number in shown]
+        rows.append([_cell(nested(row, "object", "metadata", "namespace")), *cells] if everywhere else cells)
+    return ["NAMESPACE", *header] if everywhere else header, rows
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _counts(revision: Object) -> tuple[int, int]:
+    return nested(revision, "status", "actualReplicas") or 0, nested(revision, "status", "desiredReplicas") or 0
+
+
+def _of(actual: int, wanted: int, dormant: int) -> str:
+    count = str(actual) if actual == wanted else f"{actual}/{wanted}"
+    if not dormant:
+        return count
+    return f"{count} dormant" if dormant >= actual else f"{count}, {dormant} dormant"
+
+
+def _key(one: Object, name: str = "") -> Key:
+    return str(nested(one, "metadata", "namespace") or ""), name or name_of(one)

@@ -1,0 +1,170 @@
+"""Reads the objects of an installation from ``config/kustomization.yaml`` and its components, in apply order.
+
+Input: the folder, inside an installed package or of the checkout, and the user's changes; output: objects as JSON. It supports
+the parts of kustomize that this one file uses (resources, namespace, images) and refuses the rest, so that ``serving install``
+needs no kubectl; a test compares it with the output of ``kubectl kustomize``.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from serving.core.model.knative import COMPONENTS_ANNOTATION
+from serving.core.model.objects import Object
+from serving.home.schemas.crds import YAML_LOADER, crd_folder
+from serving.tools.cli.client.components import with_components
+
+OUR_LABEL = ("app.kubernetes.io/part-of", "serving")
+# Definitions that only an installation of Knative Serving has.
+KNATIVE_CRDS = ("podautoscalers.autoscaling.internal.knative.dev", "ingresses.networking.internal.knative.dev")
+_KNOWN_KEYS = {"apiVersion", "kind", "namespace", "images", "resources"}
+_CRD = "CustomResourceDefinition"
+# Dependencies first; kinds that are not listed last.
+_ORDER = (
+    "Namespace",
+    _CRD,
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+    "ConfigMap",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
+    "NetworkPolicy",
+    "Job",
+    "Service",
+    "PodDisruptionBudget",
+    "Deployment",
+)
+_POLICIES = {f"{verb}AdmissionPolicy{noun}" for verb in ("Mutating", "Validating") for noun in ("", "Binding")}
+_WITHOUT_NAMESPACE = {"Namespace", _CRD, "ClusterRole", "ClusterRoleBinding", *_POLICIES}
+OPTIONAL_KINDS = frozenset(kind for kind in _POLICIES if kind.startswith("Mutating"))
+"""Kinds that not every supported server has; an installation does without them."""
+# Kinds of components and of earlier versions, which an upgrade prunes.
+_EARLIER_KINDS = {
+    "Job": "batch/v1",
+    "Gateway": "gateway.networking.k8s.io/v1",
+    "PodMonitor": "monitoring.coreos.com/v1",
+}
+_PLURALS = {
+    "NetworkPolicy": "networkpolicies",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
+}
+
+
+class InstallOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Differences from the shipped tree; "" leaves it unchanged."""
+
+    image: str = ""
+    """Of all daemons, with registry and tag."""
+
+    queue_proxy_image: str = ""
+    """Of the queue-proxy, with registry and tag: ``queue-sidecar-image`` of ConfigMap config-deployment."""
+
+    namespace: str = ""
+    """The namespace of the daemons."""
+
+    domain: str = ""
+    """Domain of public hosts, of ConfigMap config-controller."""
+
+    placement_image: str = ""
+    """Of the daemon of the component placement, with registry and tag."""
+
+    components: tuple[str, ...] = ()
+    """Names of folders in ``config/components``."""
+
+
+def tree_folder() -> Path:
+    """The folder of ``kustomization.yaml``."""
+    return crd_folder().parent
+
+
+def objects_of(folder: Path, wanted: InstallOptions) -> list[Object]:
+    """All objects, dependencies first. Raises ``ServingError`` for a component that misses another."""
+    with (folder / "kustomization.yaml").open(encoding="utf-8") as file:
+        kustomization: Object = yaml.load(file, Loader=YAML_LOADER)  # noqa: S506 - both loaders are safe
+    unknown = kustomization.keys() - _KNOWN_KEYS
+    assert not unknown, f"kustomization.yaml has {unknown}, which only kubectl understands"
+    images = {
+        image["name"]: wanted.image or f"{image['newName']}:{image['newTag']}" for image in kustomization["images"]
+    }
+    if wanted.placement_image:
+        images["serving-placement"] = wanted.placement_image
+    namespace = wanted.namespace or kustomization["namespace"]
+    base = [
+        one
+        for name in kustomization["resources"]
+        for one in yaml.load_all((folder / name).read_text(encoding="utf-8"), Loader=YAML_LOADER)
+    ]
+    whole = with_components(folder, base, wanted.components)
+    found = [_adapted(one, namespace=namespace, images=images) for one in whole]
+    if wanted.components:
+        (space,) = (one for one in found if one["kind"] == "Namespace")
+        space["metadata"].setdefault("annotations", {})[COMPONENTS_ANNOTATION] = ",".join(wanted.components)
+    asked = {"config-controller": ("domain", wanted.domain)}
+    asked["config-deployment"] = ("queue-sidecar-image", wanted.queue_proxy_image)
+    for one in found:
+        key, value = asked.get(one["metadata"]["name"], ("", ""))
+        if value and one["kind"] == "ConfigMap":
+            one["data"][key] = value
+    return sorted(found, key=lambda one: _rank(one["kind"]))
+
+
+def render(objects: list[Object]) -> str:
+    """The objects as one YAML text."""
+    return yaml.safe_dump_all(objects, sort_keys=False, width=120)
+
+
+def path_of(one: Object, *, is_whole: bool = False) -> str:
+    """The API path of an object, or of its kind in its namespace."""
+    version, kind, metadata = one["apiVersion"], one["kind"], one["metadata"]
+    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    where = "" if kind in _WITHOUT_NAMESPACE else f"/namespaces/{metadata['namespace']}"
+    plural = _PLURALS.get(kind, f"{kind.lower()}s")
+    return f"{root}{where}/{plural}" + ("" if is_whole else f"/{metadata['name']}")
+
+
+def kinds_of(objects: Sequence[Object], namespace: str) -> list[Object]:
+    """Each kind that an installation may consist of, as an object without a name; not definitions and namespaces."""
+    versions = {one["kind"]: one["apiVersion"] for one in objects} | _EARLIER_KINDS
+    kinds = sorted(versions.keys() - {"Namespace", _CRD}, key=_rank)
+    return [{"apiVersion": versions[kind], "kind": kind, "metadata": {"namespace": namespace}} for kind in kinds]
+
+
+def is_ours(one: Object) -> bool:
+    """Whether this project created an object in a cluster."""
+    label, value = OUR_LABEL
+    return bool((one["metadata"].get("labels") or {}).get(label) == value)
+
+
+def _rank(kind: str) -> int:
+    return _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
+
+
+def _adapted(one: Object, *, namespace: str, images: dict[str, str]) -> Object:
+    made = copy.deepcopy(one)
+    if made["kind"] == "Namespace":
+        made["metadata"]["name"] = namespace
+    elif made["kind"] not in _WITHOUT_NAMESPACE:
+        made["metadata"]["namespace"] = namespace
+    for subject in made.get("subjects", ()):
+        subject["namespace"] = namespace
+    if params := made.get("spec", {}).get("paramRef"):
+        params["namespace"] = namespace
+    for container in _containers(made):
+        container["image"] = images.get(container["image"], container["image"])
+    return made
+
+
+def _containers(one: Object) -> Iterator[dict[str, Any]]:
+    spec = one.get("spec", {})
+    template = spec.get("template", {}) if one["kind"] in {"Deployment", "Job"} else {}
+    yield from template.get("spec", {}).get("containers", ())

@@ -1,0 +1,94 @@
+"""``serving simulate``: a service on the virtual clock, each change of its scale with the reason; or recorded workloads."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from serving.core.model.errors import InvalidValue, Problem, SettingsError
+from serving.core.model.slo import read_slo
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.tools.cli.client.resources import is_json, json_output_options
+from serving.tools.cli.decisions.simulateinputs import (
+    changed_settings,
+    deciding_policy,
+    known_policies,
+    runner_of,
+    settings_pairs,
+    workload_options,
+)
+from serving.tools.cli.decisions.simulatetrace import PolicyRunner, compare_policies, print_comparison
+from serving.tools.simulator.curve import POLICIES
+from serving.tools.simulator.report import plot, summary, timeline
+from serving.tools.simulator.results import RunLog
+from serving.tools.simulator.svg import comparison_svg
+from serving.tools.simulator.workload_run import run_workload
+
+_DEFAULT_LOAD = "0:0 5:1 20:40 25:400 70:20 100:0"
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.option("--load", default=_DEFAULT_LOAD, show_default=True, help="SECOND:REQUESTS_PER_SECOND, in rising order.")
+@workload_options
+@click.option("--policy", default="default", show_default=True, help=f"One of {', '.join(POLICIES)}.")
+@click.option("--compare", metavar="NAMES", help="Policies to compare on the trace, separated by commas.")
+@click.option("--equal-pod-seconds", is_flag=True, help="Also compare at the pod-seconds of the first policy.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Also draw the comparison into an SVG file.",
+)
+@json_output_options
+@click.pass_context
+def simulate(context: click.Context, /, changes: tuple[str, ...], plot: Path | None, **options: Any) -> None:  # noqa: ANN401
+    """Run a service on the virtual clock: the product's decisions, a simulated world.
+
+    With --trace, replay a recorded workload under policies and compare them. Any setting of config-autoscaler is an option.
+    """
+    try:
+        settings = changed_settings(AutoscalerSettings(), [*changes, *settings_pairs(context.args)])
+        is_load = options["trace"] is None and options["from_log"] is None and options["nodes"] is None
+        if is_load:
+            _refuse_trace_options({**options, "plot": plot})
+        names = known_policies(options["compare"] or options["policy"])
+        runner = runner_of(options, settings=settings)
+        if is_load:
+            _print_run(runner, deciding_policy(options["policy"]), as_json=is_json(options))
+            return
+        comparison = compare_policies(runner, names, equal_pod_seconds=options["equal_pod_seconds"])
+        if plot is not None:
+            image = comparison_svg(comparison.policies, comparison.curves, length_s=runner.workload.length_s)
+            plot.write_text(image, encoding="utf-8")
+        print_comparison(comparison, as_json=is_json(options))
+    except (InvalidValue, SettingsError, OSError) as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+
+
+def _refuse_trace_options(options: dict[str, Any]) -> None:
+    for name in ("compare", "equal_pod_seconds", "plot"):
+        if options[name]:
+            problem = Problem(
+                where="--" + name.replace("_", "-"),
+                what="there is nothing to compare",
+                expected="--trace FILE beside it",
+            )
+            raise SettingsError([problem])
+
+
+def _print_run(runner: PolicyRunner, policy: str, *, as_json: bool) -> None:
+    log, until_s = RunLog(), runner.workload.length_s
+    workload = msgspec.structs.replace(runner.workload, log=log)
+    (result,) = run_workload(workload, POLICIES[policy], seed=runner.seeds[0])
+    if as_json:
+        record = {"moments": log.moments, "latencies_s": log.latencies_s, "refused": result.refused}
+        click.echo(msgspec.json.encode(record).decode())
+        return
+    for line in (*timeline(log.moments), "", *plot(log.moments, until_s)):
+        click.echo(line)
+    click.echo(summary(result, log.latencies_s, until_s))
+    if workload.scaling.slo is not None:
+        held_ratio = result.held_ratio(read_slo(workload.scaling.slo))
+        click.echo(f"{workload.scaling.slo} held in {held_ratio:.0%} of the minutes with requests")

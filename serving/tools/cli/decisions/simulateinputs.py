@@ -1,0 +1,347 @@
+"""Inputs of ``serving simulate`` and ``serving tune``: settings, times, policies and a workload."""
+
+import array
+import csv
+import io
+import math
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from serving.core.model.errors import InvalidValue, Problem, SettingsError
+from serving.core.model.knative import SLO_ANNOTATION
+from serving.core.model.quantity import parse_bytes
+from serving.core.settings.annotations import GROUP, ScalingAnnotations, read_annotations
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.knob import Value, fields_of
+from serving.core.settings.queueproxy import QueueProxySettings
+from serving.net.aio.inputfile import open_input
+from serving.tools.cli.decisions.simulatenodes import node_options, node_plan_of
+from serving.tools.cli.decisions.simulatetrace import PolicyRunner
+from serving.tools.simulator.curve import POLICIES
+from serving.tools.simulator.logs import read_logs
+from serving.tools.simulator.nodes import NodePlan
+from serving.tools.simulator.results import DurationModel, Quantiles
+from serving.tools.simulator.trace import (
+    TIME_MAX_S,
+    ArrivalPlacement,
+    FunctionTrace,
+    RecordedFunction,
+    TraceWindow,
+    arrivals,
+    parse_steps,
+    read_trace,
+)
+from serving.tools.simulator.workload_run import Workload
+
+Record = TypeVar("Record", bound=msgspec.Struct)
+
+_DURATION_HEADER = ["function", "mean_s", "p50_s", "p99_s"]
+# Default end of a made-up load, and start of its pod, in seconds.
+_LOAD_UNTIL_S, _LOAD_START = 260.0, "1"
+# Default start time of a pod of a trace: that of the published studies.
+_TRACE_START = "2"
+_DURATION_FORMS = "seconds, MEDIAN:P99 in seconds, or a CSV file: " + ",".join(_DURATION_HEADER)
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option(
+        "--trace",
+        type=click.Path(path_type=Path),
+        help="A recorded workload: counts a minute, requests, or rates (.csv, .gz, .xz).",
+    ),
+    click.option(
+        "--from-log",
+        "from_log",
+        type=click.Path(path_type=Path),
+        help="An access log of a running system, or a folder with its logs, as the workload.",
+    ),
+    click.option(
+        "--placement",
+        type=click.Choice([one.value for one in ArrivalPlacement]),
+        default=ArrivalPlacement.UNIFORM.value,
+        show_default=True,
+        help="Where inside a minute of a trace requests come: anywhere, or at a fixed phase of each function.",
+    ),
+    click.option(
+        "--from", "from_s", default=0.0, show_default=True, help="Start of the part of the trace, in seconds."
+    ),
+    click.option(
+        "--until", "until_s", type=float, help="End of the simulated time, in seconds: 260, or the end of the trace."
+    ),
+    click.option(
+        "--service-time",
+        default="0.25",
+        show_default=True,
+        help="Seconds that a request takes, MEDIAN:P99, or a CSV: function,mean_s,p50_s,p99_s. Durations in a trace come first.",
+    ),
+    click.option(
+        "--start-time",
+        help="Seconds until a new pod is ready, in the same forms.  [default: 1 with --load, 2 with --trace]",
+    ),
+    click.option(
+        "--failing-starts",
+        type=click.FloatRange(0, 0.99),
+        default=0.0,
+        show_default=True,
+        help="Share of starts that fail.",
+    ),
+    click.option(
+        "--drain-time",
+        "drain_s",
+        type=click.FloatRange(0, 600),
+        default=QueueProxySettings().drain_lag_s,
+        show_default=True,
+        help="Seconds that a pod without requests stays when it stops: the drain lag. Knative's is 30.",
+    ),
+    click.option(
+        "--burst-switch/--no-burst-switch",
+        default=True,
+        show_default=True,
+        help="Requests bypass the activator while pods have burst capacity left; on one machine they never do.",
+    ),
+    click.option(
+        "--shared-prior/--own-prior",
+        default=True,
+        show_default=True,
+        help="Under the adaptive policy, functions learn from each other as in a running system, or each alone.",
+    ),
+    click.option(
+        "--node-pods",
+        type=click.IntRange(0),
+        default=0,
+        help="Pods that the nodes have room for, of all functions together; more wait.  [default: no limit]",
+    ),
+    click.option(
+        "--concurrency",
+        "--container-concurrency",
+        type=click.IntRange(0),
+        default=10,
+        show_default=True,
+        help="Requests at once per pod; 0 is no limit.",
+    ),
+    click.option("--slo", metavar="GOAL", help="A goal for latency as of the annotation, such as p95<300ms."),
+    click.option(
+        "--knee",
+        type=click.FloatRange(0, min_open=True),
+        default=math.inf,
+        help="Requests at once beyond which a pod is slower, in proportion to them.  [default: never]",
+    ),
+    click.option(
+        "--annotate", multiple=True, metavar="KEY=VALUE", help="As on a revision: max-scale=5, window=30s, ..."
+    ),
+    click.option(
+        "--set",
+        "changes",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="As in config-autoscaler; --stable-window 30s is the same.",
+    ),
+    click.option("--seed", default=1, show_default=True, help="Seed of the dice that place arrivals and draw times."),
+    click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Seeds to take the mean over."),
+    click.option(
+        "--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Processes.  [default: all cores]"
+    ),
+)
+
+
+def settings_pairs(words: Sequence[str]) -> list[str]:
+    """Settings given as options, ``--stable-window 30s`` or ``--stable-window=30s``, as pairs. Raises ``SettingsError``."""
+    pairs, left = [], list(words)
+    while left:
+        word = left.pop(0)
+        if not word.startswith("--"):
+            raise _refused(word, "an argument without an option", "serving simulate --help")
+        key, is_pair, value = word.removeprefix("--").partition("=")
+        if not is_pair:
+            if not left:
+                raise _refused(word, "no value", f"{word} VALUE")
+            value = left.pop(0)
+        pairs.append(f"{key}={value}")
+    return pairs
+
+
+def changed_settings(settings: AutoscalerSettings, pairs: Sequence[str]) -> AutoscalerSettings:
+    """The settings with some replaced, each as ``key=value`` in the words of the ConfigMap. Raises ``SettingsError``."""
+    fields = {field.knob.key: field for field in fields_of(AutoscalerSettings)}
+    changed, problems = settings, list[Problem]()
+    for pair in pairs:
+        key, _, text = pair.partition("=")
+        field = fields.get(key)
+        if field is None:
+            problems.append(Problem(where=key, what="no such option or setting", expected="a key of config-autoscaler"))
+            continue
+        try:
+            changed = _with(changed, field.path, field.knob.read(text, plain=False))
+        except InvalidValue as error:
+            problems.append(Problem(where=key, what=f"{text!r} is not right", expected=error.expected))
+    if problems:
+        raise SettingsError(problems)
+    clashes = [Problem(where="settings", what=one.what, expected=one.expected) for one in changed.check()]
+    if clashes:
+        raise SettingsError(clashes)
+    return changed
+
+
+def _with(record: Record, path: Sequence[str], value: Value) -> Record:
+    name, *below = path
+    return msgspec.structs.replace(record, **{name: _with(getattr(record, name), below, value) if below else value})
+
+
+def read_scaling(pairs: Sequence[str], settings: AutoscalerSettings, *, slo: str | None = None) -> ScalingAnnotations:
+    """Annotations of the revision, each as ``key=value``, with its group or in Knative's. Raises ``SettingsError``."""
+    named = (pair.partition("=") for pair in pairs)
+    annotations = {key if "/" in key else GROUP + key: value for key, _, value in named}
+    if slo is not None:
+        annotations[SLO_ANNOTATION] = slo
+    read = read_annotations(annotations, settings)
+    if read.problems or read.warnings:
+        raise SettingsError([*read.problems, *read.warnings])
+    return read.scaling
+
+
+def known_policies(text: str) -> list[str]:
+    """Names of policies, separated by commas. Raises ``SettingsError``."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in POLICIES]
+    if unknown or not names:
+        what = f"{unknown[0]!r} is not a policy" if unknown else "no policy"
+        raise _refused("--compare", what, "some of " + ", ".join(POLICIES))
+    return list(dict.fromkeys(names))
+
+
+def deciding_policy(text: str) -> str:
+    """The name of one policy that decides without knowing the future. Raises ``SettingsError``."""
+    (name,) = known_policies(text)
+    if POLICIES[name].foresight is not None:
+        deciding = [one for one, policy in POLICIES.items() if policy.foresight is None]
+        raise _refused("--policy", f"{name} knows the future: it has no settings", "one of " + ", ".join(deciding))
+    return name
+
+
+def read_durations(text: str, option: str) -> DurationModel:
+    """Seconds, a median with a 99th percentile, or a CSV file with both for each function. Raises ``SettingsError``."""
+    numbers = _quantiles(text.split(":"))
+    if numbers is not None:
+        return DurationModel(default=numbers)
+    path = Path(text)
+    if not path.is_file():
+        raise _refused(option, f"{text!r} is neither a time nor a file", _DURATION_FORMS)
+    return _read_quantiles(path, option)
+
+
+def runner_of(options: Mapping[str, Any], *, settings: AutoscalerSettings) -> PolicyRunner:
+    """The workload that the options describe, to be run with their seeds and processes. Raises ``SettingsError``."""
+    sources = [options[name] for name in ("trace", "from_log") if options[name] is not None]
+    if len(sources) > 1 or (not sources and options.get("load") is None):
+        raise _refused("--trace", "one workload is needed", "--trace FILE or --from-log PATH")
+    seeds = range(options["seed"], options["seed"] + options["seeds"])
+    return PolicyRunner(workload=_workload(options, settings), seeds=seeds, jobs=options["jobs"])
+
+
+def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workload:
+    until_s = math.inf if options["until_s"] is None else options["until_s"]
+    if options["until_s"] is not None and not 0 < until_s <= TIME_MAX_S:
+        raise _refused("--until", f"{until_s:g} is not right", f"seconds above 0 and up to {TIME_MAX_S:g}")
+    if not 0 <= options["from_s"] < until_s:
+        raise _refused("--from", f"{options['from_s']:g} is not right", "0 or more, and less than --until")
+    window = TraceWindow(from_s=options["from_s"], until_s=until_s)
+    service = read_durations(options["service_time"], "--service-time")
+    is_made_up = options["trace"] is None and options["from_log"] is None
+    start = read_durations(options["start_time"] or (_LOAD_START if is_made_up else _TRACE_START), "--start-time")
+    functions: list[FunctionTrace]
+    if options["from_log"] is not None:
+        logs = read_logs(options["from_log"], window=window)
+        functions, length_s, service = logs.functions, logs.length_s, logs.service
+        if logs.start is not None and not options["start_time"]:
+            start = DurationModel(default=logs.start)
+    elif is_made_up:
+        length_s = _LOAD_UNTIL_S if options["until_s"] is None else until_s
+        dice = random.Random(options["seed"])  # noqa: S311 - made-up load
+        arrivals_s = array.array("d", arrivals(parse_steps(options["load"]), length_s, dice))
+        unknown_s = array.array("d", [math.nan] * len(arrivals_s))
+        functions = [RecordedFunction(name="load", arrivals_s=arrivals_s, durations_s=unknown_s)]
+    else:
+        placement = ArrivalPlacement(options["placement"])
+        functions, length_s = read_trace(options["trace"], placement=placement, window=window)
+    if not is_made_up and not any(function.request_count for function in functions):
+        raise _refused("--from", "this part of the trace has no request", "a part with requests")
+    concurrency = options["concurrency"]
+    return Workload(
+        functions=functions,
+        length_s=length_s,
+        settings=settings,
+        scaling=read_scaling(options["annotate"], settings, slo=options["slo"]),
+        knee=options["knee"],
+        queue_proxy=msgspec.structs.replace(
+            QueueProxySettings(), container_concurrency=concurrency, drain_lag_s=options["drain_s"]
+        ),
+        service=service,
+        start=start,
+        concurrency=concurrency,
+        failing_starts=options["failing_starts"],
+        has_burst_switch=options["burst_switch"],
+        pods_max=options["node_pods"],
+        shares_prior=options["shared_prior"],
+        nodes=_nodes(options),
+        pod_bytes=parse_bytes(options["pod_memory"]),
+    )
+
+
+def _nodes(options: Mapping[str, Any]) -> NodePlan | None:
+    plan = node_plan_of(options)
+    if plan is not None and options["node_pods"]:
+        raise _refused("--node-pods", "there are --nodes too", "one of them")
+    return plan
+
+
+def _read_quantiles(path: Path, option: str) -> DurationModel:
+    try:
+        with io.TextIOWrapper(open_input(path), encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise _refused(option, f"{path}: {error}", _DURATION_FORMS) from error
+    if not rows or rows[0] != _DURATION_HEADER:
+        raise _refused(f"{path}:1", f"{','.join(rows[0] if rows else [])!r} is not right", ",".join(_DURATION_HEADER))
+    found: dict[str, Quantiles] = {}
+    for line, row in enumerate(rows[1:], start=2):
+        quantiles = _quantiles(row[2:]) if len(row) == len(_DURATION_HEADER) else None
+        if quantiles is None:
+            raise _refused(
+                f"{path}:{line}", f"{','.join(row)!r} is not right", "a function and three times above 0 in seconds"
+            )
+        found[row[0]] = quantiles
+    if not found:
+        raise _refused(str(path), "no function", "a row for each function")
+    # A function without a row is like the median of those that have one.
+    medians = sorted(found.values(), key=lambda one: one.p50_s)
+    return DurationModel(default=medians[len(medians) // 2], by_function=found)
+
+
+def _quantiles(words: Sequence[str]) -> Quantiles | None:
+    """A median, and a 99th percentile that is not below it; None if they are invalid."""
+    try:
+        numbers = [float(word) for word in words]
+    except ValueError:
+        return None
+    if not 1 <= len(numbers) <= 2 or not all(0 < number < math.inf for number in numbers):
+        return None
+    return Quantiles(p50_s=numbers[0], p99_s=max(numbers))
+
+
+def _refused(where: str, what: str, expected: str) -> SettingsError:
+    return SettingsError([Problem(where=where, what=what, expected=expected)])
+
+
+def workload_options(command: Command) -> Command:
+    """Add the options to a command."""
+    command = node_options(command)
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command

@@ -1,0 +1,383 @@
+"""``serving why``: each change of a service's or revision's scale in one sentence with its numbers, and moves of its traffic.
+
+What is wrong now comes first. Recent decisions come from the autoscaler; those that it has dropped, or lost in a restart, from
+the decision log in the state folder. If a cluster's autoscaler cannot be reached, the command uses Events.
+"""
+
+import contextlib
+import datetime as dt
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from serving.core.model.errors import InvalidValue, NewerFormat, ServingError
+from serving.core.model.event import (
+    GIVEN_BACK_REASON,
+    OOM_KILLED_REASON,
+    ROLLBACK_REASON,
+    SCALED_REASON,
+    TRAFFIC_REASON,
+)
+from serving.core.model.knative import SERVICE_LABEL
+from serving.core.model.objects import Object, nested
+from serving.core.model.quantity import parse_duration_s
+from serving.core.model.versions import DECISIONS, NEWER_DECISIONS, refuse_newer
+from serving.core.scaling.scaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES, DecisionLine, LoggedDecision
+from serving.core.settings.autoscaler import POLICIES
+from serving.net.cluster.kinds import CONFIGURATION, EVENT, POD, REVISION, SERVING_SERVICE
+from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
+from serving.tools.cli.client.objects import created_s, items_of
+from serving.tools.cli.client.output import clock_text, print_aside, printable
+from serving.tools.cli.client.resources import path_of
+from serving.tools.cli.client.stats import Stats, autoscaler_option
+from serving.tools.cli.decisions.whycold import print_cold_starts
+from serving.tools.cli.decisions.whystate import dormant_lines, ejected_lines, pod_scaler_lines, unready_lines
+from serving.tools.cli.nodes.nodegroups import node_story, print_why_of_nodes
+from serving.tools.cli.services.get import watched
+
+# The reasons of Events that are shown, with the kinds of their objects.
+_REASONS = {
+    SCALED_REASON: REVISION.name,
+    OOM_KILLED_REASON: REVISION.name,
+    TRAFFIC_REASON: SERVING_SERVICE.name,
+    ROLLBACK_REASON: SERVING_SERVICE.name,
+    GIVEN_BACK_REASON: CONFIGURATION.name,
+}
+
+_REVISIONS = "/apis/serving.knative.dev/v1/namespaces/{namespace}/revisions"
+_NOT_FOUND = 404
+_FORWARD = "kubectl port-forward -n knative-serving deployment/autoscaler 6081, and --autoscaler http://127.0.0.1:6081"
+# The names that a service gives to its unnamed revisions.
+_NUMBER = r"\d{5,}"
+# The countdown of a sentence. Decisions that differ in nothing else are one line.
+_COUNTDOWN = re.compile(r"\d+ s more")
+
+
+class ScaleEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One change: time (seconds since the epoch), revision, or service whose traffic moved, and text."""
+
+    at_s: float
+    reason: str
+    revision: str
+    sentence: str
+
+
+def past_changes(api: ApiClient, is_ours: Callable[[str], bool]) -> list[ScaleEvent]:
+    """The recorded changes of these revisions and services in the namespace, oldest first."""
+    said = [_change_of(one) for one in items_of(api, EVENT)]
+    return sorted((one for one in said if one is not None and is_ours(one.revision)), key=lambda one: one.at_s)
+
+
+def coming_changes(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: float) -> Iterator[ScaleEvent]:
+    """The changes from a time on, as they arrive, without end. Raises ``ServingError`` when the API refuses."""
+    seen: set[str] = set()
+    for event in watched(api, EVENT):
+        said = None if event["type"] in {"DELETED", "BOOKMARK"} else _change_of(event["object"])
+        version = str(nested(event, "object", "metadata", "resourceVersion"))
+        # A watch that was cut off starts again with all existing objects.
+        if said is not None and said.at_s >= since_s and version not in seen and is_ours(said.revision):
+            seen.add(version)
+            yield said
+
+
+def _change_of(event: Object) -> ScaleEvent | None:
+    reason = str(event.get("reason"))
+    if nested(event, "involvedObject", "kind") != _REASONS.get(reason, "none"):
+        return None
+    stamp = str(event.get("lastTimestamp") or nested(event, "metadata", "creationTimestamp"))
+    return ScaleEvent(
+        at_s=dt.datetime.fromisoformat(stamp).timestamp(),
+        reason=reason,
+        revision=str(nested(event, "involvedObject", "name")),
+        sentence=str(event.get("message", "")),
+    )
+
+
+@click.command()
+@click.argument("name")
+@click.option("--since", default="1h", show_default=True, metavar="TIME", help="How far back, as 90s, 10m, 2h.")
+@click.option("-f", "--follow", is_flag=True, help="Follow new decisions.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--cold", is_flag=True, help="Show the last cold starts by their steps instead.")
+@click.option(
+    "--dashboard", metavar="URL", help="The link of a dashboard, for --cold; by default from the state folder."
+)
+@autoscaler_option
+@api_options
+def why(
+    *,
+    api: ApiClient,
+    name: str,
+    since: str,
+    follow: bool,
+    output: str,
+    autoscaler: str | None,
+    **asked: Any,  # noqa: ANN401 - the options for cold starts
+) -> None:
+    """Explain the number of pods of the service or revision NAME; nodegroup/NAME and node/NAME show the history of nodes."""
+    since_s = _since_s(since)
+    if asked["cold"]:
+        print_cold_starts(api, name, dashboard=asked["dashboard"], output=output)
+        return
+    if print_why_of_nodes(api, name, since_s=since_s):
+        return
+    ours = _Ours(api, name)
+    # What is older is about a service or revision of the same name that was deleted.
+    since_s = max(since_s, ours.created_s)
+    if api.state_path is None and autoscaler is None:
+        _print_from_events(api, ours, since_s=since_s, follow=follow, output=output)
+        return
+    stats = Stats(autoscaler, api)
+    asked_s = time.time()
+    said = [_read(body) for body in stats.decisions(namespace=api.namespace)]
+    said = [one for one in said if one.line.revision in ours and one.line.entry.at_wall_s >= ours.created_s]
+    if api.state_path is not None and not autoscaler:
+        said += _logged(api.state_path, ours, forgotten(one.line for one in said), since_s=since_s)
+    said.sort(key=lambda one: one.line.entry.since_wall_s)
+    causes = unready_lines(api, name)
+    if api.state_path is not None:
+        causes += ejected_lines(api.state_path, api.namespace, ours.__contains__)
+    recent = [one for one in said if one.line.entry.at_wall_s >= since_s]
+    now = [*(_saved(stats, api.namespace, ours) if said else ()), *pod_scaler_lines(api, ours.__contains__)]
+    now += dormant_lines(items_of(api, POD), ours.__contains__)
+    now += node_story(api, ours.__contains__, since_s=since_s)
+    moves = [
+        past_change
+        for past_change in past_changes(api, ours.__contains__)
+        if past_change.reason != SCALED_REASON and past_change.at_s >= since_s
+    ]
+    if output == "text":
+        _print_lines([*causes, *in_order(folded(one.line for one in recent), moves), *now])
+    else:
+        _print_lines(one.body.decode() for one in recent)
+    if not (causes or said or now or moves or follow):
+        fail(ours.nothing())
+    if follow:
+        # From the time of the first response, so that later decisions are not lost.
+        events = stats.events(namespace=api.namespace, since=f"{asked_s}")
+        decided = (_read(body) for event, body in events if event == "decision")
+        is_text = output == "text"
+        shown = ShownDecisions((one.line for one in said), by_sentence=is_text)
+        new = (one for one in decided if one.line.revision in ours and shown.is_new(one.line))
+        _print_lines(line_of(one.line) if is_text else one.body.decode() for one in new)
+
+
+def _since_s(text: str) -> float:
+    """The time of ``--since``, in seconds since the epoch. Ends the command if it is not one."""
+    try:
+        age_s = parse_duration_s(text)
+    except InvalidValue as error:
+        fail_usage(f"--since: {error}")
+    if age_s <= 0:
+        fail_usage(f"--since: {text!r} is not a time before now, as 90s, 10m or 2h")
+    return time.time() - age_s
+
+
+def line_of(one: DecisionLine) -> str:
+    """Format one line: time, revision, sentence and repetitions."""
+    entry = one.entry
+    times = "once" if entry.repeated_count == 1 else f"{entry.repeated_count} times"
+    again = f" ({times} more, until {clock_text(entry.at_wall_s)})" if entry.repeated_count else ""
+    return f"{clock_text(entry.since_wall_s)} {one.revision} {one.sentence}{again}"
+
+
+def in_order(lines: Iterable[DecisionLine], moves: Iterable[ScaleEvent]) -> list[str]:
+    """The lines of decisions, and of moves of traffic between them, by time."""
+    timed = [(line.entry.since_wall_s, line_of(line)) for line in lines] + [
+        (move.at_s, _event_line(move)) for move in moves
+    ]
+    return [text for _, text in sorted(timed, key=lambda one: one[0])]
+
+
+def folded(lines: Iterable[DecisionLine]) -> list[DecisionLine]:
+    """Merge decisions in a row of one revision whose sentences are equal but for a countdown; the newest sentence stays."""
+    found: list[DecisionLine] = []
+    latest: dict[str, int] = {}
+    for line in lines:
+        place = latest.get(line.revision)
+        if place is None or not _is_like(found[place], line):
+            latest[line.revision] = len(found)
+            found.append(line)
+            continue
+        first, entry = found[place].entry, line.entry
+        count = first.repeated_count + 1 + entry.repeated_count
+        entry = msgspec.structs.replace(
+            entry, since_s=first.since_s, since_wall_s=first.since_wall_s, repeated_count=count
+        )
+        found[place] = msgspec.structs.replace(line, entry=entry)
+    return found
+
+
+def _is_like(one: DecisionLine, other: DecisionLine) -> bool:
+    return _COUNTDOWN.sub("", one.sentence) == _COUNTDOWN.sub("", other.sentence)
+
+
+def forgotten(remembered: Iterable[DecisionLine]) -> Callable[[LoggedDecision], bool]:
+    """Whether a logged decision precedes all remembered ones of its revision. Samples repeat an earlier line."""
+    first_s: dict[str, float] = {}
+    for one in remembered:
+        first_s.setdefault(one.revision, one.entry.since_wall_s)
+
+    def is_forgotten(one: LoggedDecision) -> bool:
+        return not one.entry.repeated_count and one.entry.at_wall_s < first_s.get(one.revision, float("inf"))
+
+    return is_forgotten
+
+
+class ShownDecisions:
+    """Filters repeated decisions, so that each is printed once.
+
+    ``by_sentence`` also drops decisions that differ from the one before in a countdown only.
+    """
+
+    def __init__(self, lines: Iterable[DecisionLine], *, by_sentence: bool = False) -> None:
+        self._by_sentence = by_sentence
+        self._first: set[tuple[str, float]] = set()
+        self._latest: dict[str, DecisionLine] = {}
+        for line in lines:
+            self._first.add((line.revision, line.entry.since_wall_s))
+            self._latest[line.revision] = line
+
+    def is_new(self, line: DecisionLine) -> bool:
+        """Whether to print a decision; it then counts as printed. Repetitions keep the first time."""
+        latest, since_s = self._latest.get(line.revision), line.entry.since_wall_s
+        if (line.revision, since_s) in self._first or (latest is not None and latest.entry.since_wall_s == since_s):
+            return False
+        self._latest[line.revision] = line
+        return not (self._by_sentence and latest is not None and _is_like(latest, line))
+
+
+def log_files(state_path: Path) -> list[Path]:
+    """The files of the decision log, oldest first."""
+    found = [state_path / f"{DECISION_LOG}.{number}" for number in range(DECISION_LOG_FILES - 1, 0, -1)]
+    return [path for path in (*found, state_path / DECISION_LOG) if path.exists()]
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """A decision: the parts that its line shows, and the whole as JSON."""
+
+    line: DecisionLine
+    body: bytes
+
+
+class _Ours:
+    """The revisions selected by a name: of a revision or a service."""
+
+    def __init__(self, api: ApiClient, name: str) -> None:
+        self._api = api
+        self.name = name
+        self._known: dict[str, bool] = {}
+        self.created_s = self._created_s()
+
+    def _created_s(self) -> float:
+        """The creation of the service or revision; 0 if there is none."""
+        for kind in (SERVING_SERVICE, REVISION):
+            status, body = self._api.call("GET", path_of(kind, self._api.namespace, self.name))
+            if status < 400:
+                return created_s(body)
+        return 0.0
+
+    def nothing(self) -> str:
+        """The sentence for revisions without decisions."""
+        return f"nothing was decided about {self.name} in {self._api.namespace}; is there such a service or revision?"
+
+    def has(self, one: LoggedDecision) -> bool:
+        """Whether a logged decision is about one of the revisions."""
+        return one.namespace == self._api.namespace and one.revision in self
+
+    def __contains__(self, revision: str) -> bool:
+        if revision not in self._known:
+            self._known[revision] = revision == self.name or self._is_of_service(revision)
+        return self._known[revision]
+
+    def _is_of_service(self, revision: str) -> bool:
+        # Revisions are named after their service, so few requests are needed.
+        if not revision.startswith(f"{self.name}-"):
+            return False
+        status, found = self._api.call("GET", f"{_REVISIONS.format(namespace=self._api.namespace)}/{revision}")
+        if status == _NOT_FOUND:
+            # A deleted revision has no labels; only its name is left.
+            return re.fullmatch(_NUMBER, revision.removeprefix(f"{self.name}-")) is not None
+        return (found["metadata"].get("labels") or {}).get(SERVICE_LABEL) == self.name
+
+
+def _print_from_events(api: ApiClient, ours: _Ours, *, since_s: float, follow: bool, output: str) -> None:
+    """Print the changes found in Events, and how to get every decision."""
+    if output != "text":
+        fail_usage(f"-o {output} prints whole records, which only an autoscaler has; {_FORWARD}")
+    print_aside(f"from Events, which are rate-limited; for every decision: {_FORWARD}")
+    if follow:
+        try:
+            for coming_change in coming_changes(api, ours.__contains__, since_s=since_s):
+                click.echo(_event_line(coming_change))
+        except ServingError as error:
+            fail(str(error))
+    said, unready = past_changes(api, ours.__contains__), unready_lines(api, ours.name)
+    now = [*pod_scaler_lines(api, ours.__contains__), *dormant_lines(items_of(api, POD), ours.__contains__)]
+    _print_lines([*unready, *(_event_line(one) for one in said if one.at_s >= since_s), *now])
+    if not (said or unready or now):
+        fail(ours.nothing())
+
+
+def _event_line(one: ScaleEvent) -> str:
+    return printable(f"{clock_text(one.at_s)} {one.revision} {one.sentence}")
+
+
+def _saved(stats: Stats, namespace: str, ours: _Ours) -> Iterator[str]:
+    """Yield each revision's policy, the other's scale in shadow, and the costs of both."""
+    for one in stats.policies(namespace=namespace):
+        if one.sentence and one.revision in ours:
+            other = next(policy for policy in POLICIES if policy != one.policy)
+            pods = f"{one.shadow_scale} pod{'' if one.shadow_scale == 1 else 's'}"
+            yield f"{one.revision} policy {one.policy}, {other} in shadow has {pods} now; {one.sentence}"
+
+
+def _logged(
+    state_path: Path, ours: _Ours, is_wanted: Callable[[LoggedDecision], bool], *, since_s: float
+) -> Iterator[_Line]:
+    """The selected decisions of the log since a time. Unreadable lines are skipped: a crash truncates the last."""
+    name = ours.name.encode()
+    decode, newer = msgspec.json.Decoder(LoggedDecision).decode, None
+    for path in log_files(state_path):
+        with path.open("rb") as file:
+            for line in file:
+                if name not in line:
+                    continue
+                try:
+                    one = decode(line)
+                    refuse_newer(str(path), one.version, known=DECISIONS, action=NEWER_DECISIONS)
+                except NewerFormat as error:
+                    newer = error
+                except msgspec.DecodeError:
+                    continue
+                else:
+                    if one.entry.at_wall_s >= since_s and is_wanted(one) and ours.has(one):
+                        with contextlib.suppress(InvalidValue):
+                            yield _explained(line)
+    if newer is not None:
+        print_aside(f"some decisions are left out: {newer}")
+
+
+def _read(body: bytes) -> _Line:
+    return _Line(msgspec.json.decode(body, type=DecisionLine), body)
+
+
+def _explained(line: bytes) -> _Line:
+    # The sentence of a logged decision is built from its numbers. Their types import the deciders and numpy, which takes longer
+    # than the rest of the command.
+    from serving.autoscaler.decision_events import explained  # noqa: PLC0415 - as above
+    from serving.core.scaling.scaler.replay import read_record  # noqa: PLC0415 - as above
+
+    record = read_record(line)
+    said = explained((record.namespace, record.revision), record.entry)
+    return _Line(said, msgspec.json.encode(said))
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(printable(line))

@@ -1,0 +1,76 @@
+"""``serving why NAME --cold``: the last cold starts of a service as bars, by step, from the dashboard."""
+
+import json
+import urllib.error
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from serving.tools.cli.client.api import ApiClient, fail
+from serving.tools.cli.client.output import clock_text
+from serving.tools.cli.client.stats import dashboard_link, read_page
+
+_TIMEOUT_S = 30.0
+_BAR_WIDTH = 40
+_SHOWN_MAX = 5
+
+
+def print_cold_starts(api: ApiClient, name: str, *, dashboard: str | None, output: str) -> None:
+    """Print the cold starts of the service or revision NAME. Ends the command where there is no dashboard or no such name."""
+    if dashboard is None and api.state_path is None:
+        fail("--cold reads a dashboard: forward its port, and give its link with --dashboard")
+    found = _read(dashboard or dashboard_link(api.state_path), f"{api.namespace}/{name}")
+    if output == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    for one in found:
+        for line in cold_lines(one):
+            click.echo(line)
+    if not any(one["starts"] for one in found):
+        click.echo(f"no cold start of {name} is known; the dashboard knows those since it and the activators started")
+
+
+def cold_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """The median of a revision's cold starts, what to do about it, and its last ones; none without a cold start."""
+    starts, median = found["starts"], found["median"]
+    if not starts:
+        return
+    revision = found["revision"].partition("/")[2]
+    yield f"{revision}: median of {len(starts)} cold start{'s' * (len(starts) != 1)}, {_ms(median['took_s'])}"
+    yield from _bars(median["steps"], median["took_s"])
+    yield median["advice"]
+    # A single one is the median.
+    for one in starts[:_SHOWN_MAX] if len(starts) > 1 else ():
+        yield f"{clock_text(one['at_s'])} {revision} {_ms(one['took_s'])}"
+        yield from _bars(one["steps"], one["took_s"])
+
+
+def _bars(steps: Mapping[str, float], total_s: float) -> Iterator[str]:
+    """A line for each step, whose bar begins where the one before ended."""
+    before_s = 0.0
+    scale = _BAR_WIDTH / max(total_s, sum(steps.values()), 1e-9)
+    for step, took_s in steps.items():
+        start, end = round(before_s * scale), round((before_s + took_s) * scale)
+        bar = f"{' ' * start}{'█' * max(1, end - start)}"
+        yield f"  {step:19}{_ms(took_s):>9}  {bar}"
+        before_s += took_s
+
+
+def _ms(took_s: float) -> str:
+    return f"{1000 * took_s:.0f} ms" if took_s >= 0.01 else f"{1000 * took_s:.1f} ms"
+
+
+def _read(link: str, name: str) -> list[dict[str, Any]]:
+    page = urllib.parse.urlsplit(link)
+    token = urllib.parse.parse_qs(page.query).get("token", [""])[0]
+    url = f"{page.scheme}://{page.netloc}{page.path.rstrip('/')}/coldstarts?{urllib.parse.urlencode({'name': name})}"
+    try:
+        found: list[dict[str, Any]] = json.loads(read_page(url, token, timeout_s=_TIMEOUT_S))
+    except urllib.error.HTTPError as error:
+        text = error.read().decode(errors="replace").strip()
+        fail(f"the dashboard at {page.netloc} answers {error.code}: {text}")
+    except (OSError, ValueError) as error:
+        fail(f"the dashboard does not answer at {page.scheme}://{page.netloc}: {error}; is `serving up` running?")
+    return found

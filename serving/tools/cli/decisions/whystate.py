@@ -1,0 +1,122 @@
+"""The present state in ``serving why``: revisions that are not ready, dormant and ejected pods."""
+
+import contextlib
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from serving.core.model.knative import CONDITION_DORMANT, CONDITION_READY, DORMANT_REASONS, REVISION_LABEL
+from serving.core.model.objects import Object, condition_of, labels_of, name_of, nested
+from serving.core.model.rolloutcheck import ROLLED_BACK_REASON
+from serving.core.traffic.ejection import EjectionReport
+from serving.net.cluster.kinds import HORIZONTAL_POD_AUTOSCALER, REVISION, SERVING_SERVICE
+from serving.tools.cli.client.api import ApiClient
+from serving.tools.cli.client.objects import condition, last_lines, revisions_of
+from serving.tools.cli.client.output import clock_text
+from serving.tools.cli.client.resources import path_of
+from serving.tools.cli.client.stats import activator_pages, read_page, state_token
+
+_LOG_LINES = 5
+_TIMEOUT_S = 5.0
+
+
+def unready_lines(api: ApiClient, name: str) -> list[str]:
+    """Lines about the revision NAME, or about the newest revision of the service NAME; none if it is ready or unknown."""
+    status, service = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
+    ready = condition_of(service, CONDITION_READY) if status < 400 else {}
+    undone = [ready["message"].replace('"', "")] if ready.get("reason") == ROLLED_BACK_REASON else []
+    return undone + [line for revision in _revisions(api, name) for line in _lines(api, revision)]
+
+
+def pod_scaler_lines(api: ApiClient, is_ours: Callable[[str], bool]) -> Iterator[str]:
+    """The last decisions of HorizontalPodAutoscalers, for revisions scaled by them."""
+    status, found = api.call("GET", path_of(HORIZONTAL_POD_AUTOSCALER, api.namespace))
+    for one in found.get("items") or () if status < 400 else ():
+        if not is_ours(name_of(one)):
+            continue
+        said = [condition_of(one, kind).get("message") for kind in ("ScalingActive", "AbleToScale")]
+        what = next((text for text in said if text), "nothing is decided yet")
+        yield f"{name_of(one)} by its HorizontalPodAutoscaler (class hpa): {what}"
+
+
+def dormant_lines(pods: Iterable[Object], is_ours: Callable[[str], bool]) -> Iterator[str]:
+    """A line for each of these revisions with pods that may sleep: how many do, since when, and refusals."""
+    by_revision: dict[str, list[dict[str, str]]] = {}
+    for pod in pods:
+        revision, its = labels_of(pod).get(REVISION_LABEL, ""), condition(pod, CONDITION_DORMANT)
+        if its and is_ours(revision):
+            by_revision.setdefault(revision, []).append(its)
+    for revision, found in sorted(by_revision.items()):
+        asleep = [one for one in found if one.get("status") == "True"]
+        what = f"{len(asleep)} of {len(found)} pod{'s' * (len(found) != 1)} dormant"
+        if asleep:
+            first = min(one.get("lastTransitionTime", "") for one in asleep)
+            with contextlib.suppress(ValueError):
+                what += f", the longest since {clock_text(dt.datetime.fromisoformat(first).timestamp())}"
+        odd = {one.get("message", "") for one in found if one.get("reason") not in DORMANT_REASONS}
+        yield "; ".join([f"{revision}: {what}", *sorted(odd)])
+
+
+def _revisions(api: ApiClient, name: str) -> list[Object]:
+    status, _ = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
+    if status < 400:
+        # An older revision that failed was superseded: it explains nothing about the present.
+        return revisions_of(api, name)[:1]
+    status, revision = api.call("GET", path_of(REVISION, api.namespace, name))
+    return [revision] if status < 400 else []
+
+
+def _lines(api: ApiClient, revision: Object) -> Iterator[str]:
+    ready = condition(revision)
+    if not ready or ready.get("status") == "True" or nested(revision, "spec", "servingState") == "Retired":
+        return
+    name = name_of(revision)
+    message = ready.get("message", "").strip()
+    what = ": ".join(one for one in (ready.get("reason", ""), message) if one) or "its pods are starting"
+    first, *more = what.splitlines()
+    yield f"{name} is not ready: {first}"
+    yield from (f"  {line}" for line in more)
+    log = [line for line in last_lines(api, name, count=_LOG_LINES) if line.strip() and line.strip() not in what]
+    if log:
+        yield f"last lines of the log of {name}:"
+        yield from (f"  {line}" for line in log)
+
+
+def ejected_lines(state_path: Path, namespace: str, is_ours: Callable[[str], bool]) -> list[str]:
+    """A line for each pod of these revisions that an activator has ejected or is trying again."""
+    return [
+        _line(activator, report)
+        for activator, reports in _reports(state_path, namespace)
+        for report in reports
+        if is_ours(report.revision)
+    ]
+
+
+def _reports(state_path: Path, namespace: str) -> Iterator[tuple[str, list[EjectionReport]]]:
+    token = state_token(state_path)
+    for name, url in activator_pages(state_path).items():
+        try:
+            body = read_page(f"{url}/ejections/{namespace}", token, timeout_s=_TIMEOUT_S)
+            reports = msgspec.json.decode(body, type=list[EjectionReport])
+        except (OSError, msgspec.DecodeError):
+            # `serving doctor` reports one that does not respond.
+            continue
+        yield name, reports
+
+
+def _line(activator: str, one: EjectionReport) -> str:
+    if one.is_silent:
+        what = f"answers nothing ({one.in_flight_count} requests inside, ejected {_times(one.failure_count)})"
+    else:
+        what = f"takes no connection ({_times(one.failure_count)})"
+    if one.until_wall_s is None:
+        then = "gets requests again, and has not answered one yet"
+    else:
+        then = f"gets no requests until {clock_text(one.until_wall_s)}"
+    return f"{clock_text(one.since_wall_s)} {one.revision} pod {one.pod} ({one.address}) {what}; {activator}: it {then}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times in a row"

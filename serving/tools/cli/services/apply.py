@@ -1,0 +1,299 @@
+"""``serving apply``: creates or updates the objects of manifests, and lists the changes."""
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import click
+import msgspec
+
+from serving.core.model.errors import Problem, SettingsError
+from serving.core.model.knative import CREATOR_ANNOTATION, LAST_APPLIED_ANNOTATION, LAST_MODIFIER_ANNOTATION
+from serving.core.model.objects import Object, nested
+from serving.home.schemas.patch import same_json
+from serving.net.cluster.kinds import NAMESPACE, SERVING_SERVICE, Kind
+from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail_usage, message_of
+from serving.tools.cli.client.output import Progress, paint, print_aside
+from serving.tools.cli.client.resources import path_of, wait_timeout_option
+from serving.tools.cli.services.cloudrun import without_cloud_run
+from serving.tools.cli.services.manifests import Manifest, read_manifests
+from serving.tools.cli.services.waiting import until_ready
+
+_SHOWN_LENGTH_MAX = 60
+# Fields that the server maintains; they are no part of what the user applied.
+_SERVERS_OWN = {"resourceVersion", "generation", "uid", "creationTimestamp", "managedFields", "selfLink"}
+_SERVERS_ANNOTATIONS = {LAST_APPLIED_ANNOTATION, CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION}
+
+# JSON values come as they are.
+# ruff: noqa: ANN401
+
+_SHOWN_CHANGES_MAX = 20
+_TIMEOUT_S = 300.0
+_NOT_FOUND, _CONFLICT = 404, 409
+# Every server has it.
+_DEFAULT_NAMESPACE = "default"
+_COLORS = {"created": "green", "changed": "yellow", "unchanged": "white"}
+
+
+def with_last_applied(body: Object) -> Object:
+    """The manifest with a copy of itself in its annotation, as ``kubectl apply`` sends it."""
+    # Fields of an export belong to the object from which it was made.
+    metadata = {key: value for key, value in (body.get("metadata") or {}).items() if key not in _SERVERS_OWN}
+    annotations = {
+        key: text for key, text in (metadata.get("annotations") or {}).items() if key not in _SERVERS_ANNOTATIONS
+    }
+    plain = {**body, "metadata": {**metadata, "annotations": annotations} if annotations else _without(metadata)}
+    plain.pop("status", None)
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":")) + "\n"
+    return {**plain, "metadata": {**metadata, "annotations": {**annotations, LAST_APPLIED_ANNOTATION: text}}}
+
+
+def patch_between(wanted: Object, live: Object) -> Object:
+    """The JSON merge patch from ``live`` to ``wanted`` (from ``with_last_applied``); {} without changes."""
+    try:
+        last = json.loads(((live.get("metadata") or {}).get("annotations") or {}).get(LAST_APPLIED_ANNOTATION, "{}"))
+    except (ValueError, AttributeError):
+        # Not written by an apply, so nothing is known to have been applied.
+        last = {}
+    patch = _merged(last if isinstance(last, dict) else {}, wanted, live)
+    return {key: value for key, value in patch.items() if key not in {"apiVersion", "kind", "status"}}
+
+
+def changed_fields(before: Object, after: Object) -> list[str]:
+    """A line for each field that differs, but for the server's own: "spec.a: 1 → 2"."""
+    return [
+        f"{path}: {_shown(old)} → {_shown(new)}"
+        for path, old, new in _differences(before, after, "")
+        if not path.startswith("status") and LAST_APPLIED_ANNOTATION not in path and not _is_servers_own(path)
+    ]
+
+
+def _is_servers_own(path: str) -> bool:
+    """Whether the server sets a field: "metadata.managedFields[0].time", "metadata.ownerReferences[0].uid"."""
+    parts = re.split(r"[.\[]", path)
+    return parts[-1] in _SERVERS_OWN or (parts[0] == "metadata" and not _SERVERS_OWN.isdisjoint(parts[1:2]))
+
+
+def _without(metadata: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in metadata.items() if key != "annotations"}
+
+
+def _merged(last: dict[str, Any], wanted: dict[str, Any], live: dict[str, Any]) -> Object:
+    patch: Object = {key: None for key in last if key not in wanted and key in live}
+    for key, value in wanted.items():
+        there = live.get(key)
+        if isinstance(value, dict) and isinstance(there, dict):
+            before = last.get(key)
+            inner = _merged(before if isinstance(before, dict) else {}, value, there)
+            if inner:
+                patch[key] = inner
+        elif value is not None and not same_json(value, there):
+            patch[key] = value
+    return patch
+
+
+def _differences(before: Any, after: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in {**before, **after}:
+            inner = f"[{key}]" if "/" in key or "." in key else f".{key}"
+            yield from _differences(before.get(key), after.get(key), (path + inner).removeprefix("."))
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for number, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from _differences(old, new, f"{path}[{number}]")
+    elif not same_json(before, after):
+        yield path, before, after
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    text = value if isinstance(value, str) else json.dumps(value)
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN_LENGTH_MAX else f"{text[: _SHOWN_LENGTH_MAX - 3]}..."
+
+
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of one manifest: created, changed, unchanged or failed; ``changes`` as text."""
+
+    kind: str
+    namespace: str
+    name: str
+    result: str
+    changes: list[str] = []
+    message: str = ""
+    where: str = ""
+
+
+@click.command()
+@click.option("-f", "--filename", "paths", multiple=True, required=True, metavar="FILE|DIR|-", help="What to apply.")
+@click.option("--dry-run", is_flag=True, help="Validate, and show the changes without making them.")
+@click.option(
+    "--validate",
+    type=click.Choice(["strict", "warn", "ignore"]),
+    default="strict",
+    show_default=True,
+    help="Unknown fields: refuse the manifest, warn, or ignore them.",
+)
+@click.option("--wait/--no-wait", default=False, show_default=True, help="Until the services are ready.")
+@wait_timeout_option(_TIMEOUT_S, "--timeout")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@api_options
+def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **asked: Any) -> None:
+    """Create or change the objects of manifests; Knative's and Cloud Run's work unchanged.
+
+    Fields that were applied before and are no longer in the manifest are removed; fields that others have set stay.
+    """
+    try:
+        files = read_manifests(paths)
+    except SettingsError as error:
+        fail_usage(str(error))
+    done = []
+    namespaces = Namespaces(api, is_dry=asked["dry_run"])
+    with Progress("applying") as progress:
+        for manifest in files.manifests:
+            progress.update(f"applying {manifest.kind.name.lower()}/{manifest.name}")
+            applied = _apply(api, _portable(manifest), namespaces, validate=asked["validate"].capitalize())
+            done.append(applied)
+            if output == "text":
+                _print(applied, is_dry=asked["dry_run"])
+    foreign = [_not_served(problem) for problem in files.foreign]
+    if output == "json":
+        click.echo(json.dumps(msgspec.to_builtins([*done, *foreign]), indent=2))
+    else:
+        for applied in foreign:
+            print_aside(f"{applied.where}: {applied.message}")
+    if any(applied.result == "failed" for applied in done):
+        sys.exit(1)
+    if asked["wait"] and not asked["dry_run"]:
+        _wait(api, files.manifests, timeout_s=asked["wait_s"], is_text=output == "text")
+    if foreign:
+        sys.exit(1)
+
+
+def _wait(api: ApiClient, manifests: Iterable[Manifest], *, timeout_s: float, is_text: bool) -> None:
+    for manifest in manifests:
+        if manifest.kind == SERVING_SERVICE:
+            service = until_ready(_beside(api, manifest), manifest.name, timeout_s=timeout_s)
+            if is_text:
+                click.echo(f"service/{manifest.name} is ready at {nested(service, 'status', 'url')}")
+
+
+def _beside(api: ApiClient, manifest: Manifest) -> ApiClient:
+    return api.within(_namespace(api, manifest))
+
+
+def _namespace(api: ApiClient, manifest: Manifest) -> str:
+    return str(manifest.body["metadata"].get("namespace") or api.namespace)
+
+
+def _portable(manifest: Manifest) -> Manifest:
+    """The manifest without what another platform has added, with one note about it."""
+    if manifest.kind != SERVING_SERVICE:
+        return manifest
+    portable = without_cloud_run(manifest.body)
+    if portable.left_out:
+        Progress.hide()
+        print_aside(f"note: {manifest.where}: an export of Cloud Run; left out: {', '.join(portable.left_out)}")
+    return msgspec.structs.replace(manifest, body=portable.body)
+
+
+def _not_served(problem: Problem) -> Applied:
+    return Applied(
+        kind="",
+        namespace="",
+        name="",
+        result="failed",
+        message=f"{problem.what}; expected {problem.expected}",
+        where=problem.where,
+    )
+
+
+class Namespaces:
+    """The namespaces of manifests. Those that are missing are created on this machine, or would be in a dry run."""
+
+    def __init__(self, api: ApiClient, *, is_dry: bool) -> None:
+        self._api = api
+        self.is_dry = is_dry
+        # Namespaces that a dry run has not created, though the real one would.
+        self._planned: set[str] = set()
+
+    def plan(self, name: str) -> None:
+        """Record the namespace of a manifest before those in it."""
+        if self.is_dry:
+            self._planned.add(name)
+
+    def stand_in(self, namespace: str) -> str:
+        """The namespace against which a dry run checks an object: its own, or an existing one."""
+        return _DEFAULT_NAMESPACE if namespace in self._planned else namespace
+
+    def create(self, name: str) -> bool:
+        """Create the missing namespace of a foreign manifest, such as Cloud Run's; on this machine only."""
+        if name in self._planned:
+            return True
+        if self._api.state_path is None:
+            return False
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        query = {"dryRun": "All"} if self.is_dry else {}
+        status, _ = self._api.send(ApiCall(method="POST", path=path_of(NAMESPACE, None), query=query, body=body))
+        if status < 400:
+            self.plan(name)
+            Progress.hide()
+            print_aside(f"namespace/{name} created{' (dry run)' if self.is_dry else ''}: there was none")
+        return status < 400
+
+
+def _apply(api: ApiClient, manifest: Manifest, namespaces: Namespaces, *, validate: str) -> Applied:
+    kind, namespace = manifest.kind, _namespace(api, manifest)
+    name, is_dry = manifest.name, namespaces.is_dry
+    done = Applied(
+        kind=kind.name, namespace=namespace if kind.namespaced else "", name=name, where=manifest.where, result="failed"
+    )
+    query = {"fieldValidation": validate, "dryRun": "All" if is_dry else "", "fieldManager": "serving"}
+    wanted = with_last_applied(manifest.body)
+    status, before = api.call("GET", path_of(kind, namespace, name))
+    if status == _NOT_FOUND:
+        status, after = _create(api, kind, namespace, body=wanted, query=query)
+        if status == _NOT_FOUND and kind.namespaced and namespaces.create(namespace):
+            status, after = _create(api, kind, namespaces.stand_in(namespace), body=wanted, query=query)
+            if is_dry and status == _CONFLICT:
+                # An object of that name is in the namespace against which this was checked.
+                status = 201
+        if status < 400:
+            if kind == NAMESPACE:
+                namespaces.plan(name)
+            return msgspec.structs.replace(done, result="created")
+    elif status < 400:
+        patch = patch_between(wanted, before)
+        if not patch:
+            return msgspec.structs.replace(done, result="unchanged")
+        path = path_of(kind, namespace, name)
+        status, after = api.send(ApiCall(method="PATCH", path=path, query=query, body=patch))
+        if status < 400:
+            changes = changed_fields(before, after)
+            return msgspec.structs.replace(done, result="changed" if changes else "unchanged", changes=changes)
+    else:
+        after = before
+    return msgspec.structs.replace(done, message=message_of(after))
+
+
+def _create(api: ApiClient, kind: Kind, namespace: str, *, body: Object, query: Mapping[str, str]) -> tuple[int, Any]:
+    if kind.namespaced and (body.get("metadata") or {}).get("namespace"):
+        body = {**body, "metadata": {**body["metadata"], "namespace": namespace}}
+    return api.send(ApiCall(method="POST", path=path_of(kind, namespace), query=query, body=body))
+
+
+def _print(applied: Applied, *, is_dry: bool) -> None:
+    Progress.hide()
+    name = f"{applied.kind.lower()}/{applied.name}"
+    if applied.result == "failed":
+        print_aside(f"{applied.where}: {name}: {applied.message}")
+        return
+    word = paint(applied.result, _COLORS[applied.result])
+    click.echo(f"{name} {word}{' (dry run)' if is_dry else ''}")
+    for line in applied.changes[:_SHOWN_CHANGES_MAX]:
+        click.echo(f"  {line}")
+    more = len(applied.changes) - _SHOWN_CHANGES_MAX
+    if more > 0:
+        click.echo(f"  and {more} more")

@@ -1,0 +1,69 @@
+"""Removes the parts of a manifest for Cloud Run only. Pure.
+
+``gcloud run services describe --format export`` writes its annotations and labels, an account of Google Cloud, and selectors of its
+machines. None has a meaning here, and the last two would keep pods from being created. Each is named in one note.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from serving.core.model.objects import Object
+
+_GROUPS = ("run.googleapis.com/", "cloud.googleapis.com/")
+_TEXTS = ("annotations", "labels")
+
+
+class Portable(msgspec.Struct, frozen=True, kw_only=True):
+    """A manifest without what Cloud Run has added; ``left_out`` names each part."""
+
+    body: Object
+    left_out: tuple[str, ...] = ()
+
+
+def without_cloud_run(service: Object) -> Portable:
+    """The Service without the parts of Cloud Run. A manifest of another origin is returned as it is."""
+    spec = _object(service, "spec")
+    template = _object(spec, "template")
+    pod = _object(template, "spec")
+    account = pod.get("serviceAccountName")
+    left_out: list[str] = []
+    body = _without_keys(service, left_out)
+    new_template = _without_keys(template, left_out)
+    new_pod = dict(pod)
+    if isinstance(account, str) and "@" in account:
+        left_out.append(f"serviceAccountName {account}, which is an account of Google Cloud")
+        del new_pod["serviceAccountName"]
+    selector = _object(pod, "nodeSelector")
+    foreign = [key for key in selector if key.startswith(_GROUPS)]
+    if foreign:
+        left_out += [f"nodeSelector {key}" for key in foreign]
+        new_pod["nodeSelector"] = {key: value for key, value in selector.items() if key not in foreign}
+    if not left_out:
+        return Portable(body=service)
+    new_spec = {**spec, "template": {**new_template, "spec": new_pod}}
+    return Portable(body={**body, "spec": new_spec}, left_out=tuple(dict.fromkeys(left_out)))
+
+
+def _without_keys(owner: Object, left_out: list[str]) -> Object:
+    metadata = _object(owner, "metadata")
+    if not metadata:
+        return owner
+    changed = dict(metadata)
+    for field in _TEXTS:
+        texts = _object(metadata, field)
+        foreign = list(_foreign(texts))
+        if foreign:
+            left_out += foreign
+            changed[field] = {key: text for key, text in texts.items() if key not in foreign}
+    return {**owner, "metadata": changed}
+
+
+def _foreign(texts: Object) -> Iterator[str]:
+    return (key for key in texts if str(key).startswith(_GROUPS))
+
+
+def _object(owner: Object, key: str) -> dict[str, Any]:
+    value = owner.get(key)
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,75 @@
+"""``serving compare``: two revisions of a service side by side, as the dashboard sums up its history."""
+
+from collections.abc import Callable, Sequence
+
+import click
+import msgspec
+
+from serving.core.model.errors import ServingError
+from serving.core.model.objects import name_of
+from serving.tools.cli.client.api import ApiClient, api_options, fail_usage
+from serving.tools.cli.client.completion import complete_revision, complete_service
+from serving.tools.cli.client.objects import revisions_of, service_of
+from serving.tools.cli.client.output import aligned
+from serving.tools.cli.client.stats import dashboard_link, dashboard_page
+from serving.tools.cli.services.stats import history_options, range_of
+from serving.tools.cli.services.traffic import revision_named
+from serving.tools.dashboard.compare import ComparedRevision, RevisionComparison
+
+_PAIR = 2
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.argument("revisions", nargs=-1, metavar="[REVISION REVISION]", shell_complete=complete_revision)
+@history_options("1h")
+@api_options
+def compare(  # noqa: PLR0913 - a range, and what to compare
+    *, api: ApiClient, name: str, revisions: tuple[str, ...], begin: str, end: str, output: str, url: str | None
+) -> None:
+    """Compare two revisions of the service NAME: requests, errors, latency, pods, cost, and settings that differ.
+
+    Without revisions it compares the two with the most traffic, or the one that has all of it with the one before.
+    """
+    if len(revisions) not in {0, _PAIR}:
+        fail_usage(f"{' '.join(revisions)}: expected two revisions, or none")
+    service, names = service_of(api, name), [name_of(revision) for revision in revisions_of(api, name)]
+    try:
+        pair = [revision_named(revision, service, names) for revision in revisions]
+    except ServingError as error:
+        fail_usage(str(error))
+    asked = [("name", f"{api.namespace}/{name}"), *(("revision", f"{api.namespace}/{one}") for one in pair)]
+    link = url or dashboard_link(api.state_path)
+    found = dashboard_page(link, "compare", [*asked, *range_of(begin, end).items()])
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        return
+    for line in compared_lines(msgspec.convert(found, RevisionComparison)):
+        click.echo(line)
+
+
+def compared_lines(found: RevisionComparison) -> list[str]:
+    """The comparison as a table of numbers, and one of the settings that differ."""
+    shown: Sequence[tuple[str, Callable[[ComparedRevision], str | None]]] = (
+        ("traffic now", lambda one: f"{one.traffic_percent} %"),
+        ("requests", lambda one: str(one.requests)),
+        ("5xx", lambda one: f"{100 * one.errors / one.requests:.3g} % ({one.errors})" if one.requests else "-"),
+        ("p50", lambda one: _ms(one.p50_s)),
+        ("p95", lambda one: _ms(one.p95_s)),
+        ("p99", lambda one: _ms(one.p99_s)),
+        ("pods, mean", lambda one: f"{one.pods_mean:.2f}"),
+        ("pod-seconds", lambda one: f"{one.pod_seconds:.0f}"),
+        ("GiB-seconds", lambda one: f"{one.gib_seconds:.0f}"),
+        ("cost", lambda one: None if one.price is None else f"{one.price:.4f}"),
+    )
+    numbers = [(name, *map(text, found.revisions)) for name, text in shown]
+    titles = tuple(revision.revision for revision in found.revisions)
+    lines = aligned([("", *titles), *(number for number in numbers if None not in number)])
+    if not found.settings:
+        return [*lines, "no setting differs"]
+    settings = [(setting.name, setting.older or "-", setting.newer or "-") for setting in found.settings]
+    return [*lines, "", *aligned([("SETTING", *titles), *settings])]
+
+
+def _ms(took_s: float | None) -> str:
+    return "-" if took_s is None else f"{took_s * 1000:.0f} ms"

@@ -1,0 +1,306 @@
+"""Converts compose files: a Knative Service for each service, and the images that are to be built for them. Pure.
+
+Follows the Compose Specification (github.com/compose-spec/compose-spec): its parts ``build``, ``ports``, ``expose``, ``environment``,
+``command``, ``entrypoint``, ``working_dir``, ``profiles`` and the limits of ``deploy``. Each other field is a note. A program that
+does not speak HTTP, by its image or its ports, becomes a service of TCP connections with one pod.
+"""
+
+import re
+import shlex
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serving.core.model.errors import InvalidValue
+from serving.core.model.knative import AUTOSCALING_GROUP, NAMED_PORT_ANNOTATION, SERVING_API_VERSION, TCP_ANNOTATION
+from serving.core.model.objects import Object, name_of, nested
+from serving.home.images.store import ImageBuild
+from serving.tools.cli.services.servers import PORTS_WITHOUT_HTTP, known_server
+from serving.tools.cli.services.unread import Fields, unread
+
+# The fields of a service that are read, or that are as here: what is not in this table is a note.
+_READ: Fields = {
+    **dict.fromkeys(("args", "build", "command", "entrypoint", "environment", "expose", "image", "ports", "profiles")),
+    **dict.fromkeys(("restart", "volumes", "working_dir")),
+    "deploy": {"resources": {"limits": {"cpus": None, "memory": None}}},
+}
+_OF_FILE: Fields = dict.fromkeys(("configs", "name", "secrets", "services", "version", "volumes"))
+# What there is here for some of them.
+_REASONS = {
+    "container_name": "pods have names of their own",
+    "depends_on": "a request waits until the service that it calls is ready",
+    "deploy.replicas": "requests decide; `serving scale NAME COUNT` fixes the number of pods",
+    "deploy.restart_policy": "what ends is started again",
+    "extends": "write the fields of the other service into this one",
+    "healthcheck": "pods are ready when their port is open; write a readinessProbe",
+    "include": "give the other file as one more argument",
+    "labels": "put rules for hosts into a DomainMapping",
+    "networks": "services of a namespace reach each other",
+    "scale": "requests decide; `serving scale NAME COUNT` fixes the number of pods",
+}
+_RESTARTED = frozenset({"always", "on-failure", "unless-stopped"})
+_ALL_PROFILES = "*"
+# A connection of TCP is a request, which no service holds for longer.
+_CONNECTION_MAX_S = 3600
+_CLAIM_SIZE = "1Gi"
+# A volume with a name, in place of a folder of the machine.
+_VOLUME = re.compile(r"[A-Za-z0-9][\w.-]*:/")
+_BUILD_KNOWN = frozenset({"context", "dockerfile", "args", "target"})
+# Keys without which the image would have another content.
+_BUILD_REFUSED = frozenset({"dockerfile_inline", "additional_contexts", "secrets", "ssh"})
+# Sections of a file without an equivalent here, and what to do.
+_INSTEAD = {
+    "volumes": "`serving volume create NAME` makes one, and `serving update SERVICE --volume NAME:/PATH` mounts it",
+    "secrets": "make a Secret, and mount it as a volume",
+    "configs": "make a ConfigMap, and mount it as a volume",
+}
+
+
+class Converted(msgspec.Struct, kw_only=True):
+    """The manifests, a note for each part without an equivalent, and the images to build, each with its container."""
+
+    manifests: list[Object] = []
+    notes: list[str] = []
+    builds: list[tuple[ImageBuild, Object]] = []
+
+
+def is_compose(document: object) -> bool:
+    """Whether a document is a compose file: it has services and no kind."""
+    return isinstance(document, dict) and "kind" not in document and isinstance(document.get("services"), dict)
+
+
+def from_compose(
+    document: Mapping[str, Any], *, folder: Path, environment: Mapping[str, str], profiles: Collection[str] = ()
+) -> Converted:
+    """A Knative Service for each service that no profile leaves out.
+
+    ``folder`` is that of the file; ``environment`` has variables and build arguments without a value.
+
+    Raises:
+        InvalidValue: for a part that cannot be converted.
+    """
+    found = Converted()
+    for name, service in document["services"].items():
+        if not isinstance(service, dict):
+            raise InvalidValue(text=f"services.{name}", expected="a mapping, as the Compose Specification has it")
+        own = _profiles(name, service.get("profiles"))
+        if own and _ALL_PROFILES not in profiles and own.isdisjoint(profiles):
+            found.notes.append(f"{name}: not converted: no profile of it is chosen; --profile {min(own)} does")
+            continue
+        if _name(name) != name:
+            found.notes.append(f"{name}: it is called {_name(name)} here, by other services too")
+        manifests, container = _service(_name(name), service, found.notes, outside=environment)
+        found.manifests += manifests
+        if service.get("build"):
+            build = _build(_name(name), service["build"], found.notes, folder=folder, environment=environment)
+            found.builds.append((build, container))
+    claims = {name_of(manifest) for manifest in found.manifests}
+    for section, instead in _INSTEAD.items():
+        names = document.get(section) or {}
+        if names and not (isinstance(names, dict) and claims.issuperset(map(_name, names))):
+            found.notes.append(f"{section}: not converted; {instead}")
+    found.notes += [_unread_note(field) for field in unread(document, _OF_FILE)]
+    return found
+
+
+def _profiles(name: object, profiles: object) -> frozenset[str]:
+    if profiles is not None and not isinstance(profiles, list):
+        raise InvalidValue(text=str(profiles), expected=f"a list of names as services.{name}.profiles")
+    return frozenset(map(str, profiles or ()))
+
+
+def _unread_note(field: str, owner: str = "") -> str:
+    reason = _REASONS.get(field, "")
+    return f"{owner}{': ' if owner else ''}{field} is not converted{f': {reason}' if reason else ''}"
+
+
+def _name(name: object) -> str:
+    return str(name).replace("_", "-").lower()
+
+
+class _Port(msgspec.Struct, frozen=True):
+    """A port of a container, and whether it takes datagrams."""
+
+    number: int
+    is_udp: bool
+    published: str = ""
+
+
+def _service(
+    name: str, service: Mapping[str, Any], notes: list[str], *, outside: Mapping[str, str]
+) -> tuple[list[Object], Object]:
+    """The manifests of a service, and its container."""
+    container: Object = {"image": service.get("image") or name}
+    for field, key in (("entrypoint", "command"), ("command", "args")):
+        if service.get(field):
+            container[key] = _words(service[field])
+    if service.get("working_dir"):
+        container["workingDir"] = service["working_dir"]
+    environment = _environment(pairs_with_values(service.get("environment") or {}, "variables", outside), name, notes)
+    if environment:
+        container["env"] = environment
+    limits = _limits(nested(service, "deploy", "resources", "limits") or {})
+    if limits:
+        container["resources"] = {"limits": limits}
+    notes.extend(_unread_note(field, name) for field in sorted(set(unread(service, _READ))))
+    if service.get("restart") not in (None, *_RESTARTED):
+        notes.append(f"{name}: restart {service['restart']} is not converted: what ends is started again")
+    port, is_http = _serving_port(name, service, notes)
+    if port:
+        container["ports"] = [{"containerPort": port}]
+    annotations = {NAMED_PORT_ANNOTATION: str(port)} if port else {}
+    if port and not is_http:
+        return _tcp_manifests(name, service, container, port=port, notes=notes), container
+    notes.extend(f"{name}: volumes {volume} is not converted" for volume in _volumes(service))
+    spec: Object = {"template": {"spec": {"containers": [container]}}}
+    return [_manifest(name, annotations, spec)], container
+
+
+def _manifest(name: str, annotations: Mapping[str, str], spec: Object) -> Object:
+    metadata = {"name": name, **({"annotations": dict(annotations)} if annotations else {})}
+    return {"apiVersion": SERVING_API_VERSION, "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def _serving_port(name: str, service: Mapping[str, Any], notes: list[str]) -> tuple[int, bool]:
+    """The port that takes requests, 0 for none, and whether they are HTTP. The others are notes."""
+    ports = [_port(port) for port in service.get("ports") or service.get("expose") or ()]
+    streams = list(dict.fromkeys(port.number for port in ports if not port.is_udp))
+    server = known_server(str(service.get("image") or ""))
+    pages = [number for number in streams if number not in PORTS_WITHOUT_HTTP]
+    if server is not None:
+        chosen, is_http = (server.port if server.port in streams or not streams else streams[0]), False
+    elif pages or not streams:
+        chosen, is_http = (pages[0] if pages else 0), True
+    else:
+        chosen, is_http = streams[0], False
+    notes.extend(
+        f"{name}: port {port.number}/udp is left out: a service takes no datagrams" for port in ports if port.is_udp
+    )
+    notes.extend(f"{name}: port {number} is left out: a service has one" for number in streams if number != chosen)
+    published = next((port.published for port in ports if port.number == chosen and port.published), "")
+    if published and is_http and published != str(chosen):
+        notes.append(
+            f"{name}: port {published} of the machine is not opened: `serving url {name}` prints where it answers"
+        )
+    if published and not is_http and published != str(chosen):
+        notes.append(f"{name}: port {published} of the machine is not opened: it answers at {chosen}")
+    if not chosen:
+        notes.append(f"{name}: it publishes no port; a service must listen on $PORT for HTTP requests")
+    return chosen, is_http
+
+
+def _tcp_manifests(
+    name: str, service: Mapping[str, Any], container: Object, *, port: int, notes: list[str]
+) -> list[Object]:
+    """A service of TCP connections with one pod, which keeps its data in a volume, and the volume's claim."""
+    server = known_server(str(service.get("image") or ""))
+    named = [volume for volume in _volumes(service) if _VOLUME.match(volume)]
+    notes.extend(f"{name}: volumes {volume} is not converted" for volume in _volumes(service) if volume not in named)
+    mounts = {_name(source): path for source, _, path in (volume.partition(":") for volume in named)}
+    if not mounts and server is not None and server.data:
+        mounts = {f"{name}-data": server.data}
+    pod: Object = {"containers": [container], "timeoutSeconds": _CONNECTION_MAX_S}
+    if mounts:
+        container["volumeMounts"] = [
+            {"name": claim, "mountPath": path.partition(":")[0]} for claim, path in mounts.items()
+        ]
+        pod["volumes"] = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in mounts]
+    kept = f", with its data in the volume {', '.join(mounts)} of {_CLAIM_SIZE}" if mounts else ", without a volume"
+    notes.append(
+        f"{name}: not HTTP: it takes TCP connections at port {port}, each for an hour at most, in one pod that stays{kept}"
+    )
+    scaling = {f"{AUTOSCALING_GROUP}/{bound}": "1" for bound in ("min-scale", "max-scale")}
+    annotations = {TCP_ANNOTATION: str(port), NAMED_PORT_ANNOTATION: str(port)}
+    spec: Object = {"template": {"metadata": {"annotations": scaling}, "spec": pod}}
+    return [*(_claim(claim) for claim in mounts), _manifest(name, annotations, spec)]
+
+
+def _claim(name: str) -> Object:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": _CLAIM_SIZE}}}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+
+
+def _volumes(service: Mapping[str, Any]) -> list[str]:
+    """The volumes of a service in the short form "source:path"."""
+    volumes = []
+    for volume in service.get("volumes") or ():
+        if isinstance(volume, dict):
+            volumes.append(f"{volume.get('source', '')}:{volume.get('target', '')}")
+        else:
+            volumes.append(str(volume))
+    return volumes
+
+
+def _build(name: str, build: object, notes: list[str], *, folder: Path, environment: Mapping[str, str]) -> ImageBuild:
+    given = {"context": build} if isinstance(build, str) else build
+    if not isinstance(given, dict):
+        raise InvalidValue(text=f"services.{name}.build", expected="a folder, or a mapping with context")
+    refused = sorted(_BUILD_REFUSED & given.keys())
+    if refused:
+        expected = f"a build of {name} without it; put what it says into the Containerfile"
+        raise InvalidValue(text=refused[0], expected=expected)
+    context = str(given.get("context") or ".")
+    if "://" in context or context.startswith("git@"):
+        raise InvalidValue(text=context, expected=f"a folder as the build context of {name}; clone it first")
+    where = folder / context
+    notes.extend(f"{name}: build.{field} is not converted" for field in sorted(given.keys() - _BUILD_KNOWN))
+    return ImageBuild(
+        name=name,
+        folder=where,
+        file=where / str(given["dockerfile"]) if given.get("dockerfile") else None,
+        arguments=pairs_with_values(given.get("args") or {}, "build arguments", environment),
+        target=str(given.get("target") or ""),
+    )
+
+
+def pairs_with_values(given: object, what: str, outside: Mapping[str, str]) -> dict[str, str]:
+    """Names with values; one without a value has that of the environment outside, or is left out."""
+    if not isinstance(given, (dict, list)):
+        raise InvalidValue(text=str(given), expected=f"a mapping or a list of {what}, as in [VERSION=1]")
+    if isinstance(given, dict):
+        pairs = {str(key): None if value is None else _text(value) for key, value in given.items()}
+    else:
+        pairs = {key: value if sign else None for key, sign, value in (str(one).partition("=") for one in given)}
+    found = {key: outside.get(key) if value is None else value for key, value in pairs.items()}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _words(command: object) -> list[str]:
+    return [str(one) for one in command] if isinstance(command, list) else shlex.split(str(command))
+
+
+def _environment(variables: Mapping[str, str], name: str, notes: list[str]) -> list[Object]:
+    if "PORT" in variables:
+        notes.append(f"{name}: PORT is left out: each pod gets its own")
+    return [{"name": key, "value": value} for key, value in variables.items() if key != "PORT"]
+
+
+def _text(value: object) -> str:
+    """A scalar of YAML as compose passes it on."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _port(port: object) -> _Port:
+    """The container's port of "8080:80/tcp", "127.0.0.1:8080:80", 80 or {target: 80, published: 8080, protocol: udp}."""
+    is_long = isinstance(port, dict) and "target" in port
+    fields: Mapping[str, Any] = port if isinstance(port, dict) and is_long else {}
+    text = str(fields["target"]) if is_long else str(port)
+    outside, _, inside = text.rpartition(":")
+    number, _, protocol = inside.partition("/")
+    if not number.isdecimal():
+        raise InvalidValue(text=text, expected="one port, as 80, 8080:80 or target: 80")
+    published = str(fields.get("published") or "") if is_long else outside.rpartition(":")[2]
+    return _Port(int(number), is_udp=(protocol or fields.get("protocol")) == "udp", published=published)
+
+
+def _limits(limits: Mapping[str, object]) -> dict[str, str]:
+    """Convert compose's limits to Kubernetes quantities: cpus "0.5", memory "512M", "1g" or "64kb", in powers of 1024."""
+    found = {}
+    if limits.get("cpus"):
+        found["cpu"] = str(limits["cpus"])
+    if limits.get("memory"):
+        text = str(limits["memory"]).lower().removesuffix("b")
+        found["memory"] = f"{text[:-1]}{text[-1].upper()}i" if text[-1:] in {"k", "m", "g"} else text
+    return found

@@ -1,0 +1,361 @@
+"""The options that ``serving deploy``, ``update`` and ``scale`` share.
+
+The first two take all: variables, limits, ports, scaling, and what the route does. ``scale`` takes those of scaling.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from serving.core.model.errors import InvalidValue, Problem, SettingsError
+from serving.core.model.knative import (
+    ACCESS_ANNOTATION,
+    PLACEHOLDER_PAGE_ANNOTATION,
+    ROUTE_BY_HEADER_ANNOTATION,
+    SESSION_AFFINITY_ANNOTATION,
+    START_EVENTS_ANNOTATION,
+    TCP_ANNOTATION,
+)
+from serving.core.model.objects import Object, is_dns_label
+from serving.core.model.quantity import parse_bytes, parse_millicores
+from serving.core.model.routepolicy import route_policy
+from serving.core.settings.autoscaler import POLICIES
+from serving.net.aio.inputfile import open_input
+from serving.tools.cli.client.api import ApiClient, fail_usage
+from serving.tools.cli.client.resources import SecondsParam
+from serving.tools.cli.services.interpolation import Interpolation
+
+# Knative's default for a manifest without a port.
+_PORT = 8080
+# Each revision and pod carries its variables, in the store and in every watch of it.
+_ENV_FILE_MAX_BYTES = 256 * 1024
+# MAX_ARG_STRLEN of Linux: the longest "NAME=VALUE" that a program can be started with, and its end.
+_VARIABLE_MAX_BYTES = 128 * 1024 - 1
+_SECRET = re.compile(r"(?P<name>[^=:\s]+)=(?P<secret>[a-z0-9]([-a-z0-9.]*[a-z0-9])?):(?P<key>[-._a-zA-Z0-9]+)")
+_MOUNT_PATH = re.compile(r"/[^:]+")
+_NOT_FOUND = 404
+
+_OPTIONS = (
+    click.option(
+        "-e", "--env", "--update-env-vars", "pairs", multiple=True, metavar="NAME=VALUE", help="Set a variable."
+    ),
+    click.option(
+        "--env-file",
+        "env_files",
+        multiple=True,
+        type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
+        help="A file of NAME=VALUE lines, as .env; a variable of --env overrides it.",
+    ),
+    click.option(
+        "--secret", "secrets", multiple=True, metavar="NAME=SECRET:KEY", help="Set a variable from a key of a Secret."
+    ),
+    click.option(
+        "--volume", "volumes", multiple=True, metavar="NAME:/PATH", help="Mount a volume of `serving volume` there."
+    ),
+    click.option("--cpu", metavar="CPU", help="Limit of cpu, as 500m or 2."),
+    click.option("--memory", metavar="MEMORY", help="Limit of memory, as 256Mi."),
+    click.option("--port", type=click.IntRange(1, 65535), help="The port that the manifest says; the app gets $PORT."),
+    click.option("--h2c/--no-h2c", default=None, help="The app speaks HTTP/2 with prior knowledge, as gRPC does."),
+    click.option("--concurrency", type=click.IntRange(0), help="Requests at once per pod; 0 is no limit."),
+    click.option(
+        "--timeout", type=SecondsParam(), metavar="TIME", help="Longest time of a request, as 90 (seconds) or 5m."
+    ),
+    click.option(
+        "--policy",
+        "scaling_policy",
+        type=click.Choice(POLICIES),
+        help="How it scales: as Knative, or adaptively, by the history of its requests.",
+    ),
+)
+_SCALING_OPTIONS = (
+    click.option(
+        "--min", "--min-scale", "min_scale", type=click.IntRange(0), help="Fewest pods; 0 lets it go to zero."
+    ),
+    click.option("--max", "--max-scale", "max_scale", type=click.IntRange(0), help="Most pods; 0 is no limit."),
+    click.option("--initial-scale", type=click.IntRange(0), help="Pods that must be ready once; 0 starts none."),
+    click.option("--window", metavar="TIME", help="Time over which load is averaged, as 60s."),
+    click.option("--target", type=click.FloatRange(0, min_open=True), help="Requests at once to aim at per pod."),
+)
+_ROUTE_OPTIONS = (
+    click.option(
+        "--access", type=click.Choice(["public", "private"]), help="Allowed callers: all, or holders of its token."
+    ),
+    click.option("--session-affinity", metavar="HOW", help="Keep a session on one pod: cookie, header:NAME or none."),
+    click.option("--route-by-header", metavar="RULES", help="Tags by header, as in 'X-Beta=yes:candidate'."),
+    click.option(
+        "--placeholder-page", type=click.Choice(["true", "false"]), help="A page for browsers while a pod starts."
+    ),
+    click.option(
+        "--start-events", type=click.Choice(["true", "false"]), help="Comments for streams while a pod starts."
+    ),
+    click.option(
+        "--tcp", metavar="PORTS", help="Take TCP connections at these ports, whatever they speak, as in 5432."
+    ),
+)
+SCALING = ("min_scale", "max_scale", "initial_scale", "window", "target")
+"""The options of scaling, each of an annotation of the template."""
+
+# The options of a route, each of an annotation of the service itself.
+_ROUTE = {
+    "access": ACCESS_ANNOTATION,
+    "session_affinity": SESSION_AFFINITY_ANNOTATION,
+    "route_by_header": ROUTE_BY_HEADER_ANNOTATION,
+    "placeholder_page": PLACEHOLDER_PAGE_ANNOTATION,
+    "start_events": START_EVENTS_ANNOTATION,
+    "tcp": TCP_ANNOTATION,
+}
+
+
+def scaling_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--min``, ``--max`` and the other options of scaling."""
+    for option in reversed(_SCALING_OPTIONS):
+        command = option(command)
+    return command
+
+
+def service_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add all shared options."""
+    for option in reversed((*_OPTIONS, *_SCALING_OPTIONS, *_ROUTE_OPTIONS)):
+        command = option(command)
+    return command
+
+
+def taken_scaling(given: dict[str, Any]) -> dict[str, str]:
+    """Take values by key, such as "min-scale", out of the options."""
+    values = {option.replace("_", "-"): given.pop(option) for option in SCALING}
+    return {
+        key: f"{value:g}" if isinstance(value, float) else str(value)
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def taken_policy(given: dict[str, Any]) -> dict[str, str]:
+    """Take the annotations of the service itself out of the options. Exits if one is wrong."""
+    policy = {key: value for option, key in _ROUTE.items() if (value := given.pop(option)) is not None}
+    more = [str(tcp_port) for tcp_port in given.get("tcp_ports") or ()]
+    if more:
+        # The annotation names all ports at which activators listen.
+        named = [one.strip() for one in policy.get(TCP_ANNOTATION, "").split(",") if one]
+        policy[TCP_ANNOTATION] = ",".join([*named, *(one for one in more if one not in named)])
+    problems = route_policy(policy).problems
+    if problems:
+        fail_usage("; ".join(problems))
+    return policy
+
+
+def pairs_of(texts: Iterable[str], option: str, what: str) -> dict[str, str]:
+    """NAME=VALUE texts of an option by name. Raises ``InvalidValue``, also for a name given twice."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, is_pair, value = text.partition("=")
+        if not is_pair or not name:
+            raise InvalidValue(text=text, expected=f"{what}=VALUE after {option}")
+        if name in found:
+            raise InvalidValue(text=text, expected=f"the only {option} for {name}: each name is given once")
+        found[name] = value
+    return found
+
+
+def taken_variables(given: dict[str, Any]) -> tuple[dict[str, str], dict[str, Object]]:
+    """Take values and secret references out of the options. Raises ``InvalidValue`` or ``SettingsError``."""
+    files = given.pop("env_files")
+    pairs = pairs_of(given.pop("pairs"), "--env", "NAME")
+    values: dict[str, str] = {}
+    for path in files:
+        values |= read_env_file(path)
+    values |= pairs
+    for name, value in values.items():
+        size = len(f"{name}={value}".encode(errors="surrogateescape"))
+        if size > _VARIABLE_MAX_BYTES:
+            expected = f"at most {_VARIABLE_MAX_BYTES:,} bytes with its name; mount a Secret or ConfigMap as a file"
+            raise SettingsError([Problem(where=f"variable {name}", what=f"{size:,} bytes", expected=expected)])
+    secrets = secrets_of(given.pop("secrets"))
+    both = sorted(values.keys() & secrets.keys())
+    if both:
+        raise InvalidValue(text=both[0], expected="a variable of --secret only: --env or --env-file sets it too")
+    return values, secrets
+
+
+class _Binding(NamedTuple):
+    """One variable of a file as .env; ``value`` None is a name without one."""
+
+    line: int
+    name: str
+    value: str | None
+    quote: str
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """The variables of a file as .env, quotes removed. Raises ``OSError``, or ``SettingsError`` with each wrong line."""
+    lines: dict[str, int] = {}
+    values: dict[str, str] = {}
+    problems: list[Problem] = []
+    for binding in _bindings(path, problems, needs_value=True):
+        if binding.name in lines:
+            expected = f"each name once; line {lines[binding.name]} has it"
+            problems.append(Problem(where=f"{path}:{binding.line}", what=f"{binding.name} again", expected=expected))
+        else:
+            lines[binding.name], values[binding.name] = binding.line, binding.value or ""
+    if problems:
+        raise SettingsError(problems)
+    return values
+
+
+def read_compose_env_file(path: Path, interpolation: Interpolation) -> dict[str, str]:
+    """The variables of a file as compose reads it: they are inserted, and defined in ``interpolation`` too.
+
+    A name may come again, or without a value, which then is that of the environment, if it has one.
+    Raises ``OSError``, or ``SettingsError`` with each wrong line.
+    """
+    values: dict[str, str] = {}
+    problems: list[Problem] = []
+    for binding in _bindings(path, problems, needs_value=False):
+        if binding.value is None:
+            values |= (
+                {binding.name: interpolation.variables[binding.name]} if binding.name in interpolation.variables else {}
+            )
+            continue
+        # The parser leaves an escaped dollar sign as it is.
+        given = binding.value.replace("\\$", "$$") if binding.quote == '"' else binding.value
+        try:
+            values[binding.name] = interpolation.define(binding.name, given, is_literal=binding.quote == "'")
+        except InvalidValue as error:
+            problems.append(Problem(where=f"{path}:{binding.line}", what=repr(error.text), expected=error.expected))
+    if problems:
+        raise SettingsError(problems)
+    return values
+
+
+def _bindings(path: Path, problems: list[Problem], *, needs_value: bool) -> Iterator[_Binding]:
+    """The variables of a file in order; wrong lines are added to ``problems`` in place."""
+    # Only with an env file: the parser is a package of its own.
+    import io  # noqa: PLC0415 - as above
+
+    from dotenv.parser import parse_stream  # noqa: PLC0415 - as above
+
+    for binding in parse_stream(io.StringIO(_text_of(path))):
+        name, value, written = binding.key, binding.value, binding.original.string
+        # Empty lines before a variable belong to it.
+        line = binding.original.line + written[: len(written) - len(written.lstrip())].count("\n")
+        lacks_value = name is not None and value is None and needs_value
+        if binding.error or lacks_value or (name is not None and "\0" in name + (value or "")):
+            shown = repr(written.strip()[:40])
+            expected = "NAME=VALUE, a comment or an empty line"
+            problems.append(Problem(where=f"{path}:{line}", what=shown, expected=expected))
+        elif name is not None:
+            yield _Binding(line, name, value, quote=written.partition("=")[2].lstrip()[:1])
+
+
+def _text_of(path: Path) -> str:
+    with open_input(path) as file:
+        content = file.read(_ENV_FILE_MAX_BYTES + 1)
+    if len(content) > _ENV_FILE_MAX_BYTES:
+        expected = f"at most {_ENV_FILE_MAX_BYTES:,} bytes of variables; mount a Secret or ConfigMap as a file"
+        raise SettingsError([Problem(where=str(path), what="too large", expected=expected)])
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        problem = Problem(where=str(path), what=f"byte {error.start} is not UTF-8", expected="a text file")
+        raise SettingsError([problem]) from None
+
+
+def secrets_of(texts: Iterable[str]) -> dict[str, Object]:
+    """References to keys of Secrets by variable. Raises ``InvalidValue``."""
+    pairs_of(texts := list(texts), "--secret", "NAME")
+    found: dict[str, Object] = {}
+    for text in texts:
+        match = _SECRET.fullmatch(text)
+        if match is None:
+            raise InvalidValue(text=text, expected="NAME=SECRET:KEY after --secret, as in DB_PASSWORD=db:password")
+        found[match["name"]] = {"name": match["secret"], "key": match["key"]}
+    return found
+
+
+def volumes_of(texts: Iterable[str]) -> dict[str, str]:
+    """Paths by volume. Raises ``InvalidValue``."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, _, path = text.partition(":")
+        if not (is_dns_label(name) and _MOUNT_PATH.fullmatch(path)) or ".." in path.split("/"):
+            raise InvalidValue(text=text, expected="NAME:/PATH after --volume, as in db:/var/lib/db")
+        if name in found or path in found.values():
+            raise InvalidValue(text=text, expected="the only --volume of its name and of its path")
+        found[name] = path
+    return found
+
+
+def with_volumes(pod_spec: Object, volumes: Mapping[str, str]) -> Object:
+    """The spec with volumes in its first container; one of the same name or path is replaced."""
+    if not volumes:
+        return pod_spec
+    first, *others = pod_spec["containers"]
+    kept = [volume_mount for volume_mount in first.get("volumeMounts") or () if volume_mount["name"] not in volumes]
+    mounts = [*kept, *({"name": name, "mountPath": path} for name, path in volumes.items())]
+    left = [volume for volume in pod_spec.get("volumes") or () if volume["name"] not in volumes]
+    claims = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in volumes]
+    return {**pod_spec, "volumes": [*left, *claims], "containers": [{**first, "volumeMounts": mounts}, *others]}
+
+
+def check_volumes(api: ApiClient, volumes: Iterable[str]) -> None:
+    """Exit if a volume does not exist."""
+    for name in volumes:
+        path = f"/api/v1/namespaces/{api.namespace}/persistentvolumeclaims/{name}"
+        if api.call("GET", path)[0] == _NOT_FOUND:
+            fail_usage(
+                f"--volume: there is no volume {name} in namespace {api.namespace}; `serving volume create {name}`"
+            )
+
+
+def check_secrets(api: ApiClient, secrets: Mapping[str, Object]) -> None:
+    """Exit if a Secret or its key does not exist. A user who may not read Secrets is not checked."""
+    for reference in secrets.values():
+        name, key = reference["name"], reference["key"]
+        status, secret = api.call("GET", f"/api/v1/namespaces/{api.namespace}/secrets/{name}")
+        if status == _NOT_FOUND:
+            fail_usage(
+                f"--secret: there is no Secret {name} in namespace {api.namespace}; "
+                f"`kubectl create secret generic {name} --from-literal={key}=...` creates it"
+            )
+        keys = sorted(secret.get("data") or {}) if status < 400 else [key]
+        if key not in keys:
+            fail_usage(f"--secret: Secret {name} has no key {key}; it has {', '.join(keys) or 'none'}")
+
+
+def variables_of(values: Mapping[str, str], secrets: Mapping[str, Object]) -> list[Object]:
+    """The variables as the environment of a container."""
+    return [
+        *({"name": name, "value": value} for name, value in values.items()),
+        *({"name": name, "valueFrom": {"secretKeyRef": reference}} for name, reference in secrets.items()),
+    ]
+
+
+def limits_of(cpu: str | None, memory: str | None) -> dict[str, str]:
+    """The given limits by resource. Raises ``InvalidValue`` for a text that is no quantity above 0."""
+    found: dict[str, str] = {}
+    for resource, text, read in (("cpu", cpu, parse_millicores), ("memory", memory, parse_bytes)):
+        if text is None:
+            continue
+        if read(text) <= 0:
+            raise InvalidValue(text=text, expected=f"a limit for --{resource}: it is more than 0")
+        found[resource] = text
+    return found
+
+
+def with_limits(resources: Mapping[str, Any] | None, limits: Mapping[str, str]) -> Object:
+    """The resources of a container with other limits."""
+    before = dict(resources or {})
+    return {**before, "limits": {**before.get("limits", {}), **limits}}
+
+
+def ports_of(before: Sequence[Object], *, port: int | None, h2c: bool | None, tcp: Sequence[int] = ()) -> list[Object]:
+    """The ports of a container; what is None or empty stays as before."""
+    if port is None and h2c is None and not tcp:
+        return list(before)
+    old = before[0] if before else {}
+    number = {"containerPort": port or old.get("containerPort") or _PORT}
+    first = {"name": "h2c", **number} if (old.get("name") == "h2c" if h2c is None else h2c) else number
+    return [first, *([{"name": f"tcp-{one}", "containerPort": one} for one in tcp] or before[1:])]

@@ -1,0 +1,62 @@
+"""``serving cost``: pod-hours and memory of services over a range, and what else they would have been."""
+
+from collections.abc import Sequence
+
+import click
+import msgspec
+
+from serving.tools.cli.client.api import ApiClient, api_options
+from serving.tools.cli.client.completion import complete_service
+from serving.tools.cli.client.output import aligned, print_aside
+from serving.tools.cli.client.stats import dashboard_link, dashboard_page
+from serving.tools.cli.services.stats import fail_unless_service, history_options, range_of
+from serving.tools.dashboard.cost import ServiceCost
+
+_HOUR_S = 3600.0
+# Less of a range, whose ends are cut to whole steps, is said.
+_KNOWN_MIN = 0.98
+
+
+@click.command()
+@click.argument("name", required=False, shell_complete=complete_service)
+@history_options("24h")
+@api_options
+def cost(*, api: ApiClient, name: str | None, begin: str, end: str, output: str, url: str | None) -> None:
+    """Show pod-hours and GiB-hours of the service NAME, or of all services in the namespace."""
+    asked = range_of(begin, end)
+    page = dashboard_page(url or dashboard_link(api.state_path), "cost", asked)
+    services = msgspec.convert(page["services"], list[ServiceCost])
+    found = [service for service in services if service.namespace == api.namespace and name in {None, service.service}]
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    elif found:
+        for line in aligned(_rows(found)):
+            click.echo(line)
+    known_hours = max((one.known_hours for one in found), default=0.0)
+    hours = (float(asked["to"]) - float(asked["from"])) / _HOUR_S
+    if not found:
+        what = "a service" if name is None else name
+        print_aside(f"the dashboard has no history of {what} in {api.namespace} from {begin} to {end}")
+        if name is not None:
+            fail_unless_service(api, name)
+    elif known_hours < hours * _KNOWN_MIN:
+        print_aside(
+            f"the dashboard has history of {known_hours:.3g} of these {hours:.3g} hours; the rest is not counted"
+        )
+
+
+def _rows(found: Sequence[ServiceCost]) -> list[tuple[str, ...]]:
+    has_price = any(one.price is not None for one in found)
+    titles = ("SERVICE", "POD-HOURS", "GIB-HOURS", *(("COST",) if has_price else ()), "ALWAYS ON", "KNATIVE")
+    rows = [
+        (
+            one.service,
+            f"{one.pod_hours:.2f}",
+            f"{one.gib_hours:.2f}",
+            *((f"{one.price:.2f}",) if one.price is not None else ()),
+            f"{one.always_on_pod_hours:.2f}",
+            "-" if one.knative_pod_hours is None else f"{one.knative_pod_hours:.2f}",
+        )
+        for one in found
+    ]
+    return [titles, *rows]

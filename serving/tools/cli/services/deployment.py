@@ -1,0 +1,282 @@
+"""Builds the Knative Service of ``serving deploy`` from options and the existing service.
+
+Input: the command's options and the service as it is; output: a manifest. A second deploy changes only what its options set:
+other variables, scaling, limits and traffic stay. Also finds the folder's virtual environment and an ASGI app's command.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from serving.core.model.errors import InvalidValue
+from serving.core.model.knative import (
+    AUTOSCALING_GROUP,
+    COMMAND_ANNOTATION,
+    FOLDER_ANNOTATION,
+    NETWORK_ANNOTATION,
+    POLICY_ANNOTATION,
+    PRELOAD_MODULES_ANNOTATION,
+    QUEUE_PROXY_ANNOTATION,
+    SERVING_API_VERSION,
+    SNAPSHOT_ANNOTATION,
+    TEMPLATE_ANNOTATION,
+    QueueProxyPlace,
+)
+from serving.core.model.objects import Object, annotations_of, nested
+from serving.home.pods.podplan import DEFAULT_PATH
+from serving.net.cluster.servicepatch import scaling_annotations
+from serving.tools.cli.services.containeroptions import SCALING, ports_of, variables_of, with_limits, with_volumes
+
+VIRTUAL_ENV = "VIRTUAL_ENV"
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+# Annotations that say what runs; a deploy always sets them.
+_RUN = frozenset({COMMAND_ANNOTATION, FOLDER_ANNOTATION, QUEUE_PROXY_ANNOTATION, SNAPSHOT_ANNOTATION})
+# Annotations with which a template runs a command of the machine in place of its image.
+_OF_PROCESSES = _RUN | {NETWORK_ANNOTATION, PRELOAD_MODULES_ANNOTATION, TEMPLATE_ANNOTATION}
+
+_FOLDERS = (".venv", "venv")
+_MARK = "pyvenv.cfg"
+_ASGI_APP = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_IMPORT_MAX_S = 30.0
+
+
+class Deployment(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of ``serving deploy``; None and () where an option was not given."""
+
+    name: str
+    folder: Path
+    command: str = ""
+    image: str | None = None
+    environment: Mapping[str, str] = {}
+    secrets: Mapping[str, Object] = {}
+    """References to keys of Secrets by variable."""
+    limits: Mapping[str, str] = {}
+    volumes: Mapping[str, str] = {}
+    """Mount paths by volume."""
+    annotations: Mapping[str, str] = {}
+    concurrency: int | None = None
+    timeout: int | None = None
+    port: int | None = None
+    fixed_port: int | None = None
+    """The app's port if it ignores PORT; each pod then has a network of its own."""
+    h2c: bool | None = None
+    tcp_ports: tuple[int, ...] = ()
+    """Ports of the app for TCP, besides its first."""
+    scaling: Mapping[str, str] = {}
+    """Values by key, such as "min-scale"."""
+    policy: Mapping[str, str] = {}
+    """Annotations of the service itself, which its Route gets (``serving.core.model.routepolicy``)."""
+    snapshot: str = ""
+    preload: bool = False
+    is_own_proxy: bool = False
+    """Whether the queue-proxy runs in the process of the app."""
+
+
+def check_name(name: str, *, of: str = "service") -> None:
+    """Raises ``InvalidValue`` for a text that cannot be the name of a service or volume."""
+    if not _NAME.match(name):
+        expected = f"a {of}'s name: at most 63 of a-z, 0-9 and '-', beginning with a letter, not ending with '-'"
+        raise InvalidValue(text=name, expected=expected)
+
+
+def policy_annotation(policy: str | None) -> dict[str, str]:
+    """The annotation of a scaling policy; nothing for None."""
+    return {} if policy is None else {POLICY_ANNOTATION: policy}
+
+
+def manifest_of(asked: Deployment) -> Object:
+    """The service from the options alone."""
+    annotations = {
+        **(
+            {COMMAND_ANNOTATION: asked.command, FOLDER_ANNOTATION: str(asked.folder.absolute())}
+            if asked.command
+            else {}
+        ),
+        **({SNAPSHOT_ANNOTATION: asked.snapshot} if asked.snapshot else {}),
+        **({TEMPLATE_ANNOTATION: "preload"} if asked.preload else {}),
+        **({QUEUE_PROXY_ANNOTATION: str(QueueProxyPlace.IN_PROCESS)} if asked.is_own_proxy else {}),
+        **({NETWORK_ANNOTATION: "pod"} if asked.fixed_port and asked.command else {}),
+        **{key: text for key, text in scaling_annotations(asked.scaling).items() if text is not None},
+        **asked.annotations,
+    }
+    container: Object = {"image": asked.image or asked.name, "env": variables_of(asked.environment, asked.secrets)}
+    ports = ports_of((), port=asked.fixed_port or asked.port, h2c=asked.h2c, tcp=asked.tcp_ports)
+    if ports:
+        container["ports"] = ports
+    if asked.limits:
+        container["resources"] = with_limits(None, asked.limits)
+    spec = with_volumes({"containers": [container]}, asked.volumes)
+    if asked.concurrency is not None:
+        spec["containerConcurrency"] = asked.concurrency
+    if asked.timeout is not None:
+        spec["timeoutSeconds"] = asked.timeout
+    return {
+        "apiVersion": SERVING_API_VERSION,
+        "kind": "Service",
+        "metadata": {"name": asked.name, **({"annotations": dict(asked.policy)} if asked.policy else {})},
+        "spec": {"template": {"metadata": {"annotations": annotations}, "spec": spec}},
+    }
+
+
+def merged(before: Object, asked: Deployment, *, replace: bool) -> Object:
+    """Apply the options to ``before``. ``replace`` keeps only its traffic."""
+    wanted = manifest_of(asked)
+    spec: Object = {key: value for key, value in before["spec"].items() if key == "traffic"} | wanted["spec"]
+    if not replace:
+        spec["template"] = _merged_template(nested(before, "spec", "template") or {}, wanted["spec"]["template"], asked)
+    old = nested(before, "spec", "template", "spec", "containers", 0) or {}
+    container = spec["template"]["spec"]["containers"][0]
+    container["env"] = in_same_order(container["env"], old.get("env") or [])
+    metadata = before["metadata"]
+    if asked.policy:
+        metadata = {**metadata, "annotations": {**annotations_of(before), **asked.policy}}
+    return {**wanted, "metadata": metadata, "spec": spec}
+
+
+def in_same_order(variables: list[Object], before: list[Object]) -> list[Object]:
+    """The variables, in their order of ``before`` if they are equal: another order alone is no new revision.
+
+    Where a value names another variable, as $(NAME), the order has a meaning.
+    """
+    has_order = any("$(" in str(variable.get("value", "")) for variable in variables)
+    is_equal = sorted(variables, key=name_in_environment) == sorted(before, key=name_in_environment)
+    return before if is_equal and not has_order else variables
+
+
+def name_in_environment(variable: Object) -> str:
+    """The name of a variable, by which they are sorted."""
+    return str(variable.get("name", ""))
+
+
+def _merged_template(before: Object, wanted: Object, asked: Deployment) -> Object:
+    replaced = (_RUN if asked.command else _OF_PROCESSES) | scaling_annotations(asked.scaling).keys()
+    annotations = {key: text for key, text in annotations_of(before).items() if key not in replaced}
+    old = (nested(before, "spec", "containers") or [{}])[0]
+    new = wanted["spec"]["containers"][0]
+    environment = {one["name"]: one for one in (*_kept_variables(old), *new["env"])}
+    image = new["image"] if asked.image or "image" not in old else old["image"]
+    new = {key: value for key, value in new.items() if key != "volumeMounts"}
+    # A command of the container would run in place of the one that is asked for, or of the image's.
+    kept = {key: value for key, value in old.items() if key not in {"args", "command"}}
+    container = {**kept, **new, "image": image, "env": list(environment.values())}
+    if asked.limits:
+        container["resources"] = with_limits(old.get("resources"), asked.limits)
+    ports = ports_of(old.get("ports") or (), port=asked.fixed_port or asked.port, h2c=asked.h2c, tcp=asked.tcp_ports)
+    if ports:
+        container["ports"] = ports
+    own = {key: value for key, value in wanted["spec"].items() if key != "volumes"}
+    # A revision's name is used once: the name in the previous template cannot be reused.
+    metadata = {key: value for key, value in (before.get("metadata") or {}).items() if key != "name"}
+    return {
+        "metadata": {**metadata, "annotations": {**annotations, **annotations_of(wanted)}},
+        "spec": with_volumes({**(before.get("spec") or {}), **own, "containers": [container]}, asked.volumes),
+    }
+
+
+def _kept_variables(container: Object) -> list[Object]:
+    """The variables of a container, without those of its virtual environment: each deploy sets them."""
+    found: list[Object] = container.get("env") or []
+    is_virtual = any(one["name"] == VIRTUAL_ENV for one in found)
+    return [one for one in found if not is_virtual or one["name"] not in {VIRTUAL_ENV, "PATH"}]
+
+
+def command_of(template: Object) -> str:
+    """The command of the machine that a template runs in place of its image; "" if it runs the image."""
+    return annotations_of(template).get(COMMAND_ANNOTATION, "")
+
+
+def without_command(template: Object) -> Object:
+    """The template without its command of the machine, and without what belongs to it: it runs its image."""
+    metadata = template.get("metadata") or {}
+    annotations = {key: text for key, text in annotations_of(template).items() if key not in _OF_PROCESSES}
+    first, *others = nested(template, "spec", "containers") or [{}]
+    container = {**first, "env": _kept_variables(first)}
+    spec = {**(template.get("spec") or {}), "containers": [container, *others]}
+    return {**template, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
+
+
+def dropped_options(before: Object, asked: Deployment) -> list[str]:
+    """The commands of the existing service that a deploy replaces, to be printed."""
+    template = nested(before, "spec", "template") or {}
+    container = nested(template, "spec", "containers", 0) or {}
+    words = [*(container.get("command") or ()), *(container.get("args") or ())]
+    command = command_of(template)
+    dropped = [f"the command {command!r}"] if command and not asked.command else []
+    return [*dropped, *([f"the container's command {shlex.join(map(str, words))!r}"] if words else [])]
+
+
+def kept_options(before: Object, asked: Deployment) -> list[str]:
+    """Settings kept from the existing service, such as "-e TARGET", "--min-scale 1", to be printed."""
+    template = nested(before, "spec", "template") or {}
+    variables = [
+        kept_variable["name"] for kept_variable in _kept_variables(nested(template, "spec", "containers", 0) or {})
+    ]
+    prefix = f"{AUTOSCALING_GROUP}/"
+    options = {f"{prefix}{one.replace('_', '-')}": f"--{one.replace('_', '-')} " for one in SCALING}
+    given = scaling_annotations(asked.scaling).keys() | asked.annotations.keys()
+    return [
+        *(f"-e {name}" for name in variables if name not in asked.environment and name not in asked.secrets),
+        *(
+            f"{options.get(key, f'--annotate {key}=')}{text}"
+            for key, text in annotations_of(template).items()
+            if key.startswith(prefix) and key not in given
+        ),
+    ]
+
+
+def find_virtualenv(folder: Path, environment: Mapping[str, str]) -> Path | None:
+    """The virtual environment in a folder, else the active one; None if there is none."""
+    candidates = [folder.absolute() / name for name in _FOLDERS]
+    if environment.get(VIRTUAL_ENV):
+        candidates.append(Path(environment[VIRTUAL_ENV]))
+    return next((candidate for candidate in candidates if (candidate / _MARK).is_file()), None)
+
+
+def virtualenv_advice(folder: Path) -> str:
+    """How to make the virtual environment of a folder with a list of packages; "" without one."""
+    packages = folder.absolute() / "requirements.txt"
+    if not packages.is_file():
+        return ""
+    virtualenv = folder.absolute() / _FOLDERS[0]
+    make = f"python3 -m venv {shlex.quote(str(virtualenv))}"
+    install = f"{shlex.quote(str(virtualenv / 'bin' / 'pip'))} install -r {shlex.quote(str(packages))}"
+    return f"{packages} is not installed, as there is no virtual environment; make one: {make} && {install}"
+
+
+def environment_of(virtualenv: Path) -> dict[str, str]:
+    """The variables by which a command uses a virtual environment."""
+    return {VIRTUAL_ENV: str(virtualenv), "PATH": f"{virtualenv / 'bin'}:{DEFAULT_PATH}"}
+
+
+def asgi_command(app: str, virtualenv: Path | None) -> str:
+    """The command for "module:name". Raises ``InvalidValue`` for another text, or where an environment lacks a package."""
+    if not _ASGI_APP.fullmatch(app):
+        raise InvalidValue(text=app, expected="a module and the name of an ASGI app in it, as in --asgi app:app")
+    interpreter = str(virtualenv / "bin" / "python") if virtualenv else sys.executable
+    missing = _missing_package(interpreter)
+    if missing:
+        expected = f"{missing} in the environment of {interpreter}: {interpreter} -m pip install 'serving[asgi]'"
+        raise InvalidValue(text=app, expected=expected)
+    return shlex.join([interpreter, "-m", "serving.asgi", app])
+
+
+def _missing_package(interpreter: str) -> str:
+    """The required packages an interpreter cannot import; "" if all are there."""
+    program = "import importlib.util as u; print(*[n for n in ('serving', 'uvicorn') if u.find_spec(n) is None])"
+    try:
+        # -P: a file of that name in the app's folder is not the package.
+        done = subprocess.run(  # noqa: S603 - the user's own interpreter
+            [interpreter, "-P", "-c", program], capture_output=True, text=True, timeout=_IMPORT_MAX_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"a Python that starts ({error})"
+    if done.returncode:
+        return (
+            f"Python 3.11 or newer ({done.stderr.strip().splitlines()[-1]})" if done.stderr.strip() else "Python 3.11"
+        )
+    return " and ".join(done.stdout.split())

@@ -1,0 +1,253 @@
+"""``serving describe``: shows one object on a page of 80 columns."""
+
+import itertools
+import json
+import time
+from collections.abc import Iterator
+
+import click
+
+from serving.core.model.errors import InvalidValue
+from serving.core.model.knative import CONDITION_ISOLATED
+from serving.core.model.objects import Object, annotations_of, name_of, namespace_of, nested
+from serving.core.model.routepolicy import route_policy
+from serving.core.model.tcpevents import tcp_states
+from serving.net.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE, Kind
+from serving.tools.cli.client.api import ApiClient, api_options, fail_usage
+from serving.tools.cli.client.completion import complete_service
+from serving.tools.cli.client.objects import (
+    condition,
+    items_of,
+    last_lines,
+    object_of,
+    revisions_of,
+    seconds_since,
+    selector_of,
+    service_of,
+)
+from serving.tools.cli.client.output import age_text, aligned, paint, printable, wrapped
+from serving.tools.cli.client.resources import kind_named
+from serving.tools.cli.client.rows import dormant_counts, header_of, revision_row, server_table
+from serving.tools.cli.client.shortnames import short_name_problem, short_url
+from serving.tools.cli.services.url import address_of
+
+_LOG_LINES = 15
+_EVENTS_SHOWN_MAX = 12
+_COLORS = {"True": "green", "False": "red", "Unknown": "yellow"}
+
+
+@click.command()
+@click.argument("words", nargs=-1, required=True, metavar="[KIND] NAME", shell_complete=complete_service)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@api_options
+def describe(*, api: ApiClient, words: tuple[str, ...], output: str) -> None:
+    """Show an object: state with reasons, traffic, revisions, pods, events; a service if no KIND is given.
+
+    For a service that is not ready, this includes the last lines of its log.
+    """
+    if len(words) == 1 and "/" in words[0]:
+        words = tuple(words[0].split("/", 1))
+    if len(words) > 2:
+        fail_usage(f"describe takes a kind and a name, not {len(words)} words")
+    name = words[-1]
+    try:
+        kind = kind_named(words[0]) if len(words) == 2 else SERVING_SERVICE
+    except InvalidValue as error:
+        fail_usage(str(error))
+    if kind == SERVING_SERVICE:
+        service = service_of(api, name)
+        if output == "json":
+            click.echo(json.dumps(_as_json(api, service), indent=2))
+        else:
+            click.echo("\n".join(_service_lines(api, service, now_s=time.time())))
+        return
+    one = object_of(api, kind, name)
+    if output == "json":
+        click.echo(json.dumps({"object": one, "events": _events(api, [one])}, indent=2))
+    else:
+        click.echo("\n".join(_other_lines(api, kind, one, now_s=time.time())))
+
+
+def _as_json(api: ApiClient, service: Object) -> Object:
+    name = name_of(service)
+    revisions = revisions_of(api, name)
+    return {
+        "service": service,
+        "revisions": revisions,
+        "pods": items_of(api, POD, selector_of(name)),
+        "events": _events(api, [service, *revisions]),
+    }
+
+
+def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator[str]:
+    name, ready = name_of(service), condition(service)
+    revisions, pods = revisions_of(api, name), items_of(api, POD, selector_of(name))
+    newest = str(nested(service, "status", "latestCreatedRevisionName") or "")
+    log = last_lines(api, newest, count=_LOG_LINES) if newest and ready.get("status") != "True" else []
+    # The log at the end has the rest.
+    yield from _head(service, now_s=now_s, is_brief=bool(log))
+    if nested(service, "status", "url"):
+        address = address_of(api, service)
+        yield f"URL        {address.url}"
+        if address.connect_host != address.host:
+            yield f"           {address.curl}"
+        yield from _short_name(api, service)
+    events = _events(api, [service, *revisions, *pods])
+    yield from _tcp(service, events)
+    yield from _traffic(service)
+    yield from _conditions(service)
+    if revisions:
+        header = header_of(REVISION)
+        assert header is not None
+        dormant = dormant_counts(pods)
+        found = [
+            revision_row(revision, now_s=now_s, dormant_count=dormant[namespace_of(revision), name_of(revision)])
+            for revision in revisions
+        ]
+        yield from _titled("Revisions", aligned([header, *found], indent="  "))
+    titles, rows = server_table(api, POD, name="", selector=selector_of(name), everywhere=False)
+    yield from _titled("Pods", aligned([titles, *rows], indent="  ") if rows else ["  none: it is at zero"])
+    gaps = filter(None, (condition(pod, CONDITION_ISOLATED).get("message") for pod in pods))
+    yield from (line for gap in dict.fromkeys(gaps) for line in wrapped(f"Isolation: {gap}", indent="  "))
+    over = [pod for pod in pods if nested(pod, "status", "phase") == "Failed" and nested(pod, "status", "message")]
+    for one in over:
+        text = f"{nested(one, 'status', 'reason') or 'Failed'}: {name_of(one)}: {nested(one, 'status', 'message')}"
+        yield from wrapped(text.strip(), indent="  ")
+    yield from _event_lines(events, now_s=now_s, said=ready.get("message", ""))
+    if log:
+        yield from _titled(f"Last lines of the log of {newest}", [f"  {line}" for line in log])
+
+
+def _other_lines(api: ApiClient, kind: Kind, one: Object, *, now_s: float) -> Iterator[str]:
+    yield from _head(one, now_s=now_s)
+    titles, rows = server_table(api, kind, name=name_of(one), selector="", everywhere=False)
+    width = max(map(len, titles))
+    yield from (
+        line
+        for title, cell in zip(titles, rows[0], strict=True)
+        if title not in {"NAME", "AGE"} and cell
+        for line in [f"{title.capitalize():<{width}}  {printable(cell)}"]
+    )
+    yield from _conditions(one)
+    if kind == POD:
+        yield from _containers(one)
+    yield from _event_lines(_events(api, [one]), now_s=now_s)
+
+
+def _head(one: Object, *, now_s: float, is_brief: bool = False) -> Iterator[str]:
+    ready = condition(one)
+    state = ready.get("status", "")
+    word = {"True": "ready", "False": "not ready", "Unknown": "not ready yet"}.get(state, "")
+    place = nested(one, "metadata", "namespace")
+    yield paint(f"{str(one.get('kind', '')).lower()} {name_of(one)}", None, bold=True) + (
+        f" in {place}" if place else ""
+    )
+    if word:
+        yield f"State      {paint(word, _COLORS[state])}"
+        if state != "True" and ready.get("message"):
+            message = _brief(ready["message"]) if is_brief else ready["message"]
+            yield from wrapped(f"{ready.get('reason', '')}: {message}".removeprefix(": "), indent=" " * 11)
+    yield f"Age        {age_text(seconds_since(nested(one, 'metadata', 'creationTimestamp'), now_s))}"
+
+
+def _brief(message: str) -> str:
+    """Shorten to the first and last line: the failure, and the error of its traceback."""
+    first, *others = message.splitlines()
+    return f"{first} ... {others[-1].strip()}" if others else first
+
+
+def _short_name(api: ApiClient, service: Object) -> Iterator[str]:
+    """The URL with its short name, and the problem that pods of this machine have with it."""
+    url = short_url(service)
+    if url and api.state_path is not None:
+        yield f"{'':<11}{url} in pods of {namespace_of(service)}"
+        problem = short_name_problem(service, api.state_path)
+        yield from wrapped(problem, indent=" " * 11) if problem else ()
+
+
+def _tcp(service: Object, events: list[Object]) -> Iterator[str]:
+    """The ports for TCP, each with its problem."""
+    states = tcp_states(events)
+    for index, port in enumerate(route_policy(annotations_of(service)).tcp_ports):
+        problem = states.get(port.number, "")
+        word = paint("unavailable", "red") if problem else "listening" if port.number in states else "not listening yet"
+        yield f"{'TCP' if not index else '':<11}{port.number} {word}"
+        yield from wrapped(problem, indent=" " * 11) if problem else ()
+
+
+def _traffic(service: Object) -> Iterator[str]:
+    rows = []
+    for target in nested(service, "status", "traffic") or ():
+        name = str(target.get("revisionName", ""))
+        latest = " (latest)" if target.get("latestRevision") else ""
+        tag = f"tag {target['tag']}: {target.get('url', '')}" if target.get("tag") else ""
+        rows.append([f"{target.get('percent') or 0}%", name + latest, tag])
+    if rows:
+        yield from _titled("Traffic", aligned(rows, indent="  "))
+
+
+def _conditions(described: Object) -> Iterator[str]:
+    found = nested(described, "status", "conditions") or ()
+    if not found:
+        return
+    yield ""
+    yield "Conditions"
+    width = max(len(other["type"]) for other in found)
+    shown = {condition(described).get("message")}
+    for one in found:
+        status = one.get("status", "")
+        reason = printable(one.get("reason", "")) if status != "True" else ""
+        yield f"  {one['type']:<{width}}  {paint(status, _COLORS.get(status, ''))}  {reason}".rstrip()
+        # Conditions repeat each other's message; once is enough.
+        if one.get("message") and status != "True" and one["message"] not in shown:
+            shown.add(one["message"])
+            yield from wrapped(one["message"], indent=" " * (width + 4))
+
+
+def _containers(pod: Object) -> Iterator[str]:
+    rows = []
+    lists = (nested(pod, "status", field) or () for field in ("initContainerStatuses", "containerStatuses"))
+    for one in itertools.chain.from_iterable(lists):
+        name = next(iter(one.get("state") or ()), "unknown")
+        state = nested(one, "state", name) or {}
+        last = nested(one, "lastState", "terminated") or {}
+        ended = f"last ended with {last.get('exitCode')} {last.get('reason', '')}".rstrip() if last else ""
+        rows.append([one.get("name"), name, state.get("reason", ""), f"{one.get('restartCount', 0)} restarts", ended])
+    if rows:
+        yield from _titled("Containers", aligned(rows, indent="  "))
+
+
+def _titled(title: str, lines: list[str]) -> Iterator[str]:
+    yield ""
+    yield title
+    yield from lines
+
+
+def _events(api: ApiClient, about: list[Object]) -> list[Object]:
+    uids = {nested(one, "metadata", "uid") for one in about}
+    found = [one for one in items_of(api, EVENT) if nested(one, "involvedObject", "uid") in uids]
+    return sorted(found, key=_seen)
+
+
+def _event_lines(events: list[Object], *, now_s: float, said: str = "") -> Iterator[str]:
+    """The events; a multi-line message printed before is left out."""
+    if not events:
+        return
+    left_out = len(events) - _EVENTS_SHOWN_MAX
+    yield ""
+    yield "Events" + (f" (the last {_EVENTS_SHOWN_MAX} of {len(events)})" if left_out > 0 else "")
+    for one in events[-_EVENTS_SHOWN_MAX:]:
+        age = age_text(seconds_since(_seen(one), now_s))
+        times = f" ({one['count']} times)" if one.get("count", 1) > 1 else ""
+        reason = printable(str(one.get("reason", "")))
+        mark = paint(reason, "yellow") if one.get("type") == "Warning" else reason
+        yield f"  {age:>6}  {nested(one, 'involvedObject', 'name')}  {mark}{times}"
+        message = str(one.get("message", ""))
+        if "\n" not in message or message.rstrip(".") not in said:
+            yield from wrapped(message, indent=" " * 10)
+        said += f"\n{message}"
+
+
+def _seen(event: Object) -> str:
+    stamp = event.get("lastTimestamp") or event.get("eventTime") or nested(event, "metadata", "creationTimestamp")
+    return str(stamp or "")

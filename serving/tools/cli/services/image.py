@@ -1,0 +1,162 @@
+"""``serving image``: the images of this machine, from archives, other programs' stores and registries."""
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from serving.core.model.errors import InvalidValue
+from serving.core.model.knative import ROUTING_STATE_LABEL, SERVICE_LABEL
+from serving.core.model.objects import labels_of, name_of, namespace_of, nested
+from serving.home.images.pullers import pull_from_registry
+from serving.home.images.reference import parse_reference
+from serving.home.images.store import ImageStore, ImageUnavailable, StoredImage
+from serving.home.state import StateFolder, default_state_path
+from serving.net.cluster.kinds import POD, REVISION
+from serving.tools.cli.client.api import ApiClient, fail, fail_usage, state_option
+from serving.tools.cli.client.objects import items_of
+from serving.tools.cli.client.output import Progress, age_text, aligned
+
+_ID_DIGITS = 12
+# Phases of pods that run nothing any more.
+_ENDED = ("Succeeded", "Failed")
+
+
+@click.group()
+def image() -> None:
+    """Import, list and remove the images that pods on this machine run."""
+
+
+@image.command("import")
+@click.argument("path", metavar="FILE", type=click.Path(exists=True, path_type=Path))
+@click.option("--name", "names", multiple=True, help="The image's name, instead of the one in FILE.")
+@state_option
+def _import(*, path: Path, names: tuple[str, ...], state_path: Path | None) -> None:
+    """Unpack an image from FILE: a tar file of `docker save` or `podman save`, or an OCI layout (a folder or tar file)."""
+    store = _store(state_path)
+    try:
+        with Progress(f"unpacking {path}"):
+            found = store.add(path, names=names, is_kept=True)
+    except InvalidValue as error:
+        fail_usage(f"{path}: {error}")
+    except OSError as error:
+        fail(f"{error.filename or path}: {error.strerror}")
+    for one in found:
+        _print_one(store, one)
+
+
+@image.command("pull")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@state_option
+def _pull(*, names: tuple[str, ...], state_path: Path | None) -> None:
+    """Pull images from their registries with skopeo. Credentials are those of `podman login` and `docker login`."""
+    store = _store(state_path)
+    for name in names:
+        try:
+            with Progress(f"pulling {name}"):
+                found = pull_from_registry(parse_reference(name), store, is_kept=True)
+        except InvalidValue as error:
+            fail_usage(str(error))
+        except ImageUnavailable as error:
+            fail(str(error))
+        _print_one(store, found)
+
+
+@image.command("list")
+@click.option("-o", "--output", type=click.Choice(["table", "json", "name"]), default="table", show_default=True)
+@state_option
+def _list(*, output: str, state_path: Path | None) -> None:
+    """List the images, the newest first."""
+    store = _store(state_path)
+    found = store.images()
+    if output == "json":
+        click.echo(json.dumps([_facts(store, one) for one in found], indent=2))
+    elif output == "name":
+        click.echo("\n".join(name for one in found for name in _names(store, one)))
+    elif not found:
+        click.echo("no images; `serving image import FILE` or `serving image pull NAME` brings one")
+    else:
+        rows = [("NAME", "ID", "SIZE", "AGE")]
+        for one in found:
+            age = age_text(time.time() - one.created_s)
+            rows += [(name, one.id[:_ID_DIGITS], _size(one), age) for name in _names(store, one) or ["<none>"]]
+        click.echo("\n".join(aligned(rows)))
+
+
+@image.command("rm")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option("--force", is_flag=True, help="Remove images in use too; pods that run them lose their files.")
+@state_option
+def _remove(*, names: tuple[str, ...], force: bool, state_path: Path | None) -> None:
+    """Remove images that nothing uses, by name or by the beginning of their id."""
+    store = _store(state_path)
+    for name in names:
+        try:
+            found = store.find(name)
+            if found is None:
+                fail(f"no image {name}; `serving image list` shows those that are here")
+            others = {str(one) for one in store.names_of(found)} - {str(parse_reference(name))}
+            if others and str(parse_reference(name)) in {str(one) for one in store.names_of(found)}:
+                store.untag(name)
+                click.echo(f"{name} removed; the image has other names")
+                continue
+            users = [] if force else _users(store, found)
+            if users:
+                fail(
+                    f"image {name} is in use by {', '.join(users)}; delete what uses it first, or remove it with --force"
+                )
+            store.remove(found)
+            click.echo(f"{name} removed")
+        except InvalidValue as error:
+            fail_usage(str(error))
+        except OSError as error:
+            fail(f"{error.filename}: {error.strerror}")
+
+
+def _users(store: ImageStore, image: StoredImage) -> list[str]:
+    """The services with an image, and pods without a service; empty if no system runs."""
+    from serving.home.images.source import images_used  # noqa: PLC0415 - it loads asyncio, which other subcommands do not need
+
+    state = StateFolder(store.folder.parent)
+    if state.holder() is None:
+        return []
+    api = ApiClient(state.path)
+    pods = [one for one in items_of(api, POD, everywhere=True) if nested(one, "status", "phase") not in _ENDED]
+    routed = [
+        one for one in items_of(api, REVISION, everywhere=True) if labels_of(one).get(ROUTING_STATE_LABEL) == "active"
+    ]
+    names: dict[str, list[str]] = {}
+    for one in (*routed, *pods):
+        if image.id in images_used(one, store):
+            service = labels_of(one).get(SERVICE_LABEL)
+            user = f"{'service' if service else one['kind'].lower()} {namespace_of(one)}/{service or name_of(one)}"
+            names.setdefault(user, []).extend([name_of(one)] if service and one["kind"] == POD.name else [])
+    return [f"{user} ({', '.join(its)})" if its else user for user, its in names.items()]
+
+
+def _store(state_path: Path | None) -> ImageStore:
+    return ImageStore(StateFolder((state_path or default_state_path()).absolute()).images)
+
+
+def _print_one(store: ImageStore, one: StoredImage) -> None:
+    names = ", ".join(_names(store, one)) or one.id[:_ID_DIGITS]
+    click.echo(f"{names}: {_size(one)}, id {one.id[:_ID_DIGITS]}")
+
+
+def _names(store: ImageStore, one: StoredImage) -> list[str]:
+    return [name.short for name in store.names_of(one)]
+
+
+def _size(one: StoredImage) -> str:
+    return f"{one.size_bytes / 1e6:.1f} MB"
+
+
+def _facts(store: ImageStore, one: StoredImage) -> dict[str, object]:
+    return {
+        "id": one.id,
+        "names": [str(name) for name in store.names_of(one)],
+        "digest": one.digest,
+        "sizeBytes": one.size_bytes,
+        "created": one.created_s,
+    }

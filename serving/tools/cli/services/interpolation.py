@@ -1,0 +1,133 @@
+"""Interpolates variables into the texts of a compose file. Pure.
+
+Follows the Compose Specification (12-interpolation.md) and its reference implementation (github.com/compose-spec/compose-go,
+``template``): ``$NAME``, ``${NAME}``, ``${NAME-default}``, ``${NAME+other}``, ``${NAME?message}``, with a colon where an empty
+variable counts as unset, and ``$$`` for a dollar sign. What is inserted is not interpolated again.
+"""
+
+import re
+from collections import ChainMap
+from collections.abc import Mapping
+from typing import Any
+
+from serving.core.model.errors import InvalidValue, Problem, SettingsError
+
+_NAME = "[_a-zA-Z][_a-zA-Z0-9]*"
+# Any other $ is text.
+_VARIABLE = re.compile(rf"\$(?:(?P<dollar>\$)|(?P<name>{_NAME})|\{{)")
+_BRACED = re.compile(rf"(?P<name>{_NAME})(?P<operator>:?[-+?]|$)")
+_BRACE = re.compile("[{}]")
+_FORMS = "${NAME}, or ${NAME:-default}, ${NAME:+other} or ${NAME:?message}; $$ is a dollar sign"
+_REQUIRED = "a variable with a value, in the environment or in .env beside the file"
+# In errors.
+_SHOWN_CHARACTERS = 40
+_DEPTH_MAX = 32
+# More than any request to the API may have: variables of variables could fill the memory.
+_INSERTED_MAX_CHARACTERS = 4 * 2**20
+
+
+class Interpolation:
+    """Inserts the variables of an environment and of a file that it overrides.
+
+    ``variables`` are both. ``unset`` are the names that were read, and had neither a value nor a default.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._defined: dict[str, str] = {}
+        self.variables = ChainMap(dict(environment), self._defined)
+        self.unset: set[str] = set()
+        self._inserted = 0
+
+    def define(self, name: str, value: str, *, is_literal: bool) -> str:
+        """Add a variable of the file; a later one replaces it. Return what it is. Raises ``InvalidValue``."""
+        self._defined[name] = value if is_literal else self.text(value)
+        return self._defined[name]
+
+    def services(self, services: object, where: str) -> Any:  # noqa: ANN401 - as it came from YAML
+        """A copy with all texts interpolated but keys. ``where`` names it in errors. Raises ``SettingsError`` with all of them."""
+        problems: list[Problem] = []
+        # An anchor of YAML is one object in several places, of which one may be within itself.
+        copies: dict[int, Any] = {}
+
+        def copied(value: object, where: str) -> Any:  # noqa: ANN401 - as above
+            if id(value) in copies:
+                return copies[id(value)]
+            if isinstance(value, dict):
+                pairs = copies[id(value)] = {}
+                pairs.update((key, copied(one, f"{where}.{key}")) for key, one in value.items())
+                return pairs
+            if isinstance(value, list):
+                items = copies[id(value)] = []
+                items.extend(copied(one, f"{where}[{at}]") for at, one in enumerate(value))
+                return items
+            if isinstance(value, str):
+                try:
+                    return self.text(value)
+                except InvalidValue as error:
+                    problems.append(Problem(where=where, what=repr(error.text), expected=error.expected))
+            return value
+
+        found = copied(services, where)
+        if problems:
+            raise SettingsError(problems)
+        return found
+
+    def text(self, text: str, depth: int = 0) -> str:
+        """The text with variables inserted. Raises ``InvalidValue``."""
+        if depth > _DEPTH_MAX:
+            raise InvalidValue(
+                text=text[:_SHOWN_CHARACTERS], expected=f"at most {_DEPTH_MAX} variables within each other"
+            )
+        parts: list[str] = []
+        start = 0
+        while found := _VARIABLE.search(text, start):
+            parts.append(text[start : found.start()])
+            start = found.end()
+            if found["dollar"]:
+                inserted = "$"
+            elif found["name"]:
+                inserted = self._value(found["name"])
+            else:
+                end = _closing_brace(text, start)
+                inserted = self._braced(text[start:end], depth)
+                start = end + 1
+            self._inserted += len(inserted)
+            if self._inserted > _INSERTED_MAX_CHARACTERS:
+                raise InvalidValue(
+                    text=text[:_SHOWN_CHARACTERS], expected=f"of at most {_INSERTED_MAX_CHARACTERS:,} characters in all"
+                )
+            parts.append(inserted)
+        return "".join([*parts, text[start:]])
+
+    def _value(self, name: str) -> str:
+        if name not in self.variables:
+            self.unset.add(name)
+        return self.variables.get(name, "")
+
+    def _braced(self, body: str, depth: int) -> str:
+        found = _BRACED.match(body)
+        if found is None:
+            raise InvalidValue(text=f"${{{body[:_SHOWN_CHARACTERS]}}}", expected=_FORMS)
+        name, operator, other = found["name"], found["operator"], body[found.end() :]
+        if not operator:
+            return self._value(name)
+        value = self.variables.get(name)
+        is_set = bool(value) if operator.startswith(":") else value is not None
+        if operator.endswith("+"):
+            return self.text(other, depth + 1) if is_set else ""
+        if is_set:
+            return value or ""
+        if operator.endswith("-"):
+            return self.text(other, depth + 1)
+        message = self.text(other, depth + 1)
+        raise InvalidValue(text=f"${name}", expected=f"{_REQUIRED}: {message}" if message else _REQUIRED)
+
+
+def _closing_brace(text: str, start: int) -> int:
+    """Where the brace ends that is open at ``start``. Raises ``InvalidValue``."""
+    depth = 1
+    for found in _BRACE.finditer(text, start):
+        depth += 1 if found[0] == "{" else -1
+        if depth == 0:
+            return found.start()
+    raise InvalidValue(text=text[start - 2 :][:_SHOWN_CHARACTERS], expected=f"closed by a brace: {_FORMS}")

@@ -1,0 +1,304 @@
+"""``serving logs``: follows the logs of a service's pods, each line after its pod's name, or searches them by time and text."""
+
+import contextlib
+import datetime as dt
+import json
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+import msgspec
+
+from serving.core.model.errors import ServingError, Unavailable
+from serving.core.model.objects import Object, name_of, nested, timestamp_s
+from serving.core.model.quantity import parse_duration_s
+from serving.net.cluster.kinds import POD
+from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail, fail_usage
+from serving.tools.cli.client.completion import complete_service
+from serving.tools.cli.client.connection import ApiResponse
+from serving.tools.cli.client.objects import app_container, gone_pods, items_of, revisions_of, selector_of, service_of
+from serving.tools.cli.client.output import clock_text, paint, print_aside
+from serving.tools.cli.client.resources import path_of
+
+_POLL_S = 0.3
+# Without following, only the end is awaited.
+_END_POLL_S = 0.02
+_COLORS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
+# Attempts to read the log of a pod that has not written yet.
+_TRIES_MAX = 100
+
+# Number of deleted pods to show, and of their last lines without --tail.
+_GONE_MAX = 3
+_GONE_LINES = 1000
+
+_STAMP = "%Y-%m-%dT%H:%M:%SZ"
+
+_Lines = queue.SimpleQueue[tuple[str, str]]
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.option("-f", "--follow", is_flag=True, help="Go on, with pods that come too, until interrupted.")
+@click.option("--tail", type=click.IntRange(0), metavar="LINES", help="So many of the last lines of each pod.")
+@click.option("--pod", "wanted", default="", help="Only this pod; the end of its name will do.")
+@click.option("-c", "--container", default="app", show_default=True, help="app, queue-proxy, or a container's name.")
+@click.option(
+    "--previous", is_flag=True, help=f"Of runs before the last restart, and of the last {_GONE_MAX} pods that are gone."
+)
+@click.option(
+    "--since", metavar="TIME", help="Lines since then, also of pods that are gone: 10m, 13:05, 2026-11-24T13:05."
+)
+@click.option("--until", metavar="TIME", help="Lines until then.")
+@click.option(
+    "--grep", metavar="REGEX", help="Lines in which this regular expression occurs, also of pods that are gone."
+)
+@click.option("--timestamps", is_flag=True, help="The time before each line, to about a second.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--prefix/--no-prefix", default=True, show_default=True, help="The pod before each line.")
+@api_options
+def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+    """Print the logs of a service's pods."""
+    if asked["tail"] is not None and (asked["until"] or asked["grep"]):
+        fail_usage("--tail counts lines before --until and --grep choose: leave it out")
+    search = searched_lines(asked.pop("since"), asked.pop("until"), asked.pop("grep"))
+    service_of(api, name)
+    pods = pods_of(api, name, wanted)
+    if search.is_given:
+        gone = _gone(api, name, wanted, since_s=search.since_s)
+    else:
+        gone = _gone(api, name, wanted)[:_GONE_MAX] if asked["previous"] or (wanted and not pods) else []
+    if not pods and not gone and not follow:
+        if wanted:
+            fail(f"no pod of {name} ends with {wanted}")
+        hint = "no log of an earlier one is kept" if asked["previous"] else "--previous shows the last ones, -f waits"
+        click.echo(f"{name} has no pod now: it is at zero; {hint}", err=True)
+        return
+    lines: _Lines = queue.SimpleQueue()
+    prefix, with_times = asked.pop("prefix"), asked.pop("timestamps")
+    has_times = output == "json" or with_times or search.is_given
+    reader = _Reader(api, lines, {**asked, "follow": follow, "times": has_times, "search": search})
+    # The pod that ended last comes last.
+    for pod in reversed(gone):
+        reader.start(pod, is_gone=True)
+    for pod in pods:
+        reader.start(pod)
+    if not pods and not gone:
+        click.echo(f"{name} has no pod now: waiting for pods", err=True)
+    form = "json" if output == "json" else "prefix" if prefix else "plain"
+    _print_lines(reader, lines, (name, wanted), shown=_shown(form, search, has_times=has_times, with_times=with_times))
+    if reader.problem and not follow and not reader.has_read:
+        fail(reader.problem)
+    if not reader.has_read and not asked["previous"] and not search.is_given:
+        restarts = sum(
+            status.get("restartCount") or 0
+            for pod in pods
+            for status in nested(pod, "status", "containerStatuses") or ()
+        )
+        since = f"since its last start, after {restarts} restarts" if restarts else "yet"
+        print_aside(f"{name} has printed nothing {since}; --previous shows what ran before")
+
+
+class SearchedLines(msgspec.Struct, frozen=True, kw_only=True):
+    """The lines that are wanted."""
+
+    since_s: float = 0.0
+    until_s: float = float("inf")
+    pattern: re.Pattern[str] | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether lines are left out."""
+        return self != SearchedLines()
+
+    @property
+    def since_stamp(self) -> str:
+        """The first time as the API has it; "" for none."""
+        return dt.datetime.fromtimestamp(self.since_s, tz=dt.UTC).strftime(_STAMP) if self.since_s else ""
+
+    def takes(self, line: str, at_s: float | None) -> bool:
+        """Whether a line is wanted. One without a time is."""
+        is_in_time = at_s is None or self.since_s <= at_s <= self.until_s
+        return is_in_time and (self.pattern is None or self.pattern.search(line) is not None)
+
+
+def searched_lines(since: str | None, until: str | None, grep: str | None) -> SearchedLines:
+    """The search of the options. Exits if they are wrong."""
+    try:
+        pattern = None if grep is None else re.compile(grep)
+    except re.error as error:
+        fail_usage(f"--grep {grep!r} is not a regular expression: {error}")
+    now_s = time.time()
+    found = SearchedLines(
+        since_s=0.0 if since is None else moment_s(since, "--since", now_s=now_s),
+        until_s=float("inf") if until is None else moment_s(until, "--until", now_s=now_s),
+        pattern=pattern,
+    )
+    if found.since_s > found.until_s:
+        fail_usage(f"--since {since} is after --until {until}")
+    return found
+
+
+def moment_s(text: str, option: str, *, now_s: float) -> float:
+    """A time as 10m (ago), 13:05 (of today) or 2026-11-24T13:05 (local, or with its zone), in seconds since the epoch."""
+    try:
+        if ":" in text[:3]:
+            today = dt.datetime.fromtimestamp(now_s).astimezone().date()
+            found_s = dt.datetime.combine(today, dt.time.fromisoformat(text)).timestamp()
+        elif "-" in text:
+            found_s = dt.datetime.fromisoformat(text).timestamp()
+        else:
+            found_s = now_s - parse_duration_s(text)
+        # No log is older than the epoch, and 0 would be no limit.
+        return max(1.0, found_s)
+    except (ValueError, OverflowError):
+        fail_usage(f"{option} {text!r} is not a time: expected 10m (ago), 13:05 (of today) or 2026-11-24T13:05")
+
+
+def _shown(
+    form: str, search: SearchedLines, *, has_times: bool, with_times: bool
+) -> Callable[[str, str, str], str | None]:
+    """How a line of a pod is printed, after its mark; None if it is not wanted."""
+
+    def shown(pod: str, mark: str, line: str) -> str | None:
+        stamp, _, rest = line.partition(" ") if has_times else ("", "", line)
+        at_s = timestamp_s(stamp)
+        if has_times and at_s is None:
+            rest = line
+        if not search.takes(rest, at_s):
+            return None
+        if form == "json":
+            revision, _, _ = pod.rpartition("-deployment-")
+            found = {"time": stamp if at_s is not None else None, "revision": revision, "pod": pod, "line": rest}
+            return json.dumps(found)
+        text = f"{clock_text(at_s)}  {rest}" if with_times and at_s is not None else rest
+        return mark + text if form == "prefix" else text
+
+    return shown
+
+
+def _print_lines(
+    reader: "_Reader", lines: _Lines, who: tuple[str, str], *, shown: Callable[[str, str, str], str | None]
+) -> None:
+    width = 0
+    checked_s = time.monotonic()
+    while True:
+        with contextlib.suppress(queue.Empty):
+            pod, line = lines.get(timeout=_POLL_S if reader.follows else _END_POLL_S)
+            short = short_name(pod, who[0])
+            width = max(width, len(short))
+            mark = paint(short.ljust(width), _COLORS[reader.number_of(pod) % len(_COLORS)]) + "  "
+            text = shown(pod, mark, line)
+            if text is not None:
+                click.echo(text)
+            if time.monotonic() - checked_s < _POLL_S:
+                continue
+        if reader.follows:
+            checked_s = time.monotonic()
+            for one in pods_of(reader.api, *who):
+                reader.start(one)
+        elif reader.is_done() and lines.empty():
+            return
+
+
+def short_name(pod: str, service: str) -> str:
+    """A pod by its revision and its own letters: "hello-00001-deployment-abcde" of hello is "00001-abcde"."""
+    return pod.removeprefix(f"{service}-").replace("-deployment-", "-")
+
+
+def pods_of(api: ApiClient, name: str, wanted: str) -> list[Object]:
+    """The pods of a service by name; ``wanted`` selects one by its name or suffix."""
+    found = items_of(api, POD, selector_of(name))
+    return [pod for pod in found if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")]
+
+
+def _gone(api: ApiClient, name: str, wanted: str, *, since_s: float = 0.0) -> list[Object]:
+    found = gone_pods(api, revisions_of(api, name), since_s=since_s)
+    return [pod for pod in found if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")]
+
+
+class _Reader:
+    """A thread for each pod, which puts its lines into one queue."""
+
+    def __init__(self, api: ApiClient, lines: _Lines, asked: dict[str, Any]) -> None:
+        self.api, self._lines, self._asked = api, lines, asked
+        self.follows: bool = asked["follow"]
+        self._threads: dict[str, threading.Thread] = {}
+        self.problem = ""
+        self.has_read = False
+
+    def number_of(self, pod: str) -> int:
+        """The pod's number, in order of appearance."""
+        return list(self._threads).index(pod)
+
+    def is_done(self) -> bool:
+        """Whether the log has ended."""
+        return not any(thread.is_alive() for thread in self._threads.values())
+
+    def start(self, pod: Object, *, is_gone: bool = False) -> None:
+        """Start reading a pod's log once. A deleted pod's log is read to its end."""
+        name = name_of(pod)
+        if name in self._threads:
+            return
+        asked = self._asked
+        if is_gone:
+            few = asked["tail"] is None and not asked["search"].is_given
+            tail = _GONE_LINES if few else asked["tail"]
+            asked = {**asked, "follow": False, "previous": False, "tail": tail}
+        thread = threading.Thread(target=self._read, args=(pod, asked, is_gone), daemon=True)
+        self._threads[name] = thread
+        thread.start()
+        if is_gone:
+            thread.join()
+
+    def _read(self, pod: Object, asked: dict[str, Any], is_gone: bool) -> None:  # noqa: FBT001 - a thread's arguments
+        name = name_of(pod)
+        container = app_container(pod) if asked["container"] == "app" else asked["container"]
+        query = {
+            "container": container,
+            "follow": "true" if asked["follow"] else "",
+            "previous": "true" if asked["previous"] else "",
+            "tailLines": "" if asked["tail"] is None else str(asked["tail"]),
+            "timestamps": "true" if asked["times"] else "",
+            "sinceTime": asked["search"].since_stamp,
+        }
+        path = path_of(POD, str(nested(pod, "metadata", "namespace") or self.api.namespace), name, subresource="log")
+        try:
+            self._copy(name, path, query)
+        except Unavailable:
+            # The server or the pod ended meanwhile; everything received has been printed.
+            return
+        except ServingError as error:
+            if is_gone and not asked["previous"]:
+                # The pod was deleted while it waited for its next start.
+                self._read(pod, {**asked, "previous": True}, is_gone)
+                return
+            self.problem = str(error)
+
+    def _copy(self, name: str, path: str, query: dict[str, str]) -> None:
+        tries = _TRIES_MAX if query["follow"] else 1
+        is_open = False
+        while not is_open:
+            tries -= 1
+            try:
+                with self.api.stream(ApiCall(path=path, query=query, accept="*/*")) as response:
+                    is_open = True
+                    self._put_lines(name, response)
+            except ServingError:
+                # A pod that has just been made has no log yet, and a busy server may not answer. Lines that came are not read twice.
+                if is_open or not tries:
+                    raise
+                time.sleep(_POLL_S)
+
+    def _put_lines(self, name: str, response: ApiResponse) -> None:
+        rest = b""
+        for piece in response.pieces():
+            self.has_read = True
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                self._lines.put((name, line.decode("utf-8", "replace")))
+        if rest:
+            self._lines.put((name, rest.decode("utf-8", "replace")))

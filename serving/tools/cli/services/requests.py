@@ -1,0 +1,177 @@
+"""``serving requests``: a service's failed, slowest and sampled requests, from the activators that forwarded them."""
+
+import http
+import http.client
+import time
+import urllib.error
+import urllib.parse
+from collections.abc import Iterable, Iterator, Sequence
+
+import click
+import msgspec
+
+from serving.core.traffic.requesthistory import SLOW_AGE_MAX_S, ErrorCause, RequestRecord, RequestReport, merged
+from serving.net.cluster.kinds import REVISION, SERVING_SERVICE
+from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
+from serving.tools.cli.client.completion import complete_service
+from serving.tools.cli.client.output import aligned, clock_text, paint, print_aside, printable
+from serving.tools.cli.client.resources import path_of
+from serving.tools.cli.client.stats import activator_pages, cluster_token, read_page, state_token
+
+_TIMEOUT_S = 5.0
+_PERIOD_S = 1.0
+_SHOWN = 20
+_FORWARD = (
+    "kubectl port-forward -n knative-serving deployment/activator 9090 in another terminal, "
+    "and --activator http://127.0.0.1:9090"
+)
+_TONES = {"client": "yellow", "": "green"}
+_MS = 1000
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.option("--failed", "list_name", flag_value="failed", help="Only failed requests, the last at the end.")
+@click.option(
+    "--slow", "list_name", flag_value="slow", help="Only the slowest of the last 15 minutes, the slowest first."
+)
+@click.option("-f", "--follow", is_flag=True, help="Print further ones as they end, until interrupted.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--activator",
+    "urls",
+    multiple=True,
+    metavar="URL",
+    help="Address of an activator's metrics, may be repeated; by default from the state folder.",
+)
+@api_options
+def requests(
+    *, api: ApiClient, name: str, list_name: str | None, follow: bool, output: str, urls: tuple[str, ...]
+) -> None:
+    """Show requests of the service or revision NAME: failed ones, the slowest or a sample, and errors by cause."""
+    sources = _RequestSources(api, urls)
+    reports = merged(sources.read(name))
+    if not reports and not follow:
+        _explain_nothing(api, name)
+    if output == "json" and not follow:
+        click.echo(msgspec.json.format(msgspec.json.encode(reports), indent=2).decode())
+        return
+    chosen = _chosen(reports, list_name)
+    if output == "text":
+        _print_report(api, reports, chosen if list_name == "slow" else chosen[-_SHOWN:])
+    seen = {*chosen}
+    while follow:
+        time.sleep(_PERIOD_S)
+        found = _chosen(merged(sources.read(name, is_again=True)), list_name)
+        for one in sorted({*found} - seen, key=_end_s):
+            click.echo(msgspec.json.encode(one).decode() if output == "json" else "\n".join(_lines(one)))
+        # An activator that did not respond this time still has its older ones.
+        seen = {*found} | {one for one in seen if one.at_wall_s > time.time() - SLOW_AGE_MAX_S}
+
+
+class _RequestSources:
+    """The activators: those of a state folder, or those that the user names. The first query must succeed."""
+
+    def __init__(self, api: ApiClient, urls: Sequence[str]) -> None:
+        self._api = api
+        self._urls = [url.rstrip("/").removesuffix("/metrics") for url in urls]
+        if api.state_path is None and not urls:
+            fail_usage(f"activators of a cluster have the requests; {_FORWARD}")
+        self._token = state_token(api.state_path) if api.state_path is not None else cluster_token(api)
+
+    def read(self, name: str, *, is_again: bool = False) -> Iterator[RequestReport]:
+        """The reports of all activators; ``is_again``: one that does not respond is skipped, as it may be restarting."""
+        urls = self._urls
+        if not urls and self._api.state_path is not None:
+            urls = list(activator_pages(self._api.state_path).values())
+        problems = []
+        for url in urls:
+            path = "/".join(urllib.parse.quote(one, safe="") for one in (self._api.namespace, name))
+            try:
+                body = read_page(f"{url}/requests/{path}", self._token, timeout_s=_TIMEOUT_S)
+                yield from msgspec.json.decode(body, type=list[RequestReport])
+            except urllib.error.HTTPError as error:
+                error.close()
+                if error.code == http.HTTPStatus.UNAUTHORIZED:
+                    fail(f"the activator at {url} refuses the query token; is it that of the same system?")
+                problems.append(f"the activator at {url} answers {error.code}: it may be older than this command")
+            except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
+                problems.append(f"the activator at {url} does not answer: {error}")
+        if not is_again and len(problems) == len(urls):
+            fail(problems[0] if problems else "no activator is running; start the system with `serving up`")
+        for problem in () if is_again else problems:
+            print_aside(problem)
+
+
+def _explain_nothing(api: ApiClient, name: str) -> None:
+    """End the command with an error if there is no such service or revision."""
+    known = any(api.call("GET", path_of(kind, api.namespace, name))[0] < 400 for kind in (SERVING_SERVICE, REVISION))
+    if not known:
+        fail(f"no request of {name} in {api.namespace} is recorded, and there is no such service or revision")
+    print_aside(f"no request of {name} is recorded yet; records are lost when an activator restarts")
+
+
+def _chosen(reports: Iterable[RequestReport], list_name: str | None) -> list[RequestRecord]:
+    """The records of a list in its order; without one, failed and sampled requests, each once."""
+    if list_name == "slow":
+        return sorted((one for report in reports for one in report.slow), key=lambda one: -one.duration_s)
+    if list_name == "failed":
+        return sorted((one for report in reports for one in report.failed), key=_end_s)
+    return sorted({one for report in reports for one in (*report.failed, *report.sampled)}, key=_end_s)
+
+
+def _end_s(one: RequestRecord) -> float:
+    return one.at_wall_s
+
+
+def _print_report(api: ApiClient, reports: Sequence[RequestReport], chosen: Sequence[RequestRecord]) -> None:
+    for line in error_table([cause for report in reports for cause in report.errors]):
+        click.echo(line)
+    for one in chosen:
+        click.echo("\n".join(_lines(one)))
+    failed = next((one for one in reversed(chosen) if one.failed_by and one.pod), None)
+    if failed is not None:
+        click.echo(f"logs of the last failed one: {logs_command(failed, api.namespace)}")
+
+
+def error_table(causes: Sequence[ErrorCause]) -> list[str]:
+    """Errors by cause, the most frequent first, and an empty line; nothing without errors."""
+    if not causes:
+        return []
+    rows = [
+        (
+            one.count,
+            clock_text(one.first_wall_s),
+            clock_text(one.last_wall_s),
+            one.failed_by,
+            one.status or "-",
+            one.why,
+        )
+        for one in sorted(causes, key=lambda one: -one.count)
+    ]
+    return [*aligned([("ERRORS", "FIRST", "LAST", "FAILED BY", "STATUS", "WHY"), *rows]), ""]
+
+
+def _lines(one: RequestRecord) -> Iterator[str]:
+    head = f"{clock_text(one.at_wall_s)} {one.revision} {one.status or '-'} {one.method} {one.path}"
+    yield paint(printable(head), _TONES.get(one.failed_by, "red")) + f"  {time_text(one)}"
+    if one.failed_by:
+        yield printable(f"    {one.failed_by}: {one.why}")
+    labelled = {"pod": one.pod, "trace": one.trace_id, "request": one.request_id}
+    parts = [f"{label} {text}" for label, text in labelled.items() if text]
+    if one.failed_by and parts:
+        yield f"    {', '.join(parts)}"
+
+
+def time_text(one: RequestRecord) -> str:
+    """How long a request took, and where: "1204 ms, cold: start 1010, app 194"."""
+    parts = {"wait": one.waited_s, "start": one.start_s, "pod queue": one.queued_s, "app": one.app_s}
+    named = [f"{name} {round(_MS * took_s)}" for name, took_s in parts.items() if round(_MS * took_s)]
+    return f"{round(_MS * one.duration_s)} ms{', cold' if one.is_cold else ''}{': ' if named else ''}{', '.join(named)}"
+
+
+def logs_command(one: RequestRecord, namespace: str) -> str:
+    """The command that prints the logs of a request's pod from its beginning to just after its end."""
+    since_s, until_s = one.at_wall_s - one.duration_s - 1, one.at_wall_s + 2
+    since, until = (time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s)) for at_s in (since_s, until_s))
+    return f"serving logs {one.service or one.revision} -n {namespace} --pod {one.pod} --since {since} --until {until}"

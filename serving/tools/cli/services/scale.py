@@ -1,0 +1,71 @@
+"""``serving scale``: bounds and targets of the number of pods, as annotations of the template: a new revision."""
+
+import json
+from typing import Any
+
+import click
+
+from serving.core.model.objects import nested
+from serving.core.settings.annotations import read_annotations
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.net.cluster.kinds import SERVING_SERVICE
+from serving.net.cluster.servicepatch import scale_patch
+from serving.tools.cli.client.api import ApiClient, api_options, fail_usage
+from serving.tools.cli.client.completion import complete_service
+from serving.tools.cli.client.objects import service_of
+from serving.tools.cli.client.output import Progress
+from serving.tools.cli.client.resources import path_of, wait_timeout_option
+from serving.tools.cli.services.containeroptions import scaling_options, taken_scaling
+from serving.tools.cli.services.url import print_unrouted
+from serving.tools.cli.services.waiting import until_ready
+
+_TIMEOUT_S = 300.0
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.argument("count", type=click.IntRange(0), required=False)
+@scaling_options
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Until the new revision is ready.")
+@wait_timeout_option(_TIMEOUT_S)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@api_options
+def scale(
+    *,
+    api: ApiClient,
+    name: str,
+    count: int | None,
+    wait: bool,
+    wait_s: float,
+    output: str,
+    **asked: Any,  # noqa: ANN401 - the options of the command
+) -> None:
+    """Have at least --min and at most --max pods, or always COUNT.
+
+    The change creates a new revision.
+    """
+    scaling = taken_scaling(asked)
+    if count is not None and scaling.keys() & {"min-scale", "max-scale"}:
+        fail_usage("COUNT sets both bounds: omit --min and --max")
+    if count == 0:
+        fail_usage(f"0 pods always is no service: `serving scale {name} --min 0` lets it go to zero")
+    if count is not None:
+        scaling |= {"min-scale": str(count), "max-scale": str(count)}
+    if not scaling:
+        fail_usage("give COUNT, --min, --max or another option of scaling: see `serving scale --help`")
+    service = service_of(api, name)
+    patch = scale_patch(service, scaling)
+    with Progress(f"scaling {name}"):
+        service = api.done("PATCH", path_of(SERVING_SERVICE, api.namespace, name), patch)
+        if wait:
+            service = until_ready(api, name, timeout_s=wait_s)
+    if output == "json":
+        click.echo(json.dumps(service, indent=2))
+        return
+    found = nested(service, "spec", "template", "metadata", "annotations") or {}
+    wanted = read_annotations(found, AutoscalerSettings()).scaling.applied_to(AutoscalerSettings())
+    revision = nested(service, "status", "latestCreatedRevisionName") or ""
+    shown = f"at most {wanted.max_scale}" if wanted.max_scale else "no limit"
+    pods = "pod" if wanted.min_scale == 1 else "pods"
+    click.echo(f"{name}: at least {wanted.min_scale} {pods}, {shown}{f' ({revision})' if wait else ''}")
+    print_unrouted(service)

@@ -1,0 +1,119 @@
+"""``serving stats``: the history of a service's revisions from the dashboard, summed up or as a table for other programs."""
+
+import csv
+import datetime as dt
+import functools
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import click
+import msgspec
+
+from serving.core.model.objects import name_of
+from serving.net.cluster.kinds import REVISION, SERVING_SERVICE
+from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
+from serving.tools.cli.client.completion import complete_service
+from serving.tools.cli.client.objects import revisions_of
+from serving.tools.cli.client.output import aligned, print_aside
+from serving.tools.cli.client.resources import path_of
+from serving.tools.cli.client.stats import dashboard_link, dashboard_page
+from serving.tools.cli.services.logs import moment_s
+from serving.tools.dashboard.sums import History, StatsSummary, summary
+
+_TITLES = ("REVISION", "REQUESTS", "5XX", "P99 MAX", "PODS", "MAX", "POD-HOURS")
+_NOT_COLUMNS = {"at_s", "marks", "decisions", "step_s"}
+
+
+def history_options(
+    begin: str, outputs: Sequence[str] = ("text", "json")
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of a range of the dashboard's history that begins ``begin`` ago, its output and its dashboard."""
+    options = (
+        click.option(
+            *("--from", "begin"),
+            default=begin,
+            show_default=True,
+            metavar="TIME",
+            help=f"{begin} (ago), 13:05 or 2026-11-24T13:05.",
+        ),
+        click.option("--to", "end", default="0s", metavar="TIME", help="The same; by default now."),
+        click.option("-o", "--output", type=click.Choice(outputs), default="text", show_default=True),
+        click.option(
+            *("--dashboard", "url"), metavar="URL", help="The link of a dashboard; by default from the state folder."
+        ),
+    )
+    return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@history_options("24h", outputs=("text", "csv", "json"))
+@api_options
+def stats(*, api: ApiClient, name: str, begin: str, end: str, output: str, url: str | None) -> None:
+    """Show the history of the service or revision NAME: requests, errors, latency and pods.
+
+    The text sums up each revision; csv and json have a row for each step that the dashboard keeps.
+    """
+    asked = range_of(begin, end)
+    names = [name_of(revision) for revision in revisions_of(api, name)] or [name]
+    found = histories_of(url or dashboard_link(api.state_path), api.namespace, names, asked=asked)
+    if not found:
+        print_aside(f"the dashboard has no history of {name} in {api.namespace} from {begin} to {end}")
+        fail_unless_service(api, name)
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    elif output == "csv":
+        csv.writer(sys.stdout).writerows(_table(found))
+    elif found:
+        for line in aligned([_TITLES, *(_line(summary(one, history)) for one, history in found.items())]):
+            click.echo(line)
+
+
+def _line(one: StatsSummary) -> tuple[str, ...]:
+    p99 = "-" if one.p99_max_s is None else f"{one.p99_max_s * 1000:.0f} ms"
+    return (
+        one.revision,
+        str(one.requests),
+        str(one.errors),
+        p99,
+        f"{one.pods_mean:.2f}",
+        f"{one.pods_max:.0f}",
+        f"{one.pod_hours:.2f}",
+    )
+
+
+def _table(found: Mapping[str, History]) -> Iterator[Sequence[object]]:
+    """A title and the rows of all revisions, oldest first; times are UTC, as RFC 3339 writes them."""
+    columns = [name for name in next(iter(found.values()), {}) if name not in _NOT_COLUMNS]
+    yield ("time", "revision", *columns)
+    for revision, history in found.items():
+        for place, at_s in enumerate(history["at_s"]):
+            at = dt.datetime.fromtimestamp(at_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            yield (at, revision, *(history[name][place] for name in columns))
+
+
+def fail_unless_service(api: ApiClient, name: str) -> None:
+    """End the command if there is no service and no revision of a name: nothing will have a history."""
+    if not any(api.call("GET", path_of(kind, api.namespace, name))[0] < 400 for kind in (SERVING_SERVICE, REVISION)):
+        fail(f"there is no service and no revision {name} in {api.namespace}; `serving get` lists the services")
+
+
+def range_of(begin: str, end: str) -> dict[str, str]:
+    """The query for a range by the texts of ``--from`` and ``--to``. Ends the command if it is none."""
+    now_s = time.time()
+    from_s, to_s = moment_s(begin, "--from", now_s=now_s), moment_s(end, "--to", now_s=now_s)
+    if from_s >= to_s:
+        fail_usage(f"--from {begin} is not before --to {end}")
+    return {"from": f"{from_s:.0f}", "to": f"{to_s:.0f}"}
+
+
+def histories_of(
+    link: str, namespace: str, revisions: Iterable[str], *, asked: Mapping[str, str]
+) -> dict[str, History]:
+    """The histories of revisions by name, from a dashboard by its link; those that it knows nothing of are left out."""
+    found = {
+        name: dashboard_page(link, "history", {"revision": f"{namespace}/{name}", **asked})
+        for name in sorted(revisions)
+    }
+    return {name: history for name, history in found.items() if history["at_s"]}

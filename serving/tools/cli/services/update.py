@@ -1,0 +1,188 @@
+"""``serving update``: changes some settings of a service, as a new revision, and keeps all others."""
+
+import copy
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import click
+import msgspec
+
+from serving.core.model.errors import InvalidValue, SettingsError
+from serving.core.model.knative import COMMAND_ANNOTATION
+from serving.core.model.objects import Object, nested
+from serving.net.cluster.kinds import SERVING_SERVICE
+from serving.net.cluster.servicepatch import scaling_annotations
+from serving.tools.cli.client.api import ApiClient, api_options, fail_usage, until_written
+from serving.tools.cli.client.completion import complete_service
+from serving.tools.cli.client.objects import service_of
+from serving.tools.cli.client.output import Progress
+from serving.tools.cli.client.resources import path_of, wait_timeout_option
+from serving.tools.cli.services.containeroptions import (
+    check_secrets,
+    check_volumes,
+    limits_of,
+    pairs_of,
+    ports_of,
+    service_options,
+    taken_policy,
+    taken_scaling,
+    taken_variables,
+    variables_of,
+    volumes_of,
+    with_limits,
+    with_volumes,
+)
+from serving.tools.cli.services.deployment import command_of, policy_annotation, without_command
+from serving.tools.cli.services.url import print_unrouted, print_url
+from serving.tools.cli.services.waiting import until_ready
+
+_TIMEOUT_S = 300.0
+
+
+class ServiceUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """The changes; None, "" and empty where an option was not given."""
+
+    environment: Mapping[str, str] = {}
+    secrets: Mapping[str, Object] = {}
+    """References to keys of Secrets by variable."""
+    removed: tuple[str, ...] = ()
+    clear_env: bool = False
+    command: str | None = None
+    image: str | None = None
+    concurrency: int | None = None
+    timeout: int | None = None
+    scaling: Mapping[str, str] = {}
+    """Values by key, such as "min-scale"."""
+    policy: Mapping[str, str] = {}
+    """Annotations of the service itself; "" removes one."""
+    port: int | None = None
+    h2c: bool | None = None
+    limits: Mapping[str, str] = {}
+    volumes: Mapping[str, str] = {}
+    """Mount paths by volume."""
+    annotations: Mapping[str, str] = {}
+
+
+def updated(service: Object, wanted: ServiceUpdate) -> Object:
+    """The service with the change. Raises ``InvalidValue`` if a variable to remove does not exist."""
+    changed = copy.deepcopy(service)
+    template = changed["spec"].setdefault("template", {})
+    metadata, spec = template.setdefault("metadata", {}), template.setdefault("spec", {})
+    # A revision's name is used once.
+    metadata.pop("name", None)
+    annotations = metadata.setdefault("annotations", {})
+    if wanted.command:
+        # A command of the container would run in its place.
+        for field in ("command", "args"):
+            spec["containers"][0].pop(field, None)
+    command = {COMMAND_ANNOTATION: wanted.command} if wanted.command else {}
+    _annotate(annotations, {**scaling_annotations(wanted.scaling), **command, **wanted.annotations})
+    if wanted.policy:
+        _annotate(changed["metadata"].setdefault("annotations", {}), wanted.policy)
+    for field, number in (("containerConcurrency", wanted.concurrency), ("timeoutSeconds", wanted.timeout)):
+        if number is not None:
+            spec[field] = number
+    container = spec["containers"][0]
+    if wanted.image is not None:
+        container["image"] = wanted.image
+    container["env"] = _environment(container.get("env") or [], wanted)
+    if wanted.limits:
+        container["resources"] = with_limits(container.get("resources"), wanted.limits)
+    ports = ports_of(container.get("ports") or (), port=wanted.port, h2c=wanted.h2c)
+    if ports:
+        container["ports"] = ports
+    template["spec"] = with_volumes(spec, wanted.volumes)
+    if wanted.command is not None and not wanted.command.strip():
+        changed["spec"]["template"] = without_command(template)
+    return changed
+
+
+def _annotate(annotations: dict[str, str], given: Mapping[str, str | None]) -> None:
+    """Set annotations; those without a text go."""
+    for key, text in given.items():
+        if text:
+            annotations[key] = text
+        else:
+            annotations.pop(key, None)
+
+
+def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
+    kept = {} if wanted.clear_env else {one["name"]: one for one in before}
+    for name in wanted.removed:
+        if name not in kept:
+            expected = f"one of its variables: {', '.join(sorted(kept)) or 'it has none'}"
+            raise InvalidValue(text=name, expected=expected)
+        del kept[name]
+    given = variables_of(wanted.environment, wanted.secrets)
+    return [*{**kept, **{one["name"]: one for one in given}}.values()]
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@service_options
+@click.option("--remove-env", "removed", multiple=True, metavar="NAME", help="Remove a variable.")
+@click.option("--clear-env", is_flag=True, help="Remove all variables first.")
+@click.option("--command", help="Another command, as in `serving deploy`; '' runs the image.")
+@click.option("--image", help="Another image.")
+@click.option("--annotate", multiple=True, metavar="KEY=VALUE", help="An annotation of the template; KEY= removes it.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is ready.")
+@wait_timeout_option(_TIMEOUT_S)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@api_options
+def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+    """Change settings of service NAME. Others stay as they are, code and traffic included."""
+    try:
+        environment, secrets = taken_variables(asked)
+        wanted = ServiceUpdate(
+            environment=environment,
+            secrets=secrets,
+            scaling=taken_scaling(asked),
+            policy=taken_policy(asked),
+            limits=limits_of(asked.pop("cpu"), asked.pop("memory")),
+            volumes=volumes_of(asked.pop("volumes")),
+            annotations={
+                **policy_annotation(asked.pop("scaling_policy")),
+                **pairs_of(asked.pop("annotate"), "--annotate", "KEY"),
+            },
+            **asked,
+        )
+    except (InvalidValue, SettingsError) as error:
+        fail_usage(str(error))
+    if wanted == ServiceUpdate():
+        fail_usage("name a change: see `serving update --help`")
+    check_secrets(api, secrets)
+    check_volumes(api, wanted.volumes)
+    with Progress(f"updating {name}"):
+        service = _written(api, name, wanted)
+        if wait:
+            service = until_ready(api, name, timeout_s=wait_s)
+    if output == "json":
+        click.echo(json.dumps(service, indent=2))
+    elif wait:
+        print_url(api, service)
+    else:
+        click.echo(f"service/{name} changed; `serving wait {name}` waits until it is ready")
+    if output != "json":
+        print_unrouted(service)
+
+
+def _written(api: ApiClient, name: str, wanted: ServiceUpdate) -> Object:
+    path = f"{path_of(SERVING_SERVICE, api.namespace)}/{name}"
+
+    def write() -> tuple[int, Any]:
+        before = service_of(api, name)
+        command = command_of(nested(before, "spec", "template") or {})
+        # A cluster runs the image, whatever the annotation says.
+        if command and wanted.image is not None and wanted.command is None and api.state_path is not None:
+            raise InvalidValue(
+                text=f"--image {wanted.image}",
+                expected=f"what {name} runs: it runs the command {command!r}. Add --command '' to run the image, or name another command",
+            )
+        return api.call("PUT", path, updated(before, wanted))
+
+    try:
+        _, after = until_written(write)
+    except InvalidValue as error:
+        fail_usage(str(error))
+    return dict(after)

@@ -1,0 +1,101 @@
+"""``serving url``: prints the URL of a service, also for machines that do not resolve ``*.localhost``."""
+
+import contextlib
+import json
+import urllib.parse
+
+import click
+import msgspec
+
+from serving.core.model.objects import Object, name_of, nested
+from serving.home.state import StateFolder
+from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
+from serving.tools.cli.client.completion import complete_service
+from serving.tools.cli.client.objects import service_of
+from serving.tools.cli.client.output import print_aside
+
+_LOOPBACK = "127.0.0.1"
+
+
+class ServiceAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """The address to connect to for a service, and its host name."""
+
+    url: str
+    host: str
+    connect_host: str
+    connect_port: int
+
+    @property
+    def curl(self) -> str:
+        """The call that needs no name resolution."""
+        return f"curl -H 'Host: {self.host}' http://{self.connect_host}:{self.connect_port}/"
+
+
+def address_of(api: ApiClient, service: Object, *, tag: str = "", is_inner: bool = False) -> ServiceAddress:
+    """The address of a service or tag; exits if it has none yet.
+
+    ``is_inner`` asks for the cluster-local address, at which other services call it.
+    """
+    url = str(nested(service, "status", *(("address", "url") if is_inner else ("url",))) or "")
+    if tag:
+        targets = nested(service, "status", "traffic") or ()
+        url = str(next((target.get("url", "") for target in targets if target.get("tag") == tag), ""))
+        if not url:
+            known = ", ".join(sorted(target["tag"] for target in targets if target.get("tag"))) or "none"
+            fail(f"{name_of(service)} has no tag {tag} that has traffic; its tags are: {known}")
+    if not url:
+        fail(f"{name_of(service)} has no URL yet; `serving describe {name_of(service)}` shows why")
+    parts = urllib.parse.urlsplit(url)
+    host, port = parts.hostname or "", parts.port or 80
+    if host.endswith(".localhost"):
+        # This machine by definition (RFC 6761), though not every resolver supports it.
+        return ServiceAddress(url=url, host=host, connect_host=_LOOPBACK, connect_port=port)
+    if api.state_path is None:
+        return ServiceAddress(url=url, host=host, connect_host=host, connect_port=port)
+    # Cluster-local: another listener of this machine.
+    with contextlib.suppress(OSError, ValueError, LookupError):
+        port = StateFolder(api.state_path).read_ports()["inner"]
+    return ServiceAddress(url=url, host=host, connect_host=_LOOPBACK, connect_port=port)
+
+
+def print_url(api: ApiClient, service: Object) -> None:
+    """Print the URL, and the call with curl."""
+    address = address_of(api, service)
+    click.echo(address.url)
+    if address.connect_host != address.host:
+        click.echo(address.curl)
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.option("--tag", default="", help="Of one tag of the traffic.")
+@click.option("--cluster-local", is_flag=True, help="The address at which other services call it.")
+@click.option("-o", "--output", type=click.Choice(["text", "json", "url"]), default="text", show_default=True)
+@api_options
+def url(*, api: ApiClient, name: str, tag: str, cluster_local: bool, output: str) -> None:
+    """Print the URL of a service, and the curl for machines on which *.localhost does not resolve."""
+    if tag and cluster_local:
+        fail_usage("--tag and --cluster-local exclude each other")
+    address = address_of(api, service_of(api, name), tag=tag, is_inner=cluster_local)
+    if output == "json":
+        click.echo(json.dumps({**msgspec.to_builtins(address), "curl": address.curl}, indent=2))
+        return
+    click.echo(address.url)
+    if output == "text" and not cluster_local and address.connect_host != address.host:
+        click.echo(address.curl)
+
+
+def print_unrouted(service: Object) -> None:
+    """Print that the new revision gets no traffic, where traffic is pinned to others."""
+    created = nested(service, "status", "latestCreatedRevisionName")
+    targets = nested(service, "spec", "traffic") or ()
+    is_routed = any(
+        target.get("percent") and (target.get("latestRevision") or target.get("revisionName") == created)
+        for target in targets
+    )
+    if targets and not is_routed:
+        name = nested(service, "metadata", "name")
+        print_aside(
+            f"{created or 'the new revision'} gets 0 % of the traffic, which is pinned to other revisions; "
+            f"`serving traffic {name} --to-latest` sends it all there"
+        )

@@ -1,0 +1,282 @@
+"""``serving wait``, and the waiting of other commands: until a service is ready, in force, gone or at zero.
+
+A failure ends the command and prints its reason.
+"""
+
+import contextlib
+import http.client
+import json
+import time
+from collections.abc import Callable, Collection
+from http import HTTPStatus
+
+import click
+
+from serving.core.model.knative import REVISION_LABEL
+from serving.core.model.objects import Object, labels_of, name_of, nested
+from serving.core.model.rollout import split_digest
+from serving.home.pods.unready import OTHER_PORT
+from serving.net.cluster.kinds import POD, REVISION, SERVING_SERVICE
+from serving.tools.cli.client.api import ApiClient, api_options, fail
+from serving.tools.cli.client.completion import complete_service
+from serving.tools.cli.client.objects import (
+    condition,
+    is_settled,
+    items_of,
+    last_lines,
+    revisions_of,
+    selector_of,
+    superseded_failures,
+)
+from serving.tools.cli.client.output import Progress
+from serving.tools.cli.client.resources import path_of, wait_timeout_option
+from serving.tools.cli.services.url import ServiceAddress, address_of
+
+_PAUSE_S = 0.01
+# Consecutive equal responses: several activators share one port.
+_AGREEING = 4
+
+_POLL_S = 0.1
+_POLL_SLOWLY_S = 0.5
+_LOG_LINES = 10
+_IN_FORCE_WITHIN_S = 2.0
+# A route follows its configuration within milliseconds.
+_ROUTE_FAILS_S = 3.0
+# An app may open a port for administration a moment before the one for requests.
+_WRONG_PORT_S = 8.0
+_TIMEOUT_S = 60.0
+# A revision that took 3 s to be ready must stay so for 3 s.
+_SETTLE_MIN_S, _SETTLE_MAX_S = 1.0, 5.0
+
+
+def until_in_force(address: ServiceAddress, service: Object, *, within_s: float) -> bool:
+    """Wait until requests are split as in the status; False at the timeout."""
+    deadline_s = time.monotonic() + within_s
+    targets = nested(service, "status", "traffic") or ()
+    expected = split_digest((str(target.get("revisionName")), target.get("percent") or 0) for target in targets)
+    agreeing = 0
+    while agreeing < _AGREEING:
+        if time.monotonic() > deadline_s:
+            return False
+        if _split_at(address, within_s) == expected:
+            agreeing += 1
+        else:
+            agreeing = 0
+            time.sleep(_PAUSE_S)
+    return True
+
+
+def _split_at(address: ServiceAddress, timeout_s: float) -> str:
+    """An activator's traffic split of a host; "" without a response."""
+    connection = http.client.HTTPConnection(address.connect_host, address.connect_port, timeout=timeout_s)
+    with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
+        connection.request("GET", "/", headers={"Host": address.host, "K-Network-Probe": "probe"})
+        response = connection.getresponse()
+        return response.read().decode("latin-1") if response.status == HTTPStatus.OK else ""
+    return ""
+
+
+def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = False) -> Object:
+    """Wait until the service is ready. ``patient`` allows recovery from a failure until the timeout."""
+    service: Object = {}
+    # When the route began to fail while the configuration was ready.
+    route_failed_s: list[float] = []
+    wrong_port_s: list[float] = []
+
+    def pending() -> str | None:
+        service.clear()
+        service.update(api.done("GET", path_of(SERVING_SERVICE, api.namespace, name)))
+        if is_settled(service) and condition(service).get("status") == "True":
+            return None
+        if not patient and _has_failed(service, route_failed_s, now_s=time.monotonic()):
+            fail(failure_text(api, service))
+        reason = " ".join(_reason(api, service).split())
+        if OTHER_PORT not in reason:
+            wrong_port_s.clear()
+        elif not patient:
+            wrong_port_s.append(time.monotonic())
+            if wrong_port_s[-1] - wrong_port_s[0] >= _WRONG_PORT_S:
+                fail(
+                    f"{failure_text(api, service)}\n{name} goes on trying; deploy it again with the port that it is given"
+                )
+        return reason
+
+    def late(_: str) -> str:
+        return f"{name} is not ready after {timeout_s:g} s\n{failure_text(api, service)}"
+
+    begun_s = time.monotonic()
+    until(pending, f"waiting for {name} to be ready", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
+    if not patient:
+        _until_settled(api, service, settle_s=min(max(time.monotonic() - begun_s, _SETTLE_MIN_S), _SETTLE_MAX_S))
+    if api.state_path is not None:
+        # Otherwise the service is still ready.
+        until_in_force(address_of(api, service), service, within_s=_IN_FORCE_WITHIN_S)
+    return service
+
+
+def _until_settled(api: ApiClient, service: Object, *, settle_s: float) -> None:
+    """End the command if a container of the newest revision ends soon after the revision was ready.
+
+    A server such as gunicorn listens before its workers have imported the app.
+    """
+    revision = str(nested(service, "status", "latestCreatedRevisionName") or "")
+    selector, ready_s = f"{REVISION_LABEL}={revision}", time.monotonic()
+    before = {name_of(pod): _restarts_of(pod) for pod in items_of(api, POD, selector)}
+    while before and time.monotonic() - ready_s < settle_s:
+        time.sleep(_POLL_S)
+        for pod in items_of(api, POD, selector):
+            if _restarts_of(pod) > before.get(name_of(pod), 0):
+                lived_s = time.monotonic() - ready_s
+                fail(f"{name_of(service)}: {revision} was ready, and ended {lived_s:.1f} s later: {_last_end_of(pod)}")
+
+
+def _restarts_of(pod: Object) -> int:
+    return sum(int(status.get("restartCount", 0)) for status in nested(pod, "status", "containerStatuses") or ())
+
+
+def _last_end_of(pod: Object) -> str:
+    statuses = nested(pod, "status", "containerStatuses") or ()
+    ends = [nested(status, "lastState", "terminated") for status in statuses]
+    end: Object = next((end for end in ends if end), {})
+    lines = str(end.get("message") or "").strip()
+    return f"{end.get('reason', 'Error')}, exit code {end.get('exitCode')}" + (f"\n{lines}" if lines else "")
+
+
+def _has_failed(service: Object, route_failed_s: list[float], *, now_s: float) -> bool:
+    """Whether the applied generation has failed.
+
+    The controller reports on a configuration only once it has seen the present generation. A route still repeats the
+    failure of the revision before, until the new one is ready: it has failed if it does so after the configuration is ready.
+    """
+    if not is_settled(service):
+        route_failed_s.clear()
+        return False
+    configuration = condition(service, "ConfigurationsReady").get("status")
+    if configuration == "False" or (configuration is None and condition(service).get("status") == "False"):
+        return True
+    if configuration != "True" or condition(service, "RoutesReady").get("status") != "False":
+        route_failed_s.clear()
+        return False
+    route_failed_s.append(now_s)
+    return now_s - route_failed_s[0] >= _ROUTE_FAILS_S
+
+
+def until_gone(api: ApiClient, name: str, *, timeout_s: float) -> None:
+    """Wait until the service and all of its pods are gone."""
+
+    def pending() -> str | None:
+        status, _ = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
+        if status != HTTPStatus.NOT_FOUND:
+            return "the service is there"
+        return _pods_left(api, name, " left")
+
+    def late(state: str) -> str:
+        return f"{name} is not gone after {timeout_s:g} s: {state}"
+
+    until(pending, f"waiting for {name} to be gone", late=late, timeout_s=timeout_s, poll_s=_POLL_SLOWLY_S)
+
+
+def until_zero(api: ApiClient, name: str, *, timeout_s: float) -> None:
+    """Return when the service has no pod."""
+
+    def pending() -> str | None:
+        # Its existence is checked each time: a deleted service has no pods for another reason.
+        api.done("GET", path_of(SERVING_SERVICE, api.namespace, name))
+        # A failed, superseded revision keeps retrying, but serves nothing.
+        ignored = superseded_failures(revisions_of(api, name))
+        return _pods_left(api, name, ignored=ignored)
+
+    def late(state: str) -> str:
+        return f"{name} is not at zero after {timeout_s:g} s: {state}"
+
+    until(pending, f"waiting for {name} to be at zero", late=late, timeout_s=timeout_s, poll_s=_POLL_SLOWLY_S)
+
+
+def until(
+    pending: Callable[[], str | None], what: str, *, late: Callable[[str], str], timeout_s: float, poll_s: float
+) -> None:
+    """Poll until nothing is pending, and show the progress. Exits at the timeout."""
+    deadline_s = time.monotonic() + timeout_s
+    with Progress(what) as progress:
+        while (state := pending()) is not None:
+            progress.update(f"{what}: {state}" if state else what)
+            if time.monotonic() >= deadline_s:
+                fail(late(state))
+            time.sleep(poll_s)
+
+
+def _pods_left(api: ApiClient, name: str, suffix: str = "", *, ignored: Collection[str] = frozenset()) -> str | None:
+    pods = items_of(api, POD, selector_of(name))
+    count = sum(
+        labels_of(pod).get(REVISION_LABEL) not in ignored and nested(pod, "status", "phase") != "Failed" for pod in pods
+    )
+    return f"{count} pod{'' if count == 1 else 's'}{suffix}" if count else None
+
+
+def failure_text(api: ApiClient, service: Object) -> str:
+    """Explain an unready service, with the last log lines of the failed revision."""
+    why = _reason(api, service) or "its pods are starting"
+    revision = _unready_revision(api, service)
+    lines = last_lines(api, revision, count=_LOG_LINES) if revision else []
+    shown = [line for line in lines if line.strip() and line.strip() not in why]
+    log = "".join(f"\n  {line}" for line in shown)
+    return f"{name_of(service)}: {why}" + (f"\nlast lines of the log of {revision}:{log}" if log else "")
+
+
+def _reason(api: ApiClient, service: Object) -> str:
+    """The reason of an unready service: its failed condition, else its revision's pending one."""
+    if nested(service, "status", "observedGeneration") != nested(service, "metadata", "generation"):
+        # The status is of the revision before.
+        return "its new revision is being made"
+    ready = condition(service)
+    if ready.get("status") != "False" or not _is_of_configuration(service):
+        revision = _unready_revision(api, service)
+        if revision:
+            status, found = api.call("GET", path_of(REVISION, api.namespace, revision))
+            waits = condition(found) if status < 400 else {}
+            if waits.get("status") != "True" and waits.get("message"):
+                return _worded(waits)
+    return _worded(ready)
+
+
+def _unready_revision(api: ApiClient, service: Object) -> str:
+    """The revision that explains it: a failed one in the traffic, else the newest."""
+    newest = str(nested(service, "status", "latestCreatedRevisionName") or "")
+    if condition(service, "RoutesReady").get("status") == "True":
+        return newest
+    targets = nested(service, "spec", "traffic") or ()
+    named = {target["revisionName"] for target in targets if target.get("revisionName")} - {newest}
+    failed = (
+        name_of(revision)
+        for revision in revisions_of(api, name_of(service))
+        if condition(revision).get("status") == "False"
+    )
+    return next((one for one in failed if one in named), newest)
+
+
+def _is_of_configuration(service: Object) -> bool:
+    return condition(service, "ConfigurationsReady").get("status") in {"False", "True"}
+
+
+def _worded(ready: dict[str, str]) -> str:
+    return ": ".join(part for part in (ready.get("reason", ""), ready.get("message", "")) if part)
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.option("--for", "wanted", type=click.Choice(["ready", "gone", "zero"]), default="ready", show_default=True)
+@wait_timeout_option(_TIMEOUT_S, "--timeout")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@api_options
+def wait(*, api: ApiClient, name: str, wanted: str, wait_s: float, output: str) -> None:
+    """Wait until a service is ready, gone with its pods, or has no pod; exit with 1 at the timeout."""
+    if wanted == "gone":
+        until_gone(api, name, timeout_s=wait_s)
+        done = f"{name} is gone"
+    elif wanted == "zero":
+        until_zero(api, name, timeout_s=wait_s)
+        done = f"{name} is at zero"
+    else:
+        service = until_ready(api, name, timeout_s=wait_s, patient=True)
+        done = f"{name} is ready at {nested(service, 'status', 'url')}"
+    click.echo(done if output == "text" else json.dumps({"name": name, "state": wanted}))

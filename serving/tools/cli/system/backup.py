@@ -1,0 +1,62 @@
+"""``serving backup`` and ``serving restore``: save the state folder of one machine to a file, and start from one."""
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from serving import __version__
+from serving.core.model.errors import Unavailable
+from serving.home.backup import FORMAT, BackupManifest, journal_copy, restore_backup, write_backup
+from serving.home.state import BACKUP_PATH, StateFolder, default_state_path
+from serving.tools.cli.client.api import ApiCall, ApiClient, fail, state_option
+from serving.tools.cli.client.output import printable
+
+_MIB = 2**20
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--images", is_flag=True, help="With the images of this machine; they can be imported again otherwise.")
+@click.option("--volumes", is_flag=True, help="With the files of volumes, as they are at this moment.")
+@state_option
+def backup(*, file: Path, images: bool, volumes: bool, state_path: Path | None) -> None:
+    """Save services, settings, secrets, app snapshots and decisions to FILE.
+
+    The system may be running: the file has all writes acknowledged before the command began. It contains secrets, and only its
+    owner can read it.
+    """
+    state = StateFolder((state_path or default_state_path()).absolute())
+    if not state.journal.exists():
+        fail(f"{state.path} has nothing to save: there is no {state.journal.name}; `serving up` makes one")
+    content = journal_copy(state.journal) if state.holder() is None else _running_copy(ApiClient(state.path))
+    manifest = BackupManifest(
+        format=FORMAT, version=__version__, created_s=time.time(), has_images=images, has_volumes=volumes
+    )
+    size = write_backup(file, state, journal=content, manifest=manifest)
+    parts = [f"{'with' if is_in else 'without'} {name}" for name, is_in in (("images", images), ("volumes", volumes))]
+    click.echo(f"{file}: {size / _MIB:.2f} MiB, {', '.join(parts)}")
+
+
+def _running_copy(api: ApiClient) -> bytes:
+    try:
+        with api.stream(ApiCall(method="POST", path=BACKUP_PATH, accept="*/*")) as response:
+            return b"".join(response.pieces())
+    except Unavailable as error:
+        fail(api.absence(error))
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@state_option
+def restore(*, file: Path, state_path: Path | None) -> None:
+    """Fill an empty state folder from FILE; `serving up` then starts its services."""
+    state = StateFolder((state_path or default_state_path()).absolute())
+    manifest = restore_backup(file, state)
+    made = datetime.fromtimestamp(manifest.created_s, UTC).isoformat(timespec="seconds")
+    click.echo(f"{state.path}: restored from a backup of {made} by serving {printable(manifest.version)}")
+    if not manifest.has_images:
+        click.echo("images are not in it: import those that your services name, or pods wait for them")
+    if not manifest.has_volumes:
+        click.echo("the files of volumes are not in it: volumes begin empty")

@@ -1,0 +1,227 @@
+"""``serving bundle``: collects what a bug report needs in one archive, without secrets."""
+
+import base64
+import binascii
+import contextlib
+import io
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import click
+import msgspec
+
+from serving.core.model.errors import UNREADABLE
+from serving.core.model.knative import LAST_APPLIED_ANNOTATION
+from serving.home.state import StateFolder, default_state_path
+from serving.net.cluster.kinds import KINDS, SECRET
+from serving.tools.cli.client.api import ApiClient, fail, state_option
+from serving.tools.cli.client.resources import path_of
+
+# The end of each log: days of a calm system, minutes of a bad one.
+_LOG_BYTES = 2 * 2**20
+_REMOVED = "<removed>"
+# Shorter ones are in other words by chance.
+_SECRET_CHARACTERS_MIN = 6
+# Parts of an object that repeat others, values included.
+_COPIES = frozenset({"managedFields", LAST_APPLIED_ANNOTATION})
+_COMMANDS = {
+    "version.json": ("version", "--client", "-o", "json"),
+    "status.json": ("status", "-o", "json"),
+    "doctor.json": ("doctor", "-o", "json"),
+    "settings.json": ("config", "show", "-o", "json"),
+}
+_NAMED = re.compile(
+    r"""(?i)((?:password|passwd|secret|token|api[_-]?key|authorization)["']?\s*[=:]\s*["']?(?:bearer\s+|basic\s+)?)[^\s"',;&}]+"""
+)
+# An option of a command line, whose value is the next word.
+_OPTION = re.compile(r"""(?i)(--[\w-]*(?:password|passwd|secret|token|api[_-]?key)["']?[\s,]+["']?)(?!-)[^\s"',;&}]+""")
+_URL_PASSWORD = re.compile(r"""(://[^\s/:@"']*:)[^\s/@"']+(?=@)""")
+# Words of a command in a pod, as the audit log has them in the URI of a request.
+_WORDS = re.compile(r"""([?&]command=)[^&\s"']+""")
+# Tokens by their shape, also of Secrets that are gone: JSON Web Tokens, those of clouds and forges, and long random words. Names and digests have
+# no capitals.
+_SHAPES = (
+    re.compile(r"\beyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?"),
+    re.compile(
+        r"\b(?:A[KS]IA[0-9A-Z]{16}|gh[a-z]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}|AIza[\w-]{30,})"
+    ),
+    re.compile(r"\bsk-[\w-]{16,}"),
+    re.compile(r"(?i)(?<=\b(?:bearer|digest) )[\w.~+/=-]{8,}|(?<=\bbasic )[\w+/=-]{6,}"),
+    re.compile(r"(?<![\w+/-])(?=[\w-]*[A-Z])(?=[\w-]*[a-z])(?=[\w-]*\d)[\w-]{40,}={0,2}"),
+)
+_ASSIGNED = re.compile(rb"""^[\s"'-]*[\w.-]+["']?\s*[=:]\s*["']?([^"'\s][^"']*?)["']?[\s,;]*$""")
+_ESCAPE = re.compile("%[0-9A-F]{2}")
+_URL_SAFE = str.maketrans("-_", "+/")
+_PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@state_option
+def bundle(*, file: Path, state_path: Path | None) -> None:
+    """Write FILE (.tar.gz) for a bug report: checks, versions, settings with their origin, objects, decisions, logs.
+
+    Secrets, values of environment variables and ConfigMaps, and logs of pods are not in it. Look into it before you publish it: a command line
+    or a log may have what only you know to be secret.
+    """
+    state = StateFolder((state_path or default_state_path()).absolute())
+    if not state.path.exists():
+        fail(f"there is no {state.path}; `serving up` makes one, --state names another")
+    api = ApiClient(state.path) if state.holder() is not None else None
+    secrets = _secrets(state, api)
+    count = 0
+    with file.open("xb") as out, tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for name, text in _parts(state, api):
+            content = redacted(text, secrets).encode()
+            entry = tarfile.TarInfo(f"serving-bundle/{name}")
+            entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
+            archive.addfile(entry, io.BytesIO(content))
+            count += 1
+    file.chmod(0o600)
+    click.echo(
+        f"{file}: {count} files, {file.stat().st_size / 1024:.0f} KiB, without secrets; look into it before you publish it"
+    )
+
+
+def redacted(text: str, secrets: list[str]) -> str:
+    """A text without the given secrets, private keys, passwords of URLs, and values that are named as secrets."""
+    for secret in secrets:
+        text = text.replace(secret, _REMOVED)
+    text = _PEM.sub(_REMOVED, text)
+    for pattern in (_NAMED, _OPTION, _URL_PASSWORD, _WORDS):
+        text = pattern.sub(rf"\1{_REMOVED}", text)
+    for shape in _SHAPES:
+        text = shape.sub(_REMOVED, text)
+    return text
+
+
+def without_values(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Remove the values of environment variables, the data of a ConfigMap, and the words of commands that ``exec`` runs in a pod.
+
+    Settings have a file of their own.
+    """
+    if isinstance(value, list):
+        return [without_values(element) for element in value]
+    if not isinstance(value, dict):
+        return value
+    fields = {name: without_values(field) for name, field in value.items() if name not in _COPIES}
+    for name in ("data", "binaryData", "stringData"):
+        if isinstance(fields.get(name), dict):
+            fields[name] = dict.fromkeys(fields[name], _REMOVED)
+    if isinstance(fields.get("env"), list):
+        fields["env"] = [
+            {**variable, "value": _REMOVED} if isinstance(variable, dict) and "value" in variable else variable
+            for variable in fields["env"]
+        ]
+    if isinstance(fields.get("exec"), dict) and isinstance(fields["exec"].get("command"), list):
+        fields["exec"]["command"] = [*fields["exec"]["command"][:1], _REMOVED]
+    return fields
+
+
+def _parts(state: StateFolder, api: ApiClient | None) -> Iterator[tuple[str, str]]:
+    """Name and content of each file."""
+    for name, words in _COMMANDS.items():
+        command = [sys.executable, "-m", "serving", *words]
+        if name != "version.json":
+            command.append(f"--state={state.path}")
+        done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - our own CLI
+        yield name, done.stdout or done.stderr
+    if api is not None:
+        for kind in KINDS:
+            if kind != SECRET:
+                status, found = api.call("GET", path_of(kind, None))
+                if status == 200 and found.get("items"):
+                    yield f"objects/{kind.resource}.json", json.dumps(without_values(found["items"]), indent=1)
+    for path in sorted({*state.path.glob("decisions.jsonl*"), *state.logs.glob("*.log*")}):
+        with path.open("rb") as log:
+            cut = path.stat().st_size - _LOG_BYTES
+            if cut > 0:
+                log.seek(cut)
+                # The rest of a line may be the rest of a secret, which nothing would recognize.
+                log.readline()
+            yield (
+                f"{'logs' if path.parent == state.logs else 'decisions'}/{path.name}",
+                log.read(_LOG_BYTES).decode("utf-8", "replace"),
+            )
+
+
+def _secrets(state: StateFolder, api: ApiClient | None) -> list[str]:
+    """All secrets of the folder and the store in each form in which they may be written, longest first."""
+    values = {path.read_bytes() for path in state.secrets if path.exists()}
+    objects = _stored_secrets(state) if api is None else api.done("GET", path_of(SECRET, None))["items"]
+    for secret in objects:
+        for text in (secret.get("data") or {}).values():
+            values.add(_decoded(str(text)) or str(text).encode())
+        values.update(str(text).encode() for text in (secret.get("stringData") or {}).values())
+    return secret_forms(values)
+
+
+def secret_forms(values: Iterable[bytes]) -> list[str]:
+    """The forms in which secrets may be written, longest first: whole, in parts, trimmed, encoded and decoded."""
+    plain = {part for value in values for part in _parts_of(value)}
+    plain |= {decoded for part in plain if (decoded := _decoded(part.decode("latin-1")))}
+    texts = set[str]()
+    for part in plain | {part.strip() for part in plain}:
+        text = part.decode("utf-8", "replace")
+        encoded = base64.b64encode(part).decode(), base64.urlsafe_b64encode(part).decode()
+        quoted = quote(part, safe=""), quote(part), quote_plus(part)
+        texts.update((text, *encoded, *(one.rstrip("=") for one in encoded), part.hex(), part.hex().upper(), *quoted))
+        texts.update(_ESCAPE.sub(lambda match: match[0].lower(), one) for one in quoted)
+    # In a line of a log, and in a JSON document that such a line quotes.
+    for _ in range(2):
+        texts |= {json.dumps(text)[1:-1] for text in texts} | {
+            json.dumps(text, ensure_ascii=False)[1:-1] for text in texts
+        }
+    return sorted((text for text in texts if len(text) >= _SECRET_CHARACTERS_MIN), key=len, reverse=True)
+
+
+def _parts_of(value: bytes) -> Iterator[bytes]:
+    """A value, its lines, what follows a name in them, and the texts of a JSON document."""
+    yield value
+    # A certificate is public; a key is found by its shape.
+    lines = [] if b"-----BEGIN" in value else value.splitlines()
+    for line in lines if len(lines) > 1 else ():
+        yield line
+    for line in lines:
+        yield from filter(None, _ASSIGNED.findall(line))
+    if value.lstrip()[:1] in (b"{", b"["):
+        with contextlib.suppress(*UNREADABLE):
+            yield from _texts_in(msgspec.json.decode(value))
+
+
+def _texts_in(document: Any) -> Iterator[bytes]:  # noqa: ANN401 - JSON
+    pending = [document]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            yield value.encode("utf-8", "replace")
+        elif isinstance(value, dict):
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+
+
+def _decoded(text: str) -> bytes:
+    """A text decoded from base64 of either alphabet; empty for another."""
+    try:
+        word = "".join(text.split()).rstrip("=").translate(_URL_SAFE)
+        return base64.b64decode(word + "=" * (-len(word) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _stored_secrets(state: StateFolder) -> list[dict[str, Any]]:
+    """The Secrets of a system that does not run."""
+    from serving.home.store.repair import read_damaged  # noqa: PLC0415 - the store, for a stopped system alone
+
+    if not state.journal.exists():
+        return []
+    return [json.loads(one.data or b"{}") for one in read_damaged(state.journal).kept if one.kind == SECRET.resource]

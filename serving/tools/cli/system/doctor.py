@@ -1,0 +1,273 @@
+"""``serving doctor``: checks this machine and the running system, with advice for each problem."""
+
+import http.client
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import msgspec
+
+from serving.core.model.errors import ServingError
+from serving.core.model.objects import is_true, name_of, namespace_of, nested
+from serving.home.pods.claims import OVER_SIZE
+from serving.home.processes.process_lifetime import FORKED_NAMES, age_s, children_of
+from serving.home.state import StateFolder, default_state_path
+from serving.home.supervisor.children import CHILDREN
+from serving.net.cluster.kinds import PERSISTENT_VOLUME_CLAIM, SERVING_SERVICE
+from serving.tools.cli.client.api import ApiClient, fail, state_option
+from serving.tools.cli.client.checks import (
+    Finding,
+    check_cgroup,
+    check_clock,
+    check_containers,
+    check_descriptors,
+    check_free_ports,
+    check_isolation,
+    check_journal,
+    check_names,
+    check_pod_names,
+    check_python,
+    check_secrets,
+    check_state,
+    check_user_namespaces,
+    check_volumes,
+    holder_of,
+)
+from serving.tools.cli.client.connection import ApiRequest, connect
+from serving.tools.cli.client.objects import items_of
+from serving.tools.cli.client.output import Progress, paint, wrapped
+from serving.tools.cli.client.shortnames import short_name_problem, short_url
+
+_LOOPBACK = "127.0.0.1"
+_TIMEOUT_S = 5.0
+_SLOW_S = 1.0
+# A daemon younger than this in an older system has recently restarted.
+_YOUNG_S = 15.0
+_LOG_END_BYTES = 16_384
+_INDEX = re.compile(rb"\0SERVING_ACTIVATOR_INDEX=(\d+)\0")
+_MODULE = re.compile(rb"\0-m\0(serving\.[\w.]+)\0")
+
+_COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
+_NAME_WIDTH = 14
+
+
+def check_daemons(state: Path, holder: int) -> Iterator[Finding]:
+    """Check that each daemon runs, and does not restart repeatedly."""
+    pids = {_started_as(pid): pid for pid in children_of(holder)}
+    up_s = age_s(holder)
+    for child in CHILDREN(_activator_count(state)):
+        index = child.environment.get("SERVING_ACTIVATOR_INDEX", "")
+        pid, log = pids.get((child.module, index)), state / "logs" / f"{child.name}.log"
+        if pid is None:
+            yield Finding(name=child.name, state="fail", text=f"does not run{_last_error(log)}", advice=f"see {log}")
+        elif up_s - age_s(pid) > _YOUNG_S > age_s(pid):
+            text = f"started {age_s(pid):.0f} s ago, the system {up_s:.0f} s ago"
+            yield Finding(name=child.name, state="warn", text=f"{text}{_last_error(log)}", advice=f"see {log}")
+        else:
+            yield Finding(name=child.name, state="ok", text=f"process {pid}")
+
+
+def check_reach(state: Path) -> Iterator[Finding]:
+    """Check each port for a timely HTTP response, and the API for the kubeconfig's token."""
+    try:
+        ports = StateFolder(state).read_ports()
+    except (OSError, ValueError) as error:
+        yield Finding(name="ports", state="fail", text=f"ports.json: {error}", advice="start `serving up` again")
+        return
+    for name, port in ports.items():
+        yield _reached(name, port)
+    try:
+        connection = connect(state / "kubeconfig")
+        response = connection.send(ApiRequest(method="GET", path="/version", headers={}, timeout_s=_TIMEOUT_S))
+        status = response.status
+        response.close()
+    except ServingError as error:
+        yield Finding(name="token", state="fail", text=str(error), advice="see the log of control")
+        return
+    if status == http.client.OK:
+        yield Finding(name="token", state="ok", text="the API takes the kubeconfig's token")
+        yield from _short_names(state)
+        yield from _full_volumes(state)
+    else:
+        advice = "another system listens there; start `serving up` again"
+        yield Finding(name="token", state="fail", text=f"the API answers {status}", advice=advice)
+
+
+def _short_names(state: Path) -> Iterator[Finding]:
+    """A line for each service that pods cannot call by its short name."""
+    for service in items_of(ApiClient(state), SERVING_SERVICE, everywhere=True):
+        problem = short_name_problem(service, state) if short_url(service) else ""
+        if problem:
+            text = f"{short_url(service)} in pods of {namespace_of(service)}: {problem}"
+            advice = f"`serving url {name_of(service)} --cluster-local` prints another way"
+            yield Finding(name="short name", state="warn", text=text, advice=advice)
+
+
+def _full_volumes(state: Path) -> Iterator[Finding]:
+    """A line for each volume that holds more than its size."""
+    for claim in items_of(ApiClient(state), PERSISTENT_VOLUME_CLAIM, everywhere=True):
+        if is_true(claim, OVER_SIZE):
+            size = nested(claim, "spec", "resources", "requests", "storage")
+            text = f"{namespace_of(claim)}/{name_of(claim)} holds more than its size of {size}"
+            yield Finding(name="volumes", state="warn", text=text, advice="free room in it, or ask for a larger size")
+
+
+def _reached(name: str, port: int) -> Finding:
+    begun_s = time.monotonic()
+    connection = http.client.HTTPConnection(_LOOPBACK, port, timeout=_TIMEOUT_S)
+    try:
+        if name == "api":
+            # It speaks TLS; the next check sends a request.
+            connection.connect()
+        else:
+            connection.request("GET", "/healthz", headers={"Host": f"localhost:{port}"})
+            connection.getresponse().read()
+    except (OSError, http.client.HTTPException) as error:
+        if name == "tls" and isinstance(error, ConnectionRefusedError):
+            return Finding(name=f"port {name}", state="ok", text=f"{port} is reserved until there is a certificate")
+        said = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+        advice = "see the logs in the state folder"
+        return Finding(name=f"port {name}", state="fail", text=f"{port}: {said}", advice=advice)
+    finally:
+        connection.close()
+    took_s = time.monotonic() - begun_s
+    text = f"{port} answers in {took_s * 1000:.1f} ms"
+    if took_s > _SLOW_S:
+        return Finding(name=f"port {name}", state="warn", text=text, advice="the machine or the daemon is overloaded")
+    return Finding(name=f"port {name}", state="ok", text=text)
+
+
+def _activator_count(state: Path) -> int:
+    """The expected number of activators: each has a port for its metrics."""
+    try:
+        ports = StateFolder(state).read_ports()
+    except (OSError, ValueError):
+        return 1
+    return max(1, sum(name.startswith("activator") for name in ports))
+
+
+def _started_as(pid: int) -> tuple[str, str]:
+    """A daemon's module and activator index; "" for processes forked by the template."""
+    try:
+        if Path(f"/proc/{pid}/comm").read_text().strip() in FORKED_NAMES:
+            return "", ""
+        match = _MODULE.search(Path(f"/proc/{pid}/cmdline").read_bytes())
+        index = _INDEX.search(b"\0" + Path(f"/proc/{pid}/environ").read_bytes())
+    except OSError:
+        return "", ""
+    return match[1].decode() if match else "", index[1].decode() if index else ""
+
+
+def _last_error(log: Path) -> str:
+    """The last error in a daemon's log, "" if it has none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOG_END_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    for line in reversed(lines):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            # The last line of a traceback: the exception.
+            if re.match(r"[\w.]+(Error|Exception)\b", line):
+                return f"; {line}"
+            continue
+        if isinstance(entry, dict) and entry.get("level") == "error":
+            return f"; {entry.get('error') or entry.get('event')}"
+    return ""
+
+
+@click.command()
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--repair", is_flag=True, help="Say what is left of a damaged journal; once confirmed, make a new one of it."
+)
+@click.option("--yes", is_flag=True, help="With --repair: do not ask.")
+@state_option
+def doctor(*, output: str, repair: bool, yes: bool, state_path: Path | None) -> None:
+    """Check this machine and the system on it; exit with 1 on any failed check."""
+    state = (state_path or default_state_path()).absolute()
+    if repair:
+        _repair(StateFolder(state), is_confirmed=yes)
+        return
+    found = []
+    with Progress("looking at this machine"):
+        for finding in _findings(state):
+            found.append(finding)
+            if output == "text":
+                _print(finding)
+    counts = {word: sum(one.state == word for one in found) for word in _COLORS}
+    if output == "json":
+        click.echo(json.dumps(msgspec.to_builtins(found), indent=2))
+    elif counts["fail"] or counts["warn"]:
+        click.echo(f"\n{counts['fail']} in the way, {counts['warn']} worth knowing, {counts['ok']} fine")
+    else:
+        click.echo(f"\nall {counts['ok']} fine")
+    sys.exit(1 if counts["fail"] else 0)
+
+
+def _repair(state: StateFolder, *, is_confirmed: bool) -> None:
+    """Report losses of a repair of the journal, and carry it out once confirmed."""
+    from serving.home.store.repair import read_damaged, write_repaired  # noqa: PLC0415 - the store, for this alone
+
+    holder = state.holder()
+    if holder is not None:
+        fail(f"{state.path} is in use by process {holder}; end it with `serving down` first")
+    if not state.journal.exists():
+        fail(f"there is no {state.journal}; `serving up` makes one, `serving restore FILE` one from a backup")
+    found = read_damaged(state.journal)
+    if not found.damage:
+        click.echo(f"{state.journal} is whole; there is nothing to repair")
+        return
+    click.echo(f"{state.journal} is damaged: {found.damage}")
+    click.echo(f"kept: {len(found.kept)} objects")
+    for line in found.lost:
+        click.echo(f"lost: {line}")
+    if not found.kept:
+        fail("nothing can be read, and nothing was changed; move the file away, then `serving restore FILE`")
+    if not is_confirmed:
+        click.confirm("Make a new journal of what is kept? The damaged one stays beside it", abort=True)
+    # No system may start meanwhile.
+    state.hold()
+    kept = write_repaired(state.journal, found, stamp=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+    click.echo(f"repaired; the damaged file is {kept}")
+
+
+def _findings(state: Path) -> Iterator[Finding]:
+    holder = holder_of(state)
+    yield from check_python()
+    yield from check_state(state, holder)
+    yield from check_volumes(StateFolder(state).volumes)
+    yield from check_descriptors()
+    yield from check_user_namespaces()
+    yield from check_cgroup()
+    yield from check_containers(state)
+    yield from check_names()
+    yield from check_pod_names()
+    yield from check_isolation()
+    yield from check_secrets()
+    yield from check_clock(state)
+    if holder is None:
+        yield Finding(name="system", state="ok", text="does not run; `serving up` starts it")
+        yield from check_free_ports()
+        if (state / "journal.db").exists():
+            yield from check_journal(state / "journal.db")
+    else:
+        yield from check_daemons(state, holder)
+        yield from check_reach(state)
+
+
+def _print(finding: Finding) -> None:
+    Progress.hide()
+    mark = paint(finding.state.ljust(4), _COLORS[finding.state])
+    indent = " " * (7 + _NAME_WIDTH)
+    first, *rest = wrapped(finding.text, indent=indent) or [""]
+    click.echo(f"{mark}  {finding.name:<{_NAME_WIDTH}} {first.strip()}")
+    for line in (*rest, *wrapped(finding.advice, indent=indent)):
+        click.echo(line)

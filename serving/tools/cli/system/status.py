@@ -1,0 +1,164 @@
+"""``serving status``, ``serving version`` and ``serving down``: show and end the system of this machine."""
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import msgspec
+
+from serving import __version__
+from serving.core.model.objects import is_true, nested
+from serving.home.processes.process_lifetime import age_s
+from serving.home.state import StateFolder, default_state_path
+from serving.net.cluster.kinds import POD, SERVING_SERVICE
+from serving.tools.cli.client.api import ApiClient, fail, late_api_options, state_option
+from serving.tools.cli.client.objects import condition, items_of
+from serving.tools.cli.client.output import Progress, age_text
+from serving.tools.cli.client.resources import wait_timeout_option
+
+_NOT_RUNNING = 1
+
+_PATH = "/version"
+# The extra with the package kubernetes.
+_CLUSTER = "cluster"
+# Time for pods to finish their requests.
+_TIMEOUT_S = 120.0
+_POLL_S = 0.05
+
+
+class _SystemStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A system that runs. Counts are of all namespaces."""
+
+    state: str
+    pid: int
+    up_s: float
+    services: str
+    dashboard: str
+    kubeconfig: str
+    service_count: int
+    ready_service_count: int
+    pod_count: int
+    ready_pod_count: int
+
+
+@click.command()
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@state_option
+def status(*, state_path: Path | None, output: str) -> None:
+    """Print whether the system runs, and its URL. Exits with 1 if it does not run."""
+    state = StateFolder((state_path or default_state_path()).absolute())
+    pid = state.holder()
+    if pid is None:
+        click.echo(json.dumps(None) if output == "json" else f"serving does not run with the state folder {state.path}")
+        sys.exit(_NOT_RUNNING)
+    found = _status(state, pid)
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        return
+    click.echo(f"serving runs: process {pid}, for {age_text(found.up_s)}")
+    click.echo(f"services   {found.services}: {found.ready_service_count} of {found.service_count} ready")
+    click.echo(f"pods       {found.ready_pod_count} of {found.pod_count} ready")
+    click.echo(f"dashboard  {found.dashboard}")
+    click.echo(f"kubectl    export KUBECONFIG={found.kubeconfig}")
+    click.echo(f"state      {found.state}")
+
+
+def _status(state: StateFolder, pid: int) -> _SystemStatus:
+    ports = state.read_ports()
+    api = ApiClient(state.path)
+    services = items_of(api, SERVING_SERVICE, everywhere=True)
+    # Evicted pods are listed, but over.
+    found = items_of(api, POD, everywhere=True)
+    pods = [one for one in found if nested(one, "status", "phase") != "Failed"]
+    return _SystemStatus(
+        state=str(state.path),
+        pid=pid,
+        up_s=age_s(pid),
+        services=f"http://NAME.NAMESPACE.localhost:{ports['public']}",
+        dashboard=f"http://127.0.0.1:{ports['dashboard']}",
+        kubeconfig=str(state.kubeconfig),
+        service_count=len(services),
+        ready_service_count=sum(condition(service).get("status") == "True" for service in services),
+        pod_count=len(pods),
+        ready_pod_count=sum(is_true(pod, "Ready") for pod in pods),
+    )
+
+
+@click.command()
+@click.option("--client", is_flag=True, help="Only this program, without asking a server.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@late_api_options
+def version(*, api: Callable[[], ApiClient], client: bool, output: str) -> None:
+    """Show the version and commit of this program, its packages, and the server's Kubernetes version."""
+    packages = dict(sorted(_packages()))
+    found = {"client": __version__, "commit": _commit(), "python": platform.python_version(), "packages": packages}
+    if output == "text":
+        click.echo(f"serving {__version__}, commit {found['commit'] or 'unknown'}, Python {found['python']}")
+    if not client:
+        found["server"] = str(api().done("GET", _PATH).get("gitVersion", ""))
+        if output == "text":
+            click.echo(f"server  {found['server']}")
+    if output == "json":
+        click.echo(json.dumps(found, indent=2))
+    else:
+        click.echo("with    " + ", ".join(f"{name} {number}" for name, number in packages.items()))
+
+
+def _commit() -> str:
+    """The commit that this program was built from; of a checkout, its present one. Empty where neither is known."""
+    package = Path(__file__).parents[3]
+    noted = package / "_commit"
+    if noted.exists():
+        return noted.read_text().strip()
+    if not (package.parent / ".git").exists():
+        return ""
+    command = ["git", "-C", str(package.parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603 - git of the PATH
+    except OSError:
+        return ""
+
+
+def _packages() -> Iterator[tuple[str, str]]:
+    """Names and versions of installed requirements, with those of the extra for clusters."""
+    for requirement in importlib.metadata.requires("serving") or ():
+        name = re.split(r"[^A-Za-z0-9._-]", requirement)[0]
+        _, is_extra, extra = requirement.partition("extra == ")
+        if not is_extra or extra.strip("'\"") == _CLUSTER:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                yield name, importlib.metadata.version(name)
+
+
+@click.command()
+@wait_timeout_option(_TIMEOUT_S)
+@state_option
+def down(*, state_path: Path | None, wait_s: float) -> None:
+    """Stop the system and its pods, and wait until they have ended. Services stay in the state folder for the next `up`."""
+    state = StateFolder((state_path or default_state_path()).absolute())
+    pid = state.holder()
+    if pid is None:
+        click.echo(f"serving does not run with the state folder {state.path}")
+        return
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except PermissionError:
+        fail(f"process {pid} belongs to another user; run `serving down` as that user")
+    except ProcessLookupError:
+        fail(f"process {pid}, which {state.path} names, cannot be seen from here; is it in a container?")
+    deadline_s = time.monotonic() + wait_s
+    with Progress(f"waiting for process {pid} to end"):
+        while state.holder() == pid:
+            if time.monotonic() >= deadline_s:
+                fail(f"process {pid} has not ended after {wait_s:g} s; `kill -9 {pid}` ends it at once")
+            time.sleep(_POLL_S)
+    click.echo("serving has ended")

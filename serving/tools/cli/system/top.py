@@ -1,0 +1,329 @@
+"""``serving top``: live revisions and nodes in the terminal, from the dashboard's ``/state``."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from serving.core.model.revisionnumbers import PolicyCosts
+from serving.core.scaling.adaptive.policy_story import savings_sentence
+from serving.tools.cli.client.api import state_option
+from serving.tools.cli.client.stats import dashboard_link, dashboard_page
+
+_GIB = 2**30
+_CORE_M = 1000
+_FULL_RATIO = 0.9
+_NODE_STATES = {"True": ("ready", "green"), "False": ("not ready", "red")}
+
+_PERIOD_S = 2.0
+_TIMEOUT_S = 10.0
+_TONES = {"active": "green", "dormant": "cyan", "starting": "yellow", "failed": "red", "at zero": "dim"}
+# Least width for the reasons beside the numbers.
+_WIDE = 110
+_BELOW_MAX = 5
+# Least width of a name beside its numbers; with less room the numbers have a line of their own below it.
+_NAME_LEAST, _NAME_ROOMY = 12, 24
+_WHY_LEAST = 30
+# Least width for all numbers.
+_ROOMY = 96
+_NUMBERS = ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "4XX", "5XX", "P50", "P95", "P99")
+_FEW_NUMBERS = ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "5XX", "P95")
+# Lines that are not rows: the title, heads, separators and ends of tables.
+_FRAME = 8
+_NODES_LEAST = 4
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def node_lines(nodes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The nodes with data in a dashboard's state, best score first."""
+    known = ("cpu_millicores", "memory_bytes", "requested_millicores", "requested_bytes")
+    found = [line for line in nodes.get("lines", ()) if any(line[name] for name in known)]
+    return sorted(found, key=lambda one: (-(one["score"] or 0.0), one["name"]))
+
+
+def shortened(text: str, width_max: int) -> str:
+    """A text of at most ``width_max`` columns: its middle is left out, as names differ at their start and end."""
+    if cell_len(text) <= width_max:
+        return text
+    room = max(0, width_max - 1)
+    tail = text[len(text) - (room // 2) :] if room > 1 else ""
+    while cell_len(tail) > room // 2:
+        tail = tail[1:]
+    return f"{set_cell_size(text, room - cell_len(tail)).rstrip()}…{tail}"
+
+
+def fitted(
+    heads: Sequence[str], rows: Sequence[Sequence[Text]], *, width: int, name_max: int | None = None
+) -> tuple[list[Text], bool]:
+    """The lines of a table of name, state and numbers, and whether each row is two lines, for lack of room.
+
+    Numbers are never shortened. Names are, in the middle, down to ``_NAME_LEAST`` columns.
+    """
+    cells = [_texts(heads), *map(_texts, rows)]
+    longest, *others = [max(cell_len(one.plain) for one in column) for column in zip(*cells, strict=True)]
+    longest = min(longest, name_max or longest)
+    # A wide gap is for names that have room enough.
+    gap, least = 2, _NAME_ROOMY
+    beside = width - sum(others) - gap * len(others)
+    if beside < min(longest, least):
+        gap, least = 1, _NAME_LEAST
+        beside = width - sum(others) - gap * len(others)
+    is_stacked = beside < min(longest, least)
+    name = min(longest, width - others[0] - gap if is_stacked else beside)
+    lines: list[Text] = []
+    for first, state, *numbers in cells:
+        head = [
+            _padded(Text(shortened(first.plain, name)), name, is_left=True),
+            _padded(state, others[0], is_left=True),
+        ]
+        tail = [_padded(one, size) for one, size in zip(numbers, others[1:], strict=True)]
+        parts = [head, tail] if is_stacked else [head + tail]
+        lines += [Text(" " * gap).join(part) for part in parts]
+    for line in lines[: 1 + is_stacked]:
+        line.stylize("dim")
+    return lines, is_stacked
+
+
+def _texts(cells: Sequence[str | Text]) -> list[Text]:
+    return [cell if isinstance(cell, Text) else Text(cell) for cell in cells]
+
+
+def _padded(text: Text, width: int, *, is_left: bool = False) -> Text:
+    space = " " * max(0, width - cell_len(text.plain))
+    return Text.assemble(text, space) if is_left else Text.assemble(space, text)
+
+
+def node_table(lines: Sequence[Mapping[str, Any]], *, width: int) -> tuple[list[Text], bool]:
+    """Nodes as ``fitted``: requested and used amounts, out of each one's capacity."""
+    is_roomy = width >= _ROOMY
+    heads = ["NODE", "STATE", "PODS", "CPU ASKED", "CPU USED", *(["CORES"] if is_roomy else [])]
+    heads += ["MEM ASKED", "MEM USED", *(["GIB"] if is_roomy else []), "SCORE"]
+    return fitted(heads, [_cells(line, is_roomy=is_roomy) for line in lines], width=width)
+
+
+def _cells(one: Mapping[str, Any], *, is_roomy: bool) -> list[Text]:
+    state, tone = _NODE_STATES.get(one["ready"], ("unknown", "yellow"))
+    used = one["used"] or {}
+    cells = [Text(one["name"]), Text(state, style=tone), Text(f"{one['pod_count']}")]
+    for asked, name, unit in (
+        (one["requested_millicores"], "cpu_millicores", _CORE_M),
+        (one["requested_bytes"], "memory_bytes", _GIB),
+    ):
+        cells += [_amount(asked, one[name], unit), _amount(used.get(name), one[name], unit)]
+        if is_roomy:
+            cells.append(Text(f"{one[name] / unit:.3g}" if one[name] else "-"))
+    return [*cells, Text("-" if one["score"] is None else f"{one['score']:g}")]
+
+
+def _amount(part: int | None, whole: int, unit: int) -> Text:
+    """An amount with its share of the whole, if known: "1.8 46%"."""
+    if part is None:
+        return Text("-")
+    ratio = part / whole if whole else 0.0
+    share = f" {ratio:4.0%}" if whole else ""
+    return Text(f"{part / unit:.2g}{share}", style="red" if ratio >= _FULL_RATIO else "")
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Print once and exit, as when the output is not a terminal.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Print it once, as one JSON object.",
+)
+@click.option("--dashboard", "url", metavar="URL", help="The link of a dashboard; by default from the state folder.")
+@click.option("-n", "--namespace", default="", help="Only this namespace.")
+@state_option
+def top(*, once: bool, output: str, url: str | None, namespace: str, state_path: Path | None) -> None:
+    """Live load: revisions with pods and last decisions; nodes with usage. Ends with Ctrl-C."""
+    url = url or dashboard_link(state_path)
+    if output == "json":
+        click.echo(json.dumps(record_of(dashboard_page(url, "state"), namespace=namespace), indent=2))
+        return
+    console = Console()
+    if once or not console.is_terminal:
+        console.print(screen_of(dashboard_page(url, "state"), namespace=namespace, width=console.width))
+        return
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            # The window may have been resized.
+            width, height = console.size
+            live.update(
+                screen_of(dashboard_page(url, "state"), namespace=namespace, width=width, height=height), refresh=True
+            )
+            time.sleep(_PERIOD_S)
+
+
+def record_of(state: Mapping[str, Any], *, namespace: str = "") -> dict[str, Any]:
+    """The dashboard's state of revisions and nodes as JSON, busiest revisions first."""
+    return {
+        "revisions": [row.record() for row in _rows(state, namespace)],
+        "nodes": node_lines(state.get("nodes") or {}),
+        "policies": [policy for policy in state.get("policies") or () if namespace in {"", policy["namespace"]}],
+    }
+
+
+def _rows(state: Mapping[str, Any], namespace: str) -> list["_Row"]:
+    rows = [_Row(state, one) for one in state["objects"] if one["kind"] == "revision"]
+    rows = [row for row in rows if namespace in {"", row.view["namespace"]}]
+    return sorted(rows, key=lambda row: (-row.load, -row.number("ready"), row.key))
+
+
+def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WIDE, height: int | None = None) -> Group:
+    """The screen for one state of the dashboard, busiest revisions first; narrow ones show reasons below.
+
+    ``height`` is the number of lines; None is unlimited. Nodes come below revisions, which leave some room for them.
+    """
+    rows = _rows(state, namespace)
+    ready, dormant = (sum(row.number(name) for row in rows) for name in ("ready", "dormant"))
+    count = len(rows)
+    pods = f"{ready:g} pod{'s' * (ready != 1)} ready" + (f", {dormant:g} dormant" if dormant else "")
+    title = Text.assemble(("serving", "bold"), f"  {count} revision{'s' * (count != 1)}, {pods}")
+    nodes = node_lines(state.get("nodes") or {})
+    lines, per_row, has_why = _revisions(rows, width=width)
+    node_table_lines, is_stacked = node_table(nodes, width=width)
+    per_node = 1 + is_stacked
+    row_max, node_max = count, len(nodes)
+    if height is not None:
+        # A narrow screen shows the reasons below, in two lines each.
+        room = height - _FRAME - per_row - per_node + 2 - (0 if has_why else 2 * _BELOW_MAX)
+        node_max = min(len(nodes), max(_NODES_LEAST // per_node, (room - per_row * count) // per_node))
+        row_max = max(1, (room - per_node * node_max) // per_row)
+    saved = _saved(state, namespace)
+    parts: list[Text] = [
+        title,
+        *([Text(saved, style="dim")] if saved else []),
+        Text(),
+        *lines[: per_row * (1 + row_max)],
+    ]
+    if row_max < count:
+        parts.append(Text(f"and {count - row_max} more", style="dim"))
+    if not has_why:
+        parts += [
+            Text(),
+            *(
+                Text.assemble((f"{row.view['name']} ", "bold"), row.sentence())
+                for row in rows[: min(row_max, _BELOW_MAX)]
+            ),
+        ]
+    if nodes:
+        parts += [Text(), *node_table_lines[: per_node * (1 + node_max)]]
+        left = state["nodes"]["count"] - min(node_max, len(nodes))
+        if left:
+            parts.append(Text(f"and {left} more", style="dim"))
+    return Group(*parts)
+
+
+def _saved(state: Mapping[str, Any], namespace: str) -> str:
+    """The summed costs of all revisions, a line for each policy in force; "" without any."""
+    by_policy: dict[str, list[Mapping[str, float]]] = {}
+    for policy in state.get("policies") or ():
+        if namespace in {"", policy["namespace"]}:
+            by_policy.setdefault(policy["policy"], []).append(policy["costs"])
+    lines = []
+    for running, found in sorted(by_policy.items()):
+        total = {name: sum(one[name] for one in found) for name in PolicyCosts.__struct_fields__}
+        costs = PolicyCosts(**total | {"covered_s": max(one["covered_s"] for one in found)})
+        lines.append(savings_sentence(costs, running=running))
+    return "\n".join(line[:1].upper() + line[1:] for line in lines if line)
+
+
+def _revisions(rows: list["_Row"], *, width: int) -> tuple[list[Text], int, bool]:
+    """The lines of the table, how many a row has, and whether the reasons are beside the numbers."""
+    lines, is_stacked = _table(rows, has_all=width >= _ROOMY, width=width)
+    if is_stacked and width >= _ROOMY:
+        lines, is_stacked = _table(rows, has_all=False, width=width)
+    room = width - cell_len(lines[0].plain) - 2
+    if is_stacked or width < _WIDE or room < _WHY_LEAST:
+        return lines, 1 + is_stacked, False
+    for line, why in zip(lines, (Text("WHY", style="dim"), *(row.sentence() for row in rows)), strict=True):
+        why.truncate(room, overflow="ellipsis")
+        line.append_text(Text("  ").append_text(why))
+    return lines, 1, True
+
+
+def _table(rows: list["_Row"], *, has_all: bool, width: int) -> tuple[list[Text], bool]:
+    heads = ("REVISION", "STATE", *(_NUMBERS if has_all else _FEW_NUMBERS), "MODE")
+    # A wide screen has the reasons beside the numbers.
+    name_max = width // 4 if width >= _WIDE else None
+    return fitted(heads, [row.cells(has_all=has_all) for row in rows], width=width, name_max=name_max)
+
+
+class _Row:
+    def __init__(self, state: Mapping[str, Any], one: Mapping[str, Any]) -> None:
+        self.key: str = one["key"]
+        self.view: Mapping[str, Any] = one["view"]
+        self._decision: Mapping[str, Any] | None = state["decisions"].get(self.key)
+        self._numbers = dict(zip(state["columns"], state["rows"].get(self.key, ()), strict=False))
+
+    @property
+    def load(self) -> float:
+        return self.number("running") + self.number("held")
+
+    def number(self, name: str) -> float:
+        return self._numbers.get(name) or 0.0
+
+    def record(self) -> dict[str, Any]:
+        """The row as JSON."""
+        numbers = {name: value for name, value in self._numbers.items() if value is not None}
+        return {**self.view, "shown_state": self._state(), "numbers": numbers, "decision": self._decision}
+
+    def sentence(self) -> Text:
+        """The sentence of the last decision."""
+        return Text("" if self._decision is None else _sentence_of(self._decision))
+
+    def cells(self, *, has_all: bool) -> list[Text]:
+        state = self._state()
+        rates = [self._numbers.get(f"rps_{one}xx") for one in "2345"]
+        latencies_s = [self._numbers.get(f"p{one}_s") for one in ((50, 95, 99) if has_all else (95,))]
+        target = self.number("target")
+        return [
+            Text(self.view["name"]),
+            Text(state, style=_TONES[state]),
+            Text(self._pods()),
+            Text.assemble(f"{self.number('running'):.1f} ", (_bar(self.load, target), "cyan")),
+            Text(f"{self.number('held'):.1f}", style="yellow" if self.number("held") >= 1 else ""),
+            Text(f"{target:g}" if target else "-"),
+            Text("-" if rates[0] is None else f"{sum(rate or 0.0 for rate in rates):.1f}"),
+            *([Text("-" if rates[2] is None else f"{rates[2]:.1f}")] if has_all else ()),
+            Text("-" if rates[3] is None else f"{rates[3]:.1f}", style="red" if rates[3] else ""),
+            *(Text("-" if one is None else f"{one * 1000:.0f} ms") for one in latencies_s),
+            Text("panic", style="bold red") if self.number("is_panic") else Text("stable", style="dim"),
+        ]
+
+    def _state(self) -> str:
+        if self.view["ready"] == "False":
+            return "failed"
+        if self.view["state"] != "Active":
+            return "at zero"
+        ready = self.number("ready")
+        if ready and self.number("dormant") == ready:
+            return "dormant"
+        return "active" if ready else "starting"
+
+    def _pods(self) -> str:
+        # From the decision that is printed beside it: the metric of the same name arrives up to a second later.
+        ready, desired = self.number("ready"), self._numbers.get("desired")
+        if self._decision is not None:
+            desired = self._decision["wanted"]
+        count = f"{ready:g}" if desired is None or desired == ready else f"{ready:g}→{desired:g}"
+        dormant = self.number("dormant")
+        return f"{count} ({dormant:g} dormant)" if 0 < dormant < ready else count
+
+
+def _bar(load: float, target: float) -> str:
+    return _BARS[min(8, round(8 * load / target))] if target else _BARS[0]
+
+
+def _sentence_of(decision: Mapping[str, Any]) -> str:
+    return f"{time.strftime('%H:%M:%S', time.localtime(decision['at_s']))} {decision['sentence']}"

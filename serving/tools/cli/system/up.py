@@ -1,0 +1,388 @@
+"""``serving up``: runs the whole system on this machine, in the foreground or background, or reloads it."""
+
+import os
+import re
+import select
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from serving.core.model.errors import InvalidCertificate, InvalidValue, Problem, SettingsError
+from serving.core.model.knative import WINDOW_ANNOTATION
+from serving.core.model.quantity import parse_quantity
+from serving.home.containers.network import bind_gateway, gateway_of
+from serving.home.processes.confine import ISOLATION_VARIABLE
+from serving.home.processes.isolation import GAP_VARIABLE, MODES, isolation_gap
+from serving.home.state import StateFolder, default_state_path
+from serving.home.supervisor.binding import PORTS, bind
+from serving.home.supervisor.children import CHILDREN
+from serving.home.supervisor.main import SupervisorLaunch, become_supervisor
+from serving.home.supervisor.notify import SystemdNotifier, take_variables
+from serving.net.aio.ownlog import BYTES_VARIABLE, FILES_VARIABLE, LOG_FILES_MAX
+from serving.tools.cli.client.api import fail_usage
+from serving.tools.cli.nodes.nodeflags import NODE_FLAGS, nodes_environment, with_node_flags
+from serving.tools.cli.system.reload import reload_system
+
+# The descriptor on which the system in the background reports that it has started.
+_READY_VARIABLE = "SERVING_UP_READY_FD"
+
+_LOG = "up.log"
+# Four daemons that take a second each, on a machine under heavy load.
+_READY_S = 180.0
+_EXIT_FAILED = 1
+# Variables that only `serving up` reads.
+_OWN = frozenset({"SERVING_ACTIVATOR_COUNT"})
+_DAEMONS = ("ACTIVATOR", "AUTOSCALER", "CONTROLLER", "DASHBOARD", "NODEGROUP", "PLACEMENT")
+_SETTING = re.compile(rf"SERVING_({'|'.join(_DAEMONS)})_\w+")
+_NAME = "serving"
+_EXIT_SETTINGS = 2
+_PORT_MAX = 65_535
+_TLS = "SERVING_ACTIVATOR_TLS_"
+_TLS_SOURCES = ("CERTIFICATE_FILES", "FOLDER", "SECRETS")
+
+
+def start_in_background(arguments: Sequence[str], logs: Path) -> int:
+    """Run ``serving up`` in the background, print its output until it has started; returns its exit code or 0."""
+    log = logs / _LOG
+    try:
+        # Parents that are made on the way have the mode of the umask: the state folder is closed, too.
+        for folder in (logs.parent, logs):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        output = log.open("ab")
+    except OSError as error:
+        click.echo(f"{error.filename}: {error.strerror}; expected a folder that can be written", err=True)
+        return _EXIT_SETTINGS
+    mine, its = os.pipe()
+    with output:
+        begin = output.tell()
+        process = subprocess.Popen(  # noqa: S603 - our own CLI
+            [sys.executable, "-m", "serving", "up", *arguments],
+            env={**os.environ, _READY_VARIABLE: str(its)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=[its],
+            start_new_session=True,
+        )
+    os.close(its)
+    with os.fdopen(mine, "rb") as pipe:
+        try:
+            is_late = not select.select([pipe], [], [], _READY_S)[0]
+        except KeyboardInterrupt:
+            process.terminate()
+            raise
+        has_started = not is_late and bool(pipe.read())
+    code = 0 if has_started else _EXIT_FAILED if is_late else process.wait()
+    # The process goes on when this one ends.
+    process.returncode = 0
+    with log.open("rb") as file:
+        file.seek(begin)
+        click.echo(file.read().decode(errors="replace"), nl=False, err=not has_started)
+    if is_late:
+        click.echo(
+            f"serving has not started after {_READY_S:g} s and goes on; see {logs}; `serving down` ends it", err=True
+        )
+    return code
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Raise ``SettingsError`` for each invalid variable, with the expected value."""
+    given = {name: text for name, text in environment.items() if _SETTING.fullmatch(name) and name not in _OWN}
+    if not given:
+        # The records of all daemons take a while to import.
+        return
+    from serving.core.settings.daemons import DAEMONS  # noqa: PLC0415 - as above
+    from serving.core.settings.load import wrong_variables  # noqa: PLC0415 - as above
+
+    problems = {
+        wrong_variable.where: wrong_variable
+        for daemon in DAEMONS
+        if daemon.name.upper() in _DAEMONS
+        for wrong_variable in wrong_variables(daemon, registry=DAEMONS, environment=given)
+    }
+    if problems:
+        raise SettingsError(list(problems.values()))
+
+
+def path_lines(program: Path, python: Path, path: str) -> list[str]:
+    """Advice on running this program in another shell; empty if ``serving`` on PATH is this program.
+
+    ``program`` is how this process was started, ``python`` its interpreter, whose folder has the program too.
+    """
+    own = program.absolute() if program.name == _NAME else python.with_name(_NAME)
+    found = shutil.which(_NAME, path=path)
+    if found is not None and Path(found).resolve() == own.resolve():
+        return []
+    if not own.exists():
+        return [f"commands:  {shlex.quote(str(python))} -m serving ..."]
+    return [f"commands:  {shlex.quote(str(own))} is not on PATH: export PATH={shlex.quote(str(own.parent))}:$PATH"]
+
+
+class _Size(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
+    """A size in bytes, as 10Mi."""
+
+    name = "SIZE"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes."""
+        try:
+            size = parse_quantity(str(value), "a size such as 10Mi or 500k")
+        except InvalidValue as error:
+            self.fail(str(error), param, ctx)
+        return int(size)
+
+
+def _port_options(command: Callable[..., None]) -> Callable[..., None]:
+    for port in reversed(PORTS):
+        option = click.option(
+            f"--{port.name}-port",
+            type=click.IntRange(0, _PORT_MAX),
+            metavar="PORT",
+            default=port.number,
+            show_default=True,
+            help=port.what,
+        )
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.option("--state", "state_path", type=click.Path(file_okay=False, path_type=Path), help="Folder for state.")
+@_port_options
+@click.option(
+    "--tls-cert",
+    "tls_certificates",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    help="Serve over TLS with this certificate (PEM, with its chain); may be given several times, each with its key.",
+)
+@click.option(
+    "--tls-key",
+    "tls_keys",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    help="Key (PEM) of the certificate in the same place.",
+)
+@click.option(
+    "--activators",
+    "activator_count",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    envvar="SERVING_ACTIVATOR_COUNT",
+    help="Activator processes, which take requests from the same ports; more than there are busy cores does not help.",
+)
+@with_node_flags
+@click.option("-d", "--detach", is_flag=True, help="Run in the background, and return once all daemons serve.")
+@click.option(
+    "--reload",
+    "reloads",
+    is_flag=True,
+    help="Have the system that runs replace its processes without a failed request, as after an upgrade, and return. "
+    "Takes --state only. SIGHUP does the same.",
+)
+@click.option(
+    "--isolation",
+    type=click.Choice(MODES),
+    default=MODES[0],
+    show_default=True,
+    envvar=ISOLATION_VARIABLE,
+    help="How far pods that are processes are kept from this machine and from each other; strict refuses to start where a "
+    "part of it is missing.",
+)
+@click.option(
+    "--log-size",
+    type=_Size(),
+    default="10Mi",
+    show_default=True,
+    envvar="SERVING_LOG_SIZE",
+    help="Size at which the log of a daemon is rotated to NAME.1; 0 never.",
+)
+@click.option(
+    "--log-files",
+    type=click.IntRange(1, 100),
+    default=LOG_FILES_MAX,
+    show_default=True,
+    envvar="SERVING_LOG_FILES",
+    help="Files kept of each daemon's log, the present one included.",
+)
+@click.option(
+    "--systemd",
+    is_flag=True,
+    help="Run as a service of systemd with Type=notify; `serving install-service` writes one.",
+)
+@click.option("--sample", is_flag=True, help="Deploy the service hello, which greets.")
+def up(  # noqa: PLR0913 - options
+    *,
+    state_path: Path | None,
+    tls_certificates: Sequence[Path],
+    tls_keys: Sequence[Path],
+    activator_count: int,
+    isolation: str,
+    sample: bool,
+    detach: bool,
+    **more: Any,  # noqa: ANN401 - ports, flags of nodes, and whether to reload
+) -> None:
+    """Run everything on this machine until interrupted, or with -d until `serving down`."""
+    state = StateFolder((state_path or default_state_path()).absolute())
+    if more.pop("reloads"):
+        _refuse_other_options()
+        reload_system(state.path)
+        return
+    _refuse_wrong_settings()
+    limits = {BYTES_VARIABLE: str(more.pop("log_size")), FILES_VARIABLE: str(more.pop("log_files"))}
+    systemd = take_variables(os.environ)
+    _check_systemd(systemd, is_wanted=more.pop("systemd"))
+    if detach:
+        sys.exit(_run_in_background(state, has_sample=sample))
+    by_name = {
+        name.removesuffix("_port").replace("_", "-"): port for name, port in more.items() if name not in NODE_FLAGS
+    }
+    children = CHILDREN(activator_count, has_node_groups=more["nodes"] is not None)
+    # Metrics of further activators and of node groups are served at any free port.
+    by_name |= {
+        name: 0 for child in children for name in child.sockets if name.endswith("-metrics") and name not in by_name
+    }
+    try:
+        environment = _tls_environment(tls_certificates, tls_keys) | nodes_environment(more) | limits
+        environment |= {ISOLATION_VARIABLE: isolation}
+        has_certificate = any({**os.environ, **environment}.get(f"{_TLS}{name}") for name in _TLS_SOURCES)
+        # First: the holder of the state folder also holds its ports, and explains more.
+        state.hold()
+        environment |= {GAP_VARIABLE: isolation_gap(isolation, state.path)}
+        # Until there is a certificate, of a DomainMapping, connections are refused.
+        sockets = bind(by_name, unheard=() if has_certificate else ("tls",))
+        state.open("https://{}:{}".format(*sockets["api"].getsockname()))
+        state.write_ports({name: one.getsockname()[1] for name, one in sockets.items()})
+        sockets["template"] = state.listen_template()
+        inner_port, public_port = (sockets[name].getsockname()[1] for name in ("inner", "public"))
+        sockets |= bind_gateway(gateway_of(state.path), inner_port=inner_port, public_port=public_port)
+    except SettingsError as error:
+        click.echo(str(error), err=True)
+        sys.exit(_EXIT_SETTINGS)
+
+    ports = {name: one.getsockname()[1] for name, one in sockets.items() if name != "template"}
+    launch = SupervisorLaunch(
+        state=str(state.path),
+        lock_fd=state.lock_fd,
+        sockets={name: one.fileno() for name, one in sockets.items()},
+        activator_count=activator_count,
+        has_node_groups=more["nodes"] is not None,
+        environment=environment,
+        systemd=systemd,
+        lines=_started_lines(ports, state, activator_count=activator_count, has_certificate=has_certificate),
+        sample=_sample_command(state.path) if sample else [],
+        ready_fd=int(os.environ.pop(_READY_VARIABLE, "-1")),
+    )
+    become_supervisor(launch, ["up", *sys.argv[sys.argv.index("up") + 1 :]])
+
+
+def _started_lines(
+    ports: Mapping[str, int], state: StateFolder, *, activator_count: int, has_certificate: bool
+) -> list[str]:
+    lines = [f"serving is up: services answer at http://NAME.NAMESPACE.localhost:{ports['public']}"]
+    if has_certificate:
+        lines.append(f"over TLS: https://NAME.NAMESPACE.localhost:{ports['tls']}")
+    lines.append(f"dashboard: {_dashboard_text(ports['dashboard'], state)}")
+    lines += path_lines(Path(sys.argv[0]), Path(sys.executable), os.environ.get("PATH", ""))
+    lines += [f"kubectl: export KUBECONFIG={state.kubeconfig}", f"logs:    {state.logs}"]
+    if activator_count > 1:
+        pages = (str(port) for name, port in ports.items() if re.fullmatch(r"activator(-\d+)?-metrics", name))
+        lines.append(f"metrics of the {activator_count} activators: ports {', '.join(pages)}")
+    return lines
+
+
+def _run_in_background(state: StateFolder, *, has_sample: bool) -> int:
+    """Start the system, and the sample if it is wanted; returns the exit code."""
+    # Options are passed on unchanged: only one place parses them.
+    arguments = [one for one in sys.argv[sys.argv.index("up") + 1 :] if one not in {"-d", "--detach", "--sample"}]
+    code = start_in_background(arguments, state.logs)
+    if code == 0 and has_sample:
+        code = subprocess.run(_sample_command(state.path), check=False).returncode  # noqa: S603 - our own CLI
+    return code
+
+
+def _check_systemd(variables: Mapping[str, str], *, is_wanted: bool) -> None:
+    if is_wanted and not SystemdNotifier(variables).is_on:
+        fail_usage("--systemd needs a service of systemd with Type=notify; `serving install-service` writes one")
+
+
+def _refuse_wrong_settings() -> None:
+    try:
+        check_environment(os.environ)
+    except SettingsError as error:
+        click.echo(str(error), err=True)
+        sys.exit(_EXIT_SETTINGS)
+
+
+def _refuse_other_options() -> None:
+    """Reject options beside ``--reload``: a running system keeps its own."""
+    context = click.get_current_context()
+    typed = [
+        param.opts[0]
+        for param in context.command.params
+        if param.name not in {"reloads", "state_path"}
+        and context.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if typed:
+        fail_usage(
+            f"--reload takes --state only, not {', '.join(typed)}; for other options: `serving down`, `serving up`"
+        )
+
+
+def _tls_environment(certificates: Sequence[Path], keys: Sequence[Path]) -> dict[str, str]:
+    """The activator's settings for these certificates, each of which works; the first is the default.
+
+    Raises:
+        SettingsError: with a problem for each invalid one.
+    """
+    if len(certificates) != len(keys):
+        what = f"{len(certificates)} of --tls-cert and {len(keys)} of --tls-key"
+        raise SettingsError([Problem(where="--tls-key", what=what, expected="one key for each certificate")])
+    if not certificates:
+        return {}
+    from serving.net.proxy.tls.certificate import load_certificate  # noqa: PLC0415 - OpenSSL, where there is TLS only
+    from serving.net.proxy.tls.keeper import CertificateFiles  # noqa: PLC0415 - as above
+
+    paths = [
+        (str(certificate.absolute()), str(key.absolute())) for certificate, key in zip(certificates, keys, strict=True)
+    ]
+    problems = []
+    for name, found in CertificateFiles(pairs=paths).read().items():
+        try:
+            if isinstance(found, InvalidCertificate):
+                raise found
+            load_certificate(name, found)
+        except InvalidCertificate as error:
+            expected = "a certificate with its key, as PEM"
+            problems.append(Problem(where=error.where, what=error.reason, expected=expected))
+    if problems:
+        raise SettingsError(problems)
+    return {
+        f"{_TLS}CERTIFICATE_FILES": ",".join(certificate for certificate, _ in paths),
+        f"{_TLS}KEY_FILES": ",".join(key for _, key in paths),
+        f"{_TLS}DEFAULT_CERTIFICATE": os.environ.get(f"{_TLS}DEFAULT_CERTIFICATE") or paths[0][0],
+    }
+
+
+def _dashboard_text(port: int, state: StateFolder) -> str:
+    """Where the dashboard is. A terminal shows the link to the owner of its token; a log would keep it."""
+    page = f"http://127.0.0.1:{port}"
+    if sys.stdout.isatty():
+        return f"{page}/?token={state.query_token.read_text()}"
+    return f"{page}, opened by the link of `serving dashboard`"
+
+
+def _sample_command(state_path: Path) -> list[str]:
+    app = Path(__file__).parents[2] / "samples" / "hello.py"
+    command = f"{shlex.quote(sys.executable)} {shlex.quote(str(app))}"
+    window = f"{WINDOW_ANNOTATION}=10s"
+    arguments = ["deploy", "hello", str(app.parent), "--command", command, "--concurrency", "10", "--annotate", window]
+    return [sys.executable, "-m", "serving", *arguments, "--state", str(state_path)]

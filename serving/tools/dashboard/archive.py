@@ -1,0 +1,309 @@
+"""The history of revisions on disk: one SQLite file, bounded in time and in bytes.
+
+Rows are kept in three steps: each 5 s for two hours, each minute for a day and a half, each 10 minutes for as long as
+``history-days`` says. A row of a longer step is the mean of those of the shorter one, or their maximum for ``panic`` and
+for latencies above the median. Marks are what changed: decisions, revisions, traffic, failures.
+
+The methods block for milliseconds, and their caller is a thread of its own (``HistoryKeeper``).
+"""
+
+import contextlib
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import msgspec
+
+from serving.tools.dashboard.board import COLUMNS
+from serving.tools.dashboard.cost import RevisionOwner, RevisionUsage, ServiceUsage, UsageReport
+from serving.tools.dashboard.marks import Mark
+
+VERSION = 1
+"""The format of the file, in its ``user_version``."""
+
+DAY_S = 86_400.0
+POINTS_MAX = 2_200
+"""Most rows of one answer: two hours, a day and a half, or two weeks in their steps."""
+
+_WORST = frozenset({"is_panic", "p95_s", "p99_s"})
+# SQLite's default.
+_PAGE_BYTES = 4096
+# What is dropped at once of each step when the file is full.
+_DROPPED_PART = 8
+ARCHIVE_ERRORS = (sqlite3.Error, TypeError, ValueError)
+"""What reading and writing an open file raises."""
+
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+Row = Sequence[float | None]
+
+
+class HistoryStep(msgspec.Struct, frozen=True):
+    """Rows each ``step_s`` seconds, which are kept for ``kept_s`` seconds."""
+
+    step_s: int
+    kept_s: float
+
+
+class HistoryRange(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of a revision in a range of time: ``at_s`` and the columns by name. A gap has a row without numbers."""
+
+    step_s: int
+    columns: dict[str, list[float | None]]
+    marks: list[Mark]
+
+
+def history_steps(days: float) -> tuple[HistoryStep, ...]:
+    """The steps, the shortest first. Each step is a multiple of the one before."""
+    whole_s = days * DAY_S
+    return tuple(
+        HistoryStep(step_s, min(kept_s, whole_s))
+        for step_s, kept_s in ((5, 7_200.0), (60, 1.5 * DAY_S), (600, whole_s))
+    )
+
+
+def step_of(steps: Sequence[HistoryStep], *, from_s: float, to_s: float, now_s: float) -> HistoryStep:
+    """The shortest step that is kept since ``from_s`` and gives at most ``POINTS_MAX`` rows; else the longest."""
+    return next(
+        (step for step in steps if from_s >= now_s - step.kept_s and to_s - from_s <= POINTS_MAX * step.step_s),
+        steps[-1],
+    )
+
+
+def merged_row(rows: Sequence[Row]) -> list[float | None]:
+    """One row for several: the mean of each column, or its maximum; None where no row has a number."""
+    found: list[float | None] = []
+    for name, *values in zip(COLUMNS, *rows, strict=True):
+        known = [one for one in values if one is not None]
+        worst = max(known, default=None)
+        found.append(worst if name in _WORST or worst is None else round(sum(known) / len(known), 4))
+    return found
+
+
+class ArchiveNewerError(Exception):
+    """The file has the format of a newer version."""
+
+
+class Archive:
+    """The open file. Raises ``sqlite3.Error``, ``OSError``, and ``ArchiveNewerError`` when it is opened."""
+
+    def __init__(self, path: Path, steps: Sequence[HistoryStep], *, bytes_max: int) -> None:
+        self._steps = steps
+        self._bytes_max = bytes_max
+        self._ids: dict[str, int] = {}
+        self._owners: dict[str, RevisionOwner] = {}
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            self._prepare(path)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _prepare(self, path: Path) -> None:
+        (found,) = self._db.execute("PRAGMA user_version").fetchone()
+        if found > VERSION:
+            raise ArchiveNewerError(f"{path} has format {found}, this version knows up to {VERSION}")
+        path.chmod(0o600)
+        # Without a sync for each commit, a lost machine loses the last seconds, never the file.
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        self._db.execute("PRAGMA cache_size = -512")
+        self._db.execute(f"PRAGMA max_page_count = {max(64, self._bytes_max // _PAGE_BYTES)}")
+        columns = ", ".join(f"{name} REAL" for name in COLUMNS)
+        with self._change():
+            self._db.execute("CREATE TABLE IF NOT EXISTS revision (id INTEGER PRIMARY KEY, key TEXT UNIQUE)")
+            self._db.execute(
+                "CREATE TABLE IF NOT EXISTS mark (id INTEGER, at_s REAL, kind TEXT, text TEXT, "
+                "PRIMARY KEY (id, at_s, kind, text)) WITHOUT ROWID"
+            )
+            self._db.execute(
+                "CREATE TABLE IF NOT EXISTS owner (id INTEGER PRIMARY KEY, service TEXT, memory_bytes INTEGER)"
+            )
+            for step in self._steps:
+                # In the order of time, so that a step of all revisions is written to few pages.
+                self._db.execute(
+                    f"CREATE TABLE IF NOT EXISTS row_{step.step_s} (at_s INTEGER, id INTEGER, {columns}, "
+                    "PRIMARY KEY (at_s, id)) WITHOUT ROWID"
+                )
+            self._db.execute(f"PRAGMA user_version = {VERSION}")
+        self._load()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def put(
+        self,
+        at_s: int,
+        rows: Mapping[str, Row],
+        marks: Iterable[Mark],
+        *,
+        owners: Mapping[str, RevisionOwner] = MappingProxyType({}),
+    ) -> None:
+        """Write the rows of a step of 5 s that began at ``at_s``, by "namespace/revision", and marks. All or nothing.
+
+        ``owners`` of revisions outlive them, as their rows do.
+        """
+        places = ", ".join("?" * (len(COLUMNS) + 2))
+        table = f"row_{self._steps[0].step_s}"
+        with self._change():
+            self._db.executemany(
+                f"INSERT OR REPLACE INTO {table} VALUES ({places})",  # noqa: S608 - a name of this module
+                [(at_s, self._id(key), *row) for key, row in rows.items()],
+            )
+            self._db.executemany(
+                "INSERT OR IGNORE INTO mark VALUES (?, ?, ?, ?)",
+                [(self._id(mark.key), mark.at_s, mark.kind, mark.text) for mark in marks],
+            )
+            new = {key: one for key, one in owners.items() if self._owners.get(key) != one}
+            self._db.executemany(
+                "INSERT OR REPLACE INTO owner VALUES (?, ?, ?)", [(self._id(key), *one) for key, one in new.items()]
+            )
+            self._owners |= new
+
+    def roll(self, now_s: float) -> None:
+        """Write the longer steps that have ended, and delete expired and surplus rows."""
+        for fine, coarse in zip(self._steps, self._steps[1:], strict=False):
+            self._merge(fine.step_s, coarse.step_s, now_s)
+        with self._change():
+            for step in self._steps:
+                self._db.execute(f"DELETE FROM row_{step.step_s} WHERE at_s < ?", (now_s - step.kept_s,))  # noqa: S608
+            self._db.execute("DELETE FROM mark WHERE at_s < ?", (now_s - self._steps[-1].kept_s,))
+        # A part is left for what comes until the next time.
+        while self._used_bytes() > self._bytes_max * 0.9 and self._drop_oldest():
+            pass
+
+    def read(self, key: str, *, from_s: float, to_s: float, now_s: float) -> HistoryRange:
+        """The history of "namespace/revision". The end of a longer step that has not ended comes in shorter ones."""
+        chosen = step_of(self._steps, from_s=from_s, to_s=to_s, now_s=now_s)
+        rows: list[tuple[float | None, ...]] = []
+        cursor = from_s
+        number = self._ids.get(key, -1)
+        for one in reversed(self._steps[: self._steps.index(chosen) + 1]):
+            found = self._rows(number, one.step_s, from_s=max(cursor, now_s - one.kept_s - one.step_s), to_s=to_s)
+            for row in found:
+                # The dashboard did not run: a line must not lead across.
+                if rows and row[0] > cursor + one.step_s:
+                    rows.append((cursor, *[None] * len(COLUMNS)))
+                rows.append(row)
+                cursor = row[0] + one.step_s
+        names = ("at_s", *COLUMNS)
+        columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+        marks = self._db.execute(
+            "SELECT at_s, kind, text FROM mark WHERE id = ? AND at_s BETWEEN ? AND ? ORDER BY at_s DESC LIMIT ?",
+            (number, from_s, to_s, POINTS_MAX),
+        ).fetchall()
+        return HistoryRange(
+            step_s=chosen.step_s,
+            columns=columns,
+            marks=[Mark(key=key, at_s=at_s, kind=kind, text=text) for at_s, kind, text in reversed(marks)],
+        )
+
+    def usage(self, *, from_s: float, to_s: float, now_s: float) -> UsageReport:
+        """The use of all revisions and services in a range, in whole steps. Revisions without an owner are left out."""
+        chosen = step_of(self._steps, from_s=from_s, to_s=to_s, now_s=now_s)
+        pods_s: defaultdict[str, float] = defaultdict(float)
+        known_s: defaultdict[str, float] = defaultdict(float)
+        absent_s: defaultdict[str, float] = defaultdict(float)
+        cursor = from_s
+        for one in reversed(self._steps[: self._steps.index(chosen) + 1]):
+            table, span = f"row_{one.step_s}", (max(cursor, now_s - one.kept_s - one.step_s), to_s)
+            for key, pods in self._db.execute(
+                f"SELECT key, total(ready) FROM {table} JOIN revision USING (id) "  # noqa: S608 - a name of this module
+                "WHERE at_s >= ? AND at_s < ? GROUP BY id",
+                span,
+            ):
+                pods_s[key] += pods * one.step_s
+            for service, count, absent in self._db.execute(
+                "SELECT service, count(*), total(max(0.0, 1.0 - pods)) FROM (SELECT service, total(ready) AS pods "  # noqa: S608
+                f"FROM {table} JOIN owner USING (id) WHERE at_s >= ? AND at_s < ? GROUP BY at_s, service) GROUP BY service",
+                span,
+            ):
+                known_s[service] += count * one.step_s
+                absent_s[service] += absent * one.step_s
+            (last,) = self._db.execute(f"SELECT max(at_s) FROM {table}").fetchone()  # noqa: S608
+            cursor = cursor if last is None else max(cursor, last + one.step_s)
+        owned = {key: owner for key, owner in self._owners.items() if key in pods_s}
+        return UsageReport(
+            [RevisionUsage(revision=key, owner=owner, pod_s=pods_s[key]) for key, owner in owned.items()],
+            [ServiceUsage(service=key, known_s=seconds, absent_s=absent_s[key]) for key, seconds in known_s.items()],
+        )
+
+    def _load(self) -> None:
+        self._ids = dict(self._db.execute("SELECT key, id FROM revision"))
+        owners = self._db.execute("SELECT key, service, memory_bytes FROM owner JOIN revision USING (id)")
+        self._owners = {key: RevisionOwner(service, memory) for key, service, memory in owners}
+
+    def _rows(self, number: int, step_s: int, *, from_s: float, to_s: float) -> list[tuple[float, ...]]:
+        first = int(-(-from_s // step_s) * step_s)
+        # One lookup for each time, since rows of other revisions lie between.
+        return self._db.execute(
+            "WITH RECURSIVE grid (at_s) AS (VALUES (?) UNION ALL SELECT at_s + ? FROM grid WHERE at_s + ? <= ?) "  # noqa: S608
+            f"SELECT row.at_s, {', '.join(COLUMNS)} FROM grid JOIN row_{step_s} row ON row.at_s = grid.at_s AND row.id = ?",
+            (first, step_s, step_s, to_s, number),
+        ).fetchall()
+
+    def _merge(self, fine_s: int, coarse_s: int, now_s: float) -> None:
+        end = int(now_s // coarse_s) * coarse_s
+        ((last,), (oldest,)) = (
+            self._db.execute(f"SELECT max(at_s) FROM row_{coarse_s}").fetchone(),  # noqa: S608
+            self._db.execute(f"SELECT min(at_s) FROM row_{fine_s}").fetchone(),  # noqa: S608
+        )
+        if oldest is None:
+            return
+        # The last one again: its end may have come later, and a clock may have been set back.
+        start = min(oldest // coarse_s * coarse_s if last is None else last, end - coarse_s)
+        columns = ", ".join(f"max({name})" if name in _WORST else f"round(avg({name}), 4)" for name in COLUMNS)
+        with self._change():
+            self._db.execute(
+                f"INSERT OR REPLACE INTO row_{coarse_s} SELECT at_s / ? * ? AS step, id, {columns} "  # noqa: S608
+                f"FROM row_{fine_s} WHERE at_s >= ? AND at_s < ? GROUP BY step, id",
+                (coarse_s, coarse_s, start, end),
+            )
+
+    def _used_bytes(self) -> int:
+        (pages,), (free,) = (self._db.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count"))
+        return int(pages - free) * _PAGE_BYTES
+
+    def _drop_oldest(self) -> bool:
+        """Delete the oldest part of each step; return whether there was something."""
+        dropped = 0
+        with self._change():
+            for step in self._steps:
+                table = f"row_{step.step_s}"
+                first, last = self._db.execute(f"SELECT min(at_s), max(at_s) FROM {table}").fetchone()  # noqa: S608
+                if first is not None:
+                    until = first + max(step.step_s, (last - first) // _DROPPED_PART)
+                    dropped += self._db.execute(f"DELETE FROM {table} WHERE at_s < ?", (until,)).rowcount  # noqa: S608
+        return dropped > 0
+
+    def _id(self, key: str) -> int:
+        found = self._ids.get(key)
+        if found is None:
+            self._db.execute("INSERT OR IGNORE INTO revision (key) VALUES (?)", (key,))
+            (found,) = self._db.execute("SELECT id FROM revision WHERE key = ?", (key,)).fetchone()
+            self._ids[key] = found
+        return found
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            # SQLite itself rolls back for some errors, such as a full disk.
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+            self._ids, self._owners = {}, {}
+            with contextlib.suppress(sqlite3.Error):
+                self._load()
+            raise
+
+
+def is_damaged(error: Exception) -> bool:
+    """Whether a file is no database, or a broken one: SQLite takes values of any type and texts that are not UTF-8."""
+    return isinstance(error, TypeError | ValueError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED

@@ -1,0 +1,371 @@
+"""The state of the dashboard: versioned objects, recent decisions, and an hour of samples.
+
+Pure. Objects, samples, decisions and metric readings go in; the changes since a version come out, so that each open page
+receives only what it lacks. ``tick`` builds one row per revision from the latest samples.
+"""
+
+import math
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from serving.core.model.objects import timestamp_s
+from serving.core.settings.placement import PlacementSettings
+from serving.tools.dashboard.coldstarts import ColdRequest, ColdStarts, StartFacts, summary
+from serving.tools.dashboard.cost import RevisionOwner, RevisionUsage, ServiceUsage, UsageReport
+from serving.tools.dashboard.marks import Marks
+from serving.tools.dashboard.nodes import Nodes
+from serving.tools.dashboard.requests import RequestRates
+from serving.tools.dashboard.views import View
+
+COLUMNS = (
+    *("running", "held", "target", "observed"),
+    *("desired", "ready", "starting", "is_panic", "dormant"),
+    *("rps_2xx", "rps_3xx", "rps_4xx", "rps_5xx"),
+    *("p50_s", "p95_s", "p99_s"),
+)
+"""The columns of a row: requests in flight, pod counts, responses a second by class, latencies in seconds."""
+
+_BUNCH = 128
+_READY = COLUMNS.index("ready")
+# What a row stands for at most, where the next one is late.
+_ROW_STANDS_S = 10.0
+_RATES = slice(COLUMNS.index("rps_2xx"), COLUMNS.index("rps_5xx") + 1)
+
+_DECISIONS_MAX = 200
+# Deletions kept for pages that have not received them. A page that is further behind receives everything again.
+_GONE_MAX = 10_000
+# A sample is drawn as unknown so many seconds after the time that it is valid for: decisions arrive every 2 s, but at rest.
+_SAMPLE_VALID_S = 10.0
+
+STEP_S = 20
+STEPS = 45
+"""The steps of a sparkline: the last 15 minutes."""
+
+_Key = tuple[str, str]
+"""Kind ("service", "revision", "pod") and "namespace/name"."""
+
+
+class RevisionHistory:
+    """Rows of all revisions, at most ``rows_max`` of each."""
+
+    def __init__(self, rows_max: int) -> None:
+        self._rows_max = rows_max
+        self._times = array("d")
+        self._columns: dict[str, tuple[array[float], ...]] = {}
+
+    def add(self, at_s: float, rows: Mapping[str, Sequence[float | None]]) -> None:
+        """Append one row per revision. A revision without a row is deleted with its history."""
+        self._times.append(at_s)
+        for key in [key for key in self._columns if key not in rows]:
+            del self._columns[key]
+        for key, row in rows.items():
+            columns = self._columns.get(key)
+            if columns is None:
+                columns = self._columns[key] = tuple(array("f") for _ in COLUMNS)
+            for column, value in zip(columns, row, strict=True):
+                column.append(math.nan if value is None else value)
+        if len(self._times) >= self._rows_max + _BUNCH:
+            self._drop()
+
+    def read(self, key: str, *, from_s: float = 0.0) -> dict[str, list[float]]:
+        """The columns of a revision by name since a time, and ``at_s``; empty columns for an unknown revision."""
+        columns = self._columns.get(key) or tuple(array("f") for _ in COLUMNS)
+        count = min(len(columns[0]), self._rows_max, len(self._times) - bisect_left(self._times, from_s))
+        found = {name: list(column[len(column) - count :]) for name, column in zip(COLUMNS, columns, strict=True)}
+        return {"at_s": list(self._times[len(self._times) - count :]), **found}
+
+    def usage(self, owners: Mapping[str, RevisionOwner], *, from_s: float, to_s: float) -> UsageReport:
+        """The use of revisions with an owner in a range. A row stands until the next one."""
+        times = np.array(self._times)
+        stands_s = np.minimum(np.diff(times, append=times[-1:]), _ROW_STANDS_S)
+        stands_s[(times < from_s) | (times >= to_s)] = 0.0
+        revisions: list[RevisionUsage] = []
+        pods: dict[str, tuple[int, np.ndarray]] = {}
+        for key in owners.keys() & self._columns.keys():
+            ready = np.array(self._columns[key][_READY])
+            revisions.append(
+                RevisionUsage(revision=key, owner=owners[key], pod_s=float(ready @ stands_s[len(times) - len(ready) :]))
+            )
+            count, sums = pods.get(owners[key].service, (0, np.zeros(len(times))))
+            sums[len(times) - len(ready) :] += ready
+            pods[owners[key].service] = max(count, len(ready)), sums
+        services = [
+            ServiceUsage(
+                service=service,
+                known_s=float(stands_s[len(times) - count :].sum()),
+                absent_s=float((np.maximum(0.0, 1.0 - sums) * stands_s)[len(times) - count :].sum()),
+            )
+            for service, (count, sums) in pods.items()
+        ]
+        return UsageReport(revisions, services)
+
+    def _drop(self) -> None:
+        for column in (self._times, *(one for columns in self._columns.values() for one in columns)):
+            del column[: max(0, len(column) - self._rows_max)]
+
+
+class Sparklines:
+    """Sums of requests and of server errors a second, a step each 20 s. A revision without a row is forgotten."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._ticks = array("f", [0.0] * STEPS)
+        self._sums: dict[str, tuple[array[float], array[float]]] = {}
+
+    def add(self, at_s: float, rates: Mapping[str, Sequence[float | None]]) -> None:
+        """Add one tick: responses a second by class, from 2xx to 5xx, of each revision."""
+        self._move(int(at_s // STEP_S))
+        self._ticks[-1] += 1
+        for key in self._sums.keys() - rates.keys():
+            del self._sums[key]
+        for key, classes in rates.items():
+            total, errors = sum(one or 0.0 for one in classes), classes[-1] or 0.0
+            if not total and key not in self._sums:
+                continue
+            sums = self._sums.setdefault(key, (array("f", [0.0] * STEPS), array("f", [0.0] * STEPS)))
+            sums[0][-1] += total
+            sums[1][-1] += errors
+
+    def read(self) -> dict[str, Any]:
+        """The step of the last sums, the ticks in each step, and the sums of revisions that had requests."""
+        sums = {
+            key: [[round(one, 2) for one in column] for column in columns]
+            for key, columns in self._sums.items()
+            if any(columns[0])
+        }
+        return {"step_s": STEP_S, "step": self._step, "ticks": list(self._ticks), "sums": sums}
+
+    def _move(self, step: int) -> None:
+        """Begin the step of a time; steps without a tick are empty. A clock that goes back stays in the present step."""
+        count = min(STEPS, step - self._step)
+        if count <= 0:
+            return
+        self._step = step
+        empty = array("f", [0.0] * count)
+        for column in (self._ticks, *(one for columns in self._sums.values() for one in columns)):
+            del column[:count]
+            column.extend(empty)
+
+
+class Board:
+    """The state of one cluster. ``rows_max`` bounds the history of each revision."""
+
+    def __init__(self, rows_max: int, placement: PlacementSettings | None = None) -> None:
+        self.nodes = Nodes(placement or PlacementSettings())
+        self.version = 0
+        self.history = RevisionHistory(rows_max)
+        self.sparklines = Sparklines()
+        self.cold = ColdStarts()
+        self.marks = Marks()
+        self.owners: dict[str, RevisionOwner] = {}
+        """The service of each revision, and the memory of its pods."""
+        self._facts: dict[str, StartFacts] = {}
+        self._views: dict[_Key, tuple[int, View]] = {}
+        self._gone: deque[tuple[int, _Key]] = deque(maxlen=_GONE_MAX)
+        self.revision_pods: dict[str, dict[str, View]] = {}
+        """The pods of each revision that has any, by key."""
+        self._revision_of_pod: dict[str, str] = {}
+        self._samples: dict[str, Mapping[str, Any]] = {}
+        self._fresh: dict[str, Mapping[str, Any]] = {}
+        self._requests: Mapping[str, RequestRates] | None = None
+        self._decisions: dict[str, deque[Mapping[str, Any]]] = {}
+        self._changed_s: dict[str, float] = {}
+        self._rows: dict[str, list[float | None]] = {}
+
+    def put(self, kind: str, key: str, view: View | None) -> None:
+        """Store the current view of an object; None deletes it."""
+        if kind == "pod":
+            self._put_pod(key, view)
+            return
+        before = self._views.get((kind, key))
+        if view is None:
+            if before is not None:
+                self.version += 1
+                del self._views[kind, key]
+                self._gone.append((self.version, (kind, key)))
+                self._forget(kind, key)
+        elif before is None or before[1] != view:
+            self.version += 1
+            self._views[kind, key] = (self.version, view)
+            self.marks.change(kind, key, before=None if before is None else before[1], after=view)
+
+    def sample(self, sample: Mapping[str, Any]) -> None:
+        """Store the autoscaler's latest sample of a revision."""
+        self._samples[f"{sample['namespace']}/{sample['revision']}"] = sample
+
+    def decision(self, event: Mapping[str, Any]) -> View:
+        """Store a decision event of the autoscaler; return the part for the page."""
+        key = f"{event['namespace']}/{event['revision']}"
+        outcome = event["told"]["outcome"]
+        wanted = outcome["gate"]["wanted"]
+        seen = {
+            "key": key,
+            "at_s": event["told"]["since_wall_s"],
+            "sentence": event["sentence"],
+            "is_change": outcome["apply_count"] is not None,
+            "wanted": wanted if isinstance(wanted, int) else None,
+        }
+        if seen["is_change"]:
+            self.cold.take_change(key, seen["at_s"])
+            self._changed_s[key] = max(seen["at_s"], self._changed_s.get(key, 0.0))
+            self.marks.decide(seen)
+        decisions = self._decisions.setdefault(key, deque(maxlen=_DECISIONS_MAX))
+        # A stream that reconnects repeats recent decisions.
+        if all(decision["at_s"] != seen["at_s"] for decision in decisions):
+            decisions.append(seen)
+        return seen
+
+    def requests(self, seen: Mapping[str, RequestRates] | None) -> None:
+        """Store the activators' rates since the last tick; None while no activator responds."""
+        self._requests = seen
+
+    def tick(self, at_s: float) -> dict[str, list[float | None]]:
+        """Build a row for each revision; returns the rows that changed."""
+        before = self._rows
+        self._fresh = {
+            key: one
+            for key, one in self._samples.items()
+            if at_s - one["at_wall_s"] <= _SAMPLE_VALID_S + one.get("valid_s", 0.0)
+        }
+        self._rows = {key: self._row(key) for kind, key in self._views if kind == "revision"}
+        self.history.add(at_s, self._rows)
+        self.sparklines.add(at_s, {key: row[_RATES] for key, row in self._rows.items()})
+        return {key: row for key, row in self._rows.items() if row != before.get(key)}
+
+    @property
+    def rows(self) -> dict[str, list[float | None]]:
+        """The last row of each revision."""
+        return self._rows
+
+    def since(self, version: int) -> list[View]:
+        """Objects changed or deleted after a version; 0 returns all objects."""
+        if self._gone and len(self._gone) == _GONE_MAX and version < self._gone[0][0]:
+            version = 0
+        changed = [
+            {"kind": kind, "key": key, "view": view} for (kind, key), (at, view) in self._views.items() if at > version
+        ]
+        gone = [
+            {"kind": kind, "key": key, "view": None}
+            for at, (kind, key) in self._gone
+            if at > version > 0 and (kind, key) not in self._views
+        ]
+        return gone + changed
+
+    def pods(self, revision: str) -> list[View]:
+        """The pods of a revision by name, each with its requests in flight; None without a sample."""
+        running = (self._samples.get(revision) or {}).get("pods", {})
+        pods = self.revision_pods.get(revision, {})
+        return [{**pods[key], "running": running.get(pods[key]["name"])} for key in sorted(pods)]
+
+    def pods_of_service(self, namespace: str, service: str) -> list[View]:
+        """The pods of all revisions of a service, the newest revision first."""
+        keys = [
+            key
+            for (kind, key), (_, view) in self._views.items()
+            if kind == "revision" and (view["namespace"], view["service"]) == (namespace, service)
+        ]
+        return [pod for key in sorted(keys, reverse=True) for _, pod in sorted(self.revision_pods.get(key, {}).items())]
+
+    def decisions(self, revision: str) -> list[Mapping[str, Any]]:
+        """The last decisions about a revision, oldest first."""
+        return list(self._decisions.get(revision, ()))
+
+    def changed_s(self) -> dict[str, float]:
+        """The time of the last change of each revision's scale, in seconds since the epoch."""
+        return self._changed_s
+
+    def present(self, revision: str) -> View | None:
+        """The decision about a revision of which its last row is made; without one the last known one."""
+        sample = self._fresh.get(revision)
+        if sample is None or not sample.get("sentence"):
+            decisions = self._decisions.get(revision)
+            return dict(decisions[-1]) if decisions else None
+        said = {"at_s": sample["at_wall_s"], "sentence": sample["sentence"], "wanted": _wanted(sample)}
+        return {"key": revision, "is_change": False, **said}
+
+    def created_s(self, revision: str) -> float:
+        """The creation of a revision, in seconds since the epoch; 0 if it is unknown.
+
+        What is older belongs to a deleted revision of the same name.
+        """
+        _, view = self._views.get(("revision", revision), (0, {}))
+        return timestamp_s(view.get("created")) or 0.0
+
+    def put_facts(self, revision: str, facts: StartFacts) -> None:
+        """Store what is known of how a revision's pods start."""
+        self._facts[revision] = facts
+
+    def revisions_of(self, name: str) -> list[str]:
+        """The revisions of the service "namespace/name", the newest first, or the revision of that name; none if unknown."""
+        if ("revision", name) in self._views:
+            return [name]
+        views = [(key, view) for (kind, key), (_, view) in self._views.items() if kind == "revision"]
+        return sorted((key for key, view in views if f"{view['namespace']}/{view['service']}" == name), reverse=True)
+
+    def cold_starts(self, revision: str, requests: Sequence[ColdRequest]) -> View:
+        """The last cold starts of a revision in steps, their median, and what would shorten them."""
+        starts = self.cold.starts(
+            revision, [request for request in requests if request.revision == revision.partition("/")[2]]
+        )
+        facts = self._facts.get(revision, StartFacts(service=revision.partition("/")[2]))
+        return {"revision": revision, "starts": starts, "median": summary(starts, facts)}
+
+    def last_decisions(self) -> dict[str, View]:
+        """The latest decision about each revision, as ``present``."""
+        found = {key: self.present(key) for key in self._decisions.keys() | self._fresh.keys()}
+        return {key: one for key, one in found.items() if one is not None}
+
+    def _put_pod(self, key: str, view: View | None) -> None:
+        revision = None if view is None else f"{view['namespace']}/{view['revision']}"
+        before = self._revision_of_pod.pop(key, None)
+        if before is not None:
+            pods = self.revision_pods.get(before, {})
+            old = pods.pop(key, None)
+            if view is not None:
+                self.marks.change("pod", key, before=old, after=view)
+            if not pods:
+                self.revision_pods.pop(before, None)
+        if view is not None and revision is not None:
+            self.revision_pods.setdefault(revision, {})[key] = view
+            self._revision_of_pod[key] = revision
+
+    def _forget(self, kind: str, key: str) -> None:
+        if kind == "revision":
+            self._samples.pop(key, None)
+            self._decisions.pop(key, None)
+            self._changed_s.pop(key, None)
+            self._facts.pop(key, None)
+            self.owners.pop(key, None)
+            self.marks.forget(key)
+            self.cold.forget(key)
+
+    def _row(self, key: str) -> list[float | None]:
+        pods = self.revision_pods.get(key, {}).values()
+        ready_count = sum(pod["ready"] and not pod["ending"] for pod in pods)
+        starting_count = sum(not pod["ready"] and not pod["ending"] for pod in pods)
+        dormant_count = sum(pod["ready"] and pod["dormant"] and not pod["ending"] for pod in pods)
+        sample = self._fresh.get(key)
+        if sample is None:
+            load: list[float | None] = [None] * 4
+            desired = is_panic = None
+        else:
+            load = [sample[name] for name in ("running", "held", "target", "observed_stable")]
+            desired, is_panic = _wanted(sample), float(sample["is_panic"])
+        seen = RequestRates() if self._requests is None else self._requests.get(key, RequestRates())
+        if self._requests is not None:
+            # The activators count exactly how many requests wait; the autoscaler's number counts some of them twice.
+            load[1] = seen.waiting
+        counts = (float(ready_count), float(starting_count), is_panic, float(dormant_count))
+        row = [*load, desired, *counts, *seen.rates, *seen.quantiles_s]
+        return [None if value is None else round(value, 4) for value in row]
+
+
+def _wanted(sample: Mapping[str, Any]) -> int | None:
+    """The pods that the sentence speaks of; an autoscaler of an earlier version has only those before the gate to zero."""
+    wanted: int | None = sample.get("wanted_count", sample["desired_count"])
+    return wanted

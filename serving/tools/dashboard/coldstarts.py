@@ -1,0 +1,172 @@
+"""Cold starts as steps: where the time from a request at zero to its pod went, the median, and what shortens it.
+
+Input: the requests that waited for a first pod (from activators), changes of scale, and pods as they are seen to change. Output: the steps of
+each start in seconds. Times that are not known join the next step. Pure: each time is an argument, in seconds since the epoch.
+"""
+
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from serving.core.model.knative import REVISION_LABEL
+from serving.core.model.objects import Object, condition_of, labels_of, name_of, nested, timestamp_s
+
+DECIDED, CREATED, SCHEDULED, STARTED, READY, SENT = STEPS = (
+    "autoscaler decides",
+    "pod is created",
+    "pod is scheduled",
+    "container starts",
+    "app starts",
+    "request is sent",
+)
+"""The steps of a cold start in order."""
+
+_KEPT_MAX = 20
+# A pod that is first seen later than this after its creation, in seconds, was found, not seen to be created.
+_FOUND_S = 5.0
+# A change may be seen a little later here than by the activator.
+_LAG_S = 0.5
+_LEAST_S = 0.0005
+
+
+class ColdRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The first request of a cold start: when it came, and how long it waited for its pod, in seconds."""
+
+    revision: str
+    asked_s: float
+    waited_s: float
+
+
+class PodMilestones(msgspec.Struct, kw_only=True):
+    """When a pod was seen to be created, scheduled, running and ready; None: not seen."""
+
+    created_s: float | None
+    scheduled_s: float | None = None
+    started_s: float | None = None
+    ready_s: float | None = None
+
+
+class StartFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of how a revision's pods start."""
+
+    service: str
+    is_preloaded: bool = False
+    is_python: bool = False
+    has_dormant: bool = False
+
+
+class ColdStarts:
+    """Keeps the times of the last pods and changes of scale of each revision."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, dict[str, PodMilestones]] = {}
+        self._changes: dict[str, deque[float]] = {}
+
+    def take_pod(self, pod: Object, at_s: float) -> None:
+        """Note the state of a pod as it is seen at a time."""
+        revision = labels_of(pod).get(REVISION_LABEL)
+        if not revision:
+            return
+        pods = self._pods.setdefault(f"{nested(pod, 'metadata', 'namespace')}/{revision}", {})
+        times = pods.get(name_of(pod))
+        if times is None:
+            made_s = timestamp_s(nested(pod, "metadata", "creationTimestamp"))
+            is_new = made_s is not None and at_s - made_s < _FOUND_S
+            times = pods[name_of(pod)] = PodMilestones(created_s=at_s if is_new else None)
+            while len(pods) > _KEPT_MAX:
+                del pods[next(iter(pods))]
+        if times.created_s is None:
+            return
+        if times.scheduled_s is None and nested(pod, "spec", "nodeName"):
+            times.scheduled_s = at_s
+        if times.started_s is None:
+            times.started_s = _started_s(pod, at_s)
+        if times.ready_s is None and condition_of(pod, "Ready").get("status") == "True":
+            times.ready_s = at_s
+
+    def take_change(self, revision: str, at_s: float) -> None:
+        """Note a change of the scale of "namespace/revision"."""
+        self._changes.setdefault(revision, deque(maxlen=2 * _KEPT_MAX)).append(at_s)
+
+    def forget(self, revision: str) -> None:
+        """Drop a deleted revision."""
+        self._pods.pop(revision, None)
+        self._changes.pop(revision, None)
+
+    def starts(self, revision: str, requests: Sequence[ColdRequest]) -> list[dict[str, Any]]:
+        """The last cold starts of "namespace/revision", newest first: time, seconds in all, and in each step."""
+        found = sorted(requests, key=lambda one: one.asked_s, reverse=True)[:_KEPT_MAX]
+        return [{"at_s": one.asked_s, "took_s": one.waited_s, "steps": self._steps(revision, one)} for one in found]
+
+    def _steps(self, revision: str, request: ColdRequest) -> dict[str, float]:
+        asked_s, sent_s = request.asked_s, request.asked_s + request.waited_s
+        changes = [at_s for at_s in self._changes.get(revision, ()) if asked_s - _LAG_S <= at_s <= sent_s]
+        pods = [
+            one
+            for one in self._pods.get(revision, {}).values()
+            if one.ready_s is not None and asked_s <= one.ready_s <= sent_s + _LAG_S
+        ]
+        pod = min(pods, key=lambda one: one.ready_s or 0.0, default=PodMilestones(created_s=None))
+        times = (min(changes, default=None), pod.created_s, pod.scheduled_s, pod.started_s, pod.ready_s, sent_s)
+        steps, before_s = {}, asked_s
+        for step, at_s in zip(STEPS, times, strict=True):
+            if at_s is None:
+                continue
+            # Clocks of several machines, and watches, differ a little.
+            ended_s = min(max(at_s, before_s), sent_s)
+            if ended_s - before_s >= _LEAST_S:
+                steps[step] = round(ended_s - before_s, 4)
+            before_s = ended_s
+        return steps
+
+
+def _started_s(pod: Object, at_s: float) -> float | None:
+    """When all containers of a pod ran: by their own stamps if these have fractions of a second, else as it was seen."""
+    states = [
+        nested(container_status, "state", "running")
+        for container_status in nested(pod, "status", "containerStatuses") or ()
+    ]
+    if not states or any(state is None for state in states):
+        return None
+    stamps = [state.get("startedAt") or "" for state in states]
+    known = [timestamp_s(stamp) or at_s for stamp in stamps if "." in stamp]
+    return max(known) if len(known) == len(stamps) else at_s
+
+
+def summary(starts: Sequence[Mapping[str, Any]], facts: StartFacts) -> dict[str, Any]:
+    """The median of each step and of all, and what would shorten the longest step; empty without a start."""
+    if not starts:
+        return {"took_s": None, "steps": {}, "advice": ""}
+    steps = {
+        step: statistics.median(start["steps"].get(step, 0.0) for start in starts)
+        for step in STEPS
+        if any(step in start["steps"] for start in starts)
+    }
+    took_s = statistics.median(start["took_s"] for start in starts)
+    advice = _advice(steps, took_s, count=len(starts), facts=facts) if steps else ""
+    return {"took_s": round(took_s, 4), "steps": steps, "advice": advice}
+
+
+def _advice(steps: Mapping[str, float], took_s: float, *, count: int, facts: StartFacts) -> str:
+    longest = max(steps, key=lambda one: steps[one])
+    share = f"Of {1000 * took_s:.0f} ms, the median of {count}, {1000 * steps[longest]:.0f} ms are: {longest}."
+    keep = f"`serving scale {facts.service} --min 1` keeps a pod and spares all of it."
+    dormant = "" if facts.has_dormant else " Dormant pods (`serving.dev/dormant`) stay without using cpu."
+    return f"{share} {_remedy(longest, facts)} {keep}{dormant}"
+
+
+def _remedy(longest: str, facts: StartFacts) -> str:
+    if longest == STARTED:
+        return "A smaller image, or one that is on the node already, starts sooner."
+    if longest == SCHEDULED:
+        return "A node had to be found: requests that fit a node, or nodes ahead of pods, shorten it."
+    if longest != READY:
+        return "This is the system's own work: look for load on this machine or the control plane."
+    if facts.is_preloaded:
+        return "The app is preloaded: what it does after its import is left."
+    if facts.is_python:
+        return f"`serving deploy {facts.service} --preload` forks pods from a process that has imported the app."
+    return "The app listens late: do less before it does."

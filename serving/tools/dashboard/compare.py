@@ -1,0 +1,166 @@
+"""Compares two revisions of a service over a range: traffic, responses, latency, pods, cost, and settings.
+
+Pure. Revisions and their histories go in. The history has the quantiles of each step, not of the range: those of the range come
+from the spread that they imply, in which each step counts as often as it has responses.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from serving.core.model.errors import ServingError
+from serving.core.model.objects import Object, name_of, nested
+from serving.core.scaling.revision import memory_of
+from serving.core.traffic.latencies import bucket_of, quantile_s
+from serving.net.cluster.servicepatch import newest_first, shares_of
+from serving.tools.dashboard.revisionsettings import SettingDifference, differences
+from serving.tools.dashboard.sums import GIB, HOUR_S, RATES, History, lengths_of, price_of, summary
+
+_P95, _P99 = 0.95, 0.99
+# A step with fewer responses has its slowest one as p95.
+_MANY = 20
+# Where the responses of a step lie among them, and what part of them: finer towards the slow end.
+_LEVELS = (
+    *((0.02 * place - 0.01, 0.02) for place in range(1, 46)),
+    *((0.9 + 0.01 * place - 0.005, 0.01) for place in range(1, 6)),
+    *((0.95 + 0.002 * place - 0.001, 0.002) for place in range(1, 26)),
+)
+_QUANTILES = ("p50_s", "p95_s", "p99_s")
+
+
+class ComparedRevision(msgspec.Struct, frozen=True, kw_only=True):
+    """A revision over a range. ``traffic_percent`` is its present share; ``price`` is None without prices."""
+
+    revision: str
+    created: str
+    traffic_percent: int
+    requests: int
+    errors: int
+    p50_s: float | None
+    p95_s: float | None
+    p99_s: float | None
+    pods_mean: float
+    pod_seconds: float
+    gib_seconds: float
+    price: float | None
+
+
+class RevisionComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two revisions of a service over a range of seconds since the epoch, and the settings that differ."""
+
+    namespace: str
+    service: str
+    from_s: float
+    to_s: float
+    revisions: tuple[ComparedRevision, ComparedRevision]
+    settings: list[SettingDifference]
+
+
+def chosen_pair(service: Object, revisions: Sequence[Object], asked: Sequence[str] = ()) -> tuple[Object, Object]:
+    """The two revisions of a service to compare: those ``asked`` for, or by themselves those with the most traffic.
+
+    A service whose traffic goes to one revision is compared with the one before it. Raises ``ServingError``.
+    """
+    ordered = newest_first(revisions)
+    by_name = {name_of(one): one for one in ordered}
+    names, service_name = list(by_name), name_of(service)
+    unknown = [one for one in asked if one not in by_name]
+    if unknown:
+        raise ServingError(
+            f"{service_name} has no revision {', '.join(unknown)}; there are {', '.join(names) or 'none'}"
+        )
+    if asked:
+        if len(set(asked)) != 2 or len(asked) != 2:
+            raise ServingError(f"{' and '.join(asked)} cannot be compared; expected two revisions of {service_name}")
+        older, newer = asked
+        return by_name[older], by_name[newer]
+    if len(names) < 2:
+        raise ServingError(f"{service_name} has {', '.join(names) or 'no revision'}; a comparison needs two revisions")
+    shares = shares_of(service)
+    served = sorted((name for name in names if shares.get(name)), key=lambda one: -shares[one])[:2]
+    main = names.index(served[0]) if served else 0
+    pair = (
+        [names.index(one) for one in served]
+        if len(served) > 1
+        else [main, main + 1 if main + 1 < len(names) else main - 1]
+    )
+    return by_name[names[max(pair)]], by_name[names[min(pair)]]
+
+
+def compared(
+    service: Object,
+    pair: tuple[Object, Object],
+    histories: tuple[History, History],
+    *,
+    span_s: tuple[float, float],
+    prices: Mapping[str, float],
+) -> RevisionComparison:
+    """The comparison of a pair of Revisions with their histories."""
+    shares = shares_of(service)
+    first, second = (
+        _summed(one, history, percent=shares.get(name_of(one), 0), prices=prices)
+        for one, history in zip(pair, histories, strict=True)
+    )
+    return RevisionComparison(
+        namespace=str(nested(service, "metadata", "namespace") or ""),
+        service=name_of(service),
+        from_s=span_s[0],
+        to_s=span_s[1],
+        revisions=(first, second),
+        settings=differences(*pair),
+    )
+
+
+def spread_of(history: History) -> dict[int, float]:
+    """How many responses there are in each bucket of durations, by the quantiles of each step."""
+    found: defaultdict[int, float] = defaultdict(float)
+    if not history["at_s"]:
+        return found
+    rates = [history[name] for name in RATES]
+    for place, length_s in enumerate(lengths_of(history["at_s"])):
+        count = length_s * sum(rate[place] or 0.0 for rate in rates)
+        p50_s, p95_s, p99_s = (history[name][place] for name in _QUANTILES)
+        if not count or not p50_s or not p95_s or not p99_s:
+            continue
+        logs = (math.log(p50_s), math.log(p95_s), math.log(p99_s))
+        few = max(1, round(count)) if count < _MANY else 0
+        middle, top = (math.ceil(few / 2) / few, 1.0) if few else (0.5, _P95)
+        for level, part in [(rank / few, 1 / few) for rank in range(1, few + 1)] or _LEVELS:
+            found[bucket_of(math.exp(_at_level(level, logs, middle=middle, top=top)))] += count * part
+    return found
+
+
+def _at_level(level: float, quantiles: tuple[float, float, float], *, middle: float, top: float) -> float:
+    """The logarithm of a duration by the part of a step's responses that are not slower.
+
+    ``quantiles`` are the logarithms of the step's. ``middle`` and ``top`` are the parts at p50 and p95; below the median durations spread as above it.
+    """
+    p50, p95, p99 = quantiles
+    if level > top:
+        return p95 + (p99 - p95) * min(1.0, (level - top) / (_P99 - _P95))
+    return p50 + (p95 - p50) * (level - middle) / (top - middle) if top > middle else p50
+
+
+def _summed(revision: Object, history: History, *, percent: int, prices: Mapping[str, float]) -> ComparedRevision:
+    name = name_of(revision)
+    memory = memory_of(nested(revision, "spec", "containers") or ())
+    seen = summary(name, history) if history["at_s"] else None
+    pod_hours = seen.pod_hours if seen else 0.0
+    spread = spread_of(history)
+    p50_s, p95_s, p99_s = (quantile_s(spread, ratio) for ratio in (0.5, 0.95, 0.99))
+    return ComparedRevision(
+        revision=name,
+        created=str(nested(revision, "metadata", "creationTimestamp") or ""),
+        traffic_percent=percent,
+        requests=seen.requests if seen else 0,
+        errors=seen.errors if seen else 0,
+        p50_s=p50_s,
+        p95_s=p95_s,
+        p99_s=p99_s,
+        pods_mean=seen.pods_mean if seen else 0.0,
+        pod_seconds=pod_hours * HOUR_S,
+        gib_seconds=pod_hours * HOUR_S * memory / GIB,
+        price=price_of(pod_hours, memory_bytes=memory, prices=prices),
+    )

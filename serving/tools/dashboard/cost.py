@@ -1,0 +1,132 @@
+"""The use and price of services over a range, beside those always on and under Knative's policy.
+
+Pure. Input: the use of revisions and services, summed up from the history (``archive``, ``board``), and the estimates of the
+autoscalers. ``serving cost`` and the page show the same records.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from serving.core.model.knative import SERVICE_LABEL
+from serving.core.model.objects import labels_of, name_of, namespace_of, nested
+from serving.core.scaling.revision import memory_of
+from serving.core.settings.autoscaler import ADAPTIVE_POLICY
+from serving.tools.dashboard.sums import GIB, HOUR_S, price_of
+
+
+class RevisionOwner(NamedTuple):
+    """The service of a revision as "namespace/name", and the memory of one of its pods."""
+
+    service: str
+    memory_bytes: int
+
+
+class RevisionUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Ready pods of the revision "namespace/name", times seconds."""
+
+    revision: str
+    owner: RevisionOwner
+    pod_s: float
+
+
+class ServiceUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """The seconds with history of a service, and the pod-seconds that it lacked for one pod at each moment."""
+
+    service: str
+    known_s: float
+    absent_s: float
+
+
+class UsageReport(msgspec.Struct, frozen=True):
+    """The use of all revisions and services over a range, each at most once."""
+
+    revisions: list[RevisionUsage]
+    services: list[ServiceUsage]
+
+
+class ServiceCost(msgspec.Struct, frozen=True, kw_only=True):
+    """A service over a range.
+
+    ``always_on`` is with at least one pod at each moment, a missing one being of the newest revision; ``knative`` under
+    Knative's policy, None without an estimate. Prices are None where the operator has set none. ``known_hours`` have history.
+    """
+
+    namespace: str
+    service: str
+    known_hours: float
+    pod_hours: float
+    gib_hours: float
+    price: float | None
+    always_on_pod_hours: float
+    always_on_price: float | None
+    knative_pod_hours: float | None
+    knative_price: float | None
+
+
+def owner_of(found: Mapping[str, Any]) -> RevisionOwner:
+    """The owner of a Revision; one without a Service stands for itself."""
+    service = labels_of(found).get(SERVICE_LABEL) or name_of(found)
+    return RevisionOwner(f"{namespace_of(found)}/{service}", memory_of(nested(found, "spec", "containers") or ()))
+
+
+def knative_ratios(stories: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Pod-seconds under Knative's policy for each that was used, by "namespace/revision", from the autoscalers' estimates.
+
+    It is 1 where Knative's policy is in force, or nothing was used.
+    """
+    found = {}
+    for story in stories:
+        costs = story.get("costs") or {}
+        used_s = costs.get("adaptive_pod_seconds") if story.get("policy") == ADAPTIVE_POLICY else None
+        found[f"{story['namespace']}/{story['revision']}"] = costs["knative_pod_seconds"] / used_s if used_s else 1.0
+    return found
+
+
+def service_costs(usage: UsageReport, *, ratios: Mapping[str, float], prices: Mapping[str, float]) -> list[ServiceCost]:
+    """The cost of each service, by namespace and name. ``prices`` are ``pod_hour`` and ``gib_hour``; 0 is none."""
+    revisions: defaultdict[str, list[RevisionUsage]] = defaultdict(list)
+    for one in usage.revisions:
+        revisions[one.owner.service].append(one)
+    services = (service for service in usage.services if service.service in revisions)
+    return sorted(
+        (_cost_of(service, revisions[service.service], ratios=ratios, prices=prices) for service in services),
+        key=lambda one: (one.namespace, one.service),
+    )
+
+
+def _cost_of(
+    usage: ServiceUsage,
+    revisions: list[RevisionUsage],
+    *,
+    ratios: Mapping[str, float],
+    prices: Mapping[str, float],
+) -> ServiceCost:
+    def price(hours: Iterable[tuple[RevisionUsage, float]]) -> float | None:
+        prices_of = [price_of(own, memory_bytes=one.owner.memory_bytes, prices=prices) for one, own in hours]
+        return sum(one for one in prices_of if one is not None) if any(prices.values()) else None
+
+    used = [(revision, revision.pod_s / HOUR_S) for revision in revisions]
+    newest = max(revisions, key=lambda one: one.revision)
+    always_on = [*used, (newest, usage.absent_s / HOUR_S)]
+    is_estimated = any(revision.revision in ratios for revision in revisions)
+    under = [(one, own * ratios.get(one.revision, 1.0)) for one, own in used]
+    namespace, _, service = usage.service.partition("/")
+    return ServiceCost(
+        namespace=namespace,
+        service=service,
+        known_hours=usage.known_s / HOUR_S,
+        pod_hours=_sum(used),
+        gib_hours=sum(own * one.owner.memory_bytes / GIB for one, own in used),
+        price=price(used),
+        always_on_pod_hours=_sum(always_on),
+        always_on_price=price(always_on),
+        knative_pod_hours=_sum(under) if is_estimated else None,
+        knative_price=price(under) if is_estimated else None,
+    )
+
+
+def _sum(hours: Iterable[tuple[RevisionUsage, float]]) -> float:
+    return sum(own for _, own in hours)

@@ -1,0 +1,228 @@
+"""Decision streams of all autoscalers: one event stream per address that the autoscaler's name resolves to.
+
+Several autoscalers share the revisions. A headless Service resolves to all of them, and each one streams its own decisions.
+An autoscaler without shards redirects to one that has them; the dashboard follows the redirect only if the name has a single
+address. A stream that ends is requested again from the time it began, so no decision is lost.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from serving.core.model.identities import ACTIVATOR, AUTOSCALER
+from serving.core.traffic.latencies import FINE_TYPE
+from serving.net.aio.clock import wall_s
+from serving.net.aio.mutualtls import DaemonQueries
+from serving.net.aio.periodic import next_beat
+from serving.net.aio.supervise import SupervisedTasks, supervise
+
+_RESPONSE_MAX_S = 1.5
+_PAGE_BYTES_MAX = 32 * 2**20
+
+_log = logging.getLogger("dashboard")
+
+_RETRY_S = 1.0
+# How often the name is resolved again.
+_CHECK_S = 5.0
+_TEMPORARY_REDIRECT = 307
+# As the session's.
+_NO_LIMIT = aiohttp.ClientTimeout(total=None, connect=5)
+
+
+async def read_pages(
+    session: aiohttp.ClientSession,
+    urls: str,
+    *,
+    path: str = "",
+    headers: Mapping[str, str] = MappingProxyType({}),
+    queries: Callable[[], DaemonQueries] = DaemonQueries,
+) -> dict[str, str]:
+    """The metrics pages of ``urls`` (separated by commas), or their pages at ``path``, by address; {} for "".
+
+    ``headers`` are those of each query, ``queries`` says how activators are asked.
+
+    Raises:
+        OSError: no name resolves, no activator answers, or its authority is not known.
+    """
+    secured = queries()
+    asked = [URL(one.strip()) for one in urls.split(",") if one.strip()]
+    asked = [one.with_path(path) for one in asked] if path else asked
+    found = await asyncio.gather(*(addresses_of(url) for url in asked), return_exceptions=True)
+    errors = [one for one in found if isinstance(one, BaseException)]
+    places = [
+        (url, url.with_host(host).with_scheme(secured.scheme))
+        for url, hosts in zip(asked, found, strict=True)
+        if not isinstance(hosts, BaseException)
+        for host in hosts
+    ]
+    responses = await asyncio.gather(
+        *(_read(session, place, {**headers, "Host": url.authority}, secured=secured) for url, place in places),
+        return_exceptions=True,
+    )
+    errors += [response for response in responses if isinstance(response, BaseException)]
+    pages = {str(place): page for (_, place), page in zip(places, responses, strict=True) if isinstance(page, str)}
+    for error in errors:
+        # Any other exception is a bug and is raised.
+        if not isinstance(error, aiohttp.ClientError | OSError):
+            raise error
+    if errors and not pages:
+        raise OSError(f"no activator's metrics can be read: {errors[0]}") from errors[0]
+    return pages
+
+
+async def addresses_of(url: URL) -> list[str]:
+    """The addresses of a URL's host, of one family, as both lead to the same process. Raises ``OSError`` if it is unknown."""
+    with contextlib.suppress(ValueError):
+        # The resolver would take a thread for it.
+        return [str(ipaddress.ip_address(url.host or ""))]
+    found = await asyncio.get_running_loop().getaddrinfo(url.host or "", url.port or 80, type=socket.SOCK_STREAM)
+    family = socket.AF_INET if any(one[0] == socket.AF_INET for one in found) else socket.AF_INET6
+    return sorted({str(one[4][0]) for one in found if one[0] == family})
+
+
+async def _read(
+    session: aiohttp.ClientSession, place: URL, headers: Mapping[str, str], *, secured: DaemonQueries
+) -> str:
+    limit = aiohttp.ClientTimeout(total=_RESPONSE_MAX_S)
+    # Uncompressed: the page is read every two seconds, from the same machine or the same cluster.
+    wanted = {**headers, "Accept": FINE_TYPE, "Accept-Encoding": "identity"}
+    async with session.get(place, headers=wanted, timeout=limit, **secured.options(ACTIVATOR)) as response:
+        response.raise_for_status()
+        body = bytearray()
+        async for piece in response.content.iter_any():
+            body += piece
+            if len(body) > _PAGE_BYTES_MAX:
+                raise OSError(f"the page of {place} is larger than {_PAGE_BYTES_MAX} bytes")
+    return body.decode()
+
+
+class Deciders:
+    """The streams of one URL, or of several separated by commas. Run it with ``run``.
+
+    ``on_event`` gets the kind (sample, decision) and the content of each event from ``since_s`` (epoch) on.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        urls: str,
+        *,
+        since_s: float,
+        on_event: Callable[[str, Any], None],
+        headers: Callable[[], Mapping[str, str]] = dict,
+        queries: Callable[[], DaemonQueries] = DaemonQueries,
+    ) -> None:
+        self._session = session
+        self._headers = headers
+        self._queries = queries
+        self._urls = [URL(one.strip()) for one in urls.split(",") if one.strip()]
+        self._since_s = since_s
+        self._on_event = on_event
+        self._followed: dict[_DecisionSource, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Follow every autoscaler until cancelled."""
+        async with supervise() as group:
+            while True:
+                self._keep(await self._places(), group)
+                await next_beat(_CHECK_S if self._followed else _RETRY_S)
+
+    async def policies(self, names: Mapping[str, str]) -> list[Mapping[str, Any]]:
+        """Fetch policy savings from each responsive autoscaler; ``names`` filter them."""
+        responses = await asyncio.gather(*(self._policies_of(place, names) for place in list(self._followed)))
+        return [story for stories in responses for story in stories]
+
+    async def _policies_of(self, place: "_DecisionSource", names: Mapping[str, str]) -> list[Mapping[str, Any]]:
+        try:
+            limit = aiohttp.ClientTimeout(total=_RESPONSE_MAX_S)
+            async with self._query(place, "policies", names, limit=limit) as response:
+                found: list[Mapping[str, Any]] = json.loads(await response.read()) if response.ok else []
+                return found
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            _log.debug("policies.unread", extra={"url": str(place.url), "error": str(error)})
+            return []
+
+    @contextlib.asynccontextmanager
+    async def _query(
+        self,
+        place: "_DecisionSource",
+        name: str,
+        params: Mapping[str, str],
+        *,
+        limit: aiohttp.ClientTimeout = _NO_LIMIT,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Query a source. A single one's redirect is followed with the token, which aiohttp would drop."""
+        secured = self._queries()
+        options: dict[str, Any] = {"allow_redirects": False, "timeout": limit, **secured.options(AUTOSCALER)}
+        url, own = place.url.with_name(name).with_scheme(secured.scheme), {**self._headers(), "Host": place.host}
+        async with self._session.get(url, params=params, headers=own, **options) as response:
+            if response.status != _TEMPORARY_REDIRECT or not place.is_alone:
+                yield response
+                return
+            there = URL(response.headers.get("Location", ""), encoded=True)
+        async with self._session.get(there, headers=self._headers(), **options) as response:
+            yield response
+
+    async def _places(self) -> set["_DecisionSource"]:
+        found: list[tuple[URL, str]] = []
+        for url in self._urls:
+            try:
+                found += [(url.with_host(host) / "decisions", url.authority) for host in await addresses_of(url)]
+            except OSError as error:
+                _log.debug("autoscaler.unknown", extra={"url": str(url), "error": str(error)})
+        return {_DecisionSource(url=url, host=host, is_alone=len(found) == 1) for url, host in found}
+
+    def _keep(self, wanted: set["_DecisionSource"], group: SupervisedTasks) -> None:
+        """Follow exactly these sources. A change from one to several restarts all, because redirects are handled differently."""
+        for gone in self._followed.keys() - wanted:
+            self._followed.pop(gone).cancel()
+        for place in wanted - self._followed.keys():
+            self._followed[place] = group.start(self._follow(place), name=f"follow {place.url}")
+
+    async def _follow(self, place: "_DecisionSource") -> None:
+        since_s = self._since_s
+        while True:
+            began_s = wall_s()
+            asked = {"follow": "", "samples": "", "since": f"{since_s}"}
+            try:
+                async with self._query(place, "decisions", asked) as response:
+                    # An autoscaler without shards may receive some later; all their decisions are then new.
+                    if response.status != _TEMPORARY_REDIRECT:
+                        response.raise_for_status()
+                        since_s = began_s
+                        await self._read(response.content)
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                _log.debug("autoscaler.lost", extra={"url": str(place.url), "error": str(error)})
+            await asyncio.sleep(_RETRY_S)
+
+    async def _read(self, lines: aiohttp.StreamReader) -> None:
+        event = ""
+        async for line in lines:
+            name, _, value = line.decode().rstrip("\n").partition(": ")
+            if name == "event":
+                event = value
+            elif name == "data":
+                self._on_event(event, _decoded(value))
+
+
+class _DecisionSource(msgspec.Struct, frozen=True, kw_only=True):
+    """The URL and Host header of one autoscaler; ``is_alone`` if it is the only one."""
+
+    url: URL
+    host: str
+    is_alone: bool
+
+
+def _decoded(text: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(text)
+    return found

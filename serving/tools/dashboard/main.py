@@ -1,0 +1,230 @@
+"""``python -m serving.tools.dashboard.main``: a page with services, pods and scaling reasons, and actions with a token.
+
+Environment:
+
+- ``KUBECONFIG``: the server whose Services, Revisions, Pods and Nodes it follows; without it the cluster it runs in.
+- ``SERVING_LISTEN_FDS``: bound sockets by name, ``{"dashboard": 3}``; without it the settings' address.
+- ``SERVING_STATE``: the state folder of ``serving up``, in which it keeps history.
+- ``SERVING_QUERY_TOKEN_FILE``: the query token, which opens the page and with which it queries the other daemons.
+- ``SERVING_DASHBOARD_<FIELD>``: each setting of ``serving.core.settings.dashboard`` in its plain unit.
+"""
+
+if __name__ == "__main__":
+    # Before the imports below, which take long: see there.
+    from serving.net.aio.startup import exit_on_signals
+
+    exit_on_signals()
+
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from aiohttp import web
+
+from serving.core.model.errors import Problem, SettingsError
+from serving.core.settings.daemons import DAEMONS, DASHBOARD, PLACEMENT
+from serving.core.settings.dashboard import DashboardSettings
+from serving.core.settings.load import load
+from serving.core.settings.placement import PlacementSettings
+from serving.net.aio.clock import wall_s
+from serving.net.aio.daemon import inherited_sockets, run_daemon
+from serving.net.aio.mutualtls import DaemonQueries
+from serving.net.aio.output import write_error
+from serving.net.aio.startup import report_serving
+from serving.net.cluster.kube import connect
+from serving.net.cluster.port import Cluster, PodLogSource
+from serving.net.metrics.queries import QueryGate
+from serving.tools.dashboard.actions import DashboardActions
+from serving.tools.dashboard.board import Board
+from serving.tools.dashboard.comparepage import ComparePage
+from serving.tools.dashboard.feed import PERIOD_S, Feed
+from serving.tools.dashboard.gate import Gate
+from serving.tools.dashboard.keeper import HistoryKeeper
+from serving.tools.dashboard.logs import LogPages
+from serving.tools.dashboard.marks import Mark
+from serving.tools.dashboard.scope import read_users
+from serving.tools.dashboard.server import Pages
+from serving.tools.dashboard.viewers import TokenUsers, Viewers
+
+_HISTORY_S = 3600.0
+_USAGE_EXIT = 2
+# 32 characters of base64 are 192 bits.
+_TOKEN_LENGTH_MIN = 32
+_TOKEN = f"a file with a random text of at least {_TOKEN_LENGTH_MIN} characters"
+
+
+class InnerQueries:
+    """How the dashboard asks other daemons. The file of the authority, "" for none, may come later than the dashboard, and change."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._authority, self._queries = "", DaemonQueries()
+
+    def present(self) -> DaemonQueries:
+        """Those of now. Raises ``OSError`` until the file is there."""
+        if self._file and (authority := Path(self._file).read_text(encoding="ascii")) != self._authority:
+            self._authority = authority
+            self._queries = DaemonQueries.over_tls(authority) if authority else DaemonQueries()
+        return self._queries
+
+
+class Dashboard:
+    """The wired dashboard. ``address`` is set once ``is_serving`` is; ``token`` "" disables actions and logs.
+
+    ``queries`` judges who may see the page, and gives the token for the other daemons; None is a page that all may see.
+    ``proxy_secret`` is that of an authenticating proxy.
+    """
+
+    def __init__(  # noqa: PLR0913 - its settings, its secrets, and where it reads
+        self,
+        settings: DashboardSettings,
+        cluster: Cluster,
+        *,
+        token: str = "",
+        placement: PlacementSettings | None = None,
+        logs: PodLogSource | None = None,
+        queries: QueryGate | None = None,
+        proxy_secret: str = "",
+    ) -> None:
+        self._settings = settings
+        self._board = Board(int(_HISTORY_S / PERIOD_S), placement)
+        gate = Gate(token)
+        actions = DashboardActions(cluster, gate, activator_address=settings.activator_address)
+        self._pages = Pages(
+            self._board,
+            settings,
+            is_well=lambda: self._feed.is_synced,
+            policies=lambda names: self._feed.policies(names),  # noqa: PLW0108 - it is made below
+            actions=actions,
+            viewers=Viewers(
+                queries,
+                header=settings.proxy_user_header,
+                secret=proxy_secret,
+                users=read_users(settings.proxy_users),
+                tokens=TokenUsers(cluster),
+            ),
+            logs=None if logs is None else LogPages(logs, gate, pods=self._board.pods_of_service),
+        )
+        self._feed = Feed(
+            cluster,
+            self._board,
+            settings=settings,
+            on_tick=self._tick,
+            on_decision=self._pages.decide,
+            headers=dict if queries is None else queries.headers,
+            queries=InnerQueries(settings.inner_authority_file).present,
+        )
+        self._pages.cold_requests = self._feed.cold_requests
+        self._pages.recorded = self._feed.recorded
+        self._pages.hosts = self._feed.hosts
+        file = history_file(settings.history_file, os.environ.get("SERVING_STATE", ""))
+        self._keeper = (
+            None
+            if file is None
+            else HistoryKeeper(file, days=settings.history_days, bytes_max=settings.history_bytes_max)
+        )
+        self._pages.keeper = self._keeper
+        compare = ComparePage(self._board, self._keeper, objects=self._feed.service, prices=self._pages.prices)
+        self._pages.compare = compare.handle
+        self.address: tuple[str, int] = ("", 0)
+        self.is_serving = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event, *, listener: socket.socket | None = None) -> None:
+        """Run until ``stop`` is set. ``listener`` is a bound socket that replaces the address."""
+        async with self._served(listener) as self.address:
+            self.is_serving.set()
+            report_serving()
+            try:
+                await self._feed.run(stop)
+            finally:
+                if self._keeper is not None:
+                    await self._keeper.close(wall_s())
+
+    def _tick(self, at_s: float, rows: dict[str, list[float | None]], marks: list[Mark]) -> None:
+        if self._keeper is not None:
+            self._keeper.note(at_s, self._board.rows, marks, owners=self._board.owners)
+        self._pages.tick(at_s, rows, marks)
+
+    @contextlib.asynccontextmanager
+    async def _served(self, listener: socket.socket | None) -> AsyncIterator[tuple[str, int]]:
+        # Pages stay connected for ever; closing their connection is how they learn of the end.
+        runner = web.AppRunner(self._pages.application(), access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        host, _, port = self._settings.address.rpartition(":")
+        site = web.SockSite(runner, listener.dup()) if listener else web.TCPSite(runner, host, int(port))
+        await site.start()
+        try:
+            yield runner.addresses[0][:2]
+        finally:
+            await runner.cleanup()
+
+
+def history_file(configured: str, state: str) -> Path | None:
+    """The file for history by the setting and the state folder of ``serving up``, "" without one; None for no file."""
+    if configured == "none" or not (configured or state):
+        return None
+    return Path(configured) if configured else Path(state) / "history.db"
+
+
+def read_token(path: str, *, key: str = "token-file") -> str:
+    """The token in a file that the setting ``key`` names; "" if there is no path.
+
+    Raises:
+        SettingsError: it cannot be read, or is so short that it can be guessed.
+    """
+    if not path:
+        return ""
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError([Problem(where=f"{key} {path}", what=str(error), expected=_TOKEN)]) from error
+    if len(token) < _TOKEN_LENGTH_MIN:
+        what = f"the token has {len(token)} characters"
+        raise SettingsError([Problem(where=f"{key} {path}", what=what, expected=_TOKEN)])
+    return token
+
+
+def read_proxy_secret(settings: DashboardSettings) -> str:
+    """The secret of the authenticating proxy. Raises ``SettingsError``, also if a header is to be believed without one."""
+    read_users(settings.proxy_users)
+    secret = read_token(settings.proxy_secret_file, key="proxy-secret-file")
+    if settings.proxy_user_header and not secret:
+        what = "empty beside proxy-user-header, which any client could send"
+        raise SettingsError([Problem(where="proxy-secret-file", what=what, expected=_TOKEN)])
+    return secret
+
+
+def main() -> int:
+    """Run until a signal; returns the exit code."""
+    try:
+        settings = load(DASHBOARD, registry=DAEMONS, environment=os.environ).settings
+        placement = load(PLACEMENT, registry=DAEMONS, environment=os.environ).settings
+        token, proxy_secret = read_token(settings.token_file), read_proxy_secret(settings)
+    except SettingsError as error:
+        write_error(str(error))
+        return _USAGE_EXIT
+
+    async def body(stop: asyncio.Event) -> None:
+        async with connect("dashboard") as cluster:
+            queries = QueryGate.of_environment()
+            dashboard = Dashboard(
+                settings,
+                cluster,
+                token=token,
+                placement=placement,
+                logs=cluster,
+                queries=queries,
+                proxy_secret=proxy_secret,
+            )
+            await dashboard.run(stop, listener=inherited_sockets().get("dashboard"))
+
+    return run_daemon("dashboard", body)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

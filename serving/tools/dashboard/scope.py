@@ -1,0 +1,103 @@
+"""Restricts a response to the namespaces of a grant. All of the dashboard's responses pass this filter.
+
+Pure. A body is a mapping of named parts; a part without a rule is left out, so that a new one is hidden until it has a rule.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from serving.core.model.errors import Problem, SettingsError
+from serving.core.model.grants import Grant, Role
+from serving.core.model.knative import GRANT_NAMESPACES, GRANT_ROLE
+
+NO_NODES: Mapping[str, Any] = {
+    "count": 0,
+    "lines": [],
+    "groups": [],
+    "next_pod": {"cpu_millicores": 0, "memory_bytes": 0},
+}
+"""The part ``nodes`` for a user of some namespaces: nodes and their groups name, and add up, the pods of all of them."""
+
+_USER = re.compile(r"(?P<user>[^\s=,]+)=(?P<role>view|deploy|admin):(?P<namespaces>\*|[a-z0-9-]+(\+[a-z0-9-]+)*)")
+_EXPECTED = "USER=ROLE:NAMESPACE+NAMESPACE or USER=ROLE:*, separated by commas, with the role view, deploy or admin"
+
+
+def visible(body: Mapping[str, Any], grant: Grant) -> Mapping[str, Any]:
+    """The parts of a body that a user may see, each without the items of other namespaces."""
+    if grant.namespaces is None:
+        return body
+    return {name: _RULES[name](part, grant) for name, part in body.items() if name in _RULES}
+
+
+def read_users(text: str) -> dict[str, Grant]:
+    """The grants by user in the setting ``proxy-users``. Raises ``SettingsError``."""
+    found: dict[str, Grant] = {}
+    for entry in filter(None, (one.strip() for one in text.split(","))):
+        match = _USER.fullmatch(entry)
+        user = entry.partition("=")[0]
+        if match is None or user in found:
+            what = f"{entry!r}" if match is None else f"{user} stands there twice"
+            raise SettingsError([Problem(where="proxy-users", what=what, expected=_EXPECTED)])
+        names = match["namespaces"]
+        namespaces = None if names == "*" else frozenset(names.split("+"))
+        found[user] = Grant(user=user, role=Role(match["role"]), namespaces=namespaces)
+    return found
+
+
+def reviewed_grant(review: Mapping[str, Any]) -> Grant | None:
+    """The grant in a TokenReview of the API of ``serving up``; None for a token of no user, or of another server's user."""
+    status = review.get("status") or {}
+    user = status.get("user") or {}
+    extra = user.get("extra") or {}
+    roles, namespaces = extra.get(GRANT_ROLE) or [], extra.get(GRANT_NAMESPACES) or []
+    if status.get("authenticated") is not True or len(roles) != 1 or roles[0] not in set(Role):
+        return None
+    chosen = None if list(namespaces) == ["*"] else frozenset(namespaces)
+    return Grant(user=str(user.get("username", "")), role=Role(roles[0]), namespaces=chosen)
+
+
+def _open(part: object, grant: Grant) -> object:
+    del grant
+    return part
+
+
+def _items(part: object, grant: Grant) -> object:
+    """A mapping by "namespace/name", or a list of items that name theirs."""
+    if isinstance(part, Mapping):
+        return {key: one for key, one in part.items() if grant.may_read(key)}
+    return [one for one in cast("list[object]", part) if grant.may_read(_owner(one))]
+
+
+def _item(part: object, grant: Grant) -> object:
+    return part if part is not None and grant.may_read(_owner(part)) else None
+
+
+def _owner(one: object) -> str:
+    """The namespace of an item, or a key that begins with it."""
+    if isinstance(one, Mapping):
+        return str(one.get("key") or one.get("namespace") or "")
+    return str(getattr(one, "key", "") or getattr(one, "namespace", ""))
+
+
+def _sparklines(part: object, grant: Grant) -> object:
+    lines = cast("Mapping[str, Any]", part)
+    return {**lines, "sums": _items(lines["sums"], grant)}
+
+
+def _nodes(part: object, grant: Grant) -> object:
+    del part, grant
+    return NO_NODES
+
+
+_RULES: Mapping[str, Callable[[object, Grant], object]] = {
+    **dict.fromkeys(
+        ("at_s", "columns", "from_s", "may_act", "may_read_logs", "prices", "step_s", "to_s", "user"), _open
+    ),
+    **dict.fromkeys(
+        ("changed_s", "decisions", "hosts", "marks", "objects", "pods", "policies", "rows", "services"), _items
+    ),
+    "decision": _item,
+    "nodes": _nodes,
+    "sparklines": _sparklines,
+}

@@ -1,0 +1,319 @@
+"""HTTP server of the page: static files, the history of a revision, and server-sent events.
+
+``/`` serves the page; ``/events?revision=NAMESPACE/NAME`` sends everything once and then each change, with the pods of that
+revision, or without one with the sparklines of all; ``/coldstarts?name=`` returns the last cold starts of a service or
+revision in steps; ``/requests?revision=`` the requests that activators recorded; ``/history?revision=`` returns its last hour, or with
+``from=`` and ``to=`` a range of what is kept on disk; ``/cost`` what all services used in a range; ``/map`` their hosts and the nodes of their pods;
+``/compare?name=`` two revisions of a service (``comparepage``);
+``/policy?revision=`` the rates by which its pods are kept, and the savings; ``POST /logs`` follows the logs of a service (``logs``);
+``/state`` returns everything once as JSON, for the terminal;
+``/healthz``.
+
+``viewers`` finds the user of a request, and ``scope`` removes from each response what is of other namespaces. Only the holder of the dashboard's token can change anything (``actions``) or read logs. The server refuses a request for an
+unknown Host, so another site cannot read the page by DNS rebinding. The page loads only its own files.
+"""
+
+import asyncio
+import importlib.resources
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from serving.core.model.grants import Grant, Role
+from serving.core.settings.dashboard import DashboardSettings
+from serving.core.traffic.requesthistory import RequestReport
+from serving.net.aio.clock import wall_s
+from serving.net.aio.supervise import supervise
+from serving.tools.dashboard.actions import DashboardActions
+from serving.tools.dashboard.archive import DAY_S
+from serving.tools.dashboard.board import COLUMNS, Board
+from serving.tools.dashboard.coldstarts import ColdRequest
+from serving.tools.dashboard.cost import UsageReport, knative_ratios, service_costs
+from serving.tools.dashboard.keeper import HistoryKeeper
+from serving.tools.dashboard.logs import LogPages
+from serving.tools.dashboard.marks import Mark
+from serving.tools.dashboard.responses import (
+    LIVE_S,
+    UNREAD,
+    add_headers,
+    encode,
+    json_response,
+    json_response_of,
+    range_of,
+    refusal_of,
+)
+from serving.tools.dashboard.scope import visible
+from serving.tools.dashboard.topology import ServedHost, pod_counts
+from serving.tools.dashboard.viewers import REVIEW_VALID_S, Viewers, current_actor, current_grant
+from serving.tools.dashboard.views import View
+
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
+_STREAMS = ("events", "logs")
+_LOCAL = {"localhost", "127.0.0.1", "[::1]"}
+# The largest body names a share for each revision of a service.
+_BODY_BYTES_MAX = 64 * 1024
+# Events queued for a page; a page that is further behind is disconnected and starts over.
+_WAITING_MAX = 30
+# As history-days.
+_COST_MAX_S = 366 * DAY_S
+
+
+class _OpenPage:
+    def __init__(self, revision: str, version: int, grant: Grant) -> None:
+        self.revision = revision
+        self.grant = grant
+        self.version = version
+        self.nodes: View | None = None
+        self.waiting: asyncio.Queue[bytes] = asyncio.Queue(_WAITING_MAX)
+        self.is_lost = False
+
+    def send(self, event: str, body: Mapping[str, Any]) -> None:
+        """Queue the parts of an event that the user may see; a decision is an event of its own, and may be none."""
+        parts = visible(body, self.grant)
+        shown = parts["decision"] if event == "decision" else parts
+        if shown is None:
+            return
+        if self.waiting.full():
+            self.is_lost = True
+            return
+        self.waiting.put_nowait(b"event: %b\ndata: %b\n\n" % (event.encode(), encode(shown)))
+
+
+class Pages:
+    """Serves all open pages of one board."""
+
+    def __init__(  # noqa: PLR0913 - what it shows, and who may see it
+        self,
+        board: Board,
+        settings: DashboardSettings,
+        *,
+        is_well: Callable[[], bool],
+        policies: Callable[[Mapping[str, str]], Awaitable[list[Mapping[str, Any]]]],
+        actions: DashboardActions | None = None,
+        logs: LogPages | None = None,
+        viewers: Viewers | None = None,
+    ) -> None:
+        self._board = board
+        self._logs = logs
+        self._viewers = viewers or Viewers()
+        self._actions = actions if actions is not None and actions.is_open else None
+        self._is_well = is_well
+        self._policies = policies
+        self.cold_requests: Callable[[str], Awaitable[list[ColdRequest]]] | None = None
+        """Returns the last cold starts in a namespace; None knows of none."""
+        self.recorded: Callable[[str, str], Awaitable[RequestReport | None]] | None = None
+        """Reads the recorded requests of a namespace and revision; None shows none."""
+        self.compare: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
+        """Serves ``/compare``; None does not."""
+        self.hosts: Callable[[], Awaitable[list[ServedHost]]] | None = None
+        """Lists the hosts of all services; None knows of none."""
+        self.keeper: HistoryKeeper | None = None
+        """Has the history on disk; None has only the last hour, in memory."""
+        self._hosts = _LOCAL | {name.strip().lower() for name in settings.host_names.split(",") if name.strip()}
+        self._pages_max = settings.connections_max
+        self.prices = {"pod_hour": settings.price_pod_hour, "gib_hour": settings.price_gib_hour}
+        self._pages: set[_OpenPage] = set()
+        folder = importlib.resources.files("serving.tools.dashboard") / "static"
+        self._files = {
+            path.name: path.read_bytes() for path in folder.iterdir() if path.name.rsplit(".", 1)[-1] in _TYPES
+        }
+
+    def application(self) -> web.Application:
+        """The aiohttp application."""
+        app = web.Application(middlewares=[self._guard], client_max_size=_BODY_BYTES_MAX)
+        app.on_response_prepare.append(add_headers)
+        app.router.add_get("/", self._file)
+        app.router.add_get("/events", self._events)
+        app.router.add_get("/history", self._history)
+        app.router.add_get("/map", self._map)
+        app.router.add_get("/policy", self._policy)
+        app.router.add_get("/coldstarts", self._cold_starts)
+        app.router.add_get("/cost", self._cost)
+        app.router.add_get("/requests", self._requests)
+        app.router.add_get("/state", self._state)
+        if self.compare is not None:
+            app.router.add_get("/compare", self.compare)
+        app.router.add_get("/healthz", self._health)
+        if self._actions is not None:
+            app.router.add_post("/actions/{action}", self._actions.handle)
+        if self._logs is not None:
+            app.router.add_post("/logs", self._logs.handle)
+        app.router.add_get("/{name}", self._file)
+        return app
+
+    def tick(self, at_s: float, rows: dict[str, list[float | None]], marks: Sequence[Mark] = ()) -> None:
+        """Send the changes to all pages."""
+        changes: dict[int, list[View]] = {}
+        for page in self._pages:
+            if page.version not in changes:
+                changes[page.version] = self._board.since(page.version)
+            body = {
+                "at_s": at_s,
+                "rows": rows,
+                "objects": changes[page.version],
+                "pods": self._board.pods(page.revision),
+                "decision": self._board.present(page.revision),
+                "marks": [mark for mark in marks if mark.key == page.revision],
+            }
+            nodes = self._board.nodes.shown(page.revision, at_s)
+            if nodes != page.nodes:
+                page.nodes = body["nodes"] = nodes
+            page.send("tick", body)
+            page.version = self._board.version
+
+    def decide(self, decision: View) -> None:
+        """Send a decision to all pages."""
+        for page in self._pages:
+            page.send("decision", {"decision": decision})
+
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        host = request.host.lower()
+        # The name may carry a port, as may an IPv6 address in brackets.
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        if name not in self._hosts:
+            text = f"{name!r} is not one of this dashboard's host names; add it to host-names\n"
+            return web.Response(status=421, text=text)
+        name = request.path.removeprefix("/")
+        if name == "healthz" or name in self._files.keys() - {"index.html"}:
+            return await handler(request)
+        refused = await self._viewers.admit(request) or refusal_of(request)
+        if refused is not None or name not in _STREAMS:
+            return refused or await handler(request)
+        async with supervise() as tasks:
+            # A stream whose rights are no longer checked must end.
+            tasks.start_background(self._hold(request), name="dashboard rights")
+            return await handler(request)
+
+    async def _hold(self, request: web.Request) -> None:
+        """Close the connection of a stream once its user has lost a right, or another grant."""
+        before = current_grant(), current_actor()
+        while await self._viewers.admit(request) is None and (current_grant(), current_actor()) == before:  # noqa: ASYNC110 - rights are reviewed, nothing announces their end
+            await asyncio.sleep(REVIEW_VALID_S)
+        if request.transport is not None:
+            request.transport.close()
+
+    async def _file(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info.get("name", "index.html")
+        if name not in self._files:
+            raise web.HTTPNotFound(text="no such file\n")
+        return web.Response(body=self._files[name], content_type=_TYPES[name.rsplit(".", 1)[-1]], charset="utf-8")
+
+    async def _health(self, request: web.Request) -> web.StreamResponse:
+        del request
+        well = self._is_well()
+        return web.Response(status=200 if well else 503, text="ok\n" if well else "the cluster has not been seen yet\n")
+
+    async def _history(self, request: web.Request) -> web.StreamResponse:
+        revision, now_s = request.query.get("revision", ""), wall_s()
+        longest_s = LIVE_S if self.keeper is None else self.keeper.longest_s
+        asked = range_of(request, now_s, longest_s=longest_s)
+        from_s, to_s = asked or (now_s - LIVE_S, now_s)
+        from_s = max(from_s, self._board.created_s(revision))
+        live = self._board.history.read(revision, from_s=from_s)
+        marks = self._board.marks.recent(revision, from_s=from_s, to_s=to_s)
+        found = None
+        # Without a range only what is older than this process comes from the disk.
+        if self.keeper is not None and revision:
+            until_s = to_s if asked or not live["at_s"] else live["at_s"][0] - 1
+            found = await self.keeper.read(revision, from_s=from_s, to_s=max(from_s, until_s), now_s=now_s)
+            if found is None:
+                raise web.HTTPServiceUnavailable(text=UNREAD)
+        body: dict[str, Any] = live if found is None else found.columns
+        if asked is None and found is not None:
+            body = {name: [*found.columns[name], *live[name]] for name in live}
+        # The last seconds of those are not on the disk yet.
+        marks = sorted({*marks, *(() if found is None else found.marks)}, key=lambda mark: mark.at_s)
+        more = {"marks": marks, "step_s": None if found is None else found.step_s}
+        body = {**body, **more, "decisions": self._board.decisions(revision)}
+        return json_response_of(revision, body)
+
+    async def _cost(self, request: web.Request) -> web.StreamResponse:
+        now_s = wall_s()
+        from_s, to_s = range_of(request, now_s, longest_s=_COST_MAX_S) or (now_s - DAY_S, now_s)
+        if self.keeper is None:
+            used: UsageReport | None = self._board.history.usage(self._board.owners, from_s=from_s, to_s=to_s)
+        else:
+            used = await self.keeper.usage(from_s=from_s, to_s=to_s, now_s=now_s)
+        if used is None:
+            raise web.HTTPServiceUnavailable(text=UNREAD)
+        ratios = knative_ratios(await self._policies({}))
+        services = service_costs(used, ratios=ratios, prices=self.prices)
+        return json_response({"from_s": from_s, "to_s": to_s, "prices": self.prices, "services": services})
+
+    async def _map(self, request: web.Request) -> web.StreamResponse:
+        del request
+        hosts = [] if self.hosts is None else await self.hosts()
+        pods = {key: views.values() for key, views in self._board.revision_pods.items()}
+        return json_response({"hosts": hosts, "pods": pod_counts(pods)})
+
+    async def _policy(self, request: web.Request) -> web.StreamResponse:
+        namespace, _, name = request.query.get("revision", "").partition("/")
+        found = await self._policies({"namespace": namespace, "revision": name, "curve": ""}) if name else []
+        own = (one for one in found if (one["namespace"], one["revision"]) == (namespace, name))
+        return json_response_of(namespace, next(own, None))
+
+    async def _cold_starts(self, request: web.Request) -> web.StreamResponse:
+        name = request.query.get("name", "")
+        revisions = self._board.revisions_of(name)
+        if not revisions:
+            raise web.HTTPNotFound(text=f"{name!r} is neither a service nor a revision, as NAMESPACE/NAME\n")
+        namespace = name.partition("/")[0]
+        requests = [] if self.cold_requests is None else await self.cold_requests(namespace)
+        body = [self._board.cold_starts(revision, requests) for revision in revisions]
+        return json_response_of(name, body)
+
+    async def _requests(self, request: web.Request) -> web.StreamResponse:
+        revision = request.query.get("revision", "")
+        namespace, _, name = revision.partition("/")
+        ask = self.recorded if revision in self._board.rows else None
+        found = None if ask is None else await ask(namespace, name)
+        return json_response_of(revision, found)
+
+    async def _state(self, request: web.Request) -> web.StreamResponse:
+        body = {
+            **self._all(request.query.get("revision", ""), current_grant()),
+            "decisions": self._board.last_decisions(),
+            "policies": await self._policies({}),
+            "prices": self.prices,
+        }
+        return json_response(body)
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        if len(self._pages) >= self._pages_max:
+            raise web.HTTPServiceUnavailable(text="too many pages are open\n")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        page = _OpenPage(request.query.get("revision", ""), self._board.version, current_grant())
+        overview = (
+            {} if page.revision else {"sparklines": self._board.sparklines.read(), "changed_s": self._board.changed_s()}
+        )
+        page.send("all", {**self._all(page.revision, page.grant), **overview})
+        self._pages.add(page)
+        try:
+            while not page.is_lost:
+                await response.write(await page.waiting.get())
+        except ConnectionResetError:
+            # The page was closed.
+            pass
+        finally:
+            self._pages.discard(page)
+        return response
+
+    def _all(self, revision: str, grant: Grant) -> View:
+        actor = current_actor()
+        may_act = self._actions is not None and (not grant.user or grant.role is not Role.VIEW)
+        return {
+            "columns": COLUMNS,
+            "rows": self._board.rows,
+            "objects": self._board.since(0),
+            "nodes": self._board.nodes.shown(revision, wall_s()),
+            "pods": self._board.pods(revision),
+            "may_act": may_act,
+            # The cookie of a user reads no logs, and a user that may not act has no field for its token.
+            "may_read_logs": may_act or (self._actions is not None and actor is not None),
+            "user": "" if actor is None else actor.user,
+        }

@@ -1,0 +1,127 @@
+"""The hosts of services and the nodes of pods, for the map.
+
+Pure. Routes and DomainMappings go in, and the views of pods. Services, revisions and their numbers are on the page already.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from serving.core.model.knative import SERVICE_LABEL
+from serving.core.model.objects import Object, condition_of, labels_of, name_of, namespace_of, nested
+
+
+class HostTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A revision that gets a share of a host's requests."""
+
+    revision: str
+    percent: int
+
+
+class ServedHost(msgspec.Struct, frozen=True, kw_only=True):
+    """A host, and where its requests go: as the traffic of ``service`` says, or with a service of "" to ``targets``."""
+
+    namespace: str
+    host: str
+    url: str
+    kind: str
+    service: str
+    tag: str
+    targets: tuple[HostTarget, ...]
+    ready: str
+    reason: str
+
+
+class PodCount(msgspec.Struct, frozen=True, kw_only=True):
+    """Pods of the revision ``key`` on a node that are in the same state. ``node`` is "" before they are scheduled."""
+
+    key: str
+    node: str
+    state: str
+    count: int
+
+
+def hosts_of(routes: Iterable[Object], mappings: Iterable[Object]) -> list[ServedHost]:
+    """The hosts of Routes, those of their tags included, and of DomainMappings, in order."""
+    found, by_route = [], {}
+    for route in routes:
+        own = _hosts_of_route(route)
+        by_route[namespace_of(route), name_of(route)] = own[0]
+        found += own
+    found += [_mapped(mapping, by_route) for mapping in mappings]
+    return sorted((one for one in found if one.host), key=lambda one: (one.namespace, one.tag, one.kind, one.host))
+
+
+def pod_counts(pods: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[PodCount]:
+    """How many pods there are in each state on each node, by "namespace/revision"."""
+    return [
+        PodCount(key=key, node=node, state=state, count=count)
+        for key, views in sorted(pods.items())
+        for (node, state), count in sorted(Counter((view["node"], _state_of(view)) for view in views).items())
+    ]
+
+
+def _hosts_of_route(route: Object) -> list[ServedHost]:
+    service, traffic = labels_of(route).get(SERVICE_LABEL, ""), nested(route, "status", "traffic") or []
+    shares: Counter[str] = Counter()
+    for one in traffic:
+        shares[one.get("revisionName", "")] += one.get("percent") or 0
+    targets = tuple(HostTarget(revision=name, percent=percent) for name, percent in shares.items() if name and percent)
+    main = _host(route, "Route", url=nested(route, "status", "url"), service=service, targets=targets)
+    tagged = [
+        _host(
+            route,
+            "Route",
+            url=one.get("url"),
+            tag=one["tag"],
+            targets=(HostTarget(revision=one.get("revisionName", ""), percent=100),),
+        )
+        for one in traffic
+        if one.get("tag")
+    ]
+    return [main, *tagged]
+
+
+def _mapped(mapping: Object, routes: Mapping[tuple[str, str], ServedHost]) -> ServedHost:
+    ref = nested(mapping, "spec", "ref") or {}
+    url = nested(mapping, "status", "url") or f"http://{name_of(mapping)}"
+    # The Route of a Service has its name.
+    route = routes.get((namespace_of(mapping), ref.get("name", "")))
+    service = ref.get("name", "") if ref.get("kind") == "Service" else route.service if route else ""
+    targets = route.targets if route else ()
+    return _host(mapping, "DomainMapping", url=url, service=service, targets=targets)
+
+
+def _host(
+    one: Object,
+    kind: str,
+    *,
+    url: str | None,
+    targets: tuple[HostTarget, ...],
+    service: str = "",
+    tag: str = "",
+) -> ServedHost:
+    ready = condition_of(one, "Ready")
+    status = ready.get("status", "Unknown")
+    return ServedHost(
+        namespace=namespace_of(one),
+        host=(url or "").partition("://")[2],
+        url=url or "",
+        kind=kind,
+        service=service,
+        tag=tag,
+        targets=() if service else targets,
+        ready=status,
+        reason="" if status == "True" else ready.get("message") or ready.get("reason", ""),
+    )
+
+
+def _state_of(pod: Mapping[str, Any]) -> str:
+    """The state of a pod's view: ending, dormant, ready, failing or starting."""
+    if pod["ending"]:
+        return "ending"
+    if pod["ready"]:
+        return "dormant" if pod["dormant"] else "ready"
+    return "failing" if pod["restarts"] or pod["phase"] == "Failed" else "starting"

@@ -1,0 +1,207 @@
+"""Finds the user of a request: the holder of a token, or a user whom an authenticating proxy names.
+
+A token comes as a bearer token, or by ``/?token=``, which sets a cookie that opens views alone. The query token
+(``serving.net.metrics.queries``) shows everything; a token of ``serving token create`` shows its namespaces.
+A proxy names the user in a header, which counts only with the proxy's secret beside it: a copy that a client sends is
+ignored, because only the proxy has the secret.
+"""
+
+import asyncio
+import contextvars
+import hashlib
+import logging
+import math
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TypeVar
+
+from aiohttp import web
+
+from serving.core.model.errors import ClusterError
+from serving.core.model.grants import Grant, Role
+from serving.core.traffic.wrongtokens import WrongTokens
+from serving.net.aio.clock import now_s
+from serving.net.cluster.kinds import TOKEN_REVIEW
+from serving.net.cluster.port import Cluster
+from serving.net.metrics.queries import REFUSED_HEADERS, QueryGate, bearer_of, is_same
+from serving.tools.dashboard.scope import reviewed_grant
+
+_log = logging.getLogger(__name__)
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+PROXY_SECRET_HEADER = "X-Serving-Proxy-Secret"  # noqa: S105 - the name of a header
+EVERYTHING = Grant(user="", role=Role.VIEW)
+"""What the query token shows."""
+
+REVIEW_VALID_S = 5.0
+"""How long a review of a token counts, and how often an open stream is held to its rights, in seconds."""
+
+# Browsers send cookies to all ports of a host: each dashboard has a name of its own.
+_COOKIE = "serving-view"
+_OWN_TOKEN = ("actions/", "logs")
+# As ``serving token create`` makes them; nothing else is worth a review.
+_USER_TOKEN = re.compile(r"[a-z0-9-]{1,40}\.[A-Za-z0-9_-]{43}")
+_KEPT_MAX = 1000
+_REVIEWS_MAX = 4
+_NOTHING = Grant(user="", role=Role.VIEW, namespaces=frozenset())
+_grant: contextvars.ContextVar[Grant] = contextvars.ContextVar("dashboard_grant", default=_NOTHING)
+_actor: contextvars.ContextVar[Grant | None] = contextvars.ContextVar("dashboard_actor", default=None)
+
+
+def current_grant() -> Grant:
+    """The grant with which the current request sees the dashboard."""
+    return _grant.get()
+
+
+def current_actor() -> Grant | None:
+    """The grant with which the current request acts without the dashboard's token; None if only the token counts."""
+    return _actor.get()
+
+
+class TokenUsers:
+    """Finds the users of tokens by reviews of the API server, and keeps the tokens behind cookies, in memory only."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._reviewed: OrderedDict[bytes, tuple[Grant | None, float]] = OrderedDict()
+        self._tokens: OrderedDict[str, str] = OrderedDict()
+        self._turns = asyncio.Semaphore(_REVIEWS_MAX)
+
+    async def grant_of(self, token: str) -> Grant | None:
+        """The grant of a token's user; None if the API server knows none, or does not respond."""
+        if not _USER_TOKEN.fullmatch(token):
+            return None
+        digest = hashlib.sha256(token.encode()).digest()
+        grant, until_s = self._reviewed.get(digest, (None, 0.0))
+        if now_s() < until_s:
+            return grant
+        async with self._turns:
+            try:
+                grant = reviewed_grant(await self._cluster.create(TOKEN_REVIEW, {"spec": {"token": token}}))
+            except ClusterError:
+                grant = None
+        _keep(self._reviewed, digest, (grant, now_s() + REVIEW_VALID_S))
+        return grant
+
+    def cookie_for(self, token: str) -> str:
+        """The value of a new cookie that stands for a token."""
+        value = secrets.token_urlsafe()
+        _keep(self._tokens, value, token)
+        return value
+
+    def token_behind(self, cookie: str) -> str:
+        """The token for which a cookie stands; "" if there is none."""
+        return self._tokens.get(cookie, "")
+
+
+class Viewers:
+    """Finds the grant of each request. Without ``queries`` everything is shown to all but a proxy's users.
+
+    ``header`` names the user if ``secret`` comes with it; ``users`` has their grants. A ``header`` of "" takes no users.
+    ``tokens`` finds users by their own tokens; None takes none.
+    """
+
+    def __init__(
+        self,
+        queries: QueryGate | None = None,
+        *,
+        header: str = "",
+        secret: str = "",
+        users: Mapping[str, Grant] = MappingProxyType({}),
+        tokens: TokenUsers | None = None,
+    ) -> None:
+        self._queries = queries
+        self._header = header
+        self._secret = secret
+        self._users = users
+        self._tokens = tokens
+        self._wrong = WrongTokens()
+
+    async def admit(self, request: web.Request) -> web.Response | None:
+        """Set the request's grant; return a response to refuse it or to set the cookie, else None."""
+        # One task serves all requests of a connection: each begins without the rights of the one before.
+        _grant.set(_NOTHING)
+        _actor.set(None)
+        if self._header and is_same(request.headers.get(PROXY_SECRET_HEADER, ""), self._secret):
+            return self._admit_user(request)
+        if self._queries is None:
+            _grant.set(EVERYTHING)
+            return None
+        if await self._is_user(request):
+            return None
+        if _has_own_gate(request):
+            # It refuses all but the dashboard's token.
+            _grant.set(EVERYTHING)
+            return None
+        return await self._refusal(request, self._queries)
+
+    async def _is_user(self, request: web.Request) -> bool:
+        """Set the grant of the user whose token comes in the header or, for views alone, stands behind the cookie."""
+        if self._tokens is None:
+            return False
+        grant = await self._tokens.grant_of(bearer_of(request.headers.getall("Authorization", [])))
+        _actor.set(grant)
+        if grant is None and not _has_own_gate(request):
+            behind = self._tokens.token_behind(request.cookies.get(_cookie_of(request), ""))
+            # A link with another token replaces the cookie.
+            grant = None if "token" in request.query else await self._tokens.grant_of(behind)
+        if grant is not None:
+            _grant.set(grant)
+        return grant is not None
+
+    def _admit_user(self, request: web.Request) -> web.Response | None:
+        names = request.headers.getall(self._header, [])
+        if len(names) != 1 or not names[0].strip():
+            text = f"the proxy must name one user in {self._header}; it names {len(names)}\n"
+            return web.Response(status=401, text=text)
+        grant = self._users.get(names[0].strip())
+        if grant is None:
+            text = f"the user {names[0].strip()} is not one of proxy-users of config-dashboard\n"
+            return web.Response(status=403, text=text)
+        _grant.set(grant)
+        _actor.set(grant)
+        return None
+
+    async def _refusal(self, request: web.Request, queries: QueryGate) -> web.Response | None:
+        cookie, view, given = _cookie_of(request), queries.view(), request.query.get("token")
+        if request.path == "/" and given is not None:
+            value = view if is_same(given, queries.token()) else ""
+            if not value and self._tokens is not None and await self._tokens.grant_of(given) is not None:
+                value = self._tokens.cookie_for(given)
+            if value:
+                # The token does not stay in the address, from where it would be copied.
+                response = web.Response(status=303, headers={"Location": "/"})
+                response.set_cookie(cookie, value, httponly=True, samesite="Lax")
+                return response
+        objection = queries.objection(request.headers.getall("Authorization", []))
+        if is_same(request.cookies.get(cookie, ""), view) or not objection:
+            _grant.set(EVERYTHING)
+            return None
+        if given is not None or "Authorization" in request.headers:
+            wrong = self._wrong.note(request.remote or "", now_s())
+            if wrong.is_news:
+                _log.warning("dashboard.guessed", extra={"client": request.remote})
+            if wrong.wait_s:
+                headers = {"Retry-After": str(math.ceil(wrong.wait_s))}
+                return web.Response(status=429, text="too many wrong tokens from one address\n", headers=headers)
+        text = f"{objection}`serving dashboard` prints the link that opens this page.\n"
+        return web.Response(status=401, text=text, headers=REFUSED_HEADERS)
+
+
+def _has_own_gate(request: web.Request) -> bool:
+    """Whether it asks for logs or an action, for which the dashboard's own token is enough."""
+    return request.path.removeprefix("/").startswith(_OWN_TOKEN)
+
+
+def _cookie_of(request: web.Request) -> str:
+    return f"{_COOKIE}-{request.url.port}"
+
+
+def _keep(kept: OrderedDict[_K, _V], key: _K, value: _V) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > _KEPT_MAX:
+        kept.popitem(last=False)

@@ -1,0 +1,221 @@
+"""Views of API objects for the page: a few flat fields each, and nothing secret.
+
+Input: API objects. Output: plain dicts for JSON; None for objects that the page does not show. No environment variable, no
+command and no annotation except scaling ones passes this module.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from serving.core.model.errors import UNREADABLE, InvalidValue
+from serving.core.model.knative import (
+    AUTOSCALING_GROUP,
+    COMMAND_ANNOTATION,
+    CONDITION_DORMANT,
+    DORMANT_ANNOTATION,
+    LEARNT_TARGET_ANNOTATION,
+    QUEUE_PROXY,
+    REVISION_LABEL,
+    SERVICE_LABEL,
+    TARGET_ANNOTATION,
+    TEMPLATE_ANNOTATION,
+    TargetMode,
+)
+from serving.core.model.quantity import parse_bytes, parse_millicores
+from serving.core.scaling.revision import oom_kill_count_of
+from serving.tools.dashboard.coldstarts import StartFacts
+
+View = dict[str, Any]
+
+_LEAN_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
+# A program that runs Python apps, at the start of a command or of its part.
+_PYTHON = re.compile(r"(^|[\s/])(python[\d.]*|uvicorn|gunicorn|hypercorn|waitress-serve|flask)(\s|$)")
+_SCALING = f"{AUTOSCALING_GROUP}/"
+
+
+class _SavedTarget(msgspec.Struct):
+    total: float
+    bound: str | None = None
+    above: float | None = None
+
+
+def service_view(found: Mapping[str, Any]) -> View:
+    """The view of a Service, with its traffic."""
+    status = found.get("status") or {}
+    traffic = [
+        {
+            "revision": one.get("revisionName", ""),
+            "percent": one.get("percent") or 0,
+            "tag": one.get("tag", ""),
+            "is_latest": bool(one.get("latestRevision")),
+        }
+        for one in status.get("traffic") or ()
+    ]
+    return {
+        **_named(found),
+        "url": status.get("url", ""),
+        "traffic": traffic,
+        "conditions": _conditions(status),
+        "ready": _status_of(status, "Ready"),
+        "latest": status.get("latestReadyRevisionName", ""),
+    }
+
+
+def revision_view(found: Mapping[str, Any]) -> View:
+    """The view of a Revision."""
+    metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    return {
+        **_named(found),
+        "service": (metadata.get("labels") or {}).get(SERVICE_LABEL, ""),
+        "state": spec.get("servingState") or "Active",
+        "concurrency": int(spec.get("containerConcurrency") or 0),
+        "scaling": {
+            name.removeprefix(_SCALING): value for name, value in annotations.items() if name.startswith(_SCALING)
+        }
+        | _learnt_target(annotations),
+        "conditions": _conditions(status),
+        "ready": _status_of(status, "Ready"),
+        "active": _status_of(status, "Active"),
+    }
+
+
+def start_facts(found: Mapping[str, Any]) -> StartFacts:
+    """What is known of how a Revision's pods start; of its command, whether it is Python's."""
+    metadata = found["metadata"]
+    annotations = metadata.get("annotations") or {}
+    return StartFacts(
+        service=(metadata.get("labels") or {}).get(SERVICE_LABEL) or metadata["name"],
+        is_preloaded=annotations.get(TEMPLATE_ANNOTATION) == "preload",
+        is_python=_PYTHON.search(annotations.get(COMMAND_ANNOTATION, "")) is not None,
+        has_dormant=DORMANT_ANNOTATION in annotations,
+    )
+
+
+def _learnt_target(annotations: Mapping[str, str]) -> dict[str, str]:
+    """The learnt target, as in ``serving why``; empty while nothing is saved."""
+    try:
+        learnt = msgspec.json.decode(annotations.get(LEARNT_TARGET_ANNOTATION, ""), type=_SavedTarget)
+    except UNREADABLE:
+        return {}
+    why = "" if learnt.bound is None or learnt.above is None else f" ({learnt.bound}-bound above {learnt.above:.3g})"
+    mode = {"learnt": TargetMode.USE.value}.get(
+        annotations.get(TARGET_ANNOTATION, ""), annotations.get(TARGET_ANNOTATION)
+    )
+    used = "" if mode is None else ", in force" if mode == TargetMode.USE else f", {mode}"
+    return {"learnt target": f"{learnt.total:.3g}{why}{used}"}
+
+
+def pod_view(found: Mapping[str, Any]) -> View | None:
+    """The view of a Pod; None unless it belongs to a revision."""
+    metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
+    revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
+    if revision is None:
+        return None
+    names = [str(container.get("name", "")) for container in spec.get("containers") or ()]
+    containers = status.get("containerStatuses") or ()
+    waiting: Mapping[str, str] = next(
+        (container["state"]["waiting"] for container in containers if (container.get("state") or {}).get("waiting")), {}
+    )
+    return {
+        **_named(found),
+        "revision": revision,
+        "container": next((name for name in names if name != QUEUE_PROXY), ""),
+        "phase": status.get("phase", "Pending"),
+        "ready": _status_of(status, "Ready") == "True",
+        "dormant": _status_of(status, CONDITION_DORMANT) == "True",
+        "ending": bool(metadata.get("deletionTimestamp")),
+        "node": spec.get("nodeName", ""),
+        "ip": status.get("podIP", ""),
+        "restarts": sum(container.get("restartCount", 0) for container in containers),
+        "oom_kills": oom_kill_count_of(status),
+        "reason": waiting.get("reason") or status.get("reason", ""),
+    }
+
+
+def lean_pod(found: Mapping[str, Any]) -> View:
+    """A Pod reduced to the fields that the dashboard reads, because it caches every pod of the cluster."""
+    metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
+    labels = metadata.get("labels") or {}
+    return {
+        "metadata": {
+            **{name: metadata[name] for name in _LEAN_METADATA if name in metadata},
+            "labels": {name: labels[name] for name in (REVISION_LABEL,) if name in labels},
+        },
+        "spec": {
+            **{name: spec[name] for name in ("nodeName", "overhead") if name in spec},
+            **{
+                kind: [
+                    {"name": one.get("name", ""), "resources": one.get("resources") or {}}
+                    for one in spec.get(kind) or ()
+                ]
+                for kind in ("containers", "initContainers")
+            },
+        },
+        "status": {
+            **{name: status[name] for name in ("phase", "podIP", "reason") if name in status},
+            "conditions": [
+                {"type": condition["type"], "status": condition.get("status", "")}
+                for condition in status.get("conditions") or ()
+                if condition.get("type") in {"Ready", CONDITION_DORMANT}
+            ],
+            "containerStatuses": [
+                {
+                    "restartCount": container_status.get("restartCount", 0),
+                    "state": {name: (container_status.get("state") or {}).get(name) for name in ("waiting", "running")},
+                    **_last_end(container_status),
+                }
+                for container_status in status.get("containerStatuses") or ()
+            ],
+        },
+    }
+
+
+def _last_end(container: Mapping[str, Any]) -> View:
+    reason = ((container.get("lastState") or {}).get("terminated") or {}).get("reason")
+    return {"lastState": {"terminated": {"reason": reason}}} if reason else {}
+
+
+def node_view(found: Mapping[str, Any]) -> View:
+    """The view of a Node."""
+    status, spec = found.get("status") or {}, found.get("spec") or {}
+    allocatable = status.get("allocatable") or {}
+    return {
+        **_named(found),
+        "ready": _status_of(status, "Ready"),
+        "cpu_millicores": amount(allocatable.get("cpu"), is_cpu=True),
+        "memory_bytes": amount(allocatable.get("memory"), is_cpu=False),
+        "taints": [taint.get("key", "") for taint in spec.get("taints") or ()],
+        "labels": dict(found["metadata"].get("labels") or {}),
+    }
+
+
+def _named(found: Mapping[str, Any]) -> View:
+    metadata = found["metadata"]
+    return {
+        "namespace": metadata.get("namespace", ""),
+        "name": metadata["name"],
+        "created": metadata.get("creationTimestamp", ""),
+    }
+
+
+def _conditions(status: Mapping[str, Any]) -> list[View]:
+    names = ("type", "status", "reason", "message")
+    return [{name: condition.get(name, "") for name in names} for condition in status.get("conditions") or ()]
+
+
+def _status_of(status: Mapping[str, Any], condition: str) -> str:
+    conditions = status.get("conditions") or ()
+    return next((one.get("status", "Unknown") for one in conditions if one.get("type") == condition), "Unknown")
+
+
+def amount(text: object, *, is_cpu: bool) -> int:
+    """A quantity in millicores or bytes; 0 if it is missing or unreadable."""
+    try:
+        return 0 if text is None else (parse_millicores if is_cpu else parse_bytes)(str(text))
+    except InvalidValue:
+        # Objects of other projects may hold anything; the page must not fail on them.
+        return 0

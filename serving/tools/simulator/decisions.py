@@ -1,0 +1,343 @@
+"""Makes the product's scaling decisions for one simulated revision, only when they can differ from the last one.
+
+Input: the load of each second, as the statistics report it, and the cluster's state. Output: the outcome of each decision,
+and the time of the next one that can change anything. The decisions are the product's own: windows, algorithm, merge with
+bounds, gate to zero, path. A period is skipped when its outcome is known: at scale 0; while one ready pod has load in the
+window and no second of it was above the target of one pod; and while only the gate's clock can change the outcome.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable
+
+from serving.core.model.knative import ServingState, TrafficPath
+from serving.core.model.stat import Stat
+from serving.core.scaling.adaptive.gaps import GapPrior
+from serving.core.scaling.budget import Allowance, BudgetDemand
+from serving.core.scaling.decision.policy import SecondOfLoad
+from serving.core.scaling.decision.records import DecisionCause, InFlight, ScalerOutcome
+from serving.core.scaling.decision.step import StepInputs, step
+from serving.core.scaling.decision.view import ScalerView
+from serving.core.scaling.kpa.zero import GatePhase, GateReason, GateState, InactiveReason
+from serving.core.scaling.scaler.registry import BUILT_IN, PolicyFactory
+from serving.core.scaling.scaler.rest import Periods
+from serving.core.scaling.scaler.windows import RevisionWindows, starting_revision_state
+from serving.core.scaling.slo import RevisionSlo
+from serving.core.scaling.spec import ScalingSpec
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.tools.simulator.seconds import LOAD_MIN, LoadedSecond, LoadedSeconds
+from serving.tools.simulator.steady import RevisionCounts, SteadyOutcomes
+
+TimedLimit = Callable[[BudgetDemand, float], Allowance | None]
+"""Asks budgets for the pods of one revision at a time; None: all that it wants."""
+
+# Least time between two decisions about a revision, as in the decision loop.
+_PAUSE_MIN_S = 0.05
+# Seconds of waiting for a first pod after which each period is decided on again, so that none of them is dropped.
+_PENDING_STARTING_MAX = 10
+# Without load the gate waits for the clock only.
+_CLOCK_REASONS = (GateReason.ACTIVE_TOO_SHORT, GateReason.POD_RETENTION, GateReason.GRACE)
+
+
+class Decisions:
+    """The decisions about one revision. ``due_s`` is the next one's time, which a new second may change."""
+
+    def __init__(  # noqa: PLR0913 - what decisions depend on
+        self,
+        settings: AutoscalerSettings,
+        spec: ScalingSpec,
+        *,
+        has_burst_switch: bool,
+        skips: bool = True,
+        repeats: bool = True,
+        prior: GapPrior | None = None,
+        policy_of: PolicyFactory = BUILT_IN.policy_of,
+    ) -> None:
+        """``skips`` False decides in every period, for tests. ``prior`` is shared with other revisions.
+
+        ``repeats`` False gives each outcome its own time and load, for those who read them. ``policy_of`` makes the policy.
+        """
+        self._settings, self._spec, self._own = settings, spec, spec
+        self.slo = RevisionSlo(0.0)
+        self._periods = Periods(settings.decision_period_s)
+        self._windows = RevisionWindows(spec, quirks=settings.quirks)
+        gate = GateState(since_s=0.0, phase=GatePhase.INACTIVE, reason=InactiveReason.NO_TRAFFIC, is_initialized=True)
+        self._state = starting_revision_state(spec, gate, now_s=0.0, quirks=settings.quirks)
+        self.policy = policy_of(spec, settings, prior=prior, explains=False)
+        # Windows alone decide, also on what waits for the first pod; each period, but for the first poke.
+        self.counts_waiting = self.policy.counts_waiting
+        # Load for which one pod is enough, whichever window shows it.
+        self.quiet_load = spec.target_value
+        self._has_burst_switch = has_burst_switch
+        # Whether the path is the same for any load that one pod is enough for.
+        burst = spec.target_burst_capacity
+        self._is_path_fixed = not has_burst_switch or burst <= 0 or spec.total_value < burst
+        # Each second may change what a goal or a further metric says.
+        skips = skips and spec.slo is None and not spec.further_metrics and self.policy.skips_periods
+        # Budgets depend on others: with this limit no period may be skipped.
+        self.limit: TimedLimit | None = None
+        self._skips = skips
+        self._steady = (
+            SteadyOutcomes(spec, self._windows, policy=self.policy, quirks=settings.quirks)
+            if skips and repeats
+            else None
+        )
+        self._serving_state = ServingState.RESERVE
+        # A revision that begins at zero has had the activator in its path for long.
+        self._proxy_since_s: float | None = -spec.scale_to_zero_grace_s
+        self._proved_at_s: float | None = None
+        self._seconds = LoadedSeconds(spec)
+        # Seconds for the policy, which also takes those that a period without a decision leaves to the windows.
+        self._unobserved: deque[LoadedSecond] = deque()
+        self._poked_load = 0.0
+        self._outcome: ScalerOutcome | None = None
+        self._asked_s = self._recheck_s = math.inf
+        self.path = TrafficPath.PROXY
+        # Decisions begin when the revision is there, not with its first request.
+        self.due_s = 0.0
+        self.count = 0
+
+    @property
+    def latest_count(self) -> int | None:
+        """Pods wanted last; None without data."""
+        return self._state.latest_count
+
+    @property
+    def capacity(self) -> float:
+        """Requests that the wanted pods have room for."""
+        return (self.latest_count or 0) * self._spec.target_value
+
+    def wake(self, now_s: float) -> None:
+        """Set the revision Active for a waiting request, and report it.
+
+        Knative's autoscaler records a load of 1 and decides on its windows; the adaptive policy decides for all that wait.
+        """
+        self._serving_state = ServingState.ACTIVE
+        if not self.counts_waiting:
+            self._record_seconds(now_s, has_reports=False)
+            self._seconds.poke(math.floor(now_s) - 1, self._windows)
+            self._poked_load += 1.0
+
+    def record(self, number: int, load: float, arrivals: int) -> None:
+        """Record a completed second with load or arrivals; seconds without are not recorded.
+
+        The load of earlier pokes is excluded, as in the activator.
+        """
+        reported, self._poked_load = max(0.0, load - self._poked_load), 0.0
+        if self._own.slo is not None:
+            self.slo.record_load(load, number + 1.0)
+        second = (number, reported, arrivals)
+        self._seconds.record(second, is_hot=not LOAD_MIN < load <= self.quiet_load)
+        if self.policy.observes:
+            self._unobserved.append(second)
+        if (self.policy.observes or not self.latest_count) and not self.is_next_due:
+            # A result that only the clock could change may differ now.
+            self.due_s = min(self.due_s, self._periods.at(number + 1.0))
+
+    def entered(self, now_s: float) -> None:
+        """Record the first request. A policy observes it at the next period, before its second is over."""
+        if self.policy.observes:
+            last_s = self._periods.until(now_s)
+            self.due_s = min(self.due_s, last_s + self._periods.period_s)
+
+    def started(self, took_s: float, now_s: float) -> None:
+        """Record how many seconds a pod took to become ready."""
+        # What a policy learns from a second depends on the starts before it.
+        self._observe(math.floor(self._periods.until(now_s)) - 1)
+        self.policy.started(took_s)
+
+    def decide_by(self, at_s: float, now_s: float, *, is_first: bool = False) -> None:
+        """Decide by ``at_s``, but not within the pause after the last period, even a skipped one.
+
+        A period before that time is such a decision. ``is_first``: one that falls on ``now_s`` is still to come.
+        """
+        last_s = self._periods.until(now_s, is_first=is_first)
+        asked_s = max(at_s, last_s + _PAUSE_MIN_S)
+        if last_s + self._periods.period_s < asked_s:
+            self.due_s = min(self.due_s, last_s + self._periods.period_s)
+            return
+        self._asked_s = min(self._asked_s, asked_s)
+        self.due_s = min(self.due_s, self._asked_s)
+
+    def decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> ScalerOutcome:
+        """Decide now. The activator is confirmed in the path at once."""
+        if self._own.slo is not None:
+            self._spec = self.slo.update(self._own, ready_count=counts.ready, present_scale=counts.scale, now_s=now_s)
+            self.policy.update(self._spec)
+        self._record_seconds(now_s, has_reports=counts.ready > 0)
+        outcome = self._repeated(counts, now_s) or self._decide(counts, now_s, cause)
+        if outcome.to_prove:
+            self._proved_at_s = now_s
+            outcome = self._decide(counts, now_s, DecisionCause.PROOF)
+        if self._state.resets_windows:
+            self._windows.reset(self._spec)
+            self._seconds.reset()
+            self._unobserved.clear()
+        self._periods.made_s, self._outcome, self._asked_s = now_s, outcome, math.inf
+        self._recheck_s = math.inf if outcome.recheck_in_s is None else now_s + outcome.recheck_in_s
+        return outcome
+
+    def is_repeated(self, counts: RevisionCounts, now_s: float) -> bool:
+        """Whether the due decision would repeat the last; then only the next time is computed.
+
+        It is while a policy keeps the one ready pod and no second exceeds the load of one pod. The windows receive the seconds
+        with the next decision, the policy now.
+        """
+        policy, outcome = self.policy, self._outcome
+        if (
+            not policy.observes
+            or not self._skips
+            or counts.scale != 1
+            or counts.ready != 1
+            or now_s >= self._asked_s
+            or outcome is None
+            or outcome.view.present_scale != 1
+            or outcome.view.ready_count != 1
+            or not self._is_one_pod_wanted(counts)
+        ):
+            return False
+        self._observe(math.floor(now_s) - 1)
+        again_s = policy.unchanged_for_s(in_flight=float(counts.inside), now_s=now_s)
+        if again_s is None:
+            return False
+        self._periods.made_s, self._asked_s, self._recheck_s = now_s, math.inf, now_s + again_s
+        if counts.inside or self._unobserved:
+            self.due_s = min(self._recheck_s, now_s + self._periods.period_s)
+        else:
+            # It stays until the age of the gap changes it, or a request comes.
+            self.due_s = self._periods.before(self._recheck_s)
+        return True
+
+    @property
+    def is_next_due(self) -> bool:
+        """Whether the next period is due. With several pods and load, ``schedule`` would come to the same."""
+        return self.due_s == self._periods.made_s + self._periods.period_s
+
+    def schedule(self, counts: RevisionCounts, now_s: float) -> None:
+        """Set ``due_s``: the next period, from now on, whose decision may differ from the last one."""
+        outcome = self._outcome
+        if outcome is None:
+            return
+        recheck_s = self._recheck_s
+        due_s = min(self._periods.at(now_s), recheck_s)
+        if counts.scale > 1 and counts.inside:
+            self.due_s = min(self._asked_s, max(due_s, self._periods.made_s + _PAUSE_MIN_S))
+            return
+        if self._skips and (not self.policy.observes or self._is_silent(counts)):
+            if (not counts.scale and not counts.inside and not self._seconds.pending) or (
+                outcome.apply_count is None and self._is_clock_alone(counts, outcome)
+            ):
+                due_s = self._periods.before(min(recheck_s, self._panic_end_s))
+            elif not self.policy.observes and counts.scale == counts.ready == 1 and self._is_one_pod_wanted(counts):
+                # One is enough at each decision until the load leaves the window.
+                end_s = self._seconds.window_end(now_s)
+                due_s = self._periods.at(max(now_s, end_s)) if self._periods.made_s < end_s else due_s
+        if self._skips and self._is_one_pod_starting(counts):
+            due_s = self._periods.before(recheck_s)
+        self.due_s = min(self._asked_s, max(due_s, self._periods.made_s + _PAUSE_MIN_S))
+
+    @property
+    def _panic_end_s(self) -> float:
+        """The first period after panic; until then its maximum scale is held."""
+        state = self._state.kpa
+        if state is None or state.panic_since_s is None:
+            return math.inf
+        return self._periods.at(state.panic_since_s + self._spec.stable_window_s + _PAUSE_MIN_S)
+
+    def _is_silent(self, counts: RevisionCounts) -> bool:
+        """Whether the policy has seen all load: its advice then changes only at announced times."""
+        return not (counts.inside or self._seconds.pending) and counts.scale == counts.ready <= 1
+
+    def _is_clock_alone(self, counts: RevisionCounts, outcome: ScalerOutcome) -> bool:
+        """Whether the decision can only change at an announced time."""
+        if counts.inside or self._seconds.pending:
+            return False
+        # Once a policy lets go, the gate goes on in steps of a period each.
+        is_kept = outcome.inputs.advice.recheck_in_s is not None and bool(self.latest_count)
+        return is_kept or outcome.gate.reason in _CLOCK_REASONS
+
+    def _is_one_pod_starting(self, counts: RevisionCounts) -> bool:
+        """Whether the first pod is starting and suffices: its readiness triggers a decision."""
+        return (
+            (counts.scale, counts.ready, self.latest_count) == (1, 0, 1)
+            and 0 < counts.inside <= self.quiet_load
+            and math.isinf(self._panic_end_s)
+            and not self._seconds.was_ever_hot
+            and len(self._seconds.pending) < _PENDING_STARTING_MAX
+        )
+
+    def _is_one_pod_wanted(self, counts: RevisionCounts) -> bool:
+        """Whether one pod was wanted, and all load since fits into it."""
+        spec, outcome = self._spec, self._outcome
+        return (
+            outcome is not None
+            and outcome.phase is GatePhase.ACTIVE
+            and self.latest_count == 1
+            and self._is_path_fixed
+            and spec.activation_scale <= 1
+            and not spec.scale_down_delay_s
+            and counts.inside <= self.quiet_load
+            and math.isinf(self._panic_end_s)
+            and self._seconds.is_cool(self._periods.made_s)
+        )
+
+    def _record_seconds(self, now_s: float, *, has_reports: bool) -> None:
+        """Record completed seconds in the windows, after the policy has observed them."""
+        if self._unobserved:
+            self._observe(math.floor(now_s) - 1)
+        self._seconds.give(self._windows, now_s, has_reports=has_reports)
+
+    def _observe(self, last_number: int) -> None:
+        """Let the policy observe the seconds up to a number."""
+        unobserved = self._unobserved
+        while unobserved and unobserved[0][0] <= last_number:
+            number, load, arrivals = unobserved.popleft()
+            self.policy.observe(SecondOfLoad(number, load, float(arrivals)))
+
+    def _repeated(self, counts: RevisionCounts, now_s: float) -> ScalerOutcome | None:
+        """The earlier outcome that would only be repeated; None: decide in full."""
+        if self._steady is None or self._state.gate.phase is not GatePhase.ACTIVE:
+            return None
+        repeated = self._steady.repeated(counts, self._state, path=self.path, now_s=now_s)
+        if repeated is None:
+            return None
+        self.count += 1
+        self._state, outcome = repeated
+        return outcome
+
+    def _decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> ScalerOutcome:
+        self.count += 1
+        is_unserved = counts.ready == 0 or self.latest_count == 0
+        inputs = StepInputs(
+            at_s=now_s,
+            cause=cause,
+            view=ScalerView(
+                present_scale=counts.scale,
+                ready_count=counts.ready,
+                serving_state=self._serving_state,
+                proved_at_s=self._proved_at_s,
+                has_public=self._has_burst_switch,
+                proxy_since_s=self._proxy_since_s,
+                path=self.path,
+            ),
+            in_flight=InFlight(
+                present=Stat(concurrency=float(counts.inside)),
+                is_waiting=counts.inside > 0 and self.counts_waiting and is_unserved,
+            ),
+            observed=self._windows.query(now_s),
+            further=self._windows.query_further(now_s),
+            spec=self._spec,
+            quirks=self._settings.quirks,
+            slo=self.slo.outcome,
+        )
+        timed_limit = self.limit
+        limit = None if timed_limit is None else lambda demand: timed_limit(demand, now_s)
+        self._state, outcome = step(self._state, inputs, self.policy, limit=limit)
+        if outcome.to_reserve:
+            self._serving_state = ServingState.RESERVE
+        if self._has_burst_switch and outcome.path is not self.path:
+            self.path = outcome.path
+            self._proxy_since_s = now_s if outcome.path is TrafficPath.PROXY else None
+        if self._steady is not None:
+            self._steady.record(outcome)
+        return outcome

@@ -1,0 +1,225 @@
+"""Reports a policy's results on a workload: sums, waits and medians; or a timeline, plot and summary of one revision."""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from serving.tools.simulator.results import Moment, NodesResult, RevisionResult, WaitHistogram, summed
+
+_HOUR_S = 3600.0
+# What is compared function by function: how many requests make one count, which share is worst, what a cold request costs.
+_COUNTED_REQUESTS_MIN, _WORST_SHARE, _WORSE_RATIO, _COLD_WORTH_S = 20, 0.05, 1.1, 60.0
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_PLOT_COLUMNS = 72
+
+
+class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy's results on a workload. Counts are sums over revisions and means over seeds; waits cover all requests."""
+
+    requests: float
+    cold_requests: float
+    """Requests that waited for a pod to become ready."""
+
+    pod_starts: float
+    pod_seconds: float
+    """From the creation of each pod to its end, draining included; a second of a dormant pod counts at its price."""
+
+    wasted_pod_seconds: float
+    """Pod-seconds with a ready pod and no request in flight."""
+
+    wait_p50_s: float
+    wait_p99_s: float
+    wait_p999_s: float
+    late_share: float
+    """Share of requests that waited more than 10 ms."""
+
+    flaps_per_hour: float
+    """Changes of direction of the scale, over all revisions."""
+
+    refused: float
+    per_revision: Mapping[str, float]
+    """Medians over the revisions with requests, and the 75th percentile of their cold share."""
+
+    failed_starts: float = 0
+    dormant_seconds: float = 0
+    """Seconds of dormant pods, each counted as one."""
+
+    decisions: float = 0
+    pod_series: list[float] = []
+    """Mean pods of all revisions in equal parts of the simulated time."""
+
+    nodes: NodesResult | None = None
+    """The results of the nodes; None if room was unlimited."""
+
+
+class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A function under a policy and under the first one: cold requests and pod-seconds, each as a pair with the first one's before."""
+
+    name: str
+    cold_requests: tuple[int, int]
+    pod_seconds: tuple[float, float]
+
+    @property
+    def cost_change(self) -> float:
+        """Pod-seconds beyond the first policy's, with 60 for each cold request."""
+        (cold, cold_now), (cost, cost_now) = self.cold_requests, self.pod_seconds
+        return cost_now - cost + _COLD_WORTH_S * (cold_now - cold)
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether it has over 10 % more of both."""
+        (cold, cold_now), (cost, cost_now) = self.cold_requests, self.pod_seconds
+        return cold_now > _WORSE_RATIO * cold and cost_now > _WORSE_RATIO * cost
+
+
+class WorstFunctions(msgspec.Struct, frozen=True, kw_only=True):
+    """The functions that a policy serves worst beside the first one, of ``functions`` with 20 requests or more."""
+
+    functions: int
+    worse: int
+    """Those with over 10 % more cold requests and pod-seconds both."""
+
+    worst: tuple[FunctionChange, ...]
+    """The 5 % whose cost grows most, the worst first."""
+
+
+def worst_functions(first: Sequence[RevisionResult], others: Sequence[RevisionResult]) -> WorstFunctions | None:
+    """Compare function by function; None where none has 20 requests. Both have the same functions in the same order."""
+    changes = [
+        FunctionChange(
+            name=one.name,
+            cold_requests=(one.cold_requests, other.cold_requests),
+            pod_seconds=(round(one.pod_seconds, 1), round(other.pod_seconds, 1)),
+        )
+        for one, other in zip(first, others, strict=True)
+        if one.requests >= _COUNTED_REQUESTS_MIN
+    ]
+    if not changes:
+        return None
+    changes.sort(key=lambda one: (-one.cost_change, one.name))
+    return WorstFunctions(
+        functions=len(changes),
+        worse=sum(change.is_worse for change in changes),
+        worst=tuple(changes[: math.ceil(_WORST_SHARE * len(changes))]),
+    )
+
+
+def report_of(results: Sequence[RevisionResult], length_s: float, *, nodes: NodesResult | None = None) -> PolicyReport:
+    """The report of one run."""
+    requests = sum(result.requests for result in results)
+    waits = WaitHistogram()
+    for result in results:
+        waits.update(result.waits)
+    hours = max(length_s, 1.0) / _HOUR_S
+    return PolicyReport(
+        requests=requests,
+        cold_requests=sum(result.cold_requests for result in results),
+        pod_starts=sum(result.pod_starts for result in results),
+        pod_seconds=round(sum(result.pod_seconds for result in results), 3),
+        wasted_pod_seconds=round(sum(result.wasted_pod_seconds for result in results), 3),
+        wait_p50_s=waits.percentile(0.5, requests=requests),
+        wait_p99_s=waits.percentile(0.99, requests=requests),
+        wait_p999_s=waits.percentile(0.999, requests=requests),
+        late_share=sum(result.late_requests for result in results) / requests if requests else 0.0,
+        flaps_per_hour=sum(result.flaps for result in results) / hours,
+        refused=sum(result.refused for result in results),
+        per_revision=_medians([result for result in results if result.requests]),
+        failed_starts=sum(result.failed_starts for result in results),
+        dormant_seconds=round(sum(result.dormant_seconds for result in results), 3),
+        decisions=sum(result.decisions for result in results),
+        pod_series=summed([result.pod_series for result in results]),
+        nodes=nodes,
+    )
+
+
+def mean_report(reports: Sequence[PolicyReport]) -> PolicyReport:
+    """The mean of the reports of several seeds."""
+    if len(reports) == 1:
+        return reports[0]
+    values = [msgspec.structs.asdict(report) for report in reports]
+    mean = {
+        key: statistics.fmean(one[key] for one in values)
+        for key in values[0]
+        if key not in ("per_revision", "pod_series", "nodes")
+    }
+    nodes = [report.nodes for report in reports if report.nodes is not None]
+    return PolicyReport(
+        per_revision={
+            key: statistics.fmean(report.per_revision[key] for report in reports) for key in reports[0].per_revision
+        },
+        pod_series=[total / len(reports) for total in summed([report.pod_series for report in reports])],
+        nodes=_mean_nodes(nodes) if nodes else None,
+        **mean,
+    )
+
+
+def _mean_nodes(results: Sequence[NodesResult]) -> NodesResult:
+    values = [msgspec.structs.asdict(result) for result in results]
+    mean = {key: statistics.fmean(one[key] for one in values) for key in values[0] if key != "node_series"}
+    return NodesResult(
+        node_series=[total / len(results) for total in summed([result.node_series for result in results])], **mean
+    )
+
+
+def _medians(results: Sequence[RevisionResult]) -> Mapping[str, float]:
+    if not results:
+        return {}
+    shares = [result.cold_requests / result.requests for result in results]
+    values: dict[str, list[float]] = {
+        "requests": [result.requests for result in results],
+        "cold_requests": [result.cold_requests for result in results],
+        "cold_share": shares,
+        "pod_starts": [result.pod_starts for result in results],
+        "pod_seconds": [result.pod_seconds for result in results],
+        "wasted_pod_seconds": [result.wasted_pod_seconds for result in results],
+        "wait_p99_s": [result.waits.percentile(0.99, requests=result.requests) for result in results],
+        "late_share": [result.late_requests / result.requests for result in results],
+        "flaps": [result.flaps for result in results],
+    }
+    medians = {name: float(statistics.median(of)) for name, of in values.items()}
+    medians["cold_share_p75"] = statistics.quantiles(shares, n=4)[2] if len(shares) > 1 else shares[0]
+    return medians
+
+
+def timeline(moments: Sequence[Moment]) -> Iterator[str]:
+    """A line for each change of the scale or of the way to zero, with its reason."""
+    before: Moment | None = None
+    for moment in moments:
+        if before is None or moment.scale != before.scale or moment.gate.reason is not before.gate.reason:
+            yield (
+                f"{moment.at_s:7.1f} s  ready {moment.ready_count:<4} running {moment.running_count:<5} "
+                f"waiting {moment.waiting_count:<5} {moment.reason}"
+            )
+        before = moment
+
+
+def plot(moments: Sequence[Moment], until_s: float) -> Iterator[str]:
+    """Load and pods over time, a column for each part of it."""
+    columns = max(1, min(_PLOT_COLUMNS, len(moments)))
+    for name, values in (
+        ("requests", [moment.running_count + moment.waiting_count for moment in moments]),
+        ("pods", [moment.scale for moment in moments]),
+    ):
+        peaks = [0] * columns
+        for moment, value in zip(moments, values, strict=True):
+            column = min(columns - 1, int(moment.at_s / until_s * columns))
+            peaks[column] = max(peaks[column], value)
+        top = max(1, *peaks)
+        bars = "".join(_BLOCKS[-(-peak * (len(_BLOCKS) - 1) // top)] for peak in peaks)
+        yield f"{name:>9} {bars} max {max(peaks)}"
+
+
+def summary(result: RevisionResult, latencies_s: Sequence[float], until_s: float) -> str:
+    """Requests, latencies and costs."""
+    latencies_s = sorted(latencies_s)
+    if not latencies_s:
+        return f"no request in {until_s:g} s"
+    p95_s = latencies_s[int(len(latencies_s) * 0.95)]
+    return (
+        f"{len(latencies_s)} requests answered, {result.refused} refused; latency median "
+        f"{statistics.median(latencies_s):.2f} s, p95 {p95_s:.2f} s, longest {latencies_s[-1]:.2f} s; "
+        f"{result.pod_seconds:.0f} pod seconds in {until_s:g} s"
+    )

@@ -1,0 +1,408 @@
+"""Simulates one revision on recorded arrivals, from one relevant event to the next.
+
+Around the product's decisions (``decisions``) stand pods that start, serve, drain and end (``pods``); the activator's queue,
+first in, first out; the queue of each pod where requests take the path without the activator; one report a second; and the
+poke of the activator when requests wait for a revision without ready pods. A request is cold when a pod became ready while
+it waited.
+"""
+
+import heapq
+import math
+import random
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import msgspec
+
+from serving.core.model.knative import TrafficPath
+from serving.core.model.slo import Slo
+from serving.core.scaling.adaptive.gaps import GapPrior
+from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.core.scaling.scaler.explain import explain
+from serving.core.scaling.scaler.registry import BUILT_IN, PolicyFactory
+from serving.core.scaling.spec import ScalingSpec
+from serving.core.settings.activator import ActivatorSettings
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.queueproxy import QueueProxySettings
+from serving.core.traffic.backoff import backoff_s
+from serving.core.traffic.policy import policy_for
+from serving.tools.simulator.decisions import Decisions, TimedLimit
+from serving.tools.simulator.nodes import NodeRoom
+from serving.tools.simulator.pods import PodSet, PodTimes, SimulatedPod
+from serving.tools.simulator.results import (
+    Durations,
+    Moment,
+    PodSeries,
+    Quantiles,
+    RevisionResult,
+    RunLog,
+    durations_of,
+)
+from serving.tools.simulator.steady import RevisionCounts
+
+# Events of pods.
+_FINISHED, _STARTED = 0, 1
+# Pause before a container that failed is started again, in seconds, and its limit. Source: kubelet.
+_BACKOFF_FIRST_S, _BACKOFF_MAX_S = 10.0, 300.0
+# Events after the last arrival.
+_NO_MORE = (math.inf, math.nan)
+# Load of a second below which nothing was inside: what is left of sums of times.
+_LOAD_MIN = 1e-9
+
+
+class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration of a run, without arrivals. Times in seconds; ``concurrency`` 0 means no limit."""
+
+    settings: AutoscalerSettings
+    spec: ScalingSpec
+    activator: ActivatorSettings = ActivatorSettings()
+    queue_proxy: QueueProxySettings = QueueProxySettings()
+    concurrency: int = 10
+    start: Quantiles = Quantiles(p50_s=2.0, p99_s=2.0)
+    service: Quantiles = Quantiles(p50_s=0.25, p99_s=0.25)
+    seed: int = 1
+
+    probe_delay_s: float = 0.02
+    """Delay between an app's readiness and the activator's first request to it."""
+
+    failing_starts: float = 0.0
+    """Share of failing starts; the kubelet restarts their containers."""
+
+    has_burst_switch: bool = True
+    """Whether requests bypass the activator while the pods have enough excess burst capacity."""
+
+    policy_of: PolicyFactory = BUILT_IN.policy_of
+    """Creates the policy; rivals of the product replace it."""
+
+    skips: bool = True
+    """Whether to skip periods with a known decision; False is for tests."""
+
+    slo: Slo | None = None
+    """A goal for latency to measure by; that of ``spec`` comes first."""
+    knee: float = math.inf
+    """Requests at once beyond which a pod is slower: times grow in proportion to them."""
+    limit_of: Callable[[PodSet], TimedLimit] | None = None
+    """Makes the limit of budgets from the pods of a revision."""
+    log: RunLog | None = None
+    """Gets each decision and latency; no period is skipped then."""
+
+
+class RevisionRun:
+    """One run; ``run`` it once."""
+
+    def __init__(
+        self,
+        name: str,
+        arrivals: Iterator[tuple[float, float]],
+        config: RunConfig,
+        *,
+        until_s: float,
+        nodes: NodeRoom | None = None,
+        prior: GapPrior | None = None,
+    ) -> None:
+        """``arrivals`` are pairs of a time and a duration in seconds; a duration that is not a number is drawn.
+
+        ``nodes`` are shared with other revisions; None: they have room for every pod. So is the ``prior`` of their gaps; None:
+        the revision learns alone.
+        """
+        self.name, self.result = name, RevisionResult(name=name)
+        self._arrivals, self._config, self._until_s = arrivals, config, until_s
+        self._next = next(arrivals, _NO_MORE)
+        self._nodes, self._log = nodes, config.log
+        self.limit_s = math.inf
+        self._service: Durations = durations_of(config.service, f"service:{config.seed}:{name}")
+        self._start: Durations = durations_of(config.start, f"start:{config.seed}:{name}")
+        self._dice = random.Random(f"failures:{config.seed}:{name}")  # noqa: S311 - a simulated world
+        self._series = PodSeries(until_s)
+        balancing = policy_for(
+            config.concurrency, first_free_concurrency_max=config.activator.first_free_concurrency_max
+        )
+        self.pods = PodSet(
+            self.result,
+            self._series,
+            concurrency=config.concurrency,
+            policy=balancing,
+            times=PodTimes(
+                drain_s=config.queue_proxy.drain_lag_s,
+                dormant_after_s=math.inf if config.spec.dormant_after_s is None else config.spec.dormant_after_s,
+                dormant_cost=config.spec.dormant_cost,
+            ),
+            on_end=None if nodes is None else partial(nodes.leave, self),
+        )
+        self._decisions = Decisions(
+            config.settings,
+            config.spec,
+            has_burst_switch=config.has_burst_switch,
+            skips=config.skips and config.log is None and config.limit_of is None,
+            repeats=nodes is None,
+            prior=prior,
+            policy_of=config.policy_of,
+        )
+        self._decisions.limit = None if config.limit_of is None else config.limit_of(self.pods)
+        self._queue: deque[tuple[float, float]] = deque()
+        self._events: list[tuple[float, int, int, SimulatedPod]] = []
+        self._sequence = 0
+        self._inside = 0
+        # The second that is metered: its number, its end, its requests in flight times seconds, its arrivals. A source
+        # reports at its own place in the second.
+        self._report_at = zlib.crc32(name.encode(), config.seed - 1) / 2**32
+        self._number, self._second_end_s = 0, self._report_at
+        self._area, self._arrived = 0.0, 0
+        self._poked_at_s = -math.inf
+        self._known_waiting = self._known_inside = 0
+        self._direction = 0
+        self._latest_ready_s = -math.inf
+        self._judge = self.result.judge_of(config.spec.slo or config.slo)
+
+    def run(self) -> RevisionResult:
+        """Simulate up to the end."""
+        self.run_until(math.inf)
+        return self.finish()
+
+    @property
+    def next_s(self) -> float:
+        """The time of the next event or decision; infinite when the end is reached."""
+        event_s = self._events[0][0] if self._events else math.inf
+        at_s = min(self._next[0], event_s, self._decisions.due_s)
+        return at_s if at_s < self._until_s else math.inf
+
+    def run_until(self, limit_s: float) -> None:
+        """Simulate until ``limit_s``. Events may lower it on the way."""
+        self.limit_s = limit_s
+        arrivals, events, decisions, until_s = self._arrivals, self._events, self._decisions, self._until_s
+        while True:
+            next_s, took_s = self._next
+            is_arrival = not events or next_s < events[0][0]
+            at_s = next_s if is_arrival else events[0][0]
+            if (at_s >= self._second_end_s or at_s >= decisions.due_s) and self._catch_up(
+                min(at_s, until_s, self.limit_s)
+            ):
+                continue
+            if at_s >= until_s or at_s > self.limit_s:
+                return
+            if is_arrival:
+                self._next = next(arrivals, _NO_MORE)
+                self._arrive(at_s, took_s)
+                continue
+            _, _, kind, pod = heapq.heappop(events)
+            if kind == _FINISHED:
+                self._finish(pod, at_s)
+            else:
+                self._started(pod, at_s)
+
+    def finish(self) -> RevisionResult:
+        """The result at the end."""
+        self.pods.finish(self._until_s)
+        self.result.decisions = self._decisions.count
+        self.result.pod_series = self._series.means()
+        return self.result
+
+    def start_container(self, pod: SimulatedPod, at_s: float) -> None:
+        """Start the pod's container on its node."""
+        ready_s = at_s + next(self._start) + self._config.probe_delay_s
+        self._sequence += 1
+        heapq.heappush(self._events, (ready_s, self._sequence, _STARTED, pod))
+
+    # Time.
+
+    def _catch_up(self, until_s: float) -> bool:
+        """Meter elapsed seconds, and decide if due; returns whether it did."""
+        decisions = self._decisions
+        while self._second_end_s <= min(until_s, decisions.due_s):
+            self._second_over(min(until_s, decisions.due_s))
+        due_s = decisions.due_s
+        if due_s > until_s:
+            return False
+        if self._inside and decisions.is_next_due and self.pods.scale > 1:
+            self._decide(due_s, DecisionCause.PERIOD)
+            return True
+        counts = _counts_of(self.pods, self._inside)
+        if decisions.is_repeated(counts, due_s):
+            return True
+        decisions.schedule(counts, due_s)
+        if decisions.due_s <= due_s:
+            self._decide(due_s, DecisionCause.PERIOD)
+        return True
+
+    def _second_over(self, until_s: float) -> None:
+        """Record the second, and skip a silent time after it."""
+        end_s, load, decisions = self._second_end_s, self._area, self._decisions
+        if self._judge is not None:
+            decisions.slo.record(self._judge.report(end_s), end_s)
+        if load > _LOAD_MIN or self._arrived:
+            decisions.record(self._number, max(0.0, load), self._arrived)
+            if load > decisions.quiet_load and not (decisions.is_next_due and self.pods.scale > 1):
+                decisions.schedule(_counts_of(self.pods, self._inside), end_s)
+        self._known_inside = self._inside
+        self._arrived = 0
+        if not self._inside:
+            self._number = max(self._number + 1, math.floor(until_s - self._report_at) + 1)
+            self._second_end_s, self._area = self._number + self._report_at, 0.0
+            return
+        # Each second starts its sum from what is inside, so that rounding errors do not add up.
+        self._number += 1
+        self._second_end_s, self._area = self._number + self._report_at, float(self._inside)
+        if self._inside > decisions.capacity and decisions.counts_waiting:
+            decisions.decide_by(end_s, end_s, is_first=True)
+
+    # Requests.
+
+    def _arrive(self, at_s: float, took_s: float) -> None:
+        self.result.requests += 1
+        if took_s != took_s:  # noqa: PLR0124 - not a number
+            took_s = next(self._service)
+        pods = self.pods
+        if self._decisions.path is TrafficPath.SERVE and pods.ready:
+            self._arrive_at_pod(pods.any_ready(), at_s, took_s)
+            return
+        if self._queue or not pods.free_count:
+            if len(self._queue) >= self._config.activator.queue_depth_max:
+                self.result.refused += 1
+                return
+            self._count_in(at_s)
+            self._queue.append((at_s, took_s))
+            if not pods.ready:
+                self._poke(at_s)
+            return
+        self._count_in(at_s)
+        if not self._decisions.latest_count:
+            self._decisions.decide_by(self._second_end_s, at_s)
+        self._serve(pods.pick(), at_s, took_s)
+
+    def _arrive_at_pod(self, pod: SimulatedPod, at_s: float, took_s: float) -> None:
+        """Send a request to a pod without the activator: the queue-proxy runs, queues or rejects it."""
+        if pod.slots is None or pod.in_flight < pod.slots:
+            self._count_in(at_s)
+            self._serve(pod, at_s, took_s)
+        elif len(pod.queue) < self._config.queue_proxy.queue_depth_per_slot * pod.slots:
+            self._count_in(at_s)
+            pod.queue.append((at_s, took_s))
+        else:
+            self.result.refused += 1
+
+    def _count_in(self, at_s: float) -> None:
+        if not self._inside:
+            self._decisions.entered(at_s)
+        self._inside += 1
+        self._arrived += 1
+        self._area += self._second_end_s - at_s
+
+    def _count_out(self, at_s: float) -> None:
+        self._inside -= 1
+        self._area -= self._second_end_s - at_s
+        if not self._inside and self.pods.scale and self._decisions.due_s == math.inf:
+            self._decisions.schedule(_counts_of(self.pods, self._inside), at_s)
+
+    def _serve(self, pod: SimulatedPod, at_s: float, took_s: float, *, waited_s: float = 0.0) -> None:
+        self.pods.take(pod, at_s)
+        self._sequence += 1
+        took_s *= max(1.0, pod.in_flight / self._config.knee)
+        if self._judge is not None:
+            self._judge.serve(at_s, waited_s, took_s)
+        if self._log is not None and at_s + took_s < self._until_s:
+            self._log.latencies_s.append(waited_s + took_s)
+        heapq.heappush(self._events, (at_s + took_s, self._sequence, _FINISHED, pod))
+
+    def _finish(self, pod: SimulatedPod, at_s: float) -> None:
+        self._count_out(at_s)
+        self.pods.give_back(pod, at_s)
+        if pod.queue:
+            arrived_s, took_s = pod.queue.popleft()
+            self.result.record_wait(at_s - arrived_s, is_cold=False)
+            self._serve(pod, at_s, took_s, waited_s=at_s - arrived_s)
+        if self._queue:
+            self._grant(at_s)
+
+    def _grant(self, at_s: float) -> None:
+        """Hand queued requests to free pods, in the order of their arrival."""
+        queue, pods, wait_max_s = self._queue, self.pods, self._config.activator.queue_wait_max_s
+        while queue and pods.free_count:
+            arrived_s, took_s = queue.popleft()
+            wait_s = at_s - arrived_s
+            if wait_s > wait_max_s:
+                self.result.refused += 1
+                self._count_out(at_s)
+                continue
+            self.result.record_wait(wait_s, is_cold=self._latest_ready_s > arrived_s)
+            self._serve(pods.pick(), at_s, took_s, waited_s=wait_s)
+        if not queue:
+            self._known_waiting = 0
+
+    def _poke(self, at_s: float) -> None:
+        """Report requests that wait for a revision without ready pods: the first, twice as many, more than wanted."""
+        waiting, decisions = len(self._queue), self._decisions
+        if not decisions.counts_waiting:
+            if not decisions.latest_count:
+                decisions.wake(at_s)
+                self._decide(at_s, DecisionCause.LOAD)
+            return
+        is_more = waiting >= 2 * self._known_waiting or self._inside > max(self._known_inside, decisions.capacity)
+        if not is_more or (decisions.latest_count and self._inside <= decisions.capacity):
+            return
+        decisions.wake(at_s)
+        due_s = self._poked_at_s + self._config.activator.poke_pause_min_s
+        if at_s < due_s:
+            decisions.decide_by(due_s, at_s)
+            return
+        self._decide(at_s, DecisionCause.LOAD)
+
+    def _decide(self, at_s: float, cause: DecisionCause) -> None:
+        if self._queue:
+            self._poked_at_s, self._known_waiting, self._known_inside = at_s, len(self._queue), self._inside
+        outcome = self._decisions.decide(_counts_of(self.pods, self._inside), at_s, cause)
+        if outcome.apply_count is not None:
+            self._set_scale(outcome.apply_count, at_s)
+        if self._nodes is not None:
+            self._nodes.decided(self, outcome, self._decisions.policy)
+        if self._log is not None:
+            self._log.moments.append(self._moment(outcome))
+        self._decisions.schedule(_counts_of(self.pods, self._inside), at_s)
+
+    def _moment(self, outcome: ScalerOutcome) -> Moment:
+        waiting_count = len(self._queue) + sum(len(pod.queue) for pod in self.pods.ready)
+        return Moment(
+            at_s=outcome.at_s,
+            scale=self.pods.scale,
+            ready_count=len(self.pods.ready),
+            running_count=self._inside - waiting_count,
+            waiting_count=waiting_count,
+            decision=outcome.decided.detail,
+            merged=outcome.merged,
+            gate=outcome.gate,
+            reason=explain(outcome),
+        )
+
+    def _set_scale(self, count: int, at_s: float) -> None:
+        present = self.pods.scale
+        direction = (count > present) - (count < present)
+        if direction and self._direction and direction != self._direction:
+            self.result.flaps += 1
+        self._direction = direction or self._direction
+        if count < present:
+            self.pods.remove(present - count, at_s)
+            return
+        for pod in self.pods.create(count - present, at_s):
+            if self._nodes is None or self._nodes.place(self, pod, at_s):
+                self.start_container(pod, at_s)
+
+    def _started(self, pod: SimulatedPod, at_s: float) -> None:
+        if self._config.failing_starts and self._dice.random() < self._config.failing_starts and not pod.is_ending:
+            self.result.failed_starts += 1
+            pod.failures += 1
+            pause_s = backoff_s(pod.failures, first_s=_BACKOFF_FIRST_S, max_s=_BACKOFF_MAX_S)
+            self.start_container(pod, at_s + pause_s)
+            return
+        if not self.pods.become_ready(pod, at_s):
+            return
+        self._latest_ready_s = at_s
+        self._decisions.started(at_s - pod.created_s, at_s)
+        # The pods' endpoints change: the gate and the path are looked at again.
+        self._decisions.decide_by(at_s, at_s)
+        if self._queue:
+            self._grant(at_s)
+
+
+def _counts_of(pods: PodSet, inside: int) -> RevisionCounts:
+    return RevisionCounts(scale=pods.scale, ready=len(pods.ready), inside=inside)

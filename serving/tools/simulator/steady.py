@@ -1,0 +1,89 @@
+"""Finds which decisions about a simulated revision repeat an earlier one.
+
+Input: the outcomes so far. Output: for the pods and the load of a decision, the earlier outcome with the same result. Only figures
+that the simulator does not read may differ. The count is always the product's own decision.
+"""
+
+import msgspec
+
+from serving.core.model.knative import TrafficPath
+from serving.core.model.nodata import NoData
+from serving.core.scaling.decision.policy import NEUTRAL, RevisionPolicy
+from serving.core.scaling.decision.records import ScalerOutcome
+from serving.core.scaling.decision.step import RevisionState
+from serving.core.scaling.kpa.burst import excess_burst_capacity
+from serving.core.scaling.kpa.decide import ScaleDecision, decide_count
+from serving.core.scaling.kpa.zero import GatePhase, GateReason
+from serving.core.scaling.scaler.windows import RevisionWindows
+from serving.core.scaling.spec import ScalingSpec
+from serving.core.settings.autoscaler import KpaQuirks
+
+# Outcomes kept for each revision: each is some kilobytes.
+_OUTCOMES_MAX = 64
+
+
+class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The inputs of a decision: pods wanted and ready, and requests inside."""
+
+    scale: int
+    ready: int
+    inside: int
+
+
+class SteadyOutcomes:
+    """Outcomes of one revision that held its pods.
+
+    While the wanted pods are there, the merge, the gate and the path follow from the scale, the ready pods, the algorithm's count and
+    the sign of its excess burst capacity alone.
+    """
+
+    __slots__ = ("_outcomes", "_policy", "_quirks", "_spec", "_windows")
+
+    def __init__(
+        self, spec: ScalingSpec, windows: RevisionWindows, *, policy: RevisionPolicy, quirks: KpaQuirks
+    ) -> None:
+        self._spec = spec
+        self._windows = windows
+        self._policy = policy
+        self._quirks = quirks
+        self._outcomes: dict[tuple[int, int, int, bool], ScalerOutcome] = {}
+
+    def record(self, outcome: ScalerOutcome) -> None:
+        """Keep an outcome, if it held the pods and only the algorithm had a say. An app's gauge has one too."""
+        detail, view = outcome.decided.detail, outcome.view
+        if (
+            outcome.apply_count is None
+            and outcome.gate.reason is GateReason.PODS_WANTED
+            and outcome.phase is GatePhase.ACTIVE
+            and outcome.inputs.advice is NEUTRAL
+            and isinstance(detail, ScaleDecision)
+            and not self._spec.load_metric.gauge
+        ):
+            if len(self._outcomes) >= _OUTCOMES_MAX:
+                self._outcomes.clear()
+            key = view.present_scale, view.ready_count, detail.desired_count, detail.excess_burst_capacity < 0
+            self._outcomes[key] = outcome
+
+    def repeated(
+        self, counts: RevisionCounts, state: RevisionState, *, path: TrafficPath, now_s: float
+    ) -> tuple[RevisionState, ScalerOutcome] | None:
+        """Let the algorithm decide, and return the next state and the outcome kept for its count; None without one.
+
+        The gate must be active. A policy advises nothing while requests are in flight.
+        """
+        policy, kpa = self._policy, state.kpa
+        if not self._outcomes or not counts.ready or kpa is None:
+            return None
+        if policy.observes and (policy.counts_waiting or not counts.inside):
+            return None
+        observed = self._windows.query(now_s)
+        if isinstance(observed, NoData):
+            return None
+        kpa_next, count = decide_count(
+            kpa, observed=observed, ready_count=counts.ready, spec=self._spec, now_s=now_s, quirks=self._quirks
+        )
+        excess = excess_burst_capacity(ready_count=counts.ready, observed_panic=observed.panic, spec=self._spec)
+        outcome = self._outcomes.get((counts.scale, counts.ready, count, excess < 0))
+        if outcome is None or outcome.path is not path:
+            return None
+        return msgspec.structs.replace(state, kpa=kpa_next, latest_count=count, resets_windows=False), outcome

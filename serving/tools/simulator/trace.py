@@ -1,0 +1,314 @@
+"""Reads workloads: recorded requests, counts a minute and rates (plain, gzip or xz), and steps of a rate.
+
+Input: a file in one of three formats, selected by its header; output: the arrivals of each function, in order. A trace of
+counts has no times within a minute or interval: ``ArrivalPlacement`` selects how arrivals are placed. An unreadable row is
+reported with the file, its line and the expected value.
+"""
+
+import array
+import collections
+import csv
+import enum
+import gzip
+import io
+import lzma
+import math
+import random
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from serving.core.model.errors import InvalidValue, Problem, SettingsError
+from serving.net.aio.inputfile import open_input
+
+TIME_MAX_S = 10 * 366 * 86_400.0
+"""The longest time that is simulated: ten years."""
+
+# Requests of one interval, and of a trace: a day of the busiest published ones has a hundredth of it.
+_COUNT_MAX, _REQUESTS_MAX = 10_000_000, 1_000_000_000
+_RATE_MAX = 1_000_000.0
+_MINUTE_S = 60.0
+# Requests of which the function was not recorded count as one function.
+_UNNAMED = "(unnamed)"
+# Of a count.
+_DIGITS = 20
+# Characters of a wrong row that a message shows.
+_SHOWN_MAX = 60
+_FORMATS = "one of: function,1,2,...; at_s,function,duration_s; at_s,count"
+
+_STEP = re.compile(r"(\d+(?:\.\d+)?):(\d+(?:\.\d+)?)", re.ASCII)
+
+
+class ArrivalPlacement(enum.StrEnum):
+    """The placement of requests in their minute: random, or at a fixed phase of each function."""
+
+    UNIFORM = "uniform"
+    PHASE = "phase"
+
+
+class TraceWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a trace to read, in seconds; arrivals are counted from its start."""
+
+    from_s: float = 0.0
+    until_s: float = math.inf
+
+
+class RecordedFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function whose requests were recorded one by one: times in seconds, in order; durations, NaN where unknown."""
+
+    name: str
+    arrivals_s: "array.array[float]"
+    durations_s: "array.array[float]"
+
+    @property
+    def request_count(self) -> int:
+        """The number of requests."""
+        return len(self.arrivals_s)
+
+    def arrivals(self, seed: int) -> Iterator[tuple[float, float]]:
+        """The times and durations. The seed has no effect."""
+        del seed
+        return zip(self.arrivals_s, self.durations_s, strict=True)
+
+
+class CountedFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function whose requests were counted: intervals with requests, by their start and width in seconds."""
+
+    name: str
+    starts_s: "array.array[float]"
+    widths_s: "array.array[float]"
+    counts: "array.array[int]"
+    placement: ArrivalPlacement
+    window: TraceWindow
+
+    @property
+    def request_count(self) -> int:
+        """The number of requests, including those of an interval cut by the window."""
+        return sum(self.counts)
+
+    def arrivals(self, seed: int) -> Iterator[tuple[float, float]]:
+        """Times within their intervals, with unknown durations, generated lazily."""
+        random_of = random.Random(f"{seed}:{self.name}").random  # noqa: S311 - made-up times
+        phase, from_s, until_s = random_of(), self.window.from_s, self.window.until_s
+        for start_s, width_s, count in zip(self.starts_s, self.widths_s, self.counts, strict=True):
+            if self.placement is ArrivalPlacement.UNIFORM:
+                places = [random_of() for _ in range(count)]
+            else:
+                places = [(phase + index / count) % 1.0 for index in range(count)]
+            places.sort()
+            for place in places:
+                at_s = start_s + place * width_s
+                if from_s <= at_s < until_s:
+                    yield at_s - from_s, math.nan
+
+
+FunctionTrace = RecordedFunction | CountedFunction
+"""The requests of one function."""
+
+
+def read_trace(
+    path: Path, *, placement: ArrivalPlacement = ArrivalPlacement.UNIFORM, window: TraceWindow | None = None
+) -> tuple[list[FunctionTrace], float]:
+    """The functions of a trace, and its length in seconds. Raises ``SettingsError``."""
+    window = window or TraceWindow()
+    try:
+        with _opened(path) as file:
+            rows = csv.reader(file)
+            header = next(rows, [])
+            trace: tuple[list[FunctionTrace], float] | None = None
+            if header[:1] == ["function"] and len(header) > 1:
+                trace = _per_minute(path, rows, len(header) - 1, placement=placement, window=window)
+            elif header == ["at_s", "function", "duration_s"]:
+                trace = _requests(path, rows, window=window)
+            elif header == ["at_s", "count"]:
+                trace = _rate(path, rows, placement=placement, window=window)
+            if trace is not None:
+                total = sum(function.request_count for function in trace[0])
+                if total > _REQUESTS_MAX:
+                    raise _wrong(path, 1, f"{total} requests", expected=f"a part with at most {_REQUESTS_MAX} of them")
+                return trace
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        raise SettingsError(
+            [
+                Problem(
+                    where=str(path),
+                    what=(error.strerror if isinstance(error, OSError) else "") or str(error),
+                    expected="a trace that can be read",
+                )
+            ]
+        ) from error
+    raise _wrong(path, 1, ",".join(header[:4]), expected=_FORMATS)
+
+
+def _opened(path: Path) -> TextIO:
+    file = open_input(path)
+    if path.suffix not in {".xz", ".gz"}:
+        return io.TextIOWrapper(file, encoding="utf-8", newline="")
+    # These open it themselves, and close what they have opened.
+    file.close()
+    if path.suffix == ".xz":
+        return lzma.open(path, "rt", encoding="utf-8", newline="")
+    return gzip.open(path, "rt", encoding="utf-8", newline="")
+
+
+def _wrong(path: Path, line: int, text: str, *, expected: str) -> SettingsError:
+    shown = text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."
+    return SettingsError([Problem(where=f"{path}:{line}", what=f"{shown!r} is not right", expected=expected)])
+
+
+def _per_minute(
+    path: Path, rows: Iterator[list[str]], minutes: int, *, placement: ArrivalPlacement, window: TraceWindow
+) -> tuple[list[FunctionTrace], float]:
+    found: list[FunctionTrace] = []
+    seen: collections.Counter[str] = collections.Counter()
+    for line, row in enumerate(rows, start=2):
+        if not row:
+            continue
+        if len(row) != minutes + 1:
+            what = ",".join(row) if len(row) < 3 else f"{row[0]} with {len(row) - 1} counts"
+            raise _wrong(path, line, what, expected=f"a function and {minutes} counts, as the header says")
+        name = row[0] or _UNNAMED
+        seen[name] += 1
+        if seen[name] > 1:
+            # Published traces have a row for each trigger of a function; each is scaled for itself.
+            name = f"{name}#{seen[name]}"
+        starts_s, counts = array.array("d"), array.array("q")
+        for minute, text in enumerate(row[1:]):
+            if text == "0":
+                continue
+            if not (text.isdecimal() and text.isascii() and len(text) < _DIGITS and int(text) <= _COUNT_MAX):
+                expected = f"a whole number of requests in minute {minute + 1} of {name}, of at most {_COUNT_MAX}"
+                raise _wrong(path, line, text, expected=expected)
+            start_s = minute * _MINUTE_S
+            if start_s < window.until_s and start_s + _MINUTE_S > window.from_s:
+                starts_s.append(start_s)
+                counts.append(int(text))
+        widths_s = array.array("d", [_MINUTE_S]) * len(starts_s)
+        found.append(
+            CountedFunction(
+                name=name, starts_s=starts_s, widths_s=widths_s, counts=counts, placement=placement, window=window
+            )
+        )
+    return found, _length(minutes * _MINUTE_S, window)
+
+
+def _requests(path: Path, rows: Iterator[list[str]], *, window: TraceWindow) -> tuple[list[FunctionTrace], float]:
+    by_function: dict[str, list[tuple[float, float]]] = {}
+    last_s = 0.0
+    for line, row in enumerate(rows, start=2):
+        if not row:
+            continue
+        request = _request(row)
+        if request is None:
+            raise _wrong(
+                path,
+                line,
+                ",".join(row),
+                expected=f"at_s,function,duration_s: seconds, a name or nothing, seconds or nothing, up to {TIME_MAX_S:g} s",
+            )
+        at_s, name, took_s = request
+        last_s = max(last_s, at_s + (0.0 if math.isnan(took_s) else took_s))
+        if window.from_s <= at_s < window.until_s:
+            by_function.setdefault(name, []).append((at_s - window.from_s, took_s))
+    found: list[FunctionTrace] = []
+    for name, pairs in by_function.items():
+        pairs.sort()
+        arrivals_s = array.array("d", [at_s for at_s, _ in pairs])
+        durations_s = array.array("d", [took_s for _, took_s in pairs])
+        found.append(RecordedFunction(name=name, arrivals_s=arrivals_s, durations_s=durations_s))
+    # The last minute of a recording of requests is not cut off at the last arrival: its pods are still there.
+    return found, _length(last_s + _MINUTE_S, window)
+
+
+def _request(row: list[str]) -> tuple[float, str, float] | None:
+    """The time, function and duration of a row; None if it is not a request."""
+    try:
+        at_s, name, duration = row
+        at, took_s = float(at_s), float(duration) if duration else math.nan
+    except ValueError:
+        return None
+    is_duration = not duration or 0 <= took_s <= TIME_MAX_S
+    return (at, name or _UNNAMED, took_s) if 0 <= at <= TIME_MAX_S and is_duration else None
+
+
+def _rate(
+    path: Path, rows: Iterator[list[str]], *, placement: ArrivalPlacement, window: TraceWindow
+) -> tuple[list[FunctionTrace], float]:
+    steps: list[tuple[float, int]] = []
+    for line, row in enumerate(rows, start=2):
+        if not row:
+            continue
+        step = _step(row)
+        if step is None or (steps and step[0] <= steps[-1][0]):
+            expected = (
+                f"at_s,count: seconds in rising order up to {TIME_MAX_S:g}, and a whole number up to {_COUNT_MAX}"
+            )
+            raise _wrong(path, line, ",".join(row), expected=expected)
+        steps.append(step)
+    starts_s, widths_s, counts = array.array("d"), array.array("d"), array.array("q")
+    width_s = _MINUTE_S
+    for index, (start_s, count) in enumerate(steps):
+        # The last interval is as wide as the one before.
+        width_s = steps[index + 1][0] - start_s if index + 1 < len(steps) else width_s
+        if count and start_s < window.until_s and start_s + width_s > window.from_s:
+            starts_s.append(start_s)
+            widths_s.append(width_s)
+            counts.append(count)
+    end_s = steps[-1][0] + width_s if steps else 0.0
+    name = path.name.split(".")[0]
+    function = CountedFunction(
+        name=name, starts_s=starts_s, widths_s=widths_s, counts=counts, placement=placement, window=window
+    )
+    return [function], _length(end_s, window)
+
+
+def _step(row: list[str]) -> tuple[float, int] | None:
+    """The start and the requests of an interval; None if the row is not an interval."""
+    try:
+        at_s, count = row
+        step = float(at_s), int(count[:_DIGITS])
+    except ValueError:
+        return None
+    return step if 0 <= step[0] <= TIME_MAX_S and 0 <= step[1] <= _COUNT_MAX else None
+
+
+def _length(end_s: float, window: TraceWindow) -> float:
+    return max(0.0, min(end_s, window.until_s) - window.from_s)
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """From ``from_s`` on, ``rate`` requests arrive a second, until the next step."""
+
+    from_s: float
+    rate: float
+
+
+def parse_steps(text: str) -> list[Step]:
+    """Steps of a text such as "0:0 10:50 60:0": from second 10 on 50 requests a second, from 60 on none."""
+    steps: list[Step] = []
+    for word in text.split():
+        match = _STEP.fullmatch(word)
+        is_usable = match and float(match[1]) <= TIME_MAX_S and float(match[2]) <= _RATE_MAX
+        if not match or not is_usable or (steps and float(match[1]) <= steps[-1].from_s):
+            expected = f"SECOND:REQUESTS_PER_SECOND in rising order, up to {TIME_MAX_S:g}:{_RATE_MAX:g}"
+            raise InvalidValue(text=word, expected=f'{expected}, as in "0:0 10:50 60:0"')
+        steps.append(Step(from_s=float(match[1]), rate=float(match[2])))
+    if not steps:
+        raise InvalidValue(text=text, expected='at least one step, as in "10:50"')
+    return steps
+
+
+def arrivals(steps: Sequence[Step], until_s: float, dice: random.Random) -> Iterator[float]:
+    """Times of arrival up to ``until_s``, in order: independent ones, at the rate of each step."""
+    ends = [step.from_s for step in steps[1:]] + [until_s]
+    for step, end_s in zip(steps, ends, strict=True):
+        at_s = step.from_s
+        while step.rate > 0:
+            at_s += dice.expovariate(step.rate)
+            if at_s >= min(end_s, until_s):
+                break
+            yield at_s

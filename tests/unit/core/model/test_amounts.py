@@ -1,0 +1,46 @@
+import pytest
+
+from serving.core.model.errors import InvalidValue
+from serving.core.model.quantity import ExactAmount, amounts_of, total, written_amount
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("500m", "500m"),
+        ("1.5", "1500m"),
+        ("2000m", "2"),
+        ("1000", "1k"),
+        ("1Gi", "1Gi"),
+        ("2048Mi", "2Gi"),
+        ("1536Mi", "1536Mi"),
+        ("512Ki", "512Ki"),
+        ("0.5Ki", "512"),
+        ("100n", "100n"),
+        ("0.1n", "1n"),
+        ("0", "0"),
+        ("-2", "-2"),
+        ("-1Ki", "-1Ki"),
+        ("1e3", "1k"),
+    ],
+)
+def test_an_amount_is_written_as_a_kube_apiserver_writes_it(written: str, expected: str) -> None:
+    assert str(amounts_of({"x": written})["x"]) == expected
+
+
+def test_a_text_that_is_no_quantity_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="'abc' is not a quantity"):
+        amounts_of({"cpu": "abc"})
+
+
+def test_amounts_are_added_by_resource() -> None:
+    found = total([amounts_of({"cpu": "500m"}), amounts_of({"cpu": 1, "pods": 1}), {}])
+    assert {name: written_amount(one) for name, one in found.items()} == {"cpu": "1500m", "pods": "1"}
+
+
+def test_a_sum_has_the_form_of_its_first_part_that_is_not_zero() -> None:
+    assert str(ExactAmount(0) + amounts_of({"m": "512Mi"})["m"] + amounts_of({"m": "536870912"})["m"]) == "1Gi"
+
+
+def test_no_amounts_are_written_as_an_empty_map() -> None:
+    assert amounts_of(None) == {}

@@ -1,0 +1,60 @@
+from serving.core.model.event import About, EventText, about, digest, name_within, new_event, repeated
+
+NOW = "2026-11-21T08:00:00Z"
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"namespace": "default", "name": "hello", "uid": "u", "resourceVersion": "7"},
+}
+
+
+def test_an_event_says_who_speaks_of_what() -> None:
+    words = EventText(reason="Killed", message="too much", is_warning=True)
+    assert new_event(about(POD), words, suffix="1", component="kubelet", now=NOW, instance="n1") == {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "hello.1", "namespace": "default"},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": "hello",
+            "namespace": "default",
+            "uid": "u",
+            "resourceVersion": "7",
+        },
+        "type": "Warning",
+        "reason": "Killed",
+        "message": "too much",
+        "source": {"component": "kubelet"},
+        "reportingComponent": "kubelet",
+        "reportingInstance": "n1",
+        "firstTimestamp": NOW,
+        "lastTimestamp": NOW,
+        "count": 1,
+    }
+
+
+def test_what_is_not_known_of_the_object_is_left_out() -> None:
+    of = about({**POD, "metadata": {"namespace": "default", "name": "hello"}})
+    assert of == About(api_version="v1", kind="Pod", namespace="default", name="hello")
+    event = new_event(of, EventText(reason="Seen", message="so"), suffix="1", component="c", now=NOW)
+    assert event["involvedObject"].keys() == {"apiVersion", "kind", "name", "namespace"}
+    assert event["type"] == "Normal"
+
+
+def test_name_and_message_are_short_enough_for_the_api() -> None:
+    assert name_within("a" * 253, "b" * 16) == f"{'a' * 236}.{'b' * 16}"
+    event = new_event(about(POD), EventText(reason="R", message="x" * 1024 + "y"), suffix="1", component="c", now=NOW)
+    assert event["message"] == "x" * 1024
+
+
+def test_equal_words_have_equal_digests_and_parts_do_not_run_together() -> None:
+    assert digest("a", "b") == digest("a", "b")
+    assert digest("ab", "") != digest("a", "b")
+    assert len(digest()) == 16
+
+
+def test_a_repeated_event_is_counted_unless_another_writer_did() -> None:
+    said = {"metadata": {"name": "n", "resourceVersion": "7"}, "count": 2}
+    assert repeated(said, now=NOW) == {"metadata": {"resourceVersion": "7"}, "count": 3, "lastTimestamp": NOW}
+    assert repeated({"metadata": {}}, now=NOW)["count"] == 2

@@ -1,0 +1,101 @@
+"""Load metrics: the value of each from a report, and their one table."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import serving
+from serving.core.model.errors import InvalidValue
+from serving.core.model.loadmetric import LOAD_METRICS, LoadWish, gauges_of, is_load_metric, load_metric, read_load
+from serving.core.model.stat import Stat
+
+STAT = Stat(
+    pod="p",
+    concurrency=5.0,
+    request_count=8.0,
+    proxied_concurrency=3.0,
+    proxied_request_count=7.0,
+    gauges={"queue_length": 30.0},
+)
+
+
+@pytest.mark.parametrize(("name", "load"), [("concurrency", 2.0), ("rps", 1.0), ("queue-length", 30.0)])
+def test_each_metric_takes_its_part_of_a_report(name: str, load: float) -> None:
+    assert LOAD_METRICS[name].of_stat(STAT) == load
+
+
+@pytest.mark.parametrize("name", ["queue-length", "gauge:queue_length"])
+def test_an_idle_pod_without_the_gauge_has_no_load_and_a_busy_one_an_unknown_load(name: str) -> None:
+    metric = load_metric(name)
+    assert metric.of_stat(Stat(pod="p")) == 0.0
+    assert metric.of_stat(Stat(pod="p", concurrency=0.1)) is None
+    assert metric.amount(Stat(pod="p", concurrency=0.1)) == 0.0
+    assert metric.missing == "no pod reports the gauge queue_length"
+
+
+def test_any_gauge_of_the_app_is_a_metric() -> None:
+    metric = load_metric("gauge:vllm:kv_cache_usage_perc")
+    assert metric.of_stat(Stat(gauges={"vllm:kv_cache_usage_perc": 0.4}, concurrency=1.0)) == 0.4
+    assert metric is load_metric("gauge:vllm:kv_cache_usage_perc")
+    assert (metric.needs_target, LOAD_METRICS["queue-length"].needs_target) == (True, False)
+
+
+@pytest.mark.parametrize("name", ["gauge:", "gauge:1a", "gauge:a b", "gauge:" + "n" * 64, "cpu", ""])
+def test_other_names_are_no_metric(name: str) -> None:
+    assert not is_load_metric(name)
+    with pytest.raises(KeyError):
+        load_metric(name)
+
+
+def test_several_metrics_are_read_with_their_targets() -> None:
+    assert read_load("gauge:vllm:num_requests_waiting = 5, concurrency=20,rps") == (
+        LoadWish(metric="gauge:vllm:num_requests_waiting", target=5.0),
+        LoadWish(metric="concurrency", target=20.0),
+        LoadWish(metric="rps"),
+    )
+    assert gauges_of("gauge:a=1, rps, queue-length") == ("a", "queue_length")
+    assert gauges_of("tokens=5") == ("tokens_in_flight",)
+    assert gauges_of("wrong") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "metrics with targets"),
+        ("gauge:a=1,", "metrics with targets"),
+        ("gauge:a=1, gauge:a=2", "each once"),
+        (",".join(f"gauge:g{number}=1" for number in range(17)), "at most 16"),
+        ("speed=1", "one of concurrency, rps, queue-length, tokens, or gauge:NAME"),
+        ("gauge:a=", "targets from 0.01 to 1e\\+12, not ''"),
+        ("gauge:a=many", "not 'many'"),
+        ("gauge:a=nan", "not 'nan'"),
+        ("gauge:a=0", "not '0'"),
+        ("gauge:a=1=2", "not '1=2'"),
+    ],
+)
+def test_wrong_metrics_are_refused_with_what_would_be_right(text: str, expected: str) -> None:
+    with pytest.raises(InvalidValue, match=expected):
+        read_load(text)
+
+
+def test_a_metric_is_named_in_the_file_of_load_metrics_alone() -> None:
+    """Adding a load metric touches one file."""
+    texts = {path: path.read_text() for path in Path(serving.__path__[0]).rglob("*.py")}
+    naming = {
+        str(path.relative_to(Path(serving.__path__[0])))
+        for path, text in texts.items()
+        # Few files have one of the words at all: only those are parsed.
+        if re.search("QUEUE_LENGTH|queue[-_]length", text)
+        and any(
+            (isinstance(node, ast.Name) and node.id == "QUEUE_LENGTH")
+            or (isinstance(node, ast.Constant) and node.value in ("queue-length", "queue_length"))
+            for node in ast.walk(ast.parse(text))
+        )
+    }
+    assert naming == {"core/model/loadmetric.py"}
+
+
+def test_the_keys_are_the_names() -> None:
+    assert all(one.name == name for name, one in LOAD_METRICS.items())

@@ -1,0 +1,57 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.core.model.errors import InvalidValue
+from serving.core.model.rolloutcheck import CHECK_FORM, BrokenCheck, read_broken, read_rollout_check
+
+
+def test_conditions_are_read_in_any_order() -> None:
+    found = read_rollout_check(" p99<500ms , errors < 1.5% ,p50<20ms")
+    assert found.error_share == 0.015
+    assert [(one.name, one.limit_s) for one in found.latencies] == [("p99", 0.5), ("p50", 0.02)]
+    assert read_rollout_check("errors<0%").error_share == 0.0
+    assert read_rollout_check("p95<1s").error_share is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ",",
+        "errors<1",
+        "errors<1%,",
+        "errors<101%",
+        "errors<-1%",
+        "errors>1%",
+        "errors<1%,errors<2%",
+        "p99<1s,p99<2s",
+        "p99-wait<1s",
+        "p99<1h",
+        "p10<1s",
+        "errors<1% p99<1s",
+        "\uff45rrors<1%",
+        ",".join(f"p{number}<1s" for number in range(50, 59)),
+    ],
+)
+def test_anything_else_is_refused_with_what_would_be_right(text: str) -> None:
+    with pytest.raises(InvalidValue, match="up to 8 conditions with commas between them") as found:
+        read_rollout_check(text)
+    assert found.value.text == text
+
+
+@given(st.from_regex(CHECK_FORM, fullmatch=True) | st.text("erosp9<.%,ms5 ", max_size=24))
+def test_the_form_takes_all_that_is_read(text: str) -> None:
+    try:
+        read_rollout_check(text)
+    except InvalidValue:
+        return
+    assert re.fullmatch(CHECK_FORM, text)
+
+
+def test_what_broke_is_read_and_garbage_is_nothing() -> None:
+    text = '{"r2":{"check":"errors<1%","why":"3 of 9"}}'
+    assert read_broken(text) == {"r2": BrokenCheck(check="errors<1%", why="3 of 9")}
+    assert read_broken("") == read_broken("[") == read_broken('{"r2":1}') == {}

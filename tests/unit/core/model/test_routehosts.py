@@ -1,0 +1,100 @@
+"""The hosts that a route claims, by its name, namespace, labels and tags alone."""
+
+from typing import Any
+
+import msgspec
+
+from serving.core.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
+from serving.core.model.routehosts import (
+    Hosts,
+    claimed_hosts,
+    hosts_of,
+    inner_host,
+    is_cluster_local,
+    machine_gateway,
+    named_address,
+    named_network,
+)
+from serving.core.settings.controller import ControllerSettings
+from tests.unit.controller.builders import CREATED, a_route
+
+RULES = ControllerSettings().host_rules
+BLUE = [{"revisionName": "hello-00001", "percent": 100, "tag": "blue"}]
+HOST = "blue-hello.default.localhost"
+
+
+def claims(route: dict[str, Any], *served_tags: str) -> dict[str, str]:
+    found = claimed_hosts(route, RULES, served_tags=served_tags)
+    return {one.host: one.since for one in found if one.is_public}
+
+
+def test_a_route_has_a_public_host_and_one_inside() -> None:
+    assert hosts_of(a_route(), RULES) == Hosts(shown="hello.default.localhost", inner="hello.default.svc.cluster.local")
+
+
+def test_a_tag_stands_before_the_name() -> None:
+    assert hosts_of(a_route(), RULES, tag="blue").shown == HOST
+
+
+def test_a_cluster_local_route_has_the_inner_host_only() -> None:
+    route = a_route(labels={VISIBILITY_LABEL: "cluster-local"})
+    assert is_cluster_local(route)
+    assert hosts_of(route, RULES, tag="blue") == Hosts(
+        shown="blue-hello.default.svc.cluster.local", inner="blue-hello.default.svc.cluster.local"
+    )
+
+
+def test_templates_may_put_the_parts_elsewhere() -> None:
+    rules = msgspec.structs.replace(
+        RULES, domain_template="{{.Name}}-{{ .Namespace }}.{{.Domain}}", tag_template="{{.Name}}-{{.Tag}}"
+    )
+    assert hosts_of(a_route(), rules, tag="blue").shown == "hello-blue-default.localhost"
+
+
+def test_a_cluster_of_another_domain_has_other_inner_hosts() -> None:
+    rules = msgspec.structs.replace(RULES, cluster_domain="house")
+    assert hosts_of(a_route(), rules).inner == inner_host("hello", "default", rules) == "hello.default.svc.house"
+
+
+def test_a_claim_is_as_old_as_its_route_or_its_tag() -> None:
+    later = "2027-01-01T00:00:00Z"
+    route = a_route(traffic=BLUE, annotations={CLAIMED_TAGS_ANNOTATION: f'{{"blue": "{later}"}}'})
+    assert claims(route) == {"hello.default.localhost": CREATED, HOST: later}
+    # A tag that nobody has recorded yet comes last.
+    assert claims(a_route(traffic=BLUE))[HOST] > later
+
+
+def test_no_annotation_makes_a_tag_older_than_its_route() -> None:
+    route = a_route(traffic=BLUE, annotations={CLAIMED_TAGS_ANNOTATION: '{"blue": ""}'})
+    assert claims(route)[HOST] == CREATED
+
+
+def test_a_tag_that_is_still_served_comes_after_every_claim() -> None:
+    found = claims(a_route(traffic=BLUE), "blue", "old")
+    assert found["old-hello.default.localhost"] > found[HOST]
+
+
+def test_a_served_tag_that_is_no_label_claims_nothing() -> None:
+    assert claims(a_route(), "a.other.localhost", "*", "") == claims(a_route())
+
+
+def test_a_public_domain_below_the_clusters_makes_no_public_host() -> None:
+    rules = msgspec.structs.replace(RULES, domain="svc.cluster.local")
+    assert [one.is_public for one in claimed_hosts(a_route(), rules)] == [False]
+
+
+def test_namespaces_have_addresses_in_the_network_of_their_gateway() -> None:
+    assert named_network("10.138.7.9") == "10.147.9"
+    assert named_network("10.138.255.9") == "10.163.9"
+    found = {named_address("10.138.7.9", f"team-{number}") for number in range(2_000)}
+    # Each of them is a host of the network, and none is its broadcast address.
+    assert found == {f"10.147.9.{last}" for last in range(1, 255)}
+
+
+def test_pods_in_the_network_of_their_machine_have_loopback_addresses_of_their_own() -> None:
+    assert machine_gateway(8081) == "127.0.31.145"
+    assert named_network(machine_gateway(8081)) == "127.171.145"
+    # Above the addresses of pods, 127.64 to 127.66, also for the highest port.
+    assert {named_network(machine_gateway(port)).split(".")[1] for port in range(1, 65536)} == set(
+        map(str, range(140, 256))
+    )

@@ -1,0 +1,170 @@
+"""Gaps and the hazard that follows from them."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from serving.core.model.errors import InvalidValue
+from serving.core.scaling.adaptive.gaps import (
+    BIN_STARTS_S,
+    GROUP_COUNT,
+    SHIPPED_PRIOR,
+    GapHistory,
+    GapPrior,
+    KeepBounds,
+    KeepWindow,
+    keep_windows,
+)
+
+BOUNDS = KeepBounds(worth_s=100.0, min_s=6.0, max_s=1800.0, bridge_s=60.0, start_s=2.0, pre_warms=True)
+DORMANT = msgspec.structs.replace(BOUNDS, dormant_after_s=10.0, dormant_cost=0.2)
+LOW, HIGH = 0.001, 0.05
+
+
+def history_of(*gaps_s: float) -> GapHistory:
+    history = GapHistory()
+    for gap_s in gaps_s:
+        history.record(gap_s)
+    return history
+
+
+def bin_of(age_s: float) -> int:
+    return int(np.searchsorted(BIN_STARTS_S, age_s, side="right")) - 1
+
+
+def test_without_gaps_the_hazard_is_the_priors() -> None:
+    hazard = GapHistory().hazard(GapPrior(SHIPPED_PRIOR))
+
+    assert hazard[bin_of(30)] == pytest.approx(SHIPPED_PRIOR[5])
+
+
+def test_periodic_gaps_raise_the_hazard_at_their_length_only() -> None:
+    hazard = history_of(*[300.0] * 40).hazard(GapPrior(SHIPPED_PRIOR))
+
+    assert hazard[bin_of(300)] > 0.05
+    assert hazard[bin_of(100)] < 0.002
+    assert hazard[bin_of(200)] < 0.002
+
+
+def test_old_gaps_fade() -> None:
+    prior = GapPrior(SHIPPED_PRIOR)
+    changed = history_of(*[300.0] * 100, *[20.0] * 300).hazard(prior)
+
+    assert changed[bin_of(20)] > 0.3
+    assert changed[bin_of(300)] < 0.02
+
+
+def test_many_gaps_scale_the_weights_back() -> None:
+    lasted, ended = history_of(*[20.0] * 5000).ended_between(10.0, 30.0)
+
+    assert lasted == ended == pytest.approx(1 / (1 - 2 ** (-1 / 50)), rel=0.01)
+
+
+def test_the_longest_gaps_share_a_bin() -> None:
+    lasted, ended = history_of(1e5, 1e6).ended_between(6 * 3600.0, 1e9)
+
+    assert lasted == pytest.approx(2, rel=0.02)
+    assert ended == 0
+
+
+def test_gaps_that_ended_within_an_outlook_are_counted() -> None:
+    lasted, ended = history_of(5.0, 40.0, 70.0, 500.0).ended_between(30.0, 90.0)
+
+    assert (round(lasted), round(ended)) == (3, 2)
+
+
+def test_what_is_dumped_can_be_loaded() -> None:
+    first = history_of(*[60.0, 61.0, 300.0] * 9)
+    second = GapHistory()
+    second.load(first.dump())
+
+    prior = GapPrior(SHIPPED_PRIOR)
+    assert np.allclose(first.hazard(prior), second.hazard(prior), rtol=0.01)
+    assert second.gap_count == round(first.ended_between(0.0, 1e9)[0])
+
+
+@pytest.mark.parametrize("dumped", [{"x": 1.0}, {"9999": 1.0}, {"3": -1.0}, {"3": float("nan")}, {"3": 1e9}])
+def test_what_no_history_dumps_is_refused(dumped: dict[str, float]) -> None:
+    with pytest.raises(InvalidValue, match="a bin of gaps"):
+        GapHistory().load(dumped)
+
+
+def test_an_empty_dump_is_no_history() -> None:
+    history = history_of(3.0)
+    history.load({})
+
+    assert history.gap_count == 0
+
+
+def test_the_prior_learns_from_the_population() -> None:
+    prior = GapPrior(SHIPPED_PRIOR)
+    before = prior.rates.copy()
+    for _ in range(400):
+        prior.record(300.0, weight=1.0)
+
+    group = int(np.log2(300)) + 1
+    assert prior.rates[group] > 2 * before[group]
+    assert prior.rates[3] < before[3]
+    assert len(prior.rates) == GROUP_COUNT
+
+
+def windows(*high: tuple[float, float], bounds: KeepBounds = BOUNDS) -> list[tuple[float, float]]:
+    """Windows with a high hazard between these ages; the ends are rounded to bins of 3 %."""
+    hazard = np.full(len(BIN_STARTS_S), LOW)
+    for from_s, to_s in high:
+        hazard[(from_s <= BIN_STARTS_S) & (to_s > BIN_STARTS_S)] = HIGH
+    return [(round(one.from_s), round(one.to_s)) for one in keep_windows(hazard, bounds)]
+
+
+def test_where_no_request_is_expected_a_pod_stays_for_the_shortest_time() -> None:
+    assert windows() == [(0, 6)]
+
+
+def test_a_pod_stays_while_requests_are_expected() -> None:
+    assert windows((0, 40)) == [(0, 40)]
+
+
+def test_a_short_pause_is_bridged() -> None:
+    assert windows((0, 20), (40, 49)) == [(0, 49)]
+
+
+def test_a_pod_is_started_ahead_after_a_long_pause() -> None:
+    found = windows((0, 20), (300, 400))
+
+    assert len(found) == 2
+    assert sum(found, ()) == pytest.approx((0, 20, 300, 400), abs=13)
+
+
+def test_without_pre_warming_nothing_comes_after_the_pause() -> None:
+    assert windows((0, 20), (300, 400), bounds=msgspec.structs.replace(BOUNDS, pre_warms=False)) == [(0, 20)]
+
+
+def test_a_window_that_saves_less_than_a_start_costs_is_none() -> None:
+    assert windows((300, 309), bounds=msgspec.structs.replace(BOUNDS, start_s=600.0)) == [(0, 6)]
+
+
+def test_a_pod_never_stays_for_longer_than_the_longest_time() -> None:
+    assert windows((0, 20000), bounds=msgspec.structs.replace(BOUNDS, max_s=900.0)) == [(0, 900)]
+
+
+def test_a_dormant_pod_stays_by_a_lower_rate() -> None:
+    hazard = np.full(len(BIN_STARTS_S), 0.3 / BOUNDS.worth_s)
+    assert keep_windows(hazard, BOUNDS) == (KeepWindow(0.0, 6.0),)
+    assert keep_windows(hazard, DORMANT) == (KeepWindow(0.0, DORMANT.kept_max_s),)
+
+
+def test_a_rate_below_the_price_of_a_dormant_pod_keeps_none() -> None:
+    hazard = np.full(len(BIN_STARTS_S), 0.1 / BOUNDS.worth_s)
+    assert keep_windows(hazard, DORMANT) == (KeepWindow(0.0, 6.0),)
+
+
+def test_the_longest_window_is_a_bound_of_what_a_gap_costs() -> None:
+    # 10 s that run, and 1,790 s at a fifth of the price.
+    assert DORMANT.kept_max_s == pytest.approx(10.0 + 1790.0 / 0.2)
+    assert BOUNDS.kept_max_s == 1800.0
+    assert msgspec.structs.replace(DORMANT, dormant_after_s=3600.0).kept_max_s == 1800.0
+    assert msgspec.structs.replace(DORMANT, dormant_cost=0.0).kept_max_s == 6 * 3600.0
+
+
+def test_a_pod_is_started_ahead_only_if_it_saves_its_time_until_it_is_dormant_too() -> None:
+    assert (BOUNDS.warming_s, DORMANT.warming_s) == (2.0, 10.0)

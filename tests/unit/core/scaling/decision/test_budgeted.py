@@ -1,0 +1,161 @@
+"""Decisions that are held within a budget."""
+
+import math
+
+import msgspec
+import pytest
+
+from serving.core.model.knative import ServingState
+from serving.core.model.nodata import NoData
+from serving.core.model.stat import Stat
+from serving.core.scaling.budget import Allowance, AllowanceReason, BudgetDemand
+from serving.core.scaling.decision.budgeted import allowance_reason, demand_of, shortage_of, within
+from serving.core.scaling.decision.policy import KEEP_ALIVE
+from serving.core.scaling.decision.records import Decided, DecisionCause, DecisionInputs, InFlight, ScalerOutcome
+from serving.core.scaling.decision.step import conclude
+from serving.core.scaling.decision.view import ScalerView
+from serving.core.scaling.kpa.decide import KpaState, decide
+from serving.core.scaling.kpa.merge import Proposal, ScaleBound, merge
+from serving.core.scaling.kpa.window import Observation
+from serving.core.scaling.kpa.zero import GatePhase, GateState
+from serving.core.scaling.spec import ScalingSpec
+from serving.core.settings.autoscaler import SAFE
+from tests.unit.core.scaling.kpa_builders import spec_with
+
+NOW_S = 1000.0
+SPEC = spec_with(target_value=7.0, total_value=10.0)
+NOTHING = NoData(missing="a stat")
+
+
+def decided(stable: float | NoData, panic: float = 0.0, *, ready: int = 3, spec: ScalingSpec = SPEC) -> Decided:
+    observed = stable if isinstance(stable, NoData) else Observation(stable=stable, panic=panic)
+    _, detail = decide(KpaState(), observed=observed, ready_count=ready, spec=spec, now_s=NOW_S)
+    desired = detail if isinstance(detail, NoData) else detail.desired_count
+    return Decided(proposal=Proposal(decider="kpa", desired=desired, reason="stable"), detail=detail)
+
+
+def view(present: int, **more: object) -> ScalerView:
+    given = {"present_scale": present, "ready_count": present, "serving_state": ServingState.ACTIVE} | more
+    return msgspec.convert(given, ScalerView)
+
+
+def asked(
+    algorithm: Decided, *beside: Proposal, present: int = 3, in_flight: float = 0.0, spec: ScalingSpec = SPEC
+) -> BudgetDemand:
+    merged = merge((algorithm.proposal, *beside), present_scale=present, spec=spec, is_initialized=True)
+    inside = InFlight(present=Stat(concurrency=in_flight), is_waiting=False)
+    return demand_of(merged, algorithm, view(present), in_flight=inside, spec=spec, is_initialized=True)
+
+
+def test_the_load_is_the_larger_window_or_what_is_in_flight() -> None:
+    found = asked(decided(14.0, 7.0))
+    assert found == BudgetDemand(wanted=2, present=3, ready=3, load=2.0, has_load=True)
+    assert asked(decided(14.0, 35.0)).load == 5.0
+    assert asked(decided(14.0, 0.0), in_flight=28.0).load == 4.0
+    assert not asked(decided(14.0, 0.0)).has_load
+    assert asked(decided(14.0, 0.0), in_flight=1.0).has_load
+
+
+def test_pods_of_triggers_are_worth_as_much_as_load_and_kept_ones_are_not() -> None:
+    cpu = Proposal(decider="trigger cpu", desired=5, reason="hot")
+    assert (asked(decided(7.0), cpu).wanted, asked(decided(7.0), cpu).load) == (5, 5.0)
+    content = msgspec.structs.replace(cpu, is_content=True)
+    assert asked(decided(7.0), content).load == 1.0
+    kept = Proposal(decider=KEEP_ALIVE, desired=1, reason="a request is expected")
+    assert asked(decided(0.7), kept).load == pytest.approx(0.1)
+
+
+def test_the_classic_algorithm_is_worth_the_pods_that_it_wants() -> None:
+    detail = NoData(missing="a point")
+    classic = Decided(proposal=Proposal(decider="classic", desired=4, reason="stable"), detail=detail)
+    assert (asked(classic).wanted, asked(classic).load) == (4, 4.0)
+
+
+def test_the_floor_is_min_scale_within_the_maximum() -> None:
+    bounded = spec_with(target_value=7.0, min_scale=4, max_scale=3)
+    assert asked(decided(0.0, spec=bounded), spec=bounded).floor == 3
+
+
+def test_without_data_the_pods_that_are_there_are_wanted_or_min_scale() -> None:
+    assert asked(decided(NOTHING)).wanted == 3
+    least = spec_with(target_value=7.0, min_scale=5)
+    found = asked(decided(NOTHING, spec=least), spec=least)
+    assert (found.wanted, found.floor, found.has_load) == (5, 5, False)
+
+
+def allowance(count: int, reason: AllowanceReason = AllowanceReason.SHARE, *, price: float = 2.5) -> Allowance:
+    return Allowance(count=count, wanted=6, reason=reason, budget="10 pods of shop", all_wanted=14, price=price)
+
+
+def test_no_more_is_decided_than_is_allowed() -> None:
+    merged = merge((decided(40.0).proposal,), present_scale=3, spec=SPEC, is_initialized=True)
+    assert not isinstance(merged, NoData)
+    held = within(merged, allowance(4))
+    assert not isinstance(held, NoData)
+    assert (held.desired_count, held.bounds.limited_by) == (4, ScaleBound.BUDGET)
+    assert within(merged, allowance(6)) is merged
+    assert within(NOTHING, allowance(0)) is NOTHING
+
+
+def test_the_reason_has_the_price_where_there_is_one() -> None:
+    assert allowance_reason(allowance(2)) == (
+        "all under it want 14, and with one more pod the most loaded would have 2.5 times its target"
+    )
+    assert allowance_reason(allowance(2, price=math.inf)) == "all under it want 14"
+    assert allowance_reason(allowance(2, AllowanceReason.ENDING)) == "pods of others are still ending"
+
+
+@pytest.mark.parametrize("reason", AllowanceReason)
+def test_only_a_budget_that_can_never_suffice_is_a_shortage(reason: AllowanceReason) -> None:
+    is_short = reason in {AllowanceReason.FLOORS, AllowanceReason.TOO_LARGE}
+    assert bool(shortage_of(allowance(0, reason))) == is_short
+    assert shortage_of(None) == ""
+
+
+def concluded(
+    limit: Allowance | None, *, present: int, stable: float | NoData = 40.0, in_flight: float = 0.0, **spec: object
+) -> ScalerOutcome:
+    numbers = spec_with(**({"target_value": 7.0, "total_value": 10.0} | spec))
+    inputs = DecisionInputs(
+        at_s=NOW_S,
+        cause=DecisionCause.PERIOD,
+        view=view(present, proved_at_s=NOW_S - 0.1),
+        in_flight=InFlight(present=Stat(concurrency=in_flight), is_waiting=False),
+        proposals=(),
+        spec=numbers,
+        quirks=SAFE,
+        kpa=KpaState(),
+        gate=GateState(
+            since_s=NOW_S - 900.0, phase=GatePhase.INACTIVE if not present else GatePhase.ACTIVE, is_initialized=True
+        ),
+    )
+    return conclude(inputs, decided(stable, ready=present, spec=numbers), lambda _: limit)[1]
+
+
+def test_a_revision_that_may_not_go_to_zero_gets_no_pod_that_is_not_allowed() -> None:
+    outcome = concluded(allowance(0), present=0, enable_scale_to_zero=False)
+    assert outcome.gate.wanted == 1
+    assert outcome.apply_count is None
+
+
+def test_min_scale_without_data_is_held_too() -> None:
+    outcome = concluded(allowance(2), present=2, stable=NOTHING, min_scale=4)
+    assert outcome.apply_count is None
+    assert concluded(None, present=2, stable=40.0, min_scale=4).apply_count == 6
+
+
+def test_a_pod_is_given_up_at_once_for_others_and_requests_keep_the_revision_awake() -> None:
+    outcome = concluded(allowance(0), present=1, in_flight=3.0)
+    assert outcome.gate.wanted == 0
+    assert not outcome.to_reserve
+    waiting = concluded(allowance(0, AllowanceReason.TURN), present=0, in_flight=3.0)
+    assert waiting.apply_count is None
+    assert waiting.gate.wanted == 0
+
+
+def test_the_decision_is_the_same_from_its_inputs() -> None:
+    outcome = concluded(allowance(4), present=3)
+    assert outcome.apply_count == 4
+    again = conclude(outcome.inputs, outcome.decided)[1]
+    assert (again.apply_count, again.merged) == (4, outcome.merged)
+    assert msgspec.json.decode(msgspec.json.encode(outcome), type=ScalerOutcome) == outcome

@@ -1,0 +1,110 @@
+"""The path of requests to a revision's public Service."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from serving.core.model.knative import TrafficPath
+from serving.core.model.nodata import NoData
+from serving.core.scaling.classic.classic import ClassicDecision
+from serving.core.scaling.decision.path import PublicSlice, PublicSlices, public_slice_of, wanted_path
+from serving.core.scaling.decision.records import Decided
+from serving.core.scaling.kpa.decide import ScaleDecision
+from serving.core.scaling.kpa.merge import Proposal
+from serving.core.settings.autoscaler import CLASSIC_CLASS
+from tests.unit.core.scaling.scaler_builders import World, facts_of, revision_with
+
+PROXY, SERVE = TrafficPath.PROXY, TrafficPath.SERVE
+POD = {"addresses": ["10.2.0.1"], "targetRef": {"kind": "Pod", "name": "pod"}}
+ACTIVATOR = {"addresses": ["10.1.0.1"]}
+
+
+def a_slice(*endpoints: dict[str, Any], owner: str = "Revision") -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": "hello-00001-public",
+            "namespace": "default",
+            "ownerReferences": [{"kind": owner, "name": "hello-00001"}],
+        },
+        "endpoints": list(endpoints),
+    }
+
+
+def a_kpa_decision() -> ScaleDecision:
+    world = World(revision_with(), facts_of(1))
+    world.live(4, load=1)
+    detail = world.outcomes[-1].decided.detail
+    assert isinstance(detail, ScaleDecision)
+    return detail
+
+
+def decided(detail: ScaleDecision | ClassicDecision | NoData) -> Decided:
+    return Decided(proposal=Proposal(decider="kpa", desired=1, reason=""), detail=detail)
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "names_pods"), [((ACTIVATOR,), False), ((ACTIVATOR, POD), True), ((POD,), True), ((), False)]
+)
+def test_a_slice_says_whether_a_pod_stands_in_it(endpoints: tuple[dict[str, Any], ...], *, names_pods: bool) -> None:
+    found = public_slice_of(a_slice(*endpoints))
+    assert found == PublicSlice(name="hello-00001-public", key=("default", "hello-00001"), names_pods=names_pods)
+
+
+def test_a_slice_of_a_route_is_of_no_revision() -> None:
+    assert public_slice_of(a_slice(owner="Route")) is None
+
+
+def taken(slices: PublicSlices, name: str, *, names_pods: bool, now_s: float) -> bool:
+    return slices.update(PublicSlice(name=name, key=("default", "x"), names_pods=names_pods), now_s)
+
+
+def test_the_activators_are_in_the_path_since_the_last_pod_left_the_last_slice() -> None:
+    slices = PublicSlices()
+    steps = [("four", False), ("six", True), ("four", True), ("four", False), ("six", False), ("six", False)]
+    reported = []
+    for now_s, (name, names_pods) in enumerate(steps):
+        is_other = taken(slices, name, names_pods=names_pods, now_s=float(now_s))
+        reported.append((is_other, slices.proxy_since_s))
+    assert reported == [(True, 0.0), (True, None), (False, None), (False, None), (True, 4.0), (False, 4.0)]
+
+
+def test_without_slices_there_is_no_public_service() -> None:
+    slices = PublicSlices()
+    one = PublicSlice(name="four", key=("default", "x"), names_pods=False)
+    assert slices.update(one, 1.0)
+    assert slices.update(one, 2.0, is_gone=True)
+    assert not slices.update(one, 3.0, is_gone=True)
+    assert (slices.is_there, slices.proxy_since_s) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("excess", "wanted_count", "ready_count", "path"),
+    [(5, 1, 1, SERVE), (0, 1, 1, SERVE), (-1, 1, 1, PROXY), (5, 0, 1, PROXY), (5, 1, 0, PROXY)],
+)
+def test_the_pods_serve_while_they_could_take_a_burst(
+    excess: int, wanted_count: int, ready_count: int, path: TrafficPath
+) -> None:
+    detail = msgspec.structs.replace(a_kpa_decision(), excess_burst_capacity=excess)
+    found = wanted_path(
+        decided(detail), present=PROXY, wanted_count=wanted_count, is_inactive=False, ready_count=ready_count
+    )
+    assert found is path
+
+
+@pytest.mark.parametrize("present", TrafficPath)
+def test_without_data_the_path_stays_unless_nothing_is_wanted(present: TrafficPath) -> None:
+    unheard = decided(NoData(missing="no stat"))
+    kept = wanted_path(unheard, present=present, wanted_count=1, is_inactive=False, ready_count=1)
+    assert kept is present
+    left = wanted_path(unheard, present=present, wanted_count=0, is_inactive=False, ready_count=1)
+    assert left is PROXY
+
+
+def test_the_classic_algorithm_keeps_the_activators() -> None:
+    world = World(revision_with(class_name=CLASSIC_CLASS), facts_of(1))
+    world.live(4, load=1)
+    detail = world.outcomes[-1].decided.detail
+    assert isinstance(detail, ClassicDecision)
+    found = wanted_path(decided(detail), present=SERVE, wanted_count=1, is_inactive=False, ready_count=1)
+    assert found is PROXY

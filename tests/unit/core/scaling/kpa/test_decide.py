@@ -1,0 +1,246 @@
+import pytest
+
+from serving.core.model.nodata import NoData
+from serving.core.scaling.kpa.decide import (
+    KpaState,
+    ScaleDecision,
+    ScaleLimit,
+    ScalerMode,
+    decide,
+    decide_count,
+    starting_state,
+    with_initial_scale,
+)
+from serving.core.scaling.kpa.window import Observation
+from serving.core.settings.autoscaler import ORIGINAL, SAFE, KpaQuirks
+from tests.unit.core.scaling.kpa_builders import CALM, DEFAULTS, decided, spec_with
+
+NOTHING = NoData(missing="no stat in the stable window")
+
+
+def restarted(*, ready_count: int, present_scale: int = 0, delay_s: float = 0.0, quirks: KpaQuirks = SAFE) -> KpaState:
+    return starting_state(
+        ready_count=ready_count,
+        present_scale=present_scale,
+        spec=spec_with(scale_down_delay_s=delay_s),
+        now_s=0.0,
+        quirks=quirks,
+    )
+
+
+def counts(decision: ScaleDecision) -> tuple[int, ScalerMode, ScaleLimit | None]:
+    return decision.desired_count, decision.mode, decision.limited_by
+
+
+def test_pods_are_load_over_target_rounded_up() -> None:
+    # docs/calculations.md: 95 at 70 a pod.
+    _, decision = decided(load=95.0, ready_count=2)
+    assert counts(decision) == (2, ScalerMode.STABLE, None)
+    assert (decision.desired_stable_count, decision.desired_panic_count) == (2, 2)
+
+
+def test_no_load_needs_no_pod() -> None:
+    assert counts(decided(load=0.0)[1]) == (0, ScalerMode.STABLE, None)
+
+
+def test_the_count_alone_is_that_of_the_decision() -> None:
+    state, observed = restarted(ready_count=3, delay_s=20.0), Observation(stable=95.0, panic=900.0)
+    spec = spec_with(scale_down_delay_s=20.0)
+    after, decision = decide(state, observed=observed, ready_count=2, spec=spec, now_s=4.0, quirks=SAFE)
+    assert isinstance(decision, ScaleDecision)
+    alone = decide_count(state, observed=observed, ready_count=2, spec=spec, now_s=4.0, quirks=SAFE)
+    assert alone == (after, decision.desired_count)
+
+
+def test_a_load_below_zero_needs_no_pod() -> None:
+    assert decided(load=-3.0)[1].desired_count == 0
+
+
+def test_an_absurd_load_needs_no_more_pods_than_replicas_can_say() -> None:
+    assert decided(load=1e300)[1].desired_stable_count == 2**31 - 1
+
+
+@pytest.mark.parametrize("missing", ["observed", "ready_count"])
+def test_without_data_nothing_changes(missing: str) -> None:
+    state = KpaState(panic_since_s=1.0, panic_count_max=7)
+    observed = NOTHING if missing == "observed" else Observation(stable=1.0, panic=1.0)
+    ready_count = NOTHING if missing == "ready_count" else 3
+    assert decide(state, observed=observed, ready_count=ready_count, spec=DEFAULTS, now_s=500.0) == (state, NOTHING)
+
+
+def test_growth_is_limited_by_the_rate_and_rounds_up_so_that_it_never_sticks() -> None:
+    # docs/calculations.md: 1.1 x 2 = 2.2, so 3.
+    _, decision = decided(load=7000.0, ready_count=2, spec=spec_with(max_scale_up_rate=1.1))
+    assert counts(decision) == (3, ScalerMode.PANIC, ScaleLimit.UP_RATE)
+    assert decision.rate_count_max == 3
+
+
+def test_growth_is_from_one_when_no_pod_is_ready() -> None:
+    _, decision = decided(load=7000.0, ready_count=0, spec=spec_with(max_scale_up_rate=10.0))
+    assert decision.desired_count == 10
+
+
+def test_the_way_down_is_limited_by_the_rate_and_rounds_down() -> None:
+    # docs/calculations.md: 5 / 2 = 2.5, so 2.
+    _, decision = decided(load=0.0, ready_count=5)
+    assert counts(decision) == (2, ScalerMode.STABLE, ScaleLimit.DOWN_RATE)
+    assert decision.rate_count_min == 2
+
+
+def test_an_unreachable_revision_may_go_at_once() -> None:
+    assert decided(load=0.0, ready_count=5, spec=spec_with(reachable=False))[1].desired_count == 0
+
+
+def test_the_upper_rate_is_the_stronger() -> None:
+    # Settings refuse such rates; the rule is the original's.
+    _, decision = decided(load=0.0, ready_count=10, spec=spec_with(max_scale_up_rate=0.2, max_scale_down_rate=1.1))
+    assert counts(decision) == (2, ScalerMode.STABLE, ScaleLimit.UP_RATE)
+
+
+def test_any_load_starts_the_activation_scale_even_beyond_the_rate() -> None:
+    spec = spec_with(activation_scale=4, max_scale_up_rate=2.0)
+    _, decision = decided(load=1.0, spec=spec)
+    assert counts(decision) == (4, ScalerMode.STABLE, ScaleLimit.ACTIVATION_SCALE)
+    assert decided(load=0.0, spec=spec)[1].desired_count == 0
+
+
+def test_the_activation_scale_holds_for_each_window_by_itself() -> None:
+    _, decision = decided(load=0.0, panic_load=1.0, spec=spec_with(activation_scale=4))
+    assert (decision.stable_count, decision.panic_count) == (0, 4)
+
+
+def test_panic_begins_where_the_rounded_count_reaches_the_threshold() -> None:
+    # docs/calculations.md: one pod, 71 at 70 a pod: 2 pods over 1 ready.
+    state, decision = decided(load=10.0, panic_load=71.0, now_s=30.0)
+    assert counts(decision) == (2, ScalerMode.PANIC, None)
+    assert decision.is_over_panic_threshold
+    assert (state.panic_since_s, state.panic_count_max) == (30.0, 2)
+
+
+def test_below_the_threshold_the_panic_window_decides_nothing() -> None:
+    _, decision = decided(load=70.0, panic_load=270.0, ready_count=3)
+    assert counts(decision) == (1, ScalerMode.STABLE, None)
+
+
+def test_in_panic_the_larger_window_decides() -> None:
+    _, decision = decided(load=700.0, panic_load=350.0)
+    assert counts(decision) == (10, ScalerMode.PANIC, None)
+
+
+def test_panic_never_lowers() -> None:
+    state, _ = decided(load=700.0)
+    _, decision = decided(state, load=70.0, ready_count=10, now_s=2.0)
+    assert counts(decision) == (10, ScalerMode.PANIC, ScaleLimit.PANIC_HOLD)
+
+
+def test_panic_lasts_a_stable_window_after_its_last_reason() -> None:
+    # docs/calculations.md: at 60 s still, at 60.5 s no more.
+    state, _ = decided(load=700.0, now_s=0.0)
+    assert decided(state, load=70.0, ready_count=10, now_s=60.0)[1].desired_count == 10
+    state, decision = decided(state, load=70.0, ready_count=10, now_s=60.5)
+    assert counts(decision) == (5, ScalerMode.STABLE, ScaleLimit.DOWN_RATE)
+    assert (state.panic_since_s, state.panic_count_max) == (None, 0)
+
+
+def test_panic_is_prolonged_while_the_threshold_is_reached() -> None:
+    state, _ = decided(load=700.0, now_s=0.0)
+    state, _ = decided(state, load=700.0, ready_count=5, now_s=50.0)
+    assert decided(state, load=70.0, ready_count=10, now_s=110.0)[1].mode is ScalerMode.PANIC
+
+
+def test_more_load_without_reaching_the_threshold_raises_but_does_not_prolong() -> None:
+    state, _ = decided(load=700.0, now_s=0.0)
+    state, decision = decided(state, load=1050.0, ready_count=10, now_s=50.0)
+    assert counts(decision) == (15, ScalerMode.PANIC, None)
+    assert state.panic_since_s == 0.0
+
+
+def test_a_lower_answer_waits_for_the_delay() -> None:
+    spec = spec_with(scale_down_delay_s=6.0)
+    state, _ = decided(load=280.0, ready_count=4, spec=spec, now_s=0.0)
+    state, decision = decided(state, load=70.0, ready_count=4, spec=spec, now_s=4.0)
+    assert counts(decision) == (4, ScalerMode.STABLE, ScaleLimit.SCALE_DOWN_DELAY)
+    assert (decision.undelayed_count, decision.delayed_count) == (2, 4)
+    assert decided(state, load=70.0, ready_count=4, spec=spec, now_s=6.0)[1].desired_count == 2
+
+
+def test_an_unreachable_revision_has_no_delay_and_adds_nothing_to_it() -> None:
+    spec = spec_with(scale_down_delay_s=6.0, reachable=False)
+    state, decision = decided(load=280.0, ready_count=4, spec=spec)
+    assert decision.desired_count == 4
+    assert decided(state, load=0.0, ready_count=4, spec=spec, now_s=2.0)[1].desired_count == 0
+
+
+def test_a_change_of_the_delay_counts_at_once() -> None:
+    state, _ = decided(restarted(ready_count=1), load=280.0, ready_count=4)
+    delayed = spec_with(scale_down_delay_s=6.0)
+    state, _ = decided(state, load=280.0, ready_count=4, spec=delayed, now_s=100.0)
+    assert decided(state, load=70.0, ready_count=4, spec=delayed, now_s=102.0)[1].desired_count == 4
+    assert decided(state, load=70.0, ready_count=4, now_s=102.0)[1].desired_count == 2
+
+
+@pytest.mark.parametrize(
+    ("quirks", "max_scale", "reachable", "desired_count"),
+    [(SAFE, 0, True, 3), (SAFE, 2, True, 2), (SAFE, 0, False, 0), (ORIGINAL, 0, True, 0)],
+)
+def test_the_delay_counts_the_initial_scale(
+    quirks: KpaQuirks, max_scale: int, *, reachable: bool, desired_count: int
+) -> None:
+    spec = spec_with(
+        initial_scale=3, scale_down_delay_s=120.0, max_scale=max_scale, reachable=reachable, max_scale_down_rate=1000.0
+    )
+    state = restarted(ready_count=0, delay_s=120.0, quirks=quirks)
+    state = with_initial_scale(state, spec=spec, now_s=1.0, quirks=quirks)
+    for now_s, count in ((2.0, desired_count), (119.0, desired_count), (120.0, 0)):
+        state, decision = decided(state, load=0.0, ready_count=3, spec=spec, now_s=now_s, quirks=quirks)
+        assert decision.desired_count == count
+
+
+def test_the_original_keeps_the_delay_that_the_scaler_was_made_with() -> None:
+    state, _ = decided(restarted(ready_count=1, delay_s=6.0), load=280.0, ready_count=4, quirks=ORIGINAL)
+    _, decision = decided(state, load=70.0, ready_count=4, now_s=2.0, quirks=ORIGINAL)
+    assert counts(decision) == (4, ScalerMode.STABLE, ScaleLimit.SCALE_DOWN_DELAY)
+
+
+def test_a_restart_with_several_ready_pods_begins_in_panic() -> None:
+    _, decision = decided(restarted(ready_count=5), load=0.0, ready_count=5, now_s=2.0)
+    assert counts(decision) == (5, ScalerMode.PANIC, ScaleLimit.PANIC_HOLD)
+
+
+def test_a_restart_never_goes_below_the_scale_that_it_found_for_one_full_window() -> None:
+    # The pods of a busy node are not counted as ready in the instant of the restart.
+    state, decision = decided(restarted(ready_count=0, present_scale=8), load=0.0, ready_count=8, now_s=30.0)
+    assert counts(decision) == (8, ScalerMode.STABLE, ScaleLimit.START_HOLD)
+    state, decision = decided(state, load=0.0, ready_count=8, now_s=89.0)
+    assert decision.desired_count == 8
+    state, decision = decided(state, load=0.0, ready_count=8, now_s=90.0)
+    assert counts(decision) == (4, ScalerMode.STABLE, ScaleLimit.DOWN_RATE)
+    assert state.start_hold_count == 0
+
+
+def test_a_restart_may_go_up_at_once() -> None:
+    _, decision = decided(restarted(ready_count=1), load=280.0, ready_count=1, now_s=2.0)
+    assert decision.desired_count == 4
+
+
+def test_the_original_lets_a_single_pod_go_after_a_restart() -> None:
+    state = restarted(ready_count=1, quirks=ORIGINAL)
+    assert decided(state, load=0.0, now_s=2.0, quirks=ORIGINAL)[1].desired_count == 0
+    assert decided(restarted(ready_count=1), load=0.0, now_s=2.0)[1].desired_count == 1
+
+
+def test_a_decision_carries_the_excess_burst_capacity() -> None:
+    # docs/calculations.md: 3 x 100 - 211 - 50.
+    assert decided(load=70.0, panic_load=50.0, ready_count=3)[1].excess_burst_capacity == 39
+
+
+def test_the_same_inputs_decide_the_same_again() -> None:
+    _, decision = decided(CALM, load=95.0, panic_load=300.0, ready_count=2, now_s=7.0)
+    again = decided(
+        CALM,
+        load=decision.observed_stable,
+        panic_load=decision.observed_panic,
+        ready_count=decision.ready_count,
+        now_s=decision.at_s,
+    )
+    assert again[1] == decision

@@ -1,0 +1,54 @@
+import pytest
+
+from serving.core.scaling.learnt.curve import LatencyCurve
+
+
+def seen(*points: tuple[float, float], seconds: int = 5) -> LatencyCurve:
+    """Seconds at each concurrency with its response time; throughput by Little's law."""
+    curve = LatencyCurve()
+    for in_flight, response_s in points:
+        for _ in range(seconds):
+            curve.record(in_flight, in_flight / response_s, response_s)
+    return curve
+
+
+def test_nothing_is_known_of_no_requests() -> None:
+    assert LatencyCurve().knee() is None
+
+
+def test_a_bin_of_few_seconds_says_nothing() -> None:
+    assert seen((4.0, 0.01), seconds=2).knee() is None
+
+
+def test_a_bin_of_few_requests_says_nothing() -> None:
+    curve = LatencyCurve()
+    for _ in range(9):
+        curve.record(1.0, 1.0, 1.0)
+    assert curve.knee() is None
+
+
+def test_the_knee_is_the_response_time_of_an_idle_pod_times_the_most_requests_a_second() -> None:
+    knee = seen((1.0, 0.02), (4.0, 0.02), (8.0, 0.04), (16.0, 0.08)).knee()
+
+    assert knee is not None
+    assert knee.response_s == pytest.approx(0.02, rel=1e-5)
+    assert knee.throughput_max == pytest.approx(200.0, rel=1e-5)
+    assert knee.top == pytest.approx(16.0, rel=1e-5)
+    assert knee.slowdown == pytest.approx(4.0, rel=1e-5)
+
+
+def test_a_response_time_that_falls_is_noise() -> None:
+    # 33 requests a second of 30 ms and 400 of 10 ms: 11.5 ms, at up to 4 in flight.
+    knee = seen((1.0, 0.03), (4.0, 0.01), (8.0, 0.02)).knee()
+
+    assert knee is not None
+    assert knee.response_s == pytest.approx((33.3 * 0.03 + 400 * 0.01) / 433.3, rel=1e-3)
+    assert (knee.bottom, knee.top) == (1.0, 8.0)
+    assert knee.top_response_s == pytest.approx(0.02)
+
+
+def test_what_is_old_counts_for_less() -> None:
+    curve = seen((1.0, 0.02), seconds=60)
+    curve.fade(0.5)
+    curve.fade(0.05)
+    assert curve.knee() is None

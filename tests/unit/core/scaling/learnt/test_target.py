@@ -1,0 +1,95 @@
+"""The learnt target in each mode and unit, and what is read of a saved one."""
+
+import msgspec
+import pytest
+
+from serving.core.model.errors import InvalidValue
+from serving.core.model.knative import TargetMode
+from serving.core.scaling.learnt.target import (
+    LearntState,
+    LearntTarget,
+    TargetBound,
+    in_flight,
+    learnt_target,
+    read_state,
+    with_saved_target,
+    with_target,
+)
+from serving.core.scaling.spec import ScalingSpec
+from tests.unit.core.scaling.kpa_builders import spec_with
+
+RPS = spec_with(metric="rps", target_value=140.0, total_value=200.0, target_mode=TargetMode.USE)
+
+
+def state(total: float = 10.3, bound: TargetBound | None = TargetBound.CPU, above: float | None = 8.0) -> LearntState:
+    return LearntState(total=total, bound=bound, above=above, response_s=0.1)
+
+
+def learnt(found: LearntState, spec: ScalingSpec) -> LearntTarget | None:
+    return learnt_target(found, spec, total_max=1000.0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "bound", "total", "is_used"),
+    [
+        (TargetMode.SHADOW, TargetBound.CPU, 10.0, False),
+        (TargetMode.USE, None, 150.0, True),
+        (TargetMode.USE, TargetBound.LATENCY, 10.0, True),
+        (TargetMode.PROTECT, TargetBound.CPU, 10.0, True),
+        (TargetMode.PROTECT, TargetBound.MEMORY, 10.0, True),
+        (TargetMode.PROTECT, TargetBound.LATENCY, 10.0, False),
+        (TargetMode.PROTECT, TargetBound.CPU, 100.0, False),
+        (TargetMode.PROTECT, TargetBound.CPU, 150.0, False),
+        (TargetMode.PROTECT, None, 150.0, False),
+    ],
+)
+def test_protection_only_lowers_a_target_that_cpu_or_memory_bound(
+    mode: TargetMode, bound: TargetBound | None, total: float, *, is_used: bool
+) -> None:
+    found, spec = state(total, bound), spec_with(target_mode=mode)
+    assert learnt(found, spec) == LearntTarget(total=total, bound=bound, above=8.0, is_used=is_used)
+    decided = with_target(spec, learnt(found, spec), found)
+    assert decided.total_value == (total if is_used else 100.0)
+    assert mode is not TargetMode.PROTECT or decided.total_value <= spec.total_value
+
+
+def test_nothing_is_learnt_where_it_is_off_or_the_metric_is_a_gauge() -> None:
+    assert learnt(state(), spec_with(target_mode=TargetMode.OFF)) is None
+    assert learnt(state(), spec_with(metric="queue-length")) is None
+    assert learnt(LearntState(), spec_with()) is None
+
+
+def test_a_target_in_requests_a_second_follows_from_the_response_time() -> None:
+    """8 requests of 0.1 s are 80 a second, of which 70 % are aimed at; 5.6 of them are in flight then."""
+    found = learnt(state(), RPS)
+    assert found is not None
+    assert (found.total, found.above) == pytest.approx((80.0, 80.0))
+    spec = with_target(RPS, found, state())
+    assert (spec.total_value, spec.target_value) == pytest.approx((80.0, 56.0))
+    assert spec.target_concurrency == pytest.approx(10.3 * 0.7)
+
+
+def test_memory_and_no_bound_leave_the_room_that_the_target_has() -> None:
+    by_memory, free = learnt(state(3.4, TargetBound.MEMORY, 10.0), RPS), learnt(state(50.0, None, None), RPS)
+    assert by_memory is not None
+    assert free is not None
+    assert by_memory.total == pytest.approx(34.0)
+    assert free.total == pytest.approx(500.0)
+    assert free.above is None
+    assert learnt(LearntState(total=5.0), RPS) is None
+
+
+def test_requests_a_second_are_learnt_from_requests_in_flight() -> None:
+    assert in_flight(RPS).metric == "concurrency"
+    assert (in_flight(RPS).total_value, in_flight(RPS).target_value) == pytest.approx((100.0, 70.0))
+
+
+def test_the_activator_asks_by_the_saved_target() -> None:
+    text = msgspec.json.encode(state()).decode()
+    spec = spec_with(target_mode=TargetMode.PROTECT)
+    assert with_saved_target(spec, text, total_max=1000.0).target_concurrency == pytest.approx(10.3 * 0.7)
+    assert with_saved_target(spec_with(), text, total_max=1000.0) == spec_with()
+    for unreadable in ("", "{", '{"total": -1}', "[]"):
+        assert with_saved_target(spec, unreadable, total_max=1000.0) is spec
+    with pytest.raises(InvalidValue, match="a learnt target, as JSON"):
+        read_state("[]")

@@ -1,0 +1,194 @@
+"""Bounds on a change."""
+
+import msgspec
+import pytest
+
+from serving.core.scaling.policies.apply import (
+    AppliedClamp,
+    Clamp,
+    PanicDecision,
+    PanicVerdict,
+    ScaleChange,
+    bounded_down_amount,
+    bounded_up_amount,
+    change_of,
+    exceeds_panic_limit,
+    panic,
+)
+from serving.core.scaling.policies.scalingpolicy import Direction, ScalingPolicySpec
+from serving.core.scaling.policies.triggertypes import ObservedPods
+from serving.core.settings.triggers import ORIGINAL, TriggerSettings
+from tests.unit.core.scaling.policies.builders import SETTINGS, pods, trigger
+
+AS_ORIGINAL = TriggerSettings(quirks=ORIGINAL)
+UNBOUNDED = ScalingPolicySpec()
+
+FULL = pods(idle=9, occupied=91)
+SPEC = ScalingPolicySpec(panic_scale=True, up=Direction(delta=5))
+
+
+def change(
+    delta: int,
+    observed: ObservedPods,
+    spec: ScalingPolicySpec = UNBOUNDED,
+    settings: TriggerSettings = SETTINGS,
+) -> tuple[int, list[Clamp]]:
+    made = change_of(delta, observed=observed, spec=spec, settings=settings)
+    return made.delta, [applied.clamp for applied in made.clamps]
+
+
+@pytest.mark.parametrize(
+    ("amount", "current", "high", "low", "bounded"),
+    [
+        (10, 50, 100, 5, 10),
+        (5, 101, 100, 5, 0),
+        (10, 90, 100, 0, 10),
+        (11, 90, 100, 0, 10),
+        (10, 50, 0, 80, 30),
+        (5, 100, 100, 5, 0),
+    ],
+)
+def test_additions_stay_within_min_and_max(amount: int, current: int, high: int, low: int, bounded: int) -> None:
+    assert bounded_up_amount(amount, current_count=current, min_count=low, max_count=high) == bounded
+
+
+@pytest.mark.parametrize(
+    ("amount", "current", "high", "low", "bounded"),
+    [
+        (10, 50, 100, 5, 10),
+        (60, 50, 100, 5, 45),
+        (1, 5, 100, 5, 0),
+        (1, 3, 100, 5, 0),
+        (10, 50, 0, 0, 10),
+        (1, 200, 100, 5, 100),
+        (150, 200, 100, 5, 150),
+    ],
+)
+def test_removals_stay_within_min_and_max(amount: int, current: int, high: int, low: int, bounded: int) -> None:
+    assert bounded_down_amount(amount, current_count=current, min_count=low, max_count=high) == bounded
+
+
+def test_a_change_of_nothing_is_nothing() -> None:
+    assert change_of(0, observed=pods(), spec=UNBOUNDED, settings=SETTINGS) == ScaleChange(wanted_delta=0, delta=0)
+
+
+def test_a_change_within_all_bounds_names_none() -> None:
+    assert change(5, pods(idle=5)) == (5, [])
+
+
+def test_a_clamp_says_what_it_did() -> None:
+    made = change_of(11, observed=pods(idle=90), spec=ScalingPolicySpec(max_count=100), settings=SETTINGS)
+    assert made.clamps == (AppliedClamp(clamp=Clamp.MAX, amount_before=11, amount_after=10),)
+
+
+def test_min_raises_an_addition() -> None:
+    assert change(1, pods(idle=2), ScalingPolicySpec(min_count=6)) == (4, [Clamp.MIN])
+
+
+def test_max_raises_a_removal() -> None:
+    assert change(-1, pods(idle=12), ScalingPolicySpec(max_count=5)) == (-7, [Clamp.MAX])
+
+
+def test_min_holds_a_removal() -> None:
+    assert change(-9, pods(idle=12), ScalingPolicySpec(min_count=5)) == (-7, [Clamp.MIN])
+
+
+def test_one_change_adds_at_most_300() -> None:
+    assert change(857, pods(occupied=2000)) == (300, [Clamp.SCALE_UP_AMOUNT])
+
+
+def test_one_change_removes_at_most_30() -> None:
+    assert change(-43, pods(idle=100)) == (-30, [Clamp.SCALE_DOWN_AMOUNT])
+
+
+def test_only_idle_pods_are_removed() -> None:
+    assert change(-5, pods(idle=2, occupied=8, creating=3)) == (-2, [Clamp.IDLE_PODS])
+
+
+@pytest.mark.parametrize(("settings", "delta"), [(SETTINGS, -4), (AS_ORIGINAL, -5)])
+def test_the_last_pod_stays(settings: TriggerSettings, delta: int) -> None:
+    assert change(-5, pods(idle=5), settings=settings)[0] == delta
+
+
+def test_all_bounds_that_made_a_difference_are_named_in_order() -> None:
+    assert change(-100, pods(idle=10, occupied=40), ScalingPolicySpec(min_count=5)) == (
+        -10,
+        [Clamp.MIN, Clamp.SCALE_DOWN_AMOUNT, Clamp.IDLE_PODS],
+    )
+
+
+@pytest.mark.parametrize(("settings", "delta"), [(SETTINGS, 5), (AS_ORIGINAL, 0)])
+def test_a_pod_that_waits_for_a_node_stops_only_the_original(settings: TriggerSettings, delta: int) -> None:
+    assert change(5, ObservedPods(creating_count=1, pending_count=1), settings=settings)[0] == delta
+
+
+@pytest.mark.parametrize(("refuses", "expected"), [(False, (5, [])), (True, (0, [Clamp.FAILING_PODS]))])
+def test_a_failing_pod_stops_additions_on_request(*, refuses: bool, expected: tuple[int, list[Clamp]]) -> None:
+    settings = TriggerSettings(failing_pod_refuses_up=refuses)
+    assert change(5, ObservedPods(creating_count=1, failing_count=1), settings=settings) == expected
+
+
+def test_a_waiting_pod_does_not_stop_removals() -> None:
+    observed = ObservedPods(creating_count=1, pending_count=1, failing_count=1, idle_count=9)
+    settings = TriggerSettings(failing_pod_refuses_up=True, quirks=ORIGINAL)
+    assert change(-5, observed, settings=settings) == (-5, [])
+
+
+def panics(
+    spec: ScalingPolicySpec = SPEC,
+    observed: ObservedPods = FULL,
+    *,
+    locked_until_s: float | None = None,
+    settings: TriggerSettings = SETTINGS,
+) -> PanicDecision:
+    return panic(observed, spec, settings, locked_until_s=locked_until_s, now_s=100.0)
+
+
+@pytest.mark.parametrize(("occupied", "idle", "exceeds"), [(91, 9, True), (90, 10, False), (0, 0, False)])
+def test_panic_begins_above_the_limit(occupied: int, idle: int, *, exceeds: bool) -> None:
+    assert exceeds_panic_limit(pods(idle=idle, occupied=occupied), 90) is exceeds
+
+
+def test_panic_adds_the_amount_of_the_up_direction_and_locks_for_a_minute() -> None:
+    decision = panics()
+    assert (decision.verdict, decision.change.delta, decision.locked_until_s) == (PanicVerdict.PANIC, 5, 160.0)
+
+
+def test_panic_is_off_by_default() -> None:
+    assert panics(ScalingPolicySpec()).verdict is PanicVerdict.DISABLED
+
+
+def test_within_the_limit_nothing_is_added() -> None:
+    decision = panics(observed=pods(idle=10, occupied=90))
+    assert (decision.verdict, decision.change.delta) == (PanicVerdict.WITHIN_LIMIT, 0)
+
+
+def test_the_limit_is_that_of_the_old_style_trigger() -> None:
+    spec = msgspec.structs.replace(SPEC, up=Direction(trigger=trigger(limit=95)))
+    assert panics(spec).verdict is PanicVerdict.WITHIN_LIMIT
+
+
+def test_one_panic_keeps_another_away_and_its_lock_stays() -> None:
+    decision = panics(locked_until_s=101.0)
+    assert (decision.verdict, decision.locked_until_s) == (PanicVerdict.LOCKED, 101.0)
+
+
+def test_an_expired_lock_blocks_no_process() -> None:
+    assert panics(locked_until_s=100.0).verdict is PanicVerdict.PANIC
+
+
+def test_panic_stays_within_max() -> None:
+    spec = msgspec.structs.replace(SPEC, max_count=103)
+    decision = panics(spec)
+    assert (decision.change.delta, [applied.clamp for applied in decision.change.clamps]) == (3, [Clamp.MAX])
+
+
+@pytest.mark.parametrize(("settings", "delta"), [(SETTINGS, 300), (AS_ORIGINAL, 500)])
+def test_panic_is_held_to_the_cap_unless_as_the_original(settings: TriggerSettings, delta: int) -> None:
+    spec = msgspec.structs.replace(SPEC, up=Direction(delta=500))
+    assert panics(spec, settings=settings).change.delta == delta
+
+
+@pytest.mark.parametrize(("settings", "starts"), [(SETTINGS, True), (AS_ORIGINAL, False)])
+def test_panic_starts_the_cooldown_unless_as_the_original(settings: TriggerSettings, *, starts: bool) -> None:
+    assert panics(settings=settings).starts_cooldown is starts

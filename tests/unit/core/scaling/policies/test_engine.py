@@ -1,0 +1,344 @@
+from collections.abc import Mapping
+
+import pytest
+
+from serving.core.model.knative import RevisionKey, ServingState
+from serving.core.model.quantity import Resources
+from serving.core.scaling.kpa.merge import Proposal
+from serving.core.scaling.policies.engine import PolicyCalendar, Triggers
+from serving.core.scaling.policies.index import PolicyKey
+from serving.core.scaling.policies.scalingpolicy import Schedule, ScheduleState
+from serving.core.scaling.policies.triggertypes import ObservedPods
+from serving.core.scaling.revision import ScaledRevision
+from serving.core.settings.triggers import TriggerSettings
+from serving.net.cluster.schedules import schedule_state
+from tests.unit.core.scaling.policies.builders import pods
+from tests.unit.core.scaling.policy_builders import CPU_UP, ROOM_UP, policy, revision
+
+HELLO, KEY = revision(), ("default", "p")
+OFFSET_S = 1_000_000.0
+PANIC = {"trigger": {"type": "fixed-step", "usagePercent": 50, "limitPercent": 60}}
+
+
+class TriggerStage:
+    """Triggers, and the keys of policies with news."""
+
+    def __init__(self, cpu_m: int | None = 100) -> None:
+        self.news: list[PolicyKey] = []
+        self.update_count = 0
+        self.cpu_m = cpu_m
+        self.triggers = Triggers(
+            TriggerSettings(), requests=self.requests, on_change=self.news.append, state_at=schedule_state
+        )
+
+    def requests(self, _: RevisionKey) -> Mapping[str, Resources]:
+        return {"c": Resources(cpu_m=self.cpu_m)}
+
+    def decide(
+        self, one: ScaledRevision = HELLO, observed: ObservedPods | None = None, *, now_s: float = 0.0
+    ) -> tuple[Proposal, ...]:
+        seen = pods(idle=1, occupied=9) if observed is None else observed
+
+        def observe() -> ObservedPods:
+            self.update_count += 1
+            return seen
+
+        return self.triggers.proposals(
+            one, observe, present_scale=seen.available_count, now_s=now_s, wall_offset_s=OFFSET_S
+        )
+
+    def condition(self, key: PolicyKey = KEY) -> Mapping[str, str]:
+        status = self.status(key)
+        (condition,) = status["conditions"]
+        return condition  # type: ignore[no-any-return] # JSON
+
+    def status(self, key: PolicyKey = KEY, *, now_s: float = 0.0):  # type: ignore[no-untyped-def] # noqa: ANN201 - JSON
+        found = self.triggers.status(key, now_s=now_s, wall_offset_s=OFFSET_S, stamp=lambda at_s: f"at {at_s:.0f}")
+        assert found is not None
+        return found
+
+
+def test_without_policies_nothing_is_looked_at() -> None:
+    stage = TriggerStage()
+    assert stage.decide() == ()
+    assert (stage.update_count, stage.triggers.due_in_s(HELLO.key, 0.0)) == (0, None)
+    assert not stage.triggers.take_report(HELLO.key, "a", concurrency=1.0)
+    stage.triggers.forget_pod(HELLO.key, "a")
+    stage.triggers.forget(HELLO.key)
+    assert stage.news == []
+
+
+def test_a_policy_proposes_once_a_period() -> None:
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=ROOM_UP))
+    (first,) = stage.decide()
+    assert (first.decider, first.desired) == ("policy p", 13)
+    assert stage.decide(now_s=2.0) == (first,)
+    assert stage.update_count == 1
+    assert stage.triggers.due_in_s(HELLO.key, 2.0) == 8.0
+    assert stage.news == [KEY, KEY, KEY], "a policy, a revision that follows it, and a decision"
+    assert (stage.triggers.policy_count, stage.triggers.is_followed(KEY)) == (1, True)
+
+
+def test_at_scale_zero_there_is_nothing_to_evaluate() -> None:
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=ROOM_UP))
+    assert stage.decide(observed=pods()) == ()
+    assert (stage.update_count, stage.triggers.due_in_s(HELLO.key, 0.0)) == (0, None)
+
+
+def test_a_min_holds_at_scale_zero() -> None:
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(min=2))
+    assert [one.desired for one in stage.decide(observed=pods())] == [2]
+
+
+@pytest.mark.parametrize("one", [revision(reachable=False), revision(state=ServingState.RETIRED)])
+def test_who_gets_no_requests_gets_no_pods(one: ScaledRevision) -> None:
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(min=20))
+    assert stage.decide(one) == ()
+    assert stage.triggers.due_in_s(one.key, 0.0) is None
+
+
+def test_a_policy_that_goes_lets_go() -> None:
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.decide()
+    stage.triggers.drop_policy(KEY)
+    assert stage.decide(now_s=1.0) == ()
+    assert stage.triggers.status(KEY, now_s=0.0, wall_offset_s=0.0, stamp=str) is None
+
+
+def test_the_next_policy_takes_over() -> None:
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy("a", up=ROOM_UP))
+    stage.triggers.take_policy(policy("b", min=12))
+    stage.decide()
+    assert stage.condition(("default", "b"))["reason"] == "Conflict"
+    stage.news.clear()
+    stage.triggers.drop_policy(("default", "a"))
+    assert stage.news == [("default", "b")]
+    assert [one.decider for one in stage.decide(now_s=1.0)] == ["policy b"]
+    assert stage.condition(("default", "b"))["status"] == "True"
+
+
+def test_a_policy_that_changes_is_followed_at_once() -> None:
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.decide()
+    stage.triggers.take_policy(policy(min=20))
+    assert [one.desired for one in stage.decide(now_s=1.0)] == [20]
+
+
+def test_what_it_writes_itself_is_no_news() -> None:
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.decide()
+    stage.news.clear()
+    stage.triggers.take_policy(policy(up=ROOM_UP, status=stage.status()))
+    assert stage.news == []
+    assert stage.decide(now_s=1.0)
+    assert stage.news == []
+
+
+def test_a_recreated_revision_starts_from_nothing() -> None:
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.decide()
+    stage.decide(revision(uid="r2"), now_s=1.0)
+    assert [one["uid"] for one in stage.status()["revisions"]] == ["r2"]
+    stage.triggers.forget(HELLO.key)
+    assert stage.condition()["reason"] == "TargetNotFound"
+
+
+def test_cpu_without_requests_is_reported() -> None:
+    stage = TriggerStage(cpu_m=None)
+    stage.triggers.take_policy(policy(up=CPU_UP))
+    assert stage.decide() == ()
+    said = stage.condition()
+    assert said["reason"] == "NoRequests"
+    assert "revision hello-00001: " in said["message"]
+    assert "which container c has not" in said["message"]
+    # Another kind of trigger needs none.
+    stage.triggers.take_policy(policy(up=ROOM_UP))
+    assert stage.decide(now_s=1.0)
+    assert stage.condition()["status"] == "True"
+
+
+def test_use_is_wanted_while_a_policy_looks_at_it() -> None:
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=CPU_UP))
+    assert not stage.triggers.wants_usage
+    stage.decide()
+    assert stage.triggers.wants_usage
+
+
+def test_the_status_says_what_was_decided_and_keeps_the_points() -> None:
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.decide(now_s=5.0)
+    status = stage.status(now_s=6.0)
+    assert status["observedGeneration"] == 1
+    assert status["conditions"] == [
+        {
+            "type": "Attached",
+            "status": "True",
+            "reason": "Attached",
+            "message": "holds for hello-00001",
+            "lastTransitionTime": "at 1000006",
+        }
+    ]
+    assert status["lastDecision"]["time"] == "at 1000005"
+    assert (status["lastDecision"]["rule"], status["lastDecision"]["desired"]) == ("limit", 13)
+    assert status["revisions"][0]["points"] == {"occupancy": ((1_000_005_000, 0.9),)}
+
+
+def test_a_condition_keeps_the_time_of_its_change() -> None:
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.decide()
+    stage.triggers.take_policy(policy(up=ROOM_UP, status=stage.status()))
+    assert stage.status(now_s=60.0)["conditions"][0]["lastTransitionTime"] == "at 1000000"
+
+
+def test_a_wish_that_is_not_known_is_reported_as_none() -> None:
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=CPU_UP))
+    stage.decide()
+    assert stage.status()["lastDecision"]["desired"] is None
+
+
+def test_points_survive_the_process() -> None:
+    first, then = TriggerStage(), TriggerStage()
+    slow = {"triggers": [{"type": "occupancy", "usagePercent": 70, "timeSeconds": 30, "limitPercent": 100}]}
+    first.triggers.take_policy(policy(up=slow))
+    for second in (100.0, 110.0):
+        assert first.decide(now_s=second)[0].desired == 0, "two points of three are too few"
+    left = policy(up=slow, status=first.status())
+    # The next process has a clock of its own, on which it is 7 s; 10 s have passed.
+    then.triggers.take_policy(left)
+    (said,) = then.triggers.proposals(
+        HELLO, lambda: pods(idle=1, occupied=9), present_scale=10, now_s=7.0, wall_offset_s=OFFSET_S + 113.0
+    )
+    assert said.desired == 13
+    assert "3 of 3 points" in said.reason
+
+
+def test_what_was_kept_is_not_lost_to_what_is_written_meanwhile() -> None:
+    stage = TriggerStage()
+    kept = [{"name": "hello-00001", "uid": "r1", "points": {"occupancy": [[1_000_000_000, 0.9]]}}]
+    stage.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": kept}))
+    # Another revision of the same service was decided on first.
+    stage.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": []}))
+    stage.decide(now_s=9.0)
+    assert len(stage.status()["revisions"][0]["points"]["occupancy"]) == 1
+
+
+def test_of_a_policy_that_another_one_writes_the_latest_is_kept() -> None:
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": []}), is_ours=False)
+    kept = [{"name": "hello-00001", "uid": "r1", "points": {"occupancy": [[1_000_000_000, 0.9]]}}]
+    stage.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": kept}), is_ours=False)
+    stage.decide(now_s=9.0)
+    assert len(stage.status()["revisions"][0]["points"]["occupancy"]) == 1
+
+
+def test_all_policies_can_be_looked_at_again() -> None:
+    stage = TriggerStage()
+    one = policy(up=ROOM_UP)
+    stage.triggers.take_policy(one)
+    stage.news.clear()
+    stage.triggers.recheck_all()
+    assert stage.news == [KEY]
+    assert stage.triggers.target(KEY) == one.target
+    assert stage.triggers.target(("default", "gone")) is None
+
+
+def test_panic_is_asked_at_each_decision() -> None:
+    stage = TriggerStage()
+    stage.triggers.take_policy(policy(up=PANIC, panicScale=True))
+    quiet = pods(idle=2)
+    stage.decide(observed=quiet)
+    assert stage.triggers.take_report(HELLO.key, "a", concurrency=1.0)
+    assert stage.triggers.take_report(HELLO.key, "b", concurrency=1.0)
+    found = stage.decide(observed=pods(occupied=2), now_s=1.0)
+    assert [(one.decider, one.desired) for one in found][1:] == [("panic of policy p", 3)]
+    stage.triggers.forget_pod(HELLO.key, "a")
+    assert stage.triggers.take_report(HELLO.key, "a", concurrency=1.0)
+
+
+def test_a_schedule_proposes_beside_the_triggers_and_at_scale_zero() -> None:
+    """The wall clock is 1,000,000 s after the epoch: January 12, 1970, 13:46:40."""
+    stage = TriggerStage()
+    schedule = {"name": "noon", "start": "0 13 * * *", "end": "0 14 * * *", "min": 7}
+    stage.triggers.take_policy(policy(up=ROOM_UP, schedules=[schedule]))
+    (scheduled,) = stage.decide(observed=pods())
+    assert (scheduled.desired, stage.update_count) == (7, 0)
+    assert scheduled.decider == "schedule noon of policy p"
+    assert scheduled.reason == "until 1970-01-12 14:00 Etc/UTC"
+    status = stage.status()
+    assert (status["scheduledMin"], status["schedules"][0]["active"]) == (7, True)
+    news = len(stage.news)
+    assert [one.desired for one in stage.decide(now_s=2.0)] == [13, 7]
+    assert stage.decide(observed=pods(), now_s=800.0) == ()
+    assert len(stage.news) > news
+    assert (stage.status()["scheduledMin"], stage.status()["schedules"][0]["active"]) == (None, False)
+
+
+def test_a_changed_schedule_holds_from_the_next_decision_on() -> None:
+    stage = TriggerStage()
+    schedule = {"start": "0 13 * * *", "end": "0 14 * * *"}
+    stage.triggers.take_policy(policy(schedules=[{**schedule, "min": 2}]))
+    assert [one.desired for one in stage.decide(observed=pods())] == [2]
+    stage.triggers.take_policy(policy(schedules=[{**schedule, "min": 4}]))
+    assert [one.desired for one in stage.decide(observed=pods())] == [4]
+    stage.triggers.take_policy(policy(schedules=[{**schedule, "min": 4, "timeZone": "Nowhere"}]))
+    assert stage.decide(observed=pods()) == ()
+    assert "spec.schedules[0].timeZone" in stage.condition()["message"]
+
+
+class Clock:
+    """Schedules that hold every other hour; counts the observations."""
+
+    def __init__(self) -> None:
+        self.update_count = 0
+
+    def __call__(self, schedule: Schedule, wall_s: float) -> ScheduleState:
+        self.update_count += 1
+        hour = int(wall_s // 3600)
+        is_active = hour % 2 == int(schedule.start)
+        return ScheduleState(is_active=is_active, until_s=(hour + 1) * 3600.0, until=f"{hour + 1}:00")
+
+
+def calendar(clock: Clock) -> PolicyCalendar:
+    even, odd = Schedule(name="even", start="0", end="1", min_count=3), Schedule(start="1", end="0", min_count=5)
+    return PolicyCalendar("p", (even, odd), clock)
+
+
+def test_only_schedules_that_hold_propose_and_a_look_is_made_when_one_is_over() -> None:
+    clock = Clock()
+    one = calendar(clock)
+    assert (one.proposals(), one.min_count, one.status()) == ((), 0, [])
+    assert one.update(100.0)
+    (proposal,) = one.proposals()
+    assert (proposal.decider, proposal.desired, proposal.reason) == ("schedule even of policy p", 3, "until 1:00")
+    assert not one.update(3599.0)
+    assert one.update(3600.0)
+    (proposal,) = one.proposals()
+    assert (proposal.decider, proposal.desired) == ("schedule 1 to 0 of policy p", 5)
+    assert (one.min_count, clock.update_count) == (5, 4)
+    assert [said["active"] for said in one.status()] == [False, True]
+
+
+def test_a_clock_that_jumps_back_makes_it_look_again() -> None:
+    one = calendar(Clock())
+    one.update(7300.0)
+    assert one.update(3700.0)
+    assert one.min_count == 5
+
+
+def test_without_schedules_there_is_nothing_to_look_at() -> None:
+    one = PolicyCalendar("p", (), Clock())
+    assert not one.update(0.0)
+    assert one.proposals() == ()

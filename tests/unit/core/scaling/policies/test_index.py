@@ -1,0 +1,132 @@
+from serving.core.scaling.policies.index import KeptState, Policies, Reason, kept_of, policy_of, state_of, targets_of
+from serving.core.scaling.policies.points import UsagePoint
+from serving.core.scaling.policies.tick import TriggerPhase, TriggerState
+from serving.net.cluster.schedules import schedule_problems
+from tests.unit.core.scaling.policy_builders import ROOM_UP, manifest, policy, revision
+
+OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+
+
+def test_a_policy_is_read() -> None:
+    found = policy(min=1, max=3, up=ROOM_UP)
+    assert (found.key, found.target.kind, found.target.name, found.problem) == (
+        ("default", "p"),
+        "Service",
+        "hello",
+        "",
+    )
+    assert found.spec is not None
+    assert found.spec.up.triggers[0].usage_percent == 70
+
+
+def test_a_policy_that_goes_away_is_none() -> None:
+    found = manifest()
+    found["metadata"] = {"name": "p", "deletionTimestamp": "now"}
+    assert policy_of(found, schedule_problems) is None
+
+
+def test_a_policy_of_another_shape_cannot_be_used() -> None:
+    found = policy(min="many")
+    assert found.spec is None
+    assert "Expected `int`" in found.problem
+
+
+def test_a_policy_that_contradicts_itself_cannot_be_used() -> None:
+    found = policy(min=3, max=2)
+    assert found.spec is None
+    assert "3 is above spec.max, 2" in found.problem
+
+
+def test_a_policy_without_a_target_cannot_be_used() -> None:
+    found = policy_of({"metadata": {"name": "p"}, "spec": {}}, schedule_problems)
+    assert found is not None
+    assert (found.spec, found.problem) == (None, "spec.targetRef: it names no target")
+
+
+def test_what_was_kept_is_read_back() -> None:
+    state = TriggerState(
+        phase=TriggerPhase.SUBDIMENSIONED,
+        phase_changed_at_s=10.0,
+        last_change_at_s=None,
+        points={"cpu": (UsagePoint(at_s=30.25, usage_ratio=0.5), UsagePoint(at_s=20.0, usage_ratio=0.25))},
+    )
+    kept = kept_of(revision(), state)
+    assert kept.points == {"cpu": ((30250, 0.5), (20000, 0.25))}
+    assert state_of(kept) == state
+
+
+def test_what_was_kept_stands_in_the_status() -> None:
+    kept = {"name": "hello-00001", "uid": "r1", "lastChangeAtMs": 1500, "points": {"occupancy": [[1000, 0.5]]}}
+    found = policy(status={"revisions": [kept]})
+    assert found.kept == (
+        KeptState(name="hello-00001", uid="r1", last_change_at_ms=1500, points={"occupancy": ((1000, 0.5),)}),
+    )
+    assert state_of(found.kept[0]).last_change_at_s == 1.5
+
+
+def test_a_broken_status_keeps_nothing() -> None:
+    assert policy(status={"revisions": [{"name": 5}]}).kept == ()
+
+
+def test_a_revision_may_be_named_by_three() -> None:
+    assert [kind for _, kind, _ in targets_of(revision())] == ["Revision", "Configuration", "Service"]
+    assert [kind for _, kind, _ in targets_of(revision(service=""))] == ["Revision"]
+
+
+def test_the_closest_policy_holds() -> None:
+    policies = Policies()
+    policies.take(policy("of-service"))
+    assert policies.holder(revision()) == policies.get(("default", "of-service"))
+    policies.take(policy("of-revision", kind="Revision", target="hello-00001"))
+    assert policies.holder(revision()) == policies.get(("default", "of-revision"))
+    policies.drop(("default", "of-revision"))
+    assert policies.holder(revision()) == policies.get(("default", "of-service"))
+    assert policies.holder(revision("other-00001", service="other")) is None
+
+
+def test_the_oldest_policy_has_a_target() -> None:
+    policies, young, old = Policies(), policy("a", created=NEW), policy("b", created=OLD)
+    policies.take(young)
+    assert policies.take(old) == {young.key, old.key}
+    assert policies.holder(revision()) == old
+    said = policies.attachment(young, revisions=[], problems=[])
+    assert (said.is_attached, said.reason) == (False, Reason.CONFLICT)
+    assert said.message == "Service hello has the older policy b already; delete one of the two"
+    assert policies.drop(old.key) == {young.key}
+    assert policies.holder(revision()) == young
+
+
+def test_of_two_of_the_same_second_the_first_by_name_has_it() -> None:
+    policies = Policies()
+    policies.take(policy("b"))
+    policies.take(policy("a"))
+    assert policies.holder(revision()) == policies.get(("default", "a"))
+
+
+def test_an_unusable_policy_holds_up_no_other() -> None:
+    policies, bad = Policies(), policy("a", min=3, max=2, created=OLD)
+    policies.take(bad)
+    policies.take(policy("b", created=NEW))
+    assert policies.holder(revision()) == policies.get(("default", "b"))
+    assert policies.attachment(bad, revisions=[], problems=[]).reason is Reason.NOT_USABLE
+    assert policies.drop(bad.key) == set()
+    assert policies.drop(("default", "never")) == set()
+
+
+def test_a_policy_names_its_targets() -> None:
+    policies, one = Policies(), policy()
+    policies.take(one)
+    said = policies.attachment(one, revisions=[("default", "b"), ("default", "a")], problems=[])
+    assert (said.is_attached, said.message) == (True, "holds for a, b")
+    said = policies.attachment(one, revisions=[], problems=["x needs cpu"])
+    assert (said.is_attached, said.reason, said.message) == (False, Reason.NO_REQUESTS, "x needs cpu")
+
+
+def test_a_policy_for_nothing_says_so() -> None:
+    policies, one, other = Policies(), policy(), policy("r", kind="Revision", target="gone")
+    policies.take(one)
+    policies.take(other)
+    found = policies.attachment(one, revisions=[], problems=[])
+    assert found.reason is Reason.TARGET_NOT_FOUND
+    assert "no Service hello" in found.message
+    assert policies.attachment(other, revisions=[], problems=[]).message.endswith(": there is none")

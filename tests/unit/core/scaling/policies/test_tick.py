@@ -1,0 +1,251 @@
+"""The decision of one evaluation, and the state between two."""
+
+import msgspec
+import pytest
+
+from serving.core.model.nodata import NoData
+from serving.core.scaling.policies.apply import Clamp
+from serving.core.scaling.policies.evaluate import VerdictKind
+from serving.core.scaling.policies.points import ScaleWay
+from serving.core.scaling.policies.scalingpolicy import Direction, ScalingPolicySpec
+from serving.core.scaling.policies.tick import TriggerPhase, TriggerRule, TriggerState, changed, decide, rebased
+from serving.core.settings.triggers import ORIGINAL, TriggerSettings
+from tests.unit.core.scaling.policies.builders import SETTINGS, pods, points, policy, ran, run, trigger, using
+
+AS_ORIGINAL = TriggerSettings(quirks=ORIGINAL)
+FULL = pods(idle=2, occupied=8)
+EMPTY = pods(idle=9, occupied=1)
+ROOMS = policy(up=(trigger(70),), down=(trigger(50),), min_count=2, max_count=20)
+UNBOUNDED = policy(up=(trigger(70),), down=(trigger(50),))
+# As many points as an evaluation at 0 s needs beside its own.
+ABOVE = {"occupancy": points(*[0.8] * 9, newest_s=-10.0)}
+BELOW = {"occupancy": points(*[0.1] * 9, newest_s=-10.0)}
+
+
+def test_the_worked_example_grows_by_one() -> None:
+    decision = run(ROOMS, FULL, TriggerState(points=ABOVE))
+    assert (decision.rule, decision.change.delta, decision.desired_count) == (TriggerRule.POINTS, 1, 11)
+
+
+def test_the_trigger_that_acts_is_named() -> None:
+    decision = run(ROOMS, FULL, TriggerState(points=ABOVE))
+    assert decision.acting is decision.verdicts[0]
+
+
+def test_a_fresh_state_waits_for_points() -> None:
+    decision = run(ROOMS, FULL)
+    assert (decision.rule, [said.verdict for said in decision.verdicts]) == (
+        TriggerRule.IN_SYNC,
+        [VerdictKind.TOO_FEW_POINTS, VerdictKind.TOO_FEW_POINTS],
+    )
+
+
+def test_80_percent_of_100_s_act_after_8_points() -> None:
+    state = TriggerState()
+    rules = []
+    for tick in range(9):
+        state, decision = decide(state, FULL, ROOMS, settings=SETTINGS, now_s=10.0 * tick)
+        rules.append(decision.rule)
+    assert rules == [TriggerRule.IN_SYNC] * 7 + [TriggerRule.POINTS] * 2
+
+
+@pytest.mark.parametrize("phase", [TriggerPhase.CREATING, TriggerPhase.TERMINATING])
+def test_nothing_is_decided_while_a_revision_comes_or_goes(phase: TriggerPhase) -> None:
+    decision = run(ROOMS, pods(), TriggerState(phase=phase))
+    assert (decision.rule, decision.change.delta, decision.phase_changed) == (TriggerRule.PAUSED, 0, False)
+    assert isinstance(decision.desired_count, NoData)
+
+
+def test_points_are_collected_while_a_revision_is_created() -> None:
+    state = ran(ROOMS, FULL, TriggerState(phase=TriggerPhase.CREATING))
+    assert (state.phase, len(state.points["occupancy"])) == (TriggerPhase.CREATING, 1)
+
+
+def test_below_min_pods_are_added_in_the_cooldown() -> None:
+    decision = run(ROOMS, pods(idle=1), TriggerState(last_change_at_s=0.0))
+    assert (decision.rule, decision.change.delta, decision.desired_count) == (TriggerRule.BELOW_MIN, 1, 2)
+
+
+def test_above_max_idle_pods_are_removed_in_the_cooldown() -> None:
+    decision = run(ROOMS, pods(idle=5, occupied=20), TriggerState(last_change_at_s=0.0))
+    assert (decision.rule, decision.change.delta, decision.desired_count) == (TriggerRule.ABOVE_MAX, -5, 20)
+
+
+def test_min_and_max_leave_the_phase() -> None:
+    state = ran(ROOMS, pods(idle=1), TriggerState(phase=TriggerPhase.OVERDIMENSIONED))
+    assert state.phase is TriggerPhase.OVERDIMENSIONED
+
+
+def test_at_max_up_triggers_are_not_asked() -> None:
+    decision = run(ROOMS, pods(occupied=20))
+    assert [said.way for said in decision.verdicts] == [ScaleWay.DOWN]
+
+
+def test_at_min_down_triggers_are_not_asked() -> None:
+    decision = run(ROOMS, pods(idle=2), TriggerState(points=BELOW))
+    assert [said.way for said in decision.verdicts] == [ScaleWay.UP]
+
+
+def test_a_limit_is_cut_to_max() -> None:
+    decision = run(ROOMS, pods(idle=1, occupied=18))
+    assert (decision.rule, decision.change.wanted_delta, decision.change.delta) == (TriggerRule.LIMIT, 7, 1)
+    assert [applied.clamp for applied in decision.change.clamps] == [Clamp.MAX]
+
+
+def test_too_few_occupied_pods_shrink_it() -> None:
+    decision = run(ROOMS, EMPTY, TriggerState(points=BELOW))
+    assert (decision.rule, decision.change.delta, decision.desired_count) == (TriggerRule.POINTS, -8, 2)
+
+
+def test_a_wish_to_grow_that_must_wait_forbids_to_shrink() -> None:
+    observed = using(100, 1000)
+    spec = policy(up=(trigger(70),), down=(trigger(50, kind="cpu"),), min_count=2)
+    kept = {**ABOVE, "cpu": BELOW["occupancy"]}
+    decision = run(spec, observed, TriggerState(points=kept, last_change_at_s=-10.0))
+    assert (decision.rule, decision.change.delta, decision.desired_count) == (TriggerRule.COOLDOWN, 0, 10)
+
+
+def test_a_type_without_a_policy_has_no_data() -> None:
+    decision = run(policy(up=(trigger(kind="queue"),)), FULL)
+    assert decision.usages == {"queue": NoData(missing="a policy of type queue")}
+
+
+def test_without_pods_there_is_no_data_and_no_wish() -> None:
+    decision = run(UNBOUNDED, pods())
+    assert (decision.rule, decision.change.delta) == (TriggerRule.NO_DATA, 0)
+    assert isinstance(decision.desired_count, NoData)
+
+
+def test_a_policy_that_is_content_holds_its_size() -> None:
+    assert run(ROOMS, pods(idle=4, occupied=6)).desired_count == 10
+
+
+def test_a_policy_without_down_triggers_holds_nothing_above_its_minimum() -> None:
+    assert run(policy(up=(trigger(70),)), pods(idle=4, occupied=6)).desired_count == 0
+    assert run(policy(up=(trigger(70),), min_count=3), pods(idle=4, occupied=6)).desired_count == 3
+
+
+def test_a_policy_that_may_go_to_zero_does_not_hold_the_last_idle_pod() -> None:
+    spec = policy(up=(trigger(70),), down=(trigger(30),))
+    assert run(spec, pods(idle=1)).desired_count == 0
+    assert (
+        run(spec, pods(idle=1), TriggerState(points={"occupancy": points(*[0.0] * 10, newest_s=-10.0)})).desired_count
+        == 0
+    )
+    assert run(spec, pods(occupied=1)).desired_count == 1
+    assert run(policy(up=(trigger(70),), down=(trigger(30),), min_count=1), pods(idle=1)).desired_count == 1
+
+
+def test_a_policy_without_down_triggers_still_grows() -> None:
+    spec = policy(up=(trigger(70),))
+    assert run(spec, FULL, TriggerState(points=ABOVE)).desired_count == 11
+
+
+@pytest.mark.parametrize(("settings", "desired"), [(SETTINGS, 1), (AS_ORIGINAL, 0)])
+def test_triggers_leave_the_last_pod_to_the_request_metrics(settings: TriggerSettings, desired: int) -> None:
+    kept = {"occupancy": points(*[0.0] * 10, newest_s=-10.0)}
+    assert run(UNBOUNDED, pods(idle=5), TriggerState(points=kept), settings=settings).desired_count == desired
+
+
+def test_the_last_pod_is_not_even_asked_about() -> None:
+    decision = run(UNBOUNDED, pods(idle=1))
+    assert [said.way for said in decision.verdicts] == [ScaleWay.UP]
+
+
+@pytest.mark.parametrize(("settings", "delta"), [(SETTINGS, 5), (AS_ORIGINAL, 1)])
+def test_an_old_style_trigger_scales_by_its_delta(settings: TriggerSettings, delta: int) -> None:
+    up = Direction(trigger=trigger(70), delta=5)
+    kept = {kind: points(*[0.8] * 10, newest_s=-10.0) for kind in ("fixed-step", "occupancy")}
+    decision = run(ScalingPolicySpec(up=up), FULL, TriggerState(points=kept), settings=settings)
+    assert decision.change.delta == delta
+
+
+@pytest.mark.parametrize(("settings", "rule"), [(SETTINGS, TriggerRule.POINTS), (AS_ORIGINAL, TriggerRule.IN_SYNC)])
+def test_a_shorter_down_trigger_silences_up_triggers_only_in_the_original(
+    settings: TriggerSettings, rule: TriggerRule
+) -> None:
+    spec = policy(up=(trigger(70, time_s=600),), down=(trigger(50, time_s=100),), min_count=2)
+    kept = {"occupancy": points(*[0.8] * 60, newest_s=-10.0)}
+    assert run(spec, FULL, TriggerState(points=kept), settings=settings).rule is rule
+
+
+def test_the_phase_follows_what_triggers_want() -> None:
+    state = ran(ROOMS, FULL, TriggerState(points=ABOVE), now_s=1.0)
+    assert (state.phase, state.phase_changed_at_s) == (TriggerPhase.SUBDIMENSIONED, 1.0)
+
+
+def test_a_wish_to_shrink_is_overdimensioned() -> None:
+    assert ran(ROOMS, EMPTY, TriggerState(points=BELOW)).phase is TriggerPhase.OVERDIMENSIONED
+
+
+def test_a_phase_that_stays_keeps_its_time() -> None:
+    before = TriggerState(points=ABOVE, phase=TriggerPhase.SUBDIMENSIONED, phase_changed_at_s=-50.0)
+    state, decision = decide(before, FULL, ROOMS, settings=SETTINGS, now_s=0.0)
+    assert (state.phase_changed_at_s, decision.phase_changed) == (-50.0, False)
+
+
+def test_a_limit_that_is_met_again_renews_the_time_of_its_phase() -> None:
+    before = TriggerState(phase=TriggerPhase.SUBDIMENSIONED, phase_changed_at_s=-50.0)
+    state, decision = decide(before, pods(idle=1, occupied=18), ROOMS, settings=SETTINGS, now_s=0.0)
+    assert (state.phase_changed_at_s, decision.phase_changed) == (0.0, True)
+
+
+def test_when_no_trigger_wants_more_the_phase_is_in_sync_again() -> None:
+    state = ran(ROOMS, pods(idle=4, occupied=6), TriggerState(phase=TriggerPhase.SUBDIMENSIONED))
+    assert state.phase is TriggerPhase.IN_SYNC
+
+
+def test_a_change_that_was_made_starts_the_cooldown() -> None:
+    state = changed(ran(ROOMS, FULL, TriggerState(points=ABOVE)), at_s=0.0)
+    decision = run(ROOMS, FULL, state, now_s=10.0)
+    assert (decision.rule, decision.verdicts[0].cooldown_left_s) == (TriggerRule.COOLDOWN, 290.0)
+
+
+def test_a_change_that_failed_starts_none() -> None:
+    state = ran(ROOMS, FULL, TriggerState(points=ABOVE))
+    assert run(ROOMS, FULL, state, now_s=10.0).rule is TriggerRule.POINTS
+
+
+def test_a_restart_within_one_period_changes_no_decision() -> None:
+    state = TriggerState()
+    for tick in range(7):
+        state = ran(ROOMS, FULL, state, now_s=10.0 * tick)
+    # The process that wrote this down at 60 s ends; another reads it 4 s later, when its own clock shows 3 s.
+    written = msgspec.json.encode(state)
+    restored = rebased(msgspec.json.decode(written, type=TriggerState), by_s=3.0 - 64.0)
+    assert run(ROOMS, FULL, restored, now_s=9.0) == run(ROOMS, FULL, state, now_s=70.0)
+
+
+def test_a_restart_that_looks_at_once_counts_no_point_twice() -> None:
+    state = TriggerState()
+    for tick in range(7):
+        state = ran(ROOMS, FULL, state, now_s=10.0 * tick)
+    assert run(ROOMS, FULL, state, now_s=61.0).verdicts[0].counted_count == 7
+
+
+@pytest.mark.parametrize(("settings", "rule"), [(SETTINGS, TriggerRule.IN_SYNC), (AS_ORIGINAL, TriggerRule.POINTS)])
+def test_after_a_long_absence_old_points_act_only_in_the_original(settings: TriggerSettings, rule: TriggerRule) -> None:
+    state = TriggerState(points={"occupancy": points(*[0.8] * 11, newest_s=-3600.0)})
+    assert run(ROOMS, FULL, state, settings=settings).rule is rule
+
+
+def test_rebasing_moves_every_time() -> None:
+    state = TriggerState(phase_changed_at_s=5.0, last_change_at_s=6.0, points={"occupancy": points(0.5, newest_s=7.0)})
+    assert rebased(state, by_s=10.0) == TriggerState(
+        phase_changed_at_s=15.0, last_change_at_s=16.0, points={"occupancy": points(0.5, newest_s=17.0)}
+    )
+
+
+def test_rebasing_moves_no_time_that_is_not_there() -> None:
+    assert rebased(TriggerState(), by_s=10.0) == TriggerState()
+
+
+def test_a_policy_without_triggers_misses_nothing() -> None:
+    decision = run(policy(min_count=1, max_count=9), pods(idle=5))
+    assert (decision.rule, decision.desired_count) == (TriggerRule.IN_SYNC, 1)
+
+
+def test_what_one_trigger_cannot_see_is_not_let_go_by_another() -> None:
+    spec = policy(up=(trigger(70), trigger(70, kind="cpu")))
+    decision = run(spec, pods(idle=5))
+    assert (decision.rule, isinstance(decision.desired_count, NoData)) == (TriggerRule.IN_SYNC, True)

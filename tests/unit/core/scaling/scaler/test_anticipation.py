@@ -1,0 +1,212 @@
+"""Anticipated pods of a revision by the time a new node is ready."""
+
+import random
+
+import msgspec
+import pytest
+
+from serving.core.model.anticipation import AnticipatedPods
+from serving.core.model.nodata import NoData
+from serving.core.scaling.adaptive.policy import AdaptivePolicy, adaptive_policy
+from serving.core.scaling.decision.policy import PolicyView, RevisionPolicy, SecondOfLoad
+from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.core.scaling.scaler.anticipation import Anticipation, LoadTrend, Publication
+from serving.core.scaling.scaler.scaler import Scaler, StatSource
+from serving.core.scaling.spec import ScalingSpec
+from serving.core.settings.autoscaler import CLASSIC_CLASS
+from tests.unit.core.scaling.kpa_builders import DEFAULTS
+from tests.unit.core.scaling.scaler_builders import SETTINGS, facts_of, revision_with, stat_of
+
+BOOT_S = 30.0
+# 7 requests in flight for each pod.
+SPEC = msgspec.structs.replace(DEFAULTS, target_value=7.0, total_value=10.0)
+
+
+def outcome_of(loads: list[float], spec: ScalingSpec = SPEC, *, scale: int = 1) -> ScalerOutcome:
+    """The decision after seconds of load."""
+    scaler = Scaler(revision_with(spec), facts_of(scale), SETTINGS, is_restart=False, now_s=0.0)
+    for second, load in enumerate(loads):
+        scaler.record(msgspec.structs.replace(stat_of(load), at_s=second + 0.9), StatSource.ACTIVATOR)
+    return scaler.tick(facts_of(scale), DecisionCause.PERIOD, len(loads) + 0.5)
+
+
+def warmed(loads: list[float]) -> AdaptivePolicy:
+    policy = adaptive_policy(msgspec.structs.replace(SPEC, policy="adaptive"), SETTINGS)
+    for second, load in enumerate(loads):
+        policy.observe(SecondOfLoad(second, load, load))
+    return policy
+
+
+def test_a_steady_load_anticipates_what_is_decided() -> None:
+    outcome = outcome_of([10.0] * 70)
+    count = Anticipation().update(outcome, RevisionPolicy(), boot_s=BOOT_S)
+    assert count == 2
+    assert Anticipation().due(count, outcome=outcome, written=None, boot_s=BOOT_S, wall_s=0.0) is None
+
+
+def test_the_panic_window_says_where_the_stable_window_goes() -> None:
+    # 54 s of 7 and 6 s of 12: 7.5 in the stable window, 12 in the panic window. In 30 s 9.75, in 60 s all of it.
+    outcome = outcome_of([7.0] * 54 + [12.0] * 6, scale=2)
+    spec = msgspec.structs.replace(SPEC, target_value=1.0)
+    assert Anticipation().update(with_spec(outcome, spec), RevisionPolicy(), boot_s=BOOT_S) == 10
+    assert Anticipation().update(with_spec(outcome, spec), RevisionPolicy(), boot_s=600.0) == 12
+
+
+def with_spec(outcome: ScalerOutcome, spec: ScalingSpec) -> ScalerOutcome:
+    return msgspec.structs.replace(outcome, inputs=msgspec.structs.replace(outcome.inputs, spec=spec))
+
+
+def test_no_more_is_anticipated_than_the_revision_may_have() -> None:
+    outcome = outcome_of([7.0] * 54 + [120.0] * 6, scale=2)
+    bounded = with_spec(outcome, msgspec.structs.replace(SPEC, max_scale=5))
+    merged = msgspec.structs.replace(outcome.merged, desired_count=5)
+    assert Anticipation().update(msgspec.structs.replace(bounded, merged=merged), RevisionPolicy(), boot_s=BOOT_S) == 5
+
+
+def test_a_revision_without_a_route_anticipates_nothing_more() -> None:
+    outcome = outcome_of([7.0] * 54 + [12.0] * 6, scale=2)
+    gone = with_spec(outcome, msgspec.structs.replace(SPEC, target_value=1.0, reachable=False))
+    assert Anticipation().update(gone, RevisionPolicy(), boot_s=BOOT_S) == 2
+
+
+def test_without_data_nothing_is_anticipated() -> None:
+    scaler = Scaler(revision_with(SPEC), facts_of(1), SETTINGS, is_restart=False, now_s=0.0)
+    outcome = scaler.tick(facts_of(1), DecisionCause.PERIOD, 100.0)
+    assert isinstance(outcome.merged, NoData)
+    assert Anticipation().update(outcome, RevisionPolicy(), boot_s=BOOT_S) == 0
+    written = AnticipatedPods(count=9, until_s=1060.0)
+    assert Anticipation().due(0, outcome=outcome, written=written, boot_s=BOOT_S, wall_s=1000.0) == Publication(
+        pods=None
+    )
+
+
+def test_a_periodic_request_anticipates_one_pod_before_it_comes() -> None:
+    loads = ([1.0] + [0.0] * 119) * 20 + [1.0]
+    policy = warmed(loads)
+    outcome = outcome_of([1.0])
+    end_s = float(len(loads))
+    counts = []
+    for now_s in (10.0, 60.0, 95.0):
+        policy.propose(
+            PolicyView(
+                now_s=end_s + now_s,
+                algorithm=outcome.decided.proposal,
+                in_flight=0.0,
+                present_scale=0,
+                ready_count=0,
+                spec=SPEC,
+            )
+        )
+        counts.append(policy.anticipated_count(ahead_s=BOOT_S, now_s=end_s + now_s))
+    # A gap lasts 119 s: a node that boots in 30 s is asked for after some 87, or earlier where a pod is kept.
+    assert counts[1:] == [0, 1]
+
+
+def test_a_number_that_falls_is_held_for_a_boot_time() -> None:
+    anticipation = Anticipation()
+    high = decided_on(outcome_of([7.0] * 54 + [120.0] * 6, scale=2), 2)
+    low = msgspec.structs.replace(outcome_of([7.0] * 60), inputs=high.inputs)
+    first = anticipation.update(high, RevisionPolicy(), boot_s=BOOT_S)
+    held = anticipation.update(at(low, high.at_s + 20), RevisionPolicy(), boot_s=BOOT_S)
+    over = anticipation.update(at(low, high.at_s + 32), RevisionPolicy(), boot_s=BOOT_S)
+    assert first > 2
+    assert (held, over) == (first, 1)
+
+
+def test_pods_that_were_decided_are_not_held_when_they_go() -> None:
+    anticipation = Anticipation()
+    high = decided_on(outcome_of([7.0] * 54 + [120.0] * 6, scale=2), 50)
+    low = msgspec.structs.replace(outcome_of([7.0] * 60), inputs=high.inputs)
+    assert anticipation.update(high, RevisionPolicy(), boot_s=BOOT_S) == 50
+    assert anticipation.update(at(low, high.at_s + 2), RevisionPolicy(), boot_s=BOOT_S) == 1
+
+
+def decided_on(outcome: ScalerOutcome, count: int) -> ScalerOutcome:
+    assert not isinstance(outcome.merged, NoData)
+    return msgspec.structs.replace(outcome, merged=msgspec.structs.replace(outcome.merged, desired_count=count))
+
+
+def at(outcome: ScalerOutcome, at_s: float) -> ScalerOutcome:
+    return msgspec.structs.replace(outcome, inputs=msgspec.structs.replace(outcome.inputs, at_s=at_s))
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (None, True),
+        (AnticipatedPods(count=7, until_s=1060.0), True),
+        (AnticipatedPods(count=9, until_s=1060.0), False),
+        (AnticipatedPods(count=9, until_s=1031.0), False),
+        (AnticipatedPods(count=9, until_s=1030.0), True),
+    ],
+)
+def test_a_number_is_published_when_it_is_new_or_half_of_its_time_is_over(
+    written: AnticipatedPods | None, *, expected: bool
+) -> None:
+    outcome = outcome_of([10.0] * 60)
+    found = Anticipation().due(9, outcome=outcome, written=written, boot_s=BOOT_S, wall_s=1000.0)
+    wanted = Publication(pods=AnticipatedPods(count=9, until_s=1060.0)) if expected else None
+    assert found == wanted
+
+
+def test_what_is_decided_is_withdrawn() -> None:
+    outcome = outcome_of([10.0] * 60)
+    written = AnticipatedPods(count=9, until_s=1060.0)
+    found = Anticipation().due(2, outcome=outcome, written=written, boot_s=BOOT_S, wall_s=1000.0)
+    assert found == Publication(pods=None)
+
+
+def test_a_short_boot_time_is_not_published_again_all_the_time() -> None:
+    found = Anticipation().due(9, outcome=outcome_of([10.0] * 60), written=None, boot_s=1.0, wall_s=1000.0)
+    assert found == Publication(pods=AnticipatedPods(count=9, until_s=1020.0))
+
+
+def test_the_classic_algorithm_anticipates_by_the_trend_alone() -> None:
+    classic = Scaler(revision_with(SPEC, class_name=CLASSIC_CLASS), facts_of(2), SETTINGS, is_restart=False, now_s=0.0)
+    anticipation = Anticipation()
+    counts = []
+    for second in range(60):
+        classic.record(msgspec.structs.replace(stat_of(second / 2), at_s=second + 0.9), StatSource.ACTIVATOR)
+        outcome = classic.tick(facts_of(2), DecisionCause.PERIOD, second + 1.5)
+        assert not isinstance(outcome.merged, NoData)
+        alone = msgspec.structs.replace(outcome, merged=msgspec.structs.replace(outcome.merged, desired_count=1))
+        counts.append(anticipation.update(alone, RevisionPolicy(), boot_s=BOOT_S))
+    # 29.5 in flight, half a request more each second: some 44 in 30 s, at 7 a pod 7.
+    assert 6 <= counts[-1] <= 8
+
+
+def trend(loads: list[float], *, step_s: float = 1.0, window_s: float = 30.0) -> LoadTrend:
+    made = LoadTrend()
+    for number, load in enumerate(loads):
+        made.record(load, at_s=number * step_s, window_s=window_s)
+    return made
+
+
+def test_a_climb_without_noise_goes_on() -> None:
+    assert trend([0.0, 2.0, 4.0, 6.0, 8.0]).expected(ahead_s=10.0) == pytest.approx(28.0)
+
+
+def test_few_samples_are_no_trend() -> None:
+    assert trend([0.0, 2.0, 4.0, 6.0]).expected(ahead_s=10.0) is None
+
+
+def test_a_fall_and_a_constant_are_no_climb() -> None:
+    assert trend([8.0, 6.0, 4.0, 2.0, 0.0]).expected(ahead_s=10.0) is None
+    assert trend([3.0] * 10).expected(ahead_s=10.0) is None
+
+
+def test_noise_around_a_constant_is_seldom_a_climb() -> None:
+    dice = random.Random(7)
+    found = [trend([dice.gauss(20.0, 4.5) for _ in range(30)]).expected(ahead_s=30.0) is not None for _ in range(300)]
+    assert sum(found) <= 6
+
+
+def test_only_the_window_counts() -> None:
+    # Long ago it was high: all that is left climbs by 1 a second.
+    loads = [100.0] * 20 + [float(number) for number in range(31)]
+    assert trend(loads).expected(ahead_s=10.0) == pytest.approx(40.0)
+
+
+def test_samples_that_come_close_together_are_left_out() -> None:
+    made = trend([float(number) for number in range(1000)], step_s=0.1)
+    assert made.expected(ahead_s=1.0) == pytest.approx(1009.0, abs=11.0)

@@ -1,0 +1,126 @@
+import functools
+
+import msgspec
+import pytest
+
+from serving.core.model.errors import InvalidValue
+from serving.core.model.knative import ServingState
+from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.core.scaling.scaler.decision_history import DecisionHistory, DecisionRecord
+from serving.core.scaling.scaler.explain import headline
+from serving.core.scaling.scaler.replay import again, changed_spec, otherwise, read_record
+from serving.core.scaling.spec import WindowKind
+from serving.core.settings.autoscaler import CLASSIC_CLASS
+from tests.unit.core.scaling.kpa_builders import spec_with
+from tests.unit.core.scaling.scaler_builders import World, facts_of, revision_with
+
+SEVEN = spec_with(target_value=7.0, total_value=10.0)
+
+
+class Recorder(World):
+    """A world that records each decision, as the log does."""
+
+    def __init__(self, *args: object, **more: object) -> None:
+        self.records: list[DecisionRecord] = []
+        self.story = DecisionHistory(10)
+        super().__init__(*args, **more)  # type: ignore[arg-type]
+
+    def decide(self, cause: DecisionCause = DecisionCause.PERIOD) -> ScalerOutcome:
+        outcome = super().decide(cause)
+        reported = self.story.add(outcome, at_wall_s=self.now_s)
+        if reported is not None:
+            line = msgspec.json.encode(
+                DecisionRecord(
+                    namespace="default", revision="hello-00001", entry=reported, windows=self.scaler.windows()
+                )
+            )
+            self.records.append(read_record(line))
+        return outcome
+
+
+@functools.cache
+def a_day(**changes: object) -> tuple[DecisionRecord, ...]:
+    """Woken, loaded, a burst, a slow end, zero, and woken again."""
+    class_name = str(changes.pop("class_name", "kpa.autoscaling.knative.dev"))
+    spec = msgspec.structs.replace(SEVEN, **changes)
+    revision = revision_with(spec, serving_state=ServingState.RESERVE, class_name=class_name)
+    world = Recorder(revision, facts_of(0))
+    for _ in range(2):
+        world.poke(30)
+        world.decide(DecisionCause.LOAD)
+        world.live(40, load=30.3)
+        world.live(12, load=300.7)
+        world.live(90, load=11.1)
+        world.now_s += 15
+        world.live(260, load=0.0)
+    return tuple(world.records)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"window_kind": WindowKind.WEIGHTED_EXPONENTIAL},
+        {"metric": "rps"},
+        {"scale_down_delay_s": 30.0, "max_scale": 20, "min_scale": 0, "activation_scale": 4},
+        # Each of its records has the points of all pods.
+        {"class_name": CLASSIC_CLASS, "max_scale": 4},
+    ],
+    ids=str,
+)
+def test_the_same_numbers_give_the_same_answers_in_every_field(changes: dict[str, object]) -> None:
+    records = a_day(**changes)
+    assert len(records) > 10
+    for record in records:
+        assert again(record) == record.entry.outcome
+
+
+def test_numbers_that_are_not_changed_answer_as_before() -> None:
+    assert all(response.is_same for response in otherwise(a_day(), {"max_scale": "0"}))
+
+
+def test_a_lower_maximum_answers_otherwise_where_it_limits() -> None:
+    responses = list(otherwise(a_day(), {"max-scale": "8"}))
+    different = [response for response in responses if not response.is_same]
+    assert "31 → 43" in {headline(response.first) for response in different}
+    assert {response.second.gate.wanted for response in different} <= {8, 1}
+
+
+def test_without_panic_nothing_is_held() -> None:
+    responses = list(otherwise(a_day(), {"panic_threshold_ratio": "1000000"}))
+    held = [
+        response for response in responses if response.second.inputs.kpa and response.second.inputs.kpa.panic_since_s
+    ]
+    assert held == []
+    assert any(not response.is_same for response in responses)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"panic_window_s": "20"}, {"stable_window_s": "30", "panic_window_s": "3"}], ids=str
+)
+def test_other_windows_are_cut_out_of_the_recorded_one(changes: dict[str, str]) -> None:
+    responses = list(otherwise(a_day(), changes))
+    assert any(not response.is_same for response in responses)
+
+
+def test_what_the_classic_algorithm_said_is_taken_as_it_was() -> None:
+    records = a_day(class_name=CLASSIC_CLASS)
+    for response in otherwise(records, {"target_value": "1", "max_scale": "2"}):
+        assert response.second.decided == response.record.entry.outcome.decided
+    assert {record.windows for record in records} == {None}
+
+
+@pytest.mark.parametrize("changes", [{"max_scal": "1"}, {"max_scale": "many"}, {"metric": "rps"}], ids=str)
+def test_a_number_that_is_none_is_reported(changes: dict[str, str]) -> None:
+    with pytest.raises(InvalidValue):
+        changed_spec(SEVEN, changes)
+
+
+def test_a_line_that_is_no_record_is_reported() -> None:
+    with pytest.raises(InvalidValue, match="a line of the decision log"):
+        read_record(b'{"namespace": 1}')
+
+
+def test_numbers_of_no_decision_are_named() -> None:
+    with pytest.raises(InvalidValue, match=r"the record of hello-00001 at .* is not one that can be decided again"):
+        list(otherwise(a_day(), {"target_value": "0"}))

@@ -1,0 +1,83 @@
+"""The next period that may differ."""
+
+import math
+
+import msgspec
+
+from serving.core.model.knative import ServingState
+from serving.core.scaling.budget import UNLIMITED
+from serving.core.scaling.scaler.registry import BUILT_IN
+from serving.core.scaling.scaler.rest import REST_MAX_S, Periods, rest_in_s
+from serving.core.settings.autoscaler import CLASSIC_CLASS
+from tests.unit.core.scaling.kpa_builders import spec_with
+from tests.unit.core.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with
+
+
+def made_at(made_s: float) -> Periods:
+    periods = Periods(2.0)
+    periods.made_s = made_s
+    return periods
+
+
+def test_the_next_period_is_after_the_last_decision() -> None:
+    periods = made_at(1.5)
+    assert [periods.at(at_s) for at_s in (0.0, 1.5, 3.5, 3.6)] == [3.5, 3.5, 3.5, 5.5]
+
+
+def test_the_last_period_counts_one_that_falls_on_the_time_unless_that_is_still_to_come() -> None:
+    periods = made_at(1.5)
+    assert [periods.until(at_s) for at_s in (1.0, 1.6, 3.5, 5.6)] == [1.5, 1.5, 3.5, 5.5]
+    assert [periods.until(at_s, is_first=True) for at_s in (1.6, 3.5, 3.6)] == [1.5, 1.5, 3.5]
+
+
+def test_the_period_before_a_time_is_that_time_where_there_is_none() -> None:
+    periods = made_at(1.5)
+    assert [periods.before(at_s) for at_s in (3.0, 3.5, 5.5, 5.6, math.inf)] == [3.0, 3.5, 3.5, 5.5, math.inf]
+
+
+def world_at_zero() -> World:
+    """A revision that has been at zero for long."""
+    return World(revision_with(serving_state=ServingState.RESERVE), facts_of(0))
+
+
+def rest_of(world: World) -> float | None:
+    return rest_in_s(world.decide(), world.scaler, 2.0)
+
+
+def test_a_revision_at_zero_rests_for_the_longest_time() -> None:
+    assert rest_of(world_at_zero()) == REST_MAX_S
+
+
+def test_one_with_pods_or_with_a_load_in_its_windows_does_not() -> None:
+    world = World(revision_with(), facts_of(1))
+    assert rest_of(world) is None
+    world = world_at_zero()
+    world.poke(1.0)
+    assert rest_of(world) is None
+
+
+def test_one_that_decides_by_other_clocks_does_not() -> None:
+    world = world_at_zero()
+    outcome = world.decide()
+    inputs = msgspec.structs.replace(outcome.inputs, spec=spec_with(class_name=CLASSIC_CLASS))
+    assert rest_in_s(msgspec.structs.replace(outcome, inputs=inputs), world.scaler, 2.0) is None
+    inputs = msgspec.structs.replace(outcome.inputs, allowance=UNLIMITED)
+    assert rest_in_s(msgspec.structs.replace(outcome, inputs=inputs), world.scaler, 2.0) is None
+
+
+def test_a_rest_ends_in_the_last_period_before_an_announced_time() -> None:
+    world = world_at_zero()
+    outcome = msgspec.structs.replace(world.decide(), recheck_in_s=7.0)
+    assert rest_in_s(outcome, world.scaler, 2.0) == 6.0
+    assert rest_in_s(msgspec.structs.replace(outcome, recheck_in_s=1.5), world.scaler, 2.0) is None
+
+
+def test_a_shadow_with_pods_decides_in_each_period() -> None:
+    world, rests = world_at_zero(), []
+    for scale in (0, 1):
+        spec = spec_with(policy="adaptive")
+        world.scaler.shadow = BUILT_IN.shadow_of(
+            spec, SETTINGS, present_scale=scale, wall_offset_s=0.0, now_s=world.now_s
+        )
+        rests.append(rest_of(world))
+    assert rests == [REST_MAX_S, None]

@@ -1,0 +1,516 @@
+import msgspec
+import pytest
+
+from serving.core.model.knative import ServingState
+from serving.core.model.nodata import NoData
+from serving.core.scaling.classic.classic import ClassicDecision
+from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.core.scaling.decision.step import conclude
+from serving.core.scaling.kpa.decide import ScaleDecision, ScaleLimit
+from serving.core.scaling.kpa.merge import MergeDecision, Proposal
+from serving.core.scaling.kpa.zero import GatePhase, GateReason
+from serving.core.scaling.scaler.explain import explain
+from serving.core.scaling.scaler.scaler import StatSource
+from serving.core.scaling.spec import MeasuredMetric
+from serving.core.settings.autoscaler import CLASSIC_CLASS
+from tests.unit.core.scaling.kpa_builders import spec_with
+from tests.unit.core.scaling.scaler_builders import WaitingPolicy, World, facts_of, revision_with, stat_of
+
+SEVEN_A_POD = spec_with(target_value=7.0, total_value=10.0)
+ASLEEP = facts_of(0)
+SEVERAL = spec_with(
+    metric="gauge:waiting",
+    target_value=5.0,
+    total_value=5.0,
+    further_metrics=(
+        MeasuredMetric(metric="gauge:cache", target_value=0.8, total_value=0.8),
+        MeasuredMetric(metric="concurrency", target_value=14.0, total_value=20.0),
+    ),
+)
+
+
+def asleep(**changes: object) -> World:
+    """A revision in reserve with room for 10 in a pod and a target of 7."""
+    return World(revision_with(SEVEN_A_POD, serving_state=ServingState.RESERVE, **changes), ASLEEP)  # type: ignore[arg-type]
+
+
+def asleep_waiting() -> World:
+    """A revision in reserve under a policy that counts waiting requests."""
+    return World(revision_with(SEVEN_A_POD, serving_state=ServingState.RESERVE), ASLEEP, policy=WaitingPolicy())
+
+
+def awake(count: int = 1, **changes: object) -> World:
+    """A revision with that many ready pods, after two minutes of a load of 5 each."""
+    world = World(revision_with(SEVEN_A_POD, **changes), facts_of(count))  # type: ignore[arg-type]
+    world.live(120, load=5.0 * count)
+    return world
+
+
+def merged_of(outcome: ScalerOutcome) -> MergeDecision:
+    assert isinstance(outcome.merged, MergeDecision)
+    return outcome.merged
+
+
+# From zero.
+
+
+def test_who_waits_at_zero_cannot_wait_for_the_period() -> None:
+    world = asleep()
+    world.decide()
+    assert world.poke(1)
+
+
+def test_there_are_pods_for_all_who_wait_at_once() -> None:
+    world = asleep()
+    world.decide()
+    world.poke(100)
+    assert world.decide(DecisionCause.LOAD).apply_count == 15
+
+
+def test_pokes_add_up_to_what_is_inside() -> None:
+    world = asleep_waiting()
+    world.poke(1)
+    assert world.decide(DecisionCause.LOAD).apply_count == 1
+    world.facts = facts_of(1, 0)
+    world.now_s += 0.05
+    assert world.poke(99)
+    outcome = world.decide(DecisionCause.LOAD)
+    assert (outcome.present.concurrency, outcome.apply_count) == (100, 15)
+
+
+def test_a_poke_that_what_was_wanted_suffices_for_waits_for_the_period() -> None:
+    world = asleep_waiting()
+    world.poke(1)
+    world.decide(DecisionCause.LOAD)
+    world.facts = facts_of(1, 0)
+    assert not world.poke(6)
+    assert world.poke(1)
+
+
+def test_knatives_policy_decides_on_its_windows_alone_for_what_waits() -> None:
+    world = asleep()
+    world.poke(1)
+    assert world.decide(DecisionCause.LOAD).apply_count == 1
+    world.facts = facts_of(1, 0)
+    world.now_s += 0.05
+    assert not world.poke(99)
+    world.now_s += 1.2
+    world.poke(0)
+    detail = world.decide().decided.detail
+    assert isinstance(detail, ScaleDecision)
+    assert detail.observed_panic == 100
+
+
+def test_idle_seconds_before_do_not_water_down_what_woke_it() -> None:
+    world = awake()
+    world.live(200, load=0.0)
+    assert world.facts.present_scale == 0
+    world.now_s += 1
+    world.poke(100)
+    assert world.decide(DecisionCause.LOAD).apply_count == 15
+    world.facts = facts_of(15)
+    # The second that woke it is the only one that counts.
+    world.now_s += 1.1
+    world.record(stat_of(100), StatSource.ACTIVATOR)
+    outcome = world.decide()
+    assert isinstance(outcome.decided.detail, ScaleDecision)
+    assert outcome.decided.detail.observed_stable == 100
+    assert world.facts.present_scale == 15
+
+
+def test_before_the_first_second_is_over_what_is_inside_decides() -> None:
+    world = asleep_waiting()
+    world.poke(1)
+    world.decide(DecisionCause.LOAD)
+    assert world.facts.ready_count == 1
+    world.now_s += 0.3
+    assert world.poke(99)
+    assert world.decide(DecisionCause.LOAD).apply_count == 15
+
+
+def test_a_revision_that_was_woken_gets_a_pod_before_its_load_is_reported() -> None:
+    world = asleep()
+    world.decide()
+    world.facts = facts_of(0, serving_state=ServingState.ACTIVE)
+    outcome = world.decide(DecisionCause.CHANGE)
+    assert (outcome.apply_count, outcome.phase) == (1, GatePhase.ACTIVATING)
+    assert merged_of(outcome).decided_by == "activator"
+
+
+def test_a_request_that_finds_no_pod_gets_one_before_its_revision_is_seen_active() -> None:
+    world = awake()
+    world.live(70, load=0.0)
+    world.facts = ASLEEP
+    assert world.decide().apply_count in (None, 0)
+    world.poke(1)
+    outcome = world.decide(DecisionCause.LOAD)
+    assert outcome.inputs.view.serving_state is ServingState.RESERVE
+    assert (outcome.apply_count, outcome.to_reserve) == (1, False)
+
+
+def test_an_unrouted_reserve_revision_stays_at_zero() -> None:
+    outcome = asleep().decide()
+    assert (outcome.apply_count, outcome.to_reserve, outcome.to_prove) == (None, False, False)
+    assert outcome.merged == NoData(missing="no proposal of any decider")
+
+
+def test_requests_a_second_wake_too() -> None:
+    spec = spec_with(metric="rps", target_value=10.0)
+    world = World(revision_with(spec, serving_state=ServingState.RESERVE), ASLEEP)
+    assert world.record(stat_of(1, requests=35), StatSource.ACTIVATOR)
+    assert world.decide(DecisionCause.LOAD).apply_count == 4
+
+
+def test_a_metric_that_the_app_reports_scales_and_requests_wake_it() -> None:
+    spec = spec_with(metric="queue-length", target_value=7.0)
+    world = World(revision_with(spec, serving_state=ServingState.RESERVE), ASLEEP)
+    assert world.record(stat_of(1), StatSource.ACTIVATOR)
+    assert world.decide(DecisionCause.LOAD).apply_count == 1
+    for _ in range(4):
+        world.record(msgspec.structs.replace(stat_of(1, by="pod-0"), gauges={"queue_length": 30.0}), StatSource.POD)
+        world.now_s += 1.0
+    assert world.decide().apply_count == 5
+
+
+def report(world: World, seconds: int, **gauges: float) -> ScalerOutcome:
+    for _ in range(seconds):
+        for number in range(world.facts.ready_count):
+            stat = msgspec.structs.replace(stat_of(1, by=f"pod-{number}"), gauges=gauges)
+            world.record(stat, StatSource.POD, at_s=world.now_s + 0.3)
+        world.now_s += 1.0
+    return world.decide()
+
+
+def test_the_largest_wish_of_several_metrics_counts() -> None:
+    world = World(revision_with(SEVERAL), facts_of(2))
+    outcome = report(world, 60, waiting=1.0, cache=0.9)
+    # 1.8 of the cache at 0.8 a pod.
+    assert outcome.apply_count == 3
+    assert "gauge:cache wants 3 (1.8 in all, target 0.8 each)" in explain(outcome)
+    assert report(world, 80, waiting=10.0, cache=0.1).apply_count == 6
+    assert "6 s average 30.0 waiting over 3 ready pods, target 5 each" in explain(world.outcomes[-1])
+
+
+def test_requests_in_an_activator_wake_by_any_metric_that_counts_them() -> None:
+    world = World(revision_with(SEVERAL), facts_of(1), policy=WaitingPolicy())
+    report(world, 10, waiting=1.0, cache=0.1)
+    assert not world.poke(5.0)
+    assert world.poke(15.0)
+
+
+def test_a_pod_that_loads_stays_without_load_until_it_is_ready_or_silent() -> None:
+    loading, is_loading = "pod-1", True
+    world = World(revision_with(SEVEN_A_POD), facts_of(2, ready=1))
+
+    def idle(seconds: int) -> ScalerOutcome:
+        for _ in range(seconds):
+            for name in ("pod-0", loading):
+                stat = msgspec.structs.replace(stat_of(0, by=name), is_loading=is_loading and name == loading)
+                world.record(stat, StatSource.POD, at_s=world.now_s + 0.3)
+            world.now_s += 1.0
+        return world.decide()
+
+    outcome = idle(300)
+    assert (outcome.apply_count, outcome.view.present_scale) == (None, 2)
+    assert "loading wants 2 (1 pod loads)" in explain(outcome)
+    world.facts, is_loading = facts_of(2), False
+    # The rate takes half of them at most.
+    assert idle(3).apply_count == 1
+
+
+def test_a_gauge_without_a_report_takes_no_pod_and_adds_none() -> None:
+    world = World(revision_with(SEVERAL), facts_of(4))
+    report(world, 60, waiting=1.0, cache=0.7)
+    outcome = report(world, 120, waiting=1.0)
+    assert outcome.apply_count is None
+    assert outcome.view.present_scale == 4
+    assert "gauge:cache has no data (no pod reports the gauge cache)" in explain(outcome)
+    outcome = report(world, 10)
+    assert "no data (no pod reports the gauge waiting)" in explain(outcome)
+    assert outcome.view.present_scale == 4
+
+
+def test_metrics_may_come_and_go() -> None:
+    world = World(revision_with(SEVERAL), facts_of(2))
+    report(world, 60, waiting=1.0, cache=0.8)
+    fewer = msgspec.structs.replace(SEVERAL, further_metrics=SEVERAL.further_metrics[1:])
+    world.scaler.update(revision_with(fewer), world.now_s)
+    assert report(world, 2, waiting=1.0).apply_count == 1
+    world.scaler.update(revision_with(SEVERAL), world.now_s)
+    assert "gauge:cache has no data" in explain(report(world, 2, waiting=1.0))
+
+
+def test_a_pod_stays_for_a_request_in_flight_although_the_app_reports_nothing() -> None:
+    spec = spec_with(metric="queue-length", target_value=7.0)
+    world = World(revision_with(spec), facts_of(1))
+    world.live(120, load=1.0)
+    assert world.facts.present_scale == 1
+    world.live(120, load=0.0)
+    assert world.facts.present_scale == 0
+
+
+def test_a_revision_that_is_woken_before_its_scale_is_0_keeps_a_pod() -> None:
+    world = awake()
+    while world.facts.present_scale:
+        world.live(2, load=0.0)
+    last = next(one for one in reversed(world.outcomes) if one.to_reserve)
+    woken = msgspec.structs.replace(last.inputs, view=msgspec.structs.replace(last.inputs.view, is_woken=True))
+    assert conclude(last.inputs, last.decided)[1].to_reserve
+    assert not conclude(woken, last.decided)[1].to_reserve
+
+
+def test_a_stat_of_nothing_is_no_news() -> None:
+    world = asleep()
+    assert not world.poke(0)
+    assert not world.record(stat_of(0, by="pod-1"), StatSource.POD)
+
+
+# With load.
+
+
+def test_load_grows_the_scale_and_silence_shrinks_it() -> None:
+    world = awake()
+    world.live(70, load=70.0)
+    assert world.facts.present_scale == 10
+    world.live(130, load=14.0)
+    assert world.facts.present_scale == 2
+
+
+def test_a_load_that_fits_is_applied_to_nothing() -> None:
+    outcome = awake().decide()
+    assert (outcome.apply_count, outcome.recheck_in_s) == (None, None)
+
+
+def test_what_came_through_an_activator_counts_once() -> None:
+    world = awake()
+    for _ in range(8):
+        world.record(stat_of(20, by="pod-0", proxied=20), StatSource.POD)
+        world.record(stat_of(20), StatSource.ACTIVATOR)
+        world.now_s += 1
+    detail = world.decide().decided.detail
+    assert isinstance(detail, ScaleDecision)
+    assert detail.observed_panic == pytest.approx(20)
+
+
+def test_pods_that_report_out_of_step_are_never_counted_in_part() -> None:
+    world = World(revision_with(SEVEN_A_POD), facts_of(10))
+    for second in range(10):
+        for number in range(10):
+            at_s = 1000 + second + number / 10
+            world.record(stat_of(7, by=f"pod-{number}"), StatSource.POD, at_s=at_s)
+    # In the middle of a second, when half of them have reported: the last five whole seconds, all of 70.
+    world.now_s = 1009.55
+    detail = world.decide().decided.detail
+    assert isinstance(detail, ScaleDecision)
+    assert detail.observed_panic == 70
+
+
+def test_a_pod_that_ends_without_a_word_counts_no_longer_than_some_seconds() -> None:
+    world = awake(2)
+    for _ in range(8):
+        world.record(stat_of(5, by="pod-0"), StatSource.POD)
+        world.now_s += 1
+    assert set(world.scaler.pods) == {"pod-0"}
+
+
+def test_a_pods_load_of_its_own_cannot_wait_after_zero_was_wanted() -> None:
+    world = awake()
+    world.live(64, load=0.0)
+    assert world.outcomes[-1].decided.desired_count == 0
+    assert world.record(stat_of(1, by="pod-0"), StatSource.POD)
+    assert not world.record(stat_of(1, by="pod-0", proxied=1), StatSource.POD)
+
+
+def test_other_windowss_have_their_say() -> None:
+    world = awake()
+    outcome = world.scaler.tick(
+        world.facts, DecisionCause.PERIOD, world.now_s, proposals=[Proposal(decider="cpu", desired=3, reason="points")]
+    )
+    assert (outcome.apply_count, merged_of(outcome).decided_by) == (3, "cpu")
+
+
+def test_numbers_of_the_revision_may_change() -> None:
+    world = awake()
+    world.scaler.update(revision_with(msgspec.structs.replace(SEVEN_A_POD, min_scale=3)), world.now_s)
+    assert world.decide(DecisionCause.CHANGE).apply_count == 3
+    world.scaler.update(revision_with(msgspec.structs.replace(SEVEN_A_POD, target_value=1.0)), world.now_s)
+    assert world.decide(DecisionCause.CHANGE).apply_count == 5
+
+
+# To zero.
+
+
+def test_silence_leads_to_zero_by_way_of_reserve_and_a_proof() -> None:
+    world = awake()
+    silent_since_s = world.now_s
+    world.live(70, load=0.0)
+    zero = next(outcome for outcome in world.outcomes if outcome.apply_count == 0)
+    assert 60 <= zero.at_s - silent_since_s <= 66
+    assert (zero.inputs.cause, zero.to_reserve, zero.phase) == (DecisionCause.PROOF, True, GatePhase.PROVED)
+
+
+def test_without_a_proof_the_last_pod_stays() -> None:
+    world, outcome = awake(), None
+    for _ in range(40):
+        world.record(stat_of(0, by="pod-0"), StatSource.POD)
+        world.now_s += 2
+        outcome = world.scaler.tick(world.facts, DecisionCause.PERIOD, world.now_s)
+        assert outcome.apply_count is None
+    assert outcome is not None
+    assert outcome.to_prove
+    assert outcome.gate.reason is GateReason.HAND_OFF_IN_DOUBT
+
+
+def test_without_any_stat_nothing_changes() -> None:
+    world = awake()
+    world.now_s += 300
+    outcome = world.decide()
+    assert (outcome.apply_count, outcome.decided.desired_count) == (None, None)
+
+
+def test_a_revision_that_never_got_ready_is_given_up_after_its_deadline() -> None:
+    world = World(revision_with(SEVEN_A_POD, was_ready=False), facts_of(1, 0))
+    assert world.decide().gate.reason is GateReason.ACTIVATION_PENDING
+    world.now_s += 631
+    outcome = world.decide()
+    assert (outcome.apply_count, outcome.to_reserve, outcome.gate.reason) == (
+        0,
+        True,
+        GateReason.ACTIVATION_FAILED,
+    )
+
+
+# After a restart.
+
+
+@pytest.mark.parametrize("class_name", ["kpa.autoscaling.knative.dev", CLASSIC_CLASS])
+def test_a_restart_takes_no_pod_before_a_window_was_seen(class_name: str) -> None:
+    revision = revision_with(SEVEN_A_POD, class_name=class_name)
+    world = World(revision, facts_of(8), is_restart=True)
+    world.live(58, load=0.5)
+    assert world.facts.present_scale == 8
+    assert isinstance(world.outcomes[-1].merged, MergeDecision)
+    assert world.outcomes[-1].merged.proposals[0].reason in {ScaleLimit.START_HOLD, ScaleLimit.PANIC_HOLD}
+    world.live(100, load=0.5)
+    assert world.facts.present_scale < 8
+
+
+def test_a_restart_grows_at_once() -> None:
+    world = World(revision_with(SEVEN_A_POD), facts_of(2), is_restart=True)
+    world.live(10, load=70.0)
+    assert world.facts.present_scale == 10
+
+
+def test_a_restart_finds_a_revision_that_was_woken_meanwhile() -> None:
+    world = World(revision_with(SEVEN_A_POD), facts_of(0, serving_state=ServingState.ACTIVE), is_restart=True)
+    assert world.decide().apply_count == 1
+
+
+def test_a_revision_that_is_new_is_not_held() -> None:
+    world = World(revision_with(msgspec.structs.replace(SEVEN_A_POD, initial_scale=3)), facts_of(3))
+    world.live(10, load=0.5)
+    assert world.facts.present_scale == 1
+
+
+# Classic.
+
+
+def test_the_classic_algorithm_grows_from_zero_by_its_own_rate() -> None:
+    world = asleep(class_name=CLASSIC_CLASS)
+    world.decide()
+    assert world.poke(30)
+    # One source with 30 at a target of 1: ten times as many at most.
+    outcome = world.decide(DecisionCause.LOAD)
+    assert isinstance(outcome.decided.detail, ClassicDecision)
+    assert outcome.apply_count == 10
+
+
+def test_the_classic_algorithm_aims_below_one_for_pods_that_take_one_request() -> None:
+    world = awake(class_name=CLASSIC_CLASS, container_concurrency=1)
+    detail = world.outcomes[-1].decided.detail
+    assert isinstance(detail, ClassicDecision)
+    assert detail.target_concurrency == 0.9
+
+
+def test_the_classic_algorithm_counts_each_request_once() -> None:
+    world = World(revision_with(SEVEN_A_POD, class_name=CLASSIC_CLASS), facts_of(2))
+    for _ in range(61):
+        for pod in ("pod-0", "pod-1"):
+            world.record(stat_of(3, by=pod, proxied=3), StatSource.POD)
+        world.record(stat_of(6), StatSource.ACTIVATOR)
+        world.now_s += 1
+    detail = world.decide().decided.detail
+    assert isinstance(detail, ClassicDecision)
+    assert (detail.observed_pod_count, detail.desired_stable_count) == (2, 6)
+
+
+def test_the_classic_algorithm_goes_to_zero_through_the_same_gate() -> None:
+    world = awake(class_name=CLASSIC_CLASS)
+    world.live(310, load=0.0)
+    assert world.facts.present_scale == 0
+    assert any(outcome.to_reserve for outcome in world.outcomes)
+
+
+def test_the_classic_algorithm_takes_no_silence_of_ready_pods_for_idleness() -> None:
+    world = awake(class_name=CLASSIC_CLASS)
+    world.now_s += 1000
+    assert world.decide().decided.desired_count is None
+
+
+def test_the_classic_algorithm_does_not_follow_annotations_of_today() -> None:
+    world = awake(class_name=CLASSIC_CLASS)
+    world.scaler.update(revision_with(spec_with(stable_window_s=6.0, panic_window_s=1.0)), world.now_s)
+    assert world.decide().decided == world.outcomes[-2].decided
+
+
+def test_a_decision_is_like_another_that_says_the_same() -> None:
+    world = awake()
+    first, second = world.decide(), world.decide()
+    assert first.is_like(second)
+    later = msgspec.structs.replace(second, gate=msgspec.structs.replace(second.gate, recheck_in_s=7.0))
+    assert first.is_like(later)
+    assert not first.is_like(msgspec.structs.replace(second, gate=msgspec.structs.replace(second.gate, wanted=99)))
+    assert not first.is_like(msgspec.structs.replace(second, merged=NoData(missing="")))
+    assert msgspec.structs.replace(first, merged=NoData(missing="")).is_like(
+        msgspec.structs.replace(second, merged=NoData(missing=""))
+    )
+
+
+def test_the_shortest_windows_see_the_last_whole_second() -> None:
+    spec = msgspec.structs.replace(SEVEN_A_POD, stable_window_s=6.0, panic_window_s=1.0)
+    world = World(revision_with(spec), facts_of(1))
+    world.live(4, load=70.0)
+    detail = world.outcomes[-1].decided.detail
+    assert isinstance(detail, ScaleDecision)
+    assert detail.observed_panic == pytest.approx(70)
+
+
+def test_numbers_that_stay_change_nothing() -> None:
+    world = awake()
+    windows = world.scaler._windows
+    before = world.decide()
+    world.scaler.update(revision_with(SEVEN_A_POD), world.now_s)
+    assert world.scaler._windows is windows
+    assert world.decide().is_like(before)
+
+
+def test_what_waits_counts_where_averages_are_less() -> None:
+    world = asleep_waiting()
+    for _ in range(3):
+        world.poke(7)
+        world.now_s += 1
+    world.poke(70)
+    world.facts = facts_of(0, serving_state=ServingState.ACTIVE)
+    detail = world.decide(DecisionCause.LOAD).decided.detail
+    assert isinstance(detail, ScaleDecision)
+    assert (detail.observed_stable, detail.observed_panic) == (70, 70)
+
+
+def test_the_classic_algorithm_takes_an_activator_for_a_pod_while_there_is_none() -> None:
+    world = asleep(class_name=CLASSIC_CLASS)
+    for _ in range(3):
+        world.poke(3)
+        world.now_s += 1
+    detail = world.decide().decided.detail
+    assert isinstance(detail, ClassicDecision)
+    assert (detail.observed_pod_count, detail.observed_stable_concurrency) == (1, 3)

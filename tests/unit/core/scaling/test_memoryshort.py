@@ -1,0 +1,143 @@
+"""Which dormant pods go for the memory of the machine, and when their places come back."""
+
+import pytest
+
+from serving.core.scaling.budget import AllowanceReason, BudgetDemand
+from serving.core.scaling.memoryshort import DormantPod, MemoryReading, MemoryShortage
+from serving.core.settings.dormancy import MemorySettings
+
+MIB = 2**20
+SETTINGS = MemorySettings(available_min_ratio=0.05, stalled_max_ratio=0.1)
+SHORT = MemoryReading(total_bytes=16000 * MIB, available_bytes=760 * MIB)
+FREE = MemoryReading(total_bytes=16000 * MIB, available_bytes=1600 * MIB)
+STALLED = MemoryReading(total_bytes=16000 * MIB, available_bytes=9000 * MIB, stalled_ratio=0.25)
+NOW_S = 1000.0
+A, B = ("default", "a-00001"), ("default", "b-00001")
+
+
+def pod(
+    name: str, used_s: float, *, key: tuple[str, str] = A, scale: int = 3, memory_bytes: int = 200 * MIB
+) -> DormantPod:
+    return DormantPod(key=key, name=name, used_s=used_s, scale=scale, memory_bytes=memory_bytes)
+
+
+def after(reading: MemoryReading, *pods: DormantPod) -> MemoryShortage:
+    shortage = MemoryShortage()
+    shortage.update(reading, pods, settings=SETTINGS, now_s=NOW_S)
+    return shortage
+
+
+def wants(wanted: int, *, present: int = 3, in_use: int = 0) -> BudgetDemand:
+    return BudgetDemand(wanted=wanted, present=present, in_use=in_use)
+
+
+def count(shortage: MemoryShortage, demand: BudgetDemand, key: tuple[str, str] = A) -> int | None:
+    found = shortage.allow(key, demand)
+    return None if found is None else found.count
+
+
+def test_the_pod_last_used_longest_ago_goes_first_over_all_revisions() -> None:
+    shortage = after(SHORT, pod("new", 900.0), pod("old", 100.0, key=B, scale=1), pod("middle", 500.0))
+    found = shortage.allow(B, wants(1, present=1))
+    assert found is not None
+    assert (found.count, found.wanted, found.reason) == (0, 1, AllowanceReason.MEMORY)
+    assert found.budget == (
+        "760 MiB of 16000 are available, less than memory.available-min 5 %; old, dormant, was last used 900 s ago"
+    )
+    assert shortage.allow(A, wants(3)) is None
+    assert "1 held" in repr(shortage)
+    assert shortage.held_keys
+
+
+def test_as_many_go_at_once_as_free_what_is_missing() -> None:
+    small = [pod(f"p{place}", float(place), memory_bytes=15 * MIB) for place in range(5)]
+    # 40 MiB are missing: three of 15.
+    shortage = MemoryShortage()
+    assert shortage.update(SHORT, small, settings=SETTINGS, now_s=NOW_S) == [A, A, A]
+    assert count(shortage, wants(3)) == 0
+
+
+def test_more_go_only_once_the_memory_of_the_first_could_be_back() -> None:
+    pods = [pod("a", 1.0), pod("b", 2.0), pod("c", 3.0)]
+    shortage = MemoryShortage()
+    assert shortage.update(SHORT, pods, settings=SETTINGS, now_s=NOW_S) == [A]
+    # The first one hands off, for up to ten seconds; then others go, and it is not counted again.
+    assert shortage.update(SHORT, pods, settings=SETTINGS, now_s=NOW_S + 9.9) == []
+    assert shortage.update(SHORT, pods, settings=SETTINGS, now_s=NOW_S + 10.0) == [A]
+    assert count(shortage, wants(3)) == 1
+    # Its scale has followed, and both are gone.
+    left = [pod("c", 3.0, scale=1)]
+    assert shortage.update(SHORT, left, settings=SETTINGS, now_s=NOW_S + 12.9) == []
+    assert shortage.update(SHORT, left, settings=SETTINGS, now_s=NOW_S + 13.0) == [A]
+    assert count(shortage, wants(3)) == 0
+
+
+def test_time_spent_waiting_for_memory_is_a_shortage_of_one_pod_at_a_time() -> None:
+    shortage = after(STALLED, pod("a", 1.0), pod("b", 2.0))
+    found = shortage.allow(A, wants(3))
+    assert found is not None
+    assert found.count == 2
+    assert "waited for memory 25% of the last 10 s, more than memory.stalled-max 10 %" in found.budget
+
+
+@pytest.mark.parametrize("reading", [FREE, STALLED])
+def test_nothing_goes_while_memory_suffices_or_its_bound_is_off(reading: MemoryReading) -> None:
+    shortage = MemoryShortage()
+    off = MemorySettings(available_min_ratio=0.0, stalled_max_ratio=0.0)
+    assert shortage.update(reading, [pod("a", 1.0)], settings=off, now_s=NOW_S) == []
+    assert not shortage.held_keys
+
+
+def test_a_request_that_needs_the_pod_gets_it_and_one_that_does_not_leaves_it() -> None:
+    shortage = after(SHORT, pod("a", 1.0))
+    assert count(shortage, wants(3, in_use=2)) == 2
+    assert shortage.allow(A, wants(3, in_use=3)) is None
+    assert not shortage.held_keys
+
+
+def test_a_pod_whose_hold_has_ended_can_be_chosen_again() -> None:
+    shortage = after(SHORT, pod("a", 1.0))
+    shortage.allow(A, wants(3, in_use=3))
+    assert shortage.update(SHORT, [pod("a", 1.0)], settings=SETTINGS, now_s=NOW_S + 3.0) == [A]
+
+
+def test_a_pod_that_had_a_request_a_moment_ago_stays() -> None:
+    assert not after(SHORT, pod("a", NOW_S - 2.9)).held_keys
+    assert after(SHORT, pod("a", NOW_S - 3.0)).held_keys
+
+
+def test_a_revision_that_wants_no_more_than_is_left_is_not_limited() -> None:
+    shortage = after(SHORT, pod("a", 1.0))
+    assert shortage.allow(A, wants(2)) is None
+    shortage = after(SHORT, pod("a", 1.0, scale=1))
+    # Its last pod goes at once; at 0 there is nothing to do.
+    assert count(shortage, wants(0, present=1)) == 0
+    assert shortage.allow(A, wants(0, present=0)) is None
+    assert count(shortage, wants(1, present=0)) == 0
+
+
+def test_places_come_back_one_by_one_after_a_minute_of_free_memory() -> None:
+    shortage = MemoryShortage()
+    shortage.update(SHORT, [pod("a", 1.0, memory_bytes=1), pod("b", 2.0, key=B)], settings=SETTINGS, now_s=NOW_S)
+    assert [count(shortage, wants(3)), count(shortage, wants(3), B)] == [2, 2]
+    between = MemoryReading(total_bytes=16000 * MIB, available_bytes=1500 * MIB)
+
+    def at(passed_s: float, reading: MemoryReading = FREE) -> list[tuple[str, str]]:
+        return shortage.update(reading, [], settings=SETTINGS, now_s=NOW_S + passed_s)
+
+    assert at(0.0) == []
+    assert at(50.0) == []
+    # Not free enough: the minute begins again.
+    assert at(59.0, between) == []
+    assert at(61.0) == []
+    assert at(120.0) == []
+    assert at(121.0) == [A]
+    assert at(122.0) == [B]
+    assert at(123.0) == []
+
+
+def test_a_deleted_revision_is_forgotten() -> None:
+    shortage = after(SHORT, pod("a", 1.0))
+    shortage.forget(A)
+    shortage.forget(B)
+    assert not shortage.held_keys

@@ -1,0 +1,216 @@
+from typing import Any
+
+import pytest
+
+from serving.core.model.knative import TargetMode
+from serving.core.scaling.resolve import classic_target, resolve, resolve_annotations
+from serving.core.scaling.spec import ScalingSpec, WindowKind, dormant_variables
+from serving.core.settings.annotations import ScalingAnnotations
+from serving.core.settings.autoscaler import (
+    ADAPTIVE_POLICY,
+    CLASSIC_CLASS,
+    HPA_CLASS,
+    KNATIVE_POLICY,
+    AdaptiveSettings,
+    AutoscalerSettings,
+)
+from serving.core.settings.dormancy import DORMANT
+from serving.core.settings.knob import Field, Value, fields_of
+
+SETTINGS = AutoscalerSettings()
+
+
+def spec(
+    scaling: ScalingAnnotations | None = None,
+    settings: AutoscalerSettings = SETTINGS,
+    *,
+    container_concurrency: int = 0,
+) -> ScalingSpec:
+    asked = scaling or ScalingAnnotations()
+    return resolve(settings, asked, container_concurrency=container_concurrency, reachable=True)
+
+
+def test_without_annotations_the_settings_speak() -> None:
+    found = spec()
+    assert (found.metric, found.total_value, found.target_value) == ("concurrency", 100.0, 70.0)
+    assert (found.stable_window_s, found.panic_window_s, found.window_kind) == (60.0, 6.0, WindowKind.LINEAR)
+    assert (found.min_scale, found.activation_scale, found.initial_scale) == (0, 1, 1)
+    assert found.reachable
+
+
+def test_a_hard_limit_is_what_a_pod_takes() -> None:
+    found = spec(container_concurrency=10)
+    assert (found.total_value, found.target_value) == (10.0, 7.0)
+
+
+@pytest.mark.parametrize(("target", "total_value"), [(4.0, 4.0), (40.0, 10.0)])
+def test_a_target_above_the_hard_limit_is_the_hard_limit(target: float, total_value: float) -> None:
+    assert spec(ScalingAnnotations(target=target), container_concurrency=10).total_value == total_value
+
+
+def test_requests_a_second_have_a_share_of_their_own() -> None:
+    settings = AutoscalerSettings(container_concurrency_target_ratio=0.5)
+    found = spec(ScalingAnnotations(metric="rps"), settings)
+    assert (found.metric, found.total_value, found.target_value) == ("rps", 200.0, 140.0)
+
+
+def test_an_annotation_goes_before_a_setting() -> None:
+    found = spec(
+        ScalingAnnotations(
+            target=50.0,
+            target_utilization_ratio=1.0,
+            activation_scale=3,
+            metric_aggregation_algorithm="weighted-exponential",
+            overrides=(("stable_window_s", 15.0), ("panic_window_ratio", 0.1), ("min_scale", 2)),
+        ),
+        AutoscalerSettings(min_scale=1),
+    )
+    assert (found.total_value, found.target_value, found.min_scale, found.activation_scale) == (50.0, 50.0, 2, 3)
+    assert (found.panic_window_s, found.window_kind) == (2.0, WindowKind.WEIGHTED_EXPONENTIAL)
+
+
+def another(field: Field) -> Value:
+    """A value of a setting that is right, and not its default."""
+    if field.knob.unit is DORMANT:
+        return "only"
+    tried: tuple[Value, ...] = (*field.knob.choices, 0.5, 1, 2, 7, 700)
+    return next(one for one in tried if one != field.default and field.knob.admits(one))
+
+
+@pytest.mark.parametrize(
+    "field", [one for one in fields_of(AutoscalerSettings) if one.knob.annotation], ids=lambda one: one.name
+)
+def test_a_setting_that_a_revision_may_have_for_itself_reaches_its_numbers(field: Field) -> None:
+    asked = ScalingAnnotations(overrides=((field.name, another(field)),))
+    assert spec(asked) != spec(), f"serving/core/scaling/resolve.py does not use own.{field.name}"
+
+
+def test_zero_is_a_response_too() -> None:
+    settings = AutoscalerSettings(min_scale=3, target_burst_capacity=100)
+    found = spec(ScalingAnnotations(overrides=(("min_scale", 0), ("target_burst_capacity", 0))), settings)
+    assert (found.min_scale, found.target_burst_capacity) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit", "max_scale"), [(None, 1000, 1000), (0, 1000, 1000), (5, 1000, 5), (None, 0, 0)]
+)
+def test_who_names_no_maximum_gets_the_limit(asked: int | None, limit: int, max_scale: int) -> None:
+    asked_for = () if asked is None else (("max_scale", asked),)
+    found = spec(ScalingAnnotations(overrides=asked_for), AutoscalerSettings(max_scale_limit=limit))
+    assert found.max_scale == max_scale
+
+
+def test_the_decision_period_is_that_of_the_settings() -> None:
+    assert spec(settings=AutoscalerSettings(decision_period_s=5.0)).decision_period_s == 5.0
+
+
+def test_the_smallest_target_is_a_hundredth() -> None:
+    assert spec(ScalingAnnotations(target=0.01, target_utilization_ratio=0.5)).target_value == 0.01
+
+
+@pytest.mark.parametrize(("container_concurrency", "target"), [(0, 1.0), (1, 0.9), (2, 1.0)])
+def test_the_classic_target_knows_two_models(container_concurrency: int, target: float) -> None:
+    assert classic_target(SETTINGS, container_concurrency=container_concurrency) == target
+
+
+def test_the_target_in_requests_at_once_needs_a_metric_in_that_unit() -> None:
+    rps = resolve(SETTINGS, ScalingAnnotations(metric="rps", target=5.0), container_concurrency=10, reachable=True)
+    assert (rps.target_value, rps.target_concurrency) == (3.5, 7.0)
+
+
+def test_a_metric_of_an_hpa_is_not_measured() -> None:
+    asked = ScalingAnnotations(metric="cpu", class_name=HPA_CLASS)
+    found = resolve(SETTINGS, asked, container_concurrency=0, reachable=True)
+    assert (found.class_name, found.metric) == (HPA_CLASS, "concurrency")
+
+
+def test_a_revision_says_how_its_learnt_target_is_used_else_the_settings_do() -> None:
+    assert spec().target_mode is TargetMode.SHADOW
+    for text, mode in (("learnt", "use"), ("use", "use"), ("protect", "protect"), ("shadow", "shadow"), ("off", "off")):
+        assert spec(ScalingAnnotations(target_source=text)).target_mode == mode
+    cluster = {"true": "shadow", "false": "off", "protect": "protect"}
+    for text, mode in cluster.items():
+        settings = AutoscalerSettings(adaptive=AdaptiveSettings(learnt_target=text))
+        assert spec(settings=settings).target_mode == mode
+        assert spec(ScalingAnnotations(target_source="use"), settings).target_mode is TargetMode.USE
+
+
+def test_the_classic_algorithm_keeps_the_target_that_is_set() -> None:
+    classic = ScalingAnnotations(target_source="learnt", class_name=CLASSIC_CLASS)
+    assert spec(classic).target_mode is TargetMode.SHADOW
+    off = AutoscalerSettings(adaptive=AdaptiveSettings(learnt_target="off"))
+    assert spec(ScalingAnnotations(class_name=CLASSIC_CLASS), off).target_mode is TargetMode.OFF
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("autoscaling.knative.dev/metric-aggregation-algorithm", "weightedExponential"),
+        ("autoscaling.knative.dev/panic-threshold-percentage", "150"),
+        ("autoscaling.knative.dev/panic-window-percentage", "20"),
+        ("autoscaling.knative.dev/scale-down-delay", "30s"),
+        ("autoscaling.knative.dev/scale-to-zero-pod-retention-period", "1m"),
+        ("autoscaling.knative.dev/target-utilization-percentage", "80"),
+        ("autoscaling.knative.dev/window", "30s"),
+    ],
+)
+def test_an_annotation_that_tunes_knatives_algorithm_selects_it(name: str, value: str) -> None:
+    adaptive = AutoscalerSettings(policy=ADAPTIVE_POLICY)
+
+    def policy_with(annotations: dict[str, str]) -> str:
+        return resolve_annotations(annotations, adaptive, container_concurrency=10, reachable=True).policy
+
+    assert policy_with({}) == ADAPTIVE_POLICY
+    assert policy_with({name: value}) == KNATIVE_POLICY
+    assert policy_with({name: value, "autoscaling.serving.dev/policy": "adaptive"}) == ADAPTIVE_POLICY
+
+
+def test_several_metrics_have_targets_of_their_own() -> None:
+    found = spec(ScalingAnnotations(load="gauge:a=0.8, concurrency=20, rps, queue-length", target=9.0))
+    assert (found.metric, found.total_value, found.target_value) == ("gauge:a", 0.8, 0.8)
+    assert [(one.metric, one.total_value, one.target_value) for one in found.further_metrics] == [
+        ("concurrency", 20.0, 14.0),
+        ("rps", 200.0, 140.0),
+        ("queue-length", 10.0, 7.0),
+    ]
+    # The activator, which counts requests, asks by the target of requests.
+    assert found.target_concurrency == 14.0
+
+
+def test_knatives_target_is_that_of_the_first_metric_without_one() -> None:
+    found = spec(ScalingAnnotations(load="gauge:a, gauge:b=2", target=9.0, target_utilization_ratio=0.5))
+    assert (found.total_value, found.target_value, found.further_metrics[0].target_value) == (9.0, 4.5, 1.0)
+
+
+def dormant_spec(annotations: dict[str, str], *, reachable: bool = True, **settings: Any) -> ScalingSpec:  # noqa: ANN401 - of settings
+    named = {f"serving.dev/{name}": text for name, text in annotations.items()}
+    return resolve_annotations(named, AutoscalerSettings(**settings), container_concurrency=0, reachable=reachable)
+
+
+def test_nothing_sleeps_by_default() -> None:
+    found = dormant_spec({})
+    assert (found.dormant_after_s, found.dormant_cost) == (None, 1.0)
+
+
+def test_the_setting_counts_under_the_adaptive_policy_only() -> None:
+    assert dormant_spec({}, dormant="after=1s").dormant_after_s is None
+    assert dormant_spec({}, dormant="after=1s", policy=ADAPTIVE_POLICY).dormant_after_s == 1.0
+
+
+def test_a_revision_may_ask_to_sleep_under_each_policy() -> None:
+    found = dormant_spec({"dormant": "after=2s", "dormant-call": "POST /a, POST /b"})
+    assert (found.policy, found.dormant_after_s, found.dormant_cost) == (KNATIVE_POLICY, 2.0, 0.2)
+    assert found.dormant_call == "POST /a, POST /b"
+    assert dormant_spec({"dormant": "never"}, dormant="only", policy=ADAPTIVE_POLICY).dormant_after_s is None
+
+
+def test_a_revision_that_only_sleeps_keeps_a_pod_while_it_is_reachable() -> None:
+    assert not dormant_spec({"dormant": "only"}).enable_scale_to_zero
+    assert dormant_spec({"dormant": "only"}, reachable=False).enable_scale_to_zero
+
+
+def test_a_queue_proxy_gets_what_it_needs_to_freeze_its_app() -> None:
+    assert dormant_variables(dormant_spec({})) == {}
+    assert dormant_variables(dormant_spec({"dormant": "after=100ms"})) == {"SERVING_POD_DORMANT_AFTER_S": "0.1"}
+    found = dormant_variables(dormant_spec({"dormant": "after=1s", "dormant-call": "POST /a, POST /b"}))
+    assert found == {"SERVING_POD_DORMANT_AFTER_S": "1", "SERVING_POD_DORMANT_CALL": "POST /a, POST /b"}

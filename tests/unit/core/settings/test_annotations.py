@@ -1,0 +1,233 @@
+import pytest
+
+from serving.core.model.errors import Problem
+from serving.core.settings.annotations import GROUP, ScalingAnnotations, read_annotations, read_rollout_duration
+from serving.core.settings.autoscaler import HPA_CLASS, AutoscalerSettings
+
+SETTINGS = AutoscalerSettings(max_scale_limit=100)
+
+
+def read(**annotations: str) -> ScalingAnnotations:
+    found = read_annotations({f"autoscaling.knative.dev/{key}": text for key, text in annotations.items()}, SETTINGS)
+    assert found.problems == ()
+    return found.scaling
+
+
+def problems_of(annotations: dict[str, str], settings: AutoscalerSettings = SETTINGS) -> list[str]:
+    named = {f"autoscaling.knative.dev/{key}": text for key, text in annotations.items()}
+    return [str(problem) for problem in read_annotations(named, settings).problems]
+
+
+def test_no_annotation_leaves_all_to_the_settings() -> None:
+    assert read() == ScalingAnnotations()
+
+
+def test_both_spellings_are_read() -> None:
+    assert read(minScale="3") == read(**{"min-scale": "3"}) == ScalingAnnotations(overrides=(("min_scale", 3),))
+
+
+def test_every_annotation_is_read_in_its_own_unit() -> None:
+    assert read(
+        **{
+            "class": "kpa.autoscaling.knative.dev",
+            "metric": "rps",
+            "metric-aggregation-algorithm": "weightedExponential",
+            "target": "150",
+            "target-utilization-percentage": "80",
+            "target-burst-capacity": "-1",
+            "window": "40s",
+            "panic-window-percentage": "20",
+            "panic-threshold-percentage": "150",
+            "min-scale": "2",
+            "max-scale": "9",
+            "initial-scale": "3",
+            "activation-scale": "4",
+            "scale-down-delay": "15m",
+            "scale-to-zero-pod-retention-period": "1m5s",
+        }
+    ) == ScalingAnnotations(
+        class_name="kpa.autoscaling.knative.dev",
+        metric="rps",
+        metric_aggregation_algorithm="weightedExponential",
+        target=150.0,
+        target_utilization_ratio=0.8,
+        activation_scale=4,
+        overrides=(
+            ("stable_window_s", 40.0),
+            ("panic_window_ratio", 0.2),
+            ("panic_threshold_ratio", 1.5),
+            ("target_burst_capacity", -1.0),
+            ("scale_down_delay_s", 900.0),
+            ("scale_to_zero_pod_retention_period_s", 65.0),
+            ("initial_scale", 3),
+            ("min_scale", 2),
+            ("max_scale", 9),
+        ),
+    )
+
+
+def test_the_progress_deadline_has_its_own_group() -> None:
+    found = read_annotations({"serving.knative.dev/progress-deadline": "2m"}, SETTINGS)
+    assert found.scaling.override("progress_deadline_s") == 120.0
+
+
+def test_spellings_that_agree_are_one() -> None:
+    assert read(**{"minScale": "3", "min-scale": "3"}).override("min_scale") == 3
+
+
+def test_of_two_spellings_the_first_counts_and_a_warning_names_the_other() -> None:
+    found = read_annotations({f"{GROUP}minScale": "3", f"{GROUP}min-scale": "4"}, SETTINGS)
+    assert (found.scaling.override("min_scale"), found.problems) == (4, ())
+    (warning,) = found.warnings
+    assert "minScale: '3' has no effect beside autoscaling.knative.dev/min-scale: '4'" in str(warning)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "text"),
+    [
+        ({"window": "5s"}, "window: '5s' is not right; expected a duration from 6s to 1h, in whole seconds"),
+        ({"min-scale": "5", "max-scale": "4"}, "min-scale: 5 is above max-scale 4; expected at most 4"),
+        ({"max-scale": "101"}, "max-scale: 101 is above max-scale-limit 100; expected at most 100"),
+        ({"min-scale": "101"}, "min-scale: 101 is above max-scale-limit 100; expected at most 100"),
+        ({"activation-scale": "1"}, "activation-scale: '1' is not right; expected a whole number from 2 to 2147483647"),
+        (
+            {"activation-scale": "2", "min-scale": "3"},
+            "activation-scale: 2 is outside min-scale and max-scale; expected from 3",
+        ),
+        (
+            {"activation-scale": "5", "max-scale": "4"},
+            "activation-scale: 5 is outside min-scale and max-scale; expected from 2 to 4",
+        ),
+        (
+            {"initial-scale": "0"},
+            "initial-scale: 0 while allow-zero-initial-scale is false; expected a whole number of at least 1",
+        ),
+        ({"class": "x.knative.dev"}, "class: 'x.knative.dev' is not an autoscaler of Knative"),
+        ({"metric": "cpu"}, "metric: 'cpu' is not right; expected one of concurrency, rps"),
+        ({"metric": "", "class": HPA_CLASS}, "metric: empty; expected a metric's name"),
+    ],
+)
+def test_a_problem_is_reported_with_the_right_value(annotations: dict[str, str], text: str) -> None:
+    (problem,) = problems_of(annotations)
+    assert text in problem
+
+
+def test_all_problems_are_found_at_once() -> None:
+    assert len(problems_of({"window": "1s", "target": "0", "class": "x.knative.dev", "metric": "cpu"})) == 4
+
+
+@pytest.mark.parametrize("class_name", ["someone.example.com", "classic.autoscaling.serving.dev", HPA_CLASS])
+def test_other_classes_pass(class_name: str) -> None:
+    assert problems_of({"class": class_name}) == []
+
+
+def test_a_revision_without_a_class_follows_that_of_the_settings() -> None:
+    assert problems_of({"metric": "cpu"}, AutoscalerSettings(pod_autoscaler_class=HPA_CLASS)) == []
+
+
+def test_zero_initial_scale_may_be_allowed() -> None:
+    assert problems_of({"initial-scale": "0"}, AutoscalerSettings(allow_zero_initial_scale=True)) == []
+
+
+def test_an_unknown_name_is_a_warning_and_other_groups_are_ignored() -> None:
+    found = read_annotations({"autoscaling.knative.dev/min-scal": "1", "example.com/min-scal": "1"}, SETTINGS)
+    (warning,) = found.warnings
+    assert "autoscaling.knative.dev/min-scal: no such annotation; it has no effect" in str(warning)
+    assert found.problems == ()
+
+
+def test_the_class_of_another_autoscaler_is_a_warning() -> None:
+    (warning,) = read_annotations({"autoscaling.knative.dev/class": "foo"}, SETTINGS).warnings
+    assert "'foo' is the class of another autoscaler: none here scales the revision" in str(warning)
+
+
+def test_without_a_limit_any_scale_goes() -> None:
+    assert problems_of({"max-scale": "5000"}, AutoscalerSettings(max_scale_limit=0)) == []
+
+
+def test_a_rollout_duration_is_read_in_both_spellings() -> None:
+    assert read_rollout_duration({}) is None
+    assert read_rollout_duration({"serving.knative.dev/rollout-duration": "1m30s"}) == 90
+    assert read_rollout_duration({"serving.knative.dev/rolloutDuration": "0s"}) == 0
+    problem = read_rollout_duration({"serving.knative.dev/rollout-duration": "soon"})
+    assert isinstance(problem, Problem)
+    assert (problem.where, problem.what) == (
+        "annotation serving.knative.dev/rollout-duration",
+        "'soon' is not right",
+    )
+
+
+def test_a_target_of_ours_is_learnt_or_wrong() -> None:
+    key = "autoscaling.serving.dev/target"
+    assert read_annotations({key: "learnt"}, AutoscalerSettings()).scaling.target_source == "learnt"
+    (problem,) = read_annotations({key: "50"}, AutoscalerSettings()).problems
+    assert key in problem.where
+    assert "learnt" in problem.expected
+
+
+def load_problems(load: str, **annotations: str) -> list[str]:
+    named = {f"autoscaling.knative.dev/{key}": text for key, text in annotations.items()}
+    found = read_annotations({**named, "autoscaling.serving.dev/metric": load}, SETTINGS)
+    return [str(problem) for problem in found.problems]
+
+
+def test_several_metrics_stand_in_one_annotation() -> None:
+    assert load_problems("gauge:vllm:num_requests_waiting=5, concurrency=20, rps") == []
+    assert load_problems("gauge:waiting", target="5") == []
+
+
+@pytest.mark.parametrize(
+    ("load", "annotations", "problem"),
+    [
+        (
+            "speed=1",
+            {},
+            "annotation autoscaling.serving.dev/metric: 'speed=1' is not right; expected metrics with targets",
+        ),
+        ("gauge:a=x", {}, "expected targets from 0.01 to 1e+12, not 'x'"),
+        ("gauge:a", {}, "gauge:a has no target; expected autoscaling.serving.dev/metric: gauge:a=NUMBER"),
+        ("rps, gauge:a", {"target": "5"}, "gauge:a has no target"),
+        ("rps", {"metric": "rps"}, "autoscaling.knative.dev/metric stands beside it; expected one of the two"),
+        ("rps", {"class": HPA_CLASS}, "only the class kpa.autoscaling.knative.dev scales by it"),
+    ],
+)
+def test_metrics_that_cannot_be_scaled_by_are_refused(load: str, annotations: dict[str, str], problem: str) -> None:
+    (found,) = load_problems(load, **annotations)
+    assert problem in found
+
+
+def test_a_gauge_in_knatives_annotation_needs_its_target() -> None:
+    assert problems_of({"metric": "gauge:a", "target": "3"}) == []
+    (found,) = problems_of({"metric": "gauge:a"})
+    assert found.startswith("annotation autoscaling.knative.dev/metric: gauge:a has no target")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "problem"),
+    [
+        ({"autoscaling.serving.dev/slo": "p95<300"}, "slo: 'p95<300' is not right; expected a percentile from p50 to"),
+        ({"autoscaling.serving.dev/slo": "p95<1s", "autoscaling.knative.dev/class": HPA_CLASS}, "only the class kpa."),
+        (
+            {"autoscaling.serving.dev/slo": "p95<1s", "autoscaling.serving.dev/target": "use"},
+            "autoscaling.serving.dev/target: use stands beside it; expected one of the two",
+        ),
+    ],
+)
+def test_a_goal_that_cannot_be_scaled_by_is_refused_with_one_error(annotations: dict[str, str], problem: str) -> None:
+    (found,) = read_annotations(annotations, SETTINGS).problems
+    assert problem in str(found)
+
+
+def test_a_goal_is_read() -> None:
+    assert (
+        read_annotations({"autoscaling.serving.dev/slo": " p99-wait<100ms"}, SETTINGS).scaling.slo == "p99-wait<100ms"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"), [("500m", True), ("2", True), ("0", False), ("1025", False), ("much", False)]
+)
+def test_the_cpu_of_a_start_is_an_amount_within_bounds(text: str, is_right: bool) -> None:
+    found = read_annotations({"serving.dev/start-cpu": text}, SETTINGS)
+    assert found.scaling.start_cpu == (text if is_right else None)
+    assert len(found.problems) == (not is_right)

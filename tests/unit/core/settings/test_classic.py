@@ -1,0 +1,16 @@
+import msgspec
+
+from serving.core.settings.classic import ORIGINAL, ClassicQuirks, ClassicSettings
+
+
+def test_the_defaults_are_those_of_june_2018_and_contradict_nothing() -> None:
+    settings = ClassicSettings()
+    assert (settings.multi_concurrency_target, settings.single_concurrency_target) == (1.0, 0.9)
+    assert (settings.stable_window_s, settings.panic_window_s, settings.max_scale_up_rate) == (60.0, 6.0, 10.0)
+    assert settings.scale_to_zero_threshold_s == 300.0
+    assert list(settings.check()) == []
+
+
+def test_the_original_has_every_quirk_and_the_product_none() -> None:
+    assert all(msgspec.structs.astuple(ORIGINAL))
+    assert not any(msgspec.structs.astuple(ClassicQuirks()))

@@ -1,0 +1,90 @@
+"""Settings of placement."""
+
+import pytest
+
+from serving.core.model.errors import InvalidValue
+from serving.core.settings.placement import (
+    ORIGINAL,
+    PROMETHEUS,
+    SIGNALFX,
+    ExtenderTlsSettings,
+    LoadSourceSettings,
+    PlacementQuirks,
+    PlacementSettings,
+    read_weights,
+)
+
+
+def test_defaults_are_kubernetes_and_trimarans() -> None:
+    settings = PlacementSettings()
+    assert (settings.provider, settings.score_weights, settings.quirks) == ("default", "", PlacementQuirks())
+    assert (settings.smoothing_window_size, settings.cpu_risk_limit_weight, settings.memory_risk_limit_weight) == (
+        5,
+        0.5,
+        0.5,
+    )
+
+
+def test_the_defaults_are_free_of_contradictions() -> None:
+    assert list(PlacementSettings().check()) == []
+
+
+def test_the_original_has_every_quirk() -> None:
+    assert all(getattr(ORIGINAL, name) for name in ORIGINAL.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("text", "weights"),
+    [
+        ("", {}),
+        ("  ", {}),
+        ("LeastRequested=1", {"LeastRequested": 1}),
+        (" A = 1 ,B=10000", {"A": 1, "B": 10000}),
+    ],
+)
+def test_weights_are_read(text: str, weights: dict[str, int]) -> None:
+    assert read_weights(text) == weights
+
+
+@pytest.mark.parametrize("text", ["A", "A=", "A=x", "A=0", "A=-1", "A=10001", "A=1,", "A=1,A=2", "A=1 B=2"])
+def test_weights_that_are_not_right_are_refused(text: str) -> None:
+    with pytest.raises(InvalidValue, match="is not weights such as"):
+        read_weights(text)
+
+
+def test_weights_that_cannot_be_read_are_a_clash() -> None:
+    (clash,) = PlacementSettings(score_weights="A=0").check()
+    assert (clash.fields, "'A=0' is not" in clash.what) == (("score_weights",), True)
+
+
+def test_files_are_right_together_only() -> None:
+    assert list(ExtenderTlsSettings().check()) == []
+    assert list(ExtenderTlsSettings(certificate_file="c", key_file="k", client_ca_file="a").check()) == []
+
+
+@pytest.mark.parametrize("given", [{"certificate_file": "c"}, {"key_file": "k"}, {"client_ca_file": "a"}])
+def test_one_without_the_others_is_a_clash(given: dict[str, str]) -> None:
+    (clash,) = ExtenderTlsSettings(**given).check()  # type: ignore[arg-type]
+    assert clash.fields[0].startswith("tls.")
+
+
+def test_the_files_that_are_read() -> None:
+    assert ExtenderTlsSettings(certificate_file="c", key_file="k").paths == ("c", "k")
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "prometheus:9090", "http://", "http://[", "http://user:secret@x"])
+def test_a_url_that_cannot_be_asked_is_a_clash_and_not_repeated(url: str) -> None:
+    (clash,) = LoadSourceSettings(source=PROMETHEUS, url=url).check()
+    assert clash.fields == ("load.url",)
+    assert "secret" not in clash.what + clash.expected
+
+
+def test_signalfx_needs_a_token() -> None:
+    (clash,) = LoadSourceSettings(source=SIGNALFX).check()
+    assert clash.fields == ("load.token_file",)
+    assert list(LoadSourceSettings(source=SIGNALFX, token_file="/token").check()) == []  # noqa: S106 - a path
+
+
+def test_each_source_has_an_address_of_its_own() -> None:
+    assert LoadSourceSettings(source=SIGNALFX).address == "https://api.signalfx.com"
+    assert LoadSourceSettings(source=PROMETHEUS, url="http://p:9/").address == "http://p:9"

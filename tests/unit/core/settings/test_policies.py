@@ -1,0 +1,210 @@
+"""The admission policy of annotations agrees with the reader of annotations."""
+
+import copy
+import re
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.core.model.errors import Invalid
+from serving.core.model.objects import Object
+from serving.core.settings.annotations import annotation_fields, read_annotations
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.controller import ControllerSettings
+from serving.core.settings.policies import render_policies
+from serving.home.admission.admission import admit
+from serving.net.cluster.kinds import KINDS, SERVING_SERVICE
+from serving.tools.cli.client.tree import tree_folder
+from tests.unit.config.policies import CASES, refusals, service
+
+FILES = ("annotations", "pods")
+FIELDS = {field.knob.key: field for field in annotation_fields()}
+# Texts that the readers know, and others.
+WORDS = st.sampled_from(
+    [
+        *(
+            "0",
+            "1",
+            "-1",
+            "+5",
+            "3",
+            "0.5",
+            "100",
+            "101",
+            "1e3",
+            "1e300",
+            "2147483648",
+            "999999999999999999",
+            ".5",
+            "5.",
+            "many",
+        ),
+        *(
+            "6s",
+            "5s",
+            "1h",
+            "1h1s",
+            "6.5s",
+            "0",
+            "-1s",
+            "10",
+            "1m30s",
+            "99999999h",
+            "1500ms",
+            "7\u00b5s",
+            "s",
+            "",
+            " 6s ",
+            "'",
+        ),
+        *(
+            "linear",
+            "use",
+            "learnt",
+            "never",
+            "only",
+            "after=10s",
+            "only,after=1s",
+            "only,only",
+            "adaptive",
+            "rps",
+            "gauge:a",
+        ),
+        *(
+            "p95<300ms",
+            "p99-wait<1s",
+            "p40<1s",
+            "p95<1h",
+            "rps=5, gauge:x=1",
+            "rps=",
+            "heat=1",
+            "POST /a, PUT /b",
+            "GET /a",
+        ),
+        *(
+            "500m",
+            "2",
+            "2000",
+            "Ki",
+            "kpa.autoscaling.knative.dev",
+            "hpa.autoscaling.knative.dev",
+            "a.knative.dev",
+            "x.org",
+        ),
+    ]
+)
+
+
+def as_service(annotations: dict[str, str]) -> Object:
+    return service(annotations)
+
+
+def refused(new: Object, old: Object | None = None, params: Mapping[str, str] | None = None) -> list[str]:
+    """The refusals of all policies for a write."""
+    return [text for file in FILES for text in refusals(file, new, old, params=params)]
+
+
+def ours(new: Object) -> str:
+    """The refusal of our own admission."""
+    try:
+        admit(SERVING_SERVICE, new, is_one_machine=True, features=ControllerSettings())
+    except Invalid as error:
+        return str(error).partition(" is invalid: ")[2]
+    return ""
+
+
+def test_the_file_is_the_output_of_the_renderer() -> None:
+    assert (tree_folder() / "admission" / "annotations.yaml").read_text() == render_policies()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_policies_refuse_what_our_own_admission_refuses(name: str) -> None:
+    new, expected = CASES[name]
+    found = refused(new)
+    assert [text[: len(expected)] for text in found] == ([expected] if expected else [])
+    assert ours(copy.deepcopy(new)) == "".join(found)
+
+
+@given(name=st.sampled_from(sorted(FIELDS)), text=WORDS)
+def test_one_annotation_is_refused_by_both_or_by_the_reader_alone(name: str, text: str) -> None:
+    reading = read_annotations({name: text}, AutoscalerSettings())
+    found = refused(as_service({name: text}))
+    if found:
+        # What CEL cannot read exactly passes, and nothing valid is refused.
+        assert reading.problems
+    elif reading.problems:
+        unit = FIELDS[name].knob.unit
+        assert unit.form
+        assert re.fullmatch(unit.form, text.strip(), re.ASCII)
+        assert not unit.cel or not re.fullmatch(unit.exact, text.strip(), re.ASCII)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(FIELDS)), WORDS, max_size=4))
+def test_valid_annotations_pass_together(annotations: dict[str, str]) -> None:
+    if not read_annotations(annotations, AutoscalerSettings()).problems:
+        assert refused(as_service(annotations)) == []
+
+
+def test_settings_of_the_config_map_count() -> None:
+    both = as_service({"autoscaling.knative.dev/min-scale": "7", "autoscaling.knative.dev/max-scale": "12"})
+    limit = "annotation autoscaling.knative.dev/max-scale: 12 is above max-scale-limit 10; expected at most 10"
+    assert refused(both, params={"max-scale-limit": "10"}) == [limit]
+    settings = msgspec.structs.replace(AutoscalerSettings(), max_scale_limit=10)
+    problems = read_annotations(both["spec"]["template"]["metadata"]["annotations"], settings).problems
+    assert [f"{one.where}: {one.what}; expected {one.expected}" for one in problems] == [limit]
+    least = as_service({"autoscaling.knative.dev/min-scale": "12"})
+    assert refused(least, params={"max-scale-limit": "10"})[0].startswith(
+        "annotation autoscaling.knative.dev/min-scale: 12 is above"
+    )
+    zero = as_service({"autoscaling.knative.dev/initial-scale": "0"})
+    assert refused(zero, params={"allow-zero-initial-scale": "True"}) == []
+    any_metric = as_service({"autoscaling.knative.dev/metric": "heat"})
+    assert refused(any_metric, params={"pod-autoscaler-class": "hpa.autoscaling.knative.dev"}) == []
+
+
+def test_feature_flags_of_the_config_map_count() -> None:
+    added = CASES["added capabilities"][0]
+    assert refused(added, params={"kubernetes.containerspec-addcapabilities": "Allowed"}) == []
+    assert refused(added, params={"kubernetes.containerspec-addcapabilities": "disabled"})
+    folder = CASES["a folder of the node"][0]
+    assert refused(folder, params={"kubernetes.podspec-volumes-hostpath": "enabled"}) == []
+    assert refused(folder, params={"kubernetes.podspec-volumes-hostpath": "allowed"})
+
+
+def test_a_write_that_leaves_the_spec_as_it_was_is_not_checked() -> None:
+    new, _ = CASES["a window below its range"]
+    old = copy.deepcopy(new)
+    assert refused(new, old) == []
+    assert refused({**new, "metadata": {**new["metadata"], "generation": 2}}, old)
+    rollout, _ = CASES["a rollout without a unit"]
+    assert refused(rollout, copy.deepcopy(rollout)) == []
+
+
+def test_a_revision_is_checked_when_a_scaling_annotation_changes() -> None:
+    def revision(**annotations: str) -> Object:
+        metadata = {"name": "r", "generation": 1, "annotations": annotations}
+        pod = {"containers": [{"image": "x", "securityContext": {"privileged": True}}]}
+        return {"apiVersion": "serving.knative.dev/v1", "kind": "Revision", "metadata": metadata, "spec": pod}
+
+    bad = revision(**{"autoscaling.knative.dev/window": "5s"})
+    learnt = revision(**{"autoscaling.knative.dev/window": "5s", "autoscaling.serving.dev/learnt": "1"})
+    own = revision(**{"serving.dev/dormant": "soon"})
+    window = "annotation autoscaling.knative.dev/window: '5s' is not right; expected a duration from 6s to 1h, in whole seconds"
+    privileged = "spec.containers[0].securityContext.privileged: must not set the field(s)"
+    assert refused(bad) == [window, privileged]
+    assert refused(bad, revision()) == [window]
+    assert refused(learnt, bad) == []
+    assert len(refused(own, revision())) == 1
+
+
+def test_an_object_without_a_template_passes() -> None:
+    assert refused({**service(), "spec": {}}) == []
+    assert refused({key: value for key, value in service().items() if key != "spec"}) == []
+
+
+def test_the_policies_cover_every_kind_with_a_template() -> None:
+    known = {kind.plural for kind in KINDS}
+    assert {"services", "configurations", "revisions", "routes"} <= known

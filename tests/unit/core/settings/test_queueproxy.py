@@ -1,0 +1,86 @@
+"""Derived values of the settings of the queue-proxy."""
+
+import pytest
+
+from serving.core.model.errors import SettingsError
+from serving.core.settings.daemons import DAEMONS, QUEUEPROXY
+from serving.core.settings.knob import ConfigMap, ConfigMapEntry
+from serving.core.settings.load import load
+from serving.core.settings.queueproxy import (
+    ORIGINAL,
+    MeterQuirks,
+    QueueProxySettings,
+    changed_variables,
+    load_variables,
+)
+
+METRIC = "autoscaling.serving.dev/metric"
+
+
+def test_defaults_are_knatives() -> None:
+    settings = QueueProxySettings()
+    assert (settings.report_period_s, settings.queue_wait_max_s, settings.quirks) == (1.0, 300.0, MeterQuirks())
+
+
+def test_10_requests_may_wait_for_each_slot() -> None:
+    settings = QueueProxySettings(container_concurrency=3)
+    assert (settings.slots, settings.queue_depth_max) == (3, 30)
+
+
+def test_concurrency_0_means_no_limit_and_no_queue() -> None:
+    settings = QueueProxySettings(container_concurrency=0)
+    assert (settings.slots, settings.queue_depth_max) == (None, 0)
+
+
+def test_the_original_has_every_quirk() -> None:
+    assert all(getattr(ORIGINAL, name) for name in ORIGINAL.__struct_fields__)
+
+
+def test_a_bad_template_of_the_request_log_is_refused_with_the_reason() -> None:
+    entry = ConfigMapEntry(key="logging.request-log-template", text="{{.Request.Metod}}", where="file:3")
+    config_map = ConfigMap(name="config-observability", where="file:1", entries=(entry,))
+    with pytest.raises(SettingsError) as raised:
+        load(QUEUEPROXY, registry=DAEMONS, config_maps=[config_map])
+    (problem,) = raised.value.problems
+    assert problem.where == "file:3"
+    assert "there is no field Request.Metod" in problem.expected
+
+
+def test_a_request_log_needs_a_template() -> None:
+    environment = {"SERVING_QUEUEPROXY_LOGGING_ENABLE_REQUEST_LOG": "true"}
+    assert load(QUEUEPROXY, registry=DAEMONS, environment=environment).settings.logging.is_on
+    environment["SERVING_QUEUEPROXY_LOGGING_REQUEST_LOG_TEMPLATE"] = ""
+    settings = load(QUEUEPROXY, registry=DAEMONS, environment=environment).settings
+    assert not settings.logging.is_on
+    assert changed_variables(settings) == environment
+
+
+def test_the_gauges_of_a_revision_are_variables_of_its_queue_proxies() -> None:
+    found = load_variables(
+        {METRIC: "gauge:vllm:a=5, rps", "prometheus.io/path": "/m", "prometheus.io/port": "9090"}, app_port=8080
+    )
+    assert found == {
+        "SERVING_POD_GAUGES": '["vllm:a"]',
+        "SERVING_POD_METRICS_PATH": "/m",
+        "SERVING_POD_METRICS_PORT": "9090",
+    }
+    assert load_variables({"autoscaling.knative.dev/metric": "queue-length"}, app_port=0) == {
+        "SERVING_POD_GAUGES": '["queue_length"]'
+    }
+    found = load_variables({"autoscaling.serving.dev/metric": "tokens=9000, gauge:a=1"}, app_port=0)
+    assert found == {"SERVING_POD_TOKENS": "true", "SERVING_POD_GAUGES": '["a"]'}
+    loading = "autoscaling.serving.dev/loading-max"
+    assert load_variables({loading: "10m"}, app_port=0) == {"SERVING_POD_LOADING_MAX_S": "600"}
+    assert load_variables({loading: "soon"}, app_port=0) == {}
+    assert load_variables({METRIC: "tokens"}, app_port=0) == {"SERVING_POD_TOKENS": "true"}
+    assert load_variables({METRIC: "rps", "prometheus.io/port": "9090"}, app_port=8080) == {}
+
+
+@pytest.mark.parametrize(("path", "port"), [("m", "x"), ("/a b", "0"), ("/\r\nX: y", "65536"), ("", "8080")])
+def test_an_unreadable_page_is_left_out(path: str, port: str) -> None:
+    annotations = {METRIC: "gauge:a=5", "prometheus.io/path": path, "prometheus.io/port": port}
+    assert load_variables(annotations, app_port=8080) == {"SERVING_POD_GAUGES": '["a"]'}
+
+
+def test_a_goal_for_latency_is_a_variable_of_its_queue_proxies() -> None:
+    assert load_variables({"autoscaling.serving.dev/slo": "p95<1s"}, app_port=0) == {"SERVING_POD_SLO": "p95<1s"}

@@ -1,0 +1,33 @@
+"""Settings of the queue-proxy as a container: quantities as written, or none."""
+
+import pytest
+
+from serving.core.model.errors import SettingsError
+from serving.core.settings.daemons import CONTROLLER, DAEMONS
+from serving.core.settings.load import load
+from serving.core.settings.sidecar import SidecarSettings
+
+
+def settings(**variables: str) -> SidecarSettings:
+    given = {f"SERVING_CONTROLLER_SIDECAR_{name.upper()}": text for name, text in variables.items()}
+    return load(CONTROLLER, registry=DAEMONS, environment=given).settings.sidecar
+
+
+def test_quantities_stay_as_they_were_written() -> None:
+    found = settings(cpu_request="0.1", memory_limit="1G", storage_limit="1Gi", stats_audience="us")
+    assert (found.cpu_request, found.memory_limit, found.storage_limit) == ("0.1", "1G", "1Gi")
+    assert found.stats_audience == "us"
+
+
+def test_nothing_is_a_right_quantity() -> None:
+    found = settings(cpu_request="", memory_request="")
+    assert (found.cpu_request, found.memory_request) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("cpu_limit", "much"), ("memory_request", "1 Gi"), ("stats_audience", "a b")],
+)
+def test_what_is_none_is_refused(name: str, text: str) -> None:
+    with pytest.raises(SettingsError, match=f"SERVING_CONTROLLER_SIDECAR_{name.upper()}"):
+        settings(**{name: text})

@@ -1,0 +1,19 @@
+import datetime as dt
+
+import pytest
+import yaml
+
+from serving.core.settings.yamltext import JsonTypesLoader, YamlLoader
+
+
+@pytest.mark.parametrize("text", ["!!bool x", "!!int ''", "!!float x", "!!timestamp x", "a: [!!int 1_x]"])
+@pytest.mark.parametrize("loader", [YamlLoader, JsonTypesLoader])
+def test_a_scalar_that_is_not_of_its_tags_type_is_an_error_of_yaml(text: str, loader: type[YamlLoader]) -> None:
+    with pytest.raises(yaml.MarkedYAMLError, match="this is no ") as raised:
+        yaml.load(text, Loader=loader)  # noqa: S506 - it is safe
+    assert raised.value.problem_mark is not None
+
+
+def test_dates_are_texts_for_json() -> None:
+    found = [yaml.load("2026-11-27", Loader=one) for one in (JsonTypesLoader, YamlLoader)]  # noqa: S506 - they are safe
+    assert found == ["2026-11-27", dt.date(2026, 11, 27)]

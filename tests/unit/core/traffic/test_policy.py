@@ -1,0 +1,124 @@
+"""The order of free pods."""
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from serving.core.traffic.policy import (
+    BalancedPod,
+    BalancingPolicy,
+    FirstFree,
+    FreePods,
+    RoundRobin,
+    TwoChoices,
+    policy_for,
+)
+
+
+def pod(address: str, in_flight: int = 0) -> BalancedPod:
+    made = BalancedPod(address)
+    made.listed, made.slots, made.in_flight = True, None, in_flight
+    return made
+
+
+def draws(*numbers: float) -> Callable[[], float]:
+    """A source of randomness that gives these numbers, in order."""
+    left = iter(numbers)
+    return lambda: next(left)
+
+
+def holding(free: FreePods, pods: Iterable[BalancedPod]) -> FreePods:
+    for one in pods:
+        free.add(one)
+    return free
+
+
+@pytest.mark.parametrize(
+    ("container_concurrency", "policy"),
+    [
+        (0, BalancingPolicy.TWO_CHOICES),
+        (1, BalancingPolicy.FIRST_FREE),
+        (3, BalancingPolicy.FIRST_FREE),
+        (4, BalancingPolicy.ROUND_ROBIN),
+        (1000, BalancingPolicy.ROUND_ROBIN),
+    ],
+)
+def test_the_policy_follows_from_container_concurrency(container_concurrency: int, policy: BalancingPolicy) -> None:
+    assert policy_for(container_concurrency, first_free_concurrency_max=3) is policy
+
+
+def test_a_bound_of_0_lets_pods_always_take_turns() -> None:
+    assert policy_for(1, first_free_concurrency_max=0) is BalancingPolicy.ROUND_ROBIN
+
+
+@pytest.mark.parametrize(
+    ("listed", "slots", "in_flight", "free"),
+    [
+        (True, 2, 1, True),
+        (True, 2, 2, False),
+        (True, 2, 3, False),
+        (True, None, 1000, True),
+        (False, None, 0, False),
+        (True, 0, 0, False),
+    ],
+)
+def test_a_pod_is_free_when_listed_and_not_full(
+    listed: bool,
+    slots: int | None,
+    in_flight: int,
+    free: bool,
+) -> None:
+    one = BalancedPod("10.0.0.1:80")
+    one.listed, one.slots, one.in_flight = listed, slots, in_flight
+    assert one.free is free
+
+
+@pytest.mark.parametrize("free", [FirstFree(), RoundRobin(), TwoChoices(draws(0.0, 0.0))])
+def test_a_pod_taken_out_is_not_there_any_more(free: FreePods) -> None:
+    a, b, c = pod("a"), pod("b"), pod("c")
+    holding(free, [a, b, c])
+    free.remove(a)
+    free.remove(c)
+    assert (len(free), free.pick()) == (1, b)
+
+
+def test_first_free_goes_by_address_however_pods_came() -> None:
+    c, a, b = pod("c"), pod("a"), pod("b")
+    assert holding(FirstFree(), [c, a, b]).pick() is a
+
+
+def test_first_free_stays_with_the_same_pod() -> None:
+    free = holding(FirstFree(), [pod("a"), pod("b")])
+    assert [free.pick().address for _ in range(3)] == ["a", "a", "a"]
+
+
+def test_round_robin_goes_round() -> None:
+    free = holding(RoundRobin(), [pod("a"), pod("b"), pod("c")])
+    assert [free.pick().address for _ in range(5)] == ["a", "b", "c", "a", "b"]
+
+
+def test_round_robin_lets_a_pod_that_becomes_free_wait_for_its_turn() -> None:
+    free = holding(RoundRobin(), [pod("b"), pod("c")])
+    free.pick()
+    free.add(pod("a"))
+    assert [free.pick().address for _ in range(3)] == ["c", "b", "a"]
+
+
+def test_two_choices_takes_the_one_with_fewer_requests() -> None:
+    free = holding(TwoChoices(draws(0.0, 0.0, 0.5, 0.0)), [pod("a", in_flight=3), pod("b", in_flight=2)])
+    assert [free.pick().address for _ in range(2)] == ["b", "b"]
+
+
+def test_two_choices_takes_the_first_drawn_on_a_tie() -> None:
+    free = holding(TwoChoices(draws(0.0, 0.0, 0.5, 0.0)), [pod("a"), pod("b")])
+    assert [free.pick().address for _ in range(2)] == ["a", "b"]
+
+
+def test_two_choices_never_compares_a_pod_with_itself() -> None:
+    # 0.4 of 3 is pod 1; 0.99 of the other two is the second of them, pod 2.
+    free = holding(TwoChoices(draws(0.4, 0.99)), [pod("a"), pod("b", in_flight=1), pod("c")])
+    assert free.pick().address == "c"
+
+
+def test_two_choices_of_one_pod_is_that_one_without_a_draw() -> None:
+    assert holding(TwoChoices(draws()), [pod("a")]).pick().address == "a"

@@ -1,0 +1,165 @@
+"""Lists of recorded requests, and their bounds."""
+
+import pytest
+
+from serving.core.traffic.requesthistory import (
+    CAUSES_MAX,
+    FAILED_MAX,
+    SAMPLED_MAX,
+    SLOW_AGE_MAX_S,
+    SLOW_MAX,
+    RequestHistory,
+    RequestRecord,
+    RequestReport,
+    merged,
+    printable,
+)
+
+KEY = ("shop", "cart-00001")
+
+
+def record(at_s: float, *, duration_s: float = 0.1, revision: str = KEY[1], why: str = "") -> RequestRecord:
+    return RequestRecord(
+        service="cart",
+        revision=revision,
+        at_wall_s=at_s,
+        method="GET",
+        path="/",
+        status=500 if why else 200,
+        failed_by="app" if why else "",
+        why=why,
+        duration_s=duration_s,
+    )
+
+
+def report_of(history: RequestHistory, now_s: float = 0.0) -> RequestReport:
+    (found,) = history.reports("shop", "cart", now_s)
+    return found
+
+
+def test_the_last_failed_requests_are_kept() -> None:
+    history = RequestHistory(1000)
+    for at_s in range(FAILED_MAX + 5):
+        history.record("shop", record(at_s, why="broken"), at_s)
+    assert [one.at_wall_s for one in report_of(history).failed] == list(range(5, FAILED_MAX + 5))
+
+
+def test_a_burst_of_failures_is_counted_whole_and_kept_in_part() -> None:
+    history = RequestHistory(1000)
+    for number in range(500):
+        history.record("shop", record(7.0 + number / 1000, why="broken"), 7.0 + number / 1000)
+    found = report_of(history, 7.5)
+    assert [one.count for one in found.errors] == [500]
+    assert found.failed[-1].at_wall_s < 7.1
+    history.record("shop", record(9.0, why="broken"), 9.0)
+    assert report_of(history, 9.0).failed[-1].at_wall_s == 9.0
+
+
+def test_the_slowest_come_first_until_they_are_old() -> None:
+    history = RequestHistory(1000)
+    for number in range(SLOW_MAX + 10):
+        history.record("shop", record(number, duration_s=number), number / 100)
+    assert [one.duration_s for one in report_of(history, 1.0).slow] == list(range(SLOW_MAX + 9, 9, -1))
+    assert report_of(history, SLOW_AGE_MAX_S + 1).slow == []
+    history.record("shop", record(0, duration_s=0.5), SLOW_AGE_MAX_S + 1)
+    assert [one.duration_s for one in report_of(history, SLOW_AGE_MAX_S + 1).slow] == [0.5]
+
+
+def test_a_request_is_due_once_a_second_or_when_it_is_slow() -> None:
+    history = RequestHistory(1000)
+    assert history.is_due(KEY, 0.1, 0.0)
+    for _ in range(SLOW_MAX):
+        history.record("shop", record(0.0, duration_s=0.1), 0.0)
+    assert not history.is_due(KEY, 0.1, 0.5)
+    assert history.is_due(KEY, 0.2, 0.5)
+    assert history.is_due(KEY, 0.1, 1.0)
+
+
+def test_the_sample_has_one_a_second() -> None:
+    history = RequestHistory(1000)
+    for number in range(10 * (SAMPLED_MAX + 5)):
+        history.record("shop", record(number / 10), number / 10)
+    found = report_of(history)
+    assert len(found.sampled) == SAMPLED_MAX
+    assert found.sampled[-1].at_wall_s - found.sampled[-2].at_wall_s == pytest.approx(1.0)
+
+
+def test_errors_are_grouped_by_cause_without_their_numbers() -> None:
+    history = RequestHistory(1000)
+    for at_s, why in enumerate(["no connection to 10.0.0.1:80", "no connection to 10.0.0.2:80", "timeout"]):
+        history.record("shop", record(at_s, why=why), at_s)
+    first, second = report_of(history).errors
+    assert (first.count, first.first_wall_s, first.last_wall_s, first.why) == (2, 0, 1, "no connection to 10.0.0.2:80")
+    assert (second.count, second.failed_by, second.status) == (1, "app", 500)
+
+
+def test_the_cause_not_seen_for_longest_is_dropped() -> None:
+    history = RequestHistory(1000)
+    causes = [chr(ord("a") + number) for number in range(CAUSES_MAX + 1)]
+    for why in [*causes[:-1], causes[0], causes[-1]]:
+        history.record("shop", record(0.0, why=why), 0.0)
+    kept = {one.why for one in report_of(history).errors}
+    assert kept == {*causes} - {causes[1]}
+
+
+def test_the_revision_that_was_quiet_longest_is_dropped_first() -> None:
+    history = RequestHistory(6)
+    for revision in ("a", "b", "a", "c"):
+        history.record("shop", record(0.0, revision=revision), 0.0)
+    # Each has a sample and a slow request, "a" one more.
+    assert history.count == 5
+    assert [one.revision for one in history.reports("shop", "cart", 0.0)] == ["a", "c"]
+
+
+def test_nothing_is_recorded_with_a_bound_of_zero() -> None:
+    history = RequestHistory(0)
+    history.record("shop", record(0.0), 0.0)
+    assert history.reports("shop", "cart", 0.0) == []
+
+
+def test_a_bound_below_one_revision_keeps_none() -> None:
+    history = RequestHistory(1)
+    history.record("shop", record(0.0), 0.0)
+    assert (history.count, history.reports("shop", "cart", 0.0)) == (0, [])
+
+
+def test_reports_are_of_one_namespace_and_one_name() -> None:
+    history = RequestHistory(1000)
+    for namespace, revision in (("shop", "cart-00002"), ("shop", "cart-00001"), ("other", "cart-00003")):
+        history.record(namespace, record(0.0, revision=revision), 0.0)
+    assert [one.revision for one in history.reports("shop", "cart", 0.0)] == ["cart-00001", "cart-00002"]
+    assert [one.revision for one in history.reports("shop", "cart-00002", 0.0)] == ["cart-00002"]
+    assert history.reports("shop", "nobody", 0.0) == []
+
+
+def test_reports_of_several_activators_become_one_a_revision() -> None:
+    first, second = RequestHistory(1000), RequestHistory(1000)
+    first.record("shop", record(1.0, duration_s=2.0, why="port 1"), 1.0)
+    second.record("shop", record(0.0, duration_s=3.0, why="port 2"), 0.0)
+    second.record("shop", record(2.0, duration_s=1.0, why="other"), 2.0)
+    second.record("shop", record(2.0, revision="cart-00000"), 2.0)
+    found = merged([*first.reports("shop", "cart", 2.0), *second.reports("shop", "cart", 2.0)])
+    assert [one.revision for one in found] == ["cart-00000", "cart-00001"]
+    assert [one.at_wall_s for one in found[1].failed] == [one.at_wall_s for one in found[1].sampled] == [0.0, 1.0, 2.0]
+    assert [one.duration_s for one in found[1].slow] == [3.0, 2.0, 1.0]
+    cause, other = found[1].errors
+    assert (cause.count, cause.why, cause.first_wall_s, cause.last_wall_s) == (2, "port 1", 0.0, 1.0)
+    assert other.why == "other"
+    assert merged([]) == []
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b"/a/b", "/a/b"),
+        (b"/a\x1b[31m\n", "/a\\x1b[31m\\n"),
+        ("/ü".encode(), "/ü"),
+        (b"/\xff", "/\\xff"),
+        ("/\u202egpj".encode(), "/\\u202egpj"),
+        (b"/12345678", "/12345678"),
+        (b"/123456789", "/12345..."),
+        (b"/\x00\x00\x00", "/\\x00\\..."),
+    ],
+)
+def test_texts_from_outside_are_escaped_and_cut(raw: bytes, text: str) -> None:
+    assert printable(raw, 9 if raw.startswith((b"/12", b"/\x00")) else 200) == text

@@ -1,0 +1,53 @@
+"""The pod of a session."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.core.traffic.policy import SessionRing, session_number, share_of
+
+_SESSIONS = [session_number(b"session %d" % number) for number in range(2000)]
+_ADDRESSES = st.sets(st.integers(0, 999).map("10.0.0.{}:8012".format), min_size=1, max_size=12)
+
+
+def first(ring: SessionRing, session: int) -> str:
+    return next(ring.preferred(session))
+
+
+@given(_ADDRESSES, st.binary(max_size=20))
+def test_each_pod_is_preferred_once_and_in_the_same_order_by_every_process(addresses: set[str], text: bytes) -> None:
+    session = session_number(text)
+    order = list(SessionRing(sorted(addresses)).preferred(session))
+    assert sorted(order) == sorted(addresses)
+    assert order == list(SessionRing(sorted(addresses, reverse=True)).preferred(session))
+
+
+@given(_ADDRESSES, st.binary(max_size=20))
+def test_a_pod_that_goes_moves_only_its_own_sessions(addresses: set[str], text: bytes) -> None:
+    session = session_number(text)
+    order = list(SessionRing(addresses).preferred(session))
+    gone = order[-1]
+    assert list(SessionRing(addresses - {gone}).preferred(session)) == order[:-1]
+
+
+def test_one_more_pod_among_four_moves_a_fifth_of_the_sessions() -> None:
+    four = SessionRing(f"10.0.0.{number}:1" for number in range(4))
+    five = SessionRing(f"10.0.0.{number}:1" for number in range(5))
+    moved = [one for one in _SESSIONS if first(four, one) != first(five, one)]
+    assert {first(five, one) for one in moved} == {"10.0.0.4:1"}
+    assert 0.1 < len(moved) / len(_SESSIONS) < 0.3
+
+
+def test_sessions_spread_over_the_pods_and_over_a_split() -> None:
+    ring = SessionRing(f"10.0.0.{number}:1" for number in range(4))
+    counts = Counter(first(ring, one) for one in _SESSIONS)
+    assert min(counts.values()) > len(_SESSIONS) / 8
+    below = [one for one in _SESSIONS if share_of(one) < 0.1]
+    assert 0.07 < len(below) / len(_SESSIONS) < 0.13
+    # The sessions of one side of a split still reach all pods.
+    assert len({first(ring, one) for one in below}) == 4
+
+
+def test_a_ring_without_pods_prefers_none() -> None:
+    assert list(SessionRing(()).preferred(1)) == []

@@ -1,0 +1,69 @@
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from serving.net.aio import listeners
+from serving.net.aio.listeners import ListeningSocket, has_sock_diag, has_socket, listener_at
+
+
+@pytest.fixture(params=["sock_diag", "proc"])
+def _source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "proc":
+        monkeypatch.setattr(listeners, "has_sock_diag", lambda: False)
+    elif not has_sock_diag():
+        pytest.skip("this kernel has no sock_diag")
+
+
+@pytest.mark.usefixtures("_source")
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::"])  # noqa: S104 - what apps listen on
+def test_a_listener_is_found_by_any_address_that_takes_the_connection(address: str) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family, dualstack_ipv6=":" in address) as server:
+        listener = listener_at("127.0.0.1", server.getsockname()[1])
+        assert listener is not None
+        assert (listener.user, listener.inode) == (os.geteuid(), os.fstat(server.fileno()).st_ino)
+
+
+@pytest.mark.usefixtures("_source")
+def test_a_listener_at_another_address_or_port_is_none() -> None:
+    with socket.create_server(("127.64.250.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert listener_at("127.64.250.1", port) is not None
+        assert listener_at("127.64.250.2", port) is None
+    assert listener_at("127.64.250.1", port) is None
+
+
+@pytest.mark.usefixtures("_source")
+def test_a_socket_that_is_bound_and_does_not_listen_is_none() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        assert listener_at("127.0.0.1", bound.getsockname()[1]) is None
+
+
+def test_two_listeners_at_one_port_after_each_other_have_different_cookies() -> None:
+    if not has_sock_diag():
+        pytest.skip("without sock_diag the inode tells them apart")
+    found: list[ListeningSocket | None] = []
+    port = 0
+    for _ in range(2):
+        with socket.create_server(("127.0.0.1", port)) as server:
+            port = server.getsockname()[1]
+            found.append(listener_at("127.0.0.1", port))
+    first, second = found
+    assert first is not None
+    assert second is not None
+    assert first.cookie != second.cookie
+
+
+def test_a_process_has_the_sockets_that_it_holds() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        inode = os.fstat(server.fileno()).st_ino
+        with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as other:
+            assert has_socket(os.getpid(), inode)
+            assert not has_socket(other.pid, inode)
+            assert other.stdin is not None
+            other.stdin.close()
+    assert not has_socket(other.pid, inode)

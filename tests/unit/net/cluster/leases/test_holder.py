@@ -1,0 +1,310 @@
+"""The elector on a virtual clock, over a memory store that can hang, fail and lose responses."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from serving.core.model.errors import NotLeading, Unavailable
+from serving.core.model.objects import Object
+from serving.home.store.memory import MemoryCluster
+from serving.net.aio.clock import now_s
+from serving.net.cluster.kinds import LEASE, Kind
+from serving.net.cluster.leases.holder import Leader
+from serving.net.cluster.leases.lease import LeaseClient, LeaseName, record_of
+from serving.net.cluster.port import Subresource, Write
+from tests.virtual_time import pass_s, run_virtually
+
+NAME = LeaseName(namespace="knative-serving", name="controller")
+
+
+class Troubled(MemoryCluster):
+    """A memory store: ``hangs`` blocks every call, ``loses`` makes writes and loses the responses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hangs = self.fails = self.loses = False
+
+    async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
+        await self._trouble()
+        return await super().get(kind, namespace, name, subresource=subresource)
+
+    async def write(self, one: Write) -> Object:
+        await self._trouble()
+        written = await super().write(one)
+        if self.loses:
+            raise Unavailable("lost")
+        return written
+
+    async def _trouble(self) -> None:
+        if self.fails:
+            raise Unavailable("down")
+        if self.hangs:
+            await asyncio.Event().wait()
+
+
+class Worker:
+    """An elector with work that records its runs. ``skew_s`` moves its clock ahead, as a freeze does."""
+
+    def __init__(self, name: str, cluster: Troubled) -> None:
+        self.name = name
+        self.skew_s = 0.0
+        self.terms: list[tuple[float, float]] = []
+        self._begun_s: float | None = None
+        self.stop = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.leader = Leader(LeaseClient(cluster, NAME), name, clock=lambda: now_s() + self.skew_s)
+
+    async def run(self) -> None:
+        await self.leader.run(self._work, self.stop)
+        self.ended.set()
+
+    async def _work(self) -> None:
+        self._begun_s = begun_s = now_s()
+        try:
+            await self.stop.wait()
+        finally:
+            self._begun_s = None
+            self.terms.append((begun_s, now_s()))
+
+    def works(self) -> bool:
+        return self._begun_s is not None
+
+
+@contextlib.asynccontextmanager
+async def at_work(*workers: Worker) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(one.run()) for one in workers]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def holder(cluster: Troubled) -> str:
+    return record_of(await MemoryCluster.get(cluster, LEASE, NAME.namespace, NAME.name)).holder
+
+
+def test_the_first_one_leads_and_the_other_waits() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one, two = Worker("one", cluster), Worker("two", cluster)
+        async with at_work(one, two):
+            await pass_s(100)
+            assert (one.works(), two.works()) == (True, False)
+            assert (one.leader.is_leading, two.leader.is_leading) == (True, False)
+            assert two.leader._candidate.holder == "one"
+            assert repr(two.leader._candidate).endswith("two, does not hold it)")
+            one.leader.check()
+            with pytest.raises(NotLeading):
+                two.leader.check()
+        assert (len(one.terms), two.terms) == (1, [])
+
+    run_virtually(run())
+
+
+def test_a_stopping_leader_releases_and_the_next_one_starts_at_its_next_retry() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one, two = Worker("one", cluster), Worker("two", cluster)
+        async with at_work(one, two):
+            await pass_s(31)
+            one.stop.set()
+            await one.ended.wait()
+            assert await holder(cluster) == ""
+            await pass_s(2.1)
+            assert two.works()
+            assert await holder(cluster) == "two"
+        assert one.terms[0][1] == 31
+
+    run_virtually(run())
+
+
+def test_a_leader_that_is_cancelled_lets_go_too() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one = Worker("one", cluster)
+        async with at_work(one):
+            await pass_s(5)
+        assert await holder(cluster) == ""
+        assert not one.works()
+
+    run_virtually(run())
+
+
+def test_a_waiting_standby_stops_silently() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one, two = Worker("one", cluster), Worker("two", cluster)
+        async with at_work(one, two):
+            await pass_s(5)
+            two.stop.set()
+            await two.ended.wait()
+            assert now_s() == 5
+            assert await holder(cluster) == "one"
+
+    run_virtually(run())
+
+
+@pytest.mark.parametrize("trouble", ["hangs", "fails"])
+def test_a_server_that_is_away_costs_the_lease_at_the_deadline_and_the_work_is_cancelled(trouble: str) -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one = Worker("one", cluster)
+        async with at_work(one):
+            await pass_s(20.5)
+            setattr(cluster, trouble, True)
+            await pass_s(9.4)
+            assert one.works()
+            await pass_s(4.2)
+            assert not one.works()
+            setattr(cluster, trouble, False)
+            await pass_s(10)
+            assert one.works(), "it comes back by itself"
+        (_, ended_s), _ = one.terms
+        assert 30.0 <= ended_s <= 34.0
+
+    run_virtually(run())
+
+
+def test_a_server_that_is_away_for_less_costs_nothing() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one = Worker("one", cluster)
+        async with at_work(one):
+            await pass_s(20.5)
+            cluster.fails = True
+            await pass_s(6)
+            cluster.fails = False
+            await pass_s(30)
+            assert one.works()
+        assert len(one.terms) == 1
+
+    run_virtually(run())
+
+
+def test_an_acquisition_whose_answer_is_lost_is_made_good() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one = Worker("one", cluster)
+        cluster.loses = True
+        async with at_work(one):
+            await pass_s(1)
+            assert (await holder(cluster), one.leader.is_leading) == ("one", False)
+            cluster.loses = False
+            await pass_s(2)
+            assert one.works()
+
+    run_virtually(run())
+
+
+def test_one_who_was_frozen_does_not_believe_before_it_has_looked() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one, two = Worker("one", cluster), Worker("two", cluster)
+        async with at_work(one, two):
+            await pass_s(20)
+            one.skew_s = 60.0
+            assert one.works(), "its task has not had its turn"
+            with pytest.raises(NotLeading):
+                one.leader.check()
+            await pass_s(2.1)
+            assert len(one.terms) == 1
+            # Nobody took it meanwhile: it is its own again, for another term.
+            assert one.leader.is_leading
+        assert len(one.terms) == 2
+
+    run_virtually(run())
+
+
+def test_one_whose_lease_was_taken_steps_down_at_its_next_renewal() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one = Worker("one", cluster)
+        async with at_work(one):
+            await pass_s(5)
+            patch = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 5}}
+            await cluster.patch(LEASE, NAME.namespace, NAME.name, patch=patch)
+            await pass_s(2)
+            assert (one.works(), one.leader._candidate.holder) == (False, "thief")
+            await pass_s(6)
+            assert one.works()
+
+    run_virtually(run())
+
+
+def test_what_the_work_raises_is_raised_and_the_lease_is_let_go() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        leader = Leader(LeaseClient(cluster, NAME), "one", clock=now_s)
+
+        async def work() -> None:
+            await pass_s(3)
+            raise ValueError("broken")
+
+        with pytest.raises(ValueError, match="broken"):
+            await leader.run(work, asyncio.Event())
+        assert (now_s(), await holder(cluster)) == (3, "")
+
+    run_virtually(run())
+
+
+def test_work_that_fails_because_the_lease_is_gone_costs_a_term_and_not_the_process() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one = Worker("one", cluster)
+        terms = 0
+
+        async def work() -> None:
+            nonlocal terms
+            terms += 1
+            await pass_s(3)
+            if terms == 1:
+                one.skew_s = 60.0
+                one.leader.check()
+
+        await one.leader.run(work, asyncio.Event())
+        assert terms == 2
+
+    run_virtually(run())
+
+
+def test_work_that_fails_on_cancellation_is_reported_and_costs_no_more_than_the_term() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one = Worker("one", cluster)
+        ends: list[float] = []
+
+        async def work() -> None:
+            try:
+                await one.stop.wait()
+            except asyncio.CancelledError:
+                ends.append(now_s())
+                raise ValueError("broken") from None
+
+        running = asyncio.create_task(one.leader.run(work, one.stop))
+        await pass_s(5)
+        one.skew_s = 60.0
+        await pass_s(10)
+        assert len(ends) == 1
+        assert one.leader.is_leading
+        one.stop.set()
+        await running
+
+    run_virtually(run())
+
+
+def test_a_release_that_fails_is_reported_and_no_more() -> None:
+    async def run() -> None:
+        cluster = Troubled()
+        one = Worker("one", cluster)
+        async with at_work(one):
+            await pass_s(5)
+            cluster.fails = True
+            one.stop.set()
+            await one.ended.wait()
+        assert await holder(cluster) == "one"
+
+    run_virtually(run())

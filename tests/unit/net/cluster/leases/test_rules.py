@@ -1,0 +1,110 @@
+import math
+
+import msgspec
+
+from serving.core.settings.election import ElectionSettings
+from serving.net.cluster.leases.rules import (
+    Election,
+    LeaseAction,
+    LeaseRecord,
+    LeaseTimes,
+    decide,
+    held_until_s,
+    lease_times,
+    lost,
+    seen,
+    tried,
+    written,
+)
+
+TIMES = LeaseTimes()
+ME, OTHER = "me", "other"
+OTHERS = LeaseRecord(holder=OTHER, duration_s=15.0, renewed="a")
+MINE = LeaseRecord(holder=ME, duration_s=15.0, renewed="a")
+
+
+def leading(*, since_s: float) -> Election:
+    return written(Election(), MINE, sent_s=since_s)
+
+
+def step(election: Election, *, now_s: float) -> tuple[LeaseAction, float]:
+    found = decide(election, ME, TIMES, now_s=now_s)
+    return found.action, found.until_s
+
+
+def test_a_free_lease_is_acquired_at_once() -> None:
+    assert step(Election(), now_s=5.0) == (LeaseAction.ACQUIRE, 5.0)
+    assert step(seen(Election(), LeaseRecord(holder="", duration_s=1.0), now_s=5.0), now_s=5.0) == (
+        LeaseAction.ACQUIRE,
+        5.0,
+    )
+
+
+def test_anothers_lease_is_left_alone_for_its_duration_from_when_it_was_seen_to_change() -> None:
+    one = seen(Election(), OTHERS, now_s=100.0)
+    one = seen(one, OTHERS, now_s=110.0)
+    assert step(one, now_s=114.75) == (LeaseAction.WAIT, 115.0)
+    assert step(one, now_s=115.0) == (LeaseAction.ACQUIRE, 115.0)
+    renewed = seen(one, msgspec.structs.replace(OTHERS, renewed="b"), now_s=112.0)
+    assert step(renewed, now_s=115.0) == (LeaseAction.WAIT, 115.5)
+    assert step(renewed, now_s=126.75) == (LeaseAction.WAIT, 127.0)
+
+
+def test_the_duration_that_counts_is_the_holders_and_ours_where_it_names_none() -> None:
+    one = seen(Election(), msgspec.structs.replace(OTHERS, duration_s=40.0), now_s=0.0)
+    assert step(one, now_s=39.75) == (LeaseAction.WAIT, 40.0)
+    one = seen(Election(), msgspec.structs.replace(OTHERS, duration_s=0.0), now_s=0.0)
+    assert step(one, now_s=13.75) == (LeaseAction.WAIT, 14.0)
+
+
+def test_a_standby_retries_four_times_a_retry_period() -> None:
+    assert step(seen(Election(), OTHERS, now_s=0.0), now_s=3.0) == (LeaseAction.WAIT, 3.5)
+
+
+def test_an_attempt_that_came_to_nothing_is_made_again_after_the_retry_period() -> None:
+    one = tried(Election(), now_s=7.0)
+    assert step(one, now_s=8.75) == (LeaseAction.WAIT, 9.0)
+    assert step(one, now_s=9.0) == (LeaseAction.ACQUIRE, 9.0)
+
+
+def test_a_lease_in_our_name_though_we_do_not_lead_is_a_response_that_was_lost() -> None:
+    assert step(seen(tried(Election(), now_s=0.0), MINE, now_s=1.0), now_s=2.0) == (LeaseAction.ACQUIRE, 2.0)
+
+
+def test_a_holder_renews_each_retry_period() -> None:
+    one = leading(since_s=10.0)
+    assert step(one, now_s=10.5) == (LeaseAction.WAIT, 12.0)
+    assert step(one, now_s=12.0) == (LeaseAction.RENEW, 12.0)
+    assert step(tried(one, now_s=12.0), now_s=12.1) == (LeaseAction.WAIT, 14.0)
+
+
+def test_a_holder_believes_until_the_deadline_after_its_last_renewal_was_sent() -> None:
+    one = tried(leading(since_s=10.0), now_s=19.0)
+    assert held_until_s(one, ME, TIMES) == 20.0
+    assert step(one, now_s=19.5) == (LeaseAction.WAIT, 20.0), "it wakes at the deadline, not at the next attempt"
+    assert step(one, now_s=20.0) == (LeaseAction.LOST, 20.0)
+
+
+def test_a_holder_that_was_frozen_has_lost_whatever_it_remembers() -> None:
+    assert step(leading(since_s=10.0), now_s=3600.0) == (LeaseAction.LOST, 3600.0)
+
+
+def test_a_holder_that_sees_another_one_has_lost() -> None:
+    one = seen(leading(since_s=10.0), OTHERS, now_s=11.0)
+    assert held_until_s(one, ME, TIMES) == -math.inf
+    assert step(one, now_s=11.0) == (LeaseAction.LOST, 11.0)
+    assert step(lost(one), now_s=12.0) == (LeaseAction.WAIT, 12.5)
+
+
+def test_a_holder_whose_lease_was_deleted_has_lost() -> None:
+    assert step(seen(leading(since_s=10.0), None, now_s=11.0), now_s=11.0) == (LeaseAction.LOST, 11.0)
+
+
+def test_who_does_not_lead_holds_nothing() -> None:
+    assert held_until_s(Election(), ME, TIMES) == -math.inf
+
+
+def test_the_times_of_a_lease_are_the_settings() -> None:
+    assert lease_times(ElectionSettings()) == LeaseTimes()
+    settings = ElectionSettings(lease_duration_s=6.0, renew_deadline_s=4.0, retry_period_s=1.0)
+    assert lease_times(settings) == LeaseTimes(duration_s=6.0, renew_deadline_s=4.0, retry_period_s=1.0)

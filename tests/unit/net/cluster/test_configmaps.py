@@ -1,0 +1,110 @@
+"""ConfigMaps that are followed, over the memory store and on a virtual clock."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from serving.core.model.errors import ClusterError, Forbidden, Unavailable
+from serving.core.model.objects import Object
+from serving.core.settings.daemons import AUTOSCALER, DAEMONS
+from serving.core.settings.live import LiveSettings, Taken
+from serving.home.store.memory import MemoryCluster
+from serving.net.aio.clock import now_s
+from serving.net.cluster.configmaps import followed
+from serving.net.cluster.kinds import CONFIG_MAP
+from serving.net.cluster.port import Listing, Selection
+from tests.virtual_time import pass_s, run_virtually
+
+SPACE = "knative-serving"
+NAME = "config-autoscaler"
+
+
+def config(**environment: str) -> LiveSettings[Any]:
+    return LiveSettings(AUTOSCALER, registry=DAEMONS, environment=environment)
+
+
+def body(**data: str) -> Object:
+    return {"metadata": {"name": NAME, "namespace": SPACE}, "data": {k.replace("_", "-"): v for k, v in data.items()}}
+
+
+async def seen() -> None:
+    """All reports so far."""
+    await pass_s(0.001)
+
+
+def test_work_begins_with_what_stands_there_and_hears_of_what_changes() -> None:
+    async def check() -> None:
+        cluster, own, on_taken = MemoryCluster(), config(), []
+        await cluster.create(CONFIG_MAP, body(stable_window="30s", stats_address="127.0.0.1:1"))
+        async with followed(cluster, SPACE, [own]) as watch:
+            assert (own.settings.stable_window_s, own.settings.stats_address) == (30.0, "127.0.0.1:1")
+            watch.on_change(lambda: on_taken.append(own.settings.stable_window_s))
+            await cluster.patch(CONFIG_MAP, SPACE, NAME, patch={"data": {"stable-window": "40s"}})
+            await cluster.patch(CONFIG_MAP, SPACE, NAME, patch={"data": {"stats-address": "127.0.0.1:2"}})
+            await seen()
+            assert own.settings.stats_address == "127.0.0.1:1"
+            await cluster.delete(CONFIG_MAP, SPACE, NAME)
+            await seen()
+        assert on_taken == [40.0, 60.0]
+        await cluster.close()
+
+    run_virtually(check())
+
+
+def test_a_refusal_is_reported_with_the_object_and_remembered_until_it_is_right() -> None:
+    async def check() -> None:
+        cluster, own, reported = MemoryCluster(), config(), list[tuple[Taken, Object]]()
+        async with followed(cluster, SPACE, [own]) as watch:
+            watch.listeners.append(lambda *one: reported.append(one))
+            watch.on_change(reported.clear)
+            await cluster.create(CONFIG_MAP, body(stable_window="never"))
+            await seen()
+            ((taken, found),) = reported
+            assert taken.problems[0].where == f"ConfigMap {NAME}"
+            assert found["metadata"]["name"] == NAME
+            assert len(watch.refused) == 1
+            await cluster.patch(CONFIG_MAP, SPACE, NAME, patch={"data": {"stable-window": "20s"}})
+            await seen()
+            assert watch.refused == {}
+            assert reported == []
+        await cluster.close()
+
+    run_virtually(check())
+
+
+class Deaf(MemoryCluster):
+    """Does not list while ``is_deaf``."""
+
+    is_deaf = True
+
+    def __init__(self, error: ClusterError) -> None:
+        super().__init__()
+        self.error = error
+
+    async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
+        if self.is_deaf:
+            raise self.error
+        return await super().list_selection(selection, page_size=page_size, page=page)
+
+
+@pytest.mark.parametrize(
+    ("error", "wait_s"), [(Unavailable("it does not answer"), 30.0), (Forbidden("it may not"), 5.0)]
+)
+def test_without_a_list_work_begins_after_some_seconds_and_takes_over_what_comes_later(
+    error: ClusterError, wait_s: float
+) -> None:
+    async def check() -> None:
+        cluster, own = Deaf(error), config(SERVING_AUTOSCALER_MAX_SCALE="7")
+        await cluster.create(CONFIG_MAP, body(stable_window="30s"))
+        began_s, changed = now_s(), asyncio.Event()
+        async with followed(cluster, SPACE, [own]) as watch:
+            assert now_s() - began_s == wait_s
+            assert (own.settings.stable_window_s, own.settings.max_scale) == (60.0, 7)
+            watch.on_change(changed.set)
+            cluster.is_deaf = False
+            await changed.wait()
+            assert own.settings.stable_window_s == 30.0
+        await cluster.close()
+
+    run_virtually(check())

@@ -1,0 +1,154 @@
+import inspect
+from typing import Any
+
+import msgspec
+import pytest
+
+from serving.core.model.objects import Object
+from serving.home.store.memory import MemoryCluster
+from serving.net.cluster.kinds import CONFIG_MAP, NAMESPACE, POD
+from serving.net.cluster.port import (
+    Cluster,
+    Create,
+    Delete,
+    Encoded,
+    EventType,
+    Evict,
+    Patch,
+    PatchType,
+    Replace,
+    Selection,
+    WatchEvent,
+    Write,
+)
+
+BODY: Object = {"metadata": {"name": "one", "namespace": "here"}}
+PATCH = {"data": {"a": "b"}}
+WRITES: dict[str, tuple[type[Write], dict[str, Any]]] = {
+    "create": (Create, {"kind": CONFIG_MAP, "body": BODY, "dry_run": True}),
+    "replace": (Replace, {"kind": POD, "body": BODY, "subresource": "status", "dry_run": True}),
+    "patch": (
+        Patch,
+        {
+            "kind": POD,
+            "namespace": "here",
+            "name": "one",
+            "patch": PATCH,
+            "patch_type": PatchType.STRATEGIC,
+            "subresource": "status",
+            "dry_run": True,
+        },
+    ),
+    "delete": (
+        Delete,
+        {
+            "kind": POD,
+            "namespace": "here",
+            "name": "one",
+            "uid": "u",
+            "resource_version": "7",
+            "propagation": "Orphan",
+            "grace_s": 3,
+        },
+    ),
+    "evict": (Evict, {"namespace": "here", "name": "one", "uid": "u"}),
+}
+
+
+class Noted(MemoryCluster):
+    """A store that only records its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[object] = []
+
+    async def write(self, one: Write) -> Object:
+        self.asked.append(one)
+        return BODY
+
+    async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Any:  # noqa: ANN401
+        self.asked.append((selection, page_size, page))
+
+    def watch_selection(self, selection: Selection, resource_version: str) -> Any:  # noqa: ANN401 - what is noted
+        self.asked.append((selection, resource_version))
+
+
+@pytest.mark.parametrize("name", WRITES)
+async def test_a_write_is_one_value_with_every_option(name: str) -> None:
+    cluster, (kind_of_write, options) = Noted(), WRITES[name]
+    await getattr(cluster, name)(**options)
+    assert cluster.asked == [kind_of_write(**options)]
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_takes_what_its_value_has_with_the_same_defaults(name: str) -> None:
+    parameters = {
+        one.name: one.default
+        for one in inspect.signature(getattr(Cluster, name)).parameters.values()
+        if one.name != "self"
+    }
+    fields = msgspec.structs.fields(WRITES[name][0])
+    assert parameters == {
+        one.name: inspect.Parameter.empty if one.default is msgspec.NODEFAULT else one.default for one in fields
+    }
+    assert set(WRITES[name][1]) == set(parameters), "each is tried above"
+
+
+async def test_a_list_and_a_watch_are_of_one_selection() -> None:
+    cluster, options = Noted(), {"label_selector": "a=b", "field_selector": "metadata.name=one"}
+    await cluster.list(POD, "here", page_size=3, page="next", **options)
+    cluster.watch(POD, "here", resource_version="7", **options)
+    selection = Selection(kind=POD, namespace="here", label_selector="a=b", field_selector="metadata.name=one")
+    assert cluster.asked == [(selection, 3, "next"), (selection, "7")]
+
+
+def test_every_write_has_a_kind_and_a_place() -> None:
+    made = [kind_of_write(**options) for kind_of_write, options in WRITES.values()]
+    assert [(one.kind.name, one.namespace, one.name) for one in made] == [
+        ("ConfigMap", "here", "one"),
+        *[("Pod", "here", "one")] * 4,
+    ]
+
+
+def test_a_body_without_a_namespace_is_of_default_and_without_a_name_has_none() -> None:
+    assert (Create(kind=POD, body={}).namespace, Create(kind=POD, body={}).name) == ("default", "")
+    assert Create(kind=NAMESPACE, body=BODY).namespace == ""
+
+
+def object_at(version: str) -> dict[str, dict[str, str]]:
+    return {"metadata": {"name": "one", "resourceVersion": version}}
+
+
+def test_an_event_decodes_its_object_once() -> None:
+    event = WatchEvent(type=EventType.ADDED, payload=Encoded(msgspec.json.encode(object_at("5"))))
+    assert event.object == object_at("5")
+    assert event.object is event.object
+
+
+def test_each_event_has_an_object_of_its_own() -> None:
+    payload = Encoded(msgspec.json.encode(object_at("5")))
+    first, second = (WatchEvent(type=EventType.ADDED, payload=payload) for _ in range(2))
+    first.object["metadata"]["name"] = "changed"
+    assert second.object == object_at("5")
+
+
+def test_those_who_only_read_share_one_object_which_no_owner_of_another_can_change() -> None:
+    payload = Encoded(msgspec.json.encode(object_at("5")))
+    first, second = (WatchEvent(type=EventType.ADDED, payload=payload) for _ in range(2))
+    assert first.shared is second.shared
+    first.object["metadata"]["name"] = "changed"
+    assert second.shared == object_at("5")
+
+
+def test_without_bytes_the_object_is_what_is_shared() -> None:
+    event = WatchEvent(type=EventType.ADDED, object=object_at("5"))
+    assert event.encoded is None
+    assert event.shared is event.object
+
+
+def test_events_are_the_same_if_they_say_the_same() -> None:
+    encoded = WatchEvent(type=EventType.ADDED, payload=Encoded(msgspec.json.encode(object_at("5"))))
+    assert encoded == WatchEvent(type=EventType.ADDED, object=object_at("5"))
+    assert encoded != WatchEvent(type=EventType.MODIFIED, object=object_at("5"))
+    assert encoded != WatchEvent(type=EventType.ADDED, object=object_at("6"))
+    assert encoded != "an event"

@@ -1,0 +1,429 @@
+"""The reflector on a virtual clock, over the memory store and a faulty one."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from serving.core.model.errors import ClusterError, Forbidden, Gone, Unavailable
+from serving.core.model.objects import Object
+from serving.home.store.history import StoreLimits
+from serving.home.store.memory import MemoryCluster
+from serving.net.aio.clock import now_s
+from serving.net.cluster import reflector
+from serving.net.cluster.fenced import FencedCluster
+from serving.net.cluster.kinds import CONFIG_MAP
+from serving.net.cluster.port import EventType, Listing, Selection, WatchEvent
+from serving.net.cluster.reflector import CacheChange, PackedObjects, Reflector, ReflectorSettings, objects_map
+from tests.virtual_time import pass_s, run_virtually
+
+
+class Steady(random.Random):
+    """Dice that always show the longest wait, and no spread of the list's period."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return 1.0 if (a, b) == (0.8, 1.2) else b
+
+
+class Troubled(MemoryCluster):
+    """A memory store whose lists and watches can be made to fail, end and drop. Copies of it are packed."""
+
+    is_in_process = False
+
+    def __init__(self) -> None:
+        super().__init__(limits=StoreLimits(history_count_max=5))
+        self.list_failures: list[ClusterError] = []
+        self.list_times_s: list[float] = []
+        self.watch_times_s: list[float] = []
+        self.watch_scripts: list[list[WatchEvent | ClusterError]] = []
+        self.drops: Callable[[WatchEvent], bool] = lambda _: False
+
+    async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
+        self.list_times_s.append(round(now_s(), 6))
+        if self.list_failures:
+            raise self.list_failures.pop(0)
+        return await super().list_selection(selection, page_size=page_size, page=page)
+
+    @contextlib.asynccontextmanager
+    async def watch_selection(  # type: ignore[override] # the port's, wider than the store's
+        self, selection: Selection, resource_version: str
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        self.watch_times_s.append(round(now_s(), 6))
+        async with super().watch_selection(selection, resource_version) as events:
+            yield self._played(self.watch_scripts.pop(0)) if self.watch_scripts else self._thinned(events)
+
+    async def _played(self, script: Sequence[WatchEvent | ClusterError]) -> AsyncIterator[WatchEvent]:
+        for one in script:
+            if isinstance(one, ClusterError):
+                raise one
+            yield one
+
+    async def _thinned(self, events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:
+        async for event in events:
+            if not self.drops(event):
+                yield event
+
+
+class Followed:
+    """A running reflector, and its events."""
+
+    def __init__(self, **settings: object) -> None:
+        self.cluster = Troubled()
+        self.reflector = Reflector(
+            self.cluster,
+            CONFIG_MAP,
+            settings=ReflectorSettings(**settings),  # type: ignore[arg-type]
+            dice=Steady(),
+        )
+        self.reported: list[tuple[str, str]] = []
+        self.reflector.on_change(lambda change: self.reported.append((change.type.value, change.key[1])))
+
+    async def make(self, *names: str) -> None:
+        for name in names:
+            await self.cluster.create(CONFIG_MAP, {"metadata": {"name": name}})
+
+    async def change(self, name: str, value: str) -> None:
+        await self.cluster.patch(CONFIG_MAP, "default", name, patch={"data": {"key": value}})
+
+    async def remove(self, name: str) -> None:
+        await self.cluster.delete(CONFIG_MAP, "default", name)
+
+    def names(self) -> list[str]:
+        return sorted(name for _, name in self.reflector.cache)
+
+
+def follow(scenario: Callable[[Followed], Coroutine[Any, Any, None]], **settings: object) -> Followed:
+    """Run a scenario beside a reflector."""
+
+    async def both() -> Followed:
+        followed = Followed(**settings)
+        running = asyncio.create_task(followed.reflector.run())
+        await scenario(followed)
+        running.cancel()
+        return followed
+
+    return run_virtually(both())
+
+
+async def turn() -> None:
+    """Run everything that is due now."""
+    await pass_s(0.001)
+
+
+def test_the_first_list_is_reported_and_then_it_is_synced() -> None:
+    async def scenario(followed: Followed) -> None:
+        assert not followed.reflector.synced.is_set()
+        await followed.make("a", "b")
+        await followed.reflector.synced.wait()
+
+    followed = follow(scenario)
+    assert followed.reported == [("ADDED", "a"), ("ADDED", "b")]
+
+
+def test_a_list_in_pages_is_read_to_its_end() -> None:
+    async def scenario(followed: Followed) -> None:
+        await followed.make("a", "b", "c")
+        await followed.reflector.synced.wait()
+        assert followed.names() == ["a", "b", "c"]
+
+    follow(scenario, page_size=2)
+
+
+def test_changes_are_followed_with_what_was_before() -> None:
+    seen: list[CacheChange] = []
+
+    async def scenario(followed: Followed) -> None:
+        followed.reflector.on_change(seen.append)
+        await followed.reflector.synced.wait()
+        await followed.make("a")
+        await followed.change("a", "x")
+        await followed.remove("a")
+        await turn()
+
+    follow(scenario)
+    data = [((change.old or {}).get("data"), change.new.get("data")) for change in seen]
+    assert [change.type for change in seen] == [EventType.ADDED, EventType.MODIFIED, EventType.DELETED]
+    assert data == [(None, None), (None, {"key": "x"}), ({"key": "x"}, {"key": "x"})]
+
+
+def test_only_kept_objects_are_reported_and_cached() -> None:
+    seen: list[CacheChange] = []
+
+    def kept(found: Object) -> Object:
+        return {"metadata": found["metadata"]}
+
+    async def scenario(followed: Followed) -> None:
+        await followed.make("listed")
+        await followed.change("listed", "x")
+        reflector = Reflector(followed.cluster, CONFIG_MAP, settings=ReflectorSettings(kept=kept))
+        reflector.on_change(seen.append)
+        running = asyncio.create_task(reflector.run())
+        await reflector.synced.wait()
+        await followed.change("listed", "y")
+        await followed.remove("listed")
+        await turn()
+        running.cancel()
+
+    follow(scenario)
+    assert [change.type for change in seen] == [EventType.ADDED, EventType.MODIFIED, EventType.DELETED]
+    assert [one.keys() for change in seen for one in (change.old, change.new) if one is not None] == [{"metadata"}] * 5
+
+
+def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
+    async def scenario(followed: Followed) -> None:
+        await followed.make("a")
+        followed.cluster.watch_scripts = [[]]
+        await followed.reflector.synced.wait()
+        await followed.make("b")
+        await pass_s(1)
+
+    followed = follow(scenario, retry_first_s=0.5)
+    assert followed.reported == [("ADDED", "a"), ("ADDED", "b")]
+    assert (len(followed.cluster.list_times_s), followed.cluster.watch_times_s) == (1, [0, 0.5])
+
+
+def test_after_gone_it_lists_again_and_tells_what_it_missed() -> None:
+    async def scenario(followed: Followed) -> None:
+        await followed.make("a", "b")
+        followed.cluster.watch_scripts = [[Gone("too old")]]
+        await followed.reflector.synced.wait()
+        await followed.change("a", "x")
+        await followed.remove("b")
+        await followed.make("c")
+        await pass_s(1)
+
+    followed = follow(scenario, retry_first_s=0.5)
+    assert followed.reported[2:] == [("DELETED", "b"), ("MODIFIED", "a"), ("ADDED", "c")]
+
+
+def test_it_lists_now_and_then_and_finds_what_a_watch_dropped() -> None:
+    async def scenario(followed: Followed) -> None:
+        await followed.reflector.synced.wait()
+        followed.cluster.drops = lambda _: True
+        await followed.make("a")
+        await pass_s(5)
+        assert followed.reported == []
+        await pass_s(10)
+
+    followed = follow(scenario, relist_s=10)
+    assert (followed.reported, followed.cluster.list_times_s) == ([("ADDED", "a")], [0, 10])
+
+
+def test_a_list_that_is_let_in_ends_the_refusal() -> None:
+    async def check() -> None:
+        cluster = Troubled()
+        cluster.list_failures.append(Forbidden("no"))
+        one = Reflector(cluster, CONFIG_MAP)
+        running = asyncio.create_task(one.run())
+        await pass_s(0.0)
+        assert (one.is_forbidden, one.synced.is_set()) == (True, False)
+        await one.synced.wait()
+        assert not one.is_forbidden
+        running.cancel()
+
+    run_virtually(check())
+
+
+def test_waits_double_with_each_failure_in_a_row_up_to_a_bound() -> None:
+    async def scenario(followed: Followed) -> None:
+        followed.cluster.list_failures = [Unavailable("no")] * 5
+        await followed.reflector.synced.wait()
+
+    followed = follow(scenario, retry_first_s=1, retry_max_s=5)
+    assert followed.cluster.list_times_s == [0, 1, 3, 7, 12, 17]
+
+
+def test_a_server_that_ends_every_watch_at_once_is_not_hammered() -> None:
+    async def scenario(followed: Followed) -> None:
+        followed.cluster.watch_scripts = [[] for _ in range(5)]
+        await pass_s(40)
+
+    followed = follow(scenario, retry_first_s=1, retry_max_s=8)
+    assert followed.cluster.watch_times_s == [0, 1, 3, 7, 15, 23]
+
+
+def test_a_watch_that_lived_long_makes_up_for_failures() -> None:
+    async def scenario(followed: Followed) -> None:
+        followed.cluster.list_failures = [Unavailable("no")] * 3
+        await followed.reflector.synced.wait()
+        await pass_s(20)
+        followed.cluster.list_failures = [Unavailable("no")]
+        await pass_s(100)
+
+    followed = follow(scenario, retry_first_s=1, relist_s=50)
+    # Three failures, a list, the periodic one that fails, and one second later its second try.
+    assert followed.cluster.list_times_s[:6] == [0, 1, 3, 7, 57, 58]
+
+
+def made(name: str, version: int, uid: str = "u") -> Object:
+    return {"metadata": {"name": name, "namespace": "default", "resourceVersion": str(version), "uid": uid}}
+
+
+def event(kind: EventType, name: str, version: int) -> WatchEvent:
+    return WatchEvent(type=kind, object=made(name, version))
+
+
+def reported_of(*script: WatchEvent) -> list[tuple[str, str]]:
+    """Events of a watch that brings these."""
+
+    async def scenario(followed: Followed) -> None:
+        followed.cluster.watch_scripts = [list(script)]
+        await followed.reflector.synced.wait()
+        await turn()
+
+    return follow(scenario).reported
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [event(EventType.ADDED, "a", 5), event(EventType.ADDED, "a", 5)],
+        [event(EventType.ADDED, "a", 5), event(EventType.MODIFIED, "a", 4)],
+        [event(EventType.ADDED, "a", 5), event(EventType.DELETED, "a", 4)],
+        [event(EventType.DELETED, "b", 4), event(EventType.ADDED, "a", 5)],
+        [event(EventType.BOOKMARK, "b", 4), event(EventType.ADDED, "a", 5)],
+        [event(EventType.MODIFIED, "a", 5)],
+    ],
+    ids=["repeated", "older", "older removal", "unknown removal", "bookmark", "unknown change"],
+)
+def test_a_repeated_event_of_a_watch_is_reported_once(script: list[WatchEvent]) -> None:
+    assert reported_of(*script) == [("ADDED", "a")]
+
+
+def test_a_callback_that_fails_does_not_blind_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    reported: list[CacheChange] = []
+
+    def fail(_: CacheChange) -> None:
+        raise ValueError
+
+    async def scenario(followed: Followed) -> None:
+        followed.reflector.on_change(fail)
+        followed.reflector.on_change(reported.append)
+        await followed.reflector.synced.wait()
+        await followed.make("a")
+        await turn()
+
+    follow(scenario)
+    assert len(reported) == 1
+    assert [record.getMessage() for record in caplog.records] == ["reflector.object_skipped"]
+
+
+async def test_selectors_and_namespace_are_those_of_the_cluster() -> None:
+    store = MemoryCluster()
+    for name, label in (("a", "yes"), ("b", "no")):
+        await store.create(CONFIG_MAP, {"metadata": {"name": name, "labels": {"ours": label}}})
+    reflector = Reflector(store, CONFIG_MAP, "default", label_selector="ours=yes", field_selector="metadata.name!=x")
+    running = asyncio.create_task(reflector.run())
+    await reflector.synced.wait()
+    running.cancel()
+    assert list(reflector.cache) == [("default", "a")]
+
+
+def test_a_cache_can_report_all_objects_again() -> None:
+    async def scenario(followed: Followed) -> None:
+        await followed.make("a", "b")
+        await followed.reflector.synced.wait()
+        await turn()
+        followed.reported.clear()
+        followed.reflector.repeat_all()
+        await turn()
+
+    assert sorted(follow(scenario).reported) == [("MODIFIED", "a"), ("MODIFIED", "b")]
+
+
+def an_object(number: int, version: str = "1") -> Object:
+    return {"metadata": {"namespace": "a", "name": f"n{number}", "resourceVersion": version}, "spec": {"size": number}}
+
+
+def test_objects_are_as_they_were_put_whether_they_are_unpacked_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector, "_UNPACKED_MAX", 2)
+    objects, count = PackedObjects(), 5
+    for number in range(count):
+        objects["a", f"n{number}"] = an_object(number)
+    assert dict(objects) == {("a", f"n{number}"): an_object(number) for number in range(count)}
+    # A reader finds the same object again, as long as it is among the last.
+    assert objects["a", "n0"] is objects["a", "n0"]
+    assert len(objects) == count
+
+
+def test_a_change_and_a_deletion_reach_the_packed_and_the_unpacked_form() -> None:
+    objects = PackedObjects()
+    objects["a", "n0"] = an_object(0)
+    objects["a", "n0"] = an_object(0, "2")
+    assert objects.version(("a", "n0")) == "2"
+    assert objects["a", "n0"] == an_object(0, "2")
+    del objects["a", "n0"]
+    assert ("a", "n0") not in objects
+    assert objects.get(("a", "n0")) is None
+    with pytest.raises(KeyError):
+        del objects["a", "n0"]
+
+
+async def test_objects_of_a_store_in_this_process_are_not_packed() -> None:
+    cluster = MemoryCluster()
+    assert isinstance(objects_map(cluster), dict)
+    assert isinstance(objects_map(FencedCluster(cluster, lambda: None)), dict)
+    await cluster.close()
+
+
+def readable(shared: Object) -> Object:
+    """Reads an object as a reader with its own shape does: a ConfigMap whose data is no map cannot be read."""
+    return {**shared, "data": dict(shared.get("data") or {})}
+
+
+def broken(name: str, version: int) -> Object:
+    return {**made(name, version), "data": 7}
+
+
+def test_an_object_of_a_watch_that_cannot_be_read_is_counted_and_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    """Its last readable state remains, as does the watch; garbage without a name is skipped too."""
+    before = reflector.UNREADABLE["configmaps"]
+
+    async def scenario(followed: Followed) -> None:
+        watched: list[WatchEvent | ClusterError] = [
+            WatchEvent(type=EventType.ADDED, object=broken("a", 3)),
+            event(EventType.ADDED, "b", 4),
+            WatchEvent(type=EventType.MODIFIED, object=broken("b", 5)),
+            WatchEvent(type=EventType.MODIFIED, object={"metadata": None}),
+            event(EventType.ADDED, "c", 6),
+        ]
+        followed.cluster.watch_scripts = [watched]
+        await followed.reflector.synced.wait()
+        await turn()
+        assert sorted(followed.reflector.cache) == [("default", "b"), ("default", "c")]
+        assert followed.reflector.cache["default", "b"]["metadata"]["resourceVersion"] == "4"
+
+    seen = follow(scenario, kept=readable)
+    assert seen.reported == [("ADDED", "b"), ("ADDED", "c")]
+    assert len(seen.cluster.watch_times_s) == 1, "the watch went on"
+    assert reflector.UNREADABLE["configmaps"] - before == 3
+    assert [vars(one)["key"][1] for one in caplog.records] == ["a", "b", ""]
+
+
+def test_an_object_of_a_list_that_cannot_be_read_is_not_reported_as_deleted() -> None:
+    async def scenario(followed: Followed) -> None:
+        await followed.make("a", "b")
+        await followed.reflector.synced.wait()
+        await followed.cluster.patch(CONFIG_MAP, "default", "a", patch={"data": 7})
+        await followed.make("c")
+        await pass_s(700)
+
+    seen = follow(scenario, kept=readable, relist_s=600.0)
+    assert ("DELETED", "a") not in seen.reported
+    assert set(seen.reported) == {("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c")}
+
+
+def test_a_callback_of_lists_that_fails_does_not_end_the_copy() -> None:
+    def fail(_: str) -> None:
+        raise ValueError
+
+    async def scenario(followed: Followed) -> None:
+        followed.reflector.on_list(fail)
+        await followed.reflector.synced.wait()
+        await followed.make("a")
+        await turn()
+
+    assert follow(scenario).reported == [("ADDED", "a")]

@@ -1,0 +1,88 @@
+import pytest
+
+from serving.core.model.errors import Invalid
+from serving.net.cluster.selectors import field_selector, label_selector
+
+KNOWN = ("metadata.name", "status.phase")
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "through"),
+    [
+        ("", {}, True),
+        ("a=b", {"a": "b"}, True),
+        ("a=b", {"a": "c"}, False),
+        ("a=b", {}, False),
+        (" a = b , c ", {"a": "b", "c": ""}, True),
+        ("a=", {"a": ""}, True),
+        ("a=", {}, False),
+        ("a!=b", {}, True),
+        ("a!=b", {"a": "b"}, False),
+        ("a in (b)", {"a": "b"}, True),
+        ("a in (b,)", {"a": ""}, True),
+        ("a notin (b, c)", {"a": "c"}, False),
+        ("a notin (b, c)", {}, True),
+        ("a", {"a": "x"}, True),
+        ("!a", {"a": "x"}, False),
+        ("! a", {}, True),
+        ("in in (in)", {"in": "in"}, True),
+        ("in", {"in": ""}, True),
+        ("x.io/a-b_c=1.2", {"x.io/a-b_c": "1.2"}, True),
+        ("a>3", {"a": "4"}, True),
+        ("a>3", {"a": "3"}, False),
+        ("a<3", {"a": "2"}, True),
+        ("a<3", {"a": "text"}, False),
+        ("a<3", {}, False),
+    ],
+)
+def test_a_label_selector(text: str, labels: dict[str, str], through: bool) -> None:
+    assert label_selector(text).matches(labels) is through
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("=", "a=b=c", "a in", "a in b", "a in (b", ",", "a,", "a,,b", "!", "!a=b", "a b", "a(b)"),
+        *("-a=b", "a=-b", "a>x", "x/y/z=a", "a=" + "b" * 64, "/a"),
+    ],
+)
+def test_a_label_selector_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(Invalid, match="unable to parse"):
+        label_selector(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "through"),
+    [
+        ("", True),
+        ("metadata.name=one", True),
+        ("metadata.name==one,status.phase!=Failed", True),
+        ("metadata.name!=one", False),
+        ("status.phase=", True),
+        (r"metadata.name=o\,n\=e\\", False),
+    ],
+)
+def test_a_field_selector(text: str, through: bool) -> None:
+    assert field_selector(text, KNOWN).matches({"metadata.name": "one"}) is through
+
+
+def test_a_field_selectors_value_may_be_escaped() -> None:
+    assert field_selector(r"metadata.name=a\,b\=c\\d", KNOWN).exact("metadata.name") == r"a,b=c\d"
+
+
+def test_a_field_that_may_have_several_values_has_no_exact_one() -> None:
+    assert field_selector("metadata.name!=a", KNOWN).exact("metadata.name") is None
+
+
+@pytest.mark.parametrize("text", ["spec.other=1", "metadata.name", "metadata.name=a=b", "=a", r"metadata.name=a\b"])
+def test_a_field_selector_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(Invalid):
+        field_selector(text, KNOWN)
+
+
+def test_a_selector_has_a_maximum_of_clauses() -> None:
+    assert label_selector(",".join(f"a{number}" for number in range(50))).matches({}) is False
+    with pytest.raises(Invalid, match="at most 50 clauses, this has 51"):
+        label_selector(",".join(f"a{number}" for number in range(51)))
+    with pytest.raises(Invalid, match="at most 50 clauses, this has 51"):
+        field_selector(",".join(["metadata.name!=a"] * 51), ["metadata.name"])

@@ -1,0 +1,101 @@
+from typing import Any
+
+import pytest
+
+from serving.core.model.errors import ServingError
+from serving.net.cluster.servicepatch import AskedService, desired_traffic, newest_first, rollback_target, scale_patch
+
+Json = dict[str, Any]
+
+LATEST: Json = {"latestRevision": True, "percent": 100}
+
+
+def service(*targets: Json) -> Json:
+    named = [{"revisionName": "a-00003", **one} if one.get("latestRevision") else one for one in targets]
+    return {"metadata": {"name": "a"}, "spec": {"traffic": list(targets)}, "status": {"traffic": named}}
+
+
+def target(name: str, percent: int = 0, **more: str) -> Json:
+    return {"revisionName": name, "latestRevision": False, "percent": percent, **more}
+
+
+def test_shares_replace_what_was_there() -> None:
+    found = desired_traffic(service(LATEST), AskedService(shares={"a-00001": 90, "@latest": 10}))
+    assert found == [target("a-00001", 90), {"latestRevision": True, "percent": 10}]
+
+
+def test_tags_stay_with_their_revisions() -> None:
+    now = service(target("a-00001", 50, tag="old"), target("a-00002", 50))
+    assert desired_traffic(now, AskedService(shares={"a-00002": 100})) == [
+        target("a-00002", 100),
+        target("a-00001", tag="old"),
+    ]
+    assert desired_traffic(now, AskedService(shares={"a-00001": 100})) == [target("a-00001", 100, tag="old")]
+
+
+def test_a_tag_alone_leaves_the_shares() -> None:
+    found = desired_traffic(service(LATEST), AskedService(tags={"blue": "@latest", "red": "@latest", "old": "a-00001"}))
+    assert found == [
+        {**LATEST, "tag": "blue"},
+        {"latestRevision": True, "percent": 0, "tag": "red"},
+        target("a-00001", tag="old"),
+    ]
+
+
+def test_a_tag_that_is_taken_away_takes_its_empty_target_along() -> None:
+    now = service(target("a-00002", 100), target("a-00001", tag="old"))
+    assert desired_traffic(now, AskedService(untagged=("old",))) == [target("a-00002", 100)]
+    with pytest.raises(ServingError, match="'new' is not a tag of it; there are old"):
+        desired_traffic(now, AskedService(untagged=("new",)))
+
+
+def test_shares_are_100_together() -> None:
+    with pytest.raises(ServingError, match="a-00001=90 a-00002=20 is 110 % together; expected 100 %"):
+        desired_traffic(service(LATEST), AskedService(shares={"a-00001": 90, "a-00002": 20}))
+
+
+def test_bounds_replace_both_spellings_and_what_is_not_said_stays() -> None:
+    patch = scale_patch({"spec": {"template": {}}}, {"min-scale": "1", "window": "6s"})
+    group = "autoscaling.knative.dev/"
+    annotations = {f"{group}min-scale": "1", f"{group}minScale": None, f"{group}window": "6s"}
+    assert patch == {"spec": {"template": {"metadata": {"annotations": annotations}}}}
+
+
+def test_a_named_revision_gets_another_name_with_its_bounds() -> None:
+    patch = scale_patch({"spec": {"template": {"metadata": {"name": "a-mine"}}}}, {"max-scale": "0"})
+    assert patch["spec"]["template"]["metadata"]["name"] is None
+    assert patch["spec"]["template"]["metadata"]["annotations"]["autoscaling.knative.dev/max-scale"] == "0"
+
+
+def revision(name: str, ready: str = "True", generation: str = "") -> Json:
+    labels = {"serving.knative.dev/configurationGeneration": generation} if generation else {}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+def test_back_is_the_newest_older_revision_that_is_ready() -> None:
+    revisions = [revision("a-00003"), revision("a-00002", "False"), revision("a-00001")]
+    assert rollback_target(service(LATEST), revisions) == "a-00001"
+
+
+@pytest.mark.parametrize("percent", [1, 40, 99])
+def test_back_from_a_rollout_is_the_revision_that_it_came_from(percent: int) -> None:
+    split = service(target("a-00003", percent), target("a-00002", 100 - percent), target("a-00004", tag="next"))
+    revisions = [revision(f"a-0000{number}") for number in (4, 3, 2, 1)]
+    assert rollback_target(split, revisions) == "a-00002"
+
+
+def test_there_may_be_nothing_to_go_back_to() -> None:
+    with pytest.raises(
+        ServingError, match="a-00003 is the newest revision with traffic, and no older revision is ready"
+    ):
+        rollback_target(service(LATEST), [revision("a-00003")])
+    with pytest.raises(ServingError, match="no revision has traffic"):
+        rollback_target(service(), [])
+
+
+def test_revisions_are_ordered_by_generation() -> None:
+    found = newest_first([revision("b", generation="9"), revision("a", generation="10"), revision("c", generation="x")])
+    assert [one["metadata"]["name"] for one in found] == ["a", "b", "c"]

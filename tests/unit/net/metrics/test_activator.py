@@ -1,0 +1,134 @@
+import msgspec
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from serving.core.traffic.latencies import FINE_DURATIONS, FINE_TYPE
+from serving.net.aio.clock import now_s, wall_s
+from serving.net.metrics.activator import ActivatorMetrics
+
+KEY = ("default", "hello-00001")
+LABELS = 'k8s_namespace_name="default",kn_configuration_name="hello",kn_revision_name="hello-00001"'
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+PARENT = f"00-{TRACE}-b7ad6b7169203331-01".encode()
+OPEN = "application/openmetrics-text"
+
+
+def metrics(*keys: tuple[str, str], has_old_names: bool = False) -> ActivatorMetrics:
+    return ActivatorMetrics(
+        configuration_of=lambda _: "hello", keys=lambda: keys, inside=lambda: [(KEY, 3, 2)], has_old_names=has_old_names
+    )
+
+
+def test_requests_are_counted_by_class_with_the_trace_that_came_in() -> None:
+    made = metrics(KEY)
+    rows = made.of(KEY)
+    rows.ended(200, 0.3, at_s=1.0, traceparent=PARENT)
+    rows.ended(204, 0.3, at_s=1.0, traceparent=b"")
+    rows.ended(0, 0.3, at_s=1.0, traceparent=b"")
+    rows.ended(999, 0.3, at_s=1.0, traceparent=b"")
+    page = made.page.text(OPEN)
+    for by_class, count in (("2xx", 2.0), ("none", 1.0), ("5xx", 1.0)):
+        assert (
+            f'http_server_request_duration_seconds_count{{{LABELS},response_code_class="{by_class}"}} {count}' in page
+        )
+    assert f'# {{trace_id="{TRACE}"}} 0.3' in page
+
+
+def test_exemplars_are_on_every_histogram_of_requests_and_a_parser_reads_them() -> None:
+    made = metrics(KEY)
+    rows = made.of(KEY)
+    rows.ended(200, 0.3, at_s=1.0, traceparent=PARENT)
+    rows.waited(0.2, traceparent=PARENT)
+    rows.waited(0.003, traceparent=b"no trace")
+    rows.started_cold(0.2, rows.cold_turn, at_s=1.0, traceparent=PARENT)
+    found: dict[str, set[tuple[str, float]]] = {}
+    for family in text_string_to_metric_families(made.page.text(OPEN)):
+        for sample in family.samples:
+            if sample.exemplar is not None:
+                one = (sample.exemplar.labels["trace_id"], sample.exemplar.value)
+                found.setdefault(family.name, set()).add(one)
+                assert sample.name == f"{family.name}_bucket"
+                assert sample.exemplar.value <= float(sample.labels["le"])
+    assert found == {
+        "http_server_request_duration_seconds": {(TRACE, 0.3)},
+        "serving_request_queue_seconds": {(TRACE, 0.2)},
+        "serving_cold_start_duration_seconds": {(TRACE, 0.2)},
+    }
+    # The older format has no place for them.
+    assert TRACE not in made.page.text("")
+
+
+def test_a_cold_start_is_counted_once_for_all_waiters() -> None:
+    made = metrics(KEY)
+    rows = made.of(KEY)
+    turn = rows.cold_turn
+    for _ in range(5):
+        rows.started_cold(0.4, turn, at_s=1.4)
+    rows.started_cold(0.2, rows.cold_turn, at_s=2.2)
+    assert f"serving_cold_start_duration_seconds_count{{{LABELS}}} 2.0" in made.page.text("")
+
+
+def test_reasons_waits_and_levels_are_reported() -> None:
+    made = metrics(KEY)
+    rows = made.of(KEY)
+    rows.refused("waited")
+    rows.woken("flip")
+    rows.waited(0.1)
+    made.lost_frames = lambda: 7
+    page = made.page.text("")
+    for line in (
+        f'serving_requests_refused_total{{{LABELS},reason="waited"}} 1.0',
+        f'serving_wakes_total{{{LABELS},reason="flip"}} 1.0',
+        f"serving_request_queue_seconds_count{{{LABELS}}} 1.0",
+        f"kn_revision_request_concurrency{{{LABELS}}} 3.0",
+        f"serving_requests_waiting{{{LABELS}}} 2.0",
+        "serving_stat_frames_lost_total 7.0",
+    ):
+        assert line in page
+
+
+def test_the_page_of_fine_durations_has_what_its_readers_take_and_no_more() -> None:
+    made = metrics(KEY)
+    rows = made.of(KEY)
+    rows.ended(200, 0.1, at_s=1.0, traceparent=b"")
+    rows.woken("flip")
+    heads = [line for line in made.page.text(FINE_TYPE).splitlines() if line.startswith("# TYPE")]
+    assert heads == [f"# TYPE {FINE_DURATIONS} gauge", "# TYPE serving_requests_waiting gauge"]
+
+
+def test_rows_of_revisions_that_are_gone_are_dropped() -> None:
+    made = metrics()
+    made.of(("default", "gone")).ended(200, 0.1, at_s=1.0, traceparent=b"")
+    rows = made.of(("default", "going"))
+    assert "gone" not in made.page.text("")
+    rows.ended(200, 0.1, at_s=1.0, traceparent=b"")
+    rows.waited(0.1)
+    rows.started_cold(0.1, 0, at_s=1.1)
+    rows.refused("waited")
+    rows.woken("flip")
+    assert "going" not in made.page.text("")
+    for index in range(1000):
+        made.of(("default", f"r{index}"))
+    assert len(made._rows) < 102
+
+
+def test_the_old_count_is_there_where_wanted() -> None:
+    made = metrics(KEY, has_old_names=True)
+    made.of(KEY).ended(200, 0.1, at_s=1.0, traceparent=b"")
+    page = made.page.text("")
+    assert 'activator_request_count_total{configuration_name="hello",namespace_name="default"' in page
+
+
+async def test_the_last_cold_starts_of_a_namespace_have_times_since_the_epoch() -> None:
+    made = metrics(KEY, ("shop", "x-00001"))
+    rows = made.of(KEY)
+    at_s = now_s()
+    for number in range(30):
+        rows.started_cold(0.25, rows.cold_turn, at_s=at_s + number)
+    made.of(("shop", "x-00001")).started_cold(0.5, 0, at_s=at_s)
+    found = msgspec.json.decode(made.cold_starts({"namespace": "default"}))
+    assert len(found) == 20
+    assert {(one["revision"], one["waited_s"]) for one in found} == {("hello-00001", 0.25)}
+    # The clocks were read a moment apart.
+    assert found[-1]["asked_s"] - wall_s() == pytest.approx(at_s - now_s() + 29 - 0.25, abs=1.0)
+    assert made.cold_starts({"namespace": "other"}) == "[]"

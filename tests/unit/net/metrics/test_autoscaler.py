@@ -1,0 +1,73 @@
+from serving.core.model.revisionnumbers import PodCounts, PolicyCosts
+from serving.net.metrics.autoscaler import AutoscalerMetrics
+from tests.unit.net.metrics.builders import numbers
+
+LABELS = '{k8s_namespace_name="default",kn_configuration_name="hello",kn_revision_name="hello-00001"}'
+KEY = ("default", "hello-00001")
+COSTS = {
+    KEY: PolicyCosts(
+        adaptive_pod_seconds=600.0,
+        adaptive_cold_requests=3.0,
+        knative_pod_seconds=900.0,
+        knative_cold_requests=5.0,
+        covered_s=3600.0,
+    )
+}
+
+
+def metrics(*keys: tuple[str, str], has_old_names: bool = False) -> AutoscalerMetrics:
+    return AutoscalerMetrics(
+        keys=lambda: keys,
+        counts=lambda: {"revisions": 1, "odd_total": 2},
+        pods=lambda _: PodCounts(not_ready=4, pending=5, terminating=6, dormant=2),
+        costs=COSTS.get,
+        has_old_names=has_old_names,
+    )
+
+
+def test_the_numbers_of_the_last_decision_are_on_the_page() -> None:
+    made = metrics(KEY)
+    made.decided(numbers(stable_load=1.5, panic_load=4.0, target_load=7.0, excess_burst_capacity=-3))
+    page = made.page.text("")
+    for line in (
+        f"kn_revision_pods_desired{LABELS} 3.0",
+        f"kn_revision_concurrency_stable{LABELS} 1.5",
+        f"kn_revision_capacity_excess{LABELS} -3.0",
+        f"kn_revision_pods_not_ready_count{LABELS} 4.0",
+        f"kn_revision_pods_pending_count{LABELS} 5.0",
+        f"kn_revision_pods_terminating_count{LABELS} 6.0",
+        f"serving_revision_pods_dormant{LABELS} 2.0",
+        'serving_decisions_total{rule="stable"} 1.0',
+        "autoscaler_revisions 1.0",
+        "# TYPE autoscaler_odd_total counter",
+    ):
+        assert line in page
+    for policy, pod_seconds, cold in (("adaptive", 600.0, 3.0), ("knative", 900.0, 5.0)):
+        labels = LABELS.replace("}", f',policy="{policy}"}}')
+        assert f"serving_policy_day_pod_seconds{labels} {pod_seconds}" in page
+        assert f"serving_policy_day_cold_requests{labels} {cold}" in page
+    assert "kn_revision_rps_stable{" not in page
+    assert "autoscaler_desired_pods" not in page
+
+
+def test_old_names_are_there_where_wanted() -> None:
+    made = metrics(KEY, has_old_names=True)
+    made.decided(numbers(metric="rps", stable_load=12.0))
+    page = made.page.text("")
+    old = '{configuration_name="hello",namespace_name="default",revision_name="hello-00001"}'
+    assert f"autoscaler_desired_pods{old} 3.0" in page
+    assert f"autoscaler_pending_pods{old} 5.0" in page
+    assert f"autoscaler_stable_requests_per_second{old} 12.0" in page
+
+
+def test_a_revision_that_is_gone_is_off_the_page() -> None:
+    made = metrics()
+    made.decided(numbers())
+    assert "hello-00001" not in made.page.text("")
+
+
+def test_rows_are_bounded_without_a_reader_of_the_page() -> None:
+    made = metrics(("default", "r0"))
+    for index in range(1000):
+        made.decided(numbers(revision=f"r{index}"))
+    assert len(made._latest) < 200

@@ -1,0 +1,62 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics
+
+from serving.net.metrics.activator import Durations, trace_id_of
+from serving.net.metrics.names import BUCKETS_S
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+OTHER = "1af7651916cd43dd8448eb211c80319d"
+
+
+def parent(trace: str) -> bytes:
+    return f"00-{trace}-b7ad6b7169203331-01".encode()
+
+
+@given(st.lists(st.floats(0, 100) | st.sampled_from(BUCKETS_S)))
+def test_the_samples_are_those_of_prometheus_client(times_s: list[float]) -> None:
+    disable_created_metrics()
+    registry = CollectorRegistry()
+    theirs = Histogram("took_seconds", "Time.", ["of"], registry=registry, buckets=BUCKETS_S).labels("a")
+    ours = Durations()
+    for took_s in times_s:
+        theirs.observe(took_s)
+        ours.note(took_s, at_s=0.0)
+    (family,) = registry.collect()
+    assert list(ours.samples("took_seconds", {"of": "a"})) == family.samples
+
+
+def test_a_bucket_keeps_one_exemplar_a_second() -> None:
+    row = Durations(clock=lambda: 1_000.0)
+    row.note(0.3, at_s=5.0, traceparent=parent(TRACE))
+    row.note(0.4, at_s=5.9, traceparent=parent(OTHER))
+    row.note(3.0, at_s=5.9, traceparent=parent(OTHER))
+    kept = {one.exemplar.labels["trace_id"]: one.exemplar for one in row.samples("a", {}) if one.exemplar}
+    assert {trace: one.value for trace, one in kept.items()} == {TRACE: 0.3, OTHER: 3.0}
+    assert kept[TRACE].timestamp == 1_000.0
+    row.note(0.4, at_s=6.0, traceparent=parent(OTHER))
+    assert [one.exemplar.value for one in row.samples("a", {}) if one.exemplar] == [0.4, 3.0]
+
+
+def test_what_is_no_trace_leaves_room_for_one_that_is() -> None:
+    row = Durations()
+    row.note(0.3, at_s=5.0, traceparent=b"nonsense")
+    row.note(0.3, at_s=5.0, traceparent=parent(TRACE))
+    assert [one.exemplar.labels for one in row.samples("a", {}) if one.exemplar] == [{"trace_id": TRACE}]
+
+
+@pytest.mark.parametrize(
+    ("text", "trace"),
+    [
+        (f"00-{TRACE}-b7ad6b7169203331-01", TRACE),
+        (f"01-{TRACE}-b7ad6b7169203331-01", None),
+        (f"00-{TRACE.upper()}-b7ad6b7169203331-01", None),
+        (f"00-{TRACE}", None),
+        (f"00-{'0' * 32}-b7ad6b7169203331-01", None),
+        ('00-"}\n', None),
+        ("", None),
+    ],
+)
+def test_a_trace_is_believed_only_in_its_own_form(text: str, trace: str | None) -> None:
+    assert trace_id_of(text.encode()) == trace

@@ -1,0 +1,35 @@
+import pytest
+
+from serving.net.metrics.hosts import host_names_of, is_own_host
+
+NAMES = host_names_of(" Scale.Example ,,other.example")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_ours"),
+    [
+        ("127.0.0.1:6081", True),
+        ("10.1.2.3", True),
+        ("[::1]:6081", True),
+        ("[::1]", True),
+        ("localhost:6081", True),
+        ("LOCALHOST", True),
+        ("autoscaler:6081", True),
+        ("autoscaler.knative-serving.svc:6081", True),
+        ("autoscaler.knative-serving.svc.cluster.local", True),
+        ("scale.example:6081", True),
+        ("OTHER.example", True),
+        ("evil.example:6081", False),
+        ("evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("evil.svc.example", False),
+        ("localhost.evil.example:6081", False),
+        ("127.0.0.1:evil.example", False),
+    ],
+)
+def test_a_registrable_name_is_refused(host: str, is_ours: bool) -> None:
+    assert is_own_host(host, NAMES) is is_ours
+
+
+def test_no_names_are_no_names() -> None:
+    assert host_names_of("") == frozenset()

@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import pytest
+
+from serving.net.metrics.queries import QUERY_TOKEN_FILE_VARIABLE, QueryGate, is_same
+
+TOKEN = "t" * 43
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "query-token"
+    path.write_text(f"{TOKEN}\n")
+    return path
+
+
+@pytest.mark.parametrize("given", [f"Bearer {TOKEN}", f"bearer  {TOKEN}"])
+def test_the_token_of_the_file_is_right(file: Path, given: str) -> None:
+    assert QueryGate(file).objection([given]) == ""
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        [""],
+        ["Bearer"],
+        ["Bearer "],
+        [TOKEN],
+        [f"Basic {TOKEN}"],
+        [f"Bearer {TOKEN}x"],
+        [f"Bearer {TOKEN}"] * 2,
+        ["Bearer \udcff"],
+    ],
+)
+def test_anything_else_is_refused(file: Path, given: list[str]) -> None:
+    assert "the query token is needed" in QueryGate(file).objection(given)
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 64])
+def test_a_token_that_is_none_opens_nothing(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    gate = QueryGate(file)
+    assert gate.objection([f"Bearer {content.decode('latin-1')}"]).startswith("queries are refused")
+    assert (gate.view(), gate.headers()) == ("", {})
+
+
+def test_without_a_file_all_is_refused(tmp_path: Path) -> None:
+    for gate in (QueryGate(""), QueryGate(tmp_path / "missing"), QueryGate.of_environment({})):
+        assert gate.objection(["Bearer "]).startswith("queries are refused")
+
+
+def test_a_new_token_counts_at_once(file: Path) -> None:
+    gate = QueryGate.of_environment({QUERY_TOKEN_FILE_VARIABLE: str(file)})
+    before = gate.view()
+    file.write_text("n" * 43)
+    assert gate.objection([f"Bearer {TOKEN}"])
+    assert gate.headers() == {"Authorization": "Bearer " + "n" * 43}
+    assert gate.view() not in {before, ""}
+
+
+def test_nothing_is_the_same_as_nothing() -> None:
+    assert not is_same("", "")
+    assert is_same("a", "a")

@@ -1,0 +1,75 @@
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from serving.net.metrics.spans import Traced, spans_of
+from serving.net.metrics.tracing import Tracer, read_traceparent
+
+TRACE, PARENT = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
+SAMPLED = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def tracer(ratio: float) -> Tracer:
+    return Tracer(ratio, send=lambda _: None, draw=random.Random(1).getrandbits)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        (SAMPLED, True),
+        (SAMPLED.replace(b"00-0a", b"cc-0a", 1) + b"-more", True),
+        (SAMPLED + b"-more", False),
+        (SAMPLED.replace(b"00-0a", b"ff-0a", 1), False),
+        (SAMPLED.upper(), False),
+        (b"00-" + b"0" * 32 + b"-b7ad6b7169203331-01", False),
+        (b"00-0af7651916cd43dd8448eb211c80319c-" + b"0" * 16 + b"-01", False),
+        (b"00-0af7", False),
+        (b"", False),
+    ],
+)
+def test_a_traceparent_is_read_as_w3c_says(text: bytes, is_one: bool) -> None:
+    assert (read_traceparent(text) is not None) is is_one
+
+
+def test_a_request_with_a_parent_does_as_its_flag_says_and_keeps_the_trace() -> None:
+    found = tracer(0.0).begin(SAMPLED)
+    assert found is not None
+    assert (found.trace_id, found.parent_id) == (TRACE, PARENT)
+    assert found.traceparent == b"00-0af7651916cd43dd8448eb211c80319c-%016x-01" % found.upstream_id
+    assert tracer(1.0).begin(SAMPLED[:-2] + b"00") is None
+
+
+def test_of_the_others_a_part_is_drawn_with_a_new_trace_each() -> None:
+    some = tracer(0.1)
+    found = [one for one in (some.begin(b"") for _ in range(10_000)) if one is not None]
+    assert 850 < len(found) < 1150
+    assert len({one.trace_id for one in found}) == len(found)
+    assert {one.parent_id for one in found} == {0}
+    assert tracer(0.0).begin(b"") is None
+    assert all(tracer(1.0).begin(b"no traceparent") is not None for _ in range(100))
+
+
+def test_an_id_is_never_zero() -> None:
+    found = Tracer(1.0, send=lambda _: None, draw=lambda _: 0).begin(b"")
+    assert found is not None
+    assert (found.trace_id, found.server_id, found.upstream_id) == (1, 1, 1)
+
+
+def test_a_request_that_has_ended_is_reported_without_its_query() -> None:
+    sent: list[Traced] = []
+    traces = Tracer(1.0, send=sent.append)
+    trace = traces.begin(b"")
+    assert trace is not None
+    head = SimpleNamespace(method=b"GET", host=b"h.example", target=b"/a?password=1")
+    ended = SimpleNamespace(head=head, upstream_text="127.0.0.1:1", status=200, started_s=1.0)
+    traces.end(trace, ended, key=("default", "hello-00001"), try_count=2, at_s=3.0)
+    [one] = sent
+    assert (one.path, one.host, one.method, one.try_count, one.ended_s - one.started_s) == (
+        "/a",
+        "h.example",
+        "GET",
+        2,
+        2,
+    )
+    assert "password" not in repr(spans_of(one))

@@ -1,0 +1,85 @@
+"""Heads as HPACK packs them, read; the library of Python is the oracle."""
+
+import hpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.net.proxy.http2.frames import ErrorCode, Violation
+from serving.net.proxy.http2.hpack_decoder import HeaderDecoder
+
+names = st.sampled_from([b":path", b"accept", b"x", b"grpc-timeout", b"a-name-of-its-own"])
+values = st.one_of(st.sampled_from([b"", b"/", b"application/grpc", b"y" * 300]), st.binary(max_size=20))
+heads = st.lists(st.tuples(names, values), max_size=6)
+
+
+def decoder() -> HeaderDecoder:
+    return HeaderDecoder(list_bytes_max=65_536)
+
+
+@given(sent=st.lists(heads, max_size=8), size=st.sampled_from([None, 0, 60, 4096]))
+def test_a_connections_heads_are_read(sent: list[list[tuple[bytes, bytes]]], size: int | None) -> None:
+    encoder, one = hpack.Encoder(), decoder()
+    if size is not None:
+        encoder.header_table_size = size
+    for head in sent:
+        assert one.decode(encoder.encode(head)).fields == head
+
+
+@given(blocks=st.lists(st.binary(max_size=30), max_size=4))
+def test_any_bytes_mean_what_the_oracle_says(blocks: list[bytes]) -> None:
+    oracle, one = hpack.Decoder(), decoder()
+    for block in blocks:
+        try:
+            expected = [(bytes(name), bytes(value)) for name, value in oracle.decode(block, raw=True)]
+        except hpack.HPACKError:
+            with pytest.raises(Violation):
+                one.decode(block)
+            return
+        assert one.decode(block).fields == expected
+
+
+def test_a_block_that_leaves_the_table_alone_is_remembered_until_it_changes() -> None:
+    encoder, one = hpack.Encoder(), decoder()
+    one.decode(encoder.encode([(b"x", b"1")]))
+    block = encoder.encode([(b"x", b"1")])
+    assert one.decode(block) is one.decode(block)
+    one.decode(encoder.encode([(b"x", b"2")]))
+    assert one.decode(block).fields == [(b"x", b"2")]
+
+
+def test_the_memory_of_blocks_is_bounded() -> None:
+    one = decoder()
+    for number in range(1000):
+        one.decode(b"\x00\x01x\x03%03d" % number)
+    assert len(one._remembered) <= 16
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"\x80",
+        b"\xbe",
+        b"\xff",
+        b"\xff\xff\xff\xff\xff\x0f",
+        b"\x40",
+        b"\x40\x05abc",
+        b"\x40\x01a\x83",
+        b"\x00\x01a\x7f\xff\xff\xff\x7fx",
+        b"\x82\x20",
+        b"\x3f\xe2\x1f",
+        b"\x20\x20\x20\x20\x20\x20\x20\x20\x82",
+    ],
+)
+def test_what_is_malformed_ends_the_connection(block: bytes) -> None:
+    with pytest.raises(Violation) as caught:
+        decoder().decode(block)
+    assert caught.value.code is ErrorCode.COMPRESSION_ERROR
+
+
+def test_a_table_is_emptied_and_enlarged_again() -> None:
+    one = decoder()
+    one.decode(b"\x40\x01x\x01y")
+    assert one.decode(b"\x20\x3f\xe1\x1f\x82").fields == [(b":method", b"GET")]
+    with pytest.raises(Violation):
+        one.decode(b"\xbe")

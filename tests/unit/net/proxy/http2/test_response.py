@@ -1,0 +1,37 @@
+"""Refusals in gRPC's form."""
+
+import pytest
+
+from serving.net.proxy.http2.response import GrpcRefusal
+
+TEXT = (b"content-type", b"text/plain; charset=utf-8")
+
+
+def grpc_fields(status: int, body: bytes, *fields: tuple[bytes, bytes]) -> dict[bytes, bytes]:
+    refusal = GrpcRefusal.of(status, [(b":status", b"%d" % status), *fields])
+    assert refusal is not None
+    for at in range(0, len(body), 100):
+        refusal.take(body[at : at + 100])
+    return dict(refusal.fields())
+
+
+@pytest.mark.parametrize(("status", "code"), [(400, b"13"), (404, b"12"), (503, b"14"), (504, b"14"), (418, b"2")])
+def test_a_status_has_its_code_and_its_sentence(status: int, code: bytes) -> None:
+    found = grpc_fields(status, b"no such\nthing\n", TEXT, (b"content-length", b"15"), (b"retry-after", b"1"))
+    assert found == {
+        b":status": b"200",
+        b"content-type": b"application/grpc",
+        b"retry-after": b"1",
+        b"grpc-status": code,
+        b"grpc-message": b"no such%0Athing",
+    }
+
+
+def test_a_page_is_no_sentence_and_a_long_text_is_cut() -> None:
+    assert grpc_fields(404, b"<html>", (b"content-type", b"text/html"))[b"grpc-message"] == b"HTTP status 404"
+    assert len(grpc_fields(404, b"x" * 10_000, TEXT)[b"grpc-message"]) <= 600
+
+
+def test_what_is_grpcs_own_or_no_refusal_stays() -> None:
+    assert GrpcRefusal.of(200, [TEXT]) is None
+    assert GrpcRefusal.of(503, [(b"content-type", b"application/grpc")]) is None

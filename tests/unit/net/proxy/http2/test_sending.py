@@ -1,0 +1,70 @@
+from typing import Any, cast
+
+from serving.net.proxy.http2.frames import PREFACE, ErrorCode
+from serving.net.proxy.http2.sending import FrameSender
+from tests.eventually import next_turn
+from tests.unit.net.proxy.http2.recorder import Recorder
+
+
+class NotedTransport:
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class PassingSender(FrameSender):
+    """Sends a reset on itself and on others for each byte it reads."""
+
+    def __init__(self, *others: "PassingSender") -> None:
+        self.engine = Recorder(is_server=False).engine
+        self.engine.out.clear()
+        self.transport = NotedTransport()
+        self._transport = cast("Any", self.transport)
+        self._others = others
+        self.class_attributes: list[dict[str, Any]] = []
+
+    def take(self, data: bytes) -> None:
+        self.class_attributes.append(dict(vars(FrameSender)))
+        for _ in data:
+            for sender in (self, *self._others):
+                sender.engine.send_reset(1, ErrorCode.CANCEL)
+                sender.send()
+
+
+def test_all_that_a_read_leads_to_is_one_write_of_each_connection_at_its_end() -> None:
+    app = PassingSender()
+    client = PassingSender(app)
+    client.data_received(b"123")
+    assert [len(write) for write in client.transport.writes] == [3 * 13]
+    assert client.transport.writes == app.transport.writes
+    client.data_received(b"1")
+    assert [len(write) for write in app.transport.writes] == [39, 13]
+
+
+async def test_what_is_sent_outside_of_a_read_is_written_once_in_the_same_turn_of_the_loop() -> None:
+    one = PassingSender()
+    one.take(b"12")
+    assert one.transport.writes == []
+    await next_turn()
+    assert [len(write) for write in one.transport.writes] == [26]
+
+
+def test_a_read_changes_no_class_because_that_empties_the_caches_of_its_methods() -> None:
+    one = PassingSender()
+    before = dict(vars(FrameSender))
+    one.data_received(b"1")
+    assert one.class_attributes == [before]
+    assert dict(vars(FrameSender)) == before
+
+
+def test_a_preface_is_not_sent_twice() -> None:
+    one = PassingSender()
+    one.engine.out.append(PREFACE)
+    one.write_now()
+    one.write_now()
+    assert one.transport.writes == [PREFACE]

@@ -1,0 +1,60 @@
+"""A connection of a client: what one read of it may cost, whatever it sends."""
+
+import itertools
+
+from serving.net.proxy.http1.body import CHUNKS_AT_ONCE, LAST_CHUNK, chunk
+from tests.eventually import next_turn
+from tests.unit.net.proxy.wires import Bench
+
+HEAD = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+COUNT = 20 * CHUNKS_AT_ONCE
+
+
+def payload_bytes(bench: Bench) -> int:
+    """Bytes of the body that the app has got."""
+    return sum(app.written.count(b"x") for app in bench.apps)
+
+
+async def test_a_body_of_tiny_chunks_is_read_piece_by_piece_and_its_connection_pauses() -> None:
+    bench = Bench()
+    bench.connection.data_received(HEAD)
+    bench.connection.data_received(chunk(b"x") * COUNT)
+    assert (payload_bytes(bench), bench.client.is_reading_paused) == (CHUNKS_AT_ONCE, True)
+    turns = 0
+    while bench.client.is_reading_paused:
+        before = payload_bytes(bench)
+        await next_turn()
+        assert payload_bytes(bench) - before <= CHUNKS_AT_ONCE
+        turns += 1
+    assert (payload_bytes(bench), turns >= COUNT // CHUNKS_AT_ONCE - 1) == (COUNT, True)
+    bench.connection.data_received(LAST_CHUNK)
+    bench.respond_to_all()
+    assert [exchange.status for exchange in bench.finished] == [200]
+
+
+async def test_all_connections_that_send_tiny_chunks_have_one_piece_in_each_turn_of_the_loop() -> None:
+    benches = [Bench() for _ in range(8)]
+    for bench in benches:
+        bench.connection._registry.turns = benches[0].turns
+        bench.connection.data_received(HEAD + chunk(b"x") * COUNT)
+    seen = [sum(map(payload_bytes, benches))]
+    while any(bench.client.is_reading_paused for bench in benches):
+        await next_turn()
+        seen.append(sum(map(payload_bytes, benches)))
+    assert seen[-1] == len(benches) * COUNT
+    assert max(after - before for before, after in itertools.pairwise(seen)) <= CHUNKS_AT_ONCE
+
+
+async def test_a_client_that_leaves_in_the_middle_of_tiny_chunks_is_forgotten() -> None:
+    bench = Bench()
+    bench.connection.data_received(HEAD + chunk(b"x") * COUNT)
+    bench.connection.connection_lost(None)
+    for _ in range(3):
+        await next_turn()
+    assert (len(bench.finished), payload_bytes(bench)) == (1, CHUNKS_AT_ONCE)
+
+
+def test_chunks_of_usual_size_are_read_at_once() -> None:
+    bench = Bench()
+    bench.connection.data_received(HEAD + chunk(b"x" * 8192) * 32)
+    assert (payload_bytes(bench), bench.client.is_reading_paused) == (32 * 8192, False)

@@ -1,0 +1,138 @@
+"""Accepted pairs, and the reasons to reject others."""
+
+import datetime as dt
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.core.model.errors import InvalidCertificate
+from serving.net.proxy.tls.certificate import CertificateChoice, Identity, Pair, load_certificate
+from tests.integration.tls_stage import AUTHORITY, issued
+
+labels = st.text("ab-", min_size=1, max_size=3)
+names = st.lists(labels, min_size=1, max_size=4).map(".".join)
+
+
+def refused(certificate_pem: bytes, key_pem: bytes) -> str:
+    with pytest.raises(InvalidCertificate) as caught:
+        load_certificate("one", Pair(where="Secret a/b", certificate_pem=certificate_pem, key_pem=key_pem))
+    assert str(caught.value) == f"Secret a/b: {caught.value.reason}"
+    return caught.value.reason
+
+
+def test_a_good_pair_says_for_whom_and_until_when_it_is() -> None:
+    end = dt.datetime(2999, 12, 31, tzinfo=dt.UTC)
+    pair = issued("a.example", "*.b.example", "127.0.0.1", not_after=end)
+    found = load_certificate("one", pair)
+    assert (found.identity.name, found.identity.hosts) == ("one", ("a.example", "*.b.example"))
+    assert found.identity.not_after_s == end.timestamp()
+    assert found.pair is pair
+
+
+def test_one_for_an_address_alone_is_taken_for_it_may_be_the_default() -> None:
+    assert load_certificate("one", issued("127.0.0.1")).identity.hosts == ()
+
+
+def test_an_expired_one_is_taken() -> None:
+    old, end = dt.datetime(2019, 1, 1, tzinfo=dt.UTC), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    found = load_certificate("one", issued("a.example", not_before=old, not_after=end))
+    assert found.identity.not_after_s == end.timestamp()
+
+
+def test_what_does_not_fit_is_refused_with_its_reason() -> None:
+    one, two = issued("a.example"), issued("b.example")
+    assert refused(one.certificate_pem, two.key_pem) == "the key is not this certificate's"
+    assert refused(one.key_pem, one.key_pem) == "there is no certificate as PEM in the certificate's file"
+    assert refused(one.certificate_pem, one.certificate_pem) == "there is no key as PEM in the key's file"
+    assert refused(b"", b"") == "there is no certificate as PEM in the certificate's file"
+    assert "cannot be read" in refused(one.certificate_pem[:200], one.key_pem)
+    assert "cannot be read" in refused(one.certificate_pem.replace(b"M", b"?"), one.key_pem)
+
+
+def test_an_authoritys_own_certificate_is_not_a_servers() -> None:
+    ca = AUTHORITY.cert_pem.bytes()
+    assert refused(ca, AUTHORITY.private_key_pem.bytes()) == "it names no host (subjectAltName)"
+
+
+def test_one_that_is_for_clients_only_is_refused() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a.example")])
+    builder = x509.CertificateBuilder(
+        subject_name=name,
+        issuer_name=name,
+        public_key=key.public_key(),
+        serial_number=1,
+        not_valid_before=dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
+        not_valid_after=dt.datetime(2999, 1, 1, tzinfo=dt.UTC),
+    )
+    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName("a.example")]), critical=False)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+    pem = serialization.Encoding.PEM
+    key_pem = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    certificate_pem = builder.sign(key, hashes.SHA256()).public_bytes(pem)
+    assert "unsuitable certificate purpose" in refused(certificate_pem, key_pem)
+
+
+def test_a_key_with_a_password_is_refused_without_a_prompt() -> None:
+    pair = issued("a.example")
+    key = serialization.load_pem_private_key(pair.key_pem, password=None)
+    encrypted = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"word"),
+    )
+    assert refused(pair.certificate_pem, encrypted) == "the key has a password"
+
+
+def identity(name: str, *hosts: str, until_s: float = 1.0) -> Identity:
+    return Identity(name=name, hosts=hosts, not_after_s=until_s)
+
+
+def test_an_exact_host_comes_before_a_wildcard() -> None:
+    choice = CertificateChoice([identity("wild", "*.example"), identity("one", "a.example")])
+    assert [choice.find(name) for name in ("a.example", "A.Example.", "b.example")] == ["one", "one", "wild"]
+
+
+def test_a_wildcard_stands_for_one_label() -> None:
+    choice = CertificateChoice([identity("wild", "*.default.localhost")])
+    assert choice.find("hello.default.localhost") == "wild"
+    for name in ("a.b.default.localhost", "default.localhost", "localhost", ".default", ""):
+        assert choice.find(name) is None
+
+
+def test_without_a_default_an_unknown_name_has_no_certificate() -> None:
+    assert CertificateChoice([identity("one", "a.example")]).find(None) is None
+    assert CertificateChoice([identity("one", "a.example")], default="two").find("x") is None
+
+
+def test_the_default_is_for_all_others() -> None:
+    choice = CertificateChoice([identity("one", "a.example"), identity("two")], default="two")
+    assert [choice.find(name) for name in ("a.example", "x", "", None)] == ["one", "two", "two", "two"]
+
+
+def test_of_two_for_one_host_the_one_that_is_valid_longest_is_taken() -> None:
+    old, new = identity("b-old", "a.example", "old.example"), identity("a-new", "a.example", until_s=2.0)
+    for both in ([old, new], [new, old]):
+        choice = CertificateChoice(both)
+        assert [choice.find(name) for name in ("a.example", "old.example")] == ["a-new", "b-old"]
+    equal = [identity("b", "a.example"), identity("a", "a.example")]
+    assert {CertificateChoice(order).find("a.example") for order in (equal, equal[::-1])} == {"a"}
+
+
+@given(st.lists(st.tuples(st.booleans(), names), max_size=6), names)
+def test_the_chosen_node_has_the_name(hosts: list[tuple[bool, str]], asked: str) -> None:
+    written = [f"*.{name}" if is_wild else name for is_wild, name in hosts]
+    choice = CertificateChoice([identity(host, host) for host in written])
+    parent = f"*.{asked.partition('.')[2]}"
+    found = choice.find(asked)
+    if asked in written:
+        assert found == asked
+    elif parent in written:
+        assert found == parent
+    else:
+        assert found is None

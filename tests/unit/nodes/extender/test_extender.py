@@ -1,0 +1,97 @@
+import json
+from typing import Any
+
+import pytest
+
+from serving.core.model.errors import InvalidValue
+from serving.core.settings.placement import CLUSTER_AUTOSCALER_PROVIDER, PlacementSettings
+from serving.nodes.extender.extender import Extender, read_call
+from serving.nodes.placement.book import NodeBook, node_of, pod_of
+from serving.nodes.placement.scores.provider import Scorer
+from tests.unit.nodes.placement.builders import node, pod
+
+NODES = ("empty", "half", "full")
+
+
+def extender(provider: str = "default") -> Extender:
+    """An extender of three nodes of 4 cores: one empty, one half full, one full."""
+    book = NodeBook()
+    for name in NODES:
+        book.take_node(node_of(node(name)))
+    for name, cpu, memory in (("half", "2", "4Gi"), ("full", "3900m", "8000Mi")):
+        found = pod_of(pod(f"on-{name}", on=name, cpu=cpu, memory=memory))
+        assert found is not None
+        book.take_pod(found)
+    return Extender(book, Scorer(PlacementSettings(provider=provider)))
+
+
+def asking(*names: str, **requests: str) -> bytes:
+    return json.dumps({"Pod": pod("p", **requests), "NodeNames": names}).encode()
+
+
+def filtered(one: Extender, body: bytes) -> Any:  # noqa: ANN401 - JSON
+    return json.loads(one.filter(read_call(body)))
+
+
+def test_nodes_are_scored_from_0_to_10_in_the_order_asked_for() -> None:
+    one = extender()
+    found = json.loads(one.prioritize(read_call(asking("full", "half", "empty", cpu="400m", memory="800Mi")), now_s=0))
+    assert [entry["Host"] for entry in found] == ["full", "half", "empty"]
+    full, half, empty = (entry["Score"] for entry in found)
+    assert 0 <= full < half < empty <= 10
+
+
+def test_a_provider_that_packs_prefers_the_fuller() -> None:
+    one = extender(CLUSTER_AUTOSCALER_PROVIDER)
+    found = json.loads(one.prioritize(read_call(asking("half", "empty", cpu="400m", memory="800Mi")), now_s=0))
+    assert found[0]["Score"] > found[1]["Score"]
+
+
+def test_a_node_that_just_joined_passes_and_scores_0() -> None:
+    one = extender()
+    assert json.loads(one.prioritize(read_call(asking("new")), now_s=0)) == [{"Host": "new", "Score": 0}]
+    assert filtered(one, asking("new", cpu="100"))["NodeNames"] == ["new"]
+
+
+def test_a_pod_is_kept_from_nodes_without_room() -> None:
+    found = filtered(extender(), asking("full", "half", "empty", cpu="1", memory="1Gi"))
+    assert found["NodeNames"] == ["half", "empty"]
+    assert found["Error"] == ""
+    assert found["FailedNodes"] == {
+        "full": "requests 1000m of cpu, 100m are free; requests 1073741824 bytes of memory, 201326592 bytes are free"
+    }
+
+
+def test_a_pod_that_requests_nothing_fits_on_a_full_node() -> None:
+    one = extender()
+    assert filtered(one, asking("full"))["NodeNames"] == ["full"]
+
+
+def test_a_node_runs_so_many_pods_and_no_more() -> None:
+    book = NodeBook()
+    book.take_node(node_of(node("a", pods="0")))
+    book.take_node(node_of(node("b", pods=None)))
+    found = filtered(Extender(book, Scorer(PlacementSettings())), asking("a", "b"))
+    assert found["FailedNodes"] == {"a": "runs 0 of 0 pods"}
+
+
+def test_whole_nodes_are_answered_with_whole_nodes() -> None:
+    body = {"pod": pod("p", cpu="1"), "nodes": {"items": [node("full"), node("half")]}, "nodenames": None}
+    found = filtered(extender(), json.dumps(body).encode())
+    assert [one["metadata"]["name"] for one in found["Nodes"]["items"]] == ["half"]
+    assert "NodeNames" not in found
+
+
+def test_reasons_are_given_for_known_nodes() -> None:
+    (found,) = json.loads(extender().explain(read_call(asking("half", "new", cpu="400m")), now_s=0))
+    assert found["node"] == "half"
+    assert {part["name"] for part in found["parts"]} == {"LeastRequested", "BalancedResourceAllocation"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"{}", b'{"Pod": {}, "NodeNames": [1]}', b'{"Pod": 1, "NodeNames": []}', b'{"Pod": {}, "Nodes": 1}'],
+)
+def test_what_cannot_be_read_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidValue, match="ExtenderArgs"):
+        read_call(body)

@@ -1,0 +1,40 @@
+"""The taints of a node after an effect."""
+
+from typing import Any
+
+import pytest
+
+from serving.nodes.nodegroup.io.actor import taints_after
+from serving.nodes.nodegroup.plan import Taint, Untaint
+from tests.unit.nodes.nodegroup.objects import node_object
+
+TAINT = Taint(node_name="a", at_s=42, effect="NoSchedule")
+UNTAINT = Untaint(node_name="a")
+OTHER = {"key": "other", "effect": "NoExecute"}
+FORCED = {"key": "atlassian.com/escalator-force", "value": "1", "effect": "NoSchedule"}
+
+
+def node(*taints: dict[str, Any], **spec: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    return node_object("a", taints=list(taints), **spec)
+
+
+def test_a_taint_comes_to_the_others() -> None:
+    written = {"key": "atlassian.com/escalator", "value": "42", "effect": "NoSchedule"}
+    assert taints_after(node(OTHER), TAINT) == [OTHER, written]
+
+
+def test_an_untaint_leaves_the_others() -> None:
+    assert taints_after(node_object("a", tainted_at_s=7), UNTAINT) == []
+    tainted = {"key": "atlassian.com/escalator", "value": "7", "effect": "NoSchedule"}
+    assert taints_after(node(tainted, OTHER), UNTAINT) == [OTHER]
+
+
+@pytest.mark.parametrize("effect", [TAINT, UNTAINT])
+def test_a_cordoned_or_force_tainted_node_is_left_alone(effect: Taint | Untaint) -> None:
+    assert taints_after(node(unschedulable=True), effect) is None
+    assert taints_after(node(FORCED), effect) is None
+
+
+def test_what_is_done_is_not_done_again() -> None:
+    assert taints_after(node_object("a", tainted_at_s=7), TAINT) is None
+    assert taints_after(node(), UNTAINT) is None

@@ -1,0 +1,130 @@
+"""The book of nodes and pods agrees with gathering everything again."""
+
+import msgspec
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from serving.core.settings.nodegroup import NodeGroupSettings
+from serving.nodes.nodegroup.book import NodeGroupBook
+from serving.nodes.nodegroup.records import (
+    Amount,
+    CloudGroup,
+    Failures,
+    GroupNode,
+    GroupPod,
+    OthersTaken,
+    Placement,
+    PodPhase,
+    Snapshot,
+)
+from serving.nodes.nodegroup.rules import free_amounts
+from serving.nodes.nodegroup.states import NodeState, state_of
+from serving.nodes.nodegroup.view import gathered
+from tests.unit.nodes.nodegroup.builders import PLACED, SETTINGS, node, pod, quirky, settings
+
+CLOUD = CloudGroup(target_size=3, min_size=0, max_size=9)
+PLACEMENTS = (PLACED, Placement(), Placement(owner_kind="DaemonSet"), Placement(is_static=True))
+GROUPS = (
+    SETTINGS,
+    settings(name="default", label_value="other", anticipation=True),
+    msgspec.structs.replace(quirky("foreign_pods_do_not_protect"), name="quirky"),
+    msgspec.structs.replace(quirky("sidecars_count_as_init_containers"), name="original"),
+)
+LOST = msgspec.structs.replace(pod(1), node_name="n000", phase=PodPhase.UNKNOWN, is_scheduled=True)
+
+node_changes = st.builds(
+    lambda number, label: node(number, labels={"customer": label}),
+    st.integers(0, 3),
+    st.sampled_from(("shared", "other")),
+)
+pod_changes = st.builds(
+    lambda number, on, cpu_m, phase, placement: msgspec.structs.replace(
+        pod(cpu_m),
+        name=f"p{number}",
+        node_name=on,
+        phase=phase,
+        placement=placement,
+        is_scheduled=on is not None,
+        is_anticipated=number == 3,
+        original_request=Amount(cpu_m=cpu_m // 2) if number == 2 else None,
+    ),
+    st.integers(0, 3),
+    st.sampled_from((None, "n000", "n001")),
+    st.integers(0, 2),
+    st.sampled_from(list(PodPhase)),
+    st.sampled_from(PLACEMENTS),
+)
+changes = st.lists(st.one_of(node_changes, pod_changes, st.sampled_from(("n000", "n001", "p0", "p1"))))
+
+
+def apply(book: NodeGroupBook, change: GroupNode | GroupPod | str) -> None:
+    match change:
+        case GroupNode():
+            book.take_node(change)
+        case GroupPod():
+            book.take_pod(change)
+        case _ if change.startswith("n"):
+            book.drop_node(change)
+        case _:
+            book.drop_pod(change)
+
+
+def compare(book: NodeGroupBook, found: list[GroupNode | GroupPod | str], group: NodeGroupSettings) -> None:
+    nodes: dict[str, GroupNode] = {}
+    pods: dict[str, GroupPod] = {}
+    for one in found:
+        match one:
+            case GroupNode():
+                nodes[one.name] = one
+            case GroupPod():
+                pods[one.name] = one
+            case _:
+                nodes.pop(one, None)
+                pods.pop(one, None)
+    whole = Snapshot(nodes=tuple(nodes.values()), pods=tuple(pods.values()), cloud=CLOUD)
+    wanted, got = gathered(whole, group), book.facts(group.name, CLOUD, Failures())
+    assert {one.name: one for one in got.nodes} == {one.name: one for one in wanted.nodes}
+    assert {one.name: one for one in got.pods} == {one.name: one for one in wanted.pods}
+    assert got.anticipated_count == wanted.anticipated_count
+    untainted = [one for one in wanted.nodes if state_of(one) is NodeState.UNTAINTED]
+    free = free_amounts(untainted, wanted.pods, wanted.others_taken).values()
+    assert got.others_taken == {name: taken for name, taken in wanted.others_taken.items() if taken != OthersTaken()}
+    assert book.extremes(group.name).free_cpu.cpu_m == max((one.cpu_m for one in free), default=0)
+    waiting = [one for one in wanted.pods if one.phase is PodPhase.PENDING and not one.node_name]
+    most = max((one.request.cpu_m for one in waiting if not one.is_anticipated), default=0)
+    assert book.extremes(group.name).pending_cpu.cpu_m == most
+    assert (dict(got.pod_counts), got.request, got.cloud) == (dict(wanted.pod_counts), wanted.request, CLOUD)
+
+
+@given(changes, st.integers(0, 20))
+@example([node(0), LOST], 0)
+def test_it_agrees_with_gathering_everything(found: list[GroupNode | GroupPod | str], late: int) -> None:
+    book = NodeGroupBook()
+    for index, change in enumerate(found):
+        if index == late:
+            book.take_groups(GROUPS)
+        apply(book, change)
+    book.take_groups(GROUPS)
+    for group in GROUPS:
+        compare(book, found, group)
+
+
+def test_groups_that_change_are_sorted_afresh_and_others_are_kept() -> None:
+    book = NodeGroupBook()
+    book.take_node(node(0))
+    book.take_groups([SETTINGS])
+    assert [one.name for one in book.facts("shared", CLOUD, Failures()).nodes] == ["n000"]
+    book.take_groups([SETTINGS])
+    assert len(book.facts("shared", CLOUD, Failures()).nodes) == 1
+    book.take_groups([settings(label_value="other")])
+    assert len(book.facts("shared", CLOUD, Failures()).nodes) == 0
+
+
+def test_a_quirk_of_one_group_does_not_change_what_another_counts() -> None:
+    book = NodeGroupBook()
+    book.take_groups(GROUPS)
+    book.take_pod(msgspec.structs.replace(pod(1500), original_request=Amount(cpu_m=1000)))
+    counted = {one.name: book.facts(one.name, CLOUD, Failures()).request.cpu_m for one in (GROUPS[0], GROUPS[3])}
+    assert counted == {"shared": 1500, "original": 1000}
+    book.drop_pod(pod(1500).name)
+    assert book.facts("original", CLOUD, Failures()).request == Amount()

@@ -1,0 +1,138 @@
+"""Groups as people write them: Escalator's file, and NodeGroup objects."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from serving.core.settings.nodegroup import NodeGroupQuirks
+from serving.nodes.nodegroup.groups import group_of, groups_of_text, spec_of
+from tests.unit.nodes.nodegroup.objects import GROUP_SPEC
+
+# As in Escalator's own documentation.
+ESCALATOR_FILE = """
+node_groups:
+  - name: "shared"
+    label_key: "customer"
+    label_value: "shared"
+    cloud_provider_group_name: "asg"
+    min_nodes: 1
+    max_nodes: 10
+    dry_mode: false
+    taint_upper_capacity_threshold_percent: 40
+    taint_lower_capacity_threshold_percent: 10
+    slow_node_removal_rate: 1
+    fast_node_removal_rate: 2
+    scale_up_threshold_percent: 70
+    scale_up_cool_down_period: 2m
+    soft_delete_grace_period: 1m
+    hard_delete_grace_period: 10m
+    aws:
+        fleet_instance_ready_timeout: 1m
+        launch_template_id: lt-1
+"""
+
+
+def named(**spec: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    return {"metadata": {"name": "shared"}, "spec": {**GROUP_SPEC, **spec}}
+
+
+def test_a_file_of_escalator_is_taken_unchanged() -> None:
+    (group,) = groups_of_text(ESCALATOR_FILE, where="file").groups
+    assert (group.settings.name, group.settings.max_nodes, group.settings.hard_delete_grace_period_s) == (
+        "shared",
+        10,
+        600,
+    )
+
+
+def test_a_node_group_says_the_same_in_camel_case() -> None:
+    (written,) = groups_of_text(ESCALATOR_FILE, where="file").groups
+    (found,) = group_of(named()).groups
+    assert found.settings == written.settings
+    (again,) = group_of({"metadata": {"name": "shared"}, "spec": spec_of(written.options)}).groups
+    assert again.settings == written.settings
+    assert spec_of(written.options)["aws"]["launchTemplateId"] == "lt-1"
+
+
+def test_an_empty_text_has_no_groups() -> None:
+    assert groups_of_text("", where="file") == groups_of_text("# nothing", where="file")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("a: [", "not YAML"),
+        ("node_groups: !!bool x", "not YAML: this is no bool"),
+        ("[]", "no list of node groups"),
+        ("node_groups: none", "no list of node groups"),
+        ("node_groups: [1]", "1 is no mapping"),
+    ],
+)
+def test_a_text_that_is_none_is_refused(text: str, what: str) -> None:
+    (problem,) = groups_of_text(text, where="file").problems
+    assert what in problem.what
+
+
+def test_a_group_that_is_wrong_does_not_harm_the_others() -> None:
+    whole = yaml.safe_load(ESCALATOR_FILE)
+    (good,) = whole["node_groups"]
+    wrong = {**good, "name": "wrong", "min_nodes": 20, "slow_node_removal_rate": 9, "colour": "red"}
+    text = yaml.safe_dump({"node_groups": [wrong, good, good]})
+    reading = groups_of_text(text, where="file")
+    assert [one.settings.name for one in reading.groups] == ["shared"]
+    assert [problem.where for problem in reading.problems] == [
+        "file: node_groups[0] (wrong): min_nodes",
+        "file: node_groups[0] (wrong): slow_node_removal_rate",
+        "file: node_groups[2]",
+    ]
+
+
+def test_a_refused_group_has_its_name_and_everything_that_is_wrong() -> None:
+    whole = yaml.safe_load(ESCALATOR_FILE)
+    whole["node_groups"][0] |= {"min_nodes": 20, "colour": "red"}
+    (refused,) = groups_of_text(yaml.safe_dump(whole), where="file").refused
+    assert refused.name == "shared"
+    assert [one.where.rpartition(": ")[2] for one in refused.problems] == ["min_nodes", "colour"]
+    (refused,) = group_of(named(minNodes=20, colour="red")).refused
+    assert [one.where.rpartition(": ")[2] for one in refused.problems] == ["minNodes", "colour"]
+
+
+def test_a_key_that_nothing_has_is_ignored_and_named() -> None:
+    whole = yaml.safe_load(ESCALATOR_FILE)
+    whole["other"] = 1
+    whole["node_groups"][0] |= {"scale_up_cool_down_timeout": "10m"}
+    whole["node_groups"][0]["aws"]["colour"] = "red"
+    reading = groups_of_text(yaml.safe_dump(whole), where="file")
+    place = "file: node_groups[0] (shared)"
+    timeout, colour = f"{place}: scale_up_cool_down_timeout", f"{place}: aws.colour"
+    assert [one.where for one in reading.ignored] == ["file: other", timeout, colour]
+    (group,) = reading.groups
+    assert [one.where for one in group.ignored] == [timeout, colour]
+    spec = spec_of(group.options)
+    assert spec.keys().isdisjoint({"name", "scaleUpCoolDownTimeout"})
+    assert "colour" not in spec["aws"]
+    (ignored,) = group_of(named(scaleUpCoolDownTimeout="10m")).ignored
+    assert ignored.where == "NodeGroup shared: spec: scaleUpCoolDownTimeout"
+    assert ignored.expected == "scaleUpCoolDownPeriod, perhaps"
+
+
+def test_problems_of_an_object_are_in_its_own_keys() -> None:
+    problems = group_of(named(minNodes=20, softDeleteGracePeriod="1h", quirks={"noSuch": True})).problems
+    assert [one.where for one in problems] == [
+        "NodeGroup shared: spec: quirks",
+        "NodeGroup shared: spec: minNodes",
+        "NodeGroup shared: spec: softDeleteGracePeriod",
+    ]
+    assert "minNodes 20 is not at most maxNodes 10" in problems[1].what
+
+
+def test_the_name_of_a_group_is_that_of_its_object() -> None:
+    (group,) = group_of({"metadata": {"name": "mine"}, "spec": {**GROUP_SPEC, "name": "other"}}).groups
+    assert group.settings.name == "mine"
+
+
+def test_quirks_and_options_of_aws_are_read() -> None:
+    spec: dict[str, Any] = {"quirks": {"lockStopsReaping": True}, "aws": {"launchTemplateId": "lt-1"}}
+    (group,) = group_of(named(**spec)).groups
+    assert group.settings.quirks == NodeGroupQuirks(lock_stops_reaping=True)

@@ -1,0 +1,120 @@
+"""Nodes to remove, nodes to drain, and the reasons to keep others."""
+
+import pytest
+
+from serving.core.settings.nodegroup import NodeGroupSettings
+from serving.nodes.nodegroup.plan import KeptFor, KeptNodes
+from serving.nodes.nodegroup.reaper import Reaped, fate_of_tainted, reap_force_tainted, reap_tainted
+from serving.nodes.nodegroup.records import CloudGroup, Failures, GroupNode, GroupPod, RemovalTaint
+from tests.unit.nodes.nodegroup.builders import SETTINGS, node, pod, settings, snapshot, view
+
+
+def reaped(
+    *group: GroupNode,
+    pods: tuple[GroupPod, ...] = (),
+    target: int | None = None,
+    cloud_min: int = 0,
+    asked: NodeGroupSettings = SETTINGS,
+    failed: frozenset[str] = frozenset(),
+) -> Reaped:
+    seen = view(snapshot(group, pods, failures=Failures(node_names=failed)), asked)
+    cloud = CloudGroup(target_size=len(group) if target is None else target, min_size=cloud_min, max_size=30)
+    return reap_tainted(seen.parts.tainted, seen, cloud, keep_healthy=False)
+
+
+def fate(one: GroupNode, *, has_pod: bool = False, **changes: object) -> KeptFor | None:
+    pods = (pod(on=one),) if has_pod else ()
+    return fate_of_tainted(one, view(snapshot((one,), pods), settings(**changes))).keep
+
+
+@pytest.mark.parametrize(
+    ("tainted_ago_s", "has_pod", "keep"),
+    [
+        (59.0, False, KeptFor.SOFT_GRACE),
+        (60.0, False, KeptFor.SOFT_GRACE),
+        (60.5, False, None),
+        (61.0, True, KeptFor.HARD_GRACE),
+        (600.0, True, KeptFor.HARD_GRACE),
+        (600.5, True, KeptFor.DRAINING),
+        (900.0, True, KeptFor.DRAINING),
+        (900.5, True, None),
+    ],
+)
+def test_both_graces_and_the_time_to_drain_must_have_passed(
+    tainted_ago_s: float, keep: KeptFor | None, *, has_pod: bool
+) -> None:
+    assert fate(node(0, tainted_ago_s=tainted_ago_s), has_pod=has_pod) == keep
+
+
+def test_without_a_drain_grace_a_node_goes_with_its_pods_after_the_hard_one() -> None:
+    assert fate(node(0, tainted_ago_s=601.0), has_pod=True, drain_grace_period_s=0.0) is None
+
+
+def test_a_protected_node_and_one_without_a_timestamp_stay() -> None:
+    assert fate(node(0, tainted_ago_s=9999.0, is_protected=True)) is KeptFor.PROTECTED
+    assert fate(node(0, removal_taint=RemovalTaint(at_s=None))) is KeptFor.NO_TIMESTAMP
+    assert fate(node(0)) is KeptFor.NO_TIMESTAMP
+
+
+def test_what_is_due_is_deleted_and_what_has_pods_is_drained() -> None:
+    gone, busy, young = node(0, tainted_ago_s=700.0), node(1, tainted_ago_s=700.0), node(2, tainted_ago_s=5.0)
+    assert reaped(gone, busy, young, pods=(pod(on=busy),)) == Reaped(
+        deleted=("n000",),
+        drained=("n001",),
+        kept=(
+            KeptNodes(node_name="n001", reason=KeptFor.DRAINING),
+            KeptNodes(node_name="n002", reason=KeptFor.SOFT_GRACE),
+        ),
+    )
+
+
+def test_the_clouds_minimum_lets_as_many_go_as_fit() -> None:
+    group = [node(number, tainted_ago_s=100.0 + number) for number in range(5)]
+    done = reaped(*group, cloud_min=3)
+    assert done.deleted == ("n004", "n003")
+    assert done.is_refused
+    assert {kept.reason for kept in done.kept} == {KeptFor.CLOUD_MIN}
+
+
+def test_empty_nodes_go_before_those_with_pods() -> None:
+    busy, empty = node(0, tainted_ago_s=5000.0), node(1, tainted_ago_s=100.0)
+    assert reaped(busy, empty, pods=(pod(on=busy),), cloud_min=1).deleted == ("n001",)
+
+
+def test_nodes_on_which_something_failed_go_last() -> None:
+    group = [node(number, tainted_ago_s=100.0) for number in range(2)]
+    assert reaped(*group, cloud_min=1, failed=frozenset({"n000"})).deleted == ("n001",)
+
+
+def test_a_node_that_could_not_be_deleted_is_not_drained() -> None:
+    busy = [node(number, tainted_ago_s=700.0) for number in range(2)]
+    done = reaped(*busy, pods=tuple(pod(on=one) for one in busy), cloud_min=1)
+    assert (done.drained, done.is_refused) == (("n000",), True)
+    assert done.kept[1] == KeptNodes(node_name="n001", reason=KeptFor.CLOUD_MIN)
+
+
+def test_a_cloud_below_its_own_minimum_lets_none_go() -> None:
+    assert reaped(node(0, tainted_ago_s=100.0), target=1, cloud_min=3).deleted == ()
+
+
+def test_in_a_sick_group_only_sick_nodes_go() -> None:
+    watched = settings(
+        unhealthy_node_grace_period_s=300.0, health_check_newest_nodes_percent=100, max_unhealthy_nodes_percent=0
+    )
+    healthy, sick = node(0, tainted_ago_s=100.0), node(1, tainted_ago_s=100.0, is_ready=False)
+    seen = view(snapshot((healthy, sick)), watched)
+    done = reap_tainted(seen.parts.tainted, seen, seen.cloud, keep_healthy=True)
+    assert done.deleted == ("n001",)
+    assert done.kept == (KeptNodes(node_name="n000", reason=KeptFor.HEALTHY),)
+
+
+def test_a_force_tainted_node_goes_at_once_if_it_is_empty() -> None:
+    empty, busy = node(0, is_force_tainted=True), node(1, is_force_tainted=True)
+    protected = node(2, is_force_tainted=True, is_protected=True)
+    seen = view(snapshot((empty, busy, protected), (pod(on=busy),)))
+    done = reap_force_tainted(seen, seen.cloud)
+    assert done.deleted == ("n000",)
+    assert done.kept == (
+        KeptNodes(node_name="n001", reason=KeptFor.PODS),
+        KeptNodes(node_name="n002", reason=KeptFor.PROTECTED),
+    )

@@ -1,0 +1,91 @@
+"""The demand of pods."""
+
+import pytest
+
+from serving.core.model.quantity import MEMORY_ASSUMED_BYTES, Resources
+from serving.nodes.placement.scores.pod import (
+    NONZERO_CPU_M,
+    Container,
+    PodContainers,
+    PodDemand,
+    pod_demand,
+    total_demand,
+)
+
+MIB = 2**20
+
+
+def asking(request_m: int | None = None, limit_m: int | None = None) -> Container:
+    return Container(request=Resources(cpu_m=request_m), limit=Resources(cpu_m=limit_m))
+
+
+def test_a_container_without_requests_counts_100_m_and_200_mib() -> None:
+    demand = pod_demand(PodContainers(containers=(asking(), asking(), asking(250))))
+    assert (demand.nonzero_cpu_m, demand.nonzero_memory_bytes) == (450, 600 * MIB)
+
+
+def test_an_explicit_0_stays_0() -> None:
+    nothing = Container(request=Resources(cpu_m=0, memory_bytes=0))
+    demand = pod_demand(PodContainers(containers=(nothing,)))
+    assert (demand.nonzero_cpu_m, demand.nonzero_memory_bytes) == (0, 0)
+
+
+def test_a_pod_without_containers_counts_nothing() -> None:
+    assert pod_demand(PodContainers()) == PodDemand()
+
+
+def test_init_containers_and_overhead_do_not_shape_scores() -> None:
+    pod = PodContainers(containers=(asking(100),), init_containers=(asking(900),), overhead=Resources(cpu_m=50))
+    assert pod_demand(pod).nonzero_cpu_m == 100
+
+
+def test_requests_are_the_sum_or_the_largest_init_container_plus_overhead() -> None:
+    pod = PodContainers(
+        containers=(asking(500), asking(100)),
+        init_containers=(asking(1000), asking(700)),
+        overhead=Resources(cpu_m=50),
+    )
+    assert pod_demand(pod).request_cpu_m == 1050
+
+
+def test_small_init_containers_change_nothing() -> None:
+    assert pod_demand(PodContainers(containers=(asking(500),), init_containers=(asking(100),))).request_cpu_m == 500
+
+
+def test_a_limit_is_raised_to_the_request_of_the_whole_pod() -> None:
+    demand = pod_demand(PodContainers(containers=(asking(1000), asking(100, 300))))
+    assert (demand.request_cpu_m, demand.limit_cpu_m) == (1100, 1100)
+
+
+def test_a_container_without_a_limit_adds_nothing_to_it() -> None:
+    assert pod_demand(PodContainers(containers=(asking(500, 2000), asking()))).limit_cpu_m == 2000
+
+
+def test_memory_is_summed_like_cpu() -> None:
+    container = Container(request=Resources(memory_bytes=3 * MIB), limit=Resources(memory_bytes=5 * MIB))
+    demand = pod_demand(PodContainers(containers=(container,), overhead=Resources(memory_bytes=MIB)))
+    assert (demand.request_memory_bytes, demand.limit_memory_bytes) == (4 * MIB, 6 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("pod", "best_effort"),
+    [
+        (PodContainers(containers=(asking(),)), True),
+        (PodContainers(containers=(asking(0, 0),)), True),
+        (PodContainers(containers=(asking(None, 1),)), False),
+        (PodContainers(containers=(asking(),), overhead=Resources(cpu_m=1)), False),
+    ],
+)
+def test_best_effort_is_who_asks_for_nothing_and_costs_nothing(pod: PodContainers, *, best_effort: bool) -> None:
+    assert pod_demand(pod).best_effort is best_effort
+
+
+def test_a_total_adds_up_each_sum() -> None:
+    one = pod_demand(PodContainers(containers=(asking(),)))
+    assert total_demand([one, one]) == PodDemand(
+        nonzero_cpu_m=2 * NONZERO_CPU_M, nonzero_memory_bytes=2 * MEMORY_ASSUMED_BYTES
+    )
+
+
+def test_the_total_of_no_pods_is_nothing() -> None:
+    assert total_demand([]) == PodDemand()

@@ -1,0 +1,123 @@
+"""Weighted sums over node scores, and the node that wins."""
+
+import importlib
+import pkgutil
+
+import msgspec
+import numpy as np
+import pytest
+
+from serving.core.model.errors import InvalidValue, SettingsError
+from serving.core.model.nodata import NoData
+from serving.core.settings.knob import fields_of
+from serving.core.settings.placement import PlacementSettings
+from serving.nodes.placement import scores as package
+from serving.nodes.placement.scores.fit import FitWhy
+from serving.nodes.placement.scores.nodes import ScoredNode, node_table
+from serving.nodes.placement.scores.pod import PodDemand
+from serving.nodes.placement.scores.provider import PROVIDERS, Scorer, Scores, pick
+from serving.nodes.placement.scores.score import NODE_SCORES
+from tests.unit.nodes.placement.scores.builders import demand, load, node
+
+EMPTY, HALF = node("empty"), node("half", demand(2000))
+
+
+def scores(settings: PlacementSettings, *nodes: ScoredNode, pod: PodDemand | None = None) -> Scores:
+    return Scorer(settings).score(node_table(nodes, version=3), pod or demand(400), now_s=0.0)
+
+
+def test_the_default_provider_spreads() -> None:
+    assert scores(PlacementSettings(), EMPTY, HALF).total.tolist() == [19.0, 14.0]
+
+
+def test_the_cluster_autoscaler_provider_packs() -> None:
+    found = scores(PlacementSettings(provider="cluster-autoscaler"), EMPTY, HALF)
+    assert found.total.tolist() == [11.0, 16.0]
+
+
+def test_the_low_risk_provider_avoids_risk() -> None:
+    found = scores(PlacementSettings(provider="low-risk"), node("hot", usage=load(90)), node("cool", usage=load(10)))
+    assert found.total.tolist() == [5.5, 9.5]
+
+
+def test_own_weights_replace_those_of_the_provider() -> None:
+    settings = PlacementSettings(score_weights="MostRequested=3")
+    assert scores(settings, EMPTY, HALF).total.tolist() == [3.0, 18.0]
+
+
+def test_scores_up_to_100_count_in_tenths() -> None:
+    settings = PlacementSettings(score_weights="LeastRequested=1, LowRiskOverCommitment=2")
+    found = scores(settings, node("a", demand(1000, limit_m=4000)), pod=demand(1000))
+    assert [int(part.result.score[0]) for part in found.parts] == [5, 83]
+    assert found.total.tolist() == pytest.approx([5 + 2 * 8.3])
+
+
+def test_an_extender_answers_whole_numbers_from_0_to_10() -> None:
+    settings = PlacementSettings(score_weights="LeastRequested=1, LowRiskOverCommitment=2")
+    found = scores(settings, node("a", demand(1000, limit_m=4000)), pod=demand(1000))
+    assert found.extender_score().tolist() == [7]
+
+
+def test_an_explanation_tells_each_part_and_the_rank() -> None:
+    found = scores(PlacementSettings(), EMPTY, HALF).explain("half")
+    assert (found.node, found.version, found.total, found.better_count) == ("half", 3, 14.0, 1)
+    assert [(part.name, part.weight, part.score, part.score_max) for part in found.parts] == [
+        ("LeastRequested", 1, 4, 10),
+        ("BalancedResourceAllocation", 1, 10, 10),
+    ]
+    assert isinstance(found.parts[0].why, FitWhy)
+
+
+def test_every_explanation_can_be_written_down() -> None:
+    settings = PlacementSettings(score_weights=", ".join(f"{name}=1" for name in NODE_SCORES))
+    found = scores(settings, node("a", demand(1000), usage=load(40, 5))).explain("a")
+    assert msgspec.json.decode(msgspec.json.encode(found))["parts"][3]["why"]["worst"] == "cpu"
+
+
+def test_a_node_that_is_not_there_has_no_explanation() -> None:
+    with pytest.raises(KeyError, match="z"):
+        scores(PlacementSettings(), EMPTY).explain("z")
+
+
+def test_scores_that_do_not_exist_are_all_named() -> None:
+    with pytest.raises(SettingsError, match=r"no node score Magic.*\n.*no node score Luck"):
+        Scorer(PlacementSettings(score_weights="Magic=1, LeastRequested=1, Luck=2"))
+
+
+def test_weights_that_cannot_be_read_are_refused() -> None:
+    with pytest.raises(InvalidValue, match="is not weights such as"):
+        Scorer(PlacementSettings(score_weights="LeastRequested"))
+
+
+def test_every_provider_that_settings_allow_has_weights() -> None:
+    (knob,) = [field.knob for field in fields_of(PlacementSettings) if field.name == "provider"]
+    assert tuple(PROVIDERS) == knob.choices
+
+
+def test_every_provider_works() -> None:
+    for provider in PROVIDERS:
+        assert scores(PlacementSettings(provider=provider), EMPTY).total.size == 1
+
+
+def test_the_highest_feasible_total_wins() -> None:
+    total = np.array([5.0, 9.0, 7.0])
+    assert pick(total, feasible=np.array([True, False, True]), turn=0) == 2
+
+
+def test_equals_take_turns() -> None:
+    total, feasible = np.array([9.0, 5.0, 9.0]), np.array([True, True, True])
+    assert [pick(total, feasible=feasible, turn=turn) for turn in range(4)] == [0, 2, 0, 2]
+
+
+def test_without_a_feasible_node_there_is_none_to_pick() -> None:
+    assert pick(np.array([1.0]), feasible=np.array([False]), turn=0) == NoData(missing="node that the pod fits on")
+
+
+def test_every_score_is_in_the_table() -> None:
+    modules = [
+        importlib.import_module(f"{package.__name__}.{one.name}") for one in pkgutil.iter_modules(package.__path__)
+    ]
+    classes = {
+        one for module in modules for one in vars(module).values() if isinstance(getattr(one, "score_max", None), int)
+    }
+    assert classes == set(NODE_SCORES.values())

@@ -1,0 +1,104 @@
+from typing import Any
+
+from serving.core.model.nodata import NoData
+from serving.nodes.placement.book import NodeBook, node_of, pod_of
+from serving.nodes.placement.scores.metrics import NodeUsage, Usage
+from tests.unit.nodes.placement.builders import node, pod
+
+
+def take(book: NodeBook, *pods: dict[str, Any]) -> None:
+    for one in pods:
+        found = pod_of(one)
+        assert found is not None
+        book.take_pod(found)
+
+
+def requested(book: NodeBook) -> dict[str, int]:
+    """Millicores that are requested on each node."""
+    table = book.table()
+    return {name: int(table.request[0, column]) for name, column in table.index_by_name.items()}
+
+
+def book_of(*names: str) -> NodeBook:
+    book = NodeBook()
+    for name in names:
+        book.take_node(node_of(node(name)))
+    return book
+
+
+def test_pods_add_up_on_their_nodes() -> None:
+    book = book_of("a", "b")
+    take(book, pod("p", on="a", cpu="1"), pod("q", on="a", cpu="500m"), pod("r", on="b", cpu="100m"))
+    assert requested(book) == {"a": 1500, "b": 100}
+    assert (book.pod_count("a"), book.pod_count("nowhere")) == (2, 0)
+
+
+def test_a_pod_that_goes_gives_back_what_it_took() -> None:
+    book = book_of("a")
+    take(book, pod("p", on="a", cpu="1"))
+    book.drop_pod(("default", "p"))
+    book.drop_pod(("default", "p"))
+    assert requested(book) == {"a": 0}
+
+
+def test_a_pod_moves_by_recreation_under_its_name() -> None:
+    book = book_of("a", "b")
+    take(book, pod("p", on="a", cpu="1"))
+    take(book, pod("p", on="b", cpu="2"))
+    assert requested(book) == {"a": 0, "b": 2000}
+
+
+def test_a_pod_may_be_known_before_its_node() -> None:
+    book = book_of("a")
+    assert requested(book) == {"a": 0}
+    take(book, pod("p", on="b", cpu="1"))
+    assert requested(book) == {"a": 0}
+    book.take_node(node_of(node("b")))
+    assert requested(book) == {"a": 0, "b": 1000}
+
+
+def test_while_nothing_changes_the_table_is_the_same() -> None:
+    book = book_of("a")
+    take(book, pod("p", on="a", cpu="1"))
+    table = book.table()
+    take(book, pod("p", on="a", cpu="1"))
+    book.take_node(node_of(node("a")))
+    assert book.table() is table
+
+
+def test_a_change_of_one_node_renews_its_column_only() -> None:
+    book = book_of("a", "b")
+    before = book.table()
+    book.take_node(node_of(node("b", cpu="1")))
+    after = book.table()
+    assert after.changed_from == before.version
+    assert after.changed is not None
+    assert [int(one) for one in after.changed] == [after.index_by_name["b"]]
+
+
+def test_a_node_that_goes_leaves_the_table() -> None:
+    book = book_of("a", "b")
+    book.table()
+    book.drop_node("a")
+    book.drop_node("a")
+    assert requested(book) == {"b": 0}
+    assert book.node("a") is None
+
+
+def test_what_nodes_use_is_in_the_table() -> None:
+    book = book_of("a", "b")
+    usage = NodeUsage(at_s=5.0, cpu=Usage(mean_percent=40.0, deviation_percent=1.0), memory=NoData(missing="it"))
+    book.take_usages({"a": usage, "gone": usage})
+    table = book.table()
+    assert [bool(one) for one in table.measured[0]] == [True, False]
+    assert float(table.mean_percent[0, 0]) == 40.0
+    book.take_usages({})
+    assert not book.table().measured.any()
+
+
+def test_the_other_pods_of_a_node_keep_what_they_took() -> None:
+    book = book_of("a")
+    take(book, pod("p", on="a", cpu="1"), pod("q", on="a", cpu="2"))
+    book.drop_pod(("default", "p"))
+    assert requested(book) == {"a": 2000}
+    assert book.pod_count("a") == 1

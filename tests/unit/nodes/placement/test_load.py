@@ -1,0 +1,66 @@
+import math
+
+import pytest
+
+from serving.core.model.nodata import NoData
+from serving.nodes.placement.book import NodeFacts, NodeLoads, node_of
+from serving.nodes.placement.scores.metrics import Usage
+from tests.unit.nodes.placement.builders import Json, node
+
+
+def metrics(cpu: str | None, memory: str | None = "2Gi", *, stamp: str = "t", name: str = "a") -> Json:
+    usage = {key: value for key, value in (("cpu", cpu), ("memory", memory)) if value is not None}
+    return {"metadata": {"name": name}, "timestamp": stamp, "usage": usage}
+
+
+def known(name: str) -> NodeFacts | None:
+    """A node of 4 cores and 8 GiB."""
+    return node_of(node(name)) if name == "a" else None
+
+
+def test_load_is_a_share_of_what_is_allocatable() -> None:
+    found = NodeLoads(20).take([metrics("1")], known, 5.0)["a"]
+    assert (found.at_s, found.cpu, found.memory) == (
+        5.0,
+        Usage(mean_percent=25.0, deviation_percent=0.0),
+        Usage(mean_percent=25.0, deviation_percent=0.0),
+    )
+
+
+def test_mean_and_deviation_come_from_the_newest_samples() -> None:
+    loads = NodeLoads(3)
+    for second, cpu in enumerate(("4", "800m", "1600m")):
+        loads.take([metrics(cpu, stamp=f"t{second}")], known, float(second))
+    found = loads.take([metrics("2400m", stamp="t3")], known, 3.0)["a"].cpu
+    assert isinstance(found, Usage)
+    assert found.mean_percent == pytest.approx(40.0)
+    assert found.deviation_percent == pytest.approx(20 * math.sqrt(2 / 3))
+
+
+def test_a_measurement_counts_once() -> None:
+    loads = NodeLoads(20)
+    loads.take([metrics("1")], known, 0.0)
+    assert loads.take([metrics("1")], known, 15.0)["a"].at_s == 0.0
+
+
+def test_a_node_that_is_not_listed_is_forgotten() -> None:
+    loads = NodeLoads(20)
+    loads.take([metrics("1")], known, 0.0)
+    assert loads.take([], known, 1.0) == {}
+    found = loads.take([metrics("2", stamp="t2")], known, 2.0)["a"].cpu
+    assert found == Usage(mean_percent=50.0, deviation_percent=0.0)
+
+
+def test_a_node_that_is_not_known_has_no_load() -> None:
+    assert NodeLoads(20).take([metrics("1", name="b")], known, 0.0) == {}
+
+
+def test_what_is_not_measured_is_no_data() -> None:
+    found = NodeLoads(20).take([metrics(None, "much")], known, 0.0)["a"]
+    assert isinstance(found.cpu, NoData)
+    assert isinstance(found.memory, NoData)
+
+
+def test_a_share_of_nothing_is_no_data() -> None:
+    found = NodeLoads(20).take([metrics("1")], lambda name: node_of({"metadata": {"name": name}}), 0.0)["a"]
+    assert isinstance(found.cpu, NoData)

@@ -1,0 +1,70 @@
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from serving.home.state import kubeconfig
+from serving.tools.cli.main import main
+
+# Nobody listens on it: ports below 1024 are the system's, and this one is no service's.
+CLOSED_URL = "http://127.0.0.1:9"
+
+
+def serving(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(main, list(arguments), env={"KUBECONFIG": None, **environment})
+
+
+@pytest.mark.parametrize("flags", [("--memory", "0"), ("--cpu", "-1"), ("--cpu", "x")])
+def test_a_limit_is_more_than_0(flags: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").write_text(kubeconfig("https://127.0.0.1:1", "secret"), encoding="utf-8")
+    done = serving("update", "hello", *flags, "--state", str(tmp_path))
+    assert done.exit_code == 2
+    assert f"{flags[1]!r} is not a limit for {flags[0]}" in done.stderr or "a cpu quantity" in done.stderr
+
+
+def test_a_state_folder_without_a_system_is_named_with_the_way_to_start_one(tmp_path: Path) -> None:
+    done = serving("get", "--state", str(tmp_path))
+    assert (done.exit_code, done.stderr) == (
+        1,
+        f"{tmp_path}/kubeconfig: there is none; start the system with `serving up`\n",
+    )
+
+
+def test_the_default_state_folder_is_named_too(tmp_path: Path) -> None:
+    done = serving("url", "hello", XDG_STATE_HOME=str(tmp_path))
+    assert f"{tmp_path}/serving/kubeconfig: there is none" in done.stderr
+
+
+def test_a_system_that_ended_is_reported_with_its_state_folder(tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").write_text(kubeconfig(CLOSED_URL, "t"))
+    done = serving("get", "--state", str(tmp_path))
+    assert done.exit_code == 1
+    assert done.stderr == (
+        f"the API at {CLOSED_URL} does not answer: Connection refused; is `serving up` running?"
+        f" Its state folder is {tmp_path}\n"
+    )
+
+
+def test_a_kubeconfig_goes_before_the_environment_and_the_environment_before_the_default(tmp_path: Path) -> None:
+    named, other = tmp_path / "named", tmp_path / "other"
+    done = serving("get", "--kubeconfig", str(named), KUBECONFIG=str(other))
+    assert (done.exit_code, done.stderr.startswith(f"{named}: not readable: No such file")) == (2, True)
+    done = serving("get", KUBECONFIG=f"{other}:{named}", XDG_STATE_HOME=str(tmp_path))
+    assert (done.exit_code, done.stderr.startswith(f"{other}: not readable: No such file")) == (2, True)
+
+
+@pytest.mark.parametrize("text", ["{", "3", "a: b", "apiVersion: v1\nkind: Config\nclusters: []\n"])
+def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    done = serving("get", "--kubeconfig", str(path))
+    assert (done.exit_code, done.stderr.startswith(f"{path}: "), done.stdout) == (2, True, "")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_context_that_is_not_there_is_reported_with_those_that_are(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(json.dumps(json.loads(kubeconfig(CLOSED_URL, "t"))))
+    done = serving("get", "--kubeconfig", str(path), "--context", "nope")
+    assert (done.exit_code, done.stderr) == (2, f"{path}: there is no context nope; expected one of serving\n")

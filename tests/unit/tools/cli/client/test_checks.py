@@ -1,0 +1,177 @@
+import asyncio
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from serving.home.store.journal import Journal
+from serving.tools.cli.client.checks import (
+    Finding,
+    check_cgroup,
+    check_clock,
+    check_descriptors,
+    check_free_ports,
+    check_isolation,
+    check_journal,
+    check_names,
+    check_pod_names,
+    check_python,
+    check_secrets,
+    check_state,
+    check_user_namespaces,
+    holder_of,
+)
+
+
+def states(findings: object) -> list[tuple[str, str]]:
+    return [(one.name, one.state) for one in findings]  # type: ignore[attr-defined]
+
+
+def test_this_python_will_do() -> None:
+    assert states(check_python()) == [("python", "ok")]
+
+
+def test_the_holder_of_a_state_folder_is_found_without_touching_its_lock(tmp_path: Path) -> None:
+    assert holder_of(tmp_path) is None
+    with (tmp_path / "lock").open("w") as file:
+        assert holder_of(tmp_path) is None
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert holder_of(tmp_path) == os.getpid()
+
+
+def test_a_folder_that_others_read_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("secret")
+    (tmp_path / "key").chmod(0o644)
+    found = list(check_state(tmp_path, None))
+    assert states(found)[:2] == [("state", "ok"), ("state", "warn")]
+    assert found[1].advice.startswith(f"chmod 600 {tmp_path / 'key'}")
+
+
+def test_a_folder_that_is_not_there_is_no_problem(tmp_path: Path) -> None:
+    first, *_ = check_state(tmp_path / "a" / "b", None)
+    assert (first.state, "`serving up` makes it" in first.text) == ("ok", True)
+
+
+def test_a_port_that_is_taken_is_in_the_way() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (found,) = check_free_ports({"public": port})
+        assert (found.state, found.text) == ("fail", f"port {port} (public) is taken by another process")
+        assert "--public-port=0" in found.advice
+    assert states(check_free_ports({"public": port})) == [("ports", "ok")]
+
+
+def test_names_that_do_not_resolve_are_reported_with_the_way_around() -> None:
+    assert states(check_names("localhost")) == [("names", "ok")]
+    (found,) = check_names("no such host")
+    assert (found.state, "curl -H" in found.advice) == ("warn", True)
+
+
+def test_cgroups_are_usable_when_they_are_ours_and_have_both_controllers(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("0::/mine\n")
+    root = tmp_path / "cgroup"
+    (root / "mine").mkdir(parents=True)
+    assert [one.text for one in check_cgroup(root, own)] == ["cgroups are not mounted"]
+    (root / "cgroup.controllers").write_text("cpu memory pids\n")
+    assert [one.text for one in check_cgroup(root, own)] == ["cgroup v2 without cpu and memory here"]
+    (root / "mine" / "cgroup.controllers").write_text("cpu memory\n")
+    assert states(check_cgroup(root, own)) == [("cgroup", "ok")]
+
+
+def test_cgroups_of_version_1_are_usable_only_where_they_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    own.write_text("4:memory:/mine\n3:cpu,cpuacct:/\n1:name=systemd:/\n0::/\n")
+    root = tmp_path / "cgroup"
+    (root / "cpu").mkdir(parents=True)
+    assert [one.text for one in check_cgroup(root, own)] == ["cgroup v1 without cpu and memory here"]
+    (root / "memory" / "mine").mkdir(parents=True)
+    assert states(check_cgroup(root, own)) == [("cgroup", "ok")]
+    # Root may write everywhere, so that modes would show nothing.
+    monkeypatch.setattr("os.access", lambda path, _mode: Path(path) != root / "memory" / "mine")
+    (found,) = check_cgroup(root, own)
+    assert (found.state, "limits of containers" in found.text) == ("warn", False)
+    assert f"not ours to divide: {root / 'memory' / 'mine'} cannot be written" in found.text
+    assert found.advice.startswith("memory is watched")
+
+
+def test_too_few_descriptors_are_reported_with_the_number_to_ask_for() -> None:
+    assert states(check_descriptors((4096, 4096))) == [("files", "ok")]
+    (few,) = check_descriptors((1024, 8192))
+    assert (few.state, few.advice.startswith("`ulimit -n 8192`")) == ("warn", True)
+    assert states(check_descriptors((64, 64))) == [("files", "fail")]
+
+
+def test_a_clock_that_was_set_back_is_reported(tmp_path: Path) -> None:
+    now_s = 1_800_000_000.0
+    (tmp_path / "journal.db").touch()
+    for path in (tmp_path / "journal.db", tmp_path):
+        os.utime(path, (now_s, now_s))
+    assert states(check_clock(tmp_path, wall_s=now_s)) == [("clock", "ok")]
+    assert [one.text for one in check_clock(tmp_path, wall_s=now_s - 600)] == [
+        "the newest file of the state folder is 600 s in the future"
+    ]
+    assert states(check_clock(tmp_path, wall_s=0.0)) == [("clock", "fail")]
+
+
+def test_a_finding_that_is_fine_needs_no_advice() -> None:
+    assert Finding(name="a", state="ok", text="b").advice == ""
+
+
+def test_a_journal_that_is_no_database_is_in_the_way(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    asyncio.run(Journal(path).close())
+    assert states(check_journal(path)) == [("journal", "ok")]
+    path.write_bytes(b"garbage" + path.read_bytes()[7:])
+    (found,) = check_journal(path)
+    assert (found.state, "serving doctor --repair" in found.advice) == ("fail", True)
+
+
+def test_without_mount_namespaces_apps_do_not_resolve_services_and_the_advice_says_what_helps() -> None:
+    assert states(check_pod_names(can_mount=True)) == [("pod names", "ok")]
+    (found,) = check_pod_names(can_mount=False)
+    assert found.state == "warn"
+    assert "user.max_user_namespaces" in found.advice
+
+
+def test_layers_that_are_missing_are_named() -> None:
+    assert states(check_isolation([])) == [("isolation", "ok")]
+    (found,) = check_isolation(["landlock: Function not implemented"])
+    assert (found.state, "landlock" in found.text) == ("warn", True)
+
+
+def test_secrets_on_the_disk_are_worth_knowing() -> None:
+    assert states(check_secrets(is_root=True)) == [("secrets", "ok")]
+    assert states(check_secrets(is_root=False)) == [("secrets", "warn")]
+
+
+@pytest.mark.parametrize(
+    ("files", "is_root", "text"),
+    [
+        ({}, True, "this kernel has none"),
+        ({"self/ns/user": "", "sys/user/max_user_namespaces": "0"}, True, "this machine allows none"),
+        ({"self/ns/user": "", "sys/kernel/unprivileged_userns_clone": "0"}, False, "only root may make them"),
+        ({"self/ns/user": "", "sys/kernel/apparmor_restrict_unprivileged_userns": "1"}, False, "AppArmor takes"),
+    ],
+)
+def test_a_machine_without_user_namespaces_says_which_and_what_to_do(
+    files: dict[str, str], is_root: bool, text: str, tmp_path: Path
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (finding,) = check_user_namespaces(tmp_path, is_root=is_root)
+    assert (finding.state, finding.text.startswith(text)) == ("warn", True)
+    assert finding.advice
+
+
+@pytest.mark.parametrize("is_root", [True, False])
+def test_a_machine_with_user_namespaces_is_fine(is_root: bool, tmp_path: Path) -> None:
+    (tmp_path / "self/ns").mkdir(parents=True)
+    (tmp_path / "self/ns/user").write_text("")
+    (finding,) = check_user_namespaces(tmp_path, is_root=is_root)
+    assert (finding.state, finding.advice) == ("ok", "")

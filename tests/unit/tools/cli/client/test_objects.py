@@ -1,0 +1,31 @@
+from serving.core.model.objects import Object
+from serving.tools.cli.client.objects import superseded_failures
+
+
+def revision(service: str, generation: int, status: str) -> Object:
+    labels = {
+        "serving.knative.dev/service": service,
+        "serving.knative.dev/configurationGeneration": str(generation),
+    }
+    return {
+        "metadata": {"name": f"{service}-{generation:05}", "labels": labels},
+        "status": {"conditions": [{"type": "Ready", "status": status}]},
+    }
+
+
+def test_a_failed_revision_that_has_a_newer_one_is_superseded() -> None:
+    found = superseded_failures(
+        [
+            revision("a", 9, "False"),
+            revision("a", 10, "True"),
+            revision("b", 1, "True"),
+            revision("b", 2, "False"),
+            revision("c", 1, "Unknown"),
+            revision("c", 2, "True"),
+        ]
+    )
+    assert found == {"a-00009"}
+
+
+def test_of_none_there_is_none() -> None:
+    assert superseded_failures([]) == frozenset()

@@ -1,0 +1,30 @@
+import pytest
+
+from serving.core.model.errors import InvalidValue
+from serving.net.cluster.kinds import KINDS, NODE, POD, POD_METRICS, SERVICE, SERVING_SERVICE, UNUSED_KINDS
+from serving.tools.cli.client.resources import kind_named, known_words, path_of
+
+
+def test_a_service_is_knatives_and_svc_is_kubernetes_own() -> None:
+    assert {kind_named(word) for word in ("service", "services", "ksvc", "Services.serving.knative.dev")} == {
+        SERVING_SERVICE
+    }
+    assert kind_named("svc") == SERVICE
+    assert kind_named("po") == POD
+
+
+def test_every_kind_has_a_word_that_means_it() -> None:
+    assert {kind_named(word) for word in known_words()} == set(KINDS) - {POD_METRICS, *UNUSED_KINDS}
+
+
+def test_an_unknown_kind_is_reported_with_the_known_ones() -> None:
+    with pytest.raises(InvalidValue, match="'frob' is not a kind; known are services, namespaces, "):
+        kind_named("frob")
+    with pytest.raises(InvalidValue, match=r"'leasse' is not a kind; the nearest is lease$"):
+        kind_named("leasse")
+
+
+def test_paths_are_those_of_the_api() -> None:
+    assert path_of(POD, "a b", "p/q", subresource="log") == "/api/v1/namespaces/a%20b/pods/p%2Fq/log"
+    assert path_of(SERVING_SERVICE, None) == "/apis/serving.knative.dev/v1/services"
+    assert path_of(NODE, "default", "n") == "/api/v1/nodes/n"

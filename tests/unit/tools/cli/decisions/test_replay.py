@@ -1,0 +1,61 @@
+import json
+from pathlib import Path
+
+import msgspec
+from click.testing import CliRunner
+
+from serving.tools.cli.main import main
+from tests.unit.core.scaling.scaler.test_replay import a_day
+
+
+def recording(path: Path) -> str:
+    file = path / "decisions.jsonl"
+    file.write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in a_day()))
+    return str(file)
+
+
+def test_the_same_numbers_agree(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["replay", recording(tmp_path)])
+    assert (done.exit_code, done.output.splitlines()[-1].endswith("about 1 revisions decided again: 0 differ")) == (
+        0,
+        True,
+    )
+
+
+def test_a_response_that_is_another_is_shown_field_by_field(tmp_path: Path) -> None:
+    file = Path(recording(tmp_path))
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(lines[:3]) + "\n" + lines[3].replace('"target_value":7.0', '"target_value":70.0') + "\n")
+    done = CliRunner().invoke(main, ["replay", str(file)])
+    assert done.exit_code == 1
+    assert "decided.detail.desired_stable_count:" in done.output
+    assert done.output.splitlines()[-1] == "4 decisions about 1 revisions decided again: 1 differ"
+
+
+def test_other_numbers_show_what_would_have_been_decided(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["replay", recording(tmp_path), "--set", "max-scale=8"])
+    assert done.exit_code == 0
+    assert "  as it was 31 → 43: panic; " in done.output
+    assert "limited by max-scale 8\n" in done.output
+
+
+def test_a_setting_that_is_not_settable_is_reported(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["replay", recording(tmp_path), "--set", "max-scal=8"])
+    assert (done.exit_code, "one of activation_scale" in done.output) == (1, True)
+    done = CliRunner().invoke(main, ["replay", recording(tmp_path), "--set", "max-scale"])
+    assert (done.exit_code, "expected KEY=VALUE" in done.output) == (1, True)
+
+
+def test_a_file_that_is_no_log_is_reported_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("hello\n")
+    done = CliRunner().invoke(main, ["replay", str(tmp_path / "x")])
+    assert (done.exit_code, f"{tmp_path / 'x'}:1:" in done.output) == (1, True)
+
+
+def test_as_json_the_differences_are_records(tmp_path: Path) -> None:
+    found = json.loads(CliRunner().invoke(main, ["replay", recording(tmp_path), "-o", "json"]).output)
+    assert (found["revisions"], found["different"]) == (1, [])
+    done = CliRunner().invoke(main, ["replay", recording(tmp_path), "--set", "max-scale=8", "-o", "json"])
+    other = json.loads(done.output)
+    assert other["decisions"] == found["decisions"]
+    assert any("limited by max-scale 8" in one["after"] for one in other["different"])

@@ -1,0 +1,239 @@
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from click.testing import CliRunner, Result
+
+from serving.tools.cli.main import main
+from tests.unit.nodes.nodegroup.test_groups import ESCALATOR_FILE
+from tests.unit.tools.simulator.test_population import neighbours
+
+TRACE = "at_s,function,duration_s\n10,a,0.5\n150,a,0.5\n20,b,0.5\n170,b,\n400,b,1\n"
+
+
+def simulate(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["simulate", *arguments])
+
+
+def test_a_day_is_explained_with_reasons() -> None:
+    done = simulate("--load", "5:2 20:0", "--until", "120")
+    assert done.exit_code == 0
+    assert " 0 → 1: " in done.stdout
+    assert " 1 → 0: " in done.stdout
+    assert "0 refused" in done.stdout
+
+
+def test_annotations_are_those_of_a_revision() -> None:
+    done = simulate("--load", "5:200 20:0", "--until", "40", "--annotate", "max-scale=2")
+    assert done.stdout.splitlines()[-2].endswith("max 2")
+    assert done.exit_code == 0
+
+
+def test_each_metric_of_a_revision_scales_it() -> None:
+    load = (
+        "--load",
+        "0:0 5:40 30:0",
+        "--until",
+        "40",
+        "--annotate",
+        "autoscaling.serving.dev/metric=rps=1000,concurrency=3",
+    )
+    assert "concurrency wants" in simulate(*load).output
+
+
+def test_the_options_of_a_workload_hold_for_a_load() -> None:
+    load = ("--load", "5:20 20:0", "--until", "120")
+    plain, failing = simulate(*load), simulate(*load, "--failing-starts", "0.9")
+    assert (plain.exit_code, failing.exit_code) == (0, 0)
+    assert plain.stdout != failing.stdout
+    # The policies differ in the pods that they keep without a request, once gaps are known.
+    bursts = ("--load", " ".join(f"{start}:5 {start + 1}:0" for start in range(5, 1000, 90)), "--until", "1000")
+    adaptive = simulate(*bursts, "--policy", "adaptive")
+    assert adaptive.stdout not in {"", simulate(*bursts).stdout}
+
+
+def test_a_load_of_nothing_is_no_request() -> None:
+    assert "no request in 30 s" in simulate("--load", "0:0", "--until", "30").stdout
+
+
+def test_a_problem_is_reported() -> None:
+    assert simulate("--load", "5").exit_code == 2
+    done = simulate("--annotate", "max-scale=many", "--annotate", "min-scal=1")
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 2)
+
+
+def written(folder: Path, text: str = TRACE) -> str:
+    path = folder / "t.csv"
+    path.write_text(text)
+    return str(path)
+
+
+def test_policies_are_compared_on_a_trace_as_one_json_object(tmp_path: Path) -> None:
+    done = simulate(
+        "--trace", written(tmp_path), "--compare", "knative,default", "--json", "--equal-pod-seconds", "--jobs", "1"
+    )
+    assert done.exit_code == 0, done.output
+    response = json.loads(done.stdout)
+    assert list(response["policies"]) == ["knative", "default"]
+    assert {
+        "requests", "cold_requests", "pod_starts", "pod_seconds", "wasted_pod_seconds", "wait_p50_s", "wait_p99_s",
+        "wait_p999_s", "late_share", "flaps_per_hour", "refused", "per_revision",
+    } <= set(response["policies"]["knative"])  # fmt: skip
+    assert set(response["at_equal_pod_seconds"]) == {"default"}
+    assert set(response["at_equal_pod_seconds"]["default"]) >= {
+        "cold_change", "wait_p99_change", "late_change", "flaps_change",
+    }  # fmt: skip
+
+
+def test_functions_learn_from_each_other_or_alone(tmp_path: Path) -> None:
+    rows = [f"{at_s},{function.name},0.5" for function in neighbours() for at_s in function.arrivals_s]
+    trace = written(tmp_path, "at_s,function,duration_s\n" + "\n".join(rows))
+    shared, own = (
+        simulate("--trace", trace, "--policy", "adaptive", "--json", *flag) for flag in ((), ("--own-prior",))
+    )
+    costs = [json.loads(one.stdout)["policies"]["adaptive"]["pod_seconds"] for one in (shared, own)]
+    assert costs[0] != costs[1]
+
+
+def test_a_comparison_gives_the_distance_to_the_oracle_and_the_clairvoyant(tmp_path: Path) -> None:
+    arguments = ("--trace", written(tmp_path), "--compare", "knative,fixed-300s,oracle,clairvoyant", "--jobs", "1")
+    done = simulate(*arguments, "--equal-pod-seconds")
+    assert done.exit_code == 0, done.output
+    assert "pod-seconds of clairvoyant: knative" in done.stdout
+    assert "100% of the way to the oracle" in done.stdout
+    answer = json.loads(simulate(*arguments, "--equal-pod-seconds", "--json").stdout)
+    assert answer["at_equal_pod_seconds"]["oracle"]["way_to_oracle"] == pytest.approx(1.0)
+
+
+def test_a_policy_that_knows_the_future_needs_a_trace_without_nodes(tmp_path: Path) -> None:
+    load = simulate("--policy", "oracle")
+    assert (load.exit_code, "--policy: oracle knows the future" in load.stderr) == (2, True)
+    nodes = simulate("--trace", written(tmp_path), "--policy", "clairvoyant", "--node-pods", "2")
+    assert (nodes.exit_code, "clairvoyant with nodes" in nodes.stderr) == (2, True)
+
+
+def test_a_comparison_has_a_table_and_bars(tmp_path: Path) -> None:
+    done = simulate("--trace", written(tmp_path), "--compare", "knative,fixed-300s", "--jobs", "1")
+    assert done.exit_code == 0
+    assert "fixed-300s" in done.stdout
+    assert "█" in done.stdout
+
+
+def test_a_row_that_is_wrong_is_named_with_file_and_line(tmp_path: Path) -> None:
+    done = simulate("--trace", written(tmp_path, TRACE + "x,b,1\n"))
+    assert done.exit_code == 2
+    assert "t.csv:7" in done.stderr
+    assert "'x,b,1'" in done.stderr
+    assert "expected" in done.stderr
+
+
+def test_an_unknown_policy_or_setting_is_refused(tmp_path: Path) -> None:
+    unknown = simulate("--trace", written(tmp_path), "--policy", "nothing")
+    assert (unknown.exit_code, "'nothing' is not a policy" in unknown.stderr) == (2, True)
+    setting = simulate("--trace", written(tmp_path), "--set", "stable-windo=30s")
+    assert (setting.exit_code, "stable-windo" in setting.stderr) == (2, True)
+    assert simulate("--compare", "knative,default").exit_code == 2
+
+
+def test_settings_are_options_by_their_key(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    pods = [
+        json.loads(simulate("--trace", path, "--policy", "knative", "--json", *more).stdout)["policies"]["knative"][
+            "pod_seconds"
+        ]
+        for more in (
+            (),
+            ("--scale-to-zero-pod-retention-period", "300s"),
+            ("--set", "scale-to-zero-pod-retention-period=300s"),
+        )
+    ]
+    assert pods[0] < pods[1] == pods[2]
+    for wrong in (("--polcy", "x"), ("--stable-window",), ("extra",), ("--stable-window", "many")):
+        refused = simulate("--trace", path, *wrong)
+        assert (refused.exit_code, wrong[0].removeprefix("--") in refused.stderr) == (2, True)
+
+
+def test_times_are_constants_quantiles_or_a_file(tmp_path: Path) -> None:
+    path, times = written(tmp_path), tmp_path / "times.csv"
+    times.write_text("function,mean_s,p50_s,p99_s\na,3,3,3\nb,4,4,8\n")
+    for given in ("3", "3:9", str(times)):
+        done = simulate("--trace", path, "--start-time", given, "--policy", "knative", "--json")
+        assert json.loads(done.stdout)["policies"]["knative"]["wait_p50_s"] >= 1.0, done.output
+    for wrong in ("0", "-1", "nan", "none.csv", "1:2:3"):
+        refused = simulate("--trace", path, "--service-time", wrong)
+        assert (refused.exit_code, "--service-time" in refused.stderr) == (2, True)
+    times.write_text("function,mean_s,p50_s,p99_s\na,3,x,3\n")
+    assert "times.csv:2" in simulate("--trace", path, "--start-time", str(times)).stderr
+    times.write_text("function,p50_s\n")
+    assert "times.csv:1" in simulate("--trace", path, "--start-time", str(times)).stderr
+    times.write_text("function,mean_s,p50_s,p99_s\n")
+    assert simulate("--trace", path, "--start-time", str(times)).exit_code == 2
+
+
+def test_a_part_of_the_trace_without_requests_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    assert "no request" in simulate("--trace", path, "--from", "200", "--until", "300").stderr
+    assert simulate("--trace", path, "--from", "300", "--until", "200").exit_code == 2
+    assert simulate("--trace", path, "--from", "100", "--until", "200", "--json").exit_code == 0
+
+
+def test_a_comparison_is_drawn_as_an_image(tmp_path: Path) -> None:
+    image = tmp_path / "plot.svg"
+    done = simulate(
+        "--trace", written(tmp_path), "--compare", "knative,default", "--equal-pod-seconds", "--plot", str(image)
+    )
+    assert done.exit_code == 0, done.output
+    drawn = ET.fromstring(image.read_text())  # noqa: S314 - our own image
+    texts = {one.text for one in drawn.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"knative", "default", "pod-hours", "Pods"} <= texts
+    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}polyline"))) == 3
+    assert simulate("--plot", str(image)).exit_code == 2
+    assert simulate("--trace", written(tmp_path), "--plot", str(tmp_path / "no" / "plot.svg")).exit_code == 2
+
+
+def test_the_access_log_of_a_system_is_a_workload(tmp_path: Path) -> None:
+    line = {"at_s": 10.0, "listener": "public", "host": "a", "status": 200, "duration_s": 0.5}
+    path = tmp_path / "activator.log"
+    path.write_text("".join(json.dumps({**line, "at_s": 10.0 + index}) + "\n" for index in range(30)))
+    done = simulate("--from-log", str(path), "--policy", "knative", "--json")
+    assert json.loads(done.stdout)["policies"]["knative"]["requests"] == 30
+    assert simulate("--from-log", str(path), "--trace", written(tmp_path)).exit_code == 2
+
+
+def test_nodes_are_simulated_below_a_load(tmp_path: Path) -> None:
+    nodes = ("--nodes", "1", "--nodes-max", "3", "--node-cpu", "1", "--pod-cpu", "500m", "--node-boot", "20s")
+    load = ("--load", "5:20 60:0", "--until", "200", "--concurrency", "1")
+    done = simulate(*load, *nodes)
+    assert done.exit_code == 0
+    assert "node-seconds" in done.stdout
+    assert json.loads(simulate(*load, *nodes, "--json").stdout)["policies"]["default"]["nodes"]["nodes_max"] == 3
+    (tmp_path / "t.csv").write_text(TRACE)
+    without = simulate("--trace", str(tmp_path / "t.csv"), "--json")
+    assert "nodes" not in json.loads(without.stdout)["policies"]["default"]
+
+
+def test_a_node_group_in_escalators_format_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "groups.yaml"
+    path.write_text(ESCALATOR_FILE)
+    load = ("--load", "5:1 60:0", "--until", "100", "--nodes", "1")
+    assert simulate(*load, "--node-group", str(path), "--node-anticipation").exit_code == 0
+    path.write_text("node_groups: []")
+    done = simulate(*load, "--node-group", str(path))
+    assert (done.exit_code, "0 node groups" in done.stderr) == (2, True)
+    path.write_text("node_groups: [{name: a}]")
+    assert "label_key" in simulate(*load, "--node-group", str(path)).stderr
+
+
+def test_every_wrong_option_about_nodes_is_listed() -> None:
+    wrong = ("--node-cpu", "much", "--pod-memory", "0", "--nodes-max", "1", "--node-scan", "soon")
+    done = simulate("--nodes", "2", *wrong)
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 4)
+    assert "larger than a node" in simulate("--nodes", "1", "--pod-cpu", "9").stderr
+    assert "--node-pods" in simulate("--nodes", "1", "--node-pods", "2").stderr
+
+
+def test_a_load_is_printed_as_json_with_each_moment() -> None:
+    found = json.loads(simulate("--load", "0:5 20:0", "--until", "30", "-o", "json").stdout)
+    assert found["moments"][0]["at_s"] == 0
+    assert (len(found["latencies_s"]) > 0, found["refused"]) == (True, 0)

@@ -1,0 +1,51 @@
+"""``serving tune``: the dial on a workload, the best position within a budget, and the settings to paste."""
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from serving.tools.cli.main import main
+
+
+def tune(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["tune", "--jobs", "1", *arguments])
+
+
+def trace(folder: Path) -> str:
+    """A request each 100 s: Knative's defaults lose the pod between any two."""
+    path = folder / "t.csv"
+    path.write_text("at_s,function,duration_s\n" + "".join(f"{10 + 100 * index},a,0.5\n" for index in range(20)))
+    return str(path)
+
+
+def test_a_larger_budget_buys_fewer_cold_requests(tmp_path: Path) -> None:
+    path = trace(tmp_path)
+    responses = [
+        json.loads(tune("--trace", path, "--policy", "fixed-90s", "--json", "--budget", budget).stdout)
+        for budget in ("100%", "300%")
+    ]
+    cold = [
+        next(one["cold_requests"] for one in response["curve"] if one["name"] == response["best"])
+        for response in responses
+    ]
+    assert cold[0] > cold[1] == 1
+    assert "scale-to-zero-pod-retention-period" in responses[1]["settings"]
+
+
+def test_settings_are_printed_to_paste_with_what_they_would_have_meant(tmp_path: Path) -> None:
+    done = tune("--trace", trace(tmp_path), "--policy", "fixed-90s", "--budget", "300%")
+    assert done.exit_code == 0, done.output
+    assert 'scale-to-zero-pod-retention-period: "' in done.stdout
+    assert "1 cold requests instead of 20" in done.stdout
+
+
+def test_a_budget_that_no_position_meets_is_said(tmp_path: Path) -> None:
+    assert "costs more than 1%" in tune("--trace", trace(tmp_path), "--policy", "fixed-90s", "--budget", "1%").stdout
+
+
+def test_what_is_wrong_is_refused(tmp_path: Path) -> None:
+    path = trace(tmp_path)
+    for wrong in (("--budget", "much"), ("--policy", "none"), ("--polcy", "x")):
+        assert tune("--trace", path, *wrong).exit_code == 2
+    assert "--trace FILE or --from-log PATH" in tune().stderr

@@ -1,0 +1,54 @@
+from serving.core.model.objects import Object
+from serving.tools.cli.services.cloudrun import without_cloud_run
+
+ACCOUNT = "100000000001-compute@developer.example.com"
+
+
+def export() -> Object:
+    return {
+        "metadata": {
+            "name": "orders",
+            "annotations": {"run.googleapis.com/ingress": "all", "mine": "1"},
+            "labels": {"cloud.googleapis.com/location": "here", "app": "orders"},
+        },
+        "spec": {
+            "template": {
+                "metadata": {"annotations": {"run.googleapis.com/startup-cpu-boost": "true", "k": "v"}},
+                "spec": {
+                    "serviceAccountName": ACCOUNT,
+                    "nodeSelector": {"run.googleapis.com/accelerator": "l4", "zone": "a"},
+                    "containers": [{"image": "x"}],
+                },
+            },
+            "traffic": [{"percent": 100, "latestRevision": True}],
+        },
+    }
+
+
+def test_each_part_of_an_export_is_left_out_and_named() -> None:
+    portable = without_cloud_run(export())
+    assert portable.left_out == (
+        "run.googleapis.com/ingress",
+        "cloud.googleapis.com/location",
+        "run.googleapis.com/startup-cpu-boost",
+        f"serviceAccountName {ACCOUNT}, which is an account of Google Cloud",
+        "nodeSelector run.googleapis.com/accelerator",
+    )
+    assert portable.body["metadata"] == {"name": "orders", "annotations": {"mine": "1"}, "labels": {"app": "orders"}}
+    assert portable.body["spec"] == {
+        "template": {
+            "metadata": {"annotations": {"k": "v"}},
+            "spec": {"nodeSelector": {"zone": "a"}, "containers": [{"image": "x"}]},
+        },
+        "traffic": [{"percent": 100, "latestRevision": True}],
+    }
+
+
+def test_another_manifest_stays_as_it_is() -> None:
+    for body in (
+        {},
+        {"spec": 5},
+        {"metadata": {"labels": {"a": "b"}}, "spec": {"template": {"spec": {"serviceAccountName": "me"}}}},
+    ):
+        assert without_cloud_run(body) is not None
+        assert without_cloud_run(body).body is body

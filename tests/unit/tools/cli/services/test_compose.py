@@ -1,0 +1,329 @@
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from serving.core.model.knative import NAMED_PORT_ANNOTATION
+from serving.home.admission.admission import admit
+from serving.home.images.store import ImageStore
+from serving.net.cluster.kinds import SERVING_SERVICE
+from serving.tools.cli.main import main
+from tests.integration.image_stage import oci_archive, tar_of
+
+COMPOSE = """
+services:
+  web:
+    image: example.com/web:1
+    build: .
+    command: python app.py --port 80
+    environment: [MODE=fast, EMPTY=, FROM_HERE, GONE]
+    ports: ["8080:80", {target: 81}]
+    depends_on: [cache_db]
+    healthcheck: {test: [CMD, "true"]}
+    deploy: {resources: {limits: {cpus: "0.5", memory: 512M}}}
+  cache_db:
+    image: redis
+    environment: {DEBUG: true, PORT: 6379}
+  api:
+    image: api
+    expose: ["8080"]
+"""
+BUILDS = """
+services:
+  api:
+    image: example.com/api:1
+    build: {context: api, dockerfile: sub/File, args: {A: 1, B: true, FROM_HERE: , GONE: }, target: small, labels: [a=b]}
+  old_web:
+    build: ./web
+"""
+DATABASES = """
+services:
+  db:
+    image: docker.io/library/postgres:16@sha256:0
+    volumes: ["pg_data:/var/lib/postgresql/data", "./init:/docker-entrypoint-initdb.d"]
+  broker: {image: example.com/broker, ports: [{target: 1883, published: 11883}]}
+volumes: {pg_data: {}}
+"""
+# What a builder's command line does: `info` says whether it works, `image save` writes the image.
+_WORKING = """#!/bin/sh
+echo "$*" >> {log}
+[ "$1" = image ] && exec {cp} {image} "$4"
+exit 0
+"""
+_BROKEN = "#!/bin/sh\necho 'ERROR: Cannot connect to the daemon' >&2\nexit 1\n"
+
+
+def converted(folder: Path, text: str, *options: str, code: int = 0, path: Path | None = None) -> tuple[Any, Result]:
+    folder.mkdir(exist_ok=True)
+    (folder / "compose.yaml").write_text(text)
+    arguments = ["convert", str(folder / "compose.yaml"), "--state", str(folder / "state"), *options]
+    environment = {"FROM_HERE": "yes", **({} if path is None else {"PATH": str(path)})}
+    done = CliRunner().invoke(main, arguments, env=environment)
+    assert done.exit_code == code, done.output
+    return list(yaml.safe_load_all(done.stdout)), done
+
+
+def container(manifest: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = manifest["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def programs(folder: Path, **scripts: str) -> Path:
+    """A folder with these programs, to be the only one in PATH."""
+    folder.mkdir()
+    for name, text in scripts.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def contexts(folder: Path) -> None:
+    """The build contexts of ``BUILDS``."""
+    for name in ("project/api/sub/File", "project/web/Dockerfile"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("FROM scratch\nCOPY File* Dockerfile* /\n")
+
+
+def test_each_service_of_a_compose_file_is_a_service(tmp_path: Path) -> None:
+    (web, claim, cache, api), done = converted(tmp_path, COMPOSE, "--no-build")
+    assert container(web) == {
+        "image": "example.com/web:1",
+        "args": ["python", "app.py", "--port", "80"],
+        "env": [
+            {"name": "MODE", "value": "fast"},
+            {"name": "EMPTY", "value": ""},
+            {"name": "FROM_HERE", "value": "yes"},
+        ],
+        "ports": [{"containerPort": 80}],
+        "resources": {"limits": {"cpu": "0.5", "memory": "512Mi"}},
+    }
+    assert web["metadata"] == {"name": "web", "annotations": {NAMED_PORT_ANNOTATION: "80"}}
+    assert claim["metadata"] == {"name": "cache-db-data"}
+    assert cache["metadata"]["name"] == "cache-db"
+    assert container(cache)["env"] == [{"name": "DEBUG", "value": "true"}]
+    assert container(api)["ports"] == [{"containerPort": 8080}]
+    for said in (
+        "web: build is not",
+        "web: port 81 is left out",
+        "web: healthcheck is not",
+        "web: depends_on is not",
+        "cache-db: not HTTP: it takes TCP connections at port 6379",
+        "cache_db: it is called cache-db here",
+    ):
+        assert said in done.stderr
+
+
+def test_images_are_built_by_the_first_builder_that_works(tmp_path: Path) -> None:
+    contexts(tmp_path)
+    image, log = tmp_path / "image.tar", tmp_path / "log"
+    built = oci_archive(image, [tar_of([("a", b"1", 0o644)])])
+    working = _WORKING.format(log=log, image=image, cp=shutil.which("cp"))
+    path = programs(tmp_path / "bin", buildah=_BROKEN, podman=working, docker=_BROKEN)
+    (api, web), done = converted(tmp_path / "project", BUILDS, path=path)
+    assert [container(one)["image"] for one in (api, web)] == [
+        f"dev.local/{name}:{built[:12]}" for name in ("api", "old-web")
+    ]
+    stored = ImageStore(tmp_path / "project" / "state" / "images").find(container(api)["image"])
+    assert stored is not None
+    assert stored.is_kept
+    project = tmp_path / "project"
+    options = "--build-arg=A=1 --build-arg=B=true --build-arg=FROM_HERE=yes --target=small"
+    assert [line for line in log.read_text().splitlines() if line.startswith("build")] == [
+        f"build -q -t localhost/serving-build/api:latest -f {project}/api/sub/File {options} {project}/api",
+        f"build -q -t localhost/serving-build/old-web:latest -f {project}/web/Dockerfile {project}/web",
+    ]
+    assert "api: build.labels is not converted" in done.stderr
+    assert "web: build is not" not in done.stderr
+
+
+@pytest.mark.parametrize(("scripts", "said"), [({}, "buildah"), ({"docker": _BROKEN}, "Cannot connect to the daemon")])
+def test_without_a_builder_that_works_one_line_says_what_to_install(
+    tmp_path: Path, scripts: dict[str, str], said: str
+) -> None:
+    contexts(tmp_path)
+    _, done = converted(tmp_path / "project", BUILDS, code=1, path=programs(tmp_path / "bin", **scripts))
+    (line,) = [one for one in done.stderr.splitlines() if not one.startswith("note: ")]
+    assert "image api: building it needs buildah, podman or docker: apt-get install buildah" in line
+    assert said in line
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("services: {web: 1}", "services.web"),
+        ("services: {web: {ports: [8000-8010]}}", "one port"),
+        ("services: {web: {build: 1}}", "a folder, or a mapping with context"),
+        ("services: {web: {build: gone}}", "a folder to build an image from"),
+        ("services: {web: {build: .}}", "Containerfile or Dockerfile"),
+        ("services: {web: {build: {dockerfile: gone}}}", "gone"),
+        ("services: {web: {build: {args: 5}}}", "a mapping or a list of build arguments"),
+        ("services: {web: {build: {dockerfile_inline: FROM scratch}}}", "dockerfile_inline"),
+        ("services: {web: {build: 'https://example.com/a.git'}}", "clone it first"),
+        ("services: {'a b': {build: .}}", "an image's name"),
+        ("services: {web: {env_file: gone}}", "compose.yaml: services.web.env_file: "),
+        ("services: {web: {env_file: 5}}", "/5: No such file"),
+        ("services: {web: {env_file: {path: a, format: raw}}}", "compose.yaml: services.web.env_file: leave it out"),
+        ("services: {web: {environment: 5}}", "a mapping or a list of variables"),
+        ("services: {web: {image: '${A'}}", "compose.yaml: services.web.image: '${A'; expected closed by a brace"),
+        (
+            "services: {web: {labels: [a, '${A:?set it}']}}",
+            "compose.yaml: services.web.labels[1]: '$A'; expected a variable",
+        ),
+    ],
+)
+def test_a_service_that_cannot_be_converted_is_named(tmp_path: Path, text: str, said: str) -> None:
+    _, done = converted(tmp_path, text, code=2)
+    assert said in done.stderr
+
+
+def test_variables_come_from_the_environment_and_a_file_that_it_overrides(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text(
+        """FROM_HERE=no
+TAG=1
+TAG='2$TAG'  # a later line replaces an earlier one
+export HOST="${FROM_HERE}.$TAG.\\$x"
+WITHOUT_VALUE
+"""
+    )
+    text = """
+x-common: &common {LEVEL: "${LEVEL:-info}", HOST: $HOST}
+services:
+  web: {image: "web:${TAG}", environment: *common, ports: ["${OUT:-80}:${IN-8080}"], command: run $$PORT $MISSING}
+  api: {image: api, environment: *common, expose: ["81"]}
+"""
+    (web, api), done = converted(tmp_path, text)
+    env = [{"name": "LEVEL", "value": "info"}, {"name": "HOST", "value": "yes.2$TAG.$x"}]
+    assert container(web) == {
+        "image": "web:2$TAG",
+        "args": ["run", "$PORT"],
+        "env": env,
+        "ports": [{"containerPort": 8080}],
+    }
+    assert container(api)["env"] == env
+    assert "compose.yaml: without a value, so empty: MISSING; $$MISSING leaves $MISSING" in done.stderr
+
+
+def test_files_of_variables_of_a_service_are_read_beside_the_compose_file(tmp_path: Path) -> None:
+    (tmp_path / "a.env").write_text("A=1\nB=${A}-${FROM_HERE}\nC=c\nFROM_HERE\nGONE\nLIT='$A'\n")
+    (tmp_path / "b.env").write_text("C=${C:-none}$A\n")
+    text = """
+services:
+  web: {image: web, env_file: [a.env, {path: "${FILE:-b}.env"}, {path: c.env, required: false}], environment: [A=2]}
+  api: {image: "api:${A:-0}", env_file: b.env}
+"""
+    (web, api), _ = converted(tmp_path, text)
+    env = {"A": "2", "B": "2-yes", "C": "none2", "FROM_HERE": "yes", "LIT": "$A"}
+    assert {one["name"]: one["value"] for one in container(web)["env"]} == env
+    assert container(api) == {"image": "api:0", "env": [{"name": "C", "value": "none"}]}
+
+
+def test_wrong_lines_of_the_file_of_variables_are_named(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("A=1\nB=${A\nfoo bar\n")
+    _, done = converted(tmp_path, "services: {web: {image: web}}", code=2)
+    assert f"{tmp_path}/.env:2: '${{A'; expected closed by a brace" in done.stderr
+    assert f"{tmp_path}/.env:3: 'foo bar'; expected NAME=VALUE" in done.stderr
+
+
+def test_a_virtual_environment_of_that_name_is_no_file_of_variables(tmp_path: Path) -> None:
+    (tmp_path / ".env").mkdir()
+    (web,), _ = converted(tmp_path, "services: {web: {image: web}}")
+    assert container(web) == {"image": "web"}
+
+
+def _works(builder: str) -> bool:
+    found = shutil.which(builder)
+    return found is not None and subprocess.run([found, "info"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not any(map(_works, ("buildah", "podman", "docker"))), reason="no builder of images works here")
+def test_a_real_builder_builds_an_image(tmp_path: Path) -> None:
+    contexts(tmp_path)
+    (web,), _ = converted(tmp_path / "project", "services: {web: {build: web}}")
+    store = ImageStore(tmp_path / "project" / "state" / "images")
+    stored = store.find(container(web)["image"])
+    assert stored is not None
+    assert (store.root_of(stored) / "Dockerfile").read_text().startswith("FROM scratch")
+
+
+def test_a_program_that_does_not_speak_http_is_a_service_of_tcp_with_one_pod_and_its_data(tmp_path: Path) -> None:
+    (claim, db, broker), done = converted(tmp_path, DATABASES, "--no-build")
+    assert (claim["kind"], claim["metadata"]["name"]) == ("PersistentVolumeClaim", "pg-data")
+    assert db["metadata"]["annotations"] == {"serving.dev/tcp": "5432", "serving.dev/named-port": "5432"}
+    template = db["spec"]["template"]
+    scaling = {"autoscaling.knative.dev/min-scale": "1", "autoscaling.knative.dev/max-scale": "1"}
+    assert template["metadata"]["annotations"] == scaling
+    assert template["spec"]["volumes"] == [{"name": "pg-data", "persistentVolumeClaim": {"claimName": "pg-data"}}]
+    assert container(db)["volumeMounts"] == [{"name": "pg-data", "mountPath": "/var/lib/postgresql/data"}]
+    assert container(db)["ports"] == [{"containerPort": 5432}]
+    assert broker["metadata"]["annotations"]["serving.dev/tcp"] == "1883"
+    assert "volumes" not in broker["spec"]["template"]["spec"]
+    for said in (
+        "db: volumes ./init:/docker-entrypoint-initdb.d is not converted",
+        "broker: port 11883 of the machine",
+    ):
+        assert said in done.stderr
+    assert "note: volumes: not converted" not in done.stderr
+    for body in (db, broker):
+        admit(SERVING_SERVICE, body, is_one_machine=True)
+
+
+@pytest.mark.parametrize(
+    ("ports", "port", "notes"),
+    [
+        ('["53:53/tcp", "53:53/udp", "80:80"]', 80, ["port 53/udp is left out", "port 53 is left out"]),
+        ('["443:443", "8080:8080"]', 8080, ["port 443 is left out"]),
+        ("[{target: 22}, {target: 3000, protocol: tcp}]", 3000, ["port 22 is left out"]),
+        ('["127.0.0.1:8081:80"]', 80, ["port 8081 of the machine is not opened"]),
+        ('["53:53/udp"]', 0, ["port 53/udp is left out", "it publishes no port"]),
+    ],
+)
+def test_the_port_of_a_service_is_one_of_http(tmp_path: Path, ports: str, port: int, notes: list[str]) -> None:
+    (web,), done = converted(tmp_path, f"services: {{web: {{image: a, ports: {ports}}}}}", "--no-build")
+    assert container(web).get("ports", []) == ([{"containerPort": port}] if port else [])
+    assert "serving.dev/tcp" not in web["metadata"].get("annotations", {})
+    assert all(f"note: web: {note}" in done.stderr for note in notes), done.stderr
+
+
+def test_every_field_that_is_not_read_is_a_note(tmp_path: Path) -> None:
+    text = """
+x-shared: {a: b}
+name: project
+include: [other.yaml]
+networks: {back: {}}
+services:
+  web:
+    image: a
+    ports: ["80"]
+    labels: {a: b}
+    restart: "no"
+    x-own: 1
+    logging: {driver: none}
+    container_name: web
+    extends: {service: base}
+    deploy: {replicas: 3, restart_policy: {condition: any}, resources: {limits: {pids: 5, cpus: 1}}}
+"""
+    _, done = converted(tmp_path, text, "--no-build")
+    fields = ("container_name", "deploy.replicas", "deploy.resources.limits.pids", "deploy.restart_policy", "extends")
+    expected = [f"web: {field} is not converted" for field in (*fields, "labels", "logging", "restart no")]
+    expected += ["include is not converted", "networks is not converted"]
+    notes = [line.removeprefix("note: ") for line in done.stderr.splitlines()]
+    assert [note for note in notes if not note.startswith(tuple(expected))] == []
+    assert len(notes) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [((), ["web"]), (("--profile", "seed"), ["web", "seed"]), (("--profile", "*"), ["web", "seed", "debug"])],
+)
+def test_a_service_of_a_profile_is_converted_when_it_is_chosen(
+    tmp_path: Path, options: tuple[str, ...], names: list[str]
+) -> None:
+    text = "services: {web: {image: a}, seed: {image: b, profiles: [seed]}, debug: {image: c, profiles: [debug, dev]}}"
+    manifests, done = converted(tmp_path, text, "--no-build", *options)
+    assert [manifest["metadata"]["name"] for manifest in manifests] == names
+    assert ("debug: not converted: no profile of it is chosen" in done.stderr) == ("debug" not in names)

@@ -1,0 +1,160 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.core.model.errors import InvalidValue, SettingsError
+from serving.core.model.objects import Object
+from serving.tools.cli.services.containeroptions import (
+    limits_of,
+    pairs_of,
+    ports_of,
+    read_env_file,
+    secrets_of,
+    taken_variables,
+    variables_of,
+    volumes_of,
+    with_limits,
+    with_volumes,
+)
+
+
+def given(
+    *, pairs: tuple[str, ...] = (), files: tuple[Path, ...] = (), secrets: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    return {"pairs": pairs, "env_files": files, "secrets": secrets, "rest": 1}
+
+
+@pytest.fixture
+def env_file(tmp_path: Path) -> Path:
+    return tmp_path / ".env"
+
+
+@pytest.mark.parametrize("text", ["A", "=b"])
+def test_a_pair_needs_a_name_and_a_value(text: str) -> None:
+    with pytest.raises(InvalidValue, match="NAME=VALUE after --env"):
+        pairs_of([text], "--env", "NAME")
+    assert pairs_of(["A=b=c", "D="], "--env", "NAME") == {"A": "b=c", "D": ""}
+
+
+def test_a_name_given_twice_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="the only --env for A"):
+        pairs_of(["A=1", "A=2"], "--env", "NAME")
+
+
+def test_an_env_file_is_read_as_people_write_it(env_file: Path) -> None:
+    env_file.write_bytes(
+        b'\xef\xbb\xbf# all of it\r\nA=1\r\nexport B="x y" # why\nC=\'lit $A\'\n\nD=\nE="two\nlines"\n'
+    )
+    assert read_env_file(env_file) == {"A": "1", "B": "x y", "C": "lit $A", "D": "", "E": "two\nlines"}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"A=1\nB\n", ".env:2: 'B'; expected NAME=VALUE"),
+        (b"A=1\n=oops\n", ".env:2: '=oops'; expected NAME=VALUE"),
+        (b"A=1\n\nA=2\n", ".env:3: A again; expected each name once; line 1 has it"),
+        (b"A=x\x00y\n", ".env:1: "),
+        (b"A=1\nB=\xff\xfe\n", ".env: byte 6 is not UTF-8; expected a text file"),
+        (b"\x7fELF\x02\x01\x01\x00", ".env:1: "),
+        (b"A=" + b"x" * 1_000_000, ".env: too large; expected at most 262,144 bytes"),
+    ],
+)
+def test_a_wrong_env_file_is_named_with_its_line(env_file: Path, content: bytes, said: str) -> None:
+    env_file.write_bytes(content)
+    with pytest.raises(SettingsError) as raised:
+        read_env_file(env_file)
+    assert said in str(raised.value)
+
+
+def test_every_wrong_line_is_named(env_file: Path) -> None:
+    env_file.write_text("A\nB=1\nC\n")
+    with pytest.raises(SettingsError) as raised:
+        read_env_file(env_file)
+    assert [problem.where for problem in raised.value.problems] == [f"{env_file}:1", f"{env_file}:3"]
+
+
+def test_a_variable_of_the_command_line_overrides_the_file(env_file: Path) -> None:
+    env_file.write_text("A=1\nB=2\n")
+    options = given(pairs=("A=3",), files=(env_file,), secrets=("P=db:password",))
+    assert taken_variables(options) == ({"A": "3", "B": "2"}, {"P": {"name": "db", "key": "password"}})
+    assert options == {"rest": 1}
+
+
+def test_a_variable_has_one_source() -> None:
+    with pytest.raises(InvalidValue, match=r"'P' is not a variable of --secret only"):
+        taken_variables(given(pairs=("P=1",), secrets=("P=db:password",)))
+
+
+def test_a_variable_that_no_program_could_be_started_with_is_refused() -> None:
+    assert taken_variables(given(pairs=("A=" + "x" * 131_069,)))[0]["A"]
+    with pytest.raises(SettingsError, match=r"variable A: 131,072 bytes; expected at most 131,071"):
+        taken_variables(given(pairs=("A=" + "x" * 131_070,)))
+
+
+@pytest.mark.parametrize("text", ["P", "P=db", "P=:key", "P=db:", "P=DB:key", "P=../x:key", "=db:key", "P=db:k:v"])
+def test_a_wrong_secret_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InvalidValue, match=r"=VALUE after --secret|DB_PASSWORD=db:password"):
+        secrets_of([text])
+
+
+def test_a_secret_becomes_a_reference() -> None:
+    assert variables_of({"A": "1"}, secrets_of(["P=db.main:tls.key"])) == [
+        {"name": "A", "value": "1"},
+        {"name": "P", "valueFrom": {"secretKeyRef": {"name": "db.main", "key": "tls.key"}}},
+    ]
+
+
+@pytest.mark.parametrize(("cpu", "memory"), [("0", None), ("-1", None), ("x", None), (None, "0"), (None, "1 GB")])
+def test_a_wrong_limit_is_refused(cpu: str | None, memory: str | None) -> None:
+    with pytest.raises(InvalidValue):
+        limits_of(cpu, memory)
+
+
+def test_a_limit_changes_the_limit_only() -> None:
+    before = {"requests": {"cpu": "10m"}, "limits": {"cpu": "1", "memory": "1Gi"}}
+    assert with_limits(before, limits_of(None, "2Gi")) == {**before, "limits": {"cpu": "1", "memory": "2Gi"}}
+    assert with_limits(None, limits_of("500m", None)) == {"limits": {"cpu": "500m"}}
+
+
+def test_what_is_not_given_of_a_port_stays() -> None:
+    h2c = [{"name": "h2c", "containerPort": 9000}]
+    assert ports_of(h2c, port=None, h2c=None) == h2c
+    assert ports_of(h2c, port=80, h2c=None) == [{"name": "h2c", "containerPort": 80}]
+    assert ports_of(h2c, port=None, h2c=False) == [{"containerPort": 9000}]
+    assert ports_of([{"containerPort": 80}], port=None, h2c=True) == [{"name": "h2c", "containerPort": 80}]
+    assert ports_of((), port=None, h2c=True) == [{"name": "h2c", "containerPort": 8080}]
+    assert ports_of((), port=None, h2c=None) == []
+
+
+def test_ports_for_tcp_stand_after_the_first_and_stay() -> None:
+    both: list[Object] = [{"containerPort": 8080}, {"name": "tcp-5432", "containerPort": 5432}]
+    assert ports_of((), port=None, h2c=None, tcp=(5432,)) == both
+    assert ports_of(both, port=80, h2c=None) == [{"containerPort": 80}, both[1]]
+    assert ports_of(both, port=None, h2c=None, tcp=(1883,)) == [
+        both[0],
+        {"name": "tcp-1883", "containerPort": 1883},
+    ]
+
+
+@pytest.mark.parametrize("text", ["db", "db:", "db:data", ":/data", "DB:/data", "db:/../etc", "db:/a/..", "../x:/data"])
+def test_a_wrong_volume_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InvalidValue, match=r"db:/var/lib/db"):
+        volumes_of([text])
+
+
+def test_a_volume_has_one_path_and_a_path_one_volume() -> None:
+    assert volumes_of(["db:/data", "files:/files"]) == {"db": "/data", "files": "/files"}
+    for texts in (["db:/data", "db:/other"], ["db:/data", "files:/data"]):
+        with pytest.raises(InvalidValue, match="the only --volume"):
+            volumes_of(texts)
+
+
+def test_volumes_are_added_to_those_before() -> None:
+    before = with_volumes({"containers": [{"image": "a"}, {"image": "b"}]}, {"db": "/data"})
+    after = with_volumes(before, {"db": "/moved", "files": "/files"})
+    assert [one["name"] for one in after["volumes"]] == ["db", "files"]
+    mounts = [{"name": "db", "mountPath": "/moved"}, {"name": "files", "mountPath": "/files"}]
+    assert after["containers"] == [{"image": "a", "volumeMounts": mounts}, {"image": "b"}]
+    assert with_volumes(after, {}) is after

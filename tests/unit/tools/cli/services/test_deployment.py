@@ -1,0 +1,280 @@
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.core.model.errors import InvalidValue
+from serving.core.model.objects import Object
+from serving.home.admission.admission import admit
+from serving.net.cluster.kinds import SERVING_SERVICE
+from serving.tools.cli.services.deployment import (
+    Deployment,
+    asgi_command,
+    check_name,
+    dropped_options,
+    environment_of,
+    find_virtualenv,
+    kept_options,
+    manifest_of,
+    merged,
+    policy_annotation,
+    virtualenv_advice,
+)
+
+
+def asked(**given: Any) -> Deployment:  # noqa: ANN401 - fields of the record
+    return Deployment(**{"name": "shout", "folder": Path("/app"), "command": "python app.py", **given})
+
+
+def template_of(service: Object) -> Object:
+    found: Object = service["spec"]["template"]
+    return found
+
+
+def test_a_command_becomes_a_service_that_the_api_takes() -> None:
+    annotations = {"autoscaling.knative.dev/max-scale": "3"}
+    manifest = manifest_of(asked(environment={"A": "b=c"}, concurrency=10, annotations=annotations, snapshot="12"))
+    template = template_of(manifest)
+    assert template["metadata"]["annotations"] == {
+        "serving.dev/command": "python app.py",
+        "serving.dev/dir": "/app",
+        "serving.dev/snapshot": "12",
+        "autoscaling.knative.dev/max-scale": "3",
+    }
+    assert template["spec"]["containers"] == [{"image": "shout", "env": [{"name": "A", "value": "b=c"}]}]
+    manifest["metadata"]["namespace"] = "default"
+    assert admit(SERVING_SERVICE, manifest)["spec"]["template"]["spec"]["containerConcurrency"] == 10
+
+
+def test_limits_secrets_and_ports_are_merged_with_those_before() -> None:
+    reference = {"name": "db", "key": "password"}
+    before = manifest_of(asked(secrets={"P": reference}, limits={"memory": "1Gi"}, port=9000, h2c=True))
+    container = template_of(before)["spec"]["containers"][0]
+    assert container == {
+        "image": "shout",
+        "env": [{"name": "P", "valueFrom": {"secretKeyRef": reference}}],
+        "ports": [{"name": "h2c", "containerPort": 9000}],
+        "resources": {"limits": {"memory": "1Gi"}},
+    }
+    after = merged(before, asked(environment={"P": "plain"}, limits={"cpu": "1"}, h2c=False), replace=False)
+    container = template_of(after)["spec"]["containers"][0]
+    assert (container["env"], container["ports"]) == ([{"name": "P", "value": "plain"}], [{"containerPort": 9000}])
+    assert container["resources"] == {"limits": {"memory": "1Gi", "cpu": "1"}}
+    assert kept_options(before, asked(secrets={"P": reference})) == []
+    assert kept_options(before, asked()) == ["-e P"]
+
+
+def test_a_deploy_says_where_the_queue_proxy_is_each_time() -> None:
+    before = manifest_of(asked(is_own_proxy=True))
+    assert template_of(before)["metadata"]["annotations"]["serving.dev/queue-proxy"] == "in-process"
+    after = merged(before, asked(), replace=False)
+    assert "serving.dev/queue-proxy" not in template_of(after)["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("name", ["", "héllo", "Hello", "1a", "a-", "a.b", "a" * 64])
+def test_a_name_that_no_host_can_have_is_refused(name: str) -> None:
+    with pytest.raises(InvalidValue, match="a service's name"):
+        check_name(name)
+    check_name("a" * 63)
+
+
+def test_only_what_is_asked_for_is_written() -> None:
+    assert template_of(manifest_of(asked()))["spec"] == {"containers": [{"image": "shout", "env": []}]}
+    full = asked(image="registry/x", port=9000, concurrency=0, timeout=5, scaling={"min-scale": "1", "window": "6s"})
+    template = template_of(manifest_of(full))
+    assert template["spec"] == {
+        "containers": [{"image": "registry/x", "env": [], "ports": [{"containerPort": 9000}]}],
+        "containerConcurrency": 0,
+        "timeoutSeconds": 5,
+    }
+    annotations = template["metadata"]["annotations"]
+    assert annotations["autoscaling.knative.dev/min-scale"] == "1"
+    assert annotations["autoscaling.knative.dev/window"] == "6s"
+
+
+@pytest.mark.parametrize(("port", "expected"), [(None, 8080), (9000, 9000)])
+def test_an_app_of_http2_has_a_port_that_says_so(port: int | None, expected: int) -> None:
+    (container,) = template_of(manifest_of(asked(h2c=True, port=port)))["spec"]["containers"]
+    assert container["ports"] == [{"name": "h2c", "containerPort": expected}]
+
+
+def existing() -> Object:
+    first = asked(
+        environment={"A": "1", "B": "2"}, scaling={"min-scale": "2"}, concurrency=5, image="registry/x", snapshot="1"
+    )
+    service = manifest_of(first)
+    service["metadata"]["resourceVersion"] = "7"
+    service["spec"]["traffic"] = [{"revisionName": "shout-00001", "percent": 100}]
+    template_of(service)["metadata"]["name"] = "shout-first"
+    return service
+
+
+def test_a_second_deploy_keeps_what_it_is_not_asked_for() -> None:
+    before, second = existing(), asked(environment={"B": "3"}, snapshot="2", timeout=9)
+    after = merged(before, second, replace=False)
+    template = template_of(after)
+    assert after["metadata"] == before["metadata"]
+    assert after["spec"]["traffic"] == before["spec"]["traffic"]
+    assert template["spec"]["containers"] == [
+        {"image": "registry/x", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "3"}]}
+    ]
+    assert (template["spec"]["containerConcurrency"], template["spec"]["timeoutSeconds"]) == (5, 9)
+    annotations = template["metadata"]["annotations"]
+    assert annotations["serving.dev/snapshot"] == "2"
+    assert annotations["autoscaling.knative.dev/min-scale"] == "2"
+    assert "name" not in template["metadata"]
+    assert kept_options(before, second) == ["-e A", "--min-scale 2"]
+
+
+def test_an_option_replaces_the_other_spelling_of_its_annotation() -> None:
+    before = manifest_of(asked(annotations={f"autoscaling.knative.dev/{key}": "2" for key in ("minScale", "metric")}))
+    assert kept_options(before, asked()) == [
+        "--annotate autoscaling.knative.dev/minScale=2",
+        "--annotate autoscaling.knative.dev/metric=2",
+    ]
+    second = asked(scaling={"min-scale": "1"})
+    assert kept_options(before, second) == ["--annotate autoscaling.knative.dev/metric=2"]
+    annotations = template_of(merged(before, second, replace=False))["metadata"]["annotations"]
+    assert {key: text for key, text in annotations.items() if key.startswith("autoscaling")} == {
+        "autoscaling.knative.dev/min-scale": "1",
+        "autoscaling.knative.dev/metric": "2",
+    }
+
+
+def test_a_snapshot_that_is_no_longer_asked_for_goes() -> None:
+    annotations = template_of(merged(existing(), asked(), replace=False))["metadata"]["annotations"]
+    assert "serving.dev/snapshot" not in annotations
+
+
+def test_replacing_keeps_the_traffic_alone() -> None:
+    after = merged(existing(), asked(), replace=True)
+    assert template_of(after) == template_of(manifest_of(asked()))
+    assert after["spec"]["traffic"] == existing()["spec"]["traffic"]
+
+
+def test_a_virtual_environment_is_looked_for_by_each_deploy() -> None:
+    before = manifest_of(asked(environment={"VIRTUAL_ENV": "/v", "PATH": "/v/bin:/bin", "A": "1"}))
+    after = template_of(merged(before, asked(), replace=False))
+    assert after["spec"]["containers"][0]["env"] == [{"name": "A", "value": "1"}]
+    assert kept_options(before, asked()) == ["-e A"]
+
+
+def test_what_is_asked_of_requests_stands_on_the_service_and_stays() -> None:
+    first = manifest_of(asked(policy={"serving.dev/access": "private"}))
+    assert first["metadata"]["annotations"] == {"serving.dev/access": "private"}
+    kept = merged(first, asked(), replace=False)
+    assert kept["metadata"] == first["metadata"]
+    more = merged(kept, asked(policy={"serving.dev/placeholder-page": "true"}), replace=False)
+    assert more["metadata"]["annotations"] == {"serving.dev/access": "private", "serving.dev/placeholder-page": "true"}
+
+
+def test_an_app_on_a_fixed_port_has_a_network_of_its_own() -> None:
+    made = manifest_of(Deployment(name="a", folder=Path(), command="run", fixed_port=3000))["spec"]["template"]
+    assert made["metadata"]["annotations"]["serving.dev/network"] == "pod"
+    assert made["spec"]["containers"][0]["ports"] == [{"containerPort": 3000}]
+    image = manifest_of(Deployment(name="a", folder=Path(), image="i", fixed_port=3000))["spec"]["template"]
+    assert "serving.dev/network" not in image["metadata"]["annotations"]
+    assert image["spec"]["containers"][0]["ports"] == [{"containerPort": 3000}]
+
+
+def test_a_policy_becomes_an_annotation_that_the_api_takes() -> None:
+    manifest = manifest_of(asked(annotations=policy_annotation("adaptive")))
+    manifest["metadata"]["namespace"] = "default"
+    found = template_of(admit(SERVING_SERVICE, manifest))["metadata"]["annotations"]
+    assert found["autoscaling.serving.dev/policy"] == "adaptive"
+    assert policy_annotation(None) == {}
+
+
+def made(path: Path) -> Path:
+    path.mkdir(parents=True)
+    (path / "pyvenv.cfg").touch()
+    return path
+
+
+def test_the_folders_own_goes_before_the_active_one(tmp_path: Path) -> None:
+    active = made(tmp_path / "active")
+    environment = {"VIRTUAL_ENV": str(active)}
+    assert find_virtualenv(tmp_path / "app", environment) == active
+    own = made(tmp_path / "app" / ".venv")
+    assert find_virtualenv(tmp_path / "app", environment) == own
+
+
+def test_a_folder_of_that_name_alone_is_none(tmp_path: Path) -> None:
+    (tmp_path / "venv").mkdir()
+    assert find_virtualenv(tmp_path, {"VIRTUAL_ENV": str(tmp_path / "gone")}) is None
+
+
+def test_its_programs_are_found_first() -> None:
+    found = environment_of(Path("/v"))
+    assert found["VIRTUAL_ENV"] == "/v"
+    assert found["PATH"].startswith("/v/bin:/usr/local/sbin:")
+
+
+def test_the_command_runs_the_app_by_an_interpreter_that_has_both_packages() -> None:
+    assert asgi_command("app.main:make.app", None) == f"{sys.executable} -m serving.asgi app.main:make.app"
+
+
+@pytest.mark.parametrize("app", ["app", "app.py", "a:b:c", "app:", "a b:c", "-m:a"])
+def test_what_names_no_app_is_refused(app: str) -> None:
+    with pytest.raises(InvalidValue, match="as in --asgi app:app"):
+        asgi_command(app, None)
+
+
+def test_an_environment_without_the_packages_says_what_is_missing_and_how_it_is_installed(tmp_path: Path) -> None:
+    venv.create(tmp_path / "v", with_pip=False)
+    with pytest.raises(
+        InvalidValue, match=r"serving and uvicorn in the environment of .*/v/bin/python: .* pip install"
+    ):
+        asgi_command("app:app", tmp_path / "v")
+
+
+def test_an_environment_without_a_python_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="a Python that starts"):
+        asgi_command("app:app", tmp_path)
+
+
+def test_an_image_replaces_the_command_of_the_service_and_what_belongs_to_it() -> None:
+    asked = Deployment(
+        name="hello", folder=Path("/app"), command="python3 app.py", fixed_port=80, preload=True, snapshot="d"
+    )
+    before = manifest_of(asked)
+    wanted = Deployment(name="hello", folder=Path("/app"), image="registry.example.com/hello:1")
+    template = merged(before, wanted, replace=False)["spec"]["template"]
+    assert template["metadata"]["annotations"] == {}
+    assert dropped_options(before, wanted) == ["the command 'python3 app.py'"]
+    assert dropped_options(before, asked) == []
+
+
+@pytest.mark.parametrize("wanted", [{"image": "other"}, {"command": "python3 new.py"}])
+def test_a_deploy_replaces_the_command_of_the_container(wanted: dict[str, Any]) -> None:
+    before = manifest_of(Deployment(name="hello", folder=Path("/app"), image="i"))
+    before["spec"]["template"]["spec"]["containers"][0] |= {"command": ["sh", "-c"], "args": ["exec old"]}
+    asked = Deployment(name="hello", folder=Path("/app"), **wanted)
+    (container,) = merged(before, asked, replace=False)["spec"]["template"]["spec"]["containers"]
+    assert not container.keys() & {"command", "args"}
+    assert dropped_options(before, asked) == ["the container's command \"sh -c 'exec old'\""]
+
+
+def variables_after(before: dict[str, str], after: dict[str, str], *, replace: bool) -> list[str]:
+    service = {**manifest_of(asked(environment=before)), "metadata": {"name": "shout"}}
+    made = template_of(merged(service, asked(environment=after), replace=replace))
+    return [variable["name"] for variable in made["spec"]["containers"][0]["env"]]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_another_order_of_equal_variables_is_no_change(*, replace: bool) -> None:
+    before = {"VIRTUAL_ENV": "/venv", "PATH": "/venv/bin", "A": "1", "B": "2"}
+    assert variables_after(before, dict(reversed(before.items())), replace=replace) == list(before)
+    assert variables_after({"A": "1", "B": "$(A)"}, {"B": "$(A)", "A": "1"}, replace=True) == ["B", "A"]
+
+
+def test_a_folder_with_packages_and_no_environment_is_advised_to_make_one(tmp_path: Path) -> None:
+    folder = tmp_path / "my app"
+    folder.mkdir()
+    assert virtualenv_advice(folder) == ""
+    (folder / "requirements.txt").write_text("flask")
+    assert virtualenv_advice(folder).endswith(
+        f"python3 -m venv '{folder}/.venv' && '{folder}/.venv/bin/pip' install -r '{folder}/requirements.txt'"
+    )

@@ -1,0 +1,100 @@
+import contextlib
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.core.model.errors import InvalidValue, SettingsError
+from serving.tools.cli.services.interpolation import Interpolation
+
+# The names, values and most texts are those of the reference implementation's own tests.
+VARIABLES = {"FOO": "first", "BAR": "", "JSON": '{"json":2}', "LOOP": "$LOOP"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("$${foo}", "${foo}"),
+        ("$$$FOO", "$first"),
+        ("a $ string ^REGEX$ $} $1", "a $ string ^REGEX$ $} $1"),
+        ("$FOO-bar $FOO.x", "first-bar first.x"),
+        ("[$missing] [${BAR}] [${FOO}]", "[] [] [first]"),
+        ("${missing:-def} ${missing-def}", "def def"),
+        ("${BAR:-def} ${BAR-def}", "def "),
+        ("${missing:+there} ${missing+there}", " "),
+        ("${FOO:+there} ${FOO+there}", "there there"),
+        ("${BAR:+there} ${BAR+there}", " there"),
+        ("${BAR:-/non:-alphanumeric}", "/non:-alphanumeric"),
+        ("${missing:-${BAR-default}}", ""),
+        ("${missing-${FOO} ${FOO}}", "first first"),
+        ("${BAR+$FOO ${FOO:+second}}", "first second"),
+        ('${missing:-{"a": {}}}', '{"a": {}}'),
+        ("${JSON:-x} ${missing:-$JSON}", '{"json":2} {"json":2}'),
+        ("${FOO:?err} ${FOO?err} ${BAR?err}", "first first "),
+        ("$LOOP ${LOOP:-x}", "$LOOP $LOOP"),
+        ("${missing:-two\nlines}", "two\nlines"),
+    ],
+)
+def test_variables_are_inserted(text: str, expected: str) -> None:
+    assert Interpolation(VARIABLES).text(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        *((text, "closed by a brace") for text in ("${", "a ${FOO", "${FOO:-${BAR}")),
+        *((text, "${NAME:-default}") for text in ("${}", "${ }", "${ foo}", "${foo }", "${foo!}", "${1}", "${foo:}")),
+        ("${missing:?say ${FOO}}", "'$missing' is not a variable with a value, in the environment or in .env beside"),
+        ("${missing?say ${FOO}}", "beside the file: say first"),
+        ("${BAR:?}", "beside the file"),
+        ("${missing:-" * 40 + "}" * 40, "at most 32 variables within each other"),
+    ],
+)
+def test_a_wrong_text_is_named(text: str, said: str) -> None:
+    with pytest.raises(InvalidValue, match=re.escape(said)):
+        Interpolation(VARIABLES).text(text)
+
+
+def test_names_without_a_value_are_collected_where_they_are_used() -> None:
+    one = Interpolation(VARIABLES)
+    one.text("$A ${B} ${C:-c} ${FOO:-$D} ${E:-$F} ${G:+$H} ${FOO:?$I} $BAR")
+    assert one.unset == {"A", "B", "F"}
+
+
+def test_variables_of_variables_are_bounded() -> None:
+    one = Interpolation({"V0": "x" * 2**10})
+    for at in range(10):
+        one.define(f"V{at + 1}", f"$V{at}$V{at}", is_literal=False)
+    with pytest.raises(InvalidValue, match="characters in all"):
+        one.text("$V10" * 3)
+
+
+def test_an_object_in_several_places_stays_one_and_may_hold_itself() -> None:
+    shared: dict[Any, Any] = {"a": ["$FOO"], 5: None}
+    shared["self"] = shared
+    found = Interpolation(VARIABLES).services([shared, shared, 1], "here")
+    assert found[0] is found[1] is found[0]["self"]
+    assert (found[0]["a"], found[0][5], found[2], shared["a"]) == (["first"], None, 1, ["$FOO"])
+
+
+def test_all_wrong_texts_are_named_with_their_places() -> None:
+    with pytest.raises(SettingsError, match="expected") as caught:
+        Interpolation({}).services(
+            {"web": {"ports": ["80", "${A:?}"], "image": "${"}, "db": {"image": "$A"}}, "f: services"
+        )
+    assert [one.where for one in caught.value.problems] == ["f: services.web.ports[1]", "f: services.web.image"]
+
+
+@given(st.text())
+def test_a_text_with_its_dollar_signs_doubled_is_itself(text: str) -> None:
+    assert Interpolation(VARIABLES).text(text.replace("$", "$$")) == text
+
+
+@given(st.text(alphabet="${}:-+?AFO ab"))
+def test_any_text_is_interpolated_or_refused(text: str) -> None:
+    one = Interpolation({"A": "", "FOO": "o"})
+    with contextlib.suppress(InvalidValue):
+        assert "$" in text or one.text(text) == text
+        one.text(text)

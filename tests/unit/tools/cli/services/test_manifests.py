@@ -1,0 +1,104 @@
+import io
+from pathlib import Path
+
+import pytest
+
+from serving.core.model.errors import SettingsError
+from serving.tools.cli.services.manifests import read_manifests
+
+SERVICE = "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata:\n  name: hello\n"
+CONFIG_MAP = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: words\ndata:\n  day: 2026-11-21\n"
+
+
+def written(folder: Path, **texts: str) -> str:
+    for name, text in texts.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return str(folder)
+
+
+def problems_of(*paths: str) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        read_manifests(paths)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_documents_of_all_files_come_with_their_place_and_what_others_need_first(tmp_path: Path) -> None:
+    path = written(tmp_path, a=f"# a comment\n---\n{SERVICE}---\n---\n{CONFIG_MAP}", b=SERVICE)
+    (tmp_path / "notes.txt").write_text("no manifest")
+    assert [(one.kind.name, one.name, one.where) for one in read_manifests([path]).manifests] == [
+        ("ConfigMap", "words", f"{tmp_path}/a.yaml:9"),
+        ("Service", "hello", f"{tmp_path}/a.yaml:3"),
+        ("Service", "hello", f"{tmp_path}/b.yaml:1"),
+    ]
+
+
+def test_a_date_stays_the_text_that_it_is_in_json(tmp_path: Path) -> None:
+    (found,) = read_manifests([written(tmp_path, a=CONFIG_MAP)]).manifests
+    assert found.body["data"] == {"day": "2026-11-21"}
+
+
+def test_a_list_is_its_items(tmp_path: Path) -> None:
+    text = '{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}, 3]}'
+    assert problems_of(written(tmp_path, a=text)) == [
+        f"{tmp_path}/a.yaml:1 items[1]: 3 is not an object; expected a manifest: apiVersion, kind and metadata.name"
+    ]
+
+
+def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(SERVICE))
+    assert [one.where for one in read_manifests(["-"]).manifests] == ["standard input:1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\nb: c: d", ":2: not YAML: mapping values are not allowed"),
+        ("a: !!python/name:os.system x", ":1: not YAML: could not determine a constructor"),
+        ("kind: Service", ":1: apiVersion is missing or not a text"),
+        ("apiVersion: v1\nkind: [x]", ":1: kind is missing or not a text"),
+        ("apiVersion: v1\nkind: Secret\nmetadata: {name: 3}", ":1: metadata.name is missing or not a text"),
+        ("a: " + "[" * 100_000, ":1: not YAML: nested too deep"),
+        ("kind: Service\nkind: Route", ":2: not YAML: the key 'kind' is there twice"),
+        ("", ": it is empty; expected a manifest"),
+        ("---\n# nothing\n---\n", ": it is empty; expected a manifest"),
+    ],
+)
+def test_an_invalid_manifest_is_reported_with_file_and_line(tmp_path: Path, text: str, said: str) -> None:
+    (problem,) = problems_of(written(tmp_path, a=text))
+    assert problem.startswith(f"{tmp_path}/a.yaml{said}")
+
+
+def test_everything_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
+    found = problems_of(
+        str(tmp_path / "no"), "https://example.com/a.yaml", str(tmp_path / "empty"), str(tmp_path / "b.yaml")
+    )
+    assert [problem.partition(";")[0] for problem in found] == [
+        f"{tmp_path}/no: not readable: No such file or directory",
+        "https://example.com/a.yaml: nothing is fetched from elsewhere",
+        f"{tmp_path}/empty: no manifest in it",
+        f"{tmp_path}/b.yaml: not readable: not a text file",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ("serving.knative.dev/v1alpha1 Service", "apiVersion serving.knative.dev/v1, kind Service"),
+        ("serving.knative.dev/v1 Servce", "apiVersion serving.knative.dev/v1, kind Service"),
+        ("apps/v2 Deployment", "apiVersion apps/v1, kind Deployment"),
+        ("app/v1 Deployment", "apiVersion apps/v1, kind Deployment"),
+        ("run.googleapis.com/v1 Job", "a Service: jobs of Cloud Run do not run here"),
+        ("example.com/v1 Frob", "one of ClusterDomainClaim, "),
+    ],
+)
+def test_a_foreign_kind_is_named_and_the_rest_is_read(tmp_path: Path, head: str, expected: str) -> None:
+    version, name = head.split()
+    text = f"apiVersion: {version}\nkind: {name}\nmetadata: {{name: other}}\n---\n{CONFIG_MAP}"
+    files = read_manifests([written(tmp_path, a=text)])
+    assert [manifest.name for manifest in files.manifests] == ["words"]
+    (problem,) = files.foreign
+    assert problem.what == f"{name}/other: {head} is not served here"
+    assert problem.where == f"{tmp_path}/a.yaml:1"
+    assert problem.expected.startswith(expected)

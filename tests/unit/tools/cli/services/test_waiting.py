@@ -1,0 +1,69 @@
+"""Waits until activators serve a status, against a slow server."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+from serving.core.model.rollout import split_digest
+from serving.tools.cli.services.url import ServiceAddress
+from serving.tools.cli.services.waiting import until_in_force
+
+SERVICE = {"status": {"traffic": [{"revisionName": "a", "percent": 90}, {"revisionName": "b", "percent": 10}]}}
+OLD, NEW = split_digest([("a", 100)]), split_digest([("b", 10), ("a", 90)])
+
+
+class Activators(BaseHTTPRequestHandler):
+    """Two activators in turn; each sees the new split at another time."""
+
+    replies: tuple[str, ...] = ()
+    asked: list[str | None]
+
+    def do_GET(self) -> None:
+        place = len(self.asked)
+        self.asked.append(self.headers["K-Network-Probe"])
+        body = self.replies[min(place, len(self.replies) - 1)].encode()
+        self.send_response(200 if body else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Do nothing."""
+
+
+@contextlib.contextmanager
+def activators(*replies: str) -> Iterator[tuple[ServiceAddress, list[str | None]]]:
+    asked: list[str | None] = []
+    handler = type("Scripted", (Activators,), {"replies": replies, "asked": asked})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield (
+                ServiceAddress(url="http://h", host="h", connect_host="127.0.0.1", connect_port=server.server_port),
+                asked,
+            )
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_all_who_take_turns_have_to_agree() -> None:
+    with activators("", OLD, NEW, OLD, NEW) as (address, asked):
+        assert until_in_force(address, SERVICE, within_s=60)
+    assert asked == ["probe"] * 8
+
+
+def test_it_is_not_waited_for_without_end() -> None:
+    with activators(OLD) as (address, asked):
+        within_s = 0.05
+        # On a busy machine the time may pass before the first one is asked.
+        while not asked:
+            assert not until_in_force(address, SERVICE, within_s=within_s)
+            within_s *= 2
+
+
+def test_a_missing_server_is_no_error() -> None:
+    nowhere = ServiceAddress(url="http://h", host="h", connect_host="127.0.0.1", connect_port=1)
+    assert not until_in_force(nowhere, SERVICE, within_s=0.02)

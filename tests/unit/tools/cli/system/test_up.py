@@ -1,0 +1,69 @@
+from pathlib import Path
+
+import pytest
+
+from serving.core.model.errors import SettingsError
+from serving.tools.cli.system.up import check_environment, path_lines
+
+
+def test_each_wrong_variable_is_named_with_its_value_and_what_would_be_right() -> None:
+    with pytest.raises(SettingsError) as caught:
+        check_environment(
+            {
+                "SERVING_CONTROLLER_PUBLIC_PORT": "abc",
+                "SERVING_CONTROLLER_PUBLIC_PRT": "80",
+                "SERVING_AUTOSCALER_STABLE_WINDOW_S": "soon",
+                "SERVING_DASHBOARD_CONNECTIONS_MAX": "10",
+            }
+        )
+    texts = sorted(str(one) for one in caught.value.problems)
+    assert len(texts) == 3
+    assert "SERVING_AUTOSCALER_STABLE_WINDOW_S" in texts[0]
+    assert "'soon' is not right; expected a duration from 6s to 1h" in texts[0]
+    assert "SERVING_CONTROLLER_PUBLIC_PORT: public_port: 'abc' is not right; expected a whole number" in texts[1]
+    assert (
+        "SERVING_CONTROLLER_PUBLIC_PRT: controller has no such setting; expected a known name; did you mean "
+        "SERVING_CONTROLLER_PUBLIC_PORT?" in texts[2]
+    )
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"PATH": "/bin", "SERVING_POD_NAME": "p", "SERVING_ACTIVATOR_COUNT": "2"},
+        {"SERVING_AUTOSCALER_STABLE_WINDOW_S": "20"},
+        # Its certificates come by a flag or a ConfigMap.
+        {"SERVING_ACTIVATOR_HTTP_PROTOCOL": "Redirected"},
+    ],
+)
+def test_what_daemons_can_use_passes(environment: dict[str, str]) -> None:
+    check_environment(environment)
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    program = folder / "serving"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_a_program_on_the_path_needs_no_word(tmp_path: Path) -> None:
+    program = made(tmp_path / "bin")
+    assert path_lines(program, tmp_path / "bin" / "python", f"/nowhere:{tmp_path / 'bin'}") == []
+
+
+def test_a_program_elsewhere_is_named_with_the_command_that_puts_it_on_the_path(tmp_path: Path) -> None:
+    program = made(tmp_path / "a venv" / "bin")
+    made(tmp_path / "other")
+    (line,) = path_lines(program, tmp_path / "python", str(tmp_path / "other"))
+    assert f"'{program}' is not on PATH: export PATH='{program.parent}':$PATH" in line
+
+
+def test_a_module_that_was_run_finds_the_program_beside_its_interpreter(tmp_path: Path) -> None:
+    program = made(tmp_path / "bin")
+    (line,) = path_lines(Path("/src/serving/__main__.py"), program.with_name("python"), "")
+    assert str(program) in line
+    (line,) = path_lines(Path("/src/serving/__main__.py"), tmp_path / "python", "")
+    assert line.endswith(f"{tmp_path / 'python'} -m serving ...")

@@ -1,0 +1,193 @@
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from serving.core.model.errors import Problem, SettingsError, Unavailable
+from serving.tools.cli.client.resources import SecondsParam
+from serving.tools.cli.main import _HINTS, _SERVICE_WORDS, _SYNONYMS, SECTIONS, LazyGroup, main
+from tests.tidy.sources import ROOT
+
+PLACES = {name: place for section in SECTIONS.values() for name, (place, _) in section.items()}
+
+# They run the daemons' own code, or are daemons.
+HEAVY = {"backup", "exec", "restore", "up", "config", "dashboard", "install", "replay", "simulate", "tune"}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_every_line_of_the_table_names_a_command_that_helps(name: str) -> None:
+    done = CliRunner().invoke(main, [name, "--help"])
+    assert (done.exit_code, done.output.splitlines()[0].startswith(f"Usage: main {name} ")) == (0, True)
+
+
+def test_the_help_loads_no_command() -> None:
+    program = "import sys; from serving.tools.cli.main import main; main(['--help'], standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert loaded & {"serving.tools.cli.main", "serving.tools.cli.client.api", "msgspec", "rich", "yaml", "numpy"} == {
+        "serving.tools.cli.main"
+    }
+    assert all(f"  {name} " in done.stdout for name in PLACES)
+
+
+@pytest.mark.parametrize("name", sorted(set(PLACES) - HEAVY))
+def test_a_command_that_people_often_type_loads_no_large_package(name: str) -> None:
+    module = PLACES[name].partition(":")[0]
+    program = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    loaded = set(done.stdout.split())
+    assert loaded & {"aiohttp", "asyncio", "click.shell_completion", "kubernetes", "numpy", "uvloop"} == set()
+
+
+def test_the_supervisor_loads_neither_an_event_loop_nor_a_server() -> None:
+    # It stays in memory for as long as the system runs.
+    program = "import sys, serving.home.supervisor.main; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert set(done.stdout.split()) & {"aiohttp", "asyncio", "http.server", "numpy", "yaml"} == set()
+
+
+def commands(found: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    """Yield each command with its words."""
+    if not isinstance(found, click.Group) or found.invoke_without_command:
+        yield " ".join(path), found
+    if isinstance(found, click.Group):
+        context = click.Context(found)
+        for name in found.list_commands(context):
+            one = found.get_command(context, name)
+            assert one is not None
+            yield from commands(one, (*path, name))
+
+
+def test_the_docs_list_the_commands_without_json() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    listed = page.partition("These have no `-o json`")[2].partition("\n\n")[0]
+    without = set()
+    for name, command in commands(main):
+        types = [one.type for one in command.params if "--output" in one.opts]
+        if not any("json" in getattr(one, "choices", ()) for one in types):
+            without.add(name)
+    assert set(re.findall(r"`([a-z -]+)`", listed)) == without
+
+
+def test_the_commands_that_change_a_service_take_the_same_words() -> None:
+    words = {
+        name: {word for one in command.params for word in one.opts if word.startswith("-")}
+        for name, command in commands(main)
+        if name in {"deploy", "update", "scale"}
+    }
+    assert words["scale"] <= words["update"] & words["deploy"]
+    assert words["update"] - words["deploy"] == {"--remove-env", "--clear-env"}
+    assert words["deploy"] - words["update"] == {
+        *("--asgi", "--fixed-port", "--preload", "--replace", "--snapshot", "--tcp-port", "--watch")
+    }
+    scaling = {"--min", "--min-scale", "--max", "--max-scale", "--initial-scale", "--window", "--target"}
+    assert scaling <= words["scale"]
+    shared = {"--memory", "--cpu", "--env-file", "--secret", "--port", "--h2c", "--env", "--concurrency", "--access"}
+    assert shared <= words["update"] - words["scale"]
+
+
+def test_an_unknown_command_is_a_mistake_of_the_caller_and_near_ones_are_named() -> None:
+    done = CliRunner().invoke(main, ["frobnicate"])
+    assert (done.exit_code, "Error: No such command 'frobnicate'.\n" in done.stderr) == (2, True)
+    assert "Did you mean describe?" in CliRunner().invoke(main, ["desribe"]).stderr
+
+
+def test_every_suggestion_for_a_name_of_other_tools_is_a_command() -> None:
+    assert set(_SYNONYMS.values()) <= set(main.list_commands(click.Context(main)))
+    assert not set(_SYNONYMS) & set(main.list_commands(click.Context(main)))
+    assert "Did you mean get?" in CliRunner().invoke(main, ["list"]).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("rollout status x", "serving wait NAME, traffic NAME --rollback, or why NAME?"),
+        ("port-forward x 80", "serving url NAME, or invoke NAME?"),
+        ("diff -f x", "serving apply -f FILE --dry-run?"),
+        ("auth can-i", "serving token?"),
+        ("events", "serving get events?"),
+        ("cp a b", "serving exec NAME -- cat FILE, or volume?"),
+        ("patch x", "serving update NAME?"),
+        ("label x a=b", "serving apply -f FILE with the label?"),
+        ("revisions", "serving get revisions?"),
+        ("revision list", "serving get revisions?"),
+        ("ConfigMaps", "serving get configmaps?"),
+        ("api-resources", "serving get --help, which lists the kinds?"),
+        ("open", "serving url NAME, or dashboard?"),
+        ("service create x", "serving deploy NAME?"),
+        ("services list", "serving get services?"),
+        ("service", "Did you mean get?"),
+        ("deploy x --source .", "No such option: --source; name the folder: serving deploy NAME FOLDER"),
+        ("deploy x --tag a", "No such option: --tag; serving traffic NAME --tag @latest=TAG"),
+    ],
+)
+def test_a_command_or_option_of_another_tool_is_answered_with_what_does_its_work(words: str, hint: str) -> None:
+    done = CliRunner().invoke(main, words.split())
+    assert (done.exit_code, done.stderr.splitlines()[-1].endswith(hint)) == (2, True), done.stderr
+
+
+def test_each_hint_is_a_command_that_there_is() -> None:
+    names = set(main.list_commands(click.Context(main)))
+    assert not set(_HINTS) & names
+    assert {hint.split()[0].strip(",") for hint in [*_HINTS.values(), *_SERVICE_WORDS.values()]} <= names
+
+
+def test_a_word_that_resembles_nothing_has_no_suggestion() -> None:
+    assert CliRunner().invoke(main, ["frob"]).stderr.splitlines()[-1] == "Error: No such command 'frob'."
+    assert "No such option" in CliRunner().invoke(main, ["deploy", "x", "--frob"]).stderr
+
+
+def test_the_service_of_the_machine_names_its_own_usage() -> None:
+    done = CliRunner().invoke(main, ["install-service", "--dry-run"])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("Usage: main install-service")
+    assert "--print shows the unit" in done.stderr
+
+
+def test_a_time_has_a_unit_or_is_in_seconds() -> None:
+    param = SecondsParam()
+    assert [param.convert(text, None, None) for text in ("90", "90s", "5m", 7)] == [90, 90, 300, 7]
+    for text in ("0", "1.5", "5x", "-1s"):
+        with pytest.raises(click.BadParameter, match="is not a time"):
+            param.convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ValueError("two\nlines"), 1, "internal error: ValueError: two; SERVING_TRACEBACK=1 shows the traceback"),
+        (FileNotFoundError(2, "No such file or directory", "x.txt"), 1, "x.txt: No such file or directory"),
+        (TimeoutError(), 1, "TimeoutError"),
+        (Unavailable("no answer"), 1, "no answer"),
+        (SettingsError([Problem(where="a", what="b", expected="c")]), 2, "a: b; expected c"),
+        (KeyboardInterrupt(), 130, None),
+    ],
+)
+def test_what_no_command_foresees_is_one_line(error: BaseException, code: int, said: str | None) -> None:
+    @click.group(cls=LazyGroup)
+    def group() -> None:
+        """An empty command."""
+
+    @group.command()
+    def break_down() -> None:
+        raise error
+
+    done = CliRunner().invoke(group, ["break-down"])
+    assert (done.exit_code, done.stderr.splitlines()) == (code, [said] if said else [])
+
+
+def test_who_asks_gets_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.group(cls=LazyGroup)
+    def group() -> None:
+        """An empty command."""
+
+    @group.command()
+    def break_down() -> None:
+        raise ValueError("why")
+
+    monkeypatch.setenv("SERVING_TRACEBACK", "1")
+    assert isinstance(CliRunner().invoke(group, ["break-down"]).exception, ValueError)

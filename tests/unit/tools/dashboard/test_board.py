@@ -1,0 +1,230 @@
+import math
+from typing import Any
+
+from serving.tools.dashboard.board import COLUMNS, Board, RevisionHistory
+from serving.tools.dashboard.coldstarts import ColdRequest, StartFacts
+from serving.tools.dashboard.requests import RequestRates
+
+KEY = "default/hello-00001"
+
+ROW = [float(number) for number in range(len(COLUMNS))]
+
+
+def pod(
+    name: str, *, ready: bool = True, ending: bool = False, dormant: bool = False, revision: str = "hello-00001"
+) -> dict[str, Any]:
+    return {
+        "namespace": "default",
+        "name": name,
+        "revision": revision,
+        "ready": ready,
+        "ending": ending,
+        "dormant": dormant,
+        "node": "n",
+    }
+
+
+def sample(at_s: float = 0.0, **changes: object) -> dict[str, Any]:
+    numbers = {
+        "namespace": "default",
+        "revision": "hello-00001",
+        "at_wall_s": at_s,
+        "running": 3.0,
+        "held": 1.0,
+        "target": 7.0,
+        "observed_stable": 2.5,
+        "desired_count": 2,
+        "is_panic": True,
+        "pods": {"a": 3.0},
+    }
+    return numbers | changes
+
+
+def decision(at_s: float, *, apply: int | None = 2, wanted: object = 2) -> dict[str, Any]:
+    outcome = {"apply_count": apply, "gate": {"wanted": wanted}}
+    reported = {"since_wall_s": at_s, "outcome": outcome}
+    return {"namespace": "default", "revision": "hello-00001", "sentence": "1 → 2: stable", "told": reported}
+
+
+def board() -> Board:
+    made = Board(100)
+    made.put("revision", KEY, {"name": "hello-00001"})
+    return made
+
+
+def test_a_row_is_made_of_pods_the_last_sample_and_what_was_counted() -> None:
+    made = board()
+    made.put("pod", "default/a", pod("a"))
+    made.put("pod", "default/b", pod("b", ready=False))
+    made.put("pod", "default/c", pod("c", ending=True, dormant=True))
+    made.put("pod", "default/d", pod("d", dormant=True))
+    made.sample(sample())
+    made.requests({KEY: RequestRates(rates=(5.0, 0.0, 0.0, 1.0), quantiles_s=(0.1, None, None), waiting=4.0)})
+    row = [3.0, 4.0, 7.0, 2.5, 2, 2.0, 1.0, 1.0, 1.0, 5.0, 0.0, 0.0, 1.0, 0.1, None, None]
+    assert made.tick(2.0) == {KEY: row}
+    assert made.rows == {KEY: row}
+    assert made.tick(4.0) == {}
+    assert made.history.read(KEY)["ready"] == [2.0, 2.0]
+
+
+def test_number_mode_and_sentence_are_of_one_decision() -> None:
+    made = board()
+    made.decision(decision(1.0))
+    # The deciders want 0, and the gate keeps 1 for now.
+    made.sample(sample(8.0, desired_count=0, wanted_count=1, sentence="stays 1: stable; 1 stays", is_panic=False))
+    row = dict(zip(COLUMNS, made.tick(9.0)[KEY], strict=True))
+    said = {"key": KEY, "at_s": 8.0, "sentence": "stays 1: stable; 1 stays", "is_change": False, "wanted": 1}
+    assert (row["desired"], row["is_panic"]) == (1, 0.0)
+    # A later sample belongs to the next row.
+    made.sample(sample(10.0, wanted_count=0, sentence="1 → 0: stable"))
+    assert made.present(KEY) == said
+    assert made.last_decisions() == {KEY: said}
+    # An autoscaler that is away says nothing of the present; the last decision stays, with its time.
+    made.tick(60.0)
+    assert made.present(KEY) == made.decisions(KEY)[-1]
+    # Nor does one of an earlier version.
+    made.sample(sample(60.0))
+    made.tick(60.0)
+    assert made.present(KEY) == made.decisions(KEY)[-1]
+
+
+def test_an_old_report_is_not_drawn_on() -> None:
+    made = board()
+    made.sample(sample(at_s=0.0))
+    assert made.tick(60.0)[KEY][:5] == [None] * 5
+
+
+def test_a_page_gets_what_is_new_for_it() -> None:
+    made = board()
+    before = made.version
+    made.put("revision", KEY, {"name": "hello-00001"})
+    assert (made.since(before), made.version) == ([], before)
+    made.put("service", "default/hello", {"name": "hello"})
+    made.put("revision", KEY, None)
+    made.put("revision", KEY, None)
+    new = {"kind": "service", "key": "default/hello", "view": {"name": "hello"}}
+    assert made.since(before) == [{"kind": "revision", "key": KEY, "view": None}, new]
+    assert made.since(0) == [new]
+
+
+def test_a_returned_object_is_not_reported_as_deleted() -> None:
+    made = board()
+    before = made.version
+    made.put("revision", KEY, None)
+    made.put("revision", KEY, {"name": "again"})
+    assert made.since(before) == [{"kind": "revision", "key": KEY, "view": {"name": "again"}}]
+
+
+def test_a_page_that_is_too_far_behind_gets_all() -> None:
+    made = board()
+    for number in range(10_001):
+        made.put("service", "default/x", {"name": str(number)})
+        made.put("service", "default/x", None)
+    assert made.since(1) == [{"kind": "revision", "key": KEY, "view": {"name": "hello-00001"}}, *made.since(1)[1:]]
+    assert made.since(1)[-1]["key"] == KEY
+
+
+def test_pods_show_what_runs_in_them_and_move_with_their_revision() -> None:
+    made = board()
+    made.put("pod", "default/a", pod("a"))
+    made.put("pod", "default/b", pod("b"))
+    made.sample(sample())
+    assert [(one["name"], one["running"]) for one in made.pods(KEY)] == [("a", 3.0), ("b", None)]
+    made.put("pod", "default/a", pod("a", revision="other"))
+    made.put("pod", "default/b", None)
+    made.put("pod", "default/b", None)
+    assert (made.pods(KEY), len(made.pods("default/other"))) == ([], 1)
+
+
+def test_pods_of_a_service_are_those_of_its_revisions_the_newest_first() -> None:
+    made = Board(100)
+    for name, service in (("hello-00001", "hello"), ("hello-00002", "hello"), ("other-00001", "other")):
+        made.put("revision", f"default/{name}", {"namespace": "default", "name": name, "service": service})
+        for letter in "ba":
+            made.put("pod", f"default/{name}-{letter}", pod(f"{name}-{letter}", revision=name))
+    found = [one["name"] for one in made.pods_of_service("default", "hello")]
+    assert found == ["hello-00002-a", "hello-00002-b", "hello-00001-a", "hello-00001-b"]
+    made.put("pod", "default/hello-00002-a", None)
+    made.put("revision", "default/hello-00001", None)
+    assert [one["name"] for one in made.pods_of_service("default", "hello")] == ["hello-00002-b"]
+    assert made.pods_of_service("elsewhere", "hello") == []
+
+
+def test_decisions_are_kept_once_and_go_with_their_revision() -> None:
+    made = board()
+    made.decision(decision(1.0))
+    made.decision(decision(1.0))
+    seen = made.decision(decision(2.0, apply=None, wanted={"missing": "x"}))
+    assert (seen["is_change"], seen["wanted"]) == (False, None)
+    assert [one["at_s"] for one in made.decisions(KEY)] == [1.0, 2.0]
+    assert made.last_decisions() == {KEY: seen}
+    assert made.present("default/other") is None
+    made.put("revision", KEY, None)
+    assert made.decisions(KEY) == []
+
+
+def test_rows_are_read_back_by_column_with_their_times() -> None:
+    history = RevisionHistory(10)
+    history.add(100.0, {"default/a": ROW})
+    history.add(102.0, {"default/a": [None, *ROW[1:]], "default/b": ROW})
+    found = history.read("default/a")
+    assert found["at_s"] == [100.0, 102.0]
+    assert math.isnan(found["running"][1])
+    assert found["p99_s"] == [float(len(COLUMNS) - 1)] * 2
+    assert history.read("default/b")["at_s"] == [102.0]
+
+
+def test_an_hour_is_kept_and_no_more() -> None:
+    history = RevisionHistory(10)
+    for number in range(1000):
+        history.add(number, {"default/a": ROW} | ({"default/b": ROW} if number > 995 else {}))
+    assert history.read("default/a")["at_s"] == [float(number) for number in range(990, 1000)]
+    assert history.read("default/b")["at_s"] == [996.0, 997.0, 998.0, 999.0]
+    assert len(history._times) < 10 + 128
+
+
+def test_a_revision_that_is_gone_has_no_past() -> None:
+    history = RevisionHistory(10)
+    history.add(0.0, {"default/a": ROW})
+    history.add(2.0, {})
+    assert history.read("default/a") == {"at_s": [], **{name: [] for name in COLUMNS}}
+
+
+def test_cold_starts_are_those_of_the_revision_with_what_is_known_of_its_pods() -> None:
+    made = Board(100)
+    for name in ("hello-00001", "hello-00002"):
+        made.put("revision", f"default/{name}", {"namespace": "default", "name": name, "service": "hello"})
+    made.put_facts(KEY, StartFacts(service="hello", is_python=True))
+    made.decision(decision(1.01))
+    requests = [ColdRequest(revision=name, asked_s=1.0, waited_s=0.1) for name in ("hello-00001", "other-00001")]
+    found = made.cold_starts(KEY, requests)
+    assert found["revision"] == KEY
+    assert [one["took_s"] for one in found["starts"]] == [0.1]
+    assert set(found["starts"][0]["steps"]) == {"autoscaler decides", "request is sent"}
+    assert "`serving scale hello --min 1`" in found["median"]["advice"]
+    assert made.cold_starts("default/hello-00002", requests)["starts"] == []
+    assert made.revisions_of("default/hello") == ["default/hello-00002", KEY]
+    assert made.revisions_of(KEY) == [KEY]
+    assert made.revisions_of("shop/hello") == []
+    made.put("revision", KEY, None)
+    assert set(made.cold_starts(KEY, requests)["starts"][0]["steps"]) == {"request is sent"}
+
+
+def test_rows_and_marks_begin_with_the_revision() -> None:
+    made = board()
+    assert made.created_s(KEY) == 0.0
+    made.put("revision", KEY, {"name": "hello-00001", "created": "1970-01-01T00:00:20Z"})
+    assert (made.created_s(KEY), made.created_s("default/other")) == (20.0, 0.0)
+    for at_s in (10.0, 20.0, 30.0):
+        made.tick(at_s)
+    assert made.history.read(KEY, from_s=made.created_s(KEY))["at_s"] == [20.0, 30.0]
+
+
+def test_the_marks_of_a_deleted_revision_are_forgotten() -> None:
+    made = board()
+    made.put("revision", KEY, {"name": "hello-00001", "ready": "False", "conditions": []})
+    made.marks.take(30.0)
+    assert [mark.text for mark in made.marks.recent(KEY, from_s=30.0, to_s=30.0)] == ["hello-00001 fails"]
+    assert made.marks.recent(KEY, from_s=31.0, to_s=40.0) == []
+    made.put("revision", KEY, None)
+    assert made.marks.recent(KEY, from_s=0.0, to_s=40.0) == []

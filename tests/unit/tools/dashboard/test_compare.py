@@ -1,0 +1,129 @@
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from serving.core.model.errors import ServingError
+from serving.core.traffic.latencies import quantile_s
+from serving.tools.dashboard.board import COLUMNS
+from serving.tools.dashboard.compare import chosen_pair, compared, spread_of
+
+STEP_S = 5.0
+SPAN = (0.0, 600.0)
+
+
+def service(**shares: int) -> dict[str, Any]:
+    traffic = [{"revisionName": name.replace("_", "-"), "percent": percent} for name, percent in shares.items()]
+    return {"metadata": {"namespace": "shop", "name": "hello"}, "status": {"traffic": traffic}}
+
+
+def revision(number: int, *, memory: str = "512Mi") -> dict[str, Any]:
+    labels = {"serving.knative.dev/configurationGeneration": str(number)}
+    container = {"image": "x", "resources": {"limits": {"memory": memory}}}
+    metadata = {"name": f"r-{number}", "labels": labels, "creationTimestamp": "2026-11-28T00:00:00Z"}
+    return {"metadata": metadata, "spec": {"containers": [container]}}
+
+
+def history(*rows: dict[str, float | None]) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {name: [one.get(name) for one in rows] for name in COLUMNS}
+    return {"at_s": [STEP_S * place for place in range(len(rows))], **columns}
+
+
+def step(durations: Sequence[float], **more: float) -> dict[str, float | None]:
+    """A step of which these are the responses."""
+    ordered = sorted(durations)
+    quantiles = {
+        f"p{ratio:.0f}_s": ordered[max(0, math.ceil(ratio / 100 * len(ordered)) - 1)] if ordered else None
+        for ratio in (50.0, 95.0, 99.0)
+    }
+    return {"rps_2xx": len(ordered) / STEP_S, "ready": 1.0, **quantiles, **more}
+
+
+@pytest.mark.parametrize(
+    ("shares", "pair"),
+    [
+        ({"r_3": 10, "r_1": 90}, ("r-1", "r-3")),
+        ({"r_3": 5, "r_2": 15, "r_1": 80}, ("r-1", "r-2")),
+        ({"r_3": 100}, ("r-2", "r-3")),
+        # After a rollback to the oldest there is none before it.
+        ({"r_1": 100}, ("r-1", "r-2")),
+        ({"r_3": 60, "r_1": 0, "r_2": 40}, ("r-2", "r-3")),
+        ({}, ("r-2", "r-3")),
+    ],
+)
+def test_by_themselves_the_revisions_with_the_most_traffic_are_compared(
+    shares: dict[str, int], pair: tuple[str, str]
+) -> None:
+    older, newer = chosen_pair(service(**shares), [revision(2), revision(1), revision(3)])
+    assert (older["metadata"]["name"], newer["metadata"]["name"]) == pair
+
+
+def test_any_two_revisions_are_compared_in_the_order_asked_for() -> None:
+    revisions = [revision(number) for number in range(1, 12)]
+    older, newer = chosen_pair(service(r_11=100), revisions, ["r-11", "r-2"])
+    assert (older["metadata"]["name"], newer["metadata"]["name"]) == ("r-11", "r-2")
+
+
+@pytest.mark.parametrize(
+    ("count", "asked", "error"),
+    [
+        (2, ["r-7", "r-1"], "hello has no revision r-7; there are r-2, r-1"),
+        (2, ["r-1"], "r-1 cannot be compared; expected two revisions of hello"),
+        (2, ["r-1", "r-1"], "r-1 and r-1 cannot be compared; expected two revisions of hello"),
+        (3, ["r-1", "r-2", "r-3"], "r-1 and r-2 and r-3 cannot be compared; expected two revisions of hello"),
+        (1, [], "hello has r-1; a comparison needs two revisions"),
+        (0, [], "hello has no revision; a comparison needs two revisions"),
+    ],
+)
+def test_what_cannot_be_compared_says_why(count: int, asked: list[str], error: str) -> None:
+    revisions = [revision(number) for number in range(1, count + 1)]
+    with pytest.raises(ServingError) as caught:
+        chosen_pair(service(r_1=100), revisions, asked)
+    assert str(caught.value) == error
+
+
+def test_both_revisions_have_their_numbers() -> None:
+    slow = history(*(step([0.2] * 10, rps_5xx=2.0, ready=2.0) for _ in range(12)))
+    found = compared(
+        service(r_1=90, r_2=10),
+        (revision(1), revision(2, memory="1Gi")),
+        (history(), slow),
+        span_s=SPAN,
+        prices={"pod_hour": 36.0, "gib_hour": 0.0},
+    )
+    assert (found.namespace, found.service, found.from_s, found.to_s) == ("shop", "hello", *SPAN)
+    assert [one.name for one in found.settings] == ["limits.memory"]
+    empty, full = found.revisions
+    assert (empty.traffic_percent, empty.requests, empty.p99_s, empty.pod_seconds) == (90, 0, None, 0.0)
+    assert (full.traffic_percent, full.requests, full.errors, full.pods_mean) == (10, 240, 120, 2.0)
+    assert (full.pod_seconds, full.gib_seconds) == (120.0, 120.0)
+    assert full.price is not None
+    assert math.isclose(full.price, 36 * 120 / 3600)
+    assert full.p50_s is not None
+    assert full.p50_s == full.p99_s
+    assert abs(full.p50_s / 0.2 - 1) < 0.03
+
+
+@pytest.mark.parametrize(("per_step", "within"), [(1, 0.02), (3, 0.07), (30, 0.07), (200, 0.07)])
+def test_quantiles_of_a_range_are_near_those_of_all_its_responses(per_step: int, within: float) -> None:
+    dice = random.Random(7)
+    steps = [[0.05 * math.exp(dice.gauss(0, 0.5)) for _ in range(per_step)] for _ in range(3000 // per_step)]
+    everything = sorted(one for durations in steps for one in durations)
+    spread = spread_of(history(*map(step, steps)))
+    for ratio in (0.5, 0.95, 0.99):
+        true = everything[math.ceil(ratio * len(everything)) - 1]
+        found = quantile_s(spread, ratio)
+        assert found is not None
+        assert abs(found / true - 1) < within, (ratio, found, true)
+
+
+def test_a_step_with_many_responses_counts_more_than_one_with_few() -> None:
+    steps = [step([0.01] * 900), *(step([1.0]) for _ in range(9))]
+    spread = spread_of(history(*steps))
+    assert math.isclose(sum(spread.values()), 909)
+    assert (quantile_s(spread, 0.95) or 0) < 0.011
+    assert (quantile_s(spread, 0.995) or 0) > 0.9
+    # A gap has no numbers.
+    assert spread_of(history({}, step([]))) == {}

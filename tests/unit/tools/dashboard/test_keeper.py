@@ -1,0 +1,126 @@
+import contextlib
+import logging
+import os
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from serving.tools.dashboard.archive import HistoryRange
+from serving.tools.dashboard.board import COLUMNS
+from serving.tools.dashboard.keeper import HistoryKeeper
+from serving.tools.dashboard.marks import Mark
+
+KEY = "default/hello-00001"
+NOW_S = 1_800_000_000.0
+MARK = Mark(key=KEY, at_s=NOW_S - 20, kind="deploy", text="created")
+
+
+def row(running: float) -> list[float | None]:
+    return [running, *[None] * (len(COLUMNS) - 1)]
+
+
+@contextlib.asynccontextmanager
+async def kept(path: Path, *, bytes_max: int = 2**30) -> AsyncIterator[HistoryKeeper]:
+    keeper = HistoryKeeper(path, days=14, bytes_max=bytes_max)
+    try:
+        yield keeper
+    finally:
+        await keeper.close(NOW_S)
+
+
+async def last_hour(keeper: HistoryKeeper) -> HistoryRange | None:
+    return await keeper.read(KEY, from_s=NOW_S - 3600, to_s=NOW_S, now_s=NOW_S)
+
+
+async def running_of(keeper: HistoryKeeper) -> list[float | None]:
+    found = await last_hour(keeper)
+    assert found is not None
+    return found.columns["running"]
+
+
+async def test_ticks_become_steps_that_outlive_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    async with kept(path) as keeper:
+        for before_s, running in ((20, 1.0), (18, 3.0), (15, 5.0), (13, 7.0)):
+            keeper.note(NOW_S - before_s, {KEY: row(running)}, [MARK] if before_s == 20 else [])
+        # The last step has not ended.
+        assert await running_of(keeper) == [2.0]
+    async with kept(path) as keeper:
+        assert await running_of(keeper) == [2.0, 6.0]
+        found = await last_hour(keeper)
+        assert found is not None
+        assert found.marks == [MARK]
+
+
+@pytest.mark.parametrize(("content", "suffix"), [(os.urandom(8192), "damaged"), (b"", "newer")])
+async def test_a_file_that_cannot_be_used_is_put_aside(
+    tmp_path: Path, content: bytes, suffix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "history.db"
+    path.write_bytes(content)
+    if suffix == "newer":
+        with contextlib.closing(sqlite3.connect(path)) as made:
+            made.execute("PRAGMA user_version = 99")
+    before = path.read_bytes()
+    async with kept(path) as keeper:
+        assert await last_hour(keeper) is None
+        keeper.note(NOW_S - 9, {KEY: row(1.0)}, ())
+        keeper.note(NOW_S - 4, {KEY: row(2.0)}, ())
+        assert await running_of(keeper) == [1.0]
+    assert path.with_name(f"history.db.{suffix}").read_bytes() == before
+    assert [one.levelno for one in caplog.records if one.message == "history.put-aside"] == [logging.ERROR]
+
+
+async def test_a_file_with_a_value_of_another_type_is_put_aside(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    async with kept(path) as keeper:
+        keeper.note(NOW_S - 9, {KEY: row(1.0)}, ())
+        keeper.note(NOW_S - 4, {KEY: row(2.0)}, ())
+    with contextlib.closing(sqlite3.connect(path)) as made, made:
+        # As by a changed byte: SQLite takes any type in any column.
+        made.execute("UPDATE row_5 SET at_s = 'x' || at_s")
+    async with kept(path) as keeper:
+        assert await keeper.usage(from_s=NOW_S - 3600, to_s=NOW_S, now_s=NOW_S) is None
+    assert path.with_name("history.db.damaged").exists()
+
+
+async def test_a_file_that_is_damaged_between_two_runs_is_put_aside(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    async with kept(path) as keeper:
+        for number in range(200):
+            rows = {f"default/r-{one}": row(float(one)) for one in range(40)}
+            keeper.note(NOW_S - 2000 + 5 * number, {KEY: row(1.0), **rows}, ())
+            # More than a minute of steps does not wait for the disk.
+            await last_hour(keeper)
+        assert len(await running_of(keeper)) == 199
+    with path.open("r+b") as file:
+        # The pages behind the schema.
+        file.seek(4096)
+        file.write(os.urandom(64 * 4096))
+    async with kept(path) as keeper:
+        assert await last_hour(keeper) is None
+        keeper.note(NOW_S - 9, {KEY: row(3.0)}, ())
+        keeper.note(NOW_S - 4, {KEY: row(4.0)}, ())
+        assert await running_of(keeper) == [3.0]
+
+
+async def test_a_folder_that_refuses_costs_history_and_says_so_once_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    async with kept(tmp_path / "file" / "history.db") as keeper:
+        for number in range(10):
+            keeper.note(NOW_S - 100 + 5 * number, {KEY: row(1.0)}, ())
+        assert await last_hour(keeper) is None
+    assert [one.message for one in caplog.records] == ["history.unwritten"] * 2
+
+
+async def test_a_full_file_costs_what_does_not_fit(tmp_path: Path) -> None:
+    async with kept(tmp_path / "history.db", bytes_max=2**18) as keeper:
+        keeper.note(NOW_S - 100, {KEY: row(1.0)}, ())
+        keeper.note(NOW_S - 95, {f"default/r-{one}": [0.1] * len(COLUMNS) for one in range(5000)}, ())
+        keeper.note(NOW_S - 90, {KEY: row(3.0)}, ())
+        keeper.note(NOW_S - 85, {KEY: row(4.0)}, ())
+        assert await running_of(keeper) == [1.0, 3.0]

@@ -1,0 +1,62 @@
+"""Pieces of a log become lines, and a slow reader loses the oldest."""
+
+import itertools
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.tools.dashboard.logs import LineSplitter, LogBatch, LogQueue
+
+
+@given(st.lists(st.text("ab é", max_size=30), max_size=8), st.lists(st.integers(0, 200), max_size=6))
+def test_lines_do_not_depend_on_how_a_log_is_cut_into_pieces(lines: list[str], cuts: list[int]) -> None:
+    whole = "".join(f"{line}\n" for line in lines).encode()
+    places = sorted({0, len(whole), *(one for one in cuts if one < len(whole))})
+    splitter = LineSplitter()
+    found = [line for start, end in itertools.pairwise(places) for line in splitter.feed(whole[start:end])]
+    assert found == lines
+    assert splitter.finish() == []
+
+
+def test_a_last_line_without_an_end_is_a_line() -> None:
+    splitter = LineSplitter()
+    assert splitter.feed(b"a\r\n\nb") == ["a", ""]
+    assert splitter.finish() == ["b"]
+    assert splitter.finish() == []
+
+
+def test_a_long_line_is_cut_and_its_rest_is_not_kept() -> None:
+    splitter = LineSplitter()
+    for _ in range(100):
+        assert splitter.feed(b"x" * 1000) == []
+        assert len(splitter._rest) <= 4096
+    assert splitter.feed(b"y\nnext\n") == ["x" * 4096 + " … (cut)", "next"]
+    assert splitter.feed(b"z" * 4096 + b"\n") == ["z" * 4096]
+
+
+def test_bytes_that_are_no_text_are_shown_as_such() -> None:
+    assert LineSplitter().feed(b"a\xffb\n") == ["a\ufffdb"]
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(1, 5)), max_size=60), st.integers(1, 7))
+def test_each_line_is_taken_or_counted_as_dropped(steps: list[int | None], lines_max: int) -> None:
+    # None adds a line, a number takes so many.
+    queue, added, taken, dropped = LogQueue(lines_max), 0, 0, 0
+    for step in [*steps, lines_max]:
+        if step is None:
+            queue.add("p", str(added))
+            added += 1
+            continue
+        batch = queue.take(step)
+        dropped += batch.dropped
+        assert len(batch.lines) <= min(step, lines_max)
+        # What is dropped was older than what is left.
+        assert [text for _, text in batch.lines] == [str(taken + dropped + at) for at in range(len(batch.lines))]
+        taken += len(batch.lines)
+    assert (taken + dropped, len(queue._lines)) == (added, 0)
+
+
+def test_a_batch_is_json_that_the_page_reads() -> None:
+    batch = LogBatch(lines=[("p", "<b>")], dropped=0)
+    assert msgspec.json.encode(batch) == b'{"lines":[["p","<b>"]],"dropped":0}'

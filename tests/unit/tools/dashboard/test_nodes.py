@@ -1,0 +1,191 @@
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+
+from serving.core.model.nodata import NoData
+from serving.core.model.quantity import Resources
+from serving.core.settings.placement import PlacementSettings
+from serving.nodes.placement.scores.metrics import NodeUsage, Usage
+from serving.nodes.placement.scores.nodes import ScoredNode, node_table
+from serving.nodes.placement.scores.pod import Container, PodContainers, pod_demand
+from serving.nodes.placement.scores.provider import Scorer
+from serving.nodes.placement.scores.score import NODE_SCORES
+from serving.tools.dashboard.nodes import NODES_MAX, SCORE_WORDS, Nodes, sentence_of
+
+REVISION = "serving.knative.dev/revision"
+
+GIB = 2**30
+
+
+def node(name: str, cpu: str = "4", memory: str = "8Gi") -> dict[str, Any]:
+    return {"metadata": {"name": name}, "status": {"allocatable": {"cpu": cpu, "memory": memory}}}
+
+
+def pod(on: str = "a", *, cpu: str = "2", memory: str = "4Gi", **more: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    requests = {"cpu": cpu, "memory": memory}
+    return {
+        "metadata": {"labels": {REVISION: "r"}, "creationTimestamp": more.get("created", "")},
+        "spec": {"nodeName": on, "containers": [{"resources": {"requests": requests}}]},
+        "status": {"phase": more.get("phase", "Running")},
+    }
+
+
+def put(made: Nodes, key: str, found: dict[str, Any] | None) -> None:
+    namespace, name = key.split("/")
+    named = (
+        None if found is None else {**found, "metadata": {**found["metadata"], "namespace": namespace, "name": name}}
+    )
+    made.put_pod((namespace, name), named)
+
+
+def nodes(*names: str, **settings: Any) -> Nodes:  # noqa: ANN401 - of several types
+    made = Nodes(PlacementSettings(**settings))
+    for name in names or ("a", "b", "c"):
+        made.put_node(name, node(name))
+    put(made, "default/p", pod())
+    return made
+
+
+def lines(made: Nodes, revision: str = "default/r", now_s: float = 0.0) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in made.shown(revision, now_s)["lines"]}
+
+
+def points(line: dict[str, Any]) -> dict[str, int]:
+    return {one["name"]: one["score"] for one in line["scores"]}
+
+
+def test_nodes_score_for_the_next_pod_of_the_revision_with_a_reason() -> None:
+    found = lines(nodes())
+    a, b = found["a"], found["b"]
+    assert (points(a)["least requested"], points(b)["least requested"]) == (0, 5)
+    assert (points(a)["most requested"], points(b)["most requested"]) == (10, 5)
+    assert b["scores"][0]["why"] == "with the pod 2 of 4 cores (5 of 10) and 4 of 8 GiB (5 of 10)"
+    # Least requested and balanced count, once each.
+    assert (a["score"], b["score"]) == (0.0, 7.5)
+    assert {one["name"]: one["weight"] for one in b["scores"]}["most requested"] == 0
+
+
+def test_weights_of_the_settings_count() -> None:
+    found = lines(nodes(score_weights="MostRequested=3, BalancedResourceAllocation=1"))
+    # (3 * 5 + 10) / 4, with one digit.
+    assert found["b"]["score"] == 6.2
+
+
+def test_pods_of_others_take_of_a_node_until_they_have_ended() -> None:
+    made = nodes()
+    other = {**pod("b", cpu="1"), "metadata": {}}
+    put(made, "kube-system/other", other)
+    assert (lines(made)["b"]["requested_millicores"], lines(made)["b"]["pod_count"]) == (1000, 1)
+    put(made, "kube-system/other", {**other, "status": {"phase": "Succeeded"}})
+    assert (lines(made)["b"]["requested_millicores"], lines(made)["b"]["pod_count"]) == (0, 0)
+    put(made, "default/p", None)
+    assert lines(made)["a"]["requested_bytes"] == 0
+
+
+def test_the_next_pod_is_as_the_newest_else_as_the_revision_asks_else_as_the_middle_of_all() -> None:
+    made = nodes()
+    put(made, "default/q", pod(cpu="1", created="2026"))
+    # A pod that waits for a node and one that has failed.
+    put(made, "default/waits", pod("", cpu="500m", created="2027"))
+    put(made, "default/over", pod(cpu="9", created="2028", phase="Failed"))
+    asked = {name: made.shown(name, 0.0)["next_pod"]["cpu_millicores"] for name in ("default/r", "default/none")}
+    assert asked == {"default/r": 500, "default/none": 1000}
+    made.put_revision("default/none", {"spec": pod(cpu="3")["spec"]})
+    assert made.shown("default/none", 0.0)["next_pod"]["cpu_millicores"] == 3000
+    made.put_revision("default/none", None)
+    for name in ("p", "q", "waits"):
+        put(made, f"default/{name}", None)
+    assert made.shown("default/none", 0.0)["next_pod"] == {"cpu_millicores": 0, "memory_bytes": 0}
+
+
+def test_the_middle_is_by_how_many_ask() -> None:
+    made = nodes()
+    for number, cpu in enumerate(("3", "1", "1", "5", "4")):
+        put(made, f"default/{number}", pod(cpu=cpu))
+    # 1, 1, 2, 3, 4, 5
+    assert made.shown("", 0.0)["next_pod"]["cpu_millicores"] == 2000
+    for number in (1, 2, 4):
+        put(made, f"default/{number}", None)
+    assert made.shown("", 0.0)["next_pod"]["cpu_millicores"] == 3000
+
+
+def test_without_scipy_there_is_no_low_risk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    assert points(lines(nodes())["b"]).keys() == {"least requested", "most requested", "balanced", "steady load"}
+
+
+def test_usage_is_shown_while_it_is_measured() -> None:
+    made = nodes()
+    listed = [{"metadata": {"name": "a"}, "timestamp": "t", "usage": {"cpu": "500m", "memory": "1Gi"}}]
+    made.measured(listed, 0.0)
+    made.measured(listed, 15.0)
+    found = lines(made, now_s=59.0)
+    assert (found["a"]["used"], found["b"]["used"]) == ({"cpu_millicores": 500, "memory_bytes": 2**30}, None)
+    assert lines(made, now_s=70.0)["a"]["used"] is None
+    made.measured([], 71.0)
+
+
+def test_one_node_with_a_size_has_no_scores() -> None:
+    made = nodes("a")
+    made.put_node("sizeless", {"metadata": {"name": "sizeless"}})
+    assert {one["score"] for one in lines(made).values()} == {None}
+    made.put_node("b", node("b"))
+    assert {name: one["score"] is None for name, one in lines(made).items()} == {
+        "a": False,
+        "b": False,
+        "sizeless": True,
+    }
+    made.put_node("b", None)
+    assert sorted(lines(made)) == ["a", "sizeless"]
+
+
+def test_nothing_is_rebuilt_while_nothing_changes() -> None:
+    made = nodes()
+    first = made.shown("default/r", 0.0)
+    assert made.shown("default/r", 9.0) is first
+    assert made.shown("default/r", 10.0) is not first
+    put(made, "default/q", pod("b"))
+    assert made.shown("default/r", 11.0)["lines"][1]["pod_count"] == 1
+    for number in range(300):
+        made.shown(f"default/{number}", 11.0)
+
+
+def test_of_very_many_nodes_those_of_the_revision_and_the_best_are_reported() -> None:
+    made = nodes(*(f"n{number:03}" for number in range(NODES_MAX + 50)), "z")
+    # Full, so that it scores worse than all others, and home of a pod of the revision.
+    put(made, "default/p", pod("z", cpu="4"))
+    for number in range(40):
+        put(made, f"other/{number}", {**pod(f"n{number:03}"), "metadata": {}})
+    shown = made.shown("default/r", 0.0)
+    names = [one["name"] for one in shown["lines"]]
+    assert (shown["count"], len(names), names[0], names[-1]) == (NODES_MAX + 51, NODES_MAX, "n040", "z")
+
+
+def sentences(used: Usage | None) -> dict[str, str]:
+    """Sentences about a node of 4 cores and 8 GiB, for a pod with requests of half of it and limits of all."""
+    usage = NoData(missing="x") if used is None else NodeUsage(at_s=0.0, cpu=used, memory=used)
+    node = ScoredNode(name="a", allocatable_cpu_m=4000, allocatable_memory_bytes=8 * GIB, usage=usage)
+    half, whole = Resources(cpu_m=2000, memory_bytes=4 * GIB), Resources(cpu_m=4000, memory_bytes=8 * GIB)
+    demand = pod_demand(PodContainers(containers=(Container(request=half, limit=whole),)))
+    scorer = Scorer(PlacementSettings(score_weights=", ".join(f"{name}=1" for name in NODE_SCORES)))
+    explained = scorer.score(node_table([node], version=1), demand, now_s=1.0).explain("a")
+    return {SCORE_WORDS[part.name]: sentence_of(part.why) for part in explained.parts}
+
+
+def test_each_score_that_there_is_says_why() -> None:
+    assert SCORE_WORDS.keys() == NODE_SCORES.keys()
+    said = sentences(Usage(mean_percent=20.0, deviation_percent=5.0))
+    assert said["least requested"] == "with the pod 2 of 4 cores (5 of 10) and 4 of 8 GiB (5 of 10)"
+    assert said["balanced"] == "with the pod 50% of cpu and 50% of memory are requested"
+    assert said["low risk"].startswith("risk of overuse: cpu 0.")
+    assert said["steady load"] == "measured load with the pod: cpu 70% ± 5%, memory 70% ± 5%; the worse decides"
+
+
+def test_what_is_not_measured_is_said_to_be_so() -> None:
+    assert sentences(None)["steady load"].startswith("measured load with the pod: cpu not measured")
+
+
+def test_a_reason_of_another_kind_has_no_words() -> None:
+    assert sentence_of(msgspec.defstruct("Why", [])()) == ""

@@ -1,0 +1,52 @@
+"""Revisions that share nodes."""
+
+import array
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.tools.simulator.curve import POLICIES
+from serving.tools.simulator.results import RevisionResult
+from serving.tools.simulator.trace import RecordedFunction
+from serving.tools.simulator.workload_run import Workload, run_workload
+
+
+def ran(*times_s: list[float], pods_max: int, length_s: float = 2000.0) -> list[RevisionResult]:
+    functions = [
+        RecordedFunction(
+            name=f"f{index}", arrivals_s=array.array("d", of), durations_s=array.array("d", [0.5] * len(of))
+        )
+        for index, of in enumerate(map(sorted, times_s))
+    ]
+    given = Workload(functions=functions, length_s=length_s, pods_max=pods_max)
+    return run_workload(given, POLICIES["knative"])
+
+
+def wait_s(result: RevisionResult) -> float:
+    return result.waits.percentile(1.0, requests=result.requests)
+
+
+def test_a_pod_waits_until_another_revision_leaves_its_place() -> None:
+    first, second = ran([10.0], [20.0], pods_max=1)
+    assert wait_s(first) < 2.1
+    # The pod of the first goes after a window of 60 s, and drains for 5 s.
+    assert 55.0 < wait_s(second) < 75.0
+
+
+def test_room_for_all_changes_nothing() -> None:
+    times_s = ([10.0, 150.0, 151.0], [20.0, 400.0], [20.0] * 30)
+    for shared, alone in zip(ran(*times_s, pods_max=1000), ran(*times_s, pods_max=0), strict=True):
+        assert (shared.cold_requests, shared.pod_starts) == (alone.cold_requests, alone.pod_starts)
+        assert abs(shared.pod_seconds - alone.pod_seconds) < 1e-6
+
+
+@settings(max_examples=40, deadline=None)
+@given(times_s=st.lists(st.lists(st.floats(0, 300), max_size=20), min_size=1, max_size=4), pods_max=st.integers(1, 4))
+def test_pods_that_run_never_exceed_the_room_and_every_request_is_served_or_refused(
+    times_s: list[list[float]], pods_max: int
+) -> None:
+    results = ran(*times_s, pods_max=pods_max, length_s=4000.0)
+    assert [one.requests for one in results] == [len(of) for of in times_s]
+    busy_s = sum(one.pod_seconds - one.wasted_pod_seconds for one in results)
+    served = sum(one.requests - one.refused for one in results)
+    assert busy_s >= 0.05 * served

@@ -1,0 +1,133 @@
+"""A workload under policies: reports, processes, curves, and the comparison at equal pod-seconds."""
+
+import array
+import json
+import random
+
+import msgspec
+import pytest
+
+from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.tools.simulator.curve import POLICIES, CurvePoint, DialPosition, at_equal_pod_seconds, points_around
+from serving.tools.simulator.report import PolicyReport, mean_report, report_of
+from serving.tools.simulator.trace import RecordedFunction
+from serving.tools.simulator.workload_run import Workload, run_workload
+
+
+def function(name: str, *arrivals_s: float) -> RecordedFunction:
+    durations_s = array.array("d", [0.5] * len(arrivals_s))
+    return RecordedFunction(name=name, arrivals_s=array.array("d", arrivals_s), durations_s=durations_s)
+
+
+def workload(*functions: RecordedFunction, length_s: float = 600.0) -> Workload:
+    return Workload(functions=functions, length_s=length_s)
+
+
+def ran(given: Workload, name: str = "knative", *, jobs: int = 1, seed: int = 1) -> PolicyReport:
+    return report_of(run_workload(given, POLICIES[name], jobs=jobs, seed=seed), given.length_s)
+
+
+def report(pod_seconds: float, cold: float = 0.0) -> PolicyReport:
+    return msgspec.structs.replace(ran(workload(function("a", 1.0))), pod_seconds=pod_seconds, cold_requests=cold)
+
+
+@pytest.mark.parametrize("policy", ["knative", "adaptive"])
+def test_any_number_of_processes_gives_the_same_report_to_the_last_bit(policy: str) -> None:
+    """Each function has another number of requests, so that processes finish in another order."""
+    dice = random.Random(policy)
+    given = workload(*(function(f"f{index}", *busy(dice, 1 + index % 7)) for index in range(24)))
+    calls: list[int] = []
+    results = run_workload(given, POLICIES[policy], jobs=2, on_progress=lambda: calls.append(1))
+    assert len(calls) == 24
+    assert [one.name for one in results] == [one.name for one in given.functions]
+    assert msgspec.json.encode(report_of(results, given.length_s)) == msgspec.json.encode(ran(given, policy))
+
+
+def busy(dice: random.Random, count: int) -> list[float]:
+    return sorted(dice.random() * 500.0 for _ in range(count))
+
+
+def test_a_longer_retention_costs_pod_seconds_and_saves_cold_requests() -> None:
+    given = workload(function("f", *(10.0 + 100.0 * index for index in range(6))))
+    knative, fixed = ran(given, "knative"), ran(given, "fixed-300s")
+    assert knative.cold_requests > fixed.cold_requests
+    assert knative.pod_seconds < fixed.pod_seconds
+
+
+@pytest.mark.parametrize("policy", ["knative", "adaptive"])
+def test_functions_together_stay_within_a_budget_and_all_are_served(policy: str) -> None:
+    dice = random.Random(7)
+    functions = [function(f"f{index}", *sorted(dice.random() * 300.0 for _ in range(1500))) for index in range(4)]
+    given = msgspec.structs.replace(workload(*functions), concurrency=1)
+    budgeted = msgspec.structs.replace(given, settings=AutoscalerSettings(budget="9 pods"))
+    free, held = (run_workload(one, POLICIES[policy]) for one in (given, budgeted))
+    assert sum(max(one.pod_series) for one in free) > 12
+    assert max(map(sum, zip(*(one.pod_series for one in held), strict=True))) <= 9 + 1e-9
+    assert [one.refused for one in held] == [0] * 4
+    assert [one.pod_seconds for one in run_workload(budgeted, POLICIES[policy])] == [one.pod_seconds for one in held]
+    memory = msgspec.structs.replace(budgeted, settings=AutoscalerSettings(budget="1Gi"), pod_bytes=2**28)
+    series = [one.pod_series for one in run_workload(memory, POLICIES[policy])]
+    assert max(map(sum, zip(*series, strict=True))) <= 4 + 1e-9
+
+
+def test_medians_are_over_revisions_with_requests() -> None:
+    medians = ran(workload(function("a", 10.0), function("b", 10.0, 200.0, 400.0), function("c"))).per_revision
+    assert (medians["requests"], medians["cold_requests"], medians["cold_share"]) == (2.0, 2.0, 1.0)
+    assert ran(workload(function("c"))).per_revision == {}
+
+
+def test_a_report_of_several_seeds_is_their_mean() -> None:
+    mean = mean_report([report(100.0, 4), report(200.0, 6)])
+    assert (mean.pod_seconds, mean.cold_requests) == (150.0, 5)
+    assert mean_report([mean]) is mean
+
+
+def test_a_policy_beside_itself_is_no_better_at_equal_pod_seconds() -> None:
+    given = workload(function("f", 10.0, 150.0, 200.0, 500.0))
+    first = ran(given)
+    points = points_around(
+        first.pod_seconds,
+        POLICIES["knative"].dial,
+        lambda position: report_of(run_workload(given, POLICIES["knative"], position=position), given.length_s),
+    )
+    change = at_equal_pod_seconds(first, points)
+    assert [change.cold_change, change.wait_p99_change, change.pod_seconds_change] == pytest.approx([0.0, 0.0, 0.0])
+
+
+def positions(count: int) -> list[DialPosition]:
+    return [DialPosition(name=str(index), change=lambda settings: settings) for index in range(count)]
+
+
+def test_only_the_positions_around_the_cost_are_run() -> None:
+    points = points_around(47.0, positions(100), lambda position: report(10.0 * int(position.name)))
+    assert {"4", "5"} <= {point.name for point in points}
+    assert len(points) <= 10
+
+
+def test_changes_are_read_between_two_points() -> None:
+    points = [CurvePoint(name="a", report=report(100.0, 10)), CurvePoint(name="b", report=report(200.0, 5))]
+    change = at_equal_pod_seconds(report(140.0, 10), points)
+    assert change.cold_change == pytest.approx(-0.2)
+    assert change.dial == "a to b"
+
+
+def test_a_policy_whose_dial_does_not_reach_the_cost_is_compared_where_it_comes_closest() -> None:
+    change = at_equal_pod_seconds(report(200.0, 10), [CurvePoint(name="a", report=report(100.0, 5))])
+    assert (change.cold_change, change.pod_seconds_change) == (-0.5, -0.5)
+    more = at_equal_pod_seconds(report(50.0, 10), [CurvePoint(name="a", report=report(100.0, 5))])
+    assert (more.cold_change, more.pod_seconds_change, more.dial) == (-0.5, 1.0, "a")
+
+
+def test_each_policy_has_a_dial_whose_cost_grows() -> None:
+    given = workload(function("f", *(10.0 + 130.0 * index for index in range(12))), length_s=2400.0)
+    for name in ("knative", "default"):
+        policy = POLICIES[name]
+        costs = [
+            report_of(run_workload(given, policy, position=one), given.length_s).pod_seconds
+            for one in (policy.dial[0], policy.dial[-1])
+        ]
+        assert costs[0] < costs[1]
+
+
+def test_a_report_is_json() -> None:
+    assert json.loads(msgspec.json.encode(report(1.0)))["pod_seconds"] == 1.0

@@ -138,9 +138,9 @@ class Activator:
         self.view.on_route = self.named.with_named(self.tcp.set)
         self.certificates = CertificateWatch(settings.tls, cluster, namespace=namespace)
         self.view.on_secrets = self.certificates.set_mapped
-        kept = self.certificates.certificates
+        store = self.certificates.certificates
         add_refusals(metrics.page, self.server.refusals.counts)
-        add_tls(metrics.page, failed=kept.failures.total, expiries=kept.expiries)
+        add_tls(metrics.page, failed=store.failures.total, expiries=store.expiries)
         self.addresses: dict[Listener, tuple[str, int]] = {}
         self.tls_address: tuple[str, int] | None = None
         self.is_serving = asyncio.Event()
@@ -168,8 +168,8 @@ class Activator:
 
     def ejections(self, parts: Mapping[str, str]) -> str:
         """The ejected pods of a namespace, named in ``parts``, as JSON."""
-        found = ejection_reports(self.ingress.router, parts["namespace"], now_s=self.server.clock(), wall_s=wall_s())
-        return msgspec.json.encode(found).decode()
+        reports = ejection_reports(self.ingress.router, parts["namespace"], now_s=self.server.clock(), wall_s=wall_s())
+        return msgspec.json.encode(reports).decode()
 
     async def run(self, stop: asyncio.Event, *, sockets: Mapping[str, socket.socket] | None = None) -> None:
         """Serve until ``stop`` is set, and drain. ``sockets`` are bound sockets by listener name."""
@@ -185,16 +185,16 @@ class Activator:
                     task.cancel()
                 return
             await self.certificates.reload()
-            kept = []
+            tasks = []
             if self.peers is not None:
                 await self.peers.start(self.ingress.apply)
                 at_end.callback(self.peers.close)
-                kept.append(group.start(self.peers.run(ended), name="peers"))
+                tasks.append(group.start(self.peers.run(ended), name="peers"))
             await self._listen(sockets or {})
-            kept.append(group.start(self.tcp.run(self.addresses[Listener.PUBLIC][0], ended), name="tcp"))
-            kept.append(group.start(self.named.run(sockets or {}, ended), name="named ports"))
+            tasks.append(group.start(self.tcp.run(self.addresses[Listener.PUBLIC][0], ended), name="tcp"))
+            tasks.append(group.start(self.named.run(sockets or {}, ended), name="named ports"))
             watching = self.certificates.run(ended, looked=lambda: self._listen_for_tls(sockets or {}))
-            kept.append(group.start(watching, name="certificates"))
+            tasks.append(group.start(watching, name="certificates"))
             stats = group.start(self.client.link.run(), name="stats connection")
             period_s, clock = settings.report_period_s, self.server.clock
             reporting = report_loads(self.ingress, self.client, period_s=period_s, clock=clock, stop=ended)
@@ -205,21 +205,24 @@ class Activator:
             else:
                 await self._finish_handover(stop)
             ended.set()
-            await asyncio.wait([reports, *kept])
+            await asyncio.wait([reports, *tasks])
             for task in (stats, view, probing, renewing):
                 task.cancel()
 
     async def _listen(self, sockets: Mapping[str, socket.socket]) -> None:
         await self._listen_for_tls(sockets)
-        given = {Listener.PUBLIC: self.settings.public_address, Listener.INNER: self.settings.inner_address}
+        addresses_by_listener = {
+            Listener.PUBLIC: self.settings.public_address,
+            Listener.INNER: self.settings.inner_address,
+        }
         handlers = {Listener.PUBLIC: self._plain_handler(), Listener.INNER: self.ingress}
-        for listener, address in given.items():
+        for listener, address in addresses_by_listener.items():
             where = sockets.get(listener.value) or _host_and_port(address)
             self.addresses[listener] = await self._listen_on(where, handlers, listener)
-        for name, one in sockets.items():
+        for name, sock in sockets.items():
             which, _, rest = name.partition("-pods-")
             if rest:
-                await self._listen_on(one, handlers, Listener(which))
+                await self._listen_on(sock, handlers, Listener(which))
         self.is_serving.set()
         report_serving()
         addresses = {str(listener): f"{host}:{port}" for listener, (host, port) in self.addresses.items()}
@@ -309,10 +312,10 @@ class Activator:
             poke = wake.poke
             if poke is not None:
                 rows.woken(poke.reason)
-            said = {"poke": poke.reason.value, "concurrency": poke.load.concurrency} if poke else {}
+            poke_fields = {"poke": poke.reason.value, "concurrency": poke.load.concurrency} if poke else {}
             _log.info(
                 "revision.wanted",
-                extra={"namespace": wake.key[0], "revision": wake.key[1], "flip": wake.flip, **said},
+                extra={"namespace": wake.key[0], "revision": wake.key[1], "flip": wake.flip, **poke_fields},
             )
 
     def _connected(self) -> None:

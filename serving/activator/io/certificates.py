@@ -74,9 +74,9 @@ class CertificateWatch:
         """Serve the present certificates. An unreadable one keeps its last version and is logged once."""
         secrets = {name: await self._secret(self._namespace, name) for name in self._settings.secret_names}
         for host, (namespace, name) in self._mapped.items():
-            found = await self._secret(namespace, name)
+            pair = await self._secret(namespace, name)
             # It serves its own host only: other names in the certificate must not claim hosts of other namespaces.
-            mapped = found if isinstance(found, InvalidCertificate) else msgspec.structs.replace(found, hosts=(host,))
+            mapped = pair if isinstance(pair, InvalidCertificate) else msgspec.structs.replace(pair, hosts=(host,))
             secrets[f"DomainMapping {namespace}/{host}"] = mapped
         # A certificate is checked by a handshake of some milliseconds, which would delay requests.
         await asyncio.to_thread(lambda: self.certificates.update(self._files.read() | secrets))
@@ -90,12 +90,12 @@ class CertificateWatch:
     async def _secret(self, namespace: str, name: str) -> Pair | InvalidCertificate:
         where = f"Secret {namespace}/{name}"
         try:
-            found = await self._cluster.get(SECRET, namespace, name)
+            secret = await self._cluster.get(SECRET, namespace, name)
         except ClusterError as error:
             return InvalidCertificate(where=where, reason=str(error))
-        if found.get("type") != _TLS_TYPE:
-            return InvalidCertificate(where=where, reason=f"its type is {found.get('type')}, not {_TLS_TYPE}")
-        data = found.get("data") or {}
+        if secret.get("type") != _TLS_TYPE:
+            return InvalidCertificate(where=where, reason=f"its type is {secret.get('type')}, not {_TLS_TYPE}")
+        data = secret.get("data") or {}
         try:
             certificate, key = (base64.b64decode(data[part], validate=True) for part in ("tls.crt", "tls.key"))
         except KeyError as error:

@@ -99,10 +99,10 @@ class ClusterView:
             except Conflict:
                 after = await self._cluster.get(REVISION, *key)
                 self._revision_seen(after)
-                found = revision_of(after, self._scaling)
-                if isinstance(found, NoData) or found.serving_state is not ServingState.RESERVE:
+                revision = revision_of(after, self._scaling)
+                if isinstance(revision, NoData) or revision.serving_state is not ServingState.RESERVE:
                     return
-                after = await self._patch(key, found.resource_version)
+                after = await self._patch(key, revision.resource_version)
             _log.info("revision.activated", extra={"namespace": key[0], "revision": key[1]})
             self._revision_seen(after)
         except NotFound:
@@ -129,35 +129,35 @@ class ClusterView:
         else:
             self._revision_seen(change.new)
 
-    def _revision_seen(self, one: Object) -> None:
-        found = revision_of(one, self._scaling)
-        if isinstance(found, ServedRevision):
-            self._ingress.routes.set_revision(found.key)
-            self._ingress.apply(self._ingress.router.set_revision(found, self._clock()))
+    def _revision_seen(self, revision: Object) -> None:
+        served = revision_of(revision, self._scaling)
+        if isinstance(served, ServedRevision):
+            self._ingress.routes.set_revision(served.key)
+            self._ingress.apply(self._ingress.router.set_revision(served, self._clock()))
         else:
-            _log_unreadable("Revision", one, found)
+            _log_unreadable("Revision", revision, served)
 
     def _slice_changed(self, change: CacheChange) -> None:
         if change.type is EventType.DELETED:
             self._ingress.apply(self._ingress.router.remove_slice("/".join(change.key), self._clock()))
             return
-        found = slice_of(change.new)
-        if isinstance(found, ServedSlice):
-            self._ingress.apply(self._ingress.router.set_slice(found, self._clock()))
+        served = slice_of(change.new)
+        if isinstance(served, ServedSlice):
+            self._ingress.apply(self._ingress.router.set_slice(served, self._clock()))
         else:
-            _log_unreadable("EndpointSlice", change.new, found)
+            _log_unreadable("EndpointSlice", change.new, served)
 
     def _route_changed(self, change: CacheChange) -> None:
         if change.type is EventType.DELETED:
             self._ingress.routes.remove("/".join(change.key))
             self.on_route("/".join(change.key), None)
         else:
-            found = route_of(change.new, self._rules)
-            if isinstance(found, ServedRoute):
-                self._ingress.routes.set(found)
-                self.on_route(found.key, found)
+            route = route_of(change.new, self._rules)
+            if isinstance(route, ServedRoute):
+                self._ingress.routes.set(route)
+                self.on_route(route.key, route)
             else:
-                _log_unreadable("Route", change.new, found)
+                _log_unreadable("Route", change.new, route)
         self._secrets_changed()
 
     def _mapping_changed(self, change: CacheChange) -> None:
@@ -177,7 +177,7 @@ class ClusterView:
             self.on_secrets(self._domains.secrets(self._ingress.routes.holds))
 
 
-def _log_unreadable(kind: str, found: Object, why: NoData) -> None:
+def _log_unreadable(kind: str, resource: Object, why: NoData) -> None:
     _log.error(
-        "object.unreadable", extra={"kind": kind, "object": found["metadata"].get("name"), "missing": why.missing}
+        "object.unreadable", extra={"kind": kind, "object": resource["metadata"].get("name"), "missing": why.missing}
     )

@@ -42,8 +42,8 @@ class PodCredentials:
     def lines(self, pod: ServedPod, key: RevisionKey) -> bytes:
         """The header lines added to each request to a pod of a revision."""
         secret = self.secret(pod, key)
-        given = [(b"K-Pod-Secret", secret.encode())] if secret else []
-        return header_lines((b"K-Proxy-Request", b"activator"), *given)
+        secret_lines = [(b"K-Pod-Secret", secret.encode())] if secret else []
+        return header_lines((b"K-Proxy-Request", b"activator"), *secret_lines)
 
 
 class RevisionTimeouts:

@@ -221,7 +221,7 @@ class Ingress:
 
     def eject_silent(self) -> None:
         """Eject silent pods, and send their repeatable requests to others."""
-        for silent in self.router.eject_silent(self._clock(), has_begun=lambda one: bool(one.status)):
+        for silent in self.router.eject_silent(self._clock(), has_begun=lambda exchange: bool(exchange.status)):
             moved_count = 0
             for exchange in silent.requests:
                 visit = exchange.context

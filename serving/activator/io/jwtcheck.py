@@ -78,8 +78,8 @@ def _key_of(head: Mapping[str, Any], keys: Mapping[str, SigningKey]) -> SigningK
     """The key of a token. Its algorithm must be one of the key's."""
     if "crit" in head or head.get("b64") is False:
         raise BadToken("it has extensions that are not known here")
-    given = head.get("kid")
-    key_id = given if isinstance(given, str) else next(iter(keys)) if given is None and len(keys) == 1 else ""
+    kid = head.get("kid")
+    key_id = kid if isinstance(kid, str) else next(iter(keys)) if kid is None and len(keys) == 1 else ""
     key = keys.get(key_id)
     if key is None:
         raise UnknownKey("its key is unknown")
@@ -91,9 +91,9 @@ def _key_of(head: Mapping[str, Any], keys: Mapping[str, SigningKey]) -> SigningK
 def _line(name: str, value: object) -> HeaderLine | None:
     """A claim as a header line: texts, numbers, and lists of them; None for any other, and for what is too long."""
     values = value if isinstance(value, list) else [value]
-    if not all(isinstance(one, str | int | float) for one in values):
+    if not all(isinstance(entry, str | int | float) for entry in values):
         return None
-    texts = [str(one).lower() if isinstance(one, bool) else str(one) for one in values]
+    texts = [str(entry).lower() if isinstance(entry, bool) else str(entry) for entry in values]
     text = quote(",".join(texts), safe=_SAFE, errors="replace").strip().encode()
     # A name with an underscore would be dropped on its way.
     header = CLAIM_PREFIX + name.lower().replace("_", "-").encode()
@@ -104,7 +104,7 @@ def _line(name: str, value: object) -> HeaderLine | None:
 
 def with_claims(head: RequestHead, lines: tuple[HeaderLine, ...]) -> RequestHead:
     """The head with these claims only, whatever the client sent."""
-    rest = head.without(lambda one: one.name.startswith(CLAIM_PREFIX))
+    rest = head.without(lambda line: line.name.startswith(CLAIM_PREFIX))
     wire = rest.wire + b"".join(line.wire for line in lines)
     return msgspec.structs.replace(rest, lines=[*rest.lines, *lines], wire=wire)
 
@@ -143,13 +143,13 @@ class JwtChecker:
                 # Not why: the address of the keys may be an internal one. The log has it.
                 _refuse(exchange, _unavailable(name, "its issuer's keys are not available"))
             return False
-        given = [*exchange.head.values(b"authorization")]
-        scheme, _, token = given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")
+        credentials = [*exchange.head.values(b"authorization")]
+        scheme, _, token = credentials[0].decode("latin-1").partition(" ") if len(credentials) == 1 else ("", "", "")
         if scheme.lower() != "bearer":
             _refuse(exchange, _unauthorized(name, "send Authorization: Bearer TOKEN, once", ""))
             return False
         try:
-            found = self._verify(rule, token.strip(), keys.keys)
+            verified = self._verify(rule, token.strip(), keys.keys)
         except UnknownKey as error:
             # Keys rotate: it may be a new one.
             if not (may_wait and keys.hold(resume)):
@@ -158,17 +158,17 @@ class JwtChecker:
         except BadToken as error:
             _refuse(exchange, _unauthorized(name, str(error), ', error="invalid_token"'))
             return False
-        exchange.head = with_claims(exchange.head, found.lines)
+        exchange.head = with_claims(exchange.head, verified.lines)
         return True
 
     def _keys_of(self, rule: JwtRule) -> KeySet:
         place = (rule.keys_url, rule.issuer)
-        found = self._sets.get(place)
-        if found is None:
+        key_set = self._sets.get(place)
+        if key_set is None:
             if len(self._sets) >= _SETS_MAX:
                 self._sets.clear()
-            found = self._sets[place] = KeySet(*place, clock=now_s)
-        return found
+            key_set = self._sets[place] = KeySet(*place, clock=now_s)
+        return key_set
 
     def _verify(self, rule: AccessRule, token: str, keys: Mapping[str, SigningKey]) -> Verified:
         assert rule.jwt is not None
@@ -176,11 +176,11 @@ class JwtChecker:
         with_keys, known = self._verified.get((rule, token), (None, None))
         if known is not None and with_keys is keys and at_s < known.until_s:
             return known
-        found = verify(token, rule.jwt, keys, at_s=at_s)
+        verified = verify(token, rule.jwt, keys, at_s=at_s)
         if len(self._verified) >= _VERIFIED_MAX:
             self._verified.clear()
-        self._verified[rule, token] = keys, found
-        return found
+        self._verified[rule, token] = keys, verified
+        return verified
 
 
 def _refuse(exchange: Exchange, refusal: AccessRefusal) -> None:

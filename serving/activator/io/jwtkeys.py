@@ -56,18 +56,18 @@ def fetch_keys(url: str, *, issuer: str) -> dict[str, SigningKey]:
     The URL of an OpenID configuration leads to the key set that it names; the configuration must be the issuer's own.
     """
     until_s = time.monotonic() + _FETCH_S
-    found = _read(url, until_s=until_s)
+    document = _read(url, until_s=until_s)
     if url.endswith(_CONFIGURATION):
-        if found.get("issuer") != issuer:
-            raise ValueError(f"its configuration is that of issuer {found.get('issuer')!r}")
-        named = str(found.get("jwks_uri", ""))
+        if document.get("issuer") != issuer:
+            raise ValueError(f"its configuration is that of issuer {document.get('issuer')!r}")
+        named = str(document.get("jwks_uri", ""))
         if not is_key_url(named):
             raise ValueError("its configuration names no jwks_uri that can be used")
-        found = _read(named, until_s=until_s)
-    keys = found.get("keys")
+        document = _read(named, until_s=until_s)
+    keys = document.get("keys")
     if not isinstance(keys, list):
         raise ValueError("it is no key set: there is no list of keys")  # noqa: TRY004 - what is wrong is the data
-    return dict(one for one in map(_usable, keys[:_KEYS_MAX]) if one is not None)
+    return dict(entry for entry in map(_usable, keys[:_KEYS_MAX]) if entry is not None)
 
 
 def _read(url: str, *, until_s: float) -> Mapping[str, Any]:
@@ -83,31 +83,31 @@ def _read(url: str, *, until_s: float) -> Mapping[str, Any]:
                 data += piece
                 if len(data) > _BYTES_MAX or time.monotonic() > until_s:
                     raise ValueError(f"it has more than {_BYTES_MAX} bytes, or took longer than {_FETCH_S:g} s")
-        found = json.loads(data)
+        document = json.loads(data)
     except http.client.HTTPException as error:
         raise OSError(f"{type(error).__name__} {error}") from error
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ValueError("it is no JSON object")  # noqa: TRY004 - what is wrong is the data
-    return found
+    return document
 
 
-def _usable(given: Any) -> tuple[str, SigningKey] | None:  # noqa: ANN401 - JSON
+def _usable(jwk: Any) -> tuple[str, SigningKey] | None:  # noqa: ANN401 - JSON
     """A public key for signatures with its id; None for any other, such as a symmetric one."""
     import jwt  # noqa: PLC0415 - only with a rule
 
-    if not isinstance(given, dict) or given.get("kty") not in ("RSA", "EC", "OKP") or given.get("use", "sig") != "sig":
+    if not isinstance(jwk, dict) or jwk.get("kty") not in ("RSA", "EC", "OKP") or jwk.get("use", "sig") != "sig":
         return None
     try:
-        key = jwt.PyJWK(given)
+        key = jwt.PyJWK(jwk)
     except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
         return None
-    is_rsa = given["kty"] == "RSA"
+    is_rsa = jwk["kty"] == "RSA"
     if is_rsa and key.key.key_size not in _RSA_BITS:
         return None
-    algorithms = _RSA if is_rsa and "alg" not in given else frozenset({key.algorithm_name})
-    return str(given.get("kid", "")), SigningKey(key=key.key, algorithms=algorithms)
+    algorithms = _RSA if is_rsa and "alg" not in jwk else frozenset({key.algorithm_name})
+    return str(jwk.get("kid", "")), SigningKey(key=key.key, algorithms=algorithms)
 
 
 class KeySet:
@@ -163,6 +163,6 @@ class KeySet:
                 _log.info("jwks.fetched", extra={"url": self._url, "key_ids": sorted(keys)})
             self.keys, self.failure, self._fetched_s = keys, "", self._clock()
         finally:
-            held, self._held = self._held, []
-            for then in held:
+            resumes, self._held = self._held, []
+            for then in resumes:
                 then()

@@ -95,10 +95,10 @@ class NamedPorts:
         ``sockets`` has those of the inner listener on one machine, also at the gateway of pods; all services have their ports.
         """
         gateways: dict[str, set[int]] = {}
-        for name, one in sockets.items():
+        for name, sock in sockets.items():
             if not name.startswith(Listener.INNER):
                 continue
-            host, port = one.getsockname()[:2]
+            host, port = sock.getsockname()[:2]
             if name.startswith(_INNER_OF_PODS):
                 gateways.setdefault(host, set()).add(port)
             elif host == _LOOPBACK:
@@ -169,9 +169,9 @@ class NamedPorts:
     def full_host(self, gateway: str, address: str, host: str) -> str:
         """Complete "api:8080" by the namespace that has an address, if one service there has the name; else return it."""
         name = host.partition(":")[0].lower()
-        found = [
+        namespaces = [
             claim.namespace
             for claim in self.claims.values()
             if claim.name == name and named_address(gateway, claim.namespace) == address
         ]
-        return f"{name}.{found[0]}" if len(found) == 1 else host
+        return f"{name}.{namespaces[0]}" if len(namespaces) == 1 else host

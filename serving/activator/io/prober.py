@@ -86,5 +86,5 @@ async def is_pod_ready(
     status, *lines = head.split(b"\r\n")
     if status.split(b" ")[1:2] != [b"200"]:
         return False
-    given = [value.strip() for line in lines for name, _, value in [line.partition(b":")] if name.lower() == _PROOF]
-    return len(given) == 1 and matches(given[0], probe_proof(secret, nonce=nonce))
+    proofs = [value.strip() for line in lines for name, _, value in [line.partition(b":")] if name.lower() == _PROOF]
+    return len(proofs) == 1 and matches(proofs[0], probe_proof(secret, nonce=nonce))

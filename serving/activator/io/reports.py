@@ -100,12 +100,12 @@ def ejection_reports(
     """Pods of a namespace without a response since their last failure; ``wall_s`` is the present time in seconds since the epoch."""
     return [
         report
-        for key, one in router.throttlers.items()
+        for key, throttler in router.throttlers.items()
         if key[0] == namespace
-        for report in one.ejected.reports(
+        for report in throttler.ejected.reports(
             key[1],
-            {address: pod.name for address, pod in one.pods.items()},
-            one.balancer.in_flight_by_pod(),
+            {address: pod.name for address, pod in throttler.pods.items()},
+            throttler.balancer.in_flight_by_pod(),
             now_s=now_s,
             wall_s=wall_s,
         )

@@ -49,7 +49,7 @@ class TcpClaim(msgspec.Struct, frozen=True, kw_only=True, order=True):
 def tcp_claims_of(facts: ServedRoute) -> tuple[TcpClaim, ...]:
     """The claims of a route; none if it asks for no port or has no public host."""
     policy = route_policy(facts.metadata.annotations or {})
-    host = next((one for one in facts.hosts if one.is_public and not one.tag), None)
+    host = next((host for host in facts.hosts if host.is_public and not host.tag), None)
     if host is None:
         return ()
     return tuple(
@@ -169,11 +169,11 @@ class TcpListeners:
         from serving.core.model.tcpevents import tcp_event  # noqa: PLC0415 - as above
         from serving.net.cluster.events import EventRecorder  # noqa: PLC0415 - most systems have no such service
 
-        said = {"service": claim.route, "port": claim.port}
+        fields = {"service": claim.route, "port": claim.port}
         if problem:
-            _log.warning("tcp.unavailable", extra={**said, "error": problem})
+            _log.warning("tcp.unavailable", extra={**fields, "error": problem})
         else:
-            _log.info("tcp.listening", extra=said)
+            _log.info("tcp.listening", extra=fields)
         of = self._services.get(claim.route)
         if of is None:
             return

@@ -114,8 +114,8 @@ class AccessGate:
         """Reject a request, or let it through. ``now_s`` is seconds since the epoch."""
         if rule.is_private and self._refuse_without_token(exchange, rule, now_s):
             return True
-        given = [*exchange.head.values(CALLER)]
-        refusal = caller_refusal(rule, given, read=lambda text: read_caller_token(self._key, text, now_s=now_s))
+        tokens = [*exchange.head.values(CALLER)]
+        refusal = caller_refusal(rule, tokens, read=lambda text: read_caller_token(self._key, text, now_s=now_s))
         if refusal is not None:
             exchange.respond(refusal.status, refusal.text, refusal.headers)
         return refusal is not None

@@ -41,14 +41,14 @@ class AnnouncedPods:
         pods = self._pods.get(key)
         if pods is None:
             return {}
-        addresses, names = {one.address for one in listed}, {one.name for one in listed}
-        kept = {
+        addresses, names = {pod.address for pod in listed}, {pod.name for pod in listed}
+        remaining = {
             address: (pod, until_s)
             for address, (pod, until_s) in pods.items()
             if until_s > now_s and address not in addresses and pod.name not in names
         }
-        self._replace(key, kept)
-        return {address: pod for address, (pod, _) in kept.items()}
+        self._replace(key, remaining)
+        return {address: pod for address, (pod, _) in remaining.items()}
 
     def has_changed(self, key: RevisionKey, now_s: float) -> bool:
         """Whether a pod came since the last call of ``candidates``, or the time of one is over."""
@@ -68,8 +68,8 @@ class AnnouncedPods:
         for key in list(self._pods):
             self.candidates(key, (), now_s)
 
-    def _replace(self, key: RevisionKey, kept: dict[str, tuple[ServedPod, float]]) -> None:
+    def _replace(self, key: RevisionKey, pods: dict[str, tuple[ServedPod, float]]) -> None:
         self._new.discard(key)
-        self._count += len(kept) - len(self._pods.pop(key, {}))
-        if kept:
-            self._pods[key] = kept
+        self._count += len(pods) - len(self._pods.pop(key, {}))
+        if pods:
+            self._pods[key] = pods

@@ -80,9 +80,9 @@ class UnreadyPods:
 
     def hurry(self, key: RevisionKey, address: str, now_s: float) -> None:
         """Probe an announced pod at once, and then as often as a new one."""
-        one = self._pods.get(key, {}).get(address)
-        if one is not None:
-            one.since_s = one.due_s = now_s
+        candidate = self._pods.get(key, {}).get(address)
+        if candidate is not None:
+            candidate.since_s = candidate.due_s = now_s
 
     def forget(self, key: RevisionKey) -> None:
         """Drop a revision without requests."""
@@ -91,20 +91,20 @@ class UnreadyPods:
     def confirmed(self, key: RevisionKey) -> dict[str, ServedPod]:
         """Pods whose queue-proxy has confirmed that they are ready, by address."""
         candidates = self._pods.get(key, {})
-        return {address: one.pod for address, one in candidates.items() if one.is_confirmed}
+        return {address: candidate.pod for address, candidate in candidates.items() if candidate.is_confirmed}
 
     def due(self, key: RevisionKey, now_s: float, *, is_waiting: bool) -> list[PodProbe]:
         """The probes to send now. While no request waits, only confirmed pods are probed, to see that they stay ready."""
         probes = []
-        for one in sorted(self._wanted(key, is_waiting=is_waiting), key=_due_order):
-            if one.due_s > now_s:
+        for candidate in sorted(self._wanted(key, is_waiting=is_waiting), key=_due_order):
+            if candidate.due_s > now_s:
                 break
             if self._probe_counts[key] >= _PROBES_PER_REVISION_MAX or self.probe_count >= _PROBES_MAX:
-                one.due_s = now_s + _PAUSE_MAX_S
+                candidate.due_s = now_s + _PAUSE_MAX_S
                 continue
-            one.is_probed = True
+            candidate.is_probed = True
             self._probe_counts[key] += 1
-            probes.append(PodProbe(key=key, pod=one.pod))
+            probes.append(PodProbe(key=key, pod=candidate.pod))
         return probes
 
     def note_reply(self, probe: PodProbe, now_s: float, *, is_ready: bool) -> bool:
@@ -112,17 +112,17 @@ class UnreadyPods:
         self._probe_counts[probe.key] -= 1
         if not self._probe_counts[probe.key]:
             del self._probe_counts[probe.key]
-        one = self._pods.get(probe.key, {}).get(probe.pod.address)
-        if one is None or one.pod != probe.pod:
+        candidate = self._pods.get(probe.key, {}).get(probe.pod.address)
+        if candidate is None or candidate.pod != probe.pod:
             return False
-        has_changed = one.is_confirmed is not is_ready
-        one.is_probed, one.is_confirmed = False, is_ready
-        one.due_s = now_s + (_PAUSE_SLOW_S if is_ready else _pause_s(one, now_s))
+        has_changed = candidate.is_confirmed is not is_ready
+        candidate.is_probed, candidate.is_confirmed = False, is_ready
+        candidate.due_s = now_s + (_PAUSE_SLOW_S if is_ready else _pause_s(candidate, now_s))
         return has_changed
 
     def next_due_s(self, key: RevisionKey, *, is_waiting: bool) -> float | None:
         """When the next probe is due; None without one."""
-        return min((one.due_s for one in self._wanted(key, is_waiting=is_waiting)), default=None)
+        return min((candidate.due_s for candidate in self._wanted(key, is_waiting=is_waiting)), default=None)
 
     def _wanted(self, key: RevisionKey, *, is_waiting: bool) -> list[_UnreadyPod]:
         candidates = self._pods.get(key, {}).values()
@@ -131,16 +131,16 @@ class UnreadyPods:
         ]
 
 
-def _due_order(one: _UnreadyPod) -> tuple[float, str]:
-    return one.due_s, one.pod.address
+def _due_order(candidate: _UnreadyPod) -> tuple[float, str]:
+    return candidate.due_s, candidate.pod.address
 
 
-def _pause_s(one: _UnreadyPod, now_s: float) -> float:
+def _pause_s(candidate: _UnreadyPod, now_s: float) -> float:
     """A tenth of the time since the pod was listed, from 10 to 100 ms; 1 s after 10 s.
 
     A pod that is ready after 300 ms is found within 30 ms, after 22 probes.
     """
-    passed_s = now_s - one.since_s
+    passed_s = now_s - candidate.since_s
     if passed_s > _HURRY_S:
         return _PAUSE_SLOW_S
     return min(max(passed_s * _PAUSE_SHARE, _PAUSE_MIN_S), _PAUSE_MAX_S)

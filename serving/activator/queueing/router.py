@@ -134,7 +134,7 @@ class RequestRouter(Generic[RequestId]):
 
     def inside(self) -> list[tuple[RevisionKey, int, int]]:
         """The number of requests of each revision: total, and queued."""
-        return [(key, one.level, one.waiting_count) for key, one in self.throttlers.items()]
+        return [(key, throttler.level, throttler.waiting_count) for key, throttler in self.throttlers.items()]
 
     def set_revision(self, revision: ServedRevision, now_s: float) -> RoutingOutcome[RequestId]:
         """Add or update a revision."""
@@ -154,9 +154,9 @@ class RequestRouter(Generic[RequestId]):
         rejections = throttler.reject_waiting(now_s, reason=RejectionReason.UNKNOWN, text=unknown_text(key))
         return RoutingOutcome(rejections=rejections)
 
-    def set_slice(self, found: ServedSlice, now_s: float) -> RoutingOutcome[RequestId]:
+    def set_slice(self, pod_slice: ServedSlice, now_s: float) -> RoutingOutcome[RequestId]:
         """Add or update a slice; queued requests go to its pods, oldest first."""
-        return RoutingOutcome(dispatches=self._set_pods(self.directory.slices.set(found), now_s))
+        return RoutingOutcome(dispatches=self._set_pods(self.directory.slices.set(pod_slice), now_s))
 
     def remove_slice(self, key: str, now_s: float) -> RoutingOutcome[RequestId]:
         """Remove a slice, by its namespace and name with a slash."""
@@ -236,9 +236,9 @@ class RequestRouter(Generic[RequestId]):
         keys = self.schedule.take_due(now_s)
         if self.slots is not None:
             keys.update(self.slots.due(now_s))
-        throttlers = [one for key in keys if (one := self.throttlers.get(key)) is not None]
+        throttlers = [self.throttlers[key] for key in keys if key in self.throttlers]
         announced = self.directory.announced
-        found = self._set_pods(
+        dispatches = self._set_pods(
             [throttler.key for throttler in throttlers if announced.has_changed(throttler.key, now_s)], now_s
         )
         outcomes = [self._complete(throttler, now_s, dispatches=throttler.readmit(now_s)) for throttler in throttlers]
@@ -246,7 +246,7 @@ class RequestRouter(Generic[RequestId]):
             for key in keys:
                 self.slots.settle(key, now_s)
         return RoutingOutcome(
-            dispatches=[*found, *(dispatch for outcome in outcomes for dispatch in outcome.dispatches)],
+            dispatches=[*dispatches, *(dispatch for outcome in outcomes for dispatch in outcome.dispatches)],
             rejections=[rejection for outcome in outcomes for rejection in outcome.rejections],
             wakes=[wake for outcome in outcomes for wake in outcome.wakes],
             probes=[probe for outcome in outcomes for probe in outcome.probes],
@@ -284,17 +284,21 @@ class RequestRouter(Generic[RequestId]):
         """Eject pods that send no response while others of their revision do."""
         after_s = self.settings.eject_after_silence_s
         throttlers = self.throttlers.values() if after_s else ()
-        found = [one for each in throttlers for one in each.eject_silent(now_s, after_s=after_s, has_begun=has_begun)]
-        for silent in found:
+        silent_pods = [
+            silent
+            for throttler in throttlers
+            for silent in throttler.eject_silent(now_s, after_s=after_s, has_begun=has_begun)
+        ]
+        for silent in silent_pods:
             self.schedule.schedule_tick(silent.key)
-        return found
+        return silent_pods
 
     def reject_all(self, now_s: float, text: str) -> list[Rejection[RequestId]]:
         """Reject all queued requests at shutdown."""
         return [
-            one
+            rejection
             for throttler in self.throttlers.values()
-            for one in throttler.reject_waiting(now_s, reason=RejectionReason.SHUT_DOWN, text=text)
+            for rejection in throttler.reject_waiting(now_s, reason=RejectionReason.SHUT_DOWN, text=text)
         ]
 
     def _set_pods(self, keys: Iterable[RevisionKey], now_s: float) -> list[Dispatch[RequestId]]:

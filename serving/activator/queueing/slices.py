@@ -118,14 +118,14 @@ class SliceIndex:
         self._slices_of: dict[RevisionKey, dict[str, ServedSlice]] = {}
         self._revision_of: dict[str, RevisionKey] = {}
 
-    def set(self, found: ServedSlice) -> set[RevisionKey]:
+    def set(self, pod_slice: ServedSlice) -> set[RevisionKey]:
         """Add or update a slice; return the revisions whose pods may have changed."""
-        before = self._revision_of.get(found.key)
-        if before is not None and before != found.revision:
-            self.remove(found.key)
-        self._slices_of.setdefault(found.revision, {})[found.key] = found
-        self._revision_of[found.key] = found.revision
-        return {found.revision} if before is None else {found.revision, before}
+        before = self._revision_of.get(pod_slice.key)
+        if before is not None and before != pod_slice.revision:
+            self.remove(pod_slice.key)
+        self._slices_of.setdefault(pod_slice.revision, {})[pod_slice.key] = pod_slice
+        self._revision_of[pod_slice.key] = pod_slice.revision
+        return {pod_slice.revision} if before is None else {pod_slice.revision, before}
 
     def remove(self, key: str) -> RevisionKey | None:
         """Drop a slice; returns its revision."""

@@ -256,7 +256,7 @@ class RevisionThrottler(Generic[RequestId]):
         return [
             SilentPod(key=self.key, pod=self.pods[address], is_new=address in ejected, requests=requests)
             for address in sorted(self.ejected.silent_addresses)
-            if (requests := tuple(one for one, pod in in_flight if pod == address and not has_begun(one)))
+            if (requests := tuple(request for request, pod in in_flight if pod == address and not has_begun(request)))
         ]
 
     def reject_waiting(
@@ -337,7 +337,7 @@ class RevisionThrottler(Generic[RequestId]):
         return [*started, *self._begin_all(self.shared.unpark(now_s))]
 
     def _begin_all(self, granted: Sequence[Granted[RequestId]]) -> Sequence[Dispatch[RequestId]]:
-        return [self._begin(one.request_id, one.waited_s) for one in granted] if granted else ()
+        return [self._begin(request.request_id, request.waited_s) for request in granted] if granted else ()
 
     def _begin(self, request: RequestId, waited_s: float) -> Dispatch[RequestId]:
         # Most revisions have no sessions: this saves them a call.
@@ -345,15 +345,15 @@ class RevisionThrottler(Generic[RequestId]):
         pod = None
         if self._away_from:
             others = _on_other_nodes(self.pods, self._away_from.pop(request, ""), first_ratio=self._random())
-            pod = next((one for one in map(self.balancer.pick_at, others) if one is not None), None)
+            pod = next((picked for picked in map(self.balancer.pick_at, others) if picked is not None), None)
         if pod is None and session is None:
             pod = self.balancer.pick()
         elif pod is None and session is not None:
             # The pod that it prefers, and the next one on its ring while that is full or ejected.
             if self._ring.addresses != self.pods.keys():
                 self._ring = SessionRing(self.pods)
-            found = map(self.balancer.pick_at, self._ring.preferred(session))
-            pod = next((one for one in found if one is not None), None)
+            preferred = map(self.balancer.pick_at, self._ring.preferred(session))
+            pod = next((picked for picked in preferred if picked is not None), None)
         assert pod is not None, "the breaker's capacity is what the pods have"
         self.address_of[request] = pod.address
         return Dispatch(request=request, pod=self.pods[pod.address], waited_s=waited_s)

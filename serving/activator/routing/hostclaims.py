@@ -211,14 +211,14 @@ class DomainTargets:
 
     def hosts(self, rules: HostRules) -> dict[str, str]:
         """The cluster-local host that each host leads to."""
-        return {one.host: inner_host(one.name, one.namespace, rules).lower() for one in self._owned()}
+        return {domain.host: inner_host(domain.name, domain.namespace, rules).lower() for domain in self._owned()}
 
     def secrets(self, is_taken: Callable[[str], bool]) -> dict[str, tuple[str, str]]:
         """Namespace and name of the Secret with the certificate of each host; none where a route has the host."""
         return {
-            one.host: (one.namespace, one.secret)
-            for one in self._owned()
-            if one.secret is not None and not is_taken(one.host)
+            domain.host: (domain.namespace, domain.secret)
+            for domain in self._owned()
+            if domain.secret is not None and not is_taken(domain.host)
         }
 
     def _owned(self) -> Iterator[DomainTarget]:

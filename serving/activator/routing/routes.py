@@ -100,15 +100,15 @@ class Routes:
             key = (named[0][0].decode("latin-1"), named[1][0].decode("latin-1"))
             return self._chooser(host, key) or self._guarded(self._find_revision(key))
         sites = self._sites[listener]
-        found = sites.get(host) or sites.get(_bare(host)) or sites.get(_whole(_bare(host)))
-        return self._guarded(found or self._find_domain(_bare(host)))
+        site = sites.get(host) or sites.get(_bare(host)) or sites.get(_whole(_bare(host)))
+        return self._guarded(site or self._find_domain(_bare(host)))
 
     def _chooser(self, host: str, key: RevisionKey) -> Site | None:
         """The site of a host passed on by a Gateway, if it leads to the revision and has routing rules of its own."""
         site = self._sites[Listener.PUBLIC].get(_bare(host)) or self._sites[Listener.INNER].get(_bare(host))
         if site is None or site.namespace != key[0] or not site.policy.chooses:
             return None
-        return site if any(key[1] in one.revisions for one in (site, *site.tags.values())) else None
+        return site if any(key[1] in candidate.revisions for candidate in (site, *site.tags.values())) else None
 
     def _guarded(self, site: Site | None) -> Site | None:
         """Protect a revision's own site by the access rule of its routes; leave other sites unchanged."""
@@ -163,8 +163,8 @@ def _whole(host: str) -> str:
 
 def _private_revisions(site: Site) -> Iterator[tuple[RevisionKey, AccessRule]]:
     if site.access is not None:
-        for one in (site, *site.tags.values()):
-            yield from (((site.namespace, revision), site.access) for revision in one.revisions)
+        for variant in (site, *site.tags.values()):
+            yield from (((site.namespace, revision), site.access) for revision in variant.revisions)
 
 
 def _of_revision(key: RevisionKey) -> str:

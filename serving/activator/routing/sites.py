@@ -110,13 +110,13 @@ def access_refusal(
     ``own`` and ``usual`` are the values of X-Serving-Authorization and Authorization. More than one value of a header is
     refused: which of them counts would be a guess.
     """
-    given = own or usual
+    credentials = own or usual
     name = f"{rule.namespace}/{rule.route}".encode()
-    if not given:
+    if not credentials:
         text = b"service %b is private: send Authorization: Bearer TOKEN\n" % name
         return _refusal(name, text, b"")
-    value = given[0]
-    is_bearer = len(given) == 1 and value[: len(_SCHEME)].lower() == _SCHEME
+    value = credentials[0]
+    is_bearer = len(credentials) == 1 and value[: len(_SCHEME)].lower() == _SCHEME
     if is_bearer and hmac.compare_digest(value[len(_SCHEME) :].strip(), token.encode()):
         return None
     text = b"service %b is private, and this is not its token\n" % name
@@ -124,18 +124,18 @@ def access_refusal(
 
 
 def caller_refusal(
-    rule: AccessRule, given: Sequence[bytes], *, read: Callable[[str], CallerIdentity]
+    rule: AccessRule, tokens: Sequence[bytes], *, read: Callable[[str], CallerIdentity]
 ) -> AccessRefusal | None:
     """The refusal of a caller; None if it is admitted.
 
-    ``given`` are the values of X-Serving-Caller; ``read`` reads a token, or raises ``InvalidValue``.
+    ``tokens`` are the values of X-Serving-Caller; ``read`` reads a token, or raises ``InvalidValue``.
     """
     if rule.callers is None or rule.callers.is_open:
         return None
-    why = b"send X-Serving-Caller: TOKEN, once" if len(given) != 1 else b""
+    why = b"send X-Serving-Caller: TOKEN, once" if len(tokens) != 1 else b""
     if not why:
         try:
-            caller = read(given[0].decode("latin-1"))
+            caller = read(tokens[0].decode("latin-1"))
         except InvalidValue as error:
             why = error.expected.encode()
         else:

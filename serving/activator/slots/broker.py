@@ -216,11 +216,11 @@ class SlotBroker(Generic[RequestId]):
         if throttler is not None and throttler.waiting_count and not throttler.ejected.addresses:
             return
         spare = self._spare(key)
-        for peer, asked in sorted(self._peer_asks[key].items(), key=lambda item: item[1].since_s):
-            while spare and asked.waiting_count:
+        for peer, ask in sorted(self._peer_asks[key].items(), key=lambda item: item[1].since_s):
+            while spare and ask.waiting_count:
                 # From the end: the first pods in order are those that this process uses first.
                 pod, spare_count = spare.pop()
-                count = min(spare_count, asked.waiting_count)
+                count = min(spare_count, ask.waiting_count)
                 if spare_count > count:
                     spare.append((pod, spare_count - count))
                 self._hand(key, pod, now_s, peer=peer, count=count)
@@ -228,9 +228,9 @@ class SlotBroker(Generic[RequestId]):
     def _hand(self, key: RevisionKey, pod: str, now_s: float, *, peer: int, count: int) -> None:
         self.ledger.give(key, pod, peer=peer, count=count)
         self._use(key, pod, now_s)
-        asked = self._peer_asks[key][peer]
-        asked.waiting_count -= count
-        if not asked.waiting_count:
+        ask = self._peer_asks[key][peer]
+        ask.waiting_count -= count
+        if not ask.waiting_count:
             self._forget(key, peer)
 
     def _spare(self, key: RevisionKey) -> list[tuple[str, int]]:
@@ -251,9 +251,9 @@ class SlotBroker(Generic[RequestId]):
             return None
         pod, since_s = throttler.address_of.get(request), throttler.waiting_since_s
         older = [
-            (one.since_s, peer)
-            for peer, one in self._peer_asks.get(key, {}).items()
-            if one.may_overtake and since_s is not None and one.since_s + _OLDER_BY_S < since_s
+            (ask.since_s, peer)
+            for peer, ask in self._peer_asks.get(key, {}).items()
+            if ask.may_overtake and since_s is not None and ask.since_s + _OLDER_BY_S < since_s
         ]
         if pod is None or not older or _in_flight(throttler)[pod] > self.ledger.right(key, pod, slot_count):
             return None

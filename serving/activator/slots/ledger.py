@@ -112,7 +112,7 @@ class Ledger:
     def set_peers(self, peers: Iterable[int]) -> None:
         """Replace the other living processes."""
         self._members = tuple(sorted({self._index, *peers}))
-        self._declared = {peer: one for peer, one in self._declared.items() if peer in self._members}
+        self._declared = {peer: declaration for peer, declaration in self._declared.items() if peer in self._members}
         self._ready = {peer: rounds for peer, rounds in self._ready.items() if peer in self._members}
         self._freeze()
         self._advance()
@@ -156,7 +156,7 @@ class Ledger:
         self._view = None
         self.view_number += 1
         self._loans = {}
-        self._frozen = {(one.key, one.pod): one.in_flight for one in in_use}
+        self._frozen = {(usage.key, usage.pod): usage.in_flight for usage in in_use}
         declared = self._declared[self._index] = Declare(round=self._round, in_use=in_use)
         self._ready.pop(self._index, None)
         self.send_all(declared)
@@ -195,8 +195,8 @@ def _loans_of(
     """The loans of a process when a view begins; equal declarations give equal loans everywhere."""
     in_flight: dict[tuple[RevisionKey, str, int], dict[int, int]] = {}
     for member in members:
-        for one in declared[member].in_use:
-            in_flight.setdefault((one.key, one.pod, one.slot_count), {})[member] = one.in_flight
+        for usage in declared[member].in_use:
+            in_flight.setdefault((usage.key, usage.pod, usage.slot_count), {})[member] = usage.in_flight
     for (key, pod, slot_count), used in in_flight.items():
         shares = [share_of(pod, slot_count=slot_count, members=members, index=member) for member in members]
         loans: dict[int, int] = {}

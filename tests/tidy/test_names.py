@@ -35,8 +35,6 @@ NAMES_MAX = {
     "nodes/placement": 8,
     "queueproxy": 46,
     "tools/cli": 418,
-    "tools/dashboard": 145,
-    "tools/simulator": 35,
 }
 METHODS_MAX = 97
 

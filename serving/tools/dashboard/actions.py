@@ -110,10 +110,10 @@ class DashboardActions:
         if name not in _BODIES:
             return _response(404, error=f"there is no action {name}; there are {', '.join(_BODIES)}")
         try:
-            asked = msgspec.json.decode(await request.read(), type=_BODIES[name])
-            if actor is not None and not _may_act(actor, asked.namespace):
+            action = msgspec.json.decode(await request.read(), type=_BODIES[name])
+            if actor is not None and not _may_act(actor, action.namespace):
                 raise Forbidden(f"the user {actor.user} may not act in this namespace")
-            said = await self._act(asked)
+            message = await self._act(action)
         except ClusterError as error:
             return self._failed(name, error.status, str(error))
         except (ServingError, *UNREADABLE) as error:
@@ -122,75 +122,79 @@ class DashboardActions:
             # A timeout has an empty message.
             why = str(error) or type(error).__name__
             return self._failed(name, 502, f"no answer through the activator: {why}")
-        _log.info("action.done", extra={"action": name, "peer": request.remote or "", "user": user, "said": said})
-        return _response(200, said=said)
+        _log.info("action.done", extra={"action": name, "peer": request.remote or "", "user": user, "said": message})
+        return _response(200, said=message)
 
     def _failed(self, name: str, status: int, why: str) -> web.Response:
         _log.warning("action.failed", extra={"action": name, "error": why})
         return _response(status, error=why)
 
-    async def _act(self, asked: _WakeRequest) -> str:
-        service = await self._cluster.get(SERVING_SERVICE, asked.namespace, asked.service)
-        if isinstance(asked, _ScaleRequest):
-            reason, said = "ScaleAsked", await self._scale(service, asked)
-        elif isinstance(asked, _TrafficRequest):
-            reason, said = TRAFFIC_REASON, await self._traffic(service, asked)
-        elif isinstance(asked, _RollbackRequest):
-            reason, said = ROLLBACK_REASON, await self._rollback(service, asked)
+    async def _act(self, action: _WakeRequest) -> str:
+        service = await self._cluster.get(SERVING_SERVICE, action.namespace, action.service)
+        if isinstance(action, _ScaleRequest):
+            reason, message = "ScaleAsked", await self._scale(service, action)
+        elif isinstance(action, _TrafficRequest):
+            reason, message = TRAFFIC_REASON, await self._traffic(service, action)
+        elif isinstance(action, _RollbackRequest):
+            reason, message = ROLLBACK_REASON, await self._rollback(service, action)
         else:
-            reason, said = "WakeAsked", await self._wake(service, asked)
+            reason, message = "WakeAsked", await self._wake(service, action)
         actor = current_actor()
         by = f" by {actor.user}" if actor is not None and actor.user else ""
-        await self._record_event(service, reason, f"requested in the dashboard{by}: {said}")
-        return said
+        await self._record_event(service, reason, f"requested in the dashboard{by}: {message}")
+        return message
 
-    async def _scale(self, service: Object, asked: _ScaleRequest) -> str:
-        if asked.min is None and asked.max is None:
+    async def _scale(self, service: Object, action: _ScaleRequest) -> str:
+        if action.min is None and action.max is None:
             raise ServingError("nothing to change; expected min, max or both")
-        bounds = {"min-scale": asked.min, "max-scale": asked.max}
+        bounds = {"min-scale": action.min, "max-scale": action.max}
         await self._patch(
-            asked, scale_patch(service, {key: str(one) for key, one in bounds.items() if one is not None})
+            action, scale_patch(service, {key: str(bound) for key, bound in bounds.items() if bound is not None})
         )
-        least = "" if asked.min is None else f"at least {_pods(asked.min)}"
-        most = "" if asked.max is None else f"at most {_pods(asked.max)}" if asked.max else "no limit of pods"
-        return f"{asked.service}: {', '.join(filter(None, (least, most)))}, as a new revision"
+        least = "" if action.min is None else f"at least {_pods(action.min)}"
+        most = "" if action.max is None else f"at most {_pods(action.max)}" if action.max else "no limit of pods"
+        return f"{action.service}: {', '.join(filter(None, (least, most)))}, as a new revision"
 
-    async def _traffic(self, service: Object, asked: _TrafficRequest) -> str:
-        names = [name_of(revision) for revision in await self._revisions(asked)]
-        unknown = [share for share in asked.shares if share != LATEST and share not in names]
+    async def _traffic(self, service: Object, action: _TrafficRequest) -> str:
+        names = [name_of(revision) for revision in await self._revisions(action)]
+        unknown = [share for share in action.shares if share != LATEST and share not in names]
         if unknown:
             are = ", ".join(names) or "none"
-            raise ServingError(f"{asked.service} has no revision {', '.join(unknown)}; there are {are}, and {LATEST}")
-        targets = desired_traffic(service, AskedService(shares=asked.shares))
-        await self._patch(asked, {"spec": {"traffic": targets}})
-        return f"{asked.service}: {shares_text(asked.shares)}{'' if asked.shares.get(LATEST) else f'; {_UNFOLLOWED}'}"
+            raise ServingError(f"{action.service} has no revision {', '.join(unknown)}; there are {are}, and {LATEST}")
+        targets = desired_traffic(service, AskedService(shares=action.shares))
+        await self._patch(action, {"spec": {"traffic": targets}})
+        return (
+            f"{action.service}: {shares_text(action.shares)}{'' if action.shares.get(LATEST) else f'; {_UNFOLLOWED}'}"
+        )
 
-    async def _rollback(self, service: Object, asked: _RollbackRequest) -> str:
-        revisions, before = await self._revisions(asked), shares_of(service)
-        name = asked.revision or rollback_target(service, revisions)
+    async def _rollback(self, service: Object, action: _RollbackRequest) -> str:
+        revisions, before = await self._revisions(action), shares_of(service)
+        name = action.revision or rollback_target(service, revisions)
         ready = [name_of(revision) for revision in revisions if is_true(revision, CONDITION_READY)]
         if name not in ready:
             are = ", ".join(ready) or "none"
-            raise ServingError(f"{asked.service} has no ready revision {name}; there are {are}")
+            raise ServingError(f"{action.service} has no ready revision {name}; there are {are}")
         if before == {name: 100}:
             raise ServingError(f"{name} has all traffic already")
         targets = desired_traffic(service, AskedService(shares={name: 100}))
-        await self._patch(asked, {"spec": {"traffic": targets}})
-        left = ", ".join(f"{one} ({percent} %)" for one, percent in before.items() if one != name)
-        return f"{asked.service}: rolled back to {name} from {left or 'no revision'}; {_UNFOLLOWED}"
+        await self._patch(action, {"spec": {"traffic": targets}})
+        left = ", ".join(f"{other} ({percent} %)" for other, percent in before.items() if other != name)
+        return f"{action.service}: rolled back to {name} from {left or 'no revision'}; {_UNFOLLOWED}"
 
-    async def _revisions(self, asked: _WakeRequest) -> list[Object]:
+    async def _revisions(self, action: _WakeRequest) -> list[Object]:
         """The revisions of the service, the newest first."""
-        found = await self._cluster.list(REVISION, asked.namespace, label_selector=f"{SERVICE_LABEL}={asked.service}")
-        return newest_first(found.items)
+        listing = await self._cluster.list(
+            REVISION, action.namespace, label_selector=f"{SERVICE_LABEL}={action.service}"
+        )
+        return newest_first(listing.items)
 
-    async def _patch(self, asked: _WakeRequest, patch: Object) -> None:
-        await self._cluster.patch(SERVING_SERVICE, asked.namespace, asked.service, patch=patch)
+    async def _patch(self, action: _WakeRequest, patch: Object) -> None:
+        await self._cluster.patch(SERVING_SERVICE, action.namespace, action.service, patch=patch)
 
-    async def _wake(self, service: Object, asked: _WakeRequest) -> str:
+    async def _wake(self, service: Object, action: _WakeRequest) -> str:
         host = urlsplit(str((service.get("status") or {}).get("url", ""))).netloc
         if not host:
-            raise ServingError(f"{asked.service} has no address yet: its Route is not ready")
+            raise ServingError(f"{action.service} has no address yet: its Route is not ready")
         limit = aiohttp.ClientTimeout(total=_WAKE_WITHIN_S)
         began_s = time.perf_counter()
         async with (
@@ -202,22 +206,22 @@ class DashboardActions:
             took_s = time.perf_counter() - began_s
             status = f"{response.status} {response.reason or ''}".rstrip()
             is_cold = response.headers.get("X-Serving-Cold-Start") == "true"
-            who = response.headers.get("X-Serving-Revision") or asked.service
+            who = response.headers.get("X-Serving-Revision") or action.service
         return f"{who} answered {status} in {took_s * 1000:.0f} ms{', a cold start' if is_cold else ''}"
 
-    async def _record_event(self, service: Object, reason: str, said: str) -> None:
+    async def _record_event(self, service: Object, reason: str, message: str) -> None:
         """Record an Event of the service. A failure to record it does not undo the action."""
         try:
             async with asyncio.timeout(_WAKE_WITHIN_S):
-                await self._cluster.create(EVENT, self._event(service, reason, said))
+                await self._cluster.create(EVENT, self._event(service, reason, message))
         except (ClusterError, TimeoutError) as error:
             _log.warning("action.event.lost", extra={"reason": reason, "error": str(error)})
 
-    def _event(self, service: Object, reason: str, said: str) -> Object:
+    def _event(self, service: Object, reason: str, message: str) -> Object:
         self._event_count += 1
         return new_event(
             about(service),
-            EventText(reason=reason, message=said),
+            EventText(reason=reason, message=message),
             suffix=f"{int(wall_s() * 1000):x}-{self._event_count}",
             component="dashboard",
             now=stamp(),

@@ -74,12 +74,12 @@ def step_of(steps: Sequence[HistoryStep], *, from_s: float, to_s: float, now_s: 
 
 def merged_row(rows: Sequence[Row]) -> list[float | None]:
     """One row for several: the mean of each column, or its maximum; None where no row has a number."""
-    found: list[float | None] = []
+    merged: list[float | None] = []
     for name, *values in zip(COLUMNS, *rows, strict=True):
-        known = [one for one in values if one is not None]
+        known = [value for value in values if value is not None]
         worst = max(known, default=None)
-        found.append(worst if name in _WORST or worst is None else round(sum(known) / len(known), 4))
-    return found
+        merged.append(worst if name in _WORST or worst is None else round(sum(known) / len(known), 4))
+    return merged
 
 
 class ArchiveNewerError(Exception):
@@ -103,9 +103,9 @@ class Archive:
             raise
 
     def _prepare(self, path: Path) -> None:
-        (found,) = self._db.execute("PRAGMA user_version").fetchone()
-        if found > VERSION:
-            raise ArchiveNewerError(f"{path} has format {found}, this version knows up to {VERSION}")
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version > VERSION:
+            raise ArchiveNewerError(f"{path} has format {version}, this version knows up to {VERSION}")
         path.chmod(0o600)
         # Without a sync for each commit, a lost machine loses the last seconds, never the file.
         self._db.execute("PRAGMA journal_mode = WAL")
@@ -158,9 +158,9 @@ class Archive:
                 "INSERT OR IGNORE INTO mark VALUES (?, ?, ?, ?)",
                 [(self._id(mark.key), mark.at_s, mark.kind, mark.text) for mark in marks],
             )
-            new = {key: one for key, one in owners.items() if self._owners.get(key) != one}
+            new = {key: owner for key, owner in owners.items() if self._owners.get(key) != owner}
             self._db.executemany(
-                "INSERT OR REPLACE INTO owner VALUES (?, ?, ?)", [(self._id(key), *one) for key, one in new.items()]
+                "INSERT OR REPLACE INTO owner VALUES (?, ?, ?)", [(self._id(key), *owner) for key, owner in new.items()]
             )
             self._owners |= new
 
@@ -182,14 +182,16 @@ class Archive:
         rows: list[tuple[float | None, ...]] = []
         cursor = from_s
         number = self._ids.get(key, -1)
-        for one in reversed(self._steps[: self._steps.index(chosen) + 1]):
-            found = self._rows(number, one.step_s, from_s=max(cursor, now_s - one.kept_s - one.step_s), to_s=to_s)
-            for row in found:
+        for step in reversed(self._steps[: self._steps.index(chosen) + 1]):
+            step_rows = self._rows(
+                number, step.step_s, from_s=max(cursor, now_s - step.kept_s - step.step_s), to_s=to_s
+            )
+            for row in step_rows:
                 # The dashboard did not run: a line must not lead across.
-                if rows and row[0] > cursor + one.step_s:
+                if rows and row[0] > cursor + step.step_s:
                     rows.append((cursor, *[None] * len(COLUMNS)))
                 rows.append(row)
-                cursor = row[0] + one.step_s
+                cursor = row[0] + step.step_s
         names = ("at_s", *COLUMNS)
         columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
         marks = self._db.execute(
@@ -209,23 +211,23 @@ class Archive:
         known_s: defaultdict[str, float] = defaultdict(float)
         absent_s: defaultdict[str, float] = defaultdict(float)
         cursor = from_s
-        for one in reversed(self._steps[: self._steps.index(chosen) + 1]):
-            table, span = f"row_{one.step_s}", (max(cursor, now_s - one.kept_s - one.step_s), to_s)
+        for step in reversed(self._steps[: self._steps.index(chosen) + 1]):
+            table, span = f"row_{step.step_s}", (max(cursor, now_s - step.kept_s - step.step_s), to_s)
             for key, pods in self._db.execute(
                 f"SELECT key, total(ready) FROM {table} JOIN revision USING (id) "  # noqa: S608 - a name of this module
                 "WHERE at_s >= ? AND at_s < ? GROUP BY id",
                 span,
             ):
-                pods_s[key] += pods * one.step_s
+                pods_s[key] += pods * step.step_s
             for service, count, absent in self._db.execute(
                 "SELECT service, count(*), total(max(0.0, 1.0 - pods)) FROM (SELECT service, total(ready) AS pods "  # noqa: S608
                 f"FROM {table} JOIN owner USING (id) WHERE at_s >= ? AND at_s < ? GROUP BY at_s, service) GROUP BY service",
                 span,
             ):
-                known_s[service] += count * one.step_s
-                absent_s[service] += absent * one.step_s
+                known_s[service] += count * step.step_s
+                absent_s[service] += absent * step.step_s
             (last,) = self._db.execute(f"SELECT max(at_s) FROM {table}").fetchone()  # noqa: S608
-            cursor = cursor if last is None else max(cursor, last + one.step_s)
+            cursor = cursor if last is None else max(cursor, last + step.step_s)
         owned = {key: owner for key, owner in self._owners.items() if key in pods_s}
         return UsageReport(
             [RevisionUsage(revision=key, owner=owner, pod_s=pods_s[key]) for key, owner in owned.items()],
@@ -281,12 +283,12 @@ class Archive:
         return dropped > 0
 
     def _id(self, key: str) -> int:
-        found = self._ids.get(key)
-        if found is None:
+        number = self._ids.get(key)
+        if number is None:
             self._db.execute("INSERT OR IGNORE INTO revision (key) VALUES (?)", (key,))
-            (found,) = self._db.execute("SELECT id FROM revision WHERE key = ?", (key,)).fetchone()
-            self._ids[key] = found
-        return found
+            (number,) = self._db.execute("SELECT id FROM revision WHERE key = ?", (key,)).fetchone()
+            self._ids[key] = number
+        return number
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[None]:

@@ -76,8 +76,8 @@ class RevisionHistory:
         """The columns of a revision by name since a time, and ``at_s``; empty columns for an unknown revision."""
         columns = self._columns.get(key) or tuple(array("f") for _ in COLUMNS)
         count = min(len(columns[0]), self._rows_max, len(self._times) - bisect_left(self._times, from_s))
-        found = {name: list(column[len(column) - count :]) for name, column in zip(COLUMNS, columns, strict=True)}
-        return {"at_s": list(self._times[len(self._times) - count :]), **found}
+        tails = {name: list(column[len(column) - count :]) for name, column in zip(COLUMNS, columns, strict=True)}
+        return {"at_s": list(self._times[len(self._times) - count :]), **tails}
 
     def usage(self, owners: Mapping[str, RevisionOwner], *, from_s: float, to_s: float) -> UsageReport:
         """The use of revisions with an owner in a range. A row stands until the next one."""
@@ -105,7 +105,7 @@ class RevisionHistory:
         return UsageReport(revisions, services)
 
     def _drop(self) -> None:
-        for column in (self._times, *(one for columns in self._columns.values() for one in columns)):
+        for column in (self._times, *(column for columns in self._columns.values() for column in columns)):
             del column[: max(0, len(column) - self._rows_max)]
 
 
@@ -124,7 +124,7 @@ class Sparklines:
         for key in self._sums.keys() - rates.keys():
             del self._sums[key]
         for key, classes in rates.items():
-            total, errors = sum(one or 0.0 for one in classes), classes[-1] or 0.0
+            total, errors = sum(rate or 0.0 for rate in classes), classes[-1] or 0.0
             if not total and key not in self._sums:
                 continue
             sums = self._sums.setdefault(key, (array("f", [0.0] * STEPS), array("f", [0.0] * STEPS)))
@@ -134,7 +134,7 @@ class Sparklines:
     def read(self) -> dict[str, Any]:
         """The step of the last sums, the ticks in each step, and the sums of revisions that had requests."""
         sums = {
-            key: [[round(one, 2) for one in column] for column in columns]
+            key: [[round(count, 2) for count in column] for column in columns]
             for key, columns in self._sums.items()
             if any(columns[0])
         }
@@ -147,7 +147,7 @@ class Sparklines:
             return
         self._step = step
         empty = array("f", [0.0] * count)
-        for column in (self._ticks, *(one for columns in self._sums.values() for one in columns)):
+        for column in (self._ticks, *(column for columns in self._sums.values() for column in columns)):
             del column[:count]
             column.extend(empty)
 
@@ -228,9 +228,9 @@ class Board:
         """Build a row for each revision; returns the rows that changed."""
         before = self._rows
         self._fresh = {
-            key: one
-            for key, one in self._samples.items()
-            if at_s - one["at_wall_s"] <= _SAMPLE_VALID_S + one.get("valid_s", 0.0)
+            key: sample
+            for key, sample in self._samples.items()
+            if at_s - sample["at_wall_s"] <= _SAMPLE_VALID_S + sample.get("valid_s", 0.0)
         }
         self._rows = {key: self._row(key) for kind, key in self._views if kind == "revision"}
         self.history.add(at_s, self._rows)
@@ -285,8 +285,8 @@ class Board:
         if sample is None or not sample.get("sentence"):
             decisions = self._decisions.get(revision)
             return dict(decisions[-1]) if decisions else None
-        said = {"at_s": sample["at_wall_s"], "sentence": sample["sentence"], "wanted": _wanted(sample)}
-        return {"key": revision, "is_change": False, **said}
+        decision = {"at_s": sample["at_wall_s"], "sentence": sample["sentence"], "wanted": _wanted(sample)}
+        return {"key": revision, "is_change": False, **decision}
 
     def created_s(self, revision: str) -> float:
         """The creation of a revision, in seconds since the epoch; 0 if it is unknown.
@@ -317,8 +317,8 @@ class Board:
 
     def last_decisions(self) -> dict[str, View]:
         """The latest decision about each revision, as ``present``."""
-        found = {key: self.present(key) for key in self._decisions.keys() | self._fresh.keys()}
-        return {key: one for key, one in found.items() if one is not None}
+        views = {key: self.present(key) for key in self._decisions.keys() | self._fresh.keys()}
+        return {key: view for key, view in views.items() if view is not None}
 
     def _put_pod(self, key: str, view: View | None) -> None:
         revision = None if view is None else f"{view['namespace']}/{view['revision']}"

@@ -98,18 +98,21 @@ class ColdStarts:
 
     def starts(self, revision: str, requests: Sequence[ColdRequest]) -> list[dict[str, Any]]:
         """The last cold starts of "namespace/revision", newest first: time, seconds in all, and in each step."""
-        found = sorted(requests, key=lambda one: one.asked_s, reverse=True)[:_KEPT_MAX]
-        return [{"at_s": one.asked_s, "took_s": one.waited_s, "steps": self._steps(revision, one)} for one in found]
+        latest = sorted(requests, key=lambda request: request.asked_s, reverse=True)[:_KEPT_MAX]
+        return [
+            {"at_s": request.asked_s, "took_s": request.waited_s, "steps": self._steps(revision, request)}
+            for request in latest
+        ]
 
     def _steps(self, revision: str, request: ColdRequest) -> dict[str, float]:
         asked_s, sent_s = request.asked_s, request.asked_s + request.waited_s
         changes = [at_s for at_s in self._changes.get(revision, ()) if asked_s - _LAG_S <= at_s <= sent_s]
         pods = [
-            one
-            for one in self._pods.get(revision, {}).values()
-            if one.ready_s is not None and asked_s <= one.ready_s <= sent_s + _LAG_S
+            pod
+            for pod in self._pods.get(revision, {}).values()
+            if pod.ready_s is not None and asked_s <= pod.ready_s <= sent_s + _LAG_S
         ]
-        pod = min(pods, key=lambda one: one.ready_s or 0.0, default=PodMilestones(created_s=None))
+        pod = min(pods, key=lambda pod: pod.ready_s or 0.0, default=PodMilestones(created_s=None))
         times = (min(changes, default=None), pod.created_s, pod.scheduled_s, pod.started_s, pod.ready_s, sent_s)
         steps, before_s = {}, asked_s
         for step, at_s in zip(STEPS, times, strict=True):
@@ -151,7 +154,7 @@ def summary(starts: Sequence[Mapping[str, Any]], facts: StartFacts) -> dict[str,
 
 
 def _advice(steps: Mapping[str, float], took_s: float, *, count: int, facts: StartFacts) -> str:
-    longest = max(steps, key=lambda one: steps[one])
+    longest = max(steps, key=lambda step: steps[step])
     share = f"Of {1000 * took_s:.0f} ms, the median of {count}, {1000 * steps[longest]:.0f} ms are: {longest}."
     keep = f"`serving scale {facts.service} --min 1` keeps a pod and spares all of it."
     dormant = "" if facts.has_dormant else " Dormant pods (`serving.dev/dormant`) stay without using cpu."

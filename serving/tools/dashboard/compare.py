@@ -58,31 +58,33 @@ class RevisionComparison(msgspec.Struct, frozen=True, kw_only=True):
     settings: list[SettingDifference]
 
 
-def chosen_pair(service: Object, revisions: Sequence[Object], asked: Sequence[str] = ()) -> tuple[Object, Object]:
-    """The two revisions of a service to compare: those ``asked`` for, or by themselves those with the most traffic.
+def chosen_pair(service: Object, revisions: Sequence[Object], requested: Sequence[str] = ()) -> tuple[Object, Object]:
+    """The two revisions of a service to compare: those ``requested``, or by themselves those with the most traffic.
 
     A service whose traffic goes to one revision is compared with the one before it. Raises ``ServingError``.
     """
     ordered = newest_first(revisions)
-    by_name = {name_of(one): one for one in ordered}
+    by_name = {name_of(revision): revision for revision in ordered}
     names, service_name = list(by_name), name_of(service)
-    unknown = [one for one in asked if one not in by_name]
+    unknown = [name for name in requested if name not in by_name]
     if unknown:
         raise ServingError(
             f"{service_name} has no revision {', '.join(unknown)}; there are {', '.join(names) or 'none'}"
         )
-    if asked:
-        if len(set(asked)) != 2 or len(asked) != 2:
-            raise ServingError(f"{' and '.join(asked)} cannot be compared; expected two revisions of {service_name}")
-        older, newer = asked
+    if requested:
+        if len(set(requested)) != 2 or len(requested) != 2:
+            raise ServingError(
+                f"{' and '.join(requested)} cannot be compared; expected two revisions of {service_name}"
+            )
+        older, newer = requested
         return by_name[older], by_name[newer]
     if len(names) < 2:
         raise ServingError(f"{service_name} has {', '.join(names) or 'no revision'}; a comparison needs two revisions")
     shares = shares_of(service)
-    served = sorted((name for name in names if shares.get(name)), key=lambda one: -shares[one])[:2]
+    served = sorted((name for name in names if shares.get(name)), key=lambda name: -shares[name])[:2]
     main = names.index(served[0]) if served else 0
     pair = (
-        [names.index(one) for one in served]
+        [names.index(name) for name in served]
         if len(served) > 1
         else [main, main + 1 if main + 1 < len(names) else main - 1]
     )
@@ -100,8 +102,8 @@ def compared(
     """The comparison of a pair of Revisions with their histories."""
     shares = shares_of(service)
     first, second = (
-        _summed(one, history, percent=shares.get(name_of(one), 0), prices=prices)
-        for one, history in zip(pair, histories, strict=True)
+        _summed(revision, history, percent=shares.get(name_of(revision), 0), prices=prices)
+        for revision, history in zip(pair, histories, strict=True)
     )
     return RevisionComparison(
         namespace=str(nested(service, "metadata", "namespace") or ""),
@@ -115,9 +117,9 @@ def compared(
 
 def spread_of(history: History) -> dict[int, float]:
     """How many responses there are in each bucket of durations, by the quantiles of each step."""
-    found: defaultdict[int, float] = defaultdict(float)
+    spread: defaultdict[int, float] = defaultdict(float)
     if not history["at_s"]:
-        return found
+        return spread
     rates = [history[name] for name in RATES]
     for place, length_s in enumerate(lengths_of(history["at_s"])):
         count = length_s * sum(rate[place] or 0.0 for rate in rates)
@@ -128,8 +130,8 @@ def spread_of(history: History) -> dict[int, float]:
         few = max(1, round(count)) if count < _MANY else 0
         middle, top = (math.ceil(few / 2) / few, 1.0) if few else (0.5, _P95)
         for level, part in [(rank / few, 1 / few) for rank in range(1, few + 1)] or _LEVELS:
-            found[bucket_of(math.exp(_at_level(level, logs, middle=middle, top=top)))] += count * part
-    return found
+            spread[bucket_of(math.exp(_at_level(level, logs, middle=middle, top=top)))] += count * part
+    return spread
 
 
 def _at_level(level: float, quantiles: tuple[float, float, float], *, middle: float, top: float) -> float:

@@ -48,18 +48,18 @@ class ComparePage:
         service, revisions = self._objects(namespace, name)
         if service is None:
             raise web.HTTPNotFound(text=f"{key!r} is no service; expected name=NAMESPACE/SERVICE\n")
-        asked = [one.removeprefix(f"{namespace}/") for one in request.query.getall("revision", []) if one]
+        requested = [name.removeprefix(f"{namespace}/") for name in request.query.getall("revision", []) if name]
         try:
-            older, newer = chosen_pair(service, revisions, asked)
+            older, newer = chosen_pair(service, revisions, requested)
         except ServingError as error:
             raise web.HTTPBadRequest(text=f"{error}\n") from error
-        keys = [f"{namespace}/{name_of(one)}" for one in (older, newer)]
-        before, after = [await self._rows(one, span_s, now_s=now_s) for one in keys]
+        keys = [f"{namespace}/{name_of(revision)}" for revision in (older, newer)]
+        before, after = [await self._rows(revision_key, span_s, now_s=now_s) for revision_key in keys]
         # Two weeks are thousands of rows.
-        found = await asyncio.to_thread(
+        comparison = await asyncio.to_thread(
             compared, service, (older, newer), (before, after), span_s=span_s, prices=self._prices
         )
-        return json_response_of(key, found)
+        return json_response_of(key, comparison)
 
     async def _rows(self, key: str, span_s: tuple[float, float], *, now_s: float) -> _Rows:
         """The rows of a revision: those of this process, and older ones from the disk."""
@@ -71,10 +71,10 @@ class ComparePage:
         until_s = min(to_s, live["at_s"][0] - 1) if live["at_s"] else to_s
         if self._keeper is None or until_s <= from_s:
             return rows
-        kept = await self._keeper.read(key, from_s=from_s, to_s=until_s, now_s=now_s)
-        if kept is None:
+        history = await self._keeper.read(key, from_s=from_s, to_s=until_s, now_s=now_s)
+        if history is None:
             raise web.HTTPServiceUnavailable(text=UNREAD)
-        return {name: [*kept.columns[name], *column] for name, column in rows.items()}
+        return {name: [*history.columns[name], *column] for name, column in rows.items()}
 
 
 def _known(value: float) -> float | None:

@@ -66,10 +66,10 @@ class ServiceCost(msgspec.Struct, frozen=True, kw_only=True):
     knative_price: float | None
 
 
-def owner_of(found: Mapping[str, Any]) -> RevisionOwner:
+def owner_of(revision: Mapping[str, Any]) -> RevisionOwner:
     """The owner of a Revision; one without a Service stands for itself."""
-    service = labels_of(found).get(SERVICE_LABEL) or name_of(found)
-    return RevisionOwner(f"{namespace_of(found)}/{service}", memory_of(nested(found, "spec", "containers") or ()))
+    service = labels_of(revision).get(SERVICE_LABEL) or name_of(revision)
+    return RevisionOwner(f"{namespace_of(revision)}/{service}", memory_of(nested(revision, "spec", "containers") or ()))
 
 
 def knative_ratios(stories: Iterable[Mapping[str, Any]]) -> dict[str, float]:
@@ -77,23 +77,23 @@ def knative_ratios(stories: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
     It is 1 where Knative's policy is in force, or nothing was used.
     """
-    found = {}
+    ratios = {}
     for story in stories:
         costs = story.get("costs") or {}
         used_s = costs.get("adaptive_pod_seconds") if story.get("policy") == ADAPTIVE_POLICY else None
-        found[f"{story['namespace']}/{story['revision']}"] = costs["knative_pod_seconds"] / used_s if used_s else 1.0
-    return found
+        ratios[f"{story['namespace']}/{story['revision']}"] = costs["knative_pod_seconds"] / used_s if used_s else 1.0
+    return ratios
 
 
 def service_costs(usage: UsageReport, *, ratios: Mapping[str, float], prices: Mapping[str, float]) -> list[ServiceCost]:
     """The cost of each service, by namespace and name. ``prices`` are ``pod_hour`` and ``gib_hour``; 0 is none."""
     revisions: defaultdict[str, list[RevisionUsage]] = defaultdict(list)
-    for one in usage.revisions:
-        revisions[one.owner.service].append(one)
+    for revision in usage.revisions:
+        revisions[revision.owner.service].append(revision)
     services = (service for service in usage.services if service.service in revisions)
     return sorted(
         (_cost_of(service, revisions[service.service], ratios=ratios, prices=prices) for service in services),
-        key=lambda one: (one.namespace, one.service),
+        key=lambda cost: (cost.namespace, cost.service),
     )
 
 
@@ -105,21 +105,21 @@ def _cost_of(
     prices: Mapping[str, float],
 ) -> ServiceCost:
     def price(hours: Iterable[tuple[RevisionUsage, float]]) -> float | None:
-        prices_of = [price_of(own, memory_bytes=one.owner.memory_bytes, prices=prices) for one, own in hours]
-        return sum(one for one in prices_of if one is not None) if any(prices.values()) else None
+        prices_of = [price_of(own, memory_bytes=revision.owner.memory_bytes, prices=prices) for revision, own in hours]
+        return sum(cost for cost in prices_of if cost is not None) if any(prices.values()) else None
 
     used = [(revision, revision.pod_s / HOUR_S) for revision in revisions]
-    newest = max(revisions, key=lambda one: one.revision)
+    newest = max(revisions, key=lambda revision: revision.revision)
     always_on = [*used, (newest, usage.absent_s / HOUR_S)]
     is_estimated = any(revision.revision in ratios for revision in revisions)
-    under = [(one, own * ratios.get(one.revision, 1.0)) for one, own in used]
+    under = [(revision, own * ratios.get(revision.revision, 1.0)) for revision, own in used]
     namespace, _, service = usage.service.partition("/")
     return ServiceCost(
         namespace=namespace,
         service=service,
         known_hours=usage.known_s / HOUR_S,
         pod_hours=_sum(used),
-        gib_hours=sum(own * one.owner.memory_bytes / GIB for one, own in used),
+        gib_hours=sum(own * revision.owner.memory_bytes / GIB for revision, own in used),
         price=price(used),
         always_on_pod_hours=_sum(always_on),
         always_on_price=price(always_on),

@@ -55,13 +55,13 @@ async def read_pages(
         OSError: no name resolves, no activator answers, or its authority is not known.
     """
     secured = queries()
-    asked = [URL(one.strip()) for one in urls.split(",") if one.strip()]
-    asked = [one.with_path(path) for one in asked] if path else asked
-    found = await asyncio.gather(*(addresses_of(url) for url in asked), return_exceptions=True)
-    errors = [one for one in found if isinstance(one, BaseException)]
+    bases = [URL(address.strip()) for address in urls.split(",") if address.strip()]
+    bases = [base.with_path(path) for base in bases] if path else bases
+    resolved = await asyncio.gather(*(addresses_of(url) for url in bases), return_exceptions=True)
+    errors = [error for error in resolved if isinstance(error, BaseException)]
     places = [
         (url, url.with_host(host).with_scheme(secured.scheme))
-        for url, hosts in zip(asked, found, strict=True)
+        for url, hosts in zip(bases, resolved, strict=True)
         if not isinstance(hosts, BaseException)
         for host in hosts
     ]
@@ -85,9 +85,9 @@ async def addresses_of(url: URL) -> list[str]:
     with contextlib.suppress(ValueError):
         # The resolver would take a thread for it.
         return [str(ipaddress.ip_address(url.host or ""))]
-    found = await asyncio.get_running_loop().getaddrinfo(url.host or "", url.port or 80, type=socket.SOCK_STREAM)
-    family = socket.AF_INET if any(one[0] == socket.AF_INET for one in found) else socket.AF_INET6
-    return sorted({str(one[4][0]) for one in found if one[0] == family})
+    infos = await asyncio.get_running_loop().getaddrinfo(url.host or "", url.port or 80, type=socket.SOCK_STREAM)
+    family = socket.AF_INET if any(info[0] == socket.AF_INET for info in infos) else socket.AF_INET6
+    return sorted({str(info[4][0]) for info in infos if info[0] == family})
 
 
 async def _read(
@@ -125,7 +125,7 @@ class Deciders:
         self._session = session
         self._headers = headers
         self._queries = queries
-        self._urls = [URL(one.strip()) for one in urls.split(",") if one.strip()]
+        self._urls = [URL(url.strip()) for url in urls.split(",") if url.strip()]
         self._since_s = since_s
         self._on_event = on_event
         self._followed: dict[_DecisionSource, asyncio.Task[None]] = {}
@@ -146,8 +146,8 @@ class Deciders:
         try:
             limit = aiohttp.ClientTimeout(total=_RESPONSE_MAX_S)
             async with self._query(place, "policies", names, limit=limit) as response:
-                found: list[Mapping[str, Any]] = json.loads(await response.read()) if response.ok else []
-                return found
+                stories: list[Mapping[str, Any]] = json.loads(await response.read()) if response.ok else []
+                return stories
         except (aiohttp.ClientError, OSError, ValueError) as error:
             _log.debug("policies.unread", extra={"url": str(place.url), "error": str(error)})
             return []
@@ -174,13 +174,13 @@ class Deciders:
             yield response
 
     async def _places(self) -> set["_DecisionSource"]:
-        found: list[tuple[URL, str]] = []
+        places: list[tuple[URL, str]] = []
         for url in self._urls:
             try:
-                found += [(url.with_host(host) / "decisions", url.authority) for host in await addresses_of(url)]
+                places += [(url.with_host(host) / "decisions", url.authority) for host in await addresses_of(url)]
             except OSError as error:
                 _log.debug("autoscaler.unknown", extra={"url": str(url), "error": str(error)})
-        return {_DecisionSource(url=url, host=host, is_alone=len(found) == 1) for url, host in found}
+        return {_DecisionSource(url=url, host=host, is_alone=len(places) == 1) for url, host in places}
 
     def _keep(self, wanted: set["_DecisionSource"], group: SupervisedTasks) -> None:
         """Follow exactly these sources. A change from one to several restarts all, because redirects are handled differently."""
@@ -193,9 +193,9 @@ class Deciders:
         since_s = self._since_s
         while True:
             began_s = wall_s()
-            asked = {"follow": "", "samples": "", "since": f"{since_s}"}
+            params = {"follow": "", "samples": "", "since": f"{since_s}"}
             try:
-                async with self._query(place, "decisions", asked) as response:
+                async with self._query(place, "decisions", params) as response:
                     # An autoscaler without shards may receive some later; all their decisions are then new.
                     if response.status != _TEMPORARY_REDIRECT:
                         response.raise_for_status()
@@ -224,5 +224,5 @@ class _DecisionSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _decoded(text: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(text)
-    return found
+    entry: Mapping[str, Any] = json.loads(text)
+    return entry

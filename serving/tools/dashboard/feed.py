@@ -56,28 +56,28 @@ _LINE_BYTES_MAX = 2**20
 _LEAN = ReflectorSettings(kept=lean_pod)
 
 
-def _put_service(board: Board, key: Key, found: Object | None) -> None:
-    board.put("service", "/".join(key), None if found is None else service_view(found))
+def _put_service(board: Board, key: Key, service: Object | None) -> None:
+    board.put("service", "/".join(key), None if service is None else service_view(service))
 
 
-def _put_revision(board: Board, key: Key, found: Object | None) -> None:
-    board.put("revision", "/".join(key), None if found is None else revision_view(found))
-    if found is not None:
-        board.put_facts("/".join(key), start_facts(found))
-        board.owners["/".join(key)] = owner_of(found)
-    board.nodes.put_revision("/".join(key), found)
+def _put_revision(board: Board, key: Key, revision: Object | None) -> None:
+    board.put("revision", "/".join(key), None if revision is None else revision_view(revision))
+    if revision is not None:
+        board.put_facts("/".join(key), start_facts(revision))
+        board.owners["/".join(key)] = owner_of(revision)
+    board.nodes.put_revision("/".join(key), revision)
 
 
-def _put_pod(board: Board, key: Key, found: Object | None) -> None:
-    board.put("pod", "/".join(key), None if found is None else pod_view(found))
-    if found is not None:
-        board.cold.take_pod(found, wall_s())
+def _put_pod(board: Board, key: Key, pod: Object | None) -> None:
+    board.put("pod", "/".join(key), None if pod is None else pod_view(pod))
+    if pod is not None:
+        board.cold.take_pod(pod, wall_s())
     # Pods of other owners count too: their requests take room on nodes.
-    board.nodes.put_pod(key, found)
+    board.nodes.put_pod(key, pod)
 
 
-def _put_node(board: Board, key: Key, found: Object | None) -> None:
-    board.nodes.put_node(key[1], found)
+def _put_node(board: Board, key: Key, node: Object | None) -> None:
+    board.nodes.put_node(key[1], node)
 
 
 _FOLLOWED: Mapping[Kind, Callable[[Board, Key, Object | None], None]] = {
@@ -129,7 +129,9 @@ class Feed:
         """A Service, None if it is unknown, and its Revisions."""
         services, revisions = (self._caches[kind] for kind in (SERVING_SERVICE, REVISION))
         own = [
-            one for key, one in revisions.items() if key[0] == namespace and labels_of(one).get(SERVICE_LABEL) == name
+            revision
+            for key, revision in revisions.items()
+            if key[0] == namespace and labels_of(revision).get(SERVICE_LABEL) == name
         ]
         return services.get((namespace, name)), own
 
@@ -153,7 +155,7 @@ class Feed:
         urls = self._settings.activator_metrics_url
         try:
             pages = await read_pages(self._session, urls, path=path, headers=self._headers(), queries=self._queries)
-            return [one for page in pages.values() for one in msgspec.json.decode(page, type=kind)]
+            return [record for page in pages.values() for record in msgspec.json.decode(page, type=kind)]
         except (OSError, msgspec.DecodeError) as error:
             _log.debug("records.unread", extra={"path": path, "error": str(error)})
             return []

@@ -66,15 +66,15 @@ class Gate:
         return None
 
     def _unknown(self, headers: Mapping[str, str], now_s: float) -> GateRefusal | None:
-        scheme, _, given = headers.get("authorization", "").partition(" ")
+        scheme, _, token = headers.get("authorization", "").partition(" ")
         # Constant time: the duration reveals nothing about the token.
-        is_right = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._token)
+        is_right = hmac.compare_digest(token.strip().encode("utf-8", "surrogateescape"), self._token)
         if scheme.lower() == "bearer" and is_right:
             return None
         if _is_full(self._wrong, now_s):
             return GateRefusal(status=429, why="too many wrong tokens; try again in a minute")
         self._wrong.append(now_s)
-        why = "the token is wrong" if given else "the token is missing"
+        why = "the token is wrong" if token else "the token is missing"
         return GateRefusal(status=401, why=f"{why}; `serving dashboard --token` prints it")
 
 

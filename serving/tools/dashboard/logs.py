@@ -137,19 +137,24 @@ class LogPages:
             _log.warning("logs.refused", extra={"why": refused.why, "peer": request.remote or ""})
             return _error(refused.status, refused.why)
         try:
-            asked = msgspec.json.decode(await request.read(), type=_LogRequest)
+            log_request = msgspec.json.decode(await request.read(), type=_LogRequest)
         except UNREADABLE as error:
             return _error(400, str(error))
-        if actor is not None and not actor.may_read(asked.namespace):
+        if actor is not None and not actor.may_read(log_request.namespace):
             return _error(403, f"the user {actor.user} may not read logs of this namespace")
         if self._open_count >= _PAGES_MAX:
             return _error(503, f"{_PAGES_MAX} pages show logs already; close one")
-        _log.info("logs.opened", extra={"service": f"{asked.namespace}/{asked.service}", "peer": request.remote or ""})
+        _log.info(
+            "logs.opened",
+            extra={"service": f"{log_request.namespace}/{log_request.service}", "peer": request.remote or ""},
+        )
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         self._open_count += 1
         try:
             await response.prepare(request)
-            await self._stream(response, _Follower(self._source, lambda: self._pods(asked.namespace, asked.service)))
+            await self._stream(
+                response, _Follower(self._source, lambda: self._pods(log_request.namespace, log_request.service))
+            )
         except ConnectionResetError:
             # The page was closed.
             pass

@@ -57,10 +57,10 @@ class Marks:
     def take(self, at_s: float) -> list[Mark]:
         """Return the marks since the last call; those without a time get this one."""
         seen = [Mark(key=key, at_s=at_s, kind=kind, text=text) for key, kind, text in self._seen]
-        found, self._timed, self._seen = self._timed + seen, [], []
-        for mark in found:
+        marks, self._timed, self._seen = self._timed + seen, [], []
+        for mark in marks:
             self._recent.setdefault(mark.key, deque(maxlen=_RECENT_MAX)).append(mark)
-        return found
+        return marks
 
     def recent(self, key: str, *, from_s: float, to_s: float) -> list[Mark]:
         """The last marks of a revision in a range, in the order in which they were taken."""
@@ -95,8 +95,8 @@ def _ended(_: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Itera
 
 
 def _shares(view: Mapping[str, Any]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for one in view.get("traffic", ()):
-        if one["percent"]:
-            found[one["revision"]] = found.get(one["revision"], 0) + one["percent"]
-    return found
+    shares: dict[str, int] = {}
+    for target in view.get("traffic", ()):
+        if target["percent"]:
+            shares[target["revision"]] = shares.get(target["revision"], 0) + target["percent"]
+    return shares

@@ -68,15 +68,19 @@ class NodeGroups:
         """Replace all NodeGroups; return whether anything changed."""
         listed = sorted(items, key=name_of)
         before = (self.views, self._labels, self._kept)
-        self.views = [_group_view(one) for one in listed]
+        self.views = [_group_view(group) for group in listed]
         self._labels = [
-            (name_of(one), str(nested(one, "spec", "labelKey") or ""), str(nested(one, "spec", "labelValue") or ""))
-            for one in listed
+            (
+                name_of(group),
+                str(nested(group, "spec", "labelKey") or ""),
+                str(nested(group, "spec", "labelValue") or ""),
+            )
+            for group in listed
         ]
         self._kept = {
-            str(one.get("node")): str(one.get("reason"))
+            str(entry.get("node")): str(entry.get("reason"))
             for group in listed
-            for one in nested(group, "status", "kept") or ()
+            for entry in nested(group, "status", "kept") or ()
         }
         return before != (self.views, self._labels, self._kept)
 
@@ -157,10 +161,10 @@ def sentence_of(why: msgspec.Struct) -> str:
     return ""
 
 
-def _load(one: ResourceLoad | None) -> str:
-    if one is None:
+def _load(load: ResourceLoad | None) -> str:
+    if load is None:
         return "not measured"
-    return f"{one.mean_ratio:.0%} ± {one.deviation_ratio:.0%}"
+    return f"{load.mean_ratio:.0%} ± {load.deviation_ratio:.0%}"
 
 
 class _PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,22 +207,22 @@ class Nodes:
         # On first use: scipy takes 10 MiB, and a single node is not scored.
         return _scorer(self._settings)
 
-    def put_node(self, name: str, found: Mapping[str, Any] | None) -> None:
+    def put_node(self, name: str, node: Mapping[str, Any] | None) -> None:
         """Store the current Node; None deletes it."""
         self._kept.clear()
-        if found is None:
+        if node is None:
             self._views.pop(name, None)
             self._book.drop_node(name)
         else:
-            self._views[name] = {**node_view(found), "removal": removal_of(found)}
-            self._book.take_node(node_of(found))
+            self._views[name] = {**node_view(node), "removal": removal_of(node)}
+            self._book.take_node(node_of(node))
 
     def take_groups(self, items: Iterable[Mapping[str, Any]]) -> None:
         """Replace all NodeGroups."""
         if self._groups.take(items):
             self._kept.clear()
 
-    def put_pod(self, key: tuple[str, str], found: Mapping[str, Any] | None) -> None:
+    def put_pod(self, key: tuple[str, str], pod: Mapping[str, Any] | None) -> None:
         """Store the current Pod, of any owner, by namespace and name; None deletes it."""
         before = self._revision_of_pod.pop(key, None)
         if before is not None:
@@ -229,21 +233,21 @@ class Nodes:
             if not self._demands[demand]:
                 del self._demands[demand]
             self._kept.pop(before, None)
-        facts = None if found is None else pod_of(found)
+        facts = None if pod is None else pod_of(pod)
         if facts is None:
             self._book.drop_pod(key)
         else:
             self._book.take_pod(facts)
-        if found is not None:
-            self._put_requester(key, found, demand_of(found) if facts is None else facts.demand)
+        if pod is not None:
+            self._put_requester(key, pod, demand_of(pod) if facts is None else facts.demand)
 
-    def put_revision(self, key: str, found: Mapping[str, Any] | None) -> None:
+    def put_revision(self, key: str, revision: Mapping[str, Any] | None) -> None:
         """Store the current Revision by "namespace/name"; None deletes it."""
         self._kept.pop(key, None)
-        if found is None:
+        if revision is None:
             self._revisions.pop(key, None)
         else:
-            self._revisions[key] = demand_of(found)
+            self._revisions[key] = demand_of(revision)
 
     def measured(self, items: Iterable[Mapping[str, Any]], now_s: float) -> None:
         """Replace all NodeMetrics. A repeated measurement keeps its age; a node without one loses its use."""
@@ -273,16 +277,16 @@ class Nodes:
             self._kept[revision] = self._shown(revision, table, now_s)
         return self._kept[revision]
 
-    def _put_requester(self, key: tuple[str, str], found: Mapping[str, Any], demand: PodDemand) -> None:
-        metadata = found["metadata"]
+    def _put_requester(self, key: tuple[str, str], pod: Mapping[str, Any], demand: PodDemand) -> None:
+        metadata = pod["metadata"]
         name = (metadata.get("labels") or {}).get(REVISION_LABEL)
-        if name is None or (found.get("status") or {}).get("phase") in _OVER:
+        if name is None or (pod.get("status") or {}).get("phase") in _OVER:
             return
         revision = f"{key[0]}/{name}"
         self._pods.setdefault(revision, {})[key] = _PodOnNode(
             created=str(metadata.get("creationTimestamp", "")),
             demand=demand,
-            node=(found.get("spec") or {}).get("nodeName", ""),
+            node=(pod.get("spec") or {}).get("nodeName", ""),
         )
         self._revision_of_pod[key] = revision
         self._demands[demand] += 1
@@ -357,12 +361,12 @@ def _middle(demands: Mapping[PodDemand, int]) -> PodDemand:
     if not demands:
         return PodDemand()
     half = (sum(demands.values()) + 1) // 2
-    found: dict[str, int] = {}
+    medians: dict[str, int] = {}
     for name in PodDemand.__struct_fields__:
-        asked = sorted((getattr(demand, name), count) for demand, count in demands.items())
-        passed = itertools.accumulate(count for _, count in asked)
-        found[name] = next(one for (one, _), up_to in zip(asked, passed, strict=True) if up_to >= half)
-    return PodDemand(**found)
+        amounts = sorted((getattr(demand, name), count) for demand, count in demands.items())
+        passed = itertools.accumulate(count for _, count in amounts)
+        medians[name] = next(size for (size, _), up_to in zip(amounts, passed, strict=True) if up_to >= half)
+    return PodDemand(**medians)
 
 
 def _scorer(settings: PlacementSettings) -> Scorer:

@@ -56,8 +56,8 @@ class Requests:
                 place = CLASSES.index(status)
                 rates.setdefault(key, [0.0] * len(CLASSES))[place] += sum(came.values()) / (at_s - last.at_s)
                 sums.setdefault(key, Counter()).update(came)
-        found = {key: RequestRates(waiting=count) for key, count in waiting.items()}
-        for key, one in rates.items():
+        requests = {key: RequestRates(waiting=count) for key, count in waiting.items()}
+        for key, by_class in rates.items():
             quantiles_s = tuple(quantile_s(sums[key], ratio) for ratio in QUANTILES)
-            found[key] = RequestRates(rates=tuple(one), quantiles_s=quantiles_s, waiting=waiting.get(key, 0.0))
-        return found
+            requests[key] = RequestRates(rates=tuple(by_class), quantiles_s=quantiles_s, waiting=waiting.get(key, 0.0))
+        return requests

@@ -32,8 +32,8 @@ encode = msgspec.json.Encoder().encode
 
 def refusal_of(request: web.Request) -> web.Response | None:
     """The response to a request for a namespace that the user has no right to, whether or not it exists; None to go on."""
-    asked = [one for name in ("revision", "name") for one in request.query.getall(name, ()) if one]
-    if all(current_grant().may_read(one) for one in asked):
+    keys = [key for name in ("revision", "name") for key in request.query.getall(name, ()) if key]
+    if all(current_grant().may_read(key) for key in keys):
         return None
     return web.Response(status=403, text="you have no right to see this namespace\n")
 

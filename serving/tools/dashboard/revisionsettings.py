@@ -45,22 +45,22 @@ class _SettingValue(NamedTuple):
 def differences(older: Object, newer: Object) -> list[SettingDifference]:
     """The settings that differ between two Revisions, by name."""
     before, after = dict(_settings(older)), dict(_settings(newer))
-    found = []
+    differing = []
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name), after.get(name)
         if old is None or new is None:
-            found.append(SettingDifference(name=name, older=_text(old), newer=_text(new)))
+            differing.append(SettingDifference(name=name, older=_text(old), newer=_text(new)))
         elif old.value != new.value:
             is_shown = old.is_shown and new.is_shown
             texts = (old.value, new.value) if is_shown else ("set", "another value")
-            found.append(SettingDifference(name=name, older=texts[0], newer=texts[1]))
-    return found
+            differing.append(SettingDifference(name=name, older=texts[0], newer=texts[1]))
+    return differing
 
 
-def _text(one: _SettingValue | None) -> str | None:
-    if one is None:
+def _text(setting: _SettingValue | None) -> str | None:
+    if setting is None:
         return None
-    return one.value if one.is_shown else "set"
+    return setting.value if setting.is_shown else "set"
 
 
 def _settings(revision: Object) -> Iterator[tuple[str, _SettingValue]]:
@@ -70,18 +70,18 @@ def _settings(revision: Object) -> Iterator[tuple[str, _SettingValue]]:
     spec: Mapping[str, Any] = meant(nested(revision, "spec") or {})
     for name, value in spec.items():
         if name in _CONTAINERS:
-            for one in value:
+            for container in value:
                 is_only = name == "containers" and len(value) == 1
-                label = "" if is_only else f"{_CONTAINERS[name]}{one.get('name', '')}: "
-                yield from ((label + own, setting) for own, setting in _of_container(one))
+                label = "" if is_only else f"{_CONTAINERS[name]}{container.get('name', '')}: "
+                yield from ((label + own, setting) for own, setting in _of_container(container))
         elif name not in _STATE_FIELDS:
             yield name, _SettingValue(_written(value), not isinstance(value, dict | list))
 
 
 def _of_container(container: Mapping[str, Any]) -> Iterator[tuple[str, _SettingValue]]:
     yield "image", _SettingValue(str(container.get("image", "")), is_shown=True)
-    for one in container.get("env") or ():
-        yield f"env {one.get('name', '')}", _SettingValue(_written(one), is_shown=False)
+    for variable in container.get("env") or ():
+        yield f"env {variable.get('name', '')}", _SettingValue(_written(variable), is_shown=False)
     for kind, amounts in (container.get("resources") or {}).items():
         for resource, amount in amounts.items() if isinstance(amounts, dict) else ():
             yield f"{kind}.{resource}", _SettingValue(str(amount), is_shown=True)

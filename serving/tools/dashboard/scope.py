@@ -32,17 +32,17 @@ def visible(body: Mapping[str, Any], grant: Grant) -> Mapping[str, Any]:
 
 def read_users(text: str) -> dict[str, Grant]:
     """The grants by user in the setting ``proxy-users``. Raises ``SettingsError``."""
-    found: dict[str, Grant] = {}
-    for entry in filter(None, (one.strip() for one in text.split(","))):
+    grants: dict[str, Grant] = {}
+    for entry in filter(None, (entry.strip() for entry in text.split(","))):
         match = _USER.fullmatch(entry)
         user = entry.partition("=")[0]
-        if match is None or user in found:
+        if match is None or user in grants:
             what = f"{entry!r}" if match is None else f"{user} stands there twice"
             raise SettingsError([Problem(where="proxy-users", what=what, expected=_EXPECTED)])
         names = match["namespaces"]
         namespaces = None if names == "*" else frozenset(names.split("+"))
-        found[user] = Grant(user=user, role=Role(match["role"]), namespaces=namespaces)
-    return found
+        grants[user] = Grant(user=user, role=Role(match["role"]), namespaces=namespaces)
+    return grants
 
 
 def reviewed_grant(review: Mapping[str, Any]) -> Grant | None:
@@ -65,19 +65,19 @@ def _open(part: object, grant: Grant) -> object:
 def _items(part: object, grant: Grant) -> object:
     """A mapping by "namespace/name", or a list of items that name theirs."""
     if isinstance(part, Mapping):
-        return {key: one for key, one in part.items() if grant.may_read(key)}
-    return [one for one in cast("list[object]", part) if grant.may_read(_owner(one))]
+        return {key: value for key, value in part.items() if grant.may_read(key)}
+    return [entry for entry in cast("list[object]", part) if grant.may_read(_owner(entry))]
 
 
 def _item(part: object, grant: Grant) -> object:
     return part if part is not None and grant.may_read(_owner(part)) else None
 
 
-def _owner(one: object) -> str:
+def _owner(entry: object) -> str:
     """The namespace of an item, or a key that begins with it."""
-    if isinstance(one, Mapping):
-        return str(one.get("key") or one.get("namespace") or "")
-    return str(getattr(one, "key", "") or getattr(one, "namespace", ""))
+    if isinstance(entry, Mapping):
+        return str(entry.get("key") or entry.get("namespace") or "")
+    return str(getattr(entry, "key", "") or getattr(entry, "namespace", ""))
 
 
 def _sparklines(part: object, grant: Grant) -> object:

@@ -210,24 +210,24 @@ class Pages:
     async def _history(self, request: web.Request) -> web.StreamResponse:
         revision, now_s = request.query.get("revision", ""), wall_s()
         longest_s = LIVE_S if self.keeper is None else self.keeper.longest_s
-        asked = range_of(request, now_s, longest_s=longest_s)
-        from_s, to_s = asked or (now_s - LIVE_S, now_s)
+        span_s = range_of(request, now_s, longest_s=longest_s)
+        from_s, to_s = span_s or (now_s - LIVE_S, now_s)
         from_s = max(from_s, self._board.created_s(revision))
         live = self._board.history.read(revision, from_s=from_s)
         marks = self._board.marks.recent(revision, from_s=from_s, to_s=to_s)
-        found = None
+        archived = None
         # Without a range only what is older than this process comes from the disk.
         if self.keeper is not None and revision:
-            until_s = to_s if asked or not live["at_s"] else live["at_s"][0] - 1
-            found = await self.keeper.read(revision, from_s=from_s, to_s=max(from_s, until_s), now_s=now_s)
-            if found is None:
+            until_s = to_s if span_s or not live["at_s"] else live["at_s"][0] - 1
+            archived = await self.keeper.read(revision, from_s=from_s, to_s=max(from_s, until_s), now_s=now_s)
+            if archived is None:
                 raise web.HTTPServiceUnavailable(text=UNREAD)
-        body: dict[str, Any] = live if found is None else found.columns
-        if asked is None and found is not None:
-            body = {name: [*found.columns[name], *live[name]] for name in live}
+        body: dict[str, Any] = live if archived is None else archived.columns
+        if span_s is None and archived is not None:
+            body = {name: [*archived.columns[name], *live[name]] for name in live}
         # The last seconds of those are not on the disk yet.
-        marks = sorted({*marks, *(() if found is None else found.marks)}, key=lambda mark: mark.at_s)
-        more = {"marks": marks, "step_s": None if found is None else found.step_s}
+        marks = sorted({*marks, *(() if archived is None else archived.marks)}, key=lambda mark: mark.at_s)
+        more = {"marks": marks, "step_s": None if archived is None else archived.step_s}
         body = {**body, **more, "decisions": self._board.decisions(revision)}
         return json_response_of(revision, body)
 
@@ -252,8 +252,8 @@ class Pages:
 
     async def _policy(self, request: web.Request) -> web.StreamResponse:
         namespace, _, name = request.query.get("revision", "").partition("/")
-        found = await self._policies({"namespace": namespace, "revision": name, "curve": ""}) if name else []
-        own = (one for one in found if (one["namespace"], one["revision"]) == (namespace, name))
+        stories = await self._policies({"namespace": namespace, "revision": name, "curve": ""}) if name else []
+        own = (story for story in stories if (story["namespace"], story["revision"]) == (namespace, name))
         return json_response_of(namespace, next(own, None))
 
     async def _cold_starts(self, request: web.Request) -> web.StreamResponse:
@@ -270,8 +270,8 @@ class Pages:
         revision = request.query.get("revision", "")
         namespace, _, name = revision.partition("/")
         ask = self.recorded if revision in self._board.rows else None
-        found = None if ask is None else await ask(namespace, name)
-        return json_response_of(revision, found)
+        report = None if ask is None else await ask(namespace, name)
+        return json_response_of(revision, report)
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
         body = {

@@ -45,8 +45,8 @@ def summary(revision: str, history: History) -> StatsSummary:
     def total(*names: str) -> float:
         return sum(float(history[name][at] or 0) * length_s for at, length_s in enumerate(lengths_s) for name in names)
 
-    pods = [one for one in history["ready"] if one is not None]
-    known_s = sum(length_s for one, length_s in zip(history["ready"], lengths_s, strict=True) if one is not None)
+    pods = [count for count in history["ready"] if count is not None]
+    known_s = sum(length_s for count, length_s in zip(history["ready"], lengths_s, strict=True) if count is not None)
     return StatsSummary(
         revision=revision,
         requests=round(total(*RATES)),
@@ -54,7 +54,7 @@ def summary(revision: str, history: History) -> StatsSummary:
         pods_mean=total("ready") / known_s if known_s else 0.0,
         pods_max=max(pods, default=0.0),
         pod_hours=total("ready") / HOUR_S,
-        p99_max_s=max((one for one in history["p99_s"] if one is not None), default=None),
+        p99_max_s=max((p99_s for p99_s in history["p99_s"] if p99_s is not None), default=None),
     )
 
 

@@ -45,13 +45,15 @@ class PodCount(msgspec.Struct, frozen=True, kw_only=True):
 
 def hosts_of(routes: Iterable[Object], mappings: Iterable[Object]) -> list[ServedHost]:
     """The hosts of Routes, those of their tags included, and of DomainMappings, in order."""
-    found, by_route = [], {}
+    hosts, by_route = [], {}
     for route in routes:
         own = _hosts_of_route(route)
         by_route[namespace_of(route), name_of(route)] = own[0]
-        found += own
-    found += [_mapped(mapping, by_route) for mapping in mappings]
-    return sorted((one for one in found if one.host), key=lambda one: (one.namespace, one.tag, one.kind, one.host))
+        hosts += own
+    hosts += [_mapped(mapping, by_route) for mapping in mappings]
+    return sorted(
+        (host for host in hosts if host.host), key=lambda host: (host.namespace, host.tag, host.kind, host.host)
+    )
 
 
 def pod_counts(pods: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[PodCount]:
@@ -66,20 +68,20 @@ def pod_counts(pods: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[PodCount
 def _hosts_of_route(route: Object) -> list[ServedHost]:
     service, traffic = labels_of(route).get(SERVICE_LABEL, ""), nested(route, "status", "traffic") or []
     shares: Counter[str] = Counter()
-    for one in traffic:
-        shares[one.get("revisionName", "")] += one.get("percent") or 0
+    for target in traffic:
+        shares[target.get("revisionName", "")] += target.get("percent") or 0
     targets = tuple(HostTarget(revision=name, percent=percent) for name, percent in shares.items() if name and percent)
     main = _host(route, "Route", url=nested(route, "status", "url"), service=service, targets=targets)
     tagged = [
         _host(
             route,
             "Route",
-            url=one.get("url"),
-            tag=one["tag"],
-            targets=(HostTarget(revision=one.get("revisionName", ""), percent=100),),
+            url=target.get("url"),
+            tag=target["tag"],
+            targets=(HostTarget(revision=target.get("revisionName", ""), percent=100),),
         )
-        for one in traffic
-        if one.get("tag")
+        for target in traffic
+        if target.get("tag")
     ]
     return [main, *tagged]
 
@@ -95,7 +97,7 @@ def _mapped(mapping: Object, routes: Mapping[tuple[str, str], ServedHost]) -> Se
 
 
 def _host(
-    one: Object,
+    owner: Object,
     kind: str,
     *,
     url: str | None,
@@ -103,10 +105,10 @@ def _host(
     service: str = "",
     tag: str = "",
 ) -> ServedHost:
-    ready = condition_of(one, "Ready")
+    ready = condition_of(owner, "Ready")
     status = ready.get("status", "Unknown")
     return ServedHost(
-        namespace=namespace_of(one),
+        namespace=namespace_of(owner),
         host=(url or "").partition("://")[2],
         url=url or "",
         kind=kind,

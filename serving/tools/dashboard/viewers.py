@@ -166,11 +166,11 @@ class Viewers:
         return None
 
     async def _refusal(self, request: web.Request, queries: QueryGate) -> web.Response | None:
-        cookie, view, given = _cookie_of(request), queries.view(), request.query.get("token")
-        if request.path == "/" and given is not None:
-            value = view if is_same(given, queries.token()) else ""
-            if not value and self._tokens is not None and await self._tokens.grant_of(given) is not None:
-                value = self._tokens.cookie_for(given)
+        cookie, view, token = _cookie_of(request), queries.view(), request.query.get("token")
+        if request.path == "/" and token is not None:
+            value = view if is_same(token, queries.token()) else ""
+            if not value and self._tokens is not None and await self._tokens.grant_of(token) is not None:
+                value = self._tokens.cookie_for(token)
             if value:
                 # The token does not stay in the address, from where it would be copied.
                 response = web.Response(status=303, headers={"Location": "/"})
@@ -180,7 +180,7 @@ class Viewers:
         if is_same(request.cookies.get(cookie, ""), view) or not objection:
             _grant.set(EVERYTHING)
             return None
-        if given is not None or "Authorization" in request.headers:
+        if token is not None or "Authorization" in request.headers:
             wrong = self._wrong.note(request.remote or "", now_s())
             if wrong.is_news:
                 _log.warning("dashboard.guessed", extra={"client": request.remote})
@@ -200,8 +200,8 @@ def _cookie_of(request: web.Request) -> str:
     return f"{_COOKIE}-{request.url.port}"
 
 
-def _keep(kept: OrderedDict[_K, _V], key: _K, value: _V) -> None:
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > _KEPT_MAX:
-        kept.popitem(last=False)
+def _keep(cache: OrderedDict[_K, _V], key: _K, value: _V) -> None:
+    cache[key] = value
+    cache.move_to_end(key)
+    if len(cache) > _KEPT_MAX:
+        cache.popitem(last=False)

@@ -42,20 +42,20 @@ class _SavedTarget(msgspec.Struct):
     above: float | None = None
 
 
-def service_view(found: Mapping[str, Any]) -> View:
+def service_view(service: Mapping[str, Any]) -> View:
     """The view of a Service, with its traffic."""
-    status = found.get("status") or {}
+    status = service.get("status") or {}
     traffic = [
         {
-            "revision": one.get("revisionName", ""),
-            "percent": one.get("percent") or 0,
-            "tag": one.get("tag", ""),
-            "is_latest": bool(one.get("latestRevision")),
+            "revision": target.get("revisionName", ""),
+            "percent": target.get("percent") or 0,
+            "tag": target.get("tag", ""),
+            "is_latest": bool(target.get("latestRevision")),
         }
-        for one in status.get("traffic") or ()
+        for target in status.get("traffic") or ()
     ]
     return {
-        **_named(found),
+        **_named(service),
         "url": status.get("url", ""),
         "traffic": traffic,
         "conditions": _conditions(status),
@@ -64,12 +64,12 @@ def service_view(found: Mapping[str, Any]) -> View:
     }
 
 
-def revision_view(found: Mapping[str, Any]) -> View:
+def revision_view(revision: Mapping[str, Any]) -> View:
     """The view of a Revision."""
-    metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
+    metadata, spec, status = revision["metadata"], revision.get("spec") or {}, revision.get("status") or {}
     annotations = metadata.get("annotations") or {}
     return {
-        **_named(found),
+        **_named(revision),
         "service": (metadata.get("labels") or {}).get(SERVICE_LABEL, ""),
         "state": spec.get("servingState") or "Active",
         "concurrency": int(spec.get("containerConcurrency") or 0),
@@ -83,9 +83,9 @@ def revision_view(found: Mapping[str, Any]) -> View:
     }
 
 
-def start_facts(found: Mapping[str, Any]) -> StartFacts:
+def start_facts(revision: Mapping[str, Any]) -> StartFacts:
     """What is known of how a Revision's pods start; of its command, whether it is Python's."""
-    metadata = found["metadata"]
+    metadata = revision["metadata"]
     annotations = metadata.get("annotations") or {}
     return StartFacts(
         service=(metadata.get("labels") or {}).get(SERVICE_LABEL) or metadata["name"],
@@ -109,9 +109,9 @@ def _learnt_target(annotations: Mapping[str, str]) -> dict[str, str]:
     return {"learnt target": f"{learnt.total:.3g}{why}{used}"}
 
 
-def pod_view(found: Mapping[str, Any]) -> View | None:
+def pod_view(pod: Mapping[str, Any]) -> View | None:
     """The view of a Pod; None unless it belongs to a revision."""
-    metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
+    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
     if revision is None:
         return None
@@ -121,7 +121,7 @@ def pod_view(found: Mapping[str, Any]) -> View | None:
         (container["state"]["waiting"] for container in containers if (container.get("state") or {}).get("waiting")), {}
     )
     return {
-        **_named(found),
+        **_named(pod),
         "revision": revision,
         "container": next((name for name in names if name != QUEUE_PROXY), ""),
         "phase": status.get("phase", "Pending"),
@@ -136,9 +136,9 @@ def pod_view(found: Mapping[str, Any]) -> View | None:
     }
 
 
-def lean_pod(found: Mapping[str, Any]) -> View:
+def lean_pod(pod: Mapping[str, Any]) -> View:
     """A Pod reduced to the fields that the dashboard reads, because it caches every pod of the cluster."""
-    metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
+    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     labels = metadata.get("labels") or {}
     return {
         "metadata": {
@@ -149,8 +149,8 @@ def lean_pod(found: Mapping[str, Any]) -> View:
             **{name: spec[name] for name in ("nodeName", "overhead") if name in spec},
             **{
                 kind: [
-                    {"name": one.get("name", ""), "resources": one.get("resources") or {}}
-                    for one in spec.get(kind) or ()
+                    {"name": container.get("name", ""), "resources": container.get("resources") or {}}
+                    for container in spec.get(kind) or ()
                 ]
                 for kind in ("containers", "initContainers")
             },
@@ -179,22 +179,22 @@ def _last_end(container: Mapping[str, Any]) -> View:
     return {"lastState": {"terminated": {"reason": reason}}} if reason else {}
 
 
-def node_view(found: Mapping[str, Any]) -> View:
+def node_view(node: Mapping[str, Any]) -> View:
     """The view of a Node."""
-    status, spec = found.get("status") or {}, found.get("spec") or {}
+    status, spec = node.get("status") or {}, node.get("spec") or {}
     allocatable = status.get("allocatable") or {}
     return {
-        **_named(found),
+        **_named(node),
         "ready": _status_of(status, "Ready"),
         "cpu_millicores": amount(allocatable.get("cpu"), is_cpu=True),
         "memory_bytes": amount(allocatable.get("memory"), is_cpu=False),
         "taints": [taint.get("key", "") for taint in spec.get("taints") or ()],
-        "labels": dict(found["metadata"].get("labels") or {}),
+        "labels": dict(node["metadata"].get("labels") or {}),
     }
 
 
-def _named(found: Mapping[str, Any]) -> View:
-    metadata = found["metadata"]
+def _named(resource: Mapping[str, Any]) -> View:
+    metadata = resource["metadata"]
     return {
         "namespace": metadata.get("namespace", ""),
         "name": metadata["name"],
@@ -209,7 +209,7 @@ def _conditions(status: Mapping[str, Any]) -> list[View]:
 
 def _status_of(status: Mapping[str, Any], condition: str) -> str:
     conditions = status.get("conditions") or ()
-    return next((one.get("status", "Unknown") for one in conditions if one.get("type") == condition), "Unknown")
+    return next((entry.get("status", "Unknown") for entry in conditions if entry.get("type") == condition), "Unknown")
 
 
 def amount(text: object, *, is_cpu: bool) -> int:

@@ -138,19 +138,19 @@ def points_around(
     pod_seconds: float, dial: Sequence[DialPosition], run: Callable[[DialPosition], PolicyReport]
 ) -> list[CurvePoint]:
     """The two points of a dial around a cost, and those run during the search, in the order of the dial."""
-    found: dict[int, PolicyReport] = {}
+    reports: dict[int, PolicyReport] = {}
 
     def cost_at(index: int) -> float:
-        if index not in found:
-            found[index] = run(dial[index])
-        return found[index].pod_seconds
+        if index not in reports:
+            reports[index] = run(dial[index])
+        return reports[index].pod_seconds
 
     low, high = 0, len(dial) - 1
     if cost_at(high) > pod_seconds * (1 + _SLACK) and high > 0 and cost_at(low) < pod_seconds * (1 - _SLACK):
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if cost_at(middle) <= pod_seconds else (low, middle)
-    return [CurvePoint(name=dial[index].name, report=found[index]) for index in sorted(found)]
+    return [CurvePoint(name=dial[index].name, report=reports[index]) for index in sorted(reports)]
 
 
 def at_equal_pod_seconds(first: PolicyReport, points: Sequence[CurvePoint]) -> EqualPodSeconds:
@@ -169,11 +169,11 @@ def at_equal_pod_seconds(first: PolicyReport, points: Sequence[CurvePoint]) -> E
         return here / base - 1 if base else None
 
     return EqualPodSeconds(
-        cold_change=change(lambda one: one.cold_requests),
-        wait_p99_change=change(lambda one: one.wait_p99_s),
-        late_change=change(lambda one: one.late_share),
-        flaps_change=change(lambda one: one.flaps_per_hour),
-        pod_seconds_change=change(lambda one: one.pod_seconds),
+        cold_change=change(lambda report: report.cold_requests),
+        wait_p99_change=change(lambda report: report.wait_p99_s),
+        late_change=change(lambda report: report.late_share),
+        flaps_change=change(lambda report: report.flaps_per_hour),
+        pod_seconds_change=change(lambda report: report.pod_seconds),
         dial=left.name if left is right else f"{left.name} to {right.name}",
     )
 
@@ -184,10 +184,10 @@ def with_way_to_oracle(changes: Mapping[str, EqualPodSeconds]) -> dict[str, Equa
     if oracle is None or not oracle.cold_change:
         return dict(changes)
     return {
-        name: one
-        if one.cold_change is None or name == "clairvoyant"
-        else replace(one, way_to_oracle=one.cold_change / oracle.cold_change)
-        for name, one in changes.items()
+        name: change
+        if change.cold_change is None or name == "clairvoyant"
+        else replace(change, way_to_oracle=change.cold_change / oracle.cold_change)
+        for name, change in changes.items()
     }
 
 

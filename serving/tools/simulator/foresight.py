@@ -41,7 +41,7 @@ def run_with_foresight(
     service = durations_of(config.service, f"service:{config.seed}:{name}")
     requests = [
         (at_s, next(service) if math.isnan(took_s) else took_s)
-        for at_s, took_s in itertools.takewhile(lambda one: one[0] < until_s, arrivals)
+        for at_s, took_s in itertools.takewhile(lambda arrival: arrival[0] < until_s, arrivals)
     ]
     demand = Demand(requests, slots=config.concurrency)
     drain_s = config.queue_proxy.drain_lag_s
@@ -93,7 +93,7 @@ class Demand:
     def requests_at(self, level: int, from_s: float, to_s: float) -> int:
         """Requests that need a level between two times."""
         first, last = bisect_left(self.arrivals_s, from_s), bisect_left(self.arrivals_s, to_s)
-        return sum(one >= level for one in self.levels[first:last])
+        return sum(required >= level for required in self.levels[first:last])
 
     def _end(self, ends: list[float], at_s: float) -> None:
         """End the requests done by a time, and the uses of levels."""

@@ -78,18 +78,18 @@ def read_logs(path: Path, *, window: TraceWindow) -> RecordedLogs:
     revisions = _revisions(records)
     begin_s = min(request.at_s - request.duration_s for request in requests) + window.from_s
     end_s = min(max(request.at_s for request in requests), begin_s + window.until_s - window.from_s)
-    found: dict[str, list[tuple[float, float]]] = {}
+    by_host: dict[str, list[tuple[float, float]]] = {}
     for request in requests:
         at_s = request.at_s - request.duration_s
         if begin_s <= at_s < end_s:
             revision = revisions.get(_service_of(request.host))
             is_warm = revision is None or revision.had_pods(at_s)
-            found.setdefault(request.host, []).append((at_s - begin_s, request.duration_s if is_warm else math.nan))
-    functions = [_function(name, sorted(pairs)) for name, pairs in found.items()]
+            by_host.setdefault(request.host, []).append((at_s - begin_s, request.duration_s if is_warm else math.nan))
+    functions = [_function(name, sorted(pairs)) for name, pairs in by_host.items()]
     warm = {function.name: [took_s for took_s in function.durations_s if took_s > 0] for function in functions}
     quantiles = {name: _quantiles(times_s) for name, times_s in warm.items() if times_s}
     every = [took_s for times_s in warm.values() for took_s in times_s]
-    starts_s = [start_s for one in revisions.values() for start_s in one.starts_s]
+    starts_s = [start_s for revision in revisions.values() for start_s in revision.starts_s]
     return RecordedLogs(
         functions=list(functions),
         length_s=max(0.0, end_s - begin_s),
@@ -119,7 +119,7 @@ def _read(path: Path) -> tuple[list[_LoggedRequest], list[DecisionRecord]]:
 
 def _lines(path: Path) -> Iterator[bytes]:
     try:
-        files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
+        files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
         for file in files:
             if path.is_dir() and not any(part in (".log", ".jsonl") for part in file.suffixes):
                 continue
@@ -133,16 +133,16 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _revisions(records: Iterable[DecisionRecord]) -> dict[str, _LoggedRevision]:
     """The pods of each service over time. Revisions of one service count as one."""
-    found: dict[str, _LoggedRevision] = {}
+    revisions: dict[str, _LoggedRevision] = {}
     woken_s: dict[str, float | None] = {}
-    for record in sorted(records, key=lambda one: one.entry.at_wall_s):
+    for record in sorted(records, key=lambda record: record.entry.at_wall_s):
         outcome = record.entry.outcome
         name = f"{record.revision.rpartition('-')[0]}.{record.namespace}"
         wanted = outcome.view.present_scale if outcome.apply_count is None else outcome.apply_count
-        woken_s[name] = found.setdefault(name, _LoggedRevision()).add(
+        woken_s[name] = revisions.setdefault(name, _LoggedRevision()).add(
             record.entry.at_wall_s, wanted=wanted, ready=outcome.view.ready_count, woken_s=woken_s.get(name)
         )
-    return found
+    return revisions
 
 
 def _service_of(host: str) -> str:

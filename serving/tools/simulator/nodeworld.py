@@ -105,9 +105,9 @@ class SimulatedNodes:
         """Anticipate a revision's pods for the time a node takes to boot, after its decision."""
         if not self._plan.group.anticipation:
             return
-        found = self._anticipated.setdefault(tenant.name, _Anticipated(tenant, Anticipation(), 0, 0.0))
-        found.count = found.state.update(outcome, policy, boot_s=self._boot_s)
-        found.at_s = outcome.at_s
+        anticipated = self._anticipated.setdefault(tenant.name, _Anticipated(tenant, Anticipation(), 0, 0.0))
+        anticipated.count = anticipated.state.update(outcome, policy, boot_s=self._boot_s)
+        anticipated.at_s = outcome.at_s
 
     def step(self) -> list[NodeTenant]:
         """Run the next event of the nodes; returns the affected revisions."""
@@ -174,7 +174,7 @@ class SimulatedNodes:
         return []
 
     def _evict_all(self, node: str, now_s: float) -> list[NodeTenant]:
-        going = [one for one in self._pods[node].values() if not one[1].is_ending]
+        going = [placed for placed in self._pods[node].values() if not placed[1].is_ending]
         for tenant, pod in going:
             self.result.evictions += 1
             tenant.pods.evict(pod, now_s)
@@ -186,9 +186,9 @@ class SimulatedNodes:
     def _anticipate(self, now_s: float) -> None:
         """Put missing pods of the revisions into the book, as pending pods."""
         wanted: set[str] = set()
-        for name, found in self._anticipated.items():
-            if now_s - found.at_s < validity_s(self._boot_s):
-                missing = found.count - found.tenant.pods.scale
+        for name, anticipated in self._anticipated.items():
+            if now_s - anticipated.at_s < validity_s(self._boot_s):
+                missing = anticipated.count - anticipated.tenant.pods.scale
                 wanted |= {f"{name}/anticipated-{number}" for number in range(missing)}
         for name in self._counted - wanted:
             self._book.drop_pod(name)

@@ -140,7 +140,7 @@ class PodSet:
 
     def remove(self, count: int, now_s: float) -> None:
         """Remove pods; those with requests finish them."""
-        going = sorted(self._pods.values(), key=lambda one: (one.ready_s is not None, one.in_flight, -one.created_s))
+        going = sorted(self._pods.values(), key=lambda pod: (pod.ready_s is not None, pod.in_flight, -pod.created_s))
         for pod in going[:count]:
             self.evict(pod, now_s)
 

@@ -55,7 +55,7 @@ class _Group:
 
     def step(self, rates: Array, limit_s: float) -> _StepOutcome:
         """Simulate up to a time; return each function's gaps, by index, and the time of the next event."""
-        prior, found = self._prior, []
+        prior, gaps = self._prior, []
         prior.publish(rates)
         for place, at_s in enumerate(self._next_s):
             if at_s > limit_s:
@@ -64,9 +64,9 @@ class _Group:
             run.run_until(limit_s)
             self._next_s[place] = run.next_s
             if prior.gaps:
-                found.append((self._indices[place], prior.gaps))
+                gaps.append((self._indices[place], prior.gaps))
                 prior.gaps = []
-        return found, min(self._next_s, default=math.inf)
+        return gaps, min(self._next_s, default=math.inf)
 
     def finish(self) -> list[tuple[int, RevisionResult]]:
         """The result of each function, by index."""
@@ -91,7 +91,7 @@ def run_population(
                 child.send((prior.rates, limit_s))
             outcomes: list[_StepOutcome] = [own.step(prior.rates, limit_s)]
             outcomes += [child.recv() for child in children]
-            for _, gaps in sorted(one for outcome in outcomes for one in outcome[0]):
+            for _, gaps in sorted(entry for outcome in outcomes for entry in outcome[0]):
                 for gap_s, weight in gaps:
                     prior.record(gap_s, weight=weight)
             next_s = min(outcome[1] for outcome in outcomes)
@@ -101,7 +101,7 @@ def run_population(
         results = own.finish()
         for child in children:
             results += child.recv()
-    return [result for _, result in sorted(results, key=lambda one: one[0])]
+    return [result for _, result in sorted(results, key=lambda entry: entry[0])]
 
 
 @contextmanager
@@ -132,6 +132,6 @@ def _serve(connection: Connection, run_of: RunOf, share: Sequence[int]) -> None:
     """Simulate step by step, on order of the parent process."""
     end_with_parent()
     group = _Group(run_of, share)
-    while (asked := connection.recv()) is not None:
-        connection.send(group.step(*asked))
+    while (request := connection.recv()) is not None:
+        connection.send(group.step(*request))
     connection.send(group.finish())

@@ -90,16 +90,16 @@ def worst_functions(first: Sequence[RevisionResult], others: Sequence[RevisionRe
     """Compare function by function; None where none has 20 requests. Both have the same functions in the same order."""
     changes = [
         FunctionChange(
-            name=one.name,
-            cold_requests=(one.cold_requests, other.cold_requests),
-            pod_seconds=(round(one.pod_seconds, 1), round(other.pod_seconds, 1)),
+            name=result.name,
+            cold_requests=(result.cold_requests, other.cold_requests),
+            pod_seconds=(round(result.pod_seconds, 1), round(other.pod_seconds, 1)),
         )
-        for one, other in zip(first, others, strict=True)
-        if one.requests >= _COUNTED_REQUESTS_MIN
+        for result, other in zip(first, others, strict=True)
+        if result.requests >= _COUNTED_REQUESTS_MIN
     ]
     if not changes:
         return None
-    changes.sort(key=lambda one: (-one.cost_change, one.name))
+    changes.sort(key=lambda change: (-change.cost_change, change.name))
     return WorstFunctions(
         functions=len(changes),
         worse=sum(change.is_worse for change in changes),
@@ -141,7 +141,7 @@ def mean_report(reports: Sequence[PolicyReport]) -> PolicyReport:
         return reports[0]
     values = [msgspec.structs.asdict(report) for report in reports]
     mean = {
-        key: statistics.fmean(one[key] for one in values)
+        key: statistics.fmean(fields[key] for fields in values)
         for key in values[0]
         if key not in ("per_revision", "pod_series", "nodes")
     }
@@ -158,7 +158,7 @@ def mean_report(reports: Sequence[PolicyReport]) -> PolicyReport:
 
 def _mean_nodes(results: Sequence[NodesResult]) -> NodesResult:
     values = [msgspec.structs.asdict(result) for result in results]
-    mean = {key: statistics.fmean(one[key] for one in values) for key in values[0] if key != "node_series"}
+    mean = {key: statistics.fmean(fields[key] for fields in values) for key in values[0] if key != "node_series"}
     return NodesResult(
         node_series=[total / len(results) for total in summed([result.node_series for result in results])], **mean
     )

@@ -48,20 +48,20 @@ class WaitHistogram:
     def add(self, wait_s: float) -> None:
         """Count one wait above 0."""
         self.count += 1
-        found = self._bins.get(number := int(math.log(wait_s) * _BINS_PER_E))
-        if found is None:
+        totals = self._bins.get(number := int(math.log(wait_s) * _BINS_PER_E))
+        if totals is None:
             self._bins[number] = [1.0, wait_s]
         else:
-            found[0] += 1.0
-            found[1] += wait_s
+            totals[0] += 1.0
+            totals[1] += wait_s
 
     def update(self, other: "WaitHistogram") -> None:
         """Add the waits of another record."""
         self.count += other.count
         for number, (count, total) in other._bins.items():  # noqa: SLF001 - its own class
-            found = self._bins.setdefault(number, [0.0, 0.0])
-            found[0] += count
-            found[1] += total
+            totals = self._bins.setdefault(number, [0.0, 0.0])
+            totals[0] += count
+            totals[1] += total
 
     def above(self, wait_s: float) -> int:
         """Count requests with longer waits, to the width of a bin."""
@@ -119,8 +119,8 @@ class RevisionResult(msgspec.Struct, kw_only=True):
 
     def held_ratio(self, slo: Slo) -> float:
         """The share of minutes with requests in which the goal was held; 1 without any."""
-        held = [slo.allows(late, count) for count, late in self.minutes.values()]
-        return sum(held) / len(held) if held else 1.0
+        allowed = [slo.allows(late, count) for count, late in self.minutes.values()]
+        return sum(allowed) / len(allowed) if allowed else 1.0
 
 
 class SloJudge:

@@ -73,8 +73,8 @@ def _costs(policies: Mapping[str, PolicyReport], curves: Mapping[str, Sequence[C
     shown = [*policies.values(), *(point.report for points in curves.values() for point in points)]
     panel = _ChartPanel(
         left=_MARGIN,
-        x_max=max(one.pod_seconds for one in shown) / _SECONDS_PER_HOUR * 1.05 or 1.0,
-        y_max=max(one.cold_requests for one in shown) * 1.05 or 1.0,
+        x_max=max(report.pod_seconds for report in shown) / _SECONDS_PER_HOUR * 1.05 or 1.0,
+        y_max=max(report.cold_requests for report in shown) * 1.05 or 1.0,
     )
     yield from panel.axes("Cold requests", "pod-hours")
     for index, (name, report) in enumerate(policies.items()):
@@ -83,7 +83,7 @@ def _costs(policies: Mapping[str, PolicyReport], curves: Mapping[str, Sequence[C
             ordered = sorted(curves[name], key=lambda point: point.report.pod_seconds)
             yield _line(
                 panel,
-                [(one.report.pod_seconds / _SECONDS_PER_HOUR, one.report.cold_requests) for one in ordered],
+                [(point.report.pod_seconds / _SECONDS_PER_HOUR, point.report.cold_requests) for point in ordered],
                 colour,
             )
         x, y = panel.x(report.pod_seconds / _SECONDS_PER_HOUR), panel.y(report.cold_requests)
@@ -123,12 +123,12 @@ def policy_table(reports: Mapping[str, PolicyReport]) -> Iterator[str]:
         f"{'policy':<{width}} {'requests':>10} {'cold':>9} {'starts':>9} {'pod-hours':>10} {'wasted':>7} {'p99 wait':>9} "
         f"{'p99.9':>9} {'late':>7} {'flaps/h':>9} {'refused':>8}"
     )
-    for name, one in reports.items():
-        wasted = one.wasted_pod_seconds / one.pod_seconds if one.pod_seconds else 0.0
+    for name, report in reports.items():
+        wasted = report.wasted_pod_seconds / report.pod_seconds if report.pod_seconds else 0.0
         yield (
-            f"{name:<{width}} {one.requests:>10.0f} {one.cold_requests:>9.0f} {one.pod_starts:>9.0f} "
-            f"{one.pod_seconds / 3600:>10.2f} {wasted:>7.0%} {one.wait_p99_s:>7.2f} s {one.wait_p999_s:>7.2f} s "
-            f"{one.late_share:>7.2%} {one.flaps_per_hour:>9.1f} {one.refused:>8.0f}"
+            f"{name:<{width}} {report.requests:>10.0f} {report.cold_requests:>9.0f} {report.pod_starts:>9.0f} "
+            f"{report.pod_seconds / 3600:>10.2f} {wasted:>7.0%} {report.wait_p99_s:>7.2f} s {report.wait_p999_s:>7.2f} s "
+            f"{report.late_share:>7.2%} {report.flaps_per_hour:>9.1f} {report.refused:>8.0f}"
         )
 
 

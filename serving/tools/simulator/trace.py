@@ -163,7 +163,7 @@ def _wrong(path: Path, line: int, text: str, *, expected: str) -> SettingsError:
 def _per_minute(
     path: Path, rows: Iterator[list[str]], minutes: int, *, placement: ArrivalPlacement, window: TraceWindow
 ) -> tuple[list[FunctionTrace], float]:
-    found: list[FunctionTrace] = []
+    functions: list[FunctionTrace] = []
     seen: collections.Counter[str] = collections.Counter()
     for line, row in enumerate(rows, start=2):
         if not row:
@@ -188,12 +188,12 @@ def _per_minute(
                 starts_s.append(start_s)
                 counts.append(int(text))
         widths_s = array.array("d", [_MINUTE_S]) * len(starts_s)
-        found.append(
+        functions.append(
             CountedFunction(
                 name=name, starts_s=starts_s, widths_s=widths_s, counts=counts, placement=placement, window=window
             )
         )
-    return found, _length(minutes * _MINUTE_S, window)
+    return functions, _length(minutes * _MINUTE_S, window)
 
 
 def _requests(path: Path, rows: Iterator[list[str]], *, window: TraceWindow) -> tuple[list[FunctionTrace], float]:
@@ -214,14 +214,14 @@ def _requests(path: Path, rows: Iterator[list[str]], *, window: TraceWindow) -> 
         last_s = max(last_s, at_s + (0.0 if math.isnan(took_s) else took_s))
         if window.from_s <= at_s < window.until_s:
             by_function.setdefault(name, []).append((at_s - window.from_s, took_s))
-    found: list[FunctionTrace] = []
+    functions: list[FunctionTrace] = []
     for name, pairs in by_function.items():
         pairs.sort()
         arrivals_s = array.array("d", [at_s for at_s, _ in pairs])
         durations_s = array.array("d", [took_s for _, took_s in pairs])
-        found.append(RecordedFunction(name=name, arrivals_s=arrivals_s, durations_s=durations_s))
+        functions.append(RecordedFunction(name=name, arrivals_s=arrivals_s, durations_s=durations_s))
     # The last minute of a recording of requests is not cut off at the last arrival: its pods are still there.
-    return found, _length(last_s + _MINUTE_S, window)
+    return functions, _length(last_s + _MINUTE_S, window)
 
 
 def _request(row: list[str]) -> tuple[float, str, float] | None:

@@ -191,7 +191,7 @@ def test_every_node_on_its_way_out_goes_comes_back_or_has_a_reason_to_stay(
 ) -> None:
     plan = planned(seen, asked)
     assume(plan.error is None)
-    explained = {*deleted_by(plan), *untainted_by(plan), *(kept.node_name for kept in plan.kept)}
+    explained = {*deleted_by(plan), *untainted_by(plan), *(kept.node_name for kept in plan.kept_nodes)}
     on_their_way_out = (*plan.nodes.tainted, *plan.nodes.force_tainted)
     assert {one.name for one in on_their_way_out} == explained
 

@@ -30,9 +30,6 @@ NAMES_MAX = {
     "net/metrics": 23,
     "net/proxy": 40,
     "net/wire": 2,
-    "nodes/extender": 32,
-    "nodes/nodegroup": 81,
-    "nodes/placement": 8,
     "queueproxy": 46,
     "tools/cli": 418,
 }

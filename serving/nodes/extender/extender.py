@@ -45,9 +45,9 @@ class BindingCall(msgspec.Struct, frozen=True, kw_only=True):
 def read_binding(body: bytes) -> BindingCall:
     """The body of a bind call. Raises ``InvalidValue``."""
     try:
-        found = {key.lower(): value for key, value in msgspec.json.decode(body, type=dict[str, str]).items()}
+        fields = {key.lower(): value for key, value in msgspec.json.decode(body, type=dict[str, str]).items()}
         parts = {"pod": "podname", "namespace": "podnamespace", "uid": "poduid", "node": "node"}
-        call = BindingCall(**{field: found[key] for field, key in parts.items()})
+        call = BindingCall(**{field: fields[key] for field, key in parts.items()})
     except (*UNREADABLE, KeyError) as error:
         raise InvalidValue(text=f"{body[:80]!r} ({error})", expected=_BINDING_EXPECTED) from error
     if not (call.pod and call.namespace and call.node):
@@ -59,13 +59,13 @@ def read_call(body: bytes) -> ExtenderCall:
     """The body of a call. Raises ``InvalidValue``."""
     try:
         whole = msgspec.json.decode(body, type=dict[str, Any])
-        found = {key.lower(): value for key, value in whole.items() if value is not None}
-        pod, names = found["pod"], found.get("nodenames")
-        nodes = tuple((found.get("nodes") or {}).get("items") or ())
+        fields = {key.lower(): value for key, value in whole.items() if value is not None}
+        pod, names = fields["pod"], fields.get("nodenames")
+        nodes = tuple((fields.get("nodes") or {}).get("items") or ())
         if names is None:
             names = [node["metadata"]["name"] for node in nodes]
         return msgspec.convert(
-            {"pod": pod, "node_names": names, "is_by_name": "nodenames" in found, "nodes": nodes}, type=ExtenderCall
+            {"pod": pod, "node_names": names, "is_by_name": "nodenames" in fields, "nodes": nodes}, type=ExtenderCall
         )
     except (*UNREADABLE, KeyError, TypeError, AttributeError) as error:
         raise InvalidValue(text=f"{body[:80]!r} ({error})", expected=_EXPECTED) from error
@@ -93,9 +93,12 @@ class Extender:
     def prioritize(self, call: ExtenderCall, *, now_s: float) -> bytes:
         """HostPriorityList: a whole number from 0 to 10 for each node."""
         scores = self._score(call.pod, now_s=now_s)
-        given, places = scores.extender_score(), scores.table.index_by_name
+        node_scores, places = scores.extender_score(), scores.table.index_by_name
         return msgspec.json.encode(
-            [{"Host": name, "Score": int(given[places[name]]) if name in places else 0} for name in call.node_names]
+            [
+                {"Host": name, "Score": int(node_scores[places[name]]) if name in places else 0}
+                for name in call.node_names
+            ]
         )
 
     def explain(self, call: ExtenderCall, *, now_s: float) -> bytes:
@@ -106,7 +109,7 @@ class Extender:
         scores = self._score(call.pod, now_s=now_s)
         names = [name for name in call.node_names if name in scores.table.index_by_name]
         usages = {name: self._book.usage(name) for name in names}
-        ages_s = {name: None if isinstance(one, NoData) else now_s - one.at_s for name, one in usages.items()}
+        ages_s = {name: None if isinstance(usage, NoData) else now_s - usage.at_s for name, usage in usages.items()}
         return msgspec.json.encode(
             [msgspec.to_builtins(scores.explain(name)) | {"usage_age_s": ages_s[name]} for name in names]
         )
@@ -120,8 +123,8 @@ class Extender:
         if node is None or column is None:
             return ""
         reasons: list[str] = []
-        asked = (("cpu", demand.request_cpu_m, "m"), ("memory", demand.request_memory_bytes, " bytes"))
-        for row, (resource, amount, unit) in enumerate(asked):
+        requested = (("cpu", demand.request_cpu_m, "m"), ("memory", demand.request_memory_bytes, " bytes"))
+        for row, (resource, amount, unit) in enumerate(requested):
             free = int(table.allocatable[row, column] - table.request[row, column])
             # A pod without a request for a resource fits even on a full node.
             if amount > max(0, free):

@@ -74,21 +74,27 @@ class _WatcherBody(msgspec.Struct, frozen=True):
 def read_watcher_body(body: bytes, *, quirks: PlacementQuirks) -> LoadReport:
     """The report in a response of ``GET /watcher``. Raises ``InvalidValue``."""
     try:
-        found = msgspec.json.decode(body, type=_WatcherBody)
+        report = msgspec.json.decode(body, type=_WatcherBody)
     except UNREADABLE as error:
         raise InvalidValue(text=f"{body[:80]!r} ({error})", expected=_EXPECTED) from error
-    at_s = found.window.end
-    listed = {name: one.metrics for name, one in (found.data.nodes or {}).items() if one and one.metrics is not None}
+    at_s = report.window.end
+    listed = {
+        name: node.metrics for name, node in (report.data.nodes or {}).items() if node and node.metrics is not None
+    }
     return LoadReport(
-        source=found.source or "load-watcher",
+        source=report.source or "load-watcher",
         at_s=at_s,
-        window_s=max(0.0, at_s - found.window.start),
+        window_s=max(0.0, at_s - report.window.start),
         usages={name: read_usage(_metrics(metrics), at_s=at_s, quirks=quirks) for name, metrics in listed.items()},
     )
 
 
-def _metrics(found: list[_WatcherMetric]) -> list[NodeMetric]:
-    return [NodeMetric(type=one.type, operator=one.operator, value=one.value) for one in found if one.value is not None]
+def _metrics(metrics: list[_WatcherMetric]) -> list[NodeMetric]:
+    return [
+        NodeMetric(type=metric.type, operator=metric.operator, value=metric.value)
+        for metric in metrics
+        if metric.value is not None
+    ]
 
 
 def watcher_body(report: LoadReport, *, host: str = "") -> bytes | None:
@@ -101,7 +107,7 @@ def watcher_body(report: LoadReport, *, host: str = "") -> bytes | None:
         "timestamp": end,
         "window": {"duration": rollup, "start": end - int(report.window_s), "end": end},
         "source": report.source,
-        "data": {"NodeMetricsMap": {name: _written(one, rollup) for name, one in sorted(usages.items())}},
+        "data": {"NodeMetricsMap": {name: _written(usage, rollup) for name, usage in sorted(usages.items())}},
     }
     return msgspec.json.encode(body)
 
@@ -109,9 +115,9 @@ def watcher_body(report: LoadReport, *, host: str = "") -> bytes | None:
 def _written(usage: NodeUsage, rollup: str) -> dict[str, Any]:
     metrics = [
         {"name": f"{name}.{operator.lower()}", "type": name, "operator": operator, "rollup": rollup, "value": value}
-        for name, found in (("CPU", usage.cpu), ("Memory", usage.memory))
-        if isinstance(found, Usage)
-        for operator, value in (("AVG", found.mean_percent), ("STD", found.deviation_percent))
+        for name, usage_part in (("CPU", usage.cpu), ("Memory", usage.memory))
+        if isinstance(usage_part, Usage)
+        for operator, value in (("AVG", usage_part.mean_percent), ("STD", usage_part.deviation_percent))
         if math.isfinite(value)
     ]
     return {"metrics": metrics, "tags": {}, "metadata": {"dataCenter": ""}}
@@ -119,7 +125,7 @@ def _written(usage: NodeUsage, rollup: str) -> dict[str, Any]:
 
 def window_text(window_s: float) -> str:
     """A window in load-watcher's form: the widest of 15m, 10m and 5m within it, else 5m."""
-    return f"{int(next((one for one in WINDOWS_S if window_s >= one), WINDOWS_S[-1]) // 60)}m"
+    return f"{int(next((length_s for length_s in WINDOWS_S if window_s >= length_s), WINDOWS_S[-1]) // 60)}m"
 
 
 class _Sample(msgspec.Struct, frozen=True):
@@ -142,9 +148,9 @@ class _QueryResponse(msgspec.Struct, frozen=True, rename="camel"):
 def queries(settings: LoadSourceSettings, window_s: float) -> dict[str, str]:
     """PromQL by quantity: the mean and the deviation of cpu and memory over a window."""
     window = window_text(window_s)
-    found = {"cpu": settings.cpu_metric or _CPU_METRIC, "memory": settings.memory_metric or _MEMORY_METRIC}
+    metrics = {"cpu": settings.cpu_metric or _CPU_METRIC, "memory": settings.memory_metric or _MEMORY_METRIC}
     # A name is a range by itself; anything else needs a subquery.
-    ranges = {key: f"{text}[{window}]" if _is_name(text) else f"({text})[{window}:]" for key, text in found.items()}
+    ranges = {key: f"{text}[{window}]" if _is_name(text) else f"({text})[{window}:]" for key, text in metrics.items()}
     return {
         f"{key} {part}": f"{function}({text})"
         for key, text in ranges.items()
@@ -162,33 +168,33 @@ def read_vector(body: bytes, settings: LoadSourceSettings) -> dict[str, float]:
         response = msgspec.json.decode(body, type=_QueryResponse)
         if response.status != "success":
             raise InvalidValue(text=f"{response.error_type}: {response.error}"[:200], expected=_RESPONSE_EXPECTED)
-        samples = [msgspec.json.decode(one, type=_Sample) for one in response.data.result]
+        samples = [msgspec.json.decode(sample, type=_Sample) for sample in response.data.result]
     except UNREADABLE as error:
         raise InvalidValue(text=f"{body[:80]!r} ({error})", expected=_RESPONSE_EXPECTED) from error
-    found: dict[str, float] = {}
+    percents: dict[str, float] = {}
     for sample in samples:
         name, percent = _name_of(sample.metric.get(label, "")), _percent(sample.value[1])
         if name and percent is not None:
-            found[name] = max(percent, found.get(name, -math.inf))
-    return found
+            percents[name] = max(percent, percents.get(name, -math.inf))
+    return percents
 
 
-def node_usages(found: Mapping[str, Mapping[str, float]], *, at_s: float) -> dict[str, NodeUsage]:
+def node_usages(vectors: Mapping[str, Mapping[str, float]], *, at_s: float) -> dict[str, NodeUsage]:
     """The usage of each node, from values by node for each key of ``queries``. Without a mean there is no measurement."""
 
     def usage(resource: str, node: str) -> Usage | NoData:
-        mean = found.get(f"{resource} mean", {}).get(node)
+        mean = vectors.get(f"{resource} mean", {}).get(node)
         if mean is None:
             return _MISSING
-        deviation = found.get(f"{resource} deviation", {}).get(node, 0.0)
+        deviation = vectors.get(f"{resource} deviation", {}).get(node, 0.0)
         return Usage(mean_percent=mean, deviation_percent=deviation)
 
-    nodes = {node for values in found.values() for node in values}
+    nodes = {node for values in vectors.values() for node in values}
     return {node: NodeUsage(at_s=at_s, cpu=usage("cpu", node), memory=usage("memory", node)) for node in sorted(nodes)}
 
 
 def _is_name(text: str) -> bool:
-    return all(one.isalnum() or one in ":_" for one in text)
+    return all(character.isalnum() or character in ":_" for character in text)
 
 
 def _name_of(value: str) -> str:
@@ -249,9 +255,9 @@ def read_series(points: bytes, metadata: bytes, settings: LoadSourceSettings) ->
         raise InvalidValue(text=f"{metadata[:80]!r} ({error})", expected=_METADATA_EXPECTED) from error
     nodes = _node_by_series(series, settings)
     return {
-        nodes[one]: usage_of((value for _, value in found), missing=_NO_MEASUREMENT)
-        for one, found in values.items()
-        if one in nodes
+        nodes[series_id]: usage_of((value for _, value in points), missing=_NO_MEASUREMENT)
+        for series_id, points in values.items()
+        if series_id in nodes
     }
 
 
@@ -264,5 +270,7 @@ def _query(settings: LoadSourceSettings, metric: str) -> str:
 
 def _node_by_series(series: Sequence[_SignalFxSeries], settings: LoadSourceSettings) -> Mapping[str, str]:
     label = settings.node_label or _HOST
-    hosts = {one.id: one.dimensions.get(label) or "" for one in series}
-    return {one: host.removesuffix(settings.host_suffix) for one, host in hosts.items() if one and host}
+    hosts = {entry.id: entry.dimensions.get(label) or "" for entry in series}
+    return {
+        series_id: host.removesuffix(settings.host_suffix) for series_id, host in hosts.items() if series_id and host
+    }

@@ -103,7 +103,10 @@ class PlacementDaemon:
             _log.error("placement.failed", exc_info=error)
 
         async with supervise() as group:
-            tasks = [group.start(one.run(), name=f"placement {one.kind.plural}") for one in (self._nodes, self._pods)]
+            tasks = [
+                group.start(reflector.run(), name=f"placement {reflector.kind.plural}")
+                for reflector in (self._nodes, self._pods)
+            ]
             tasks.append(group.start(self._follow_load(), name="placement load"))
             self.is_serving.set()
             await every(self._settings.tls.reload_period_s, site.reload, stop=stop, on_error=on_error)

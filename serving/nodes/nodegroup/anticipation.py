@@ -30,10 +30,10 @@ class AnticipatedBook:
         self._revision_of: dict[str, RevisionKey] = {}
         self._existing: Counter[RevisionKey] = Counter()
 
-    def take_revision(self, found: Mapping[str, Any]) -> None:
+    def take_revision(self, revision: Mapping[str, Any]) -> None:
         """Add or update a Revision."""
-        key = (namespace_of(found), name_of(found))
-        published = None if is_being_deleted(found) else anticipated_pods_of(annotations_of(found))
+        key = (namespace_of(revision), name_of(revision))
+        published = None if is_being_deleted(revision) else anticipated_pods_of(annotations_of(revision))
         if published is None:
             self._published.pop(key, None)
         else:
@@ -43,26 +43,26 @@ class AnticipatedBook:
         """Drop a deleted Revision."""
         self._published.pop(key, None)
 
-    def take_deployment(self, found: Mapping[str, Any]) -> None:
+    def take_deployment(self, deployment: Mapping[str, Any]) -> None:
         """Store a new or changed Deployment of a revision; others are ignored."""
-        key = _revision_key(found)
-        if key is None or is_being_deleted(found):
+        key = _revision_key(deployment)
+        if key is None or is_being_deleted(deployment):
             return
-        replicas = nested(found, "spec", "replicas")
-        template = nested(found, "spec", "template") or {}
+        replicas = nested(deployment, "spec", "replicas")
+        template = nested(deployment, "spec", "template") or {}
         labelled = {"metadata": {"namespace": key[0], "name": key[1]}, "spec": template.get("spec") or {}}
         facts = msgspec.structs.replace(pod_of(labelled), phase=PodPhase.PENDING, is_anticipated=True)
         self._templates[key] = (1 if replicas is None else int(replicas), facts)
 
-    def drop_deployment(self, found: Mapping[str, Any]) -> None:
+    def drop_deployment(self, deployment: Mapping[str, Any]) -> None:
         """Drop a deleted Deployment."""
-        key = _revision_key(found)
+        key = _revision_key(deployment)
         if key is not None:
             self._templates.pop(key, None)
 
-    def take_pod(self, name: str, found: Mapping[str, Any]) -> None:
+    def take_pod(self, name: str, pod: Mapping[str, Any]) -> None:
         """Add or update a Pod, by "namespace/name". A pod being deleted counts as missing."""
-        key = None if is_being_deleted(found) else _revision_key(found)
+        key = None if is_being_deleted(pod) else _revision_key(pod)
         before = self._revision_of.get(name)
         if key == before:
             return
@@ -92,6 +92,6 @@ class AnticipatedBook:
         return missing
 
 
-def _revision_key(found: Mapping[str, Any]) -> RevisionKey | None:
-    revision = labels_of(found).get(REVISION_LABEL)
-    return None if revision is None else (namespace_of(found), revision)
+def _revision_key(source: Mapping[str, Any]) -> RevisionKey | None:
+    revision = labels_of(source).get(REVISION_LABEL)
+    return None if revision is None else (namespace_of(source), revision)

@@ -176,10 +176,10 @@ class NodeGroupBook:
         ]
         pending = list(shelf.pending.values())
         return RoomExtremes(
-            pending_cpu=max(pending, key=lambda one: one.cpu_m, default=nothing),
-            pending_memory=max(pending, key=lambda one: one.memory_bytes, default=nothing),
-            free_cpu=max(free, key=lambda one: one.cpu_m, default=nothing),
-            free_memory=max(free, key=lambda one: one.memory_bytes, default=nothing),
+            pending_cpu=max(pending, key=lambda amount: amount.cpu_m, default=nothing),
+            pending_memory=max(pending, key=lambda amount: amount.memory_bytes, default=nothing),
+            free_cpu=max(free, key=lambda amount: amount.cpu_m, default=nothing),
+            free_memory=max(free, key=lambda amount: amount.memory_bytes, default=nothing),
         )
 
     def _sorted_shelf(self, settings: NodeGroupSettings) -> _Shelf:

@@ -267,7 +267,7 @@ def _plan(view: GroupView, verdict: RuleVerdict, actions: _GroupActions, *, stat
         effects=() if is_dry else effects,
         withheld=effects if is_dry else (),
         limits=tuple(dict.fromkeys([*growth.limits, *actions.shrinkage.limits, *refused])),
-        kept=(*actions.force_reaped.kept, *actions.reaped.kept),
+        kept_nodes=(*actions.force_reaped.kept_nodes, *actions.reaped.kept_nodes),
         error=error,
         usage=verdict.usage,
         unregistered_count=_unregistered_count(state, view),

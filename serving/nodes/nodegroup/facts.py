@@ -68,39 +68,39 @@ def _amount(resources: Resources) -> Amount:
     return Amount(cpu_m=resources.cpu_m or 0, memory_bytes=resources.memory_bytes or 0)
 
 
-def _larger(one: Amount, other: Amount) -> Amount:
-    return Amount(cpu_m=max(one.cpu_m, other.cpu_m), memory_bytes=max(one.memory_bytes, other.memory_bytes))
+def _larger(amount: Amount, other: Amount) -> Amount:
+    return Amount(cpu_m=max(amount.cpu_m, other.cpu_m), memory_bytes=max(amount.memory_bytes, other.memory_bytes))
 
 
-def node_of(found: Mapping[str, Any]) -> GroupNode:
+def node_of(node: Mapping[str, Any]) -> GroupNode:
     """The facts of a Node object."""
-    metadata = found["metadata"]
-    taints = {taint.get("key"): taint for taint in nested(found, "spec", "taints") or ()}
+    metadata = node["metadata"]
+    taints = {taint.get("key"): taint for taint in nested(node, "spec", "taints") or ()}
     removal = taints.get(REMOVAL_TAINT)
-    allocatable = resources_of(nested(found, "status", "allocatable"))
+    allocatable = resources_of(nested(node, "status", "allocatable"))
     return GroupNode(
         name=metadata["name"],
         created_at_s=timestamp_s(metadata.get("creationTimestamp") or "") or 0.0,
         allocatable=Amount(cpu_m=allocatable.cpu_m or 0, memory_bytes=allocatable.memory_bytes or 0),
         labels=metadata.get("labels") or {},
-        is_cordoned=bool(nested(found, "spec", "unschedulable")),
+        is_cordoned=bool(nested(node, "spec", "unschedulable")),
         is_force_tainted=FORCE_REMOVAL_TAINT in taints,
         removal_taint=None if removal is None else RemovalTaint(at_s=_unix_s(removal.get("value"))),
         is_protected=bool((metadata.get("annotations") or {}).get(NO_DELETE_ANNOTATION)),
-        is_ready=condition_of(found, "Ready").get("status") == ConditionStatus.TRUE,
+        is_ready=condition_of(node, "Ready").get("status") == ConditionStatus.TRUE,
     )
 
 
-def pod_of(found: Mapping[str, Any]) -> GroupPod:
+def pod_of(pod: Mapping[str, Any]) -> GroupPod:
     """The facts of a Pod object."""
-    metadata, spec = found["metadata"], found.get("spec") or {}
-    scheduled = condition_of(found, "PodScheduled").get("status") == ConditionStatus.TRUE
+    metadata, spec = pod["metadata"], pod.get("spec") or {}
+    scheduled = condition_of(pod, "PodScheduled").get("status") == ConditionStatus.TRUE
     request = _request(spec)
     original = _request(spec, sidecars_count_as_init_containers=True) if spec.get("initContainers") else request
     return GroupPod(
         name=f"{metadata.get('namespace', '')}/{metadata['name']}",
         request=request,
-        phase=_PHASES.get(nested(found, "status", "phase") or "", PodPhase.UNKNOWN),
+        phase=_PHASES.get(nested(pod, "status", "phase") or "", PodPhase.UNKNOWN),
         node_name=spec.get("nodeName") or None,
         is_scheduled=scheduled,
         placement=_placement(metadata, spec),
@@ -108,9 +108,9 @@ def pod_of(found: Mapping[str, Any]) -> GroupPod:
     )
 
 
-def is_mirror_pod(found: Mapping[str, Any]) -> bool:
+def is_mirror_pod(pod: Mapping[str, Any]) -> bool:
     """Whether the API cannot evict the pod, because it is static."""
-    annotations = nested(found, "metadata", "annotations") or {}
+    annotations = nested(pod, "metadata", "annotations") or {}
     return MIRROR_POD_ANNOTATION in annotations or annotations.get(CONFIG_SOURCE_ANNOTATION) == _FROM_FILE
 
 

@@ -94,10 +94,10 @@ def groups_of_text(text: str, *, where: str) -> GroupReading:
     return GroupReading(groups=tuple(groups), problems=tuple(problems), ignored=tuple(ignored), refused=tuple(refused))
 
 
-def group_of(found: Mapping[str, Any]) -> GroupReading:
+def group_of(node_group: Mapping[str, Any]) -> GroupReading:
     """The group of a NodeGroup object; its name is the object's."""
-    name = name_of(found)
-    spec = found.get("spec") or {}
+    name = name_of(node_group)
+    spec = node_group.get("spec") or {}
     options = {_snake_of(key): _snake_keys(value) for key, value in spec.items()}
     options[_NAME] = name
     where = f"NodeGroup {name}: spec"
@@ -120,7 +120,7 @@ def spec_of(options: Mapping[str, Any]) -> dict[str, Any]:
             continue
         names = _SPEC_RECORDS.get(key)
         spec[_camel_of(key)] = (
-            value if names is None else {_camel_of(name): one for name, one in value.items() if name in names}
+            value if names is None else {_camel_of(name): field for name, field in value.items() if name in names}
         )
     return spec
 
@@ -159,7 +159,7 @@ def _camel_of(key: str) -> str:
 
 def _snake_keys(value: object) -> object:
     """The options with the keys of aws and quirks in snake case."""
-    return {_snake_of(key): one for key, one in value.items()} if isinstance(value, Mapping) else value
+    return {_snake_of(key): field for key, field in value.items()} if isinstance(value, Mapping) else value
 
 
 def _snake_of(key: str) -> str:

@@ -172,7 +172,7 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     effects: tuple[Effect, ...] = ()
     withheld: tuple[Effect, ...] = ()
     limits: tuple[GroupLimit, ...] = ()
-    kept: tuple[KeptNodes, ...] = ()
+    kept_nodes: tuple[KeptNodes, ...] = ()
     error: PassError | None = None
     usage: Utilisation | FromZero | None = None
     unregistered_count: int = 0

@@ -20,7 +20,7 @@ class Reaped(msgspec.Struct, frozen=True, kw_only=True):
 
     deleted: tuple[str, ...] = ()
     drained: tuple[str, ...] = ()
-    kept: tuple[KeptNodes, ...] = ()
+    kept_nodes: tuple[KeptNodes, ...] = ()
     is_refused: bool = False
 
 
@@ -93,17 +93,17 @@ def _within_cloud_min(fates: Sequence[tuple[GroupNode, Fate]], view: GroupView, 
         going = _most_dispensable_first(due, view)[:room]
     drained = _most_dispensable_first(draining, view)[: room - len(going)]
     going_names, drained_names = ({node.name for node in nodes} for nodes in (going, drained))
-    kept: list[KeptNodes] = []
+    retained: list[KeptNodes] = []
     for node, fate in fates:
         if node.name in going_names:
             continue
         is_drain_refused = fate.drain and node.name not in drained_names
         reason = KeptFor.CLOUD_MIN if fate.keep is None or is_drain_refused else fate.keep
-        kept.append(KeptNodes(node_name=node.name, reason=reason))
+        retained.append(KeptNodes(node_name=node.name, reason=reason))
     return Reaped(
         deleted=tuple(node.name for node in going),
         drained=tuple(node.name for node in drained),
-        kept=tuple(kept),
+        kept_nodes=tuple(retained),
         is_refused=len(going) < len(due) or len(drained) < len(draining),
     )
 

@@ -58,9 +58,9 @@ def from_zero_delta(request: Amount, *, node_capacity: Amount, threshold_percent
     )
 
 
-def nodes_to_add(asked: int, *, target_size: int, max_size: int) -> int:
+def nodes_to_add(requested: int, *, target_size: int, max_size: int) -> int:
     """The requested nodes, limited by the cloud's maximum: 6 on top of 5 with a maximum of 10 are 5."""
-    return min(asked, max_size - target_size)
+    return min(requested, max_size - target_size)
 
 
 def threshold_delta(

@@ -42,15 +42,15 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-def state_from(found: Mapping[str, Any] | None) -> NodeGroupState | None:
+def state_from(node_group: Mapping[str, Any] | None) -> NodeGroupState | None:
     """The state in a NodeGroup's status; None if it is missing or unreadable, which is a safe start.
 
     Without it, the lock and the breaker are those of the annotation, which survives a restart of one machine's store.
     """
-    written = nested(found, "status", "state")
+    written = nested(node_group, "status", "state")
     if not isinstance(written, Mapping):
-        return _kept_state(annotations_of(found).get(NODE_GROUP_STATE_ANNOTATION))
-    taints = nested(found, "status", "state", "dry_taints") or {}
+        return _kept_state(annotations_of(node_group).get(NODE_GROUP_STATE_ANNOTATION))
+    taints = nested(node_group, "status", "state", "dry_taints") or {}
     plain = {name: None if at_s == _UNTAINTED else at_s for name, at_s in taints.items()}
     try:
         return msgspec.convert({**written, "dry_taints": plain}, type=NodeGroupState)
@@ -69,12 +69,12 @@ def _kept_state(text: str | None) -> NodeGroupState | None:
 
 def kept_text(state: NodeGroupState) -> str:
     """The annotation's value: the state that prevents requesting machines twice. "" without any."""
-    kept: Object = {}
+    state_fields: Object = {}
     if state.lock is not None:
-        kept["lock"] = msgspec.to_builtins(state.lock)
+        state_fields["lock"] = msgspec.to_builtins(state.lock)
     if state.breaker != BreakerState():
-        kept["breaker"] = msgspec.to_builtins(state.breaker)
-    return msgspec.json.encode(kept).decode() if kept else ""
+        state_fields["breaker"] = msgspec.to_builtins(state.breaker)
+    return msgspec.json.encode(state_fields).decode() if state_fields else ""
 
 
 def written_state(state: NodeGroupState) -> Object:
@@ -129,13 +129,13 @@ def status_of(  # noqa: PLR0913 - what a pass knows
             "time": stamp,
             "rule": plan.decided_by.value,
             "delta": plan.requested_delta,
-            "wanted": [{"rule": one.rule.value, "delta": one.delta} for one in plan.wanted],
+            "wanted": [{"rule": wanted.rule.value, "delta": wanted.delta} for wanted in plan.wanted],
             "limits": [limit.value for limit in plan.limits],
             "error": plan.error.value if plan.error else "",
-            "withheld": [sentence_of(one) for one in plan.withheld][:_NAMES_MAX],
+            "withheld": [sentence_of(effect) for effect in plan.withheld][:_NAMES_MAX],
             "failed": list(problems)[:_NAMES_MAX],
         },
-        "kept": [{"node": one.node_name, "reason": one.reason.value} for one in plan.kept[:_NAMES_MAX]],
+        "kept": [{"node": node.node_name, "reason": node.reason.value} for node in plan.kept_nodes[:_NAMES_MAX]],
         "lastAction": nested(before, "status", "lastAction") or {},
         "state": written_state(state),
         "conditions": _conditions(before, _verdicts(plan, state, problems), stamp=stamp),
@@ -165,7 +165,7 @@ def keys_status(before: Mapping[str, Any] | None, ignored: Sequence[Problem], *,
     """The changes of the status by keys without effect; none as long as there were none."""
     if not ignored and not condition_of(before, KEYS_KNOWN):
         return {}
-    message = "; ".join(str(one) for one in ignored)[:_MESSAGE_MAX]
+    message = "; ".join(str(problem) for problem in ignored)[:_MESSAGE_MAX]
     verdict = Verdict(is_true=not ignored, reason="KeysIgnored" if ignored else "", message=message)
     return {"conditions": _conditions(before, {KEYS_KNOWN: verdict}, stamp=stamp)}
 
@@ -192,20 +192,24 @@ def why_of(plan: GroupPlan) -> str:
 
     Anticipated pods are named where there are any: "...; 4 pods are anticipated".
     """
-    asked = f"{plan.decided_by.value} asks for {plan.requested_delta:+d}"
+    request = f"{plan.decided_by.value} asks for {plan.requested_delta:+d}"
     count = plan.anticipated_count
     coming = f"; {count} {'pod is' if count == 1 else 'pods are'} anticipated" if count else ""
     match plan.usage:
         case Utilisation(cpu_percent=cpu, memory_percent=memory):
-            return f"{asked}; cpu {cpu:.0f} %, memory {memory:.0f} % requested{coming}"
+            return f"{request}; cpu {cpu:.0f} %, memory {memory:.0f} % requested{coming}"
         case None:
-            return asked
+            return request
         case _:
-            return f"{asked}; pods wait and there is no node{coming}"
+            return f"{request}; pods wait and there is no node{coming}"
 
 
 def _without_null(value: Object) -> Object:
-    return {key: _without_null(one) if isinstance(one, dict) else one for key, one in value.items() if one is not None}
+    return {
+        key: _without_null(field) if isinstance(field, dict) else field
+        for key, field in value.items()
+        if field is not None
+    }
 
 
 def _verdicts(plan: GroupPlan, state: NodeGroupState, problems: Sequence[str]) -> dict[str, Verdict]:
@@ -219,7 +223,7 @@ def _verdicts(plan: GroupPlan, state: NodeGroupState, problems: Sequence[str]) -
     if not plan.is_healthy:
         message = "too many of the newest nodes are not ready: the group neither grows nor shrinks"
         healthy = Verdict(is_true=False, reason="NewNodesUnhealthy", message=message)
-    ready = next((one for one in (able, healthy) if not one.is_true), Verdict(is_true=True))
+    ready = next((verdict for verdict in (able, healthy) if not verdict.is_true), Verdict(is_true=True))
     if ready.is_true and problems:
         ready = Verdict(is_true=True, reason="SomeEffectsFailed", message="; ".join(problems)[:_MESSAGE_MAX])
     return {
@@ -254,15 +258,15 @@ def _have_room(plan: GroupPlan) -> Verdict:
 
 def _conditions(before: Mapping[str, Any] | None, verdicts: Mapping[str, Verdict], *, stamp: str) -> list[Object]:
     """The conditions, unchanged where ``verdicts`` has no entry; a change of status sets the time."""
-    kept = [
+    unchanged = [
         condition for condition in nested(before, "status", "conditions") or () if condition.get("type") not in verdicts
     ]
-    made: list[Object] = []
+    judged: list[Object] = []
     for name, verdict in verdicts.items():
         status = ConditionStatus.TRUE if verdict.is_true else ConditionStatus.FALSE
         old = condition_of(before, name)
         since = old.get("lastTransitionTime") if old.get("status") == status else None
-        made.append(
+        judged.append(
             {
                 "type": name,
                 "status": status.value,
@@ -271,7 +275,7 @@ def _conditions(before: Mapping[str, Any] | None, verdicts: Mapping[str, Verdict
                 "lastTransitionTime": since or stamp,
             }
         )
-    return sorted([*kept, *made], key=lambda one: str(one.get("type")))
+    return sorted([*unchanged, *judged], key=lambda condition: str(condition.get("type")))
 
 
 def gauges_of(plan: GroupPlan, state: NodeGroupState, cloud: CloudGroup) -> Mapping[str, float]:

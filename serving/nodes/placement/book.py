@@ -44,26 +44,26 @@ class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
     demand: PodDemand
 
 
-def node_of(found: Mapping[str, Any]) -> NodeFacts:
+def node_of(node: Mapping[str, Any]) -> NodeFacts:
     """The facts of a Node object."""
-    allocatable = (found.get("status") or {}).get("allocatable") or {}
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
     amounts = resources_of(allocatable)
     pods = str(allocatable.get("pods", ""))
     return NodeFacts(
-        name=found["metadata"]["name"],
+        name=node["metadata"]["name"],
         allocatable_cpu_m=amounts.cpu_m or 0,
         allocatable_memory_bytes=amounts.memory_bytes or 0,
         pod_count_max=int(pods) if pods.isdecimal() else None,
     )
 
 
-def pod_of(found: Mapping[str, Any]) -> PlacedPod | None:
+def pod_of(pod: Mapping[str, Any]) -> PlacedPod | None:
     """The facts of a bound Pod; None for a pending or ended one."""
-    spec = found.get("spec") or {}
-    node, phase = spec.get("nodeName"), (found.get("status") or {}).get("phase")
+    spec = pod.get("spec") or {}
+    node, phase = spec.get("nodeName"), (pod.get("status") or {}).get("phase")
     if not node or phase in _OVER:
         return None
-    return PlacedPod(key=key_of(found), node=node, demand=demand_of(found))
+    return PlacedPod(key=key_of(pod), node=node, demand=demand_of(pod))
 
 
 def demand_of(pod: Mapping[str, Any]) -> PodDemand:
@@ -81,11 +81,11 @@ def demand_of(pod: Mapping[str, Any]) -> PodDemand:
 def _containers(written: Iterable[Mapping[str, Any]]) -> tuple[Container, ...]:
     return tuple(
         Container(
-            request=resources_of((one.get("resources") or {}).get("requests")),
-            limit=resources_of((one.get("resources") or {}).get("limits")),
-            is_sidecar=one.get("restartPolicy") == "Always",
+            request=resources_of((container.get("resources") or {}).get("requests")),
+            limit=resources_of((container.get("resources") or {}).get("limits")),
+            is_sidecar=container.get("restartPolicy") == "Always",
         )
-        for one in written
+        for container in written
     )
 
 

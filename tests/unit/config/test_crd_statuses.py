@@ -139,7 +139,7 @@ def node_group() -> Object:
         wanted=(WantedNodes(rule=GroupRule.TAINT_LOWER, delta=-1),),
         withheld=(Untaint(node_name="a"),),
         limits=(GroupLimit.MIN_NODES,),
-        kept=(KeptNodes(node_name="a", reason=KeptFor.PODS),),
+        kept_nodes=(KeptNodes(node_name="a", reason=KeptFor.PODS),),
         usage=Utilisation(cpu_percent=1.0, memory_percent=1.0),
     )
     cloud = CloudGroup(target_size=1, min_size=0, max_size=1)

@@ -42,15 +42,15 @@ class ExtenderServer:
     def application(self) -> web.Application:
         """The aiohttp application."""
         extender = self._extender
-        made = web.Application(client_max_size=_BODY_BYTES_MAX)
-        made.router.add_post("/filter", self._handler(extender.filter))
-        made.router.add_post("/prioritize", self._handler(lambda call: extender.prioritize(call, now_s=now_s())))
-        made.router.add_post("/explain", self._handler(lambda call: extender.explain(call, now_s=now_s())))
-        made.router.add_post("/bind", self._take_binding)
-        made.router.add_get("/healthz", self._health)
-        made.router.add_get("/watcher", self._watcher)
-        made.router.add_get("/watcher/health", self._watcher_health)
-        return made
+        app = web.Application(client_max_size=_BODY_BYTES_MAX)
+        app.router.add_post("/filter", self._handler(extender.filter))
+        app.router.add_post("/prioritize", self._handler(lambda call: extender.prioritize(call, now_s=now_s())))
+        app.router.add_post("/explain", self._handler(lambda call: extender.explain(call, now_s=now_s())))
+        app.router.add_post("/bind", self._take_binding)
+        app.router.add_get("/healthz", self._health)
+        app.router.add_get("/watcher", self._watcher)
+        app.router.add_get("/watcher/health", self._watcher_health)
+        return app
 
     def _handler(self, respond: Callable[[ExtenderCall], bytes]) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
@@ -82,8 +82,8 @@ class ExtenderServer:
         return web.Response(status=200 if is_synced else 503, text="ok\n" if is_synced else "not synced\n")
 
     async def _watcher(self, request: web.Request) -> web.Response:
-        found, host = self._report(), request.query.get("host", "")
-        body = None if found is None else watcher_body(found, host=host)
+        report, host = self._report(), request.query.get("host", "")
+        body = None if report is None else watcher_body(report, host=host)
         if body is None:
             return web.Response(status=404, text=f"no metrics of {host or 'any node'} yet\n")
         return web.Response(body=body, content_type="application/json")

@@ -133,14 +133,16 @@ class _PrometheusSource:
 
         async def measure(window_s: float) -> dict[str, NodeUsage]:
             settings = self._caller.settings
-            asked = queries(settings, window_s)
+            texts = queries(settings, window_s)
             calls = (
-                self._caller.get("/api/v1/query", {"query": text}, accepted=(200, 400, 422)) for text in asked.values()
+                self._caller.get("/api/v1/query", {"query": text}, accepted=(200, 400, 422)) for text in texts.values()
             )
             # All calls end before a failure is reported: the session closes after this read.
             responses = await asyncio.gather(*calls, return_exceptions=True)
-            found = {key: read_vector(_body(one), settings) for key, one in zip(asked, responses, strict=True)}
-            return node_usages(found, at_s=now_s)
+            vectors = {
+                key: read_vector(_body(response), settings) for key, response in zip(texts, responses, strict=True)
+            }
+            return node_usages(vectors, at_s=now_s)
 
         return await _in_widest_window("Prometheus", wall_s, measure)
 
@@ -153,11 +155,11 @@ class _SignalFxSource:
         """Implement ``LoadSource.read``."""
 
         async def measure(window_s: float) -> dict[str, NodeUsage]:
-            found = {
+            usages = {
                 resource: await self._series(metric, end_s=wall_s, window_s=window_s)
                 for resource, metric in metrics_of(self._caller.settings).items()
             }
-            cpu, memory = found["cpu"], found["memory"]
+            cpu, memory = usages["cpu"], usages["memory"]
             return {
                 name: NodeUsage(at_s=now_s, cpu=cpu.get(name, _UNKNOWN), memory=memory.get(name, _UNKNOWN))
                 for name in sorted(cpu.keys() | memory.keys())
@@ -183,11 +185,11 @@ class _WatcherSource:
     async def read(self, now_s: float, wall_s: float) -> LoadReport:
         """Implement ``LoadSource.read``. The service chooses the window."""
         body = await self._caller.get("/watcher", {})
-        found = read_watcher_body(body, quirks=self._settings.quirks)
+        report = read_watcher_body(body, quirks=self._settings.quirks)
         # Its timestamps are wall-clock time; scores measure age on a monotonic clock.
-        at_s = now_s - max(0.0, wall_s - found.at_s)
-        usages = {name: msgspec.structs.replace(one, at_s=at_s) for name, one in found.usages.items()}
-        return msgspec.structs.replace(found, usages=usages)
+        at_s = now_s - max(0.0, wall_s - report.at_s)
+        usages = {name: msgspec.structs.replace(usage, at_s=at_s) for name, usage in report.usages.items()}
+        return msgspec.structs.replace(report, usages=usages)
 
 
 @asynccontextmanager

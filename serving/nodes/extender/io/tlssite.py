@@ -63,28 +63,28 @@ class TlsSite:
 
 
 def _read(settings: ExtenderTlsSettings) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for path in settings.paths:
         try:
-            found[path] = Path(path).read_bytes()
+            contents[path] = Path(path).read_bytes()
         except OSError as error:
             raise InvalidCertificate(where=path, reason=error.strerror or str(error)) from error
-    return found
+    return contents
 
 
-def _context(settings: ExtenderTlsSettings, found: Mapping[str, bytes]) -> ssl.SSLContext:
+def _context(settings: ExtenderTlsSettings, contents: Mapping[str, bytes]) -> ssl.SSLContext:
     where = f"{settings.certificate_file} with {settings.key_file}"
     pair = Pair(
         where=where,
-        certificate_pem=found[settings.certificate_file],
-        key_pem=found[settings.key_file],
+        certificate_pem=contents[settings.certificate_file],
+        key_pem=contents[settings.key_file],
     )
     context = load_certificate(settings.certificate_file, pair).context
     # The application speaks HTTP/1.1 only.
     context.set_alpn_protocols(["http/1.1"])
     if settings.client_ca_file:
         try:
-            context.load_verify_locations(cadata=found[settings.client_ca_file].decode("ascii"))
+            context.load_verify_locations(cadata=contents[settings.client_ca_file].decode("ascii"))
         except (ssl.SSLError, ValueError) as error:
             raise InvalidCertificate(where=settings.client_ca_file, reason=str(error)) from error
         context.verify_mode = ssl.CERT_REQUIRED

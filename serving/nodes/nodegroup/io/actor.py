@@ -66,10 +66,10 @@ class NodeGroupNotes:
         await self._events.record(event)
 
 
-def taints_after(found: Mapping[str, Any], effect: Taint | Untaint) -> list[Object] | None:
+def taints_after(node: Mapping[str, Any], effect: Taint | Untaint) -> list[Object] | None:
     """All taints of the node after the effect; None without a change."""
-    taints: list[Object] = list(nested(found, "spec", "taints") or ())
-    state = state_of(node_of(found))
+    taints: list[Object] = list(nested(node, "spec", "taints") or ())
+    state = state_of(node_of(node))
     if isinstance(effect, Taint):
         if state is not NodeState.UNTAINTED:
             return None
@@ -131,10 +131,10 @@ class Actor:
             match batch[0]:
                 case Taint() | Untaint():
                     await self._side_by_side(
-                        self._retaint(one, done) for one in batch if isinstance(one, Taint | Untaint)
+                        self._retaint(effect, done) for effect in batch if isinstance(effect, Taint | Untaint)
                     )
                 case Drain():
-                    await self._side_by_side(self._drain(one, done) for one in batch if isinstance(one, Drain))
+                    await self._side_by_side(self._drain(effect, done) for effect in batch if isinstance(effect, Drain))
                 case DeleteNodes() as deletion:
                     await self._delete(settings, deletion, done=done, pod_counts=pod_counts)
                 case IncreaseSize() as growth:
@@ -146,13 +146,13 @@ class Actor:
         return done
 
     async def _side_by_side(self, work: Iterable[Awaitable[None]]) -> None:
-        async def bounded(one: Awaitable[None]) -> None:
+        async def bounded(awaitable: Awaitable[None]) -> None:
             async with self._at_once:
-                await one
+                await awaitable
 
         async with supervise() as group:
-            for one in work:
-                group.start(bounded(one), name="node group effect")
+            for awaitable in work:
+                group.start(bounded(awaitable), name="node group effect")
 
     async def _retaint(self, effect: Taint | Untaint, done: Done) -> None:
         name = effect.node_name

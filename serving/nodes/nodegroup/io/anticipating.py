@@ -35,8 +35,8 @@ class PodAnticipation:
         """Follow both kinds once any group needs them, until cancelled."""
         await self._is_wanted.wait()
         async with supervise() as group:
-            for one in (self._revisions, self._deployments):
-                group.start(one.run(), name=f"nodegroup {one.kind.plural}")
+            for reflector in (self._revisions, self._deployments):
+                group.start(reflector.run(), name=f"nodegroup {reflector.kind.plural}")
 
     def put(self, book: NodeGroupBook, *, is_wanted: bool, now_s: float) -> None:
         """Add missing pods to the book, and remove the other anticipated ones."""
@@ -64,30 +64,33 @@ class PodAnticipation:
             self.pods.take_deployment(change.new)
 
 
-def _bare_metadata(found: Object) -> Object:
-    kept = ("name", "namespace", "resourceVersion", "uid", "deletionTimestamp")
-    return {key: found["metadata"][key] for key in kept if key in found["metadata"]}
+def _bare_metadata(source: Object) -> Object:
+    fields = ("name", "namespace", "resourceVersion", "uid", "deletionTimestamp")
+    return {key: source["metadata"][key] for key in fields if key in source["metadata"]}
 
 
-def _bare_revision(found: Object) -> Object:
-    published = annotations_of(found).get(ANTICIPATED_PODS_ANNOTATION)
+def _bare_revision(revision: Object) -> Object:
+    published = annotations_of(revision).get(ANTICIPATED_PODS_ANNOTATION)
     annotations = {} if published is None else {ANTICIPATED_PODS_ANNOTATION: published}
-    return {"metadata": {**_bare_metadata(found), "annotations": annotations}}
+    return {"metadata": {**_bare_metadata(revision), "annotations": annotations}}
 
 
-def _bare_deployment(found: Object) -> Object:
+def _bare_deployment(deployment: Object) -> Object:
     """Strip a Deployment to the requests and placement of its pods."""
-    pod = nested(found, "spec", "template", "spec") or {}
-    kept = ("nodeSelector", "affinity", "overhead")
+    pod = nested(deployment, "spec", "template", "spec") or {}
+    fields = ("nodeSelector", "affinity", "overhead")
     resources = ("resources", "restartPolicy")
     bare = {
-        name: [{key: one[key] for key in resources if key in one} for one in pod.get(name) or ()]
+        name: [{key: container[key] for key in resources if key in container} for container in pod.get(name) or ()]
         for name in ("containers", "initContainers")
     }
     return {
-        "metadata": {**_bare_metadata(found), "labels": {REVISION_LABEL: labels_of(found).get(REVISION_LABEL)}},
+        "metadata": {
+            **_bare_metadata(deployment),
+            "labels": {REVISION_LABEL: labels_of(deployment).get(REVISION_LABEL)},
+        },
         "spec": {
-            "replicas": nested(found, "spec", "replicas"),
-            "template": {"spec": {**bare, **{key: pod[key] for key in kept if key in pod}}},
+            "replicas": nested(deployment, "spec", "replicas"),
+            "template": {"spec": {**bare, **{key: pod[key] for key in fields if key in pod}}},
         },
     }

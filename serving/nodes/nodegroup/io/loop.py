@@ -62,21 +62,21 @@ class NodeGroupLoop:
             return
         self._metrics.passed(steady_s() - begun_s, [group.settings.name for group in groups])
 
-    def _count(self, found: GroupPass) -> None:
-        name, metrics, done = found.settings.name, self._metrics, found.done
+    def _count(self, group_pass: GroupPass) -> None:
+        name, metrics, done = group_pass.settings.name, self._metrics, group_pass.done
         metrics.set_gauges(
             name,
             cloud=self._settings().cloud_provider,
-            cloud_id=found.settings.cloud_provider_group_name,
+            cloud_id=group_pass.settings.cloud_provider_group_name,
             values={
-                **gauges_of(found.plan, found.state, found.cloud),
+                **gauges_of(group_pass.plan, group_pass.state, group_pass.cloud),
                 **room_gauges(self._passes.book.extremes(name)),
             },
         )
-        self._count_times(found)
-        effects = found.plan.effects
+        self._count_times(group_pass)
+        effects = group_pass.plan.effects
         lost = sum(
-            found.pod_counts.get(node, 0)
+            group_pass.pod_counts.get(node, 0)
             for effect in effects
             if isinstance(effect, DeleteNodes)
             for node in effect.node_names
@@ -89,22 +89,22 @@ class NodeGroupLoop:
         metrics.counted(name, "serving_nodegroup_effects_failed_total", len(done.problems))
         failed = sum(text.startswith("delete") for text in done.problems)
         metrics.counted(name, "escalator_node_delete_errors", failed)
-        is_locked = any(one.rule is GroupRule.LOCK for one in found.plan.wanted)
+        is_locked = any(wanted.rule is GroupRule.LOCK for wanted in group_pass.plan.wanted)
         metrics.counted(name, "escalator_node_group_scale_lock_check_was_locked", int(is_locked))
 
-    def _count_times(self, found: GroupPass) -> None:
+    def _count_times(self, group_pass: GroupPass) -> None:
         """Observes how long released locks were held and how long new nodes took to register."""
-        name, now_lock = found.settings.name, found.state.lock
+        name, now_lock = group_pass.settings.name, group_pass.state.lock
         lock = self._locks.get(name)
         if lock is not None and lock != now_lock:
-            self._metrics.lasted(name, LOCK_DURATION, found.at_s - lock.locked_at_s)
+            self._metrics.lasted(name, LOCK_DURATION, group_pass.at_s - lock.locked_at_s)
         self._locks[name] = now_lock
-        parts = found.plan.nodes
+        parts = group_pass.plan.nodes
         nodes = {
-            one.name for part in (parts.untainted, parts.tainted, parts.force_tainted, parts.cordoned) for one in part
+            node.name for part in (parts.untainted, parts.tainted, parts.force_tainted, parts.cordoned) for node in part
         }
         # Nodes that were there before the first pass are not new.
-        for lag_s in registration_lags(found.plan, found.state, known=self._nodes.get(name, nodes)):
+        for lag_s in registration_lags(group_pass.plan, group_pass.state, known=self._nodes.get(name, nodes)):
             self._metrics.lasted(name, REGISTRATION_LAG, lag_s)
         self._nodes[name] = nodes
 

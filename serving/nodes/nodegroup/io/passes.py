@@ -120,14 +120,14 @@ class NodeGroupPasses:
     async def follow(self) -> None:
         """Follow nodes, pods and groups until cancelled."""
         async with supervise() as group:
-            for one in (self._nodes, self._pods, self._groups):
-                group.start(one.run(), name=f"nodegroup {one.kind.plural}")
+            for reflector in (self._nodes, self._pods, self._groups):
+                group.start(reflector.run(), name=f"nodegroup {reflector.kind.plural}")
             group.start(self._anticipation.follow(), name="nodegroup anticipation")
 
     async def synced(self) -> None:
         """Wait until all kinds have been listed once."""
-        for one in (self._nodes, self._pods, self._groups):
-            await one.synced.wait()
+        for reflector in (self._nodes, self._pods, self._groups):
+            await reflector.synced.wait()
 
     async def run_once(self) -> list[GroupPass]:
         """One pass of each group, in their order. Raises ``NotLeading``."""
@@ -141,15 +141,15 @@ class NodeGroupPasses:
         passes: list[GroupPass] = []
         for group in groups:
             try:
-                found = await self._pass(group)
+                group_pass = await self._pass(group)
             except NotLeading:
                 raise
             except ClusterError as error:
                 _log.warning("pass.failed", extra={"group": group.settings.name, "error": str(error)})
                 continue
-            if found is not None:
-                passes.append(found)
-                self.on_pass(found)
+            if group_pass is not None:
+                passes.append(group_pass)
+                self.on_pass(group_pass)
         return passes
 
     async def _pass(self, group: WrittenGroup) -> GroupPass | None:
@@ -208,8 +208,8 @@ class NodeGroupPasses:
     async def _present_groups(self) -> list[WrittenGroup]:
         """The groups of the ConfigMap, each with its NodeGroup, and those of other NodeGroups."""
         reading = self._written()
-        objects = {key[1]: one for key, one in self._groups.cache.items()}
-        ours = {name for name, one in objects.items() if labels_of(one).get(ORIGIN_LABEL) == _ORIGIN}
+        objects = {key[1]: node_group for key, node_group in self._groups.cache.items()}
+        ours = {name for name, node_group in objects.items() if labels_of(node_group).get(ORIGIN_LABEL) == _ORIGIN}
         groups: list[WrittenGroup] = []
         for group in reading.groups:
             name = group.settings.name
@@ -227,10 +227,10 @@ class NodeGroupPasses:
             for name in ours - {group.settings.name for group in groups}:
                 await self._remove(name)
         for name in sorted(objects.keys() - ours):
-            found = group_of(objects[name])
-            for wrong in found.refused:
+            object_reading = group_of(objects[name])
+            for wrong in object_reading.refused:
                 await self._refuse(objects[name], wrong.problems)
-            groups += found.groups
+            groups += object_reading.groups
         is_dry = self._dry_mode()
         return [_dry(group) if is_dry else group for group in groups]
 
@@ -257,14 +257,14 @@ class NodeGroupPasses:
             await self._notes.write(about, EventText(reason="KeysIgnored", message=text, is_warning=True))
         return await self._cluster.patch(NODE_GROUP, "", name_of(about), patch={"status": status}, subresource="status")
 
-    async def _stand_for(self, name: str, spec: Object, found: Object | None) -> None:
-        if found is None:
+    async def _stand_for(self, name: str, spec: Object, present: Object | None) -> None:
+        if present is None:
             body = {"metadata": {"name": name, "labels": {ORIGIN_LABEL: _ORIGIN}}, "spec": spec}
             try:
                 await self._cluster.create(NODE_GROUP, body)
             except AlreadyExists:
                 return
-        elif (difference := merge_difference(found.get("spec") or {}, spec)) != {}:
+        elif (difference := merge_difference(present.get("spec") or {}, spec)) != {}:
             await self._cluster.patch(NODE_GROUP, "", name, patch={"spec": difference})
 
     async def _remove(self, name: str) -> None:
@@ -354,11 +354,11 @@ def _unsure_target(effects: tuple[Effect, ...], cloud: CloudGroup, done: Done) -
 
 def _bare_pod(pod: Object) -> Object:
     metadata, spec = pod["metadata"], pod.get("spec") or {}
-    kept = ("name", "namespace", "resourceVersion", "ownerReferences", "annotations", "deletionTimestamp")
+    fields = ("name", "namespace", "resourceVersion", "ownerReferences", "annotations", "deletionTimestamp")
     revision = labels_of(pod).get(REVISION_LABEL)
     return {
         "metadata": {
-            **{key: metadata[key] for key in kept if key in metadata},
+            **{key: metadata[key] for key in fields if key in metadata},
             **({} if revision is None else {"labels": {REVISION_LABEL: revision}}),
         },
         "spec": {

@@ -164,15 +164,15 @@ class LowRiskOverCommitment:
 
     def _load_of(self, table: NodeTable) -> LoadRisk:
         """Risk from load of all nodes; computed only where the version has changed."""
-        kept = self._kept
-        if kept is not None and self._kept_version == table.version:
-            return kept
-        if kept is not None and table.changed is not None and self._kept_version == table.changed_from:
-            kept = kept.with_columns(table.changed, self._load_risk(table, table.changed))
+        load_risk = self._kept
+        if load_risk is not None and self._kept_version == table.version:
+            return load_risk
+        if load_risk is not None and table.changed is not None and self._kept_version == table.changed_from:
+            load_risk = load_risk.with_columns(table.changed, self._load_risk(table, table.changed))
         else:
-            kept = self._load_risk(table, slice(None))
-        self._kept, self._kept_version = kept, table.version
-        return kept
+            load_risk = self._load_risk(table, slice(None))
+        self._kept, self._kept_version = load_risk, table.version
+        return load_risk
 
     def _load_risk(self, table: NodeTable, columns: IntArray | slice) -> LoadRisk:
         allocatable = table.allocatable[:, columns]

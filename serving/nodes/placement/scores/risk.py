@@ -96,10 +96,10 @@ def incomplete_beta(alpha: FloatArray, beta: FloatArray, x: FloatArray) -> Float
 
 def below(fit: BetaFit, threshold: FloatArray) -> FloatArray:
     """P(load <= threshold) of fitted distributions; 0 where it cannot be computed."""
-    asked = fit.matched & (threshold > 0.0) & (threshold < 1.0)
-    values = incomplete_beta(fit.alpha[asked], fit.beta[asked], threshold[asked])
+    computed = fit.matched & (threshold > 0.0) & (threshold < 1.0)
+    values = incomplete_beta(fit.alpha[computed], fit.beta[computed], threshold[computed])
     probabilities = np.where(fit.matched & (threshold >= 1.0), 1.0, 0.0)
-    probabilities[asked] = np.where((values >= 0.0) & (values <= 1.0), values, 0.0)
+    probabilities[computed] = np.where((values >= 0.0) & (values <= 1.0), values, 0.0)
     return probabilities
 
 
@@ -228,14 +228,14 @@ def load_risk(load: MeasuredLoad, committed: Commitment, quirks: PlacementQuirks
     mean, request, limit, allocatable = load.mean, committed.request, committed.limit, committed.allocatable
     threshold = np.clip(share(request, allocatable, of_nothing=0.0), 0.0, 1.0)
     limit_share = share(limit, allocatable, of_nothing=0.0)
-    asked = probability_below(
+    below_threshold = probability_below(
         mean, load.deviation, threshold, small_deviations_get_lost=quirks.small_deviations_get_lost
     )
     bounded = (limit < allocatable) & (request <= limit)
     unlimited = bounded & (limit_share == 0.0)
-    within_limits = below(asked.fit, np.where(bounded, limit_share, 0.0))
+    within_limits = below(below_threshold.fit, np.where(bounded, limit_share, 0.0))
     conditioned = within_limits > 0.0
-    probability = asked.probability.copy()
+    probability = below_threshold.probability.copy()
     probability[conditioned] = np.clip(probability[conditioned] / within_limits[conditioned], 0.0, 1.0)
     probability[unlimited] = 1.0
     tail = 1.0 - probability
@@ -245,8 +245,8 @@ def load_risk(load: MeasuredLoad, committed: Commitment, quirks: PlacementQuirks
         (floor > tail, LoadRule.ABOVE_LIMITS),
         (mean == 0.0, LoadRule.IDLE),
         (unlimited, LoadRule.NO_LIMITS),
-        (asked.certain, LoadRule.CERTAIN),
-        (~asked.fit.matched, LoadRule.NO_DISTRIBUTION),
+        (below_threshold.certain, LoadRule.CERTAIN),
+        (~below_threshold.fit.matched, LoadRule.NO_DISTRIBUTION),
         (conditioned, LoadRule.TAIL_BELOW_LIMITS),
     )
     return LoadRisk(
@@ -254,9 +254,9 @@ def load_risk(load: MeasuredLoad, committed: Commitment, quirks: PlacementQuirks
         rule=np.select([where for where, _ in rules], [LOAD_RULES.index(rule) for _, rule in rules], default=0),
         mean=mean,
         deviation=load.deviation,
-        alpha=asked.fit.alpha,
-        beta=asked.fit.beta,
-        fitted=asked.fit.matched,
+        alpha=below_threshold.fit.alpha,
+        beta=below_threshold.fit.beta,
+        fitted=below_threshold.fit.matched,
     )
 
 

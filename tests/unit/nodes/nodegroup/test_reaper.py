@@ -61,7 +61,7 @@ def test_what_is_due_is_deleted_and_what_has_pods_is_drained() -> None:
     assert reaped(gone, busy, young, pods=(pod(on=busy),)) == Reaped(
         deleted=("n000",),
         drained=("n001",),
-        kept=(
+        kept_nodes=(
             KeptNodes(node_name="n001", reason=KeptFor.DRAINING),
             KeptNodes(node_name="n002", reason=KeptFor.SOFT_GRACE),
         ),
@@ -73,7 +73,7 @@ def test_the_clouds_minimum_lets_as_many_go_as_fit() -> None:
     done = reaped(*group, cloud_min=3)
     assert done.deleted == ("n004", "n003")
     assert done.is_refused
-    assert {kept.reason for kept in done.kept} == {KeptFor.CLOUD_MIN}
+    assert {kept.reason for kept in done.kept_nodes} == {KeptFor.CLOUD_MIN}
 
 
 def test_empty_nodes_go_before_those_with_pods() -> None:
@@ -90,7 +90,7 @@ def test_a_node_that_could_not_be_deleted_is_not_drained() -> None:
     busy = [node(number, tainted_ago_s=700.0) for number in range(2)]
     done = reaped(*busy, pods=tuple(pod(on=one) for one in busy), cloud_min=1)
     assert (done.drained, done.is_refused) == (("n000",), True)
-    assert done.kept[1] == KeptNodes(node_name="n001", reason=KeptFor.CLOUD_MIN)
+    assert done.kept_nodes[1] == KeptNodes(node_name="n001", reason=KeptFor.CLOUD_MIN)
 
 
 def test_a_cloud_below_its_own_minimum_lets_none_go() -> None:
@@ -105,7 +105,7 @@ def test_in_a_sick_group_only_sick_nodes_go() -> None:
     seen = view(snapshot((healthy, sick)), watched)
     done = reap_tainted(seen.parts.tainted, seen, seen.cloud, keep_healthy=True)
     assert done.deleted == ("n001",)
-    assert done.kept == (KeptNodes(node_name="n000", reason=KeptFor.HEALTHY),)
+    assert done.kept_nodes == (KeptNodes(node_name="n000", reason=KeptFor.HEALTHY),)
 
 
 def test_a_force_tainted_node_goes_at_once_if_it_is_empty() -> None:
@@ -114,7 +114,7 @@ def test_a_force_tainted_node_goes_at_once_if_it_is_empty() -> None:
     seen = view(snapshot((empty, busy, protected), (pod(on=busy),)))
     done = reap_force_tainted(seen, seen.cloud)
     assert done.deleted == ("n000",)
-    assert done.kept == (
+    assert done.kept_nodes == (
         KeptNodes(node_name="n001", reason=KeptFor.PODS),
         KeptNodes(node_name="n002", reason=KeptFor.PROTECTED),
     )

@@ -26,15 +26,15 @@ class CloudContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CLOUDS: Mapping[str, Callable[[CloudContext], AbstractAsyncContextManager[Cloud]]] = {
-    "aws": lambda given: opened_aws(given.settings, options=given.aws_options),
-    "cluster-api": lambda given: nullcontext(ClusterApiCloud(given.cluster)),
-    "external-grpc": lambda given: opened_external_grpc(given.settings),
-    "local": lambda given: nullcontext(LocalCloud(given.cluster, system_namespace())),
+    "aws": lambda context: opened_aws(context.settings, options=context.aws_options),
+    "cluster-api": lambda context: nullcontext(ClusterApiCloud(context.cluster)),
+    "external-grpc": lambda context: opened_external_grpc(context.settings),
+    "local": lambda context: nullcontext(LocalCloud(context.cluster, system_namespace())),
     "memory": lambda _: nullcontext(MemoryCloud({})),
 }
 """The clouds by the values of ``cloud_provider``. ``tests/conformance/cloud`` runs over all of them."""
 
 
-def opened_cloud(given: CloudContext) -> AbstractAsyncContextManager[Cloud]:
+def opened_cloud(context: CloudContext) -> AbstractAsyncContextManager[Cloud]:
     """The cloud of the settings while the context lasts. Raises ``SettingsError`` if its library is missing."""
-    return CLOUDS[given.settings.cloud_provider](given)
+    return CLOUDS[context.settings.cloud_provider](context)

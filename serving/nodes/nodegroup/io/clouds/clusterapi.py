@@ -30,7 +30,7 @@ _MIN = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size"
 _MAX = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size"
 _DELETE = "cluster.x-k8s.io/delete-machine"
 _YES = "yes"
-_KINDS = {one.name: one for one in (MACHINE_DEPLOYMENT, MACHINE_SET, MACHINE_POOL)}
+_KINDS = {kind.name: kind for kind in (MACHINE_DEPLOYMENT, MACHINE_SET, MACHINE_POOL)}
 _OWNER_LABELS = {
     MACHINE_DEPLOYMENT: "cluster.x-k8s.io/deployment-name",
     MACHINE_SET: "cluster.x-k8s.io/set-name",
@@ -53,41 +53,43 @@ class ClusterApiCloud:
 
     async def describe(self, group: str) -> CloudGroup:
         """Read the target and bounds of a group. Without annotations for its bounds, it may shrink to 0 but not grow."""
-        found = await self._read(_owner_of(group))
-        return _group_of(found)
+        pool = await self._read(_owner_of(group))
+        return _group_of(pool)
 
     async def increase(self, group: str, count: int) -> None:
         """Raise the target of a group."""
         owner = _owner_of(group)
-        found = await self._read(owner)
-        size = _group_of(found)
+        pool = await self._read(owner)
+        size = _group_of(pool)
         if count < 1 or size.target_size + count > size.max_size:
             raise CloudRefused(f"{group}: {size.target_size} + {count} is above the maximum {size.max_size}")
-        await self._scale(owner, found, size.target_size + count)
+        await self._scale(owner, pool, size.target_size + count)
 
     async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
         """Terminate machines and lower the target."""
         owner = _owner_of(group)
-        found, owned = await self._read(owner), await self._machines(owner)
-        by_node = {str(nested(one, "status", "nodeRef", "name") or ""): one for one in owned}
+        pool, owned = await self._read(owner), await self._machines(owner)
+        by_node = {str(nested(machine, "status", "nodeRef", "name") or ""): machine for machine in owned}
         ours = [machine for machine in machines if machine.node_name in by_node]
         failed = {
             machine.node_name: f"has no Machine of {group}" for machine in machines if machine.node_name not in by_node
         }
-        size = _group_of(found)
+        size = _group_of(pool)
         going = [by_node[our.node_name] for our in ours if not _is_going(by_node[our.node_name])]
         if going and size.target_size - len(going) < size.min_size:
             raise CloudRefused(f"{group}: {size.target_size} - {len(going)} is below the minimum {size.min_size}")
-        for one in going:
+        for machine in going:
             patch = {"metadata": {"annotations": {_DELETE: _YES}}}
-            await self._patch(MACHINE, owner.namespace, name_of(one), patch=patch)
+            await self._patch(MACHINE, owner.namespace, name_of(machine), patch=patch)
         # Marked machines that the replicas count still, also those that a process marked before it died.
-        living = [one for one in owned if not is_being_deleted(one)]
-        names = {name_of(one) for one in going}
-        marked = [one for one in living if name_of(one) in names or annotations_of(one).get(_DELETE) == _YES]
+        living = [machine for machine in owned if not is_being_deleted(machine)]
+        names = {name_of(machine) for machine in going}
+        marked = [
+            machine for machine in living if name_of(machine) in names or annotations_of(machine).get(_DELETE) == _YES
+        ]
         surplus = len(living) - size.target_size
         if len(marked) > surplus:
-            await self._scale(owner, found, max(size.min_size, len(living) - len(marked)))
+            await self._scale(owner, pool, max(size.min_size, len(living) - len(marked)))
         return Deletion(deleted=tuple(our.node_name for our in ours), failed=failed)
 
     async def _read(self, owner: _MachineOwner) -> Object:
@@ -105,8 +107,8 @@ class ClusterApiCloud:
         except ClusterError as error:
             raise _cloud_error(error) from error
 
-    async def _scale(self, owner: _MachineOwner, found: Object, replicas: int) -> None:
-        patch = {"metadata": {"resourceVersion": version_of(found)}, "spec": {"replicas": replicas}}
+    async def _scale(self, owner: _MachineOwner, pool: Object, replicas: int) -> None:
+        patch = {"metadata": {"resourceVersion": version_of(pool)}, "spec": {"replicas": replicas}}
         try:
             await self._cluster.patch(owner.kind, owner.namespace, owner.name, patch=patch, subresource="scale")
         except NotLeading:
@@ -132,8 +134,8 @@ def _owner_of(group: str) -> _MachineOwner:
     return _MachineOwner(_KINDS[parts[0]], parts[1], parts[2])
 
 
-def _group_of(found: Object) -> CloudGroup:
-    annotations, replicas = annotations_of(found), nested(found, "spec", "replicas")
+def _group_of(pool: Object) -> CloudGroup:
+    annotations, replicas = annotations_of(pool), nested(pool, "spec", "replicas")
     target = 1 if replicas is None else int(replicas)
     low, high = annotations.get(_MIN, ""), annotations.get(_MAX, "")
     return CloudGroup(

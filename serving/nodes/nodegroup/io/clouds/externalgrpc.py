@@ -61,22 +61,22 @@ def messages() -> dict[str, Any]:
     plain = {_TEXT: field.TYPE_STRING, _NUMBER: field.TYPE_INT32}
     file = descriptor_pb2.FileDescriptorProto(name="externalgrpc.proto", package=_PACKAGE, syntax="proto3")
     for name, fields in _MESSAGES.items():
-        made = file.message_type.add(name=name)
+        message = file.message_type.add(name=name)
         for key, number, kind, is_repeated in fields:
             label = field.LABEL_REPEATED if is_repeated else field.LABEL_OPTIONAL
             if kind in plain:
-                made.field.add(name=key, number=number, label=label, type=plain[kind])
+                message.field.add(name=key, number=number, label=label, type=plain[kind])
                 continue
             if kind == "map":
                 kind_name = f"{key.capitalize()}Entry"
-                entry = made.nested_type.add(name=kind_name)
+                entry = message.nested_type.add(name=kind_name)
                 entry.options.map_entry = True
                 for part, at in (("key", 1), ("value", 2)):
                     entry.field.add(name=part, number=at, label=field.LABEL_OPTIONAL, type=field.TYPE_STRING)
                 whole = f".{_PACKAGE}.{name}.{kind_name}"
             else:
                 whole = f".{_PACKAGE}.{kind}"
-            made.field.add(name=key, number=number, label=label, type=field.TYPE_MESSAGE, type_name=whole)
+            message.field.add(name=key, number=number, label=label, type=field.TYPE_MESSAGE, type_name=whole)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {
@@ -93,7 +93,7 @@ class ExternalGrpcCloud:
         self._calls = {
             name: channel.unary_unary(
                 f"/{_SERVICE}/{name}",
-                request_serializer=lambda one: one.SerializeToString(),
+                request_serializer=lambda message: message.SerializeToString(),
                 response_deserializer=self._messages[f"{name}Response"].FromString,
             )
             for name in METHODS
@@ -102,11 +102,11 @@ class ExternalGrpcCloud:
     async def describe(self, group: str) -> CloudGroup:
         """Read the target and bounds of a group."""
         response = await self._call("NodeGroups")
-        found = next((node_group for node_group in response.nodeGroups if node_group.id == group), None)
-        if found is None:
+        bounds = next((node_group for node_group in response.nodeGroups if node_group.id == group), None)
+        if bounds is None:
             raise CloudRefused(f"the provider has no node group {group}")
         target = await self._call("NodeGroupTargetSize", id=group)
-        return CloudGroup(target_size=target.targetSize, min_size=found.minSize, max_size=found.maxSize)
+        return CloudGroup(target_size=target.targetSize, min_size=bounds.minSize, max_size=bounds.maxSize)
 
     async def increase(self, group: str, count: int) -> None:
         """Raise the target of a group."""

@@ -28,18 +28,18 @@ class LocalCloud:
 
     async def increase(self, group: str, count: int) -> None:
         """Raise the target of a group."""
-        await self._change(group, lambda found: found.increased(count, now_s=wall_s()))
+        await self._change(group, lambda current: current.increased(count, now_s=wall_s()))
 
     async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
         """Terminate machines and lower the target. A machine without an entry is gone already."""
         names = [machine.node_name for machine in machines]
-        await self._change(group, lambda found: found.without(names))
+        await self._change(group, lambda current: current.without(names))
         return Deletion(deleted=tuple(names))
 
     async def _change(self, group: str, change: Callable[[LocalMachines], LocalMachines]) -> None:
-        found, version = await self._read(group)
-        changed = change(found)
-        if changed == found:
+        before, version = await self._read(group)
+        changed = change(before)
+        if changed == before:
             return
         patch = {"metadata": {"resourceVersion": version}, "data": changed.data()}
         try:
@@ -53,9 +53,9 @@ class LocalCloud:
         if group != LOCAL_GROUP:
             raise CloudRefused(f"there is no group {group}; the group of this machine is {LOCAL_GROUP}")
         try:
-            found = await self._cluster.get(CONFIG_MAP, self._namespace, LOCAL_MACHINES)
+            config_map = await self._cluster.get(CONFIG_MAP, self._namespace, LOCAL_MACHINES)
         except NotFound as error:
             raise CloudRefused("there are no virtual nodes: start with serving up --nodes") from error
         except ClusterError as error:
             raise CloudUnavailable(str(error)) from error
-        return machines_of(found.get("data") or {}), found["metadata"].get("resourceVersion", "")
+        return machines_of(config_map.get("data") or {}), config_map["metadata"].get("resourceVersion", "")

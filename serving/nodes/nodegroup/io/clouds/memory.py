@@ -33,21 +33,21 @@ class MemoryCloud:
     async def increase(self, group: str, count: int) -> None:
         """Raise the target of a group."""
         self._fail()
-        found = self._found(group)
-        if count < 1 or found.target_size + count > found.max_size:
-            raise CloudRefused(f"{group}: {found.target_size} + {count} is above the maximum {found.max_size}")
-        self.groups[group] = msgspec.structs.replace(found, target_size=found.target_size + count)
+        size = self._found(group)
+        if count < 1 or size.target_size + count > size.max_size:
+            raise CloudRefused(f"{group}: {size.target_size} + {count} is above the maximum {size.max_size}")
+        self.groups[group] = msgspec.structs.replace(size, target_size=size.target_size + count)
         self.increases.append((group, count))
 
     async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
         """Terminate machines and lower the target."""
         self._fail()
-        found = self._found(group)
+        size = self._found(group)
         known = [machine.node_name for machine in machines if machine.node_name not in self.unknown_machines]
         ours = [name for name in known if name not in self._gone]
-        if ours and found.target_size - len(ours) < found.min_size:
-            raise CloudRefused(f"{group}: {found.target_size} - {len(ours)} is below the minimum {found.min_size}")
-        self.groups[group] = msgspec.structs.replace(found, target_size=found.target_size - len(ours))
+        if ours and size.target_size - len(ours) < size.min_size:
+            raise CloudRefused(f"{group}: {size.target_size} - {len(ours)} is below the minimum {size.min_size}")
+        self.groups[group] = msgspec.structs.replace(size, target_size=size.target_size - len(ours))
         self._gone |= set(ours)
         self.deletions.append((group, tuple(ours)))
         failed = {

@@ -47,6 +47,7 @@ from serving.core.model.revisionnumbers import PodCounts, RevisionNumbers
 from serving.core.scaling.classic.classic import ClassicDecision, ClassicMode
 from serving.core.scaling.decision.records import ScalerOutcome
 from serving.core.scaling.kpa.decide import ScaleDecision, ScalerMode
+from serving.core.scaling.kpa.merge import ACTIVATOR_DECIDER
 from serving.core.scaling.kpa.zero import GateAction
 from serving.core.scaling.revision import ScaledRevision
 from serving.core.scaling.scaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES
@@ -76,8 +77,6 @@ from serving.net.metrics.page import wanted_type, watch_lag
 from serving.net.metrics.queries import QueryGate
 from serving.net.wire.issuing import daemon_tls
 from serving.net.wire.tokens import read_key
-
-_ACTIVATOR = "activator"
 
 _log = logging.getLogger("autoscaler")
 
@@ -130,7 +129,7 @@ def rule_of(outcome: ScalerOutcome) -> str:
     if merged.decided_by == decided.proposal.decider and not isinstance(decided.detail, NoData):
         limit = decided.detail.limited_by
         return decided.detail.mode.value if limit is None else limit.value
-    return "wake" if merged.decided_by == _ACTIVATOR else "policy"
+    return "wake" if merged.decided_by == ACTIVATOR_DECIDER else "policy"
 
 
 class AutoscalerDaemon:

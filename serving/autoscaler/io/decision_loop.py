@@ -47,7 +47,7 @@ from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
 from serving.core.scaling.revision import group_of, turn_ratio
 from serving.core.scaling.scaler.anticipation import Publication
 from serving.core.scaling.scaler.registry import PolicyRegistry
-from serving.core.scaling.scaler.rest import rest_in_s
+from serving.core.scaling.scaler.rest import DECISION_PAUSE_S, rest_in_s
 from serving.core.scaling.scaler.scaler import Scaler
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.budgets import read_budgets
@@ -56,8 +56,6 @@ from serving.net.cluster.workqueue import WorkQueue, WorkQueueSettings
 
 _log = logging.getLogger("autoscaler")
 
-# Least time between two decisions about a revision: changes in between are handled together.
-_PAUSE_MIN_S = 0.05
 # Revisions that are written at once. A scale takes two calls; 50 patches a second come from each 8 ms of a server.
 _WRITERS = 16
 # Time between two looks at the pods of revisions that other autoscalers decide on.
@@ -200,7 +198,7 @@ class DecisionLoop:
             return
         entry.cause = entry.cause or cause
         latest = None if entry.is_woken else entry.latest
-        self._soon.add_after(key, 0.0 if latest is None else latest.at_s + _PAUSE_MIN_S - now_s())
+        self._soon.add_after(key, 0.0 if latest is None else latest.at_s + DECISION_PAUSE_S - now_s())
 
     async def _decide_now(self, key: RevisionKey) -> None:
         """Decide at once and restart the period."""
@@ -220,7 +218,7 @@ class DecisionLoop:
             outcome = self._outcome(key, entry, cause)
             recheck_s = None if outcome is None else outcome.recheck_in_s
             wishes_s = (recheck_s, self._policies.triggers.due_in_s(key, now_s()))
-            wait_s = max(_PAUSE_MIN_S, min((wait_s, *(wish_s for wish_s in wishes_s if wish_s is not None))))
+            wait_s = max(DECISION_PAUSE_S, min((wait_s, *(wish_s for wish_s in wishes_s if wish_s is not None))))
             # Budgets and policies ask for a revision in each period.
             if outcome is not None and not (self._book.budgets.of(key[0]) or self._policies.triggers.has_policy(key)):
                 wait_s = max(wait_s, _rest_s(entry, outcome, self.settings.decision_period_s))

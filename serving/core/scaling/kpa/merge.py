@@ -13,6 +13,9 @@ import msgspec
 from serving.core.model.nodata import NoData
 from serving.core.scaling.spec import ScalingSpec
 
+ACTIVATOR_DECIDER = "activator"
+"""The decider that wakes a revision."""
+
 _NO_PROPOSAL = NoData(missing="no proposal of any decider")
 
 

@@ -14,12 +14,11 @@ from serving.core.scaling.decision.budgeted import allowance_reason, gated
 from serving.core.scaling.decision.policy import KEEP_ALIVE, PRE_WARMING, RegretReason
 from serving.core.scaling.decision.records import DecisionInputs, ScalerOutcome
 from serving.core.scaling.kpa.decide import ScaleDecision, ScaleLimit, ScalerMode, count_for
-from serving.core.scaling.kpa.merge import Bounded, MergeDecision, Proposal, ScaleBound
+from serving.core.scaling.kpa.merge import ACTIVATOR_DECIDER, Bounded, MergeDecision, Proposal, ScaleBound
 from serving.core.scaling.kpa.zero import GateAction, GateReason
 from serving.core.scaling.slo import SloOutcome, SloVerdict
 from serving.core.scaling.spec import ScalingSpec
 
-_ACTIVATOR = "activator"
 _MINUTES_FROM_S = 120.0
 _MS = 1000.0
 
@@ -254,12 +253,12 @@ def _decided_by(outcome: ScalerOutcome, merged: MergeDecision) -> tuple[str, ...
     said = [
         proposal
         for proposal in merged.proposals
-        if proposal.decider not in {algorithm, _ACTIVATOR, KEEP_ALIVE, PRE_WARMING}
+        if proposal.decider not in {algorithm, ACTIVATOR_DECIDER, KEEP_ALIVE, PRE_WARMING}
     ]
     silent = [f"{one.decider} has no data ({one.desired.missing})" for one in said if isinstance(one.desired, NoData)]
     if merged.decided_by is None:
         return (f"{merged.present_scale} kept because {' and '.join(merged.silent)} cannot be heard", *silent)
-    if merged.decided_by == _ACTIVATOR and merged.decided_by != algorithm:
+    if merged.decided_by == ACTIVATOR_DECIDER and merged.decided_by != algorithm:
         return ("woken by the activator",)
     deciding = [
         f"{one.decider} wants {one.desired} ({one.reason})"

@@ -75,8 +75,8 @@ def _template(names: tuple[str, ...]) -> Unit:
     expected = "a host with " + " and ".join(f"{{{{.{name}}}}}" for name in names)
 
     def read(text: str) -> Value:
-        found = _PLACE.findall(text)
-        if sorted(found) != sorted(names) or not _HOST.match(_PLACE.sub("x", text)):
+        places = _PLACE.findall(text)
+        if sorted(places) != sorted(names) or not _HOST.match(_PLACE.sub("x", text)):
             raise InvalidValue(text=text, expected=expected)
         return text
 
@@ -90,7 +90,7 @@ def _read_gateway(text: str) -> Value:
 
 
 def _read_addresses(text: str) -> Value:
-    if not all(_ADDRESS.match(one) for one in text.split(",") if text):
+    if not all(_ADDRESS.match(address) for address in text.split(",") if text):
         raise InvalidValue(text=text, expected="HOST:PORT separated by commas, or nothing")
     return text
 

@@ -46,12 +46,12 @@ def field_meaning(field: Field) -> str:
 def _meanings(record: type[msgspec.Struct]) -> dict[str, str]:
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(record))).body
     assert isinstance(tree, ast.ClassDef)
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for statement, following in zip(tree.body, tree.body[1:], strict=False):
         match statement, following:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[name] = " ".join(text.split())
-    return found
+                meanings[name] = " ".join(text.split())
+    return meanings
 
 
 def render_config_map(name: str, daemons: Iterable[Daemon[SettingsRecord]]) -> str:

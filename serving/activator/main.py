@@ -50,6 +50,7 @@ from serving.activator.routing.probes import is_probe_agent
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener
 from serving.core.model.errors import InvalidValue, Problem, SettingsError
+from serving.core.model.launch import KEY_FILE_VARIABLE, USAGE_EXIT
 from serving.core.model.routehosts import HostRules
 from serving.core.settings.activator import REDIRECTED, ActivatorSettings
 from serving.core.settings.autoscaler import AutoscalerSettings
@@ -81,8 +82,6 @@ from serving.net.wire.tokens import read_key
 
 _log = logging.getLogger("activator")
 
-_KEY_FILE_VARIABLE = "SERVING_KEY_FILE"
-_USAGE_EXIT = 2
 # Requests create few reference cycles, so rare collections are enough (default: every 700 objects).
 _GC_THRESHOLD = 20_000
 # Certificate authorities fetch the proof of control over a host here, over plain HTTP (RFC 8555, section 8.3).
@@ -353,11 +352,11 @@ def main() -> int:
         config = LiveSettings(ACTIVATOR, registry=DAEMONS, environment=os.environ)
         scaling = LiveSettings(AUTOSCALER, registry=DAEMONS, environment=os.environ)
         hosts = LiveSettings(CONTROLLER, registry=DAEMONS, environment=os.environ)
-        key = read_key(os.environ[_KEY_FILE_VARIABLE])
+        key = read_key(os.environ[KEY_FILE_VARIABLE])
     except (SettingsError, InvalidValue, KeyError, OSError) as error:
-        text = f"{_KEY_FILE_VARIABLE} is not set" if isinstance(error, KeyError) else str(error)
+        text = f"{KEY_FILE_VARIABLE} is not set" if isinstance(error, KeyError) else str(error)
         write_error(str(text))
-        return _USAGE_EXIT
+        return USAGE_EXIT
     _raise_descriptor_limit()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)

@@ -41,6 +41,7 @@ from serving.core.model.errors import InvalidValue, SettingsError
 from serving.core.model.identities import ACTIVATOR as ACTIVATOR_ID
 from serving.core.model.identities import AUTOSCALER as AUTOSCALER_ID
 from serving.core.model.knative import RevisionKey
+from serving.core.model.launch import KEY_FILE_VARIABLE, USAGE_EXIT
 from serving.core.model.loadmetric import CONCURRENCY
 from serving.core.model.nodata import NoData
 from serving.core.model.revisionnumbers import PodCounts, RevisionNumbers
@@ -80,10 +81,8 @@ from serving.net.wire.tokens import read_key
 
 _log = logging.getLogger("autoscaler")
 
-_KEY_FILE_VARIABLE = "SERVING_KEY_FILE"
 _STATE_VARIABLE = "SERVING_STATE"
 _HOST_VARIABLE = "SERVING_POD_IP"
-_USAGE_EXIT = 2
 
 
 def measured(revision: ScaledRevision, outcome: ScalerOutcome) -> RevisionNumbers:
@@ -267,11 +266,11 @@ def main() -> int:
     try:
         config = LiveSettings(AUTOSCALER, registry=DAEMONS, environment=os.environ)
         sharing = LiveSettings(ELECTION, registry=DAEMONS, environment=os.environ)
-        key = read_key(os.environ[_KEY_FILE_VARIABLE])
+        key = read_key(os.environ[KEY_FILE_VARIABLE])
     except (SettingsError, InvalidValue, KeyError, OSError) as error:
-        text = f"{_KEY_FILE_VARIABLE} is not set" if isinstance(error, KeyError) else str(error)
+        text = f"{KEY_FILE_VARIABLE} is not set" if isinstance(error, KeyError) else str(error)
         write_error(str(text))
-        return _USAGE_EXIT
+        return USAGE_EXIT
     # Each pod is a connection.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

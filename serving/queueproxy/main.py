@@ -55,6 +55,7 @@ import sys
 from collections.abc import Callable, Coroutine
 
 from serving.core.model.errors import SettingsError
+from serving.core.model.launch import USAGE_EXIT
 from serving.net.aio.daemon import run_daemon
 from serving.net.aio.supervise import TaskOwner
 from serving.net.proxy.forwarding.accesslog import stdout_log
@@ -70,7 +71,6 @@ from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe, listener_
 from serving.queueproxy.metrics import refusal_lines, tls_lines
 from serving.queueproxy.podspec import PodSpec, spec_from_environment
 
-_USAGE_EXIT = 2
 # Requests make few cycles, so that looking for them rarely costs nothing (default: each 700 objects).
 _GC_THRESHOLD = 20_000
 
@@ -83,7 +83,7 @@ def main() -> int:
         from serving.net.aio.output import write_error  # noqa: PLC0415 - it ends here
 
         write_error(str(error))
-        return _USAGE_EXIT
+        return USAGE_EXIT
     return run(spec)
 
 

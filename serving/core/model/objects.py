@@ -25,6 +25,9 @@ _MEANINGFUL_WHEN_EMPTY = frozenset(
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(\.\d+)?Z\Z")
 
+FINISHED_PHASES = frozenset({"Failed", "Succeeded"})
+"""Phases of a pod whose containers have ended and are not started again: it needs no room and serves nothing."""
+
 Key = tuple[str, str]
 """Namespace ("" for kinds without one) and name."""
 _HANDLERS = ("httpGet", "tcpSocket")

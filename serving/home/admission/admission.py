@@ -23,6 +23,7 @@ from serving.core.model.knative import (
     QueueProxyPlace,
 )
 from serving.core.model.objects import Object, annotations_of, name_of, namespace_of, nested, with_kubernetes_scheme
+from serving.core.model.ports import CONTAINER_PORT
 from serving.core.model.routepolicy import read_tcp_ports
 from serving.core.scaling.policies.scalingpolicy import ScalingPolicySpec, check_scaling_policy
 from serving.core.scaling.policies.triggertypes import REGISTRY
@@ -59,7 +60,6 @@ from serving.net.cluster.schedules import schedule_problems
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS = ("grpc", "httpGet", "tcpSocket")
 # Stands for the port of the container.
-_OWN_PORT = 8080
 
 _ANNOTATIONS = (CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION)
 _ANNOTATED = {SERVING_SERVICE, CONFIGURATION, ROUTE, DOMAIN_MAPPING}
@@ -105,14 +105,18 @@ def _with_ports(container: Json, *, serves: bool) -> Json:
     made = {
         **container,
         "ports": [
-            {**port, "containerPort": port.get("containerPort") or _OWN_PORT} for port in items_of(container, "ports")
+            {**port, "containerPort": port.get("containerPort") or CONTAINER_PORT}
+            for port in items_of(container, "ports")
         ],
     }
     for name in _PROBES:
         probe = container.get(name)
         if probe is not None:
             given = {key: probe[key] for key in _HANDLERS if probe.get(key) is not None}
-            made[name] = {**probe, **{key: {**one, "port": one.get("port") or _OWN_PORT} for key, one in given.items()}}
+            made[name] = {
+                **probe,
+                **{key: {**one, "port": one.get("port") or CONTAINER_PORT} for key, one in given.items()},
+            }
     if serves and container.get("readinessProbe"):
         made["readinessProbe"] = with_kubernetes_scheme(made["readinessProbe"])
     return made

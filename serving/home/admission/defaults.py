@@ -7,10 +7,10 @@ twice changes nothing. Follows knative/serving 98e5ef90, pkg/apis/serving/v1 and
 from typing import Any
 
 from serving.core.model.objects import Object, namespace_of
+from serving.core.model.ports import CONTAINER_PORT
 from serving.net.cluster.kinds import CONFIGURATION, DOMAIN_MAPPING, REVISION, ROUTE, SERVING_SERVICE, Kind
 
 _CONTAINER = "user-container"
-_PORT = 8080
 _TIMEOUT_S = 300
 _HANDLERS = ("tcpSocket", "httpGet", "exec", "grpc")
 
@@ -69,7 +69,7 @@ def _fill_pod(pod: dict[str, Any]) -> None:
             container["name"] = _CONTAINER if is_alone else next(spare)
         for port in _objects_at(container, "ports"):
             if port.get("containerPort") == 0:
-                port["containerPort"] = _PORT
+                port["containerPort"] = CONTAINER_PORT
         if is_alone or container.get("ports"):
             _fill_readiness(container)
 

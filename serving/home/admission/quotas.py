@@ -9,12 +9,11 @@ from typing import Any
 
 import msgspec
 
-from serving.core.model.objects import Object, annotations_of, name_of, nested
+from serving.core.model.objects import FINISHED_PHASES, Object, annotations_of, name_of, nested
 from serving.core.model.quantity import Amounts, ExactAmount, amounts_of, pod_peak, total
 from serving.net.cluster.kinds import KINDS, POD, SERVICE, Kind
 
 _ONE = ExactAmount(10**9)
-_OVER = ("Succeeded", "Failed")
 # Resources that have a request and a limit, each with a quota of its own; the plain name is the request.
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")
 # With a quota on one of these, each container must state an amount.
@@ -53,7 +52,7 @@ def claim_of(kind: Kind, whole: Object) -> Claim:
             usage[by_type] = _ONE
         return Claim(usage=usage)
     spec = nested(whole, "spec") or {}
-    if nested(whole, "status", "phase") in _OVER:
+    if nested(whole, "status", "phase") in FINISHED_PHASES:
         return Claim(usage=usage, scopes=_scopes(spec, usage))
     requests, limits = pod_sums(spec, "requests"), pod_sums(spec, "limits")
     usage[POD.resource] = _ONE

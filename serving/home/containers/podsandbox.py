@@ -13,6 +13,7 @@ import msgspec
 
 from serving.core.model.errors import InvalidValue
 from serving.core.model.objects import Object, name_of, namespace_of
+from serving.core.model.ports import CONTAINER_PORT
 from serving.home.containers.bundle import (
     ContainerBox,
     arguments_of,
@@ -37,7 +38,6 @@ from serving.home.processes.orders import Launch, StartProcess
 from serving.home.processes.ownusers import IDS_PER_POD, OwnUsers
 from serving.net.aio.cooperative import finished_in_thread
 
-_PORT_DEFAULT = 8080
 _FOLDER_MODE = 0o755
 _HOSTNAME_MAX = 63
 
@@ -281,7 +281,7 @@ def port_of(pod: Object) -> int:
         for port in container.get("ports") or ():
             if serves(pod, container) and port.get("containerPort"):
                 return int(port["containerPort"])
-    return _PORT_DEFAULT
+    return CONTAINER_PORT
 
 
 def _stop_signal_of(text: str) -> int:

@@ -13,6 +13,7 @@ from serving.core.model.event import EventText, about, digest, new_event
 from serving.core.model.knative import QUEUE_PROXY
 from serving.core.model.nodata import NoData
 from serving.core.model.objects import (
+    FINISHED_PHASES,
     Key,
     Object,
     condition_of,
@@ -45,7 +46,6 @@ _log = logging.getLogger("podscaler")
 _PERIOD_S = 15.0
 _COMPONENT = "horizontal-pod-autoscaler"
 # Its use is measured, and it requests nothing on this machine.
-_GONE_PHASES = frozenset({"Failed", "Succeeded"})
 
 
 class PodScaler:
@@ -160,7 +160,7 @@ def _pods_of(deployment: Object, pods: Iterable[Object]) -> list[Object]:
         if pod["metadata"]["namespace"] == namespace
         and wanted <= labels_of(pod).items()
         and not is_being_deleted(pod)
-        and nested(pod, "status", "phase") not in _GONE_PHASES
+        and nested(pod, "status", "phase") not in FINISHED_PHASES
     ]
 
 

@@ -30,6 +30,7 @@ from typing import NoReturn
 
 import msgspec
 
+from serving.core.model.ports import CONTAINER_PORT
 from serving.home.processes.appcopy import prepare_copy
 from serving.home.processes.confine import ISOLATION_VARIABLE, confine
 from serving.home.processes.isolation import Confinement, plan_of
@@ -89,7 +90,7 @@ _SPEC_EXAMPLE = {
     "SERVING_POD_NAMESPACE": "default",
     "SERVING_POD_REVISION": "revision",
     "SERVING_POD_NAME": "pod",
-    "SERVING_POD_APP": "127.0.0.1:8080",
+    "SERVING_POD_APP": f"127.0.0.1:{CONTAINER_PORT}",
     "SERVING_POD_LISTEN": "127.0.0.1:8012",
     "SERVING_POD_ADMIN_LISTEN": "127.0.0.1:8022",
     "SERVING_POD_READINESS": '{"tcpSocket": {"port": 0}}',

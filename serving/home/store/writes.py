@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.core.model.errors import Conflict, Invalid, NotFound, Problem
-from serving.core.model.objects import Object, meant
+from serving.core.model.objects import FINISHED_PHASES, Object, meant
 from serving.home.schemas.patch import same_json
 from serving.home.schemas.records import ObjectMetadata, read_metadata
 from serving.net.aio.clock import stamp as stamp_of
@@ -251,7 +251,7 @@ def _grace_s(kind: Kind, whole: Object, asked: int | None) -> int:
     if kind != POD:
         return 0
     spec, phase = _object(whole.get("spec")), _object(whole.get("status")).get("phase")
-    if phase in {"Succeeded", "Failed"} or (phase == "Pending" and not spec.get("nodeName")):
+    if phase in FINISHED_PHASES or (phase == "Pending" and not spec.get("nodeName")):
         return 0
     if asked is None:
         asked = spec.get("terminationGracePeriodSeconds")

@@ -11,6 +11,16 @@ from pathlib import Path
 import msgspec
 
 from serving.core.model.errors import Problem, SettingsError
+from serving.core.model.ports import (
+    ACTIVATOR_METRICS_PORT,
+    API_PORT,
+    CONTROL_METRICS_PORT,
+    DASHBOARD_PORT,
+    INNER_PORT,
+    PUBLIC_PORT,
+    STATS_PORT,
+    TLS_PORT,
+)
 from serving.home.state import StateFolder
 
 _BACKLOG = 4096
@@ -96,13 +106,13 @@ class ListenPort(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PORTS = (
-    ListenPort(name="public", number=8080, what="Port of all services."),
-    ListenPort(name="tls", number=8443, what="Port of all services over TLS, if there is a certificate."),
-    ListenPort(name="inner", number=8081, what="Port of cluster-local services."),
-    ListenPort(name="api", number=6080, what="Port of the Kubernetes API."),
-    ListenPort(name="stats", number=6081, what="Port of the autoscaler."),
-    ListenPort(name="activator-metrics", number=6082, what="Port of the activator's metrics."),
-    ListenPort(name="control-metrics", number=6083, what="Port of the metrics of control."),
-    ListenPort(name="dashboard", number=6090, what="Port of the dashboard."),
+    ListenPort(name="public", number=PUBLIC_PORT, what="Port of all services."),
+    ListenPort(name="tls", number=TLS_PORT, what="Port of all services over TLS, if there is a certificate."),
+    ListenPort(name="inner", number=INNER_PORT, what="Port of cluster-local services."),
+    ListenPort(name="api", number=API_PORT, what="Port of the Kubernetes API."),
+    ListenPort(name="stats", number=STATS_PORT, what="Port of the autoscaler."),
+    ListenPort(name="activator-metrics", number=ACTIVATOR_METRICS_PORT, what="Port of the activator's metrics."),
+    ListenPort(name="control-metrics", number=CONTROL_METRICS_PORT, what="Port of the metrics of control."),
+    ListenPort(name="dashboard", number=DASHBOARD_PORT, what="Port of the dashboard."),
 )
 """Ports in the order of help and output. ``--NAME-port=0`` takes any free port."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
 
+from serving.core.model.launch import KEY_FILE_VARIABLE, USAGE_EXIT
 from serving.home.processes.confine import ISOLATION_VARIABLE
 from serving.home.processes.process_lifetime import adopt_orphans, children_of, kill_group
 from serving.home.processes.processrecords import ProcessEvents
@@ -53,7 +54,6 @@ _PUBLIC_SERVICES = "SERVING_CONTROLLER_PUBLIC_SERVICES"
 _CLIENT_PORTS = ("SERVING_CONTROLLER_PUBLIC_PORT", "SERVING_CONTROLLER_INNER_PORT")
 _CLAIMS = "SERVING_CONTROLLER_AUTOCREATE_CLUSTER_DOMAIN_CLAIMS"
 # The exit code of a daemon that would fail in the same way at each start (``serving.net.aio.daemon``).
-_CANNOT_START_EXIT = 2
 # In the names of sockets that containers.gateway has bound.
 _FOR_PODS = "-pods-"
 # The rest of the environment may have secrets.
@@ -285,7 +285,7 @@ class Supervisor:
             _CLAIMS: os.environ.get(_CLAIMS, "true"),
             _PUBLIC_SERVICES: os.environ.get(_PUBLIC_SERVICES, "true"),
             "KUBECONFIG": str(self._state.kubeconfig),
-            "SERVING_KEY_FILE": str(self._state.key),
+            KEY_FILE_VARIABLE: str(self._state.key),
             "SERVING_STATE": str(self._state.path),
             "SERVING_AUTOSCALER_ACTIVATOR_ADDRESS": f"{public[0]}:{public[1]}",
             "SERVING_ACTIVATOR_STATS_URL": f"ws://{stats[0]}:{stats[1]}/stats",
@@ -343,7 +343,7 @@ class Supervisor:
         )
         log = self._state.logs / f"{child.name}.log"
         child.failed_starts += not child.has_served
-        is_hopeless = code == _CANNOT_START_EXIT or child.failed_starts >= _STARTS_MAX
+        is_hopeless = code == USAGE_EXIT or child.failed_starts >= _STARTS_MAX
         if is_hopeless and not child.has_served:
             _write_line(f"{child.name} cannot start: {last_error(log)}")
             self._exit_code, self._is_stopping = max(code, 1), True

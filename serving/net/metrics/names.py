@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from serving.core.model.loadmetric import ANY_GAUGE, CONCURRENCY, LOAD_METRICS, RPS
+from serving.core.model.ports import ACTIVATOR_METRICS_PORT, CONTROL_METRICS_PORT, STATS_PORT
 
 REVISION_LABELS = ("k8s_namespace_name", "kn_configuration_name", "kn_revision_name")
 OLD_REVISION_LABELS = ("namespace_name", "configuration_name", "revision_name")
@@ -368,9 +369,17 @@ COMMON_METRICS = (
 )
 
 TABLES = (
-    Table(daemon="activator", where="`metrics-address` of its settings, 6082", metrics=ACTIVATOR_METRICS),
-    Table(daemon="autoscaler", where="the port of stats, 6081", metrics=AUTOSCALER_METRICS),
-    Table(daemon="controller", where="`metrics-address` of its settings, 6083", metrics=CONTROLLER_METRICS),
+    Table(
+        daemon="activator",
+        where=f"`metrics-address` of its settings, {ACTIVATOR_METRICS_PORT}",
+        metrics=ACTIVATOR_METRICS,
+    ),
+    Table(daemon="autoscaler", where=f"the port of stats, {STATS_PORT}", metrics=AUTOSCALER_METRICS),
+    Table(
+        daemon="controller",
+        where=f"`metrics-address` of its settings, {CONTROL_METRICS_PORT}",
+        metrics=CONTROLLER_METRICS,
+    ),
     Table(daemon="control (one machine)", where="the same page as the controller", metrics=LOCAL_METRICS),
     Table(daemon="nodegroup", where="`metrics-address` of its settings, 6085", metrics=NODEGROUP_METRICS),
     Table(daemon="queue-proxy", where="each pod, port 8022", metrics=QUEUEPROXY_METRICS),

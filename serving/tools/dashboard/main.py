@@ -27,6 +27,7 @@ from pathlib import Path
 from aiohttp import web
 
 from serving.core.model.errors import Problem, SettingsError
+from serving.core.model.launch import USAGE_EXIT
 from serving.core.settings.daemons import DAEMONS, DASHBOARD, PLACEMENT
 from serving.core.settings.dashboard import DashboardSettings
 from serving.core.settings.load import load
@@ -52,7 +53,6 @@ from serving.tools.dashboard.server import Pages
 from serving.tools.dashboard.viewers import TokenUsers, Viewers
 
 _HISTORY_S = 3600.0
-_USAGE_EXIT = 2
 # 32 characters of base64 are 192 bits.
 _TOKEN_LENGTH_MIN = 32
 _TOKEN = f"a file with a random text of at least {_TOKEN_LENGTH_MIN} characters"
@@ -207,7 +207,7 @@ def main() -> int:
         token, proxy_secret = read_token(settings.token_file), read_proxy_secret(settings)
     except SettingsError as error:
         write_error(str(error))
-        return _USAGE_EXIT
+        return USAGE_EXIT
 
     async def body(stop: asyncio.Event) -> None:
         async with connect("dashboard") as cluster:

@@ -20,6 +20,7 @@ import click
 import msgspec
 
 from serving.core.model.errors import ServingError, SettingsError, Unavailable
+from serving.core.model.launch import USAGE_EXIT
 from serving.home.state import default_state_path
 from serving.tools.cli.client.connection import ApiRequest, ApiResponse, Opening, connect
 from serving.tools.cli.client.output import Progress, print_aside
@@ -27,7 +28,6 @@ from serving.tools.cli.client.output import Progress, print_aside
 _T = TypeVar("_T")
 
 _EXIT_FAILED = 1
-_EXIT_USAGE = 2
 _TIMEOUT_S = 30.0
 _MERGE = "application/merge-patch+json"
 # The controller may write between the read and the write.
@@ -51,7 +51,7 @@ def fail(message: str) -> NoReturn:
 def fail_usage(message: str) -> NoReturn:
     """Print the usage error and exit with 2."""
     print_aside(message)
-    sys.exit(_EXIT_USAGE)
+    sys.exit(USAGE_EXIT)
 
 
 class ApiCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from serving.core.model.errors import InvalidValue, SettingsError
+from serving.core.model.launch import USAGE_EXIT
 from serving.core.model.quantity import parse_percent
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.knob import fields_of
@@ -47,7 +48,7 @@ def tune(context: click.Context, /, *, changes: tuple[str, ...], budget: str, po
         points = [CurvePoint(name=one.name, report=runner.run(name, one)) for one in POLICIES[name].dial]
     except (InvalidValue, SettingsError) as error:
         click.echo(str(error), err=True)
-        sys.exit(2)
+        sys.exit(USAGE_EXIT)
     best = best_within(points, base.pod_seconds * share)
     chosen = {} if best is None else _settings_of(name, best.name, settings)
     if is_json(options):

@@ -11,6 +11,7 @@ import click
 from serving.core.model.anticipation import anticipated_pods_of
 from serving.core.model.knative import REMOVAL_TAINT, REVISION_LABEL
 from serving.core.model.objects import (
+    FINISHED_PHASES,
     Object,
     annotations_of,
     condition_of,
@@ -27,7 +28,6 @@ from serving.tools.cli.client.output import aligned
 from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.client.rows import server_table
 
-_OVER = ("Succeeded", "Failed")
 # Events of node groups in the story of a revision: the last ones.
 _EVENTS_MAX = 10
 
@@ -50,7 +50,7 @@ def revision_story(
     """
     if not groups:
         return []
-    living = [pod for pod in pods if nested(pod, "status", "phase") not in _OVER]
+    living = [pod for pod in pods if nested(pod, "status", "phase") not in FINISHED_PHASES]
     placed = Counter(str(node) for one in living if (node := nested(one, "spec", "nodeName")))
     waiting = [one for one in living if not nested(one, "spec", "nodeName")]
     lines = []
@@ -73,7 +73,9 @@ def revision_story(
 def pods_by_revision(pods: Sequence[Object]) -> str:
     """Pods counted by revision, most first: "hello-00001 3, words-00002 1, others 2"."""
     counts = Counter(
-        labels_of(pod).get(REVISION_LABEL, "others") for pod in pods if nested(pod, "status", "phase") not in _OVER
+        labels_of(pod).get(REVISION_LABEL, "others")
+        for pod in pods
+        if nested(pod, "status", "phase") not in FINISHED_PHASES
     )
     return ", ".join(f"{name} {count}" for name, count in counts.most_common())
 

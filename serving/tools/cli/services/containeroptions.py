@@ -20,6 +20,7 @@ from serving.core.model.knative import (
     TCP_ANNOTATION,
 )
 from serving.core.model.objects import Object, is_dns_label
+from serving.core.model.ports import CONTAINER_PORT
 from serving.core.model.quantity import parse_bytes, parse_millicores
 from serving.core.model.routepolicy import route_policy
 from serving.core.settings.autoscaler import POLICIES
@@ -29,7 +30,6 @@ from serving.tools.cli.client.resources import SecondsParam
 from serving.tools.cli.services.interpolation import Interpolation
 
 # Knative's default for a manifest without a port.
-_PORT = 8080
 # Each revision and pod carries its variables, in the store and in every watch of it.
 _ENV_FILE_MAX_BYTES = 256 * 1024
 # MAX_ARG_STRLEN of Linux: the longest "NAME=VALUE" that a program can be started with, and its end.
@@ -356,6 +356,6 @@ def ports_of(before: Sequence[Object], *, port: int | None, h2c: bool | None, tc
     if port is None and h2c is None and not tcp:
         return list(before)
     old = before[0] if before else {}
-    number = {"containerPort": port or old.get("containerPort") or _PORT}
+    number = {"containerPort": port or old.get("containerPort") or CONTAINER_PORT}
     first = {"name": "h2c", **number} if (old.get("name") == "h2c" if h2c is None else h2c) else number
     return [first, *([{"name": f"tcp-{one}", "containerPort": one} for one in tcp] or before[1:])]

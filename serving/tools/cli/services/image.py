@@ -8,7 +8,7 @@ import click
 
 from serving.core.model.errors import InvalidValue
 from serving.core.model.knative import ROUTING_STATE_LABEL, SERVICE_LABEL
-from serving.core.model.objects import labels_of, name_of, namespace_of, nested
+from serving.core.model.objects import FINISHED_PHASES, labels_of, name_of, namespace_of, nested
 from serving.home.images.pullers import pull_from_registry
 from serving.home.images.reference import parse_reference
 from serving.home.images.store import ImageStore, ImageUnavailable, StoredImage
@@ -20,7 +20,6 @@ from serving.tools.cli.client.output import Progress, age_text, aligned
 
 _ID_DIGITS = 12
 # Phases of pods that run nothing any more.
-_ENDED = ("Succeeded", "Failed")
 
 
 @click.group()
@@ -122,7 +121,7 @@ def _users(store: ImageStore, image: StoredImage) -> list[str]:
     if state.holder() is None:
         return []
     api = ApiClient(state.path)
-    pods = [one for one in items_of(api, POD, everywhere=True) if nested(one, "status", "phase") not in _ENDED]
+    pods = [one for one in items_of(api, POD, everywhere=True) if nested(one, "status", "phase") not in FINISHED_PHASES]
     routed = [
         one for one in items_of(api, REVISION, everywhere=True) if labels_of(one).get(ROUTING_STATE_LABEL) == "active"
     ]

@@ -17,6 +17,7 @@ import msgspec
 import yaml
 
 from serving.core.model.errors import Problem, SettingsError
+from serving.core.model.launch import USAGE_EXIT
 from serving.core.model.objects import name_of
 from serving.core.settings.daemons import DAEMONS
 from serving.core.settings.knob import ConfigMap, SettingsRecord
@@ -51,7 +52,6 @@ _MODULES = {
     "election": "serving.home.main",
 }
 
-_EXIT_SETTINGS = 2
 # A value as `serving config defaults` prints it and a ConfigMap takes it.
 _FIELDS = {"DAEMON": "daemon", "CONFIGMAP": "config_map", "KEY": "key", "VALUE": "written", "FROM": "origin"}
 # Narrower screens have no room for the name of the ConfigMap.
@@ -377,7 +377,7 @@ def _load(
 def _exit_with(problems: Sequence[Problem]) -> None:
     if problems:
         click.echo(str(SettingsError(in_reading_order(problems))), err=True)
-        sys.exit(_EXIT_SETTINGS)
+        sys.exit(USAGE_EXIT)
 
 
 def _rows(daemon: Daemon[SettingsRecord], loaded: Loaded[SettingsRecord]) -> Iterable[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from serving.core.model.ports import ACTIVATOR_METRICS_PORT, DASHBOARD_PORT, PUBLIC_PORT, STATS_PORT
 from serving.home.state import default_state_path
 from serving.net.metrics.queries import QUERY_TOKEN_FILE_VARIABLE
 from serving.tools.cli.client.api import ApiClient, fail, state_option
@@ -18,19 +19,19 @@ from serving.tools.cli.client.stats import cluster_token, dashboard_link
 @click.option(
     "--kubeconfig", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Serve one for this cluster."
 )
-@click.option("--address", default="127.0.0.1:6090", show_default=True, help="Where to serve it.")
+@click.option("--address", default=f"127.0.0.1:{DASHBOARD_PORT}", show_default=True, help="Where to serve it.")
 @click.option(
-    "--autoscaler", default="http://127.0.0.1:6081", show_default=True, help="Its autoscaler, port-forwarded."
+    "--autoscaler", default=f"http://127.0.0.1:{STATS_PORT}", show_default=True, help="Its autoscaler, port-forwarded."
 )
 @click.option(
     "--activator-metrics",
-    default="http://127.0.0.1:6082/metrics",
+    default=f"http://127.0.0.1:{ACTIVATOR_METRICS_PORT}/metrics",
     show_default=True,
     help="Its activator's metrics, for answers and latencies.",
 )
 @click.option(
     "--activator",
-    default="127.0.0.1:8080",
+    default=f"127.0.0.1:{PUBLIC_PORT}",
     show_default=True,
     help="Its activator's public port, port-forwarded, for waking services.",
 )

@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from serving.core.model.errors import InvalidCertificate, InvalidValue, Problem, SettingsError
 from serving.core.model.knative import WINDOW_ANNOTATION
+from serving.core.model.launch import USAGE_EXIT
 from serving.core.model.quantity import parse_quantity
 from serving.home.containers.network import bind_gateway, gateway_of
 from serving.home.processes.confine import ISOLATION_VARIABLE
@@ -42,7 +43,6 @@ _OWN = frozenset({"SERVING_ACTIVATOR_COUNT"})
 _DAEMONS = ("ACTIVATOR", "AUTOSCALER", "CONTROLLER", "DASHBOARD", "NODEGROUP", "PLACEMENT")
 _SETTING = re.compile(rf"SERVING_({'|'.join(_DAEMONS)})_\w+")
 _NAME = "serving"
-_EXIT_SETTINGS = 2
 _PORT_MAX = 65_535
 _TLS = "SERVING_ACTIVATOR_TLS_"
 _TLS_SOURCES = ("CERTIFICATE_FILES", "FOLDER", "SECRETS")
@@ -58,7 +58,7 @@ def start_in_background(arguments: Sequence[str], logs: Path) -> int:
         output = log.open("ab")
     except OSError as error:
         click.echo(f"{error.filename}: {error.strerror}; expected a folder that can be written", err=True)
-        return _EXIT_SETTINGS
+        return USAGE_EXIT
     mine, its = os.pipe()
     with output:
         begin = output.tell()
@@ -266,7 +266,7 @@ def up(  # noqa: PLR0913 - options
         sockets |= bind_gateway(gateway_of(state.path), inner_port=inner_port, public_port=public_port)
     except SettingsError as error:
         click.echo(str(error), err=True)
-        sys.exit(_EXIT_SETTINGS)
+        sys.exit(USAGE_EXIT)
 
     ports = {name: one.getsockname()[1] for name, one in sockets.items() if name != "template"}
     launch = SupervisorLaunch(
@@ -319,7 +319,7 @@ def _refuse_wrong_settings() -> None:
         check_environment(os.environ)
     except SettingsError as error:
         click.echo(str(error), err=True)
-        sys.exit(_EXIT_SETTINGS)
+        sys.exit(USAGE_EXIT)
 
 
 def _refuse_other_options() -> None:

@@ -28,7 +28,6 @@ NAMES_MAX = {
     "net/proxy": 40,
     "net/wire": 2,
     "queueproxy": 46,
-    "tools/cli": 418,
 }
 METHODS_MAX = 97
 

@@ -185,9 +185,9 @@ class LazyGroup(click.Group):
         if place is None:
             return super().get_command(ctx, cmd_name)
         module, _, attribute = place.partition(":")
-        found = getattr(importlib.import_module(module), attribute)
-        assert isinstance(found, click.Command), f"{place} is no command"
-        return found
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), f"{place} is no command"
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

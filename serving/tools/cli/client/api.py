@@ -182,8 +182,8 @@ def api_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select the API; the command receives it as ``api``."""
 
     @functools.wraps(command)
-    def connected(*, api: Callable[[], ApiClient], **given: Any) -> None:  # noqa: ANN401 - the options of the command, as click hands them over
-        command(api=api(), **given)
+    def connected(*, api: Callable[[], ApiClient], **options: Any) -> None:  # noqa: ANN401 - the options of the command, as click hands them over
+        command(api=api(), **options)
 
     return late_api_options(connected)
 
@@ -192,9 +192,9 @@ def late_api_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of ``api_options``. The command calls ``api`` to connect, and works in part without a server."""
 
     @functools.wraps(command)
-    def wrapped(**given: Any) -> None:  # noqa: ANN401 - as above
-        places = {name: given.pop(name) for name in ("state_path", "kubeconfig", "context", "namespace")}
-        command(api=functools.partial(ApiClient, **places), **given)
+    def wrapped(**options: Any) -> None:  # noqa: ANN401 - as above
+        places = {name: options.pop(name) for name in ("state_path", "kubeconfig", "context", "namespace")}
+        command(api=functools.partial(ApiClient, **places), **options)
 
     for option in (
         click.option("--context", help="Context in the kubeconfig.", metavar="NAME"),

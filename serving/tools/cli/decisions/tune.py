@@ -45,7 +45,7 @@ def tune(context: click.Context, /, *, changes: tuple[str, ...], budget: str, po
         name = deciding_policy(policy)
         runner = runner_of(options, settings=settings)
         base = runner.run(_BASE)
-        points = [CurvePoint(name=one.name, report=runner.run(name, one)) for one in POLICIES[name].dial]
+        points = [CurvePoint(name=position.name, report=runner.run(name, position)) for position in POLICIES[name].dial]
     except (InvalidValue, SettingsError) as error:
         click.echo(str(error), err=True)
         sys.exit(USAGE_EXIT)
@@ -62,7 +62,7 @@ def tune(context: click.Context, /, *, changes: tuple[str, ...], budget: str, po
 
 
 def _settings_of(policy: str, position: str, settings: AutoscalerSettings) -> dict[str, str]:
-    change = next(one.change for one in POLICIES[policy].dial if one.name == position)
+    change = next(dial_position.change for dial_position in POLICIES[policy].dial if dial_position.name == position)
     changed = change(POLICIES[policy].change(settings))
     default = AutoscalerSettings()
     return {

@@ -42,7 +42,7 @@ from serving.tools.cli.client.stats import cluster_token, dashboard_link
 )
 @click.option("--token", "is_token", is_flag=True, help="Print the token of `serving up`, with which the page may act.")
 @state_option
-def dashboard(*, kubeconfig: Path | None, is_token: bool, state_path: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+def dashboard(*, kubeconfig: Path | None, is_token: bool, state_path: Path | None, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Print the link that opens the dashboard; with --kubeconfig, serve one until interrupted.
 
     The link has the query token, which shows and changes nothing else. Actions and logs need the dashboard's token.
@@ -64,13 +64,13 @@ def dashboard(*, kubeconfig: Path | None, is_token: bool, state_path: Path | Non
     os.environ |= {
         QUERY_TOKEN_FILE_VARIABLE: f"/proc/self/fd/{descriptor}",
         "KUBECONFIG": str(kubeconfig),
-        "SERVING_DASHBOARD_ADDRESS": asked["address"],
-        "SERVING_DASHBOARD_AUTOSCALER_URL": asked["autoscaler"],
-        "SERVING_DASHBOARD_ACTIVATOR_METRICS_URL": asked["activator_metrics"],
-        "SERVING_DASHBOARD_ACTIVATOR_ADDRESS": asked["activator"],
-        "SERVING_DASHBOARD_TOKEN_FILE": str(asked["token_file"] or ""),
+        "SERVING_DASHBOARD_ADDRESS": options["address"],
+        "SERVING_DASHBOARD_AUTOSCALER_URL": options["autoscaler"],
+        "SERVING_DASHBOARD_ACTIVATOR_METRICS_URL": options["activator_metrics"],
+        "SERVING_DASHBOARD_ACTIVATOR_ADDRESS": options["activator"],
+        "SERVING_DASHBOARD_TOKEN_FILE": str(options["token_file"] or ""),
     }
     from serving.tools.dashboard.main import main  # noqa: PLC0415 - only who serves needs a server
 
-    click.echo(f"dashboard: http://{asked['address']}/?token={token}", err=True)
+    click.echo(f"dashboard: http://{options['address']}/?token={token}", err=True)
     sys.exit(main())

@@ -134,8 +134,8 @@ async def _body(stop: asyncio.Event) -> None:
             tasks.append(group.start(kubelet.run(), name="kubelet"))
             tasks.append(group.start(scheduler.run(), name="scheduler"))
             tasks += (
-                group.start(one.run(), name=name)
-                for one, name in ((manager, "manager"), (PodScaler(cluster), "pod scaler"), (claims, "claims"))
+                group.start(controller.run(), name=name)
+                for controller, name in ((manager, "manager"), (PodScaler(cluster), "pod scaler"), (claims, "claims"))
             )
             tasks.append(group.start(collect_garbage(cluster), name="garbage"))
             tasks.append(group.start(collect_snapshots(cluster, state), name="snapshots"))
@@ -223,10 +223,10 @@ def _beside_containers(
 
 
 def _container_host(state: Path) -> ContainerHost | None:
-    found, reason = container_host(state, os.environ.get(RUNTIME_VARIABLE, ""))
-    if found is None:
+    host, reason = container_host(state, os.environ.get(RUNTIME_VARIABLE, ""))
+    if host is None:
         _log.warning("containers.unavailable", extra={"reason": reason})
-    return found
+    return host
 
 
 def _cgroups(state: Path, containers: ContainerHost | None) -> CgroupTree | None:

@@ -21,7 +21,6 @@ NAMES_MAX = {
     "autoscaler": 34,
     "controller": 163,
     "core/scaling": 1,
-    "home": 737,
     "net/aio": 8,
     "net/cluster": 54,
     "net/metrics": 23,

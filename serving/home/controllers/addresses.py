@@ -116,10 +116,10 @@ class HostsFiles:
     async def run(self) -> None:
         """Keep the files up to date until cancelled."""
         async with supervise() as group:
-            for one in (self._routes, self._namespaces):
-                group.start(one.run(), name="hosts")
+            for reflector in (self._routes, self._namespaces):
+                group.start(reflector.run(), name="hosts")
                 # Before, names would go that are only not known yet.
-                await one.synced.wait()
+                await reflector.synced.wait()
             self._gone |= self._written.keys() - self._known_namespaces()
             while True:
                 self._changed.clear()
@@ -203,11 +203,15 @@ class ServiceHosts:
         if self._known is None or self._known[0] != rules:
             routes = self._routes.cache.values()
             hosts = {claimed_host.host for route in routes for claimed_host in claimed_hosts(route, rules)}
-            owners = {name_of(one): nested(one, "spec", "namespace") for one in self._claims.cache.values()}
-            mapped = (one for one in self._mappings.cache.values() if owners.get(name_of(one)) == namespace_of(one))
-            named = (one for one in routes if route_policy(annotations_of(one)).named_port)
-            inner = frozenset(inner_host(name_of(one), namespace_of(one), rules) for one in named)
-            self._known = rules, (frozenset(hosts | {name_of(one) for one in mapped}), inner)
+            owners = {name_of(claim): nested(claim, "spec", "namespace") for claim in self._claims.cache.values()}
+            mapped = (
+                mapping
+                for mapping in self._mappings.cache.values()
+                if owners.get(name_of(mapping)) == namespace_of(mapping)
+            )
+            named = (route for route in routes if route_policy(annotations_of(route)).named_port)
+            inner = frozenset(inner_host(name_of(route), namespace_of(route), rules) for route in named)
+            self._known = rules, (frozenset(hosts | {name_of(mapping) for mapping in mapped}), inner)
         return self._known[1]
 
 
@@ -220,7 +224,7 @@ async def publish_activators(cluster: Cluster, namespace: str, *, inner_port: in
         "metadata": {"name": ACTIVATOR_SERVICE, "namespace": namespace},
         "spec": {"ports": [{**port, "port": 80, "targetPort": inner_port}]},
     }
-    found: Object = {
+    endpoint_slice: Object = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {
@@ -232,6 +236,6 @@ async def publish_activators(cluster: Cluster, namespace: str, *, inner_port: in
         "ports": [port],
         "endpoints": [{"addresses": [_ADDRESS], "conditions": {"ready": True}}],
     }
-    for kind, body in ((SERVICE, service), (ENDPOINT_SLICE, found)):
+    for kind, body in ((SERVICE, service), (ENDPOINT_SLICE, endpoint_slice)):
         with contextlib.suppress(AlreadyExists):
             await cluster.create(kind, body)

@@ -40,10 +40,10 @@ class NamespaceObjects:
         """Follow and write until cancelled."""
         async with supervise() as group:
             self._group = group
-            for one in (self._namespaces, self._accounts, self._quotas):
-                group.start(one.run(), name=f"namespaces {one.kind.plural}")
-            for one in (self._namespaces, self._accounts, self._quotas):
-                await one.synced.wait()
+            for reflector in (self._namespaces, self._accounts, self._quotas):
+                group.start(reflector.run(), name=f"namespaces {reflector.kind.plural}")
+            for reflector in (self._namespaces, self._accounts, self._quotas):
+                await reflector.synced.wait()
             await self._queue.run(1, self._work)
 
     def _quota_changed(self, change: CacheChange) -> None:
@@ -67,7 +67,7 @@ class NamespaceObjects:
         if what == SERVICE_ACCOUNT:
             await self._ensure_account(namespace)
             return
-        for quota in [one for one in self._quotas.cache.values() if namespace_of(one) == namespace]:
+        for quota in [quota for quota in self._quotas.cache.values() if namespace_of(quota) == namespace]:
             await self._bring_up_to_date(quota)
 
     async def _ensure_account(self, namespace: str) -> None:

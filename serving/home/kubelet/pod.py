@@ -253,15 +253,15 @@ class PodRun:
         A deleted pod reads them once as well: one that is taken over while it drains needs them for its containers.
         """
         while True:
-            found = await self._setup.read_sources()
+            sources = await self._setup.read_sources()
             try:
-                self._setup.write_volumes(found)
+                self._setup.write_volumes(sources)
             except (InvalidValue, OSError) as error:
                 why = disk_error(error, self._node.pods)
                 state = ContainerState(waiting_reason="CreateContainerConfigError", waiting_message=why)
                 self._set_state(container_name_of(self.manifest["spec"]["containers"][0]), state)
             else:
-                return found
+                return sources
             if await wait_for(self.stop, until_s=now_s() + _RETRY_S):
                 return None
 
@@ -270,9 +270,9 @@ class PodRun:
         name = container_name_of(container)
         try:
             order = kind.start(container)
-            found = input_of(container, self.folder, name=name)
-            if found is not None:
-                self.inputs[name], order = found, found.ordered(order, is_new=self._note is None)
+            container_input = input_of(container, self.folder, name=name)
+            if container_input is not None:
+                self.inputs[name], order = container_input, container_input.ordered(order, is_new=self._note is None)
         except (InvalidValue, OSError) as error:
             why = (
                 f"expected {error.expected}" if isinstance(error, InvalidValue) else disk_error(error, self._node.pods)

@@ -40,9 +40,9 @@ def eviction_refusal(pod: Object, budgets: Iterable[Object], pods: Sequence[Obje
         if written is None or not written_selector(written).matches(labels_of(pod)):
             continue
         selector = written_selector(written)
-        living = [one for one in pods if nested(one, "status", "phase") not in FINISHED_PHASES]
-        selected = [one for one in living if selector.matches(labels_of(one))]
-        healthy = [one for one in selected if is_true(one, "Ready") and not is_being_deleted(one)]
+        living = [other for other in pods if nested(other, "status", "phase") not in FINISHED_PHASES]
+        selected = [other for other in living if selector.matches(labels_of(other))]
+        healthy = [other for other in selected if is_true(other, "Ready") and not is_being_deleted(other)]
         wanted = _wanted_count(budget, len(selected))
         remaining = len(healthy) - (1 if is_true(pod, "Ready") else 0)
         if remaining < wanted:

@@ -225,5 +225,7 @@ def _stored_secrets(state: StateFolder) -> list[dict[str, Any]]:
     if not state.journal.exists():
         return []
     return [
-        json.loads(entry.data or b"{}") for entry in read_damaged(state.journal).kept if entry.kind == SECRET.resource
+        json.loads(entry.data or b"{}")
+        for entry in read_damaged(state.journal).entries
+        if entry.kind == SECRET.resource
     ]

@@ -226,10 +226,10 @@ def _repair(state: StateFolder, *, is_confirmed: bool) -> None:
         click.echo(f"{state.journal} is whole; there is nothing to repair")
         return
     click.echo(f"{state.journal} is damaged: {journal.damage}")
-    click.echo(f"kept: {len(journal.kept)} objects")
+    click.echo(f"kept: {len(journal.entries)} objects")
     for line in journal.lost:
         click.echo(f"lost: {line}")
-    if not journal.kept:
+    if not journal.entries:
         fail("nothing can be read, and nothing was changed; move the file away, then `serving restore FILE`")
     if not is_confirmed:
         click.confirm("Make a new journal of what is kept? The damaged one stays beside it", abort=True)

@@ -47,7 +47,7 @@ class NodeGroupStage:
         """Replace the daemon: its memory is lost."""
         await self.stop()
         self.passes = self._passes()
-        self._following = asyncio.create_task(self.passes.follow())
+        self._following = asyncio.create_task(self.passes.watch())
         await self.passes.synced()
 
     async def stop(self) -> None:

@@ -165,7 +165,7 @@ async def texts_of(pages: Pages, board: Board, state: Mapping[str, int]) -> list
                     found.append((f"/events {one}", await response.text()))
                     continue
                 board.put("service", "zq-amber/new-of-zq-amber", {"namespace": "zq-amber", "name": "new-of-zq-amber"})
-                pages.tick(time.time(), board.rows, board.marks.take(time.time()))
+                pages.tick(time.time(), board.rows, board.marks.drain(time.time()))
                 for key in keys_of(state):
                     pages.decide({"key": key, "sentence": key})
                 pages.tick(time.time(), {}, [])

@@ -191,7 +191,7 @@ class NodeLoads:
         self._samples_max = samples_max
         self._by_node: dict[str, deque[_LoadSample]] = {}
 
-    def take(
+    def update(
         self, items: Iterable[Mapping[str, Any]], node: Callable[[str], NodeFacts | None], now_s: float
     ) -> dict[str, NodeUsage]:
         """Add a complete list of NodeMetrics; returns the usage of each node. ``node`` finds a node by name."""

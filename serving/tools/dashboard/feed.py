@@ -261,4 +261,4 @@ class Feed:
 
     def _row(self) -> None:
         at_s = round(wall_s(), 1)
-        self._on_tick(at_s, self._board.tick(at_s), self._board.marks.take(at_s))
+        self._on_tick(at_s, self._board.tick(at_s), self._board.marks.drain(at_s))

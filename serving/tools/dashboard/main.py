@@ -147,7 +147,7 @@ class Dashboard:
 
     def _tick(self, at_s: float, rows: dict[str, list[float | None]], marks: list[Mark]) -> None:
         if self._keeper is not None:
-            self._keeper.note(at_s, self._board.rows, marks, owners=self._board.owners)
+            self._keeper.record(at_s, self._board.rows, marks, owners=self._board.owners)
         self._pages.tick(at_s, rows, marks)
 
     @contextlib.asynccontextmanager

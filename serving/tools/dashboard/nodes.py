@@ -63,7 +63,7 @@ class NodeGroups:
         self._labels: list[tuple[str, str, str]] = []
         self._kept: dict[str, str] = {}
 
-    def take(self, items: Iterable[Mapping[str, Any]]) -> bool:
+    def replace(self, items: Iterable[Mapping[str, Any]]) -> bool:
         """Replace all NodeGroups; return whether anything changed."""
         listed = sorted(items, key=name_of)
         before = (self.views, self._labels, self._kept)
@@ -218,7 +218,7 @@ class Nodes:
 
     def take_groups(self, items: Iterable[Mapping[str, Any]]) -> None:
         """Replace all NodeGroups."""
-        if self._groups.take(items):
+        if self._groups.replace(items):
             self._kept.clear()
 
     def put_pod(self, key: tuple[str, str], pod: Mapping[str, Any] | None) -> None:
@@ -251,7 +251,7 @@ class Nodes:
     def measured(self, items: Iterable[Mapping[str, Any]], now_s: float) -> None:
         """Replace all NodeMetrics. A repeated measurement keeps its age; a node without one loses its use."""
         listed = list(items)
-        self._book.take_usages(self._loads.take(listed, self._book.node, now_s))
+        self._book.take_usages(self._loads.update(listed, self._book.node, now_s))
         before, self._used = self._used, {}
         for item in listed:
             name, stamp, usage = item["metadata"]["name"], str(item.get("timestamp", "")), item.get("usage") or {}

@@ -31,8 +31,8 @@ class PodAnticipation:
         self._revisions.on_change(self._revision_changed)
         self._deployments.on_change(self._deployment_changed)
 
-    async def follow(self) -> None:
-        """Follow both kinds once any group needs them, until cancelled."""
+    async def watch(self) -> None:
+        """Watch both kinds once any group needs them, until cancelled."""
         await self._is_wanted.wait()
         async with supervise() as group:
             for reflector in (self._revisions, self._deployments):

@@ -39,7 +39,7 @@ class NodeGroupLoop:
         """Follow the cluster and make passes until ``stop`` is set. Raises ``NotLeading`` when the lease is lost."""
         async with supervise() as tasks:
             # Passes would drain nodes on a view that no longer changes.
-            tasks.start_background(self._passes.follow(), name="nodegroup following")
+            tasks.start_background(self._passes.watch(), name="nodegroup following")
             await self._passes.synced()
             while not stop.is_set():
                 begun_s = now_s()

@@ -117,12 +117,12 @@ class NodeGroupPasses:
         self._nodes.on_change(self._node_changed)
         self._pods.on_change(self._pod_changed)
 
-    async def follow(self) -> None:
-        """Follow nodes, pods and groups until cancelled."""
+    async def watch(self) -> None:
+        """Watch nodes, pods and groups until cancelled."""
         async with supervise() as group:
             for reflector in (self._nodes, self._pods, self._groups):
                 group.start(reflector.run(), name=f"nodegroup {reflector.kind.plural}")
-            group.start(self._anticipation.follow(), name="nodegroup anticipation")
+            group.start(self._anticipation.watch(), name="nodegroup anticipation")
 
     async def synced(self) -> None:
         """Wait until all kinds have been listed once."""

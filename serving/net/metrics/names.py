@@ -405,7 +405,7 @@ def render_page() -> str:
 
 def _table(table: Table) -> str:
     rows = [_row(metric) for metric in table.metrics]
-    head = ["| metric | kind | labels | meaning | up to Knative 1.18 |", "|---|---|---|---|---|"]
+    head = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
     return "\n".join([f"## {table.daemon}: {table.where}", "", *head, *rows, ""])
 
 
@@ -413,8 +413,8 @@ def _row(metric: MetricSpec) -> str:
     is_of_revision = metric.labels[: len(REVISION_LABELS)] == REVISION_LABELS
     rest = metric.labels[len(REVISION_LABELS) :] if is_of_revision else metric.labels
     labels = ", ".join([*(["revision's"] if is_of_revision else []), *(f"`{one}`" for one in rest)])
-    old = f"`{metric.old_name}`" if metric.old_name else ""
-    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help_text} | {old} |"
+    old = f"<br>`{metric.old_name}`" if metric.old_name else ""
+    return f"| `{metric.name}`{old} | {metric.kind} | {labels} | {metric.help_text} |"
 
 
 def _names(names: tuple[str, ...]) -> str:

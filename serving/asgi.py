@@ -87,10 +87,10 @@ class QueueProxyMiddleware:
         self._make = make
         return self._protocol
 
-    def _protocol(self, **given: Any) -> asyncio.Protocol:  # noqa: ANN401 - the server's own
+    def _protocol(self, **options: Any) -> asyncio.Protocol:  # noqa: ANN401 - the server's own
         assert self._make is not None
         front = None if self._pod is None else self._pod.front
-        return self._make(**given) if front is None else front.before(self._make, given)
+        return self._make(**options) if front is None else front.before(self._make, options)
 
     async def _start(self) -> None:
         spec = self._spec or _spec_taken_from(os.environ)
@@ -185,7 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("app", help="module and name of the app, as in app:app")
     parser.add_argument("--factory", action="store_true", help="the name is that of a function that makes the app")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
         import uvicorn  # noqa: PLC0415 - a module that imports the middleware need not have it
         from uvicorn.importer import ImportFromStringError, import_from_string  # noqa: PLC0415
@@ -196,11 +196,11 @@ def main(arguments: list[str] | None = None) -> int:
         return USAGE_EXIT
     sys.path.insert(0, "")
     try:
-        app = import_from_string(given.app)
+        app = import_from_string(options.app)
     except ImportFromStringError as error:
         sys.stderr.write(f"serving.asgi: {error}\n")
         return USAGE_EXIT
-    if given.factory:
+    if options.factory:
         app = app()
     if not isinstance(app, QueueProxyMiddleware):
         # uvicorn passes the middleware's forwarding headers to the app, as those of a proxy on this machine.

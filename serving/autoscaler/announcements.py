@@ -32,8 +32,8 @@ def announcement_of(claim: PodClaim, pod: Object, *, host: str, port: str) -> st
     if not (port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):
         return NoData(missing=f"a port from 1 to {_PORT_MAX}, and not {port[:10]!r}")
     address = _address_of(host)
-    known = [one["ip"] for one in status.get("podIPs") or ()] or [ip for ip in (status.get("podIP"),) if ip]
-    if known and address not in [_address_of(one) for one in known]:
+    known = [pod_ip["ip"] for pod_ip in status.get("podIPs") or ()] or [ip for ip in (status.get("podIP"),) if ip]
+    if known and address not in [_address_of(known_ip) for known_ip in known]:
         return NoData(missing=f"a connection from {' or '.join(known)}, the pod's address: it comes from {host}")
     # Such a connection comes from inside of this pod, such as by kubectl port-forward.
     if address is None or (not known and (address.is_loopback or address.is_link_local)):

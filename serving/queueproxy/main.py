@@ -150,9 +150,9 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
     await server.listen(socket_of(spec, "requests", spec.listen), pod, make=_connection(spec, credentials))
     await service.listen(stop.set)
     await service.run(stop)
-    for one in (log, request_log):
-        if one is not None:
-            await one.close()
+    for output in (log, request_log):
+        if output is not None:
+            await output.close()
 
 
 def _connection(spec: PodSpec, credentials: Credentials) -> Callable[[HttpServer, Wiring], asyncio.Protocol]:

@@ -323,8 +323,8 @@ class DecisionLoop:
                 self._outcome(key, entry, DecisionCause.PROOF)
             case ReserveRefused():
                 self.decide_soon(key, DecisionCause.CHANGE)
-            case RevisionWritten(found):
-                self._watch.written(key, dict(found))
+            case RevisionWritten(resource):
+                self._watch.written(key, dict(resource))
             case ScaleWritten(count, version):
                 present = entry.deployment
                 if present is not None and not is_older_version(version, present.resource_version):

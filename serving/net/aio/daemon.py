@@ -103,11 +103,11 @@ def inherited_sockets() -> dict[str, socket.socket]:
     """Listening sockets by name, as bound by the supervisor; empty for a daemon started by hand."""
     text = os.environ.get(LISTEN_FDS_VARIABLE, "{}")
     descriptors = msgspec.json.decode(text, type=dict[str, int])
-    found = {name: socket.socket(fileno=descriptor) for name, descriptor in descriptors.items()}
-    for one in found.values():
-        one.setblocking(False)
-        one.set_inheritable(False)
-    return found
+    sockets = {name: socket.socket(fileno=descriptor) for name, descriptor in descriptors.items()}
+    for sock in sockets.values():
+        sock.setblocking(False)
+        sock.set_inheritable(False)
+    return sockets
 
 
 class _JsonLines(logging.Formatter):

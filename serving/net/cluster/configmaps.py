@@ -97,7 +97,7 @@ async def _listed(reflector: Reflector) -> None:
 def _log_taken(taken: Taken) -> None:
     extra = {"daemon": taken.daemon, "config_map": taken.config_map}
     if taken.unknown:
-        _log.warning("settings.unknown_keys", extra={**extra, "problems": [str(one) for one in taken.unknown]})
+        _log.warning("settings.unknown_keys", extra={**extra, "problems": [str(problem) for problem in taken.unknown]})
     if taken.problems:
         _log.error("settings.refused", extra={**extra, "problems": [str(problem) for problem in taken.problems]})
         return

@@ -304,10 +304,10 @@ NODEGROUP_METRICS = (
     *(
         _group(
             f"{amount}_{what}_{by}",
-            f"{'Cpu' if amount == 'cpu' else 'Memory'} {said} the most {'cpu' if by == 'cpu' else 'memory'}, in"
+            f"{'Cpu' if amount == 'cpu' else 'Memory'} {clause} the most {'cpu' if by == 'cpu' else 'memory'}, in"
             f" {'millicores' if amount == 'cpu' else 'bytes'}.",
         )
-        for what, said in (
+        for what, clause in (
             ("request_largest_pending", "that the pending pod requests which requests"),
             ("capacity_largest_available", "that is left on the untainted node which has"),
         )
@@ -412,7 +412,7 @@ def _table(table: Table) -> str:
 def _row(metric: MetricSpec) -> str:
     is_of_revision = metric.labels[: len(REVISION_LABELS)] == REVISION_LABELS
     rest = metric.labels[len(REVISION_LABELS) :] if is_of_revision else metric.labels
-    labels = ", ".join([*(["revision's"] if is_of_revision else []), *(f"`{one}`" for one in rest)])
+    labels = ", ".join([*(["revision's"] if is_of_revision else []), *(f"`{label}`" for label in rest)])
     old = f"<br>`{metric.old_name}`" if metric.old_name else ""
     return f"| `{metric.name}`{old} | {metric.kind} | {labels} | {metric.help_text} |"
 

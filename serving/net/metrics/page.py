@@ -113,7 +113,7 @@ class MetricsPage:
             samples = list(family.samples)
             write = _openmetrics_line if is_open else _text_line
             for start in range(0, len(samples), _SLICE_SAMPLES):
-                yield "".join([write(one) for one in samples[start : start + _SLICE_SAMPLES]])
+                yield "".join([write(sample) for sample in samples[start : start + _SLICE_SAMPLES]])
         if is_open:
             yield "# EOF\n"
 
@@ -132,7 +132,7 @@ def family_of(metric: MetricSpec, *, is_old: bool = False) -> Family:
 
 def is_openmetrics(accept: str) -> bool:
     """Whether an Accept header asks for OpenMetrics. Prometheus names it first, people seldom do."""
-    return any(one.split(";")[0].strip() == _OPENMETRICS for one in accept.split(","))
+    return any(media_range.split(";")[0].strip() == _OPENMETRICS for media_range in accept.split(","))
 
 
 def wanted_type(accept: str) -> str:

@@ -53,7 +53,7 @@ _GROUPS_RETRY_S = 30.0
 # For all open maps together.
 _HOSTS_VALID_S = 10.0
 _LINE_BYTES_MAX = 2**20
-_LEAN = ReflectorSettings(kept=lean_pod)
+_LEAN = ReflectorSettings(transform=lean_pod)
 
 
 def _put_service(board: Board, key: Key, service: Object | None) -> None:

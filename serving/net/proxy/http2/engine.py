@@ -470,9 +470,11 @@ class Http2Engine:
     @property
     def is_amid_head(self) -> bool:
         """Whether an incomplete non-DATA frame or header block is buffered."""
-        kept = self._kept
+        buffered = self._kept
         return bool(
-            self._preface_left or self._block_id or (kept and (len(kept) < FRAME_HEAD_BYTES or kept[3] != DATA))
+            self._preface_left
+            or self._block_id
+            or (buffered and (len(buffered) < FRAME_HEAD_BYTES or buffered[3] != DATA))
         )
 
     def receive(self, data: bytes, now_s: float) -> None:

@@ -24,9 +24,9 @@ class PodAnticipation:
         self.pods = AnticipatedBook()
         self._is_wanted = asyncio.Event()
         self._counted: dict[str, GroupPod] = {}
-        self._revisions = Reflector(cluster, REVISION, settings=ReflectorSettings(kept=_bare_revision))
+        self._revisions = Reflector(cluster, REVISION, settings=ReflectorSettings(transform=_bare_revision))
         self._deployments = Reflector(
-            cluster, DEPLOYMENT, label_selector=REVISION_LABEL, settings=ReflectorSettings(kept=_bare_deployment)
+            cluster, DEPLOYMENT, label_selector=REVISION_LABEL, settings=ReflectorSettings(transform=_bare_deployment)
         )
         self._revisions.on_change(self._revision_changed)
         self._deployments.on_change(self._deployment_changed)

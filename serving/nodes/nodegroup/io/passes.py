@@ -110,7 +110,7 @@ class NodeGroupPasses:
             cluster,
             POD,
             field_selector="status.phase!=Succeeded,status.phase!=Failed",
-            settings=ReflectorSettings(kept=_bare_pod),
+            settings=ReflectorSettings(transform=_bare_pod),
         )
         self._groups = Reflector(cluster, NODE_GROUP)
         self._anticipation = PodAnticipation(cluster)

@@ -158,7 +158,7 @@ def test_only_kept_objects_are_reported_and_cached() -> None:
     async def scenario(followed: Followed) -> None:
         await followed.make("listed")
         await followed.change("listed", "x")
-        reflector = Reflector(followed.cluster, CONFIG_MAP, settings=ReflectorSettings(kept=kept))
+        reflector = Reflector(followed.cluster, CONFIG_MAP, settings=ReflectorSettings(transform=kept))
         reflector.on_change(seen.append)
         running = asyncio.create_task(reflector.run())
         await reflector.synced.wait()
@@ -396,7 +396,7 @@ def test_an_object_of_a_watch_that_cannot_be_read_is_counted_and_skipped(caplog:
         assert sorted(followed.reflector.cache) == [("default", "b"), ("default", "c")]
         assert followed.reflector.cache["default", "b"]["metadata"]["resourceVersion"] == "4"
 
-    seen = follow(scenario, kept=readable)
+    seen = follow(scenario, transform=readable)
     assert seen.reported == [("ADDED", "b"), ("ADDED", "c")]
     assert len(seen.cluster.watch_times_s) == 1, "the watch went on"
     assert reflector.UNREADABLE["configmaps"] - before == 3
@@ -411,7 +411,7 @@ def test_an_object_of_a_list_that_cannot_be_read_is_not_reported_as_deleted() ->
         await followed.make("c")
         await pass_s(700)
 
-    seen = follow(scenario, kept=readable, relist_s=600.0)
+    seen = follow(scenario, transform=readable, relist_s=600.0)
     assert ("DELETED", "a") not in seen.reported
     assert set(seen.reported) == {("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c")}
 

@@ -95,12 +95,9 @@ class ScaleClient:
 
     async def lead(self, revision: ScaledRevision, path: TrafficPath) -> Object | None:
         """Write the desired path of requests to a revision; None if it has changed or is gone."""
-        annotation = path.value if path is TrafficPath.SERVE else None
+        said = path.value if path is TrafficPath.SERVE else None
         patch = {
-            "metadata": {
-                "resourceVersion": revision.resource_version,
-                "annotations": {TRAFFIC_PATH_ANNOTATION: annotation},
-            }
+            "metadata": {"resourceVersion": revision.resource_version, "annotations": {TRAFFIC_PATH_ANNOTATION: said}}
         }
         try:
             written = await self._cluster.patch(REVISION, *revision.key, patch=patch)

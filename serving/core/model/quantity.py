@@ -233,21 +233,21 @@ Amounts = Mapping[str, ExactAmount]
 
 def amounts_of(written: Mapping[str, Any] | None) -> dict[str, ExactAmount]:
     """Read a map of quantities from a manifest. Raises ``InvalidValue`` for an invalid one."""
-    amounts = {}
+    found = {}
     for name, text in (written or {}).items():
         value = parse_quantity(str(text)) * _NANOS
-        amounts[name] = ExactAmount(math.ceil(value), str(text).endswith("i"))
-    return amounts
+        found[name] = ExactAmount(math.ceil(value), str(text).endswith("i"))
+    return found
 
 
 def total(parts: Iterable[Amounts]) -> dict[str, ExactAmount]:
     """The sum by resource: {cpu: 500m} and {cpu: 1, pods: 1} are {cpu: 1500m, pods: 1}."""
-    amounts: dict[str, ExactAmount] = {}
+    found: dict[str, ExactAmount] = {}
     for part in parts:
         for name, amount in part.items():
-            before = amounts.get(name)
-            amounts[name] = amount if before is None else before + amount
-    return amounts
+            before = found.get(name)
+            found[name] = amount if before is None else before + amount
+    return found
 
 
 def written_amount(amount: ExactAmount) -> str:

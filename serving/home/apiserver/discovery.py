@@ -35,12 +35,12 @@ _GVK = "x-kubernetes-group-version-kind"
 
 def _group_versions() -> dict[str, list[str]]:
     """The versions of each group, the preferred one first, in the order of the kinds."""
-    versions_by_group: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for kind in KINDS:
-        versions = versions_by_group.setdefault(kind.group, [])
+        versions = found.setdefault(kind.group, [])
         if kind.version not in versions:
             versions.append(kind.version)
-    return versions_by_group
+    return found
 
 
 def api_versions() -> Object:
@@ -56,9 +56,7 @@ def group_list() -> Object:
 
 def group_of(group: str) -> Object | None:
     """The response to ``/apis/G``; None for an unknown group."""
-    versions = [
-        {"groupVersion": f"{group}/{version}", "version": version} for version in _group_versions().get(group, ())
-    ]
+    versions = [{"groupVersion": f"{group}/{one}", "version": one} for one in _group_versions().get(group, ())]
     if not group or not versions:
         return None
     return {
@@ -92,10 +90,7 @@ def aggregated_version(accept: str) -> str:
 def aggregated(version: str, *, core: bool) -> Object:
     """All groups with all resources: the core group for ``/api``, the others for ``/apis``."""
     items = [
-        {
-            "metadata": {"name": group},
-            "versions": [_aggregated_version(group, group_version) for group_version in versions],
-        }
+        {"metadata": {"name": group}, "versions": [_aggregated_version(group, one) for one in versions]}
         for group, versions in _group_versions().items()
         if (group == "") is core
     ]
@@ -177,7 +172,7 @@ def _entries(kind: Kind) -> list[Object]:
 def discovery_response(raw_path: str, accept: str) -> web.Response | None:
     """The response to a discovery path; None for other paths."""
     version = aggregated_version(accept)
-    document: Object | None
+    found: Object | None
     match raw_path.strip("/").split("/"):
         case ["api" | "apis" as root] if version:
             response = json_response(aggregated(version, core=root == "api"))
@@ -185,24 +180,24 @@ def discovery_response(raw_path: str, accept: str) -> web.Response | None:
             response.headers["Content-Type"] = kind
             return response
         case ["api"]:
-            document = api_versions()
+            found = api_versions()
         case ["apis"]:
-            document = group_list()
+            found = group_list()
         case ["api", version]:
-            document = resource_list("", version)
+            found = resource_list("", version)
         case ["apis", group]:
-            document = group_of(group)
+            found = group_of(group)
         case ["apis", group, version]:
-            document = resource_list(group, version)
+            found = resource_list(group, version)
         case [""]:
-            document = {
+            found = {
                 "paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
             }
         case _:
             return None
-    if document is None:
+    if found is None:
         raise NotFound(_UNKNOWN)
-    return json_response(document)
+    return json_response(found)
 
 
 def openapi_v3_index() -> Object:
@@ -235,11 +230,11 @@ def _field(number: int, data: bytes) -> bytes:
 
 @functools.cache
 def _places() -> dict[str, tuple[Kind, ...]]:
-    kinds_by_place: dict[str, tuple[Kind, ...]] = {}
+    found: dict[str, tuple[Kind, ...]] = {}
     for kind in KINDS:
         place = f"apis/{kind.api_version}" if kind.group else f"api/{kind.version}"
-        kinds_by_place[place] = (*kinds_by_place.get(place, ()), kind)
-    return kinds_by_place
+        found[place] = (*found.get(place, ()), kind)
+    return found
 
 
 @functools.cache

@@ -91,10 +91,10 @@ async def begun(pod: Object, begin: Callable[[], Awaitable[ExecSession]], contai
         return await begin()
     except NotFound as error:
         statuses = [
-            status
+            one
             for field in ("containerStatuses", "initContainerStatuses")
-            for status in nested(pod, "status", field) or ()
-            if status.get("name") == container
+            for one in nested(pod, "status", field) or ()
+            if one.get("name") == container
         ]
         waiting = nested(statuses, 0, "state", "waiting") or {}
         why = ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))

@@ -60,10 +60,10 @@ def local_profile(folder: Path, security: Object, *, capabilities: frozenset[str
     Raises:
         InvalidValue: when the file is missing, is outside of ``folder``, or is no profile.
     """
-    requested = security.get("seccompProfile") or {}
-    if requested.get("type") != "Localhost":
+    asked = security.get("seccompProfile") or {}
+    if asked.get("type") != "Localhost":
         return None
-    name = requested.get("localhostProfile") or ""
+    name = asked.get("localhostProfile") or ""
     path = folder / name
     expected = f"seccompProfile.localhostProfile {name!r} to be a profile below {folder}"
     if not name or not path.resolve().is_relative_to(folder.resolve()):
@@ -84,37 +84,37 @@ def _oci(profile: _Profile, capabilities: frozenset[str]) -> Object:
         if (syscall.includes is None or _holds(syscall.includes, machine, capabilities, is_all=True))
         and (syscall.excludes is None or not _holds(syscall.excludes, machine, capabilities, is_all=False))
     ]
-    converted: dict[str, Any] = {
+    found: dict[str, Any] = {
         "defaultAction": profile.default_action,
         "architectures": profile.architectures or known,
         "syscalls": rules,
     }
     if profile.default_errno_ret is not None:
-        converted["defaultErrnoRet"] = profile.default_errno_ret
+        found["defaultErrnoRet"] = profile.default_errno_ret
     if profile.flags:
-        converted["flags"] = profile.flags
-    return converted
+        found["flags"] = profile.flags
+    return found
 
 
 def _rule(rule: _CallRule) -> Mapping[str, Any]:
-    converted: dict[str, Any] = {"names": rule.names or [rule.name], "action": rule.action}
+    found: dict[str, Any] = {"names": rule.names or [rule.name], "action": rule.action}
     if rule.args:
-        converted["args"] = [
+        found["args"] = [
             {"index": argument.index, "value": argument.value, "op": argument.op, "valueTwo": argument.value_two}
             for argument in rule.args
         ]
     if rule.errno_ret is not None:
-        converted["errnoRet"] = rule.errno_ret
-    return converted
+        found["errnoRet"] = rule.errno_ret
+    return found
 
 
 def _holds(when: _When, machine: str, capabilities: frozenset[str], *, is_all: bool) -> bool:
     """Whether conditions hold: all of them to include a rule, any of them to exclude it."""
-    conditions = [machine in when.arches] if when.arches else []
-    conditions += [cap in capabilities for cap in when.caps]
+    found = [machine in when.arches] if when.arches else []
+    found += [cap in capabilities for cap in when.caps]
     if when.min_kernel:
-        conditions.append(_version(platform.release()) >= _version(when.min_kernel))
-    return all(conditions) if is_all else any(conditions)
+        found.append(_version(platform.release()) >= _version(when.min_kernel))
+    return all(found) if is_all else any(found)
 
 
 def _version(text: str) -> tuple[int, ...]:

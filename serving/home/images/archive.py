@@ -146,27 +146,27 @@ def _extract(path: Path, folder: Path) -> None:
 
 def _images(folder: Path) -> list[ArchivedImage]:
     if (folder / "index.json").is_file():
-        images = _from_layout(folder)
+        found = _from_layout(folder)
     elif (folder / "manifest.json").is_file():
-        images = [_from_saved(folder, saved) for saved in _read(folder / "manifest.json", list[_Saved])]
+        found = [_from_saved(folder, one) for one in _read(folder / "manifest.json", list[_Saved])]
     else:
         raise InvalidValue(text=str(folder), expected=_EXPECTED)
-    if not images:
+    if not found:
         machine = _MACHINES.get(platform.machine(), platform.machine())
         raise InvalidValue(text="no image", expected=f"an image for linux/{machine}")
-    return images
+    return found
 
 
 def _from_layout(folder: Path) -> list[ArchivedImage]:
-    images: list[ArchivedImage] = []
+    found: list[ArchivedImage] = []
     for entry in _read(folder / "index.json", _Index).manifests:
-        for descriptor in _of_this_machine(folder, entry):
-            manifest = _read(_blob(folder, descriptor.digest), _ImageManifest)
+        for one in _of_this_machine(folder, entry):
+            manifest = _read(_blob(folder, one.digest), _ImageManifest)
             config = _read(_blob(folder, manifest.config.digest), ImageConfig)
             # A second tag of one image is an entry of its own.
             names = [entry.annotations[key] for key in _NAME_KEYS if key in entry.annotations][:1]
             layers = tuple(_blob(folder, layer.digest) for layer in manifest.layers)
-            images.append(
+            found.append(
                 ArchivedImage(
                     id=_hex(manifest.config.digest),
                     digest=entry.digest,
@@ -175,7 +175,7 @@ def _from_layout(folder: Path) -> list[ArchivedImage]:
                     names=tuple(names),
                 )
             )
-    return images
+    return found
 
 
 def _of_this_machine(folder: Path, entry: _Descriptor) -> Sequence[_Descriptor]:
@@ -185,10 +185,9 @@ def _of_this_machine(folder: Path, entry: _Descriptor) -> Sequence[_Descriptor]:
     machine = _MACHINES.get(platform.machine(), platform.machine())
     listed = _read(_blob(folder, entry.digest), _Index).manifests
     fitting = [
-        descriptor
-        for descriptor in listed
-        if descriptor.platform.get("architecture", machine) == machine
-        and descriptor.platform.get("os", "linux") == "linux"
+        one
+        for one in listed
+        if one.platform.get("architecture", machine) == machine and one.platform.get("os", "linux") == "linux"
     ]
     return fitting[:1]
 
@@ -216,9 +215,9 @@ def _blob(folder: Path, digest: str) -> Path:
     if not path.is_file():
         raise InvalidValue(text=digest, expected="a blob in the archive")
     with path.open("rb") as file:
-        digest_read = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest_read != wanted:
-        raise InvalidValue(text=f"a blob with the digest sha256:{digest_read}", expected=digest)
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != wanted:
+        raise InvalidValue(text=f"a blob with the digest sha256:{found}", expected=digest)
     return path
 
 

@@ -61,12 +61,12 @@ def pod_to_evict(
 
     It is the idlest among those with at least ``removable_bytes``: others would free nothing.
     """
-    candidates = [pod for pod in pods if pod.use.total_bytes >= removable_bytes]
-    if free_bytes >= threshold_bytes or not candidates:
+    found = [pod for pod in pods if pod.use.total_bytes >= removable_bytes]
+    if free_bytes >= threshold_bytes or not found:
         return "", ""
-    least = min(candidates, key=lambda pod: (pod.load, -pod.use.total_bytes))
-    reason = "The node was low on resource: ephemeral-storage. "
-    return least.id, f"{reason}Threshold quantity: {threshold_bytes}, available: {free_bytes >> 10}Ki. "
+    least = min(found, key=lambda one: (one.load, -one.use.total_bytes))
+    said = "The node was low on resource: ephemeral-storage. "
+    return least.id, f"{said}Threshold quantity: {threshold_bytes}, available: {free_bytes >> 10}Ki. "
 
 
 def is_evicted(pod: Object) -> bool:
@@ -87,14 +87,14 @@ def surplus_evicted(pods: Iterable[Object], *, per_owner: int, count_max: int) -
     Of 7 evicted pods of one Deployment and 5 per owner, the two oldest.
     """
     youngest_first = sorted(filter(is_evicted, pods), key=_age_order, reverse=True)
-    retained_count, surplus, by_owner = 0, [], Counter[str]()
+    kept, surplus, by_owner = 0, [], Counter[str]()
     for pod in youngest_first:
         metadata = pod["metadata"]
         key: Key = (metadata["namespace"], metadata["name"])
         owner = owner_of(pod)
-        if by_owner[owner] < per_owner and retained_count < count_max:
+        if by_owner[owner] < per_owner and kept < count_max:
             by_owner[owner] += 1
-            retained_count += 1
+            kept += 1
         else:
             surplus.append(key)
     return surplus[::-1]
@@ -105,22 +105,22 @@ def _age_order(pod: Object) -> tuple[str, str]:
 
 
 def _container_limits(pod: Object) -> dict[str, tuple[int, str]]:
-    limits = {}
+    found = {}
     for container in all_containers(pod):
         text = nested(container, "resources", "limits", "ephemeral-storage")
         if (limit := _bytes(text)) is not None:
-            limits[container_name_of(container)] = (limit, str(text))
-    return limits
+            found[container_name_of(container)] = (limit, str(text))
+    return found
 
 
 def _volume_limits(pod: Object) -> dict[str, tuple[int, str]]:
-    limits = {}
+    found = {}
     for volume in pod["spec"].get("volumes") or ():
         text = nested(volume, "emptyDir", "sizeLimit")
         # 0 is no limit, as in Kubernetes.
         if limit := _bytes(text):
-            limits[volume["name"]] = (limit, str(text))
-    return limits
+            found[volume["name"]] = (limit, str(text))
+    return found
 
 
 def _bytes(text: object) -> int | None:

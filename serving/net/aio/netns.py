@@ -69,10 +69,10 @@ async def open_connection(
 async def connected_socket(host: str, port: int, *, network: str) -> socket.socket:
     """A socket that is connected to an IPv4 address of the namespace at ``network``. Raises ``OSError``."""
     with entered(network):
-        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
-        await asyncio.get_running_loop().sock_connect(sock, (host, port))
+        await asyncio.get_running_loop().sock_connect(made, (host, port))
     except BaseException:
-        sock.close()
+        made.close()
         raise
-    return sock
+    return made

@@ -151,11 +151,11 @@ def _beat_s(settings: OtlpSettings) -> float:
 
 async def _families(page: MetricsPage) -> list[Family]:
     """All families as they are now. Other tasks run between them."""
-    families = []
+    found = []
     for family in page.families():
-        families.append(family)
+        found.append(family)
         await asyncio.sleep(0)
-    return families
+    return found
 
 
 async def _closed(close: Callable[[float], None]) -> None:

@@ -194,30 +194,30 @@ class Leader:
 
     async def _acquire(self, stop: asyncio.Event) -> bool:
         """Wait for the lease; return False if ``stop`` is set first."""
-        candidate = self._candidate
+        one = self._candidate
         while not stop.is_set():
-            await candidate.observe()
-            if candidate.decide().action is LeaseAction.ACQUIRE and await candidate.acquire():
+            await one.observe()
+            if one.decide().action is LeaseAction.ACQUIRE and await one.acquire():
                 return True
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, candidate.decide().until_s - candidate.clock())):
+                async with asyncio.timeout(max(0.0, one.decide().until_s - one.clock())):
                     await stop.wait()
         return False
 
     async def _lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         """Work and renew; return True if the work has returned, False if the lease is lost."""
-        candidate, tasks = self._candidate, TaskOwner()
+        one, tasks = self._candidate, TaskOwner()
         task = tasks.start(work(), name=f"work of {self._name}", is_awaited=True)
         try:
             while not task.done():
-                step = candidate.decide()
+                step = one.decide()
                 if step.action is LeaseAction.LOST:
-                    candidate.step_down()
+                    one.step_down()
                     return False
                 if step.action is LeaseAction.RENEW:
-                    await candidate.renew()
+                    await one.renew()
                 else:
-                    await asyncio.wait({task}, timeout=max(0.0, step.until_s - candidate.clock()))
+                    await asyncio.wait({task}, timeout=max(0.0, step.until_s - one.clock()))
             return not self._was_fenced(task)
         finally:
             if not task.done():

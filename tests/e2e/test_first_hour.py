@@ -69,6 +69,44 @@ def test_a_fix_after_a_failed_deploy_is_a_success(serving: Stage, tmp_path: Path
         assert done.stdout.startswith(f"http://{name}.default.localhost:")
 
 
+def test_a_deploy_after_a_fix_outside_of_the_folder_starts_the_app_again(serving: Stage, tmp_path: Path) -> None:
+    package, folder = tmp_path / "package", tmp_path / "app"
+    folder.mkdir()
+    command = shlex.join(["sh", "-c", f"test -f {package} || {{ echo no package; exit 1; }}; exec {SAMPLE}"])
+    assert "no package" in serving("deploy", "outside", str(folder), "--command", command, code=1).stderr
+    package.touch()
+    assert "no package" not in serving("deploy", "outside", str(folder), "--command", command).stderr
+    names = re.findall(r"^outside-\d+", serving("get", "revisions").stdout, re.MULTILINE)
+    assert names == ["outside-00001", "outside-00002"]
+
+
+def test_logs_before_a_restart_and_of_deleted_pods_are_kept(serving: Stage, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "import http.server, os, pathlib\n"
+        "class Handler(http.server.BaseHTTPRequestHandler):\n"
+        "    def do_GET(self):\n"
+        "        os._exit(1) if self.path == '/end' else self.send_response(200)\n"
+        "        self.end_headers()\n"
+        "    def log_message(self, *_):\n"
+        "        pass\n"
+        "ended = pathlib.Path('ended')\n"
+        "if not ended.exists():\n"
+        "    print('of the first run', flush=True)\n"
+        "    ended.touch()\n"
+        "http.server.ThreadingHTTPServer(('127.0.0.1', int(os.environ['PORT'])), Handler).serve_forever()\n"
+    )
+    serving("deploy", "quiet", str(tmp_path), "--command", APP, "--min-scale", "1", "--no-snapshot")
+    assert "of the first run" in serving("logs", "quiet").stdout
+    assert "502" in serving("invoke", "quiet", "/end", code=1).stderr
+    serving("invoke", "quiet")
+    silent = serving("logs", "quiet")
+    assert (silent.stdout, "--previous shows what ran before" in silent.stderr) == ("", True)
+    assert "of the first run" in serving("logs", "quiet", "--previous").stdout
+    (pod,) = re.findall(r"^quiet-00001-deployment-\w+", serving("get", "pods").stdout, re.MULTILINE)
+    serving("delete", f"pod/{pod}")
+    assert "of the first run" in serving("logs", "quiet", "--previous").stdout
+
+
 def test_a_fix_is_a_success_for_apply_as_well(serving: Stage) -> None:
     text = """
 apiVersion: serving.knative.dev/v1

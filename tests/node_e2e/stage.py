@@ -16,6 +16,7 @@
 import asyncio
 import collections
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -199,8 +200,8 @@ class NodeStage:
     ) -> AsyncIterator[Load]:
         """Requests at a steady pace during the context, on persistent connections; all are awaited.
 
-        ``repeats``: for half a minute the client sends a request again whose connection failed, and every second one is a POST with an
-        Idempotency-Key.
+        ``repeats``: for half a minute the client sends a request again whose connection failed. Each has an Idempotency-Key, as one in
+        an app that dies is sent to another only then; every second one is a POST.
         """
         load = Load()
         stop = asyncio.Event()
@@ -210,10 +211,12 @@ class NodeStage:
             numbers = itertools.count()
 
             async def send() -> None:
-                key = f"{name}-{number}" if repeats and (number := next(numbers)) % 2 else ""
-                await self._request(
-                    session, load, name=name, path=path, key=key, patience_s=_PATIENCE_OF_CLIENTS_S if repeats else 0.0
-                )
+                number = next(numbers)
+                is_post = repeats and number % 2 == 1
+                key = f"{name}-{number}" if repeats else ""
+                request = functools.partial(self.send, name, path, session=session, key=key, is_post=is_post)
+                load.posts += is_post
+                await _answered(request, load, patience_s=_PATIENCE_OF_CLIENTS_S if repeats else 0.0)
 
             begun_s, sending = time.monotonic(), asyncio.create_task(_at_pace(send, stop, per_s=per_s))
             try:
@@ -223,34 +226,12 @@ class NodeStage:
                 await sending
                 load.lasted_s = time.monotonic() - begun_s
 
-    async def _request(
-        self, session: aiohttp.ClientSession, load: Load, *, name: str, path: str, key: str, patience_s: float
-    ) -> None:
-        begun_s, response = time.monotonic(), None
-        load.posts += bool(key)
-        while response is None:
-            try:
-                response = await self.send(name, path, session=session, key=key)
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                if time.monotonic() - begun_s >= patience_s:
-                    load.failures.append(f"{time.strftime('%T')} {error!r}")
-                    return
-                load.repeated += 1
-                await asyncio.sleep(_PAUSE_S)
-        if (took_s := time.monotonic() - begun_s) > load.longest_s:
-            load.longest_s, load.longest_until = took_s, time.strftime("%T")
-        status, body = response
-        if status == 200:
-            load.responses[body.split(" pod ")[0]] += 1
-        else:
-            load.failures.append(f"{time.strftime('%T')} {status} {body[:200]}")
-
     async def send(
-        self, name: str, path: str = "/", *, session: aiohttp.ClientSession, key: str = ""
+        self, name: str, path: str = "/", *, session: aiohttp.ClientSession, key: str = "", is_post: bool = False
     ) -> tuple[int, str]:
-        """A GET, or a POST if there is an Idempotency-Key: status and body."""
+        """A request, with an Idempotency-Key unless it is empty: status and body."""
         headers = {"Host": self.host(name), **({"Idempotency-Key": key} if key else {})}
-        method, body = ("POST", _BODY) if key else ("GET", None)
+        method, body = ("POST", _BODY) if is_post else ("GET", None)
         async with session.request(method, f"http://{self.ingress}{path}", headers=headers, data=body) as response:
             return response.status, await response.text()
 
@@ -265,6 +246,29 @@ class NodeStage:
     def host(self, name: str) -> str:
         """The public host of a service or of a tag of it."""
         return f"{name}.{SPACE}.{DOMAIN}"
+
+
+async def _answered(
+    request: Callable[[], Coroutine[Any, Any, tuple[int, str]]], load: Load, *, patience_s: float
+) -> None:
+    """Send a request, again if its connection fails, and record the response."""
+    begun_s, response = time.monotonic(), None
+    while response is None:
+        try:
+            response = await request()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if time.monotonic() - begun_s >= patience_s:
+                load.failures.append(f"{time.strftime('%T')} {error!r}")
+                return
+            load.repeated += 1
+            await asyncio.sleep(_PAUSE_S)
+    if (took_s := time.monotonic() - begun_s) > load.longest_s:
+        load.longest_s, load.longest_until = took_s, time.strftime("%T")
+    status, body = response
+    if status == 200:
+        load.responses[body.split(" pod ")[0]] += 1
+    else:
+        load.failures.append(f"{time.strftime('%T')} {status} {body[:200]}")
 
 
 async def _at_pace(send: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event, *, per_s: float) -> None:

@@ -127,8 +127,8 @@ async def test_grpc_and_websocket_reach_the_app_from_zero(stage: NodeStage) -> N
 async def test_an_app_that_crashes_is_started_again_and_serves(stage: NodeStage) -> None:
     await deployed(stage, "crashing", min_scale="2")
     await stage.until(lambda: stage.ready_count("crashing") == 2, "two pods")
-    async with stage.loaded("crashing") as load:
-        # A POST is not sent again: as a GET it would go on to the other pod, and end that app too.
+    async with stage.loaded("crashing", repeats=True) as load:
+        # It is not marked as repeatable, so it does not end the other app too.
         assert (await stage.post("crashing", "/crash"))[0] == 502
         await stage.until(lambda: load.count >= 100, "too few answers")
     assert_unharmed(load)

@@ -78,3 +78,17 @@ def test_nothing_of_a_compose_file_vanishes() -> None:
     notes = [f"shop: {field} is not converted" for field in fields]
     notes += ["include is not converted", "fill: not converted", "shop: port 53/udp", "shop: port 53 is left out"]
     assert [note for note in notes if f"note: {note}" not in done.stderr] == []
+
+
+def test_nothing_of_an_http_scaled_object_vanishes() -> None:
+    done = CliRunner().invoke(main, ["convert", str(INPUTS / "http_scaled_object.yaml")])
+    service, mapping = yaml.safe_load_all(done.stdout)
+    template = service["spec"]["template"]
+    annotations = template["metadata"]["annotations"]
+    assert (annotations["prometheus.io/port"], annotations["autoscaling.knative.dev/target"]) == ("9102", "25")
+    assert template["spec"]["responseStartTimeoutSeconds"] == 20
+    assert mapping["metadata"]["name"] == "tickets.example.com"
+    fields = ("coldStartTimeoutFailoverRef", "headers", "initialCooldownPeriod", "timeouts.conditionWait")
+    notes = [f"HTTPScaledObject tickets: spec.{field} is not converted" for field in fields]
+    notes += ["tickets: host *.tickets.example.com is left out", "tickets: terminationGracePeriodSeconds of its pods"]
+    assert [note for note in notes if f"note: {note}" not in done.stderr] == []

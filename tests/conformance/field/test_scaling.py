@@ -1,18 +1,25 @@
 """Services of users that lost pods too early, or kept pods too long."""
 
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 import yaml
 
 from serving.autoscaler.entry import RevisionEntry
 from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.core.scaling.policies.scalingpolicy import Schedule
 from serving.core.scaling.revision import deployment_of, revision_of
 from serving.core.scaling.scaler.scaler import Scaler
+from serving.net.cluster.schedules import schedule_state
 from tests.unit.core.scaling.scaler_builders import SETTINGS, World, facts_of
 
 INPUTS = Path(__file__).with_name("inputs")
+ZONE = "Europe/Prague"
+MONDAY = datetime(2026, 11, 30, 0, 30, tzinfo=ZoneInfo(ZONE))
+HOURS = range(0, 24, 4)
 
 
 def revision(template: Any, **metadata: object) -> dict[str, Any]:  # noqa: ANN401 - JSON
@@ -81,3 +88,16 @@ def test_a_crash_loop_without_a_route_ends_as_soon_as_its_revision_failed(was_re
     crashing.ready("False")
     outcome = crashing.decide(4.0)
     assert (outcome.apply_count, outcome.to_reserve) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "week",
+    yaml.safe_load((INPUTS / "schedules.yaml").read_text()),
+    ids=lambda week: f"{week['start']} to {week['end']}",
+)
+def test_a_schedule_is_active_from_each_start_to_the_next_end(week: dict[str, str]) -> None:
+    # kedacore/keda#4677, #5882
+    schedule = Schedule(start=week["start"], end=week["end"], min_count=3, time_zone=ZONE)
+    days = [[MONDAY + timedelta(days=day, hours=hour) for hour in HOURS] for day in range(7)]
+    states = [["#" if schedule_state(schedule, at.timestamp()).is_active else "." for at in day] for day in days]
+    assert " ".join(map("".join, states)) == week["week"]

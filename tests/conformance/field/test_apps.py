@@ -1,0 +1,77 @@
+"""Apps of users on one machine that took the traffic of a good revision, or showed their log to clients."""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from serving.core.model.objects import condition_of
+from serving.home.state import StateFolder
+from tests.e2e.cli_stage import Stage, staged
+
+pytestmark = pytest.mark.timeout(300)
+
+INPUTS = Path(__file__).with_name("inputs")
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(tmp_path_factory.mktemp("apps") / "state") as stage:
+        yield stage
+
+
+def deploy(serving: Stage, app: Path, *options: str, code: int = 0) -> str:
+    """The errors of a deployment of an app as a service of its name."""
+    name = app.stem.replace("_", "-")
+    command = f"{sys.executable} {app.name}"
+    return serving("deploy", name, str(app.parent), "--command", command, *options, code=code).stderr
+
+
+def responses(serving: Stage, host: str, *, count: int) -> list[tuple[int, str]]:
+    """Status and body of a number of requests, one after the other."""
+    url = f"http://127.0.0.1:{StateFolder(serving.state).read_ports()['public']}/"
+    with httpx.Client(headers={"Host": f"{host}.default.localhost"}, timeout=60) as client:
+        return [(response.status_code, response.text) for response in (client.get(url) for _ in range(count))]
+
+
+def read(serving: Stage, kind: str, name: str) -> Any:  # noqa: ANN401 - JSON
+    return json.loads(serving("get", kind, name, "-o", "json").stdout)
+
+
+def test_a_revision_that_listens_and_ends_takes_no_traffic(serving: Stage) -> None:
+    # knative/serving#10194
+    app = INPUTS / "listens_then_crashes.py"
+    name = "listens-then-crashes"
+    deploy(serving, app, "--env", "VERSION=1", "--min-scale", "1")
+    assert f"{name}-00002" in deploy(serving, app, "--env", "VERSION=2", "--min-scale", "1", code=1)
+    assert responses(serving, name, count=50) == [(200, "served")] * 50
+    status = read(serving, "ksvc", name)["status"]
+    assert (status["latestReadyRevisionName"], condition_of({"status": status}, "Ready")["status"]) == (
+        f"{name}-00001",
+        "False",
+    )
+
+
+def test_deploy_waits_longer_than_an_app_that_listens_and_ends(serving: Stage, tmp_path: Path) -> None:
+    # gunicorn whose worker fails
+    app = shutil.copy(INPUTS / "listens_then_crashes.py", tmp_path / "first.py")
+    assert "first-00001" in deploy(serving, Path(app), "--env", "VERSION=2", code=1)
+
+
+def test_the_log_of_an_app_that_fails_reaches_the_operator_only(serving: Stage, tmp_path: Path) -> None:
+    app = Path(shutil.copy(INPUTS / "fails_with_secret.py", tmp_path / "shop.py"))
+    deploy(serving, app, "--no-snapshot", "--initial-scale", "0")
+    (tmp_path / "down").touch()
+    ((status, body),) = responses(serving, "shop", count=1)
+    assert status == 503
+    assert "PASSWORD" not in body
+    until_s = time.monotonic() + 60
+    while "postgres://" not in (page := serving("describe", "shop").stdout):
+        assert time.monotonic() < until_s, page
+        time.sleep(0.1)

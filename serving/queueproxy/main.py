@@ -159,10 +159,14 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
     server.on_held = pod.held
     await server.listen(socket_of(spec, "requests", spec.listen), pod, make=_connection(spec, credentials))
     await service.listen(stop.set)
-    await service.run(stop)
-    for one in (log, request_log):
-        if one is not None:
-            await one.close()
+    try:
+        await service.run(stop)
+    finally:
+        # Also where a task failed.
+        await server.finish(grace_s=0)
+        for output in (log, request_log):
+            if output is not None:
+                await output.close()
 
 
 def _connection(spec: PodSpec, credentials: Credentials) -> Callable[[HttpServer, Wiring], asyncio.Protocol]:

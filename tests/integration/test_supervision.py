@@ -3,9 +3,12 @@
 import asyncio
 import contextlib
 import logging
+import os
 import socket
+import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,21 +18,32 @@ from serving.autoscaler.main import AutoscalerDaemon
 from serving.controller.io.controller import Controller
 from serving.core.settings.activator import ActivatorSettings
 from serving.core.settings.autoscaler import AutoscalerSettings
+from serving.core.settings.dashboard import DashboardSettings
 from serving.core.settings.nodegroup import NodeGroupDaemonSettings
 from serving.core.settings.placement import PlacementSettings
+from serving.core.settings.queueproxy import QueueProxySettings
 from serving.home.controllers.garbage import collect_garbage
 from serving.home.controllers.manager import Manager
 from serving.home.controllers.namespaceobjects import NamespaceObjects
 from serving.home.controllers.podscaler import PodScaler
+from serving.home.kubelet.kubelet import Kubelet
+from serving.home.kubelet.nodecontext import NodeContext
+from serving.home.processes.processruntime import ProcessRuntime
 from serving.home.store.memory import MemoryCluster
-from serving.net.aio.supervise import task_of
+from serving.net.aio.supervise import supervise, task_of
+from serving.net.cluster.kinds import POD
 from serving.net.metrics.nodegroup import NodeGroupMetrics
 from serving.nodes.extender.main import PlacementDaemon
 from serving.nodes.nodegroup.groups import GroupReading
 from serving.nodes.nodegroup.io.clouds.memory import MemoryCloud
 from serving.nodes.nodegroup.io.loop import NodeGroupLoop
 from serving.nodes.nodegroup.io.passes import NodeGroupPasses
+from serving.queueproxy.main import serve
+from serving.queueproxy.podspec import PodSpec
+from serving.tools.dashboard.main import Dashboard
 from tests.eventually import until
+from tests.integration.local_stage import manifest
+from tests.integration.proxy.peers import free_socket
 
 KEY = bytes(range(32))
 _LOOKS = 40
@@ -80,7 +94,59 @@ def garbage(cluster: MemoryCluster, _: asyncio.Event) -> Coroutine[Any, Any, Non
     return collect_garbage(cluster)
 
 
-DAEMONS: list[Run] = [activator, autoscaler, controller, nodegroup, extender, manager, namespaces, podscaler, garbage]
+async def kubelet(cluster: MemoryCluster, _: asyncio.Event) -> None:
+    """A kubelet with a pod that starts, without a template that starts processes."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        runtime = ProcessRuntime(folder / "template")
+        node = NodeContext(
+            cluster=cluster,
+            runtime=runtime,
+            pods=folder / "pods",
+            logs=folder / "logs",
+            snapshots=folder / "snapshots",
+            stats_url="ws://127.0.0.1:9/stats",
+            key=KEY,
+        )
+        await cluster.create(POD, manifest())
+        async with supervise() as tasks:
+            tasks.start(runtime.run(), name="runtime")
+            await Kubelet(node).run()
+
+
+async def queueproxy(_: MemoryCluster, stop: asyncio.Event) -> None:
+    """A queue-proxy before an app that only listens."""
+    with free_socket() as app, free_socket() as requests, free_socket() as admin:
+        for listening in (app, requests, admin):
+            listening.listen()
+        spec = PodSpec(
+            namespace="default",
+            revision="hello-00001",
+            pod="hello-1",
+            app=app.getsockname(),
+            listen_fds={"requests": os.dup(requests.fileno()), "admin": os.dup(admin.fileno())},
+            stats_url="ws://127.0.0.1:9/stats",
+            gauges=("queue",),
+            settings=QueueProxySettings(drain_lag_s=0.0, drain_grace_s=0.1),
+        )
+        await serve(spec, stop)
+
+
+def dashboard(cluster: MemoryCluster, stop: asyncio.Event) -> Coroutine[Any, Any, None]:
+    settings = DashboardSettings(
+        address="127.0.0.1:0",
+        autoscaler_url="http://127.0.0.1:9",
+        activator_metrics_url="http://127.0.0.1:9",
+        history_file="none",
+    )
+    return Dashboard(settings, cluster).run(stop)
+
+
+DAEMONS: list[Run] = [
+    *(activator, autoscaler, controller, nodegroup, extender, queueproxy, dashboard),
+    # The parts of the control process of one machine.
+    *(kubelet, manager, namespaces, podscaler, garbage),
+]
 
 
 class Running:

@@ -137,7 +137,9 @@ class PodService:
             pipe.push(ready=False, drained=True)
             admin.drained()
 
-        async with supervise() as group:
+        async with contextlib.AsyncExitStack() as at_end, supervise() as group:
+            # Requests that wait for the drain are still to be answered; a task that failed leaves no listener behind.
+            at_end.push_async_callback(self._admin_server.finish, grace_s=_CLOSE_WAIT_S)
             watch = group.start(self._watch(changed), name="watch app")
             tasks = [watch, group.start(self._credentials.keep_valid(), name="credentials")]
             reports = None
@@ -160,8 +162,6 @@ class PodService:
                 await reports
             for task in tasks:
                 task.cancel()
-        # Requests that wait for the drain are still to be answered.
-        await self._admin_server.finish(grace_s=_CLOSE_WAIT_S)
 
     @property
     def _reads_page(self) -> bool:

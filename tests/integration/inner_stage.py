@@ -28,7 +28,7 @@ from serving.queueproxy import main
 from serving.queueproxy.podspec import Address, PodSpec
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, Stage, staged
-from tests.integration.proxy.peers import backed, free_socket, ok
+from tests.integration.proxy.peers import Script, backed, free_socket, ok
 from tests.integration.proxy.pods import order_stop, server_of
 from tests.integration.proxy.scripted_app import scripted_app
 from tests.integration.query_token import GATE
@@ -166,9 +166,10 @@ async def secured(
     pod_settings: InnerTlsSettings | None = None,
     pod: str = "hello-1",
     serve: Serve = main.serve,
+    script: Script = ok,
     **given: Any,  # noqa: ANN401 - settings of an activator
 ) -> AsyncIterator[Inner]:
-    """All of them, ready. ``pod_settings`` are those of the queue-proxy, where they differ; ``serve`` runs it."""
+    """All of them, ready. ``pod_settings`` are those of the queue-proxy, where they differ; ``serve`` runs it before the app's script."""
     inner, cluster = Inner(), given.pop("cluster", None) or MemoryCluster()
     async with contextlib.AsyncExitStack() as stack:
         for relay in (inner.to_pod, inner.to_autoscaler):
@@ -176,7 +177,7 @@ async def secured(
         await stack.enter_async_context(stats_served(inner, settings))
         inner.to_autoscaler.target = inner.stats_address
         url = "ws://{}:{}/stats".format(*inner.to_autoscaler.address)
-        app = await stack.enter_async_context(backed(ok))
+        app = await stack.enter_async_context(backed(script))
         sockets = [free_socket(), free_socket()]
         for one in sockets:
             one.listen()

@@ -1,61 +1,133 @@
 """An app that responds before it has read the request: the client gets the response, whatever the rest of its upload does."""
 
 import asyncio
+import functools
 import socket
 import threading
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from serving.net.proxy.http1.upstream import unread_pieces, unreceived_bytes
-from tests.integration.proxy.peers import Link, proxied
+from tests.integration.inner_stage import SERVERS, secured
+from tests.integration.proxy.daemons import HOST
+from tests.integration.proxy.h2frames import (
+    END_HEADERS,
+    END_STREAM,
+    ENDED,
+    GET,
+    Code,
+    Http2,
+    Kind,
+    fields,
+    frame,
+)
+from tests.integration.proxy.peers import Link, Script, proxied
 from tests.integration.proxy.pods import forwarding
 
 REFUSAL = b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 9\r\n\r\ntoo big!\n"
 PIECE = bytes(64 * 1024)
-PIECE_COUNT = 160
+PIECE_COUNT = 320
+UPLOAD_COUNT = 3
+CODES = [401, 413]
+_FRAME_BYTES = 16_384
+_WINDOW_BYTES = 65_535
+
+Upload = Callable[[tuple[str, int]], Awaitable[tuple[int, bytes]]]
 
 
-async def refuse(link: Link) -> None:
-    """Respond to the head and close: the kernel resets the connection, because the body was not read."""
-    await link.head()
-    link.send(REFUSAL)
-    await link.writer.drain()
+def refusing(code: int) -> Script:
+    """An app that responds to heads and closes: the kernel resets the connection, because the body was not read."""
+
+    async def script(link: Link) -> None:
+        await link.head()
+        link.send(b"HTTP/1.1 %d Refused\r\nContent-Length: 9\r\n\r\ntoo big!\n" % code)
+        await link.writer.drain()
+
+    return script
 
 
-async def upload(client: Link, head: bytes, *, is_chunked: bool) -> bytes:
-    """Send a request of 10 MiB, all of it before the response is read, as many clients do; returns what came back."""
+async def upload(address: tuple[str, int], *, is_chunked: bool) -> tuple[int, bytes]:
+    """Send a request of 20 MiB, all of it before the response is read, as many clients do; returns its code and body."""
+    client = await Link.to(address)
     length = b"Transfer-Encoding: chunked" if is_chunked else b"Content-Length: %d" % (PIECE_COUNT * len(PIECE))
-    client.send(head + length + b"\r\n\r\n")
+    client.send(b"POST / HTTP/1.1\r\nHost: %b\r\n%b\r\n\r\n" % (HOST, length))
     for _ in range(PIECE_COUNT):
         client.send(b"%x\r\n%b\r\n" % (len(PIECE), PIECE) if is_chunked else PIECE)
         await client.writer.drain()
     if is_chunked:
         client.send(b"0\r\n\r\n")
-    return await client.rest()
+    head, _, body = (await client.rest()).partition(b"\r\n\r\n")
+    await client.closed()
+    return int(head.split()[1]), body
 
 
-@pytest.mark.parametrize("is_chunked", [False, True], ids=["by length", "chunked"])
-async def test_an_upload_that_is_refused_by_its_head_gets_the_refusal(*, is_chunked: bool) -> None:
-    async with proxied(refuse) as proxy:
-        for _ in range(5):
-            client = await proxy.client()
-            response = await upload(client, b"POST / HTTP/1.1\r\nHost: h\r\n", is_chunked=is_chunked)
-            assert response.startswith(b"HTTP/1.1 413 Content Too Large\r\n")
-            assert response.endswith(b"too big!\n")
+async def upload_by_http2(address: tuple[str, int]) -> tuple[int, bytes]:
+    """Send 20 MiB over HTTP/2, also after the response unless the stream is reset; the connection serves another request."""
+    link = await Link.to(address)
+    client = Http2(link)
+    post = [(name, {":method": "POST", ":authority": HOST.decode()}.get(name, value)) for name, value in GET]
+    client.send(frame(Kind.HEADERS, fields(*post), flags=END_HEADERS, stream_id=1))
+    windows, left = {0: _WINDOW_BYTES, 1: _WINDOW_BYTES}, PIECE_COUNT * len(PIECE)
+    head, body, has_ended = dict[str, str](), b"", False
+    while not has_ended or left:
+        size = min(*windows.values(), left, _FRAME_BYTES)
+        if size:
+            left -= size
+            windows = {stream_id: window - size for stream_id, window in windows.items()}
+            client.send(frame(Kind.DATA, bytes(size), flags=0 if left else END_STREAM, stream_id=1))
+            await link.writer.drain()
+            # Otherwise the client sends all that it may before it reads.
+            continue
+        received = await client.frame()
+        assert received is not None, client.frames
+        if received.kind == Kind.WINDOW_UPDATE:
+            windows[received.stream_id] += int.from_bytes(received.payload)
+        elif received.kind == Kind.HEADERS:
+            head = {str(name): str(value) for name, value in client.decoder.decode(received.payload)}
+        elif received.kind == Kind.DATA:
+            body += received.payload
+        elif received.kind == Kind.RST:
+            assert (received.code, has_ended) == (Code.NO_ERROR, True)
+            left = 0
+        has_ended = has_ended or (received.stream_id == 1 and bool(received.flags & END_STREAM))
+    client.send(frame(Kind.HEADERS, fields(*post), flags=ENDED, stream_id=3))
+    assert (await client.response(3))[0][":status"] == head[":status"]
+    await link.closed()
+    return int(head[":status"]), body
 
 
-@pytest.mark.parametrize("status", [b"401 Unauthorized", b"404 Not Found"])
-async def test_a_queue_proxy_forwards_an_early_response(status: bytes) -> None:
-    async def script(link: Link) -> None:
-        await link.head()
-        link.send(b"HTTP/1.1 %b\r\nContent-Length: 2\r\n\r\nno" % status)
-        await link.writer.drain()
+UPLOADS: dict[str, Upload] = {
+    "by length": functools.partial(upload, is_chunked=False),
+    "chunked": functools.partial(upload, is_chunked=True),
+    "HTTP/2": upload_by_http2,
+}
 
-    async with forwarding(script) as queue_proxy:
-        for _ in range(5):
-            client = await queue_proxy.client()
-            response = await upload(client, b"PUT / HTTP/1.1\r\nHost: h\r\n", is_chunked=False)
-            assert response.startswith(b"HTTP/1.1 %b\r\n" % status)
+
+@pytest.fixture(params=UPLOADS)
+def send(request: pytest.FixtureRequest) -> Upload:
+    """A client that uploads to an address: code and body of its response."""
+    return UPLOADS[request.param]
+
+
+@pytest.mark.parametrize("code", CODES)
+async def test_an_upload_that_is_refused_by_its_head_gets_the_refusal(send: Upload, code: int) -> None:
+    async with proxied(refusing(code)) as proxy:
+        assert [await send(proxy.address) for _ in range(UPLOAD_COUNT)] == [(code, b"too big!\n")] * UPLOAD_COUNT
+
+
+@pytest.mark.parametrize("code", CODES)
+async def test_a_queue_proxy_forwards_an_early_response(send: Upload, code: int) -> None:
+    async with forwarding(refusing(code)) as queue_proxy:
+        assert [await send(queue_proxy.requests) for _ in range(UPLOAD_COUNT)] == [(code, b"too big!\n")] * UPLOAD_COUNT
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("place", SERVERS)
+async def test_an_early_response_passes_inner_tls(send: Upload, place: str, code: int) -> None:
+    async with secured(serve=SERVERS[place], script=refusing(code)) as inner:
+        address = inner.stage.public
+        assert [await send(address) for _ in range(UPLOAD_COUNT)] == [(code, b"too big!\n")] * UPLOAD_COUNT
 
 
 class _Lost(asyncio.Protocol):

@@ -4,7 +4,7 @@
 
 A whole system runs with one service of two pods with four slots each. For each attack the client's GETs are timed without it, with it, and
 without it again: ``ratio`` is the p99 with it over the larger p99 without, ``worst_first_ms`` the longest in its first second. Attackers open
-their connections again when they are cut. They have another address than the client. Attacks on the service:
+their connections again when they are cut. They have another address than the client, and are in another process. Attacks on the service:
 
 - ``half-open-posts``: POSTs with a Content-Length and no body.
 - ``dripping-posts``: POSTs whose body comes a byte each second.
@@ -12,7 +12,10 @@ their connections again when they are cut. They have another address than the cl
 - ``slow-readers``: GETs whose responses are not read.
 - ``half-open-streams``: HTTP/2 connections with a hundred requests each that never end.
 - ``tiny-chunks``, ``tiny-frames``: eight clients whose bodies come in chunks, or HTTP/2 frames, of one byte, as fast as they are taken. The client
-  is one of another service.
+  of these and the next three is one of another service.
+- ``dropped-bodies``: eight clients that continue to send a body after its response.
+- ``pipelined``: eight clients that send requests for a host that there is not, one after another without waiting.
+- ``tiny-responses``: eight clients whose responses the app sends in chunks of one byte.
 - ``one-slot``, ``one-slot-direct``: as ``slow-readers``, at a service with one pod of one slot: by its host, and at the pod's own address.
 
 Attacks on the API of the machine, by a user with a token; the client is a GET of a ConfigMap:
@@ -31,14 +34,17 @@ Goal: no failed request of the client; a p99 of at most 100 ms beside tiny piece
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import json
 import math
+import multiprocessing
 import ssl
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from multiprocessing import synchronize
 from pathlib import Path
 
 from bench.parts.program import exit_code, options_of, show
@@ -52,7 +58,7 @@ PAGE_BYTES = 4 * 2**20
 BODY_BYTES = 3 * 2**20
 STREAMS = 100
 GOAL_MS, TINY_GOAL_MS = 200.0, 100.0
-TINY, TINY_CLIENTS = ("tiny-chunks", "tiny-frames"), 8
+TINY, TINY_CLIENTS = ("tiny-chunks", "tiny-frames", "dropped-bodies", "pipelined", "tiny-responses"), 8
 DRIP_S = 1.0
 HOLD_S = 2.0
 # So long has the first burst of an attack had to take all slots, and so long is the client's beginning judged apart.
@@ -71,12 +77,21 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class App(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_GET(self):
+        if self.path == "/tiny": return self.tiny()
         body = bytes(%d) if self.path == "/large" else b"ok"
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+    def tiny(self):
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        while True:
+            self.wfile.write(b"1\\r\\nx\\r\\n" * 10_000)
     def do_POST(self):
+        if self.path == "/read":
+            while self.rfile.read1(65536): ...
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.do_GET()
     def log_message(self, *given): ...
@@ -131,10 +146,44 @@ async def half_open_streams(reader: asyncio.StreamReader, writer: asyncio.Stream
 
 async def tiny_chunks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Send chunks of one byte for as long as they are taken."""
-    writer.write(f"POST / HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+    writer.write(f"POST /read HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
     while not reader.at_eof():
         writer.write(b"1\r\nx\r\n" * 10_000)
         await writer.drain()
+
+
+async def dropped_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send a body that the app does not read, also after the response."""
+    writer.write(f"POST / HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+    piece = b"10000\r\n%b\r\n" % bytes(2**16)
+    while not writer.is_closing():
+        writer.write(piece)
+        await writer.drain()
+    del reader
+
+
+async def pipelined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send requests for a host without a service, and read the responses."""
+
+    async def send() -> None:
+        while True:
+            writer.write(b"GET / HTTP/1.1\r\nHost: nobody\r\n\r\n" * 2_000)
+            await writer.drain()
+
+    sending = asyncio.create_task(send())
+    try:
+        while await reader.read(2**16):
+            pass
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+
+
+async def tiny_response(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read a response that comes in chunks of one byte."""
+    writer.write(f"GET /tiny HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+    while await reader.read(2**16):
+        pass
 
 
 async def tiny_frames(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -162,6 +211,9 @@ ON_SERVICE: dict[str, Attack] = {
     "half-open-streams": half_open_streams,
     "tiny-chunks": tiny_chunks,
     "tiny-frames": tiny_frames,
+    "dropped-bodies": dropped_body,
+    "pipelined": pipelined,
+    "tiny-responses": tiny_response,
     "one-slot": functools.partial(slow_reader, host=SINGLE),
     "one-slot-direct": functools.partial(slow_reader, host=SINGLE),
 }
@@ -280,36 +332,87 @@ async def timed(ask: Callable[[], Awaitable[int]], seconds: float) -> tuple[list
     return sorted(took_ms), failures
 
 
-@contextlib.asynccontextmanager
-async def attacked(begin: Callable[[], Awaitable[None]], clients: int) -> AsyncIterator[None]:
-    """Run an attack with so many clients for the block, soon after they began; each begins again when it is cut off."""
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What is attacked: a service, or the API with a token."""
+
+    service: tuple[str, int]
+    api: tuple[str, int]
+    authority: str
+    """The certificate of the API, as PEM."""
+    authorization: str
+    """Header lines with the token."""
+
+
+async def on_service(target: Target, attack: Attack) -> None:
+    """Run one attack on a service once."""
+    # A small window of TCP: the kernel buffers less of what is not read.
+    reader, writer = await asyncio.open_connection(*target.service, limit=1024)
+    try:
+        await attack(reader, writer)
+    finally:
+        writer.close()
+
+
+async def on_api(target: Target, method: str, path: str, body: bytes) -> None:
+    """Send one body to the API, and wait for the response."""
+    tls = ssl.create_default_context(cadata=target.authority)
+    reader, writer = await asyncio.open_connection(*target.api, ssl=tls)
+    try:
+        verb = {"YAML": "POST", "MERGE": "PATCH"}.get(method, method)
+        head = f"{verb} {path} HTTP/1.1\r\nHost: {target.api[0]}\r\nContent-Type: {TYPES[method]}\r\nContent-Length: {len(body)}\r\n"
+        writer.write((head + target.authorization + "\r\n").encode() + body)
+        await reader.read()
+    finally:
+        writer.close()
+
+
+def attack_forever(name: str, target: Target, clients: int, is_ready: synchronize.Event) -> None:
+    """Run an attack with so many clients until this process is ended; each begins again when it is cut off."""
+    request = ON_API[name]() if name in ON_API else None
 
     async def again() -> None:
         while True:
             with contextlib.suppress(OSError):
-                await begin()
+                await (on_api(target, *request) if request else on_service(target, ON_SERVICE[name]))
             await asyncio.sleep(0.05)
 
-    tasks = [asyncio.create_task(again()) for _ in range(clients)]
+    async def all_clients() -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(clients):
+                group.create_task(again())
+            is_ready.set()
+
+    asyncio.run(all_clients())
+
+
+@contextlib.asynccontextmanager
+async def attacked(name: str, target: Target, clients: int) -> AsyncIterator[None]:
+    """Run an attack in a process of its own for the block, soon after it began: the client's loop does no work of it."""
+    spawning = multiprocessing.get_context("spawn")
+    is_ready = spawning.Event()
+    process = spawning.Process(target=attack_forever, args=(name, target, clients, is_ready), daemon=True)
+    process.start()
+    if not await asyncio.to_thread(is_ready.wait, WITHIN_S):
+        raise TimeoutError("the attack did not begin")
     await asyncio.sleep(BURST_S)
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        ended = await asyncio.gather(*tasks, return_exceptions=True)
-    # An attack that has a defect of its own measures nothing.
-    for one in ended:
-        if isinstance(one, Exception):
-            raise one
+        # An attack that has a defect of its own measures nothing.
+        is_running = process.is_alive()
+        process.kill()
+        await asyncio.to_thread(process.join)
+    if not is_running:
+        raise RuntimeError(f"the attack {name} has ended")
 
 
 async def measure(
-    ask: Callable[[], Awaitable[int]], begin: Callable[[], Awaitable[None]], *, seconds: float, clients: int
+    ask: Callable[[], Awaitable[int]], attack: contextlib.AbstractAsyncContextManager[None], *, seconds: float
 ) -> dict[str, float]:
     """The p50 and p99 of the client without, with and without the attack."""
     before, _ = await timed(ask, seconds)
-    async with attacked(begin, clients):
+    async with attack:
         beginning, failures_first = await timed(ask, BEGINNING_S)
         during, failures = await timed(ask, seconds)
     after, _ = await timed(ask, seconds)
@@ -340,51 +443,28 @@ def address_of(system: System, service: str) -> tuple[str, int]:
 async def run(system: System, names: list[str], *, seconds: float, clients: int) -> dict[str, dict[str, float]]:
     """Measure each attack."""
     host, _, port = system.server.rpartition("//")[2].partition(":")
-    authorization = f"Authorization: {system.headers['Authorization']}\r\nConnection: close\r\n"
-    map_head = (
-        f"GET /api/v1/namespaces/default/configmaps/target HTTP/1.1\r\nHost: {host}\r\n{authorization}\r\n".encode()
+    target = Target(
+        service=("127.0.0.1", system.port),
+        api=(host, int(port)),
+        authority=system.authority,
+        authorization=f"Authorization: {system.headers['Authorization']}\r\nConnection: close\r\n",
     )
-
-    async def on_service(attack: Attack, to: tuple[str, int]) -> None:
-        # A small window of TCP: the kernel buffers less of what is not read.
-        reader, writer = await asyncio.open_connection(*to, limit=1024)
-        try:
-            await attack(reader, writer)
-        finally:
-            writer.close()
-
-    async def on_api(method: str, path: str, body: bytes) -> None:
-        reader, writer = await asyncio.open_connection(host, int(port), ssl=system.tls)
-        try:
-            verb = {"YAML": "POST", "MERGE": "PATCH"}.get(method, method)
-            head = f"{verb} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {TYPES[method]}\r\nContent-Length: {len(body)}\r\n"
-            writer.write((head + authorization + "\r\n").encode() + body)
-            await reader.read()
-        finally:
-            writer.close()
-
-    found = {}
+    map_path = "/api/v1/namespaces/default/configmaps/target"
+    map_head = f"GET {map_path} HTTP/1.1\r\nHost: {host}\r\n{target.authorization}\r\n".encode()
+    results = {}
     for name in names:
         if name in ON_SERVICE:
-            attack, page_host = ON_SERVICE[name], SINGLE if name.startswith("one-slot") or name in TINY else HOST
-            to = address_of(system, "single") if name.endswith("-direct") else ("127.0.0.1", system.port)
+            page_host = SINGLE if name.startswith("one-slot") or name in TINY else HOST
+            if name.endswith("-direct"):
+                target = dataclasses.replace(target, service=address_of(system, "single"))
             head = f"GET / HTTP/1.1\r\nHost: {page_host}\r\nConnection: close\r\n\r\n".encode()
-            found[name] = await measure(
-                lambda to=to, head=head: get(to[0], to[1], head),  # type: ignore[misc]
-                lambda attack=attack, to=to: on_service(attack, to),  # type: ignore[misc]
-                seconds=seconds,
-                clients=TINY_CLIENTS if name in TINY else clients,
-            )
+            ask = functools.partial(get, *target.service, head)
+            count = TINY_CLIENTS if name in TINY else clients
         else:
-            made = ON_API[name]()
-            found[name] = await measure(
-                lambda: get(host, int(port), map_head, system.tls),
-                lambda made=made: on_api(*made),  # type: ignore[misc]
-                seconds=seconds,
-                clients=1,
-            )
-        print(name, found[name], file=sys.stderr)
-    return found
+            ask, count = functools.partial(get, *target.api, map_head, system.tls), 1
+        results[name] = await measure(ask, attacked(name, target, count), seconds=seconds)
+        print(name, results[name], file=sys.stderr)
+    return results
 
 
 def main() -> int:
@@ -403,10 +483,10 @@ def main() -> int:
         system.until_ready(2, WITHIN_S)
         maps = "/api/v1/namespaces/default/configmaps"
         system.send_request(maps, {"metadata": {"name": "target"}, "data": {"a": "b"}}, method="POST")
-        found = asyncio.run(run(system, options.names, seconds=options.seconds, clients=options.clients))
-    show(found, options)
+        results = asyncio.run(run(system, options.names, seconds=options.seconds, clients=options.clients))
+    show(results, options)
     goals_ms = dict.fromkeys(ON_SERVICE, math.inf) | dict.fromkeys(TINY, TINY_GOAL_MS)
-    is_met = all(not one["failures"] and one["p99_ms"] <= goals_ms.get(name, GOAL_MS) for name, one in found.items())
+    is_met = all(not one["failures"] and one["p99_ms"] <= goals_ms.get(name, GOAL_MS) for name, one in results.items())
     return exit_code(options, is_met=is_met)
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.parts.processes import resident_mib
-from serving.core.model.objects import is_true
+from serving.core.model.objects import condition_of, is_true
 from serving.home.processes.process_lifetime import FORKED_NAMES
 from serving.home.supervisor.binding import PORTS
 
@@ -55,8 +55,8 @@ class System:
         config = json.loads((state / "kubeconfig").read_text())
         cluster = config["clusters"][0]["cluster"]
         self.server: str = cluster["server"]
-        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
-        self.tls = ssl.create_default_context(cadata=authority)
+        self.authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        self.tls = ssl.create_default_context(cadata=self.authority)
         self.headers = {"Authorization": f"Bearer {config['users'][0]['user']['token']}"}
 
     def serving(self, *arguments: str) -> str:
@@ -89,14 +89,24 @@ class System:
         return [pod for pod in items if not pod["metadata"].get("deletionTimestamp")]
 
     def until_ready(self, count: int, within_s: float) -> None:
-        """Wait for the Ready condition of so many services. Raises ``TimeoutError``."""
+        """Wait for the Ready condition of so many services.
+
+        Raises:
+            TimeoutError: not so many are ready in time.
+            RuntimeError: a revision has failed, which becomes ready only by a change of its service.
+        """
         until_s = time.monotonic() + within_s
         while True:
-            found = sum(is_true(one, "Ready") for one in self.send_request(SERVICES)["items"])
-            if found == count:
+            services = self.send_request(SERVICES)["items"]
+            ready_count = sum(is_true(service, "Ready") for service in services)
+            if ready_count == count:
                 return
+            for service in services:
+                condition = condition_of(service, "ConfigurationsReady")
+                if condition.get("status") == "False" and condition.get("reason") == "RevisionFailed":
+                    raise RuntimeError(f"{service['metadata']['name']}: {condition.get('message')}")
             if time.monotonic() > until_s:
-                raise TimeoutError(f"{found} of {count} services are ready")
+                raise TimeoutError(f"{ready_count} of {count} services are ready")
             time.sleep(_POLL_S)
 
     def until_zero(self, service: str, within_s: float) -> bool:

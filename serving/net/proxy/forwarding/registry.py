@@ -55,7 +55,10 @@ class Registry(Protocol):
     finishing: bool
     sweep_s: float
     refusals: Refusals
-    turns: FairTurns
+
+    @property
+    def turns(self) -> FairTurns:
+        """Shared by all connections of the loop that make much work with few bytes."""
 
     def opened(self, connection: Member, address: str) -> str | None:
         """Add a connection; returns a reason if it exceeds a limit."""

@@ -82,6 +82,7 @@ class CloseBody:
     """A body that ends with its connection."""
 
     __slots__ = ("done", "rest", "trailers")
+    is_costly = has_more = False
 
     def __init__(self) -> None:
         self.done = False

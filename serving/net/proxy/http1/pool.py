@@ -21,6 +21,7 @@ from typing import ClassVar, Protocol, TypeVar
 from serving.core.settings.http import HttpSettings
 from serving.core.traffic.backoff import backoff_s
 from serving.net.aio.supervise import TaskOwner
+from serving.net.aio.turns import FairTurns
 from serving.net.proxy.http1.connectionqueue import ConnectionQueue, Waiter
 from serving.net.proxy.http1.upstream import Address, RequestCarrier, Upstream
 
@@ -125,13 +126,16 @@ class Pool:
         "connector",
         "head_bytes_max",
         "header_count_max",
+        "turns",
     )
 
     make: "ClassVar[type[Upstream]]" = Upstream
     """What is made of a new connection."""
 
-    def __init__(self, settings: HttpSettings, *, clock: Callable[[], float]) -> None:
+    def __init__(self, settings: HttpSettings, *, clock: Callable[[], float], turns: FairTurns | None = None) -> None:
         self.clock = clock
+        self.turns = turns or FairTurns()
+        """Shared with the connections of clients."""
         self.connector: Connector = PlainConnector()
         self.head_bytes_max = settings.head_bytes_max
         self.header_count_max = settings.header_count_max

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Protocol, cast
 
-from serving.net.proxy.http1.body import BadBody, ChunkedBody, CloseBody, LengthBody, chunk, chunks
+from serving.net.aio.turns import FairTurns
+from serving.net.proxy.http1.body import CHUNKS_AT_ONCE, BadBody, ChunkedBody, CloseBody, LengthBody, chunk, chunks
 from serving.net.proxy.http1.requesthead import RequestHead
 from serving.net.proxy.http1.responsehead import BadResponse, Framing, ResponseHead, ResponseMemory
 
@@ -24,6 +25,8 @@ _NONE, _LENGTH = Framing.NONE, Framing.LENGTH
 _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 
 _READ_BYTES = 256 * 1024
+# Interim responses (1xx) to one request: no app needs more, and an app that sends them without end costs other requests time.
+_INTERIM_MAX = 1000
 # Of struct tcp_info (linux/tcp.h, since Linux 4.19): bytes_acked, which counts the SYN, and bytes_sent and bytes_retrans.
 _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
 _ACKED = struct.Struct("=Q")
@@ -93,6 +96,7 @@ class Home(Protocol):
     head_bytes_max: int
     header_count_max: int
     clock: Callable[[], float]
+    turns: FairTurns
 
     def give(self, upstream: "Upstream") -> None:
         """Return a connection to the pool."""
@@ -138,10 +142,13 @@ class Upstream(asyncio.Protocol):
         "_buffer",
         "_full",
         "_has_received",
+        "_has_yielded",
         "_heads",
         "_held",
         "_home",
+        "_interim_left",
         "_is_chunked",
+        "_is_paused",
         "_keep",
         "_reader",
         "_receiver",
@@ -167,6 +174,9 @@ class Upstream(asyncio.Protocol):
         self._buffer = b""
         self._has_received = False
         self._held = False
+        self._has_yielded = False
+        self._is_paused = False
+        self._interim_left = _INTERIM_MAX
         self._full = False
         self._keep = False
         # Of the request that is on its way.
@@ -191,6 +201,7 @@ class Upstream(asyncio.Protocol):
         assert self._receiver is None, self
         self._receiver = receiver
         self._has_received = False
+        self._interim_left = _INTERIM_MAX
         head = receiver.head
         if head.has_body:
             self._is_chunked = head.chunked
@@ -220,10 +231,7 @@ class Upstream(asyncio.Protocol):
         """Pause reading while the client is full; or resume."""
         if full is not self._held and not self._transport.is_closing():
             self._held = full
-            if full:
-                self._transport.pause_reading()
-            else:
-                self._transport.resume_reading()
+            self._update_reading()
 
     def drop(self) -> None:
         """Close at once, discarding the rest of the response."""
@@ -256,17 +264,7 @@ class Upstream(asyncio.Protocol):
         elif reader is None:
             self._read_head(receiver, self._buffer + data if self._buffer else data)
         else:
-            try:
-                payload = reader.feed(data)
-            except BadBody as bad:
-                self._fail(f"malformed answer: {bad}")
-                return
-            if not reader.done:
-                receiver.on_piece(payload)
-                return
-            receiver.on_last(payload, reader.trailers)
-            if self._receiver is receiver:
-                self._complete(receiver, rest=reader.rest)
+            self._read_body(receiver, reader, data)
 
     def eof_received(self) -> bool:
         """Handle the end of the stream; True keeps the other direction of a tunnel open."""
@@ -285,6 +283,9 @@ class Upstream(asyncio.Protocol):
         if exc is not None and self._receiver is not None:
             for data in unread_pieces(self._transport):
                 self.data_received(data)
+                if self._reader is not None and self._reader.has_more:
+                    # Chunks of a few bytes: reading them to their end would delay other requests.
+                    break
         receiver, self._receiver = self._receiver, None
         if receiver is None:
             return
@@ -308,6 +309,43 @@ class Upstream(asyncio.Protocol):
         if self._receiver is not None:
             self._receiver.upstream_full(full=False)
 
+    def _read_body(self, receiver: ResponseReceiver, reader: LengthBody | ChunkedBody | CloseBody, data: bytes) -> None:
+        try:
+            payload = reader.feed(data)
+        except BadBody as bad:
+            self._fail(f"malformed answer: {bad}")
+            return
+        if not reader.done:
+            self._yield_if_costly(reader)
+            receiver.on_piece(payload)
+            return
+        receiver.on_last(payload, reader.trailers)
+        if self._receiver is receiver:
+            self._complete(receiver, rest=reader.rest)
+
+    def _yield_if_costly(self, reader: LengthBody | ChunkedBody | CloseBody) -> None:
+        """Read on after others if this response makes much work with few bytes."""
+        if (reader.has_more or reader.is_costly) and not self._has_yielded and not self._transport.is_closing():
+            self._has_yielded = True
+            self._update_reading()
+            self._home.turns.defer(self._continue)
+
+    def _continue(self) -> None:
+        self._has_yielded = False
+        if self._receiver is not None and self._reader is not None and self._reader.has_more:
+            self._read_body(self._receiver, self._reader, b"")
+        if not self._transport.is_closing():
+            self._update_reading()
+
+    def _update_reading(self) -> None:
+        is_paused = self._held or self._has_yielded
+        if is_paused is not self._is_paused:
+            self._is_paused = is_paused
+            if is_paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
     def _read_head(self, receiver: ResponseReceiver, data: bytes) -> None:
         while True:
             end = data.find(b"\r\n\r\n", 0, self._home.head_bytes_max + 4)
@@ -330,6 +368,10 @@ class Upstream(asyncio.Protocol):
                 break
             if head.status == 101:
                 self._upgraded(receiver, head, data)
+                return
+            self._interim_left -= 1
+            if not self._interim_left:
+                self._fail("too many interim responses")
                 return
             receiver.on_interim(head)
             if not data or self._receiver is not receiver:
@@ -357,7 +399,7 @@ class Upstream(asyncio.Protocol):
             assert head.content_length is not None
             reader = LengthBody(head.content_length)
         else:
-            reader = ChunkedBody() if framing is Framing.CHUNKED else CloseBody()
+            reader = ChunkedBody(chunks_max=CHUNKS_AT_ONCE) if framing is Framing.CHUNKED else CloseBody()
         self._reader = reader
         try:
             payload = reader.feed(data) if data else b""
@@ -366,6 +408,7 @@ class Upstream(asyncio.Protocol):
             return
         if not reader.done:
             self._acknowledge()
+            self._yield_if_costly(reader)
         receiver.on_response(head, payload, done=reader.done, trailers=reader.trailers)
         if reader.done and self._receiver is receiver:
             self._complete(receiver, rest=reader.rest)

@@ -11,7 +11,6 @@ window opens as bytes arrive, because the streams' windows bound the buffered by
 The file is longer than others: streams, frames in and frames out share their state, and the hot path crosses all three.
 """
 
-import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -116,7 +115,7 @@ class Http2Engine:
     __slots__ = (
         *("_begun", "_block", "_block_count", "_block_ended", "_block_id", "_kept", "_preface_left"),
         *("_blocked", "_closed", "_decoder", "_growth_left", "_highest_id", "_owner", "_peer_window", "_window_left"),
-        *("_frames_max", "budget", "encoder", "has_more", "is_costly", "is_ended", "is_full", "is_server", "now_s"),
+        *("budget", "encoder", "has_more", "is_costly", "is_ended", "is_full", "is_server", "now_s"),
         *("on_fault", "out", "peer_streams_max"),
         *("send_left", "settings", "streams", "windows_left"),
     )
@@ -170,8 +169,6 @@ class Http2Engine:
         self._decoder = HeaderDecoder(list_bytes_max=self.settings.head_bytes_max * _LIST_RATIO)
         self._window_left = _CONNECTION_WINDOW_BYTES
         self._preface_left = len(PREFACE) if self.is_server else 0
-        # Clients are strangers: what one read of theirs may cost is bounded.
-        self._frames_max = _FRAMES_AT_ONCE if self.is_server else sys.maxsize
         self.has_more = False
         """Whether bytes wait that the next call of ``receive``, also with no bytes, reads."""
         self.is_costly = False
@@ -483,7 +480,7 @@ class Http2Engine:
         )
 
     def receive(self, data: bytes, now_s: float) -> None:
-        """Handle bytes of the socket; of a client at most a number of frames.
+        """Handle bytes of the socket, at most a number of frames.
 
         Raises:
             Violation: the connection has to end.
@@ -492,11 +489,10 @@ class Http2Engine:
         if self._kept:
             data, self._kept = self._kept + data, b""
         at, size, frames = 0, len(data), 0
-        frames_max = self._frames_max
         if self._preface_left:
             at = self._take_preface(data)
         unpack, unpack_increment = FRAME_HEAD.unpack_from, INCREMENT.unpack_from
-        while size - at >= FRAME_HEAD_BYTES and frames < frames_max:
+        while size - at >= FRAME_HEAD_BYTES and frames < _FRAMES_AT_ONCE:
             high, low, kind, flags, stream_id = unpack(data, at)
             start = at + FRAME_HEAD_BYTES
             length = high << 8 | low
@@ -520,7 +516,7 @@ class Http2Engine:
             frames += 1
         if at < size:
             self._kept = data[at:]
-        self.has_more = frames == frames_max and at < size
+        self.has_more = frames == _FRAMES_AT_ONCE and at < size
         self.is_costly = frames > _FRAMES_FREE and at < frames * _FRAME_COST_BYTES
 
     def _take_preface(self, data: bytes) -> int:

@@ -7,6 +7,7 @@ that read. Frames sent outside of a read are written at the end of the turn of t
 import asyncio
 from collections.abc import Callable
 
+from serving.net.aio.turns import FairTurns
 from serving.net.proxy.http2.engine import Http2Engine
 
 
@@ -19,6 +20,7 @@ class FrameSender(asyncio.Protocol):
     on_full: Callable[[bool], None] | None = None
     """Called when the transport is full, and when it takes bytes again."""
     _is_sending = False
+    _has_yielded = False
     # Bytes that the transport got so far.
     _sent_bytes = 0
 
@@ -72,6 +74,21 @@ class FrameSender(asyncio.Protocol):
             for sender in senders:
                 sender.write_now()
             senders.clear()
+
+    def yield_turn(self, turns: FairTurns) -> None:
+        """Read on after others: this peer makes much work with few bytes."""
+        if not self._has_yielded:
+            self._has_yielded = True
+            if not self._transport.is_closing():
+                self._transport.pause_reading()
+            turns.defer(self._continue)
+
+    def _continue(self) -> None:
+        self._has_yielded = False
+        if self.engine.has_more:
+            self.data_received(b"")
+        if not self._has_yielded and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def take(self, data: bytes) -> None:
         """Parse received bytes."""

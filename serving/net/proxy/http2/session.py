@@ -103,7 +103,6 @@ class Session(FrameSender):
         self._shutdown = GracefulShutdown(self.engine)
         self._client_leaves = False
         self._closing = False
-        self._has_yielded = False
         self._passed_over_bytes = 0
         pace = self._read_pace = ReaderPace(wiring.read_pace, transport)
         self.on_full = lambda full: registry.wake_by(
@@ -134,7 +133,7 @@ class Session(FrameSender):
         try:
             engine.receive(data, now_s)
             if engine.is_costly or engine.has_more:
-                self._yield_turn()
+                self.yield_turn(self.registry.turns)
         except Violation as violation:
             engine.on_fault(violation.code, str(violation))
             self.end(violation.code, lingers=True)
@@ -255,21 +254,6 @@ class Session(FrameSender):
         else:
             self._transport.close()
             self._wait_until(self.wiring.clock() + _FLUSH_S)
-
-    def _yield_turn(self) -> None:
-        """Read on after others: this client makes much work with few bytes."""
-        if not self._has_yielded:
-            self._has_yielded = True
-            if not self._transport.is_closing():
-                self._transport.pause_reading()
-            self.registry.turns.defer(self._continue)
-
-    def _continue(self) -> None:
-        self._has_yielded = False
-        if self.engine.has_more and not self._closing:
-            self.data_received(b"")
-        if not self._has_yielded and not self._transport.is_closing():
-            self._transport.resume_reading()
 
     def _pass_over(self, data: bytes) -> None:
         """Discard bytes still sent by the client after the end, up to a limit."""

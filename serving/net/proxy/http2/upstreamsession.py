@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from serving.core.settings.http import HttpSettings
+from serving.net.aio.turns import FairTurns
 from serving.net.proxy.http1.upstream import Address, unread_pieces, unreceived_bytes
 from serving.net.proxy.http2.engine import Http2Engine
 from serving.net.proxy.http2.frames import Violation
@@ -27,6 +28,7 @@ class LinkHome(Protocol):
 
     settings: HttpSettings
     clock: Callable[[], float]
+    turns: FairTurns
 
     def lost(self, link: "UpstreamSession") -> None:
         """Remove a connection that has ended or accepts no new streams."""
@@ -130,6 +132,8 @@ class UpstreamSession(FrameSender):
         engine = self.engine
         try:
             engine.receive(data, self._home.clock())
+            if engine.is_costly or engine.has_more:
+                self.yield_turn(self._home.turns)
         except Violation as violation:
             engine.send_goaway(0, violation.code)
             self.write_now()
@@ -144,6 +148,9 @@ class UpstreamSession(FrameSender):
         if exc is not None:
             for data in unread_pieces(self._transport):
                 self.data_received(data)
+                if self.engine.has_more:
+                    # Frames of a few bytes: reading them to their end would delay other requests.
+                    break
         unreceived = 0 if exc is not None else unreceived_bytes(self._transport)
         self._lose("the app closed its connection before its answer was complete", unreceived=unreceived)
 

@@ -30,6 +30,8 @@ _FLUSH_S = 60.0
 # A client that closes its direction after a request has left, or waits for the response: TCP shows no difference until bytes are
 # sent to it. Longer than most starts from zero; a client that has left keeps its place for so long.
 _HALF_CLOSED_S = 5.0
+# Requests that are read in one go: a client may send thousands of them in a read, each of which costs as much as one.
+_HEADS_AT_ONCE = 16
 
 
 class Connection(ResponseProtocol):
@@ -99,8 +101,11 @@ class Connection(ResponseProtocol):
             exchange.tunnel.send(data)
         elif not self._lingering:
             self._consume(self._buffer + data if self._buffer else data)
-        elif not self._full and not self._registry.finishing:
-            self._due_s = min(self._clock() + _LINGER_S, self._linger_end_s)
+        else:
+            # What is discarded costs the kernel's copy, and a loop reads up to 8 MiB of one connection at a time.
+            self._yield_turn()
+            if not self._full and not self._registry.finishing:
+                self._due_s = min(self._clock() + _LINGER_S, self._linger_end_s)
 
     def eof_received(self) -> bool:
         """Close one direction of a tunnel. A client with a complete request may wait for the response; others have left."""
@@ -263,11 +268,16 @@ class Connection(ResponseProtocol):
 
     def _consume(self, data: bytes) -> None:
         self._consuming = True
+        heads_left = _HEADS_AT_ONCE
         try:
             while True:
                 if self._reader is not None:
                     data = self._take_body(data)
                 elif self._exchange is None and not self._full and not self._lingering and not self._closing:
+                    if not heads_left:
+                        self._yield_turn()
+                        break
+                    heads_left -= 1
                     rest = self._take_head(data)
                     if rest is None:
                         return
@@ -376,6 +386,8 @@ class Connection(ResponseProtocol):
         self._has_yielded = False
         if self._reader is not None and self._reader.has_more:
             self._consume(b"")
+        elif self._exchange is None and self._buffer:
+            self._consume(self._buffer)
         if not self._has_yielded:
             self.resume(Pause.TURN)
 

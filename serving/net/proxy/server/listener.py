@@ -141,13 +141,17 @@ class HttpServer:
         self._sweep: asyncio.TimerHandle | None = None
         self.sweep_s = math.inf
         self.refusals = Refusals()
-        self.turns = FairTurns()
         self.buffers = ResponseBuffers.of(settings)
         self._tunnel_count = 0
         self._empty = asyncio.Event()
         self._empty.set()
         self._only_tunnels = asyncio.Event()
         self._only_tunnels.set()
+
+    @property
+    def turns(self) -> FairTurns:
+        """Shared by connections of clients and to upstreams."""
+        return self.pool.turns
 
     @property
     def connection_count(self) -> int:
@@ -261,7 +265,7 @@ class HttpServer:
         if isinstance(self.pool, Http2Pool):
             return self.pool
         if self._streams is None:
-            self._streams = Http2Pool(self.settings, clock=self.clock)
+            self._streams = Http2Pool(self.settings, clock=self.clock, turns=self.pool.turns)
             self._streams.connector = self.pool.connector
         return self._streams
 

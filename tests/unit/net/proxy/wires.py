@@ -5,7 +5,6 @@ import math
 from collections.abc import Sequence
 
 from serving.core.settings.http import HttpSettings
-from serving.net.aio.turns import FairTurns
 from serving.net.proxy.forwarding.exchange import Exchange, Wiring
 from serving.net.proxy.forwarding.pace import ResponseBuffers, body_pace, read_pace
 from serving.net.proxy.forwarding.registry import Member, Refusals
@@ -87,7 +86,7 @@ class Bench:
             read_pace=read_pace(self.settings),
             buffers=self.buffers,
         )
-        self.turns = FairTurns()
+        self.turns = self.pool.turns
         self.client = Wire()
         self.upstreams: list[Upstream] = []
         self.apps: list[Wire] = []

@@ -2,9 +2,12 @@
 
 import itertools
 
+import pytest
+
+from serving.net.proxy.forwarding.exchange import Exchange
 from serving.net.proxy.http1.body import CHUNKS_AT_ONCE, LAST_CHUNK, chunk
 from tests.eventually import next_turn
-from tests.unit.net.proxy.wires import Bench
+from tests.unit.net.proxy.wires import OK, Bench
 
 HEAD = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 COUNT = 20 * CHUNKS_AT_ONCE
@@ -58,3 +61,32 @@ def test_chunks_of_usual_size_are_read_at_once() -> None:
     bench = Bench()
     bench.connection.data_received(HEAD + chunk(b"x" * 8192) * 32)
     assert (payload_bytes(bench), bench.client.is_reading_paused) == (32 * 8192, False)
+
+
+async def test_what_a_client_sends_after_its_response_is_read_piece_by_piece() -> None:
+    bench = Bench()
+    bench.connection.data_received(HEAD)
+    bench.upstreams[0].data_received(OK)
+    assert bench.client.is_ended
+    for _ in range(3):
+        bench.connection.data_received(bytes(2**18))
+        assert bench.client.is_reading_paused
+        await next_turn()
+        assert not bench.client.is_reading_paused
+
+
+async def test_requests_of_one_read_are_begun_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    count = 100
+
+    def respond_at_once(exchange: Exchange) -> None:
+        bench.exchanges.append(exchange)
+        exchange.respond(404, b"")
+
+    monkeypatch.setattr(bench, "begin", respond_at_once)
+    bench.connection.data_received(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * count)
+    seen = [len(bench.exchanges)]
+    while bench.client.is_reading_paused:
+        await next_turn()
+        seen.append(len(bench.exchanges))
+    assert (seen[-1], max(after - before for before, after in itertools.pairwise([0, *seen]))) == (count, 16)

@@ -1,0 +1,66 @@
+"""A connection to an app: what one read of its response may cost, whatever it sends."""
+
+import itertools
+
+from serving.net.proxy.http1.body import CHUNKS_AT_ONCE, LAST_CHUNK, chunk
+from tests.eventually import next_turn
+from tests.unit.net.proxy.wires import Bench, Wire
+
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+INTERIM = b"HTTP/1.1 103 Early Hints\r\n\r\n"
+COUNT = 10 * CHUNKS_AT_ONCE
+
+
+def begun() -> Bench:
+    """A bench with a request whose response is awaited."""
+    bench = Bench()
+    bench.connection.data_received(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    return bench
+
+
+async def read_all(bench: Bench, app: Wire) -> list[int]:
+    """The bytes of the body that the client had after each turn, until reading continues."""
+    seen = [bench.client.written.count(b"x")]
+    while app.is_reading_paused:
+        await next_turn()
+        seen.append(bench.client.written.count(b"x"))
+    return seen
+
+
+async def test_a_response_of_tiny_chunks_is_read_piece_by_piece_and_its_connection_pauses() -> None:
+    bench = begun()
+    bench.upstreams[0].data_received(HEAD)
+    before = bench.client.written.count(b"x")
+    bench.upstreams[0].data_received(chunk(b"x") * COUNT)
+    assert bench.apps[0].is_reading_paused
+    seen = await read_all(bench, bench.apps[0])
+    pieces = [after - before for before, after in itertools.pairwise([before, *seen])]
+    assert (seen[-1] - before, max(pieces)) == (COUNT, CHUNKS_AT_ONCE)
+    bench.upstreams[0].data_received(LAST_CHUNK)
+    assert ([exchange.status for exchange in bench.finished], bench.apps[0].is_closed) == ([200], False)
+
+
+async def test_a_response_of_tiny_chunks_that_ends_in_the_same_read_is_complete() -> None:
+    bench = begun()
+    bench.upstreams[0].data_received(HEAD + chunk(b"x") * COUNT + LAST_CHUNK)
+    await read_all(bench, bench.apps[0])
+    assert ([exchange.status for exchange in bench.finished], bench.apps[0].is_closed) == ([200], False)
+    assert bench.client.written.endswith(LAST_CHUNK)
+
+
+async def test_a_full_client_pauses_a_response_of_tiny_chunks_also_after_its_turn() -> None:
+    bench = begun()
+    bench.upstreams[0].data_received(HEAD + chunk(b"x") * COUNT)
+    bench.upstreams[0].hold(full=True)
+    for _ in range(COUNT // CHUNKS_AT_ONCE + 2):
+        await next_turn()
+    assert bench.apps[0].is_reading_paused
+    bench.upstreams[0].hold(full=False)
+    assert not bench.apps[0].is_reading_paused
+
+
+def test_an_app_that_sends_interim_responses_without_end_is_ended() -> None:
+    bench = begun()
+    bench.upstreams[0].data_received(INTERIM * 2_000)
+    assert ([exchange.status for exchange in bench.finished], bench.apps[0].is_closed) == ([502], True)
+    assert bench.client.written.count(b" 103 ") < 1_000

@@ -205,6 +205,17 @@ async def test_the_user_of_a_pod_has_a_name_and_a_way_to_its_folder(rights: int)
             os.umask(mask)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only as root a pod has a user of its own")
+def test_a_trial_of_the_layers_takes_over_no_stream_of_the_operator(tmp_path: Path) -> None:
+    """As of ``serving up > FILE``."""
+    state = repr(str(tmp_path))
+    module = "serving.home.processes.isolation"
+    trial = f"from {module} import *; missing_layers(isolation_of('default', Path({state})))"
+    with (tmp_path / "output").open("wb") as output:
+        subprocess.run([sys.executable, "-c", trial], check=True, stdin=output, stdout=output, stderr=output)
+    assert (tmp_path / "output").stat().st_uid == 0
+
+
 async def test_without_isolation_the_attacker_succeeds(tmp_path: Path) -> None:
     """The test can fail."""
     if os.geteuid() != 0:

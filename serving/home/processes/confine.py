@@ -117,6 +117,10 @@ def probe(plan: dict[str, Any]) -> list[str]:
     pid = os.fork()
     if pid == 0:
         try:
+            # Streams become those of the plan's user: not the file to which an operator has redirected ours.
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for descriptor in (0, 1, 2):
+                os.dup2(nothing, descriptor)
             failed = ["pid: no pid namespace"] if plan["has_own_pids"] and _LIBC.unshare(_CLONE_NEWPID) != 0 else []
             failed += confine({**plan, "is_strict": False, "has_own_pids": False}, "/")
             os.write(its, "\n".join(failed).encode())

@@ -186,10 +186,18 @@ class ProcessEnded(_TemplateMessage, frozen=True, kw_only=True):
     exit_code: int
 
 
+class _StartKey(msgspec.Struct, frozen=True, tag="StartProcess"):
+    """What of an order identifies a process."""
+
+    pod: str
+    name: str
+
+
 Order = StartProcess | SendSignal | KeepNote | ForgetPod
 Report = Inventory | ProcessStarted | StartFailed | ReadinessChanged | Warned | ProcessEnded
 
 _orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
+_starts: msgspec.json.Decoder[_StartKey] = msgspec.json.Decoder(_StartKey)
 _reports: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 
 
@@ -199,8 +207,17 @@ def encode(message: Order | Report) -> bytes:
 
 
 def read_order(line: bytes) -> Order:
-    """An order from its line. Raises ``msgspec.DecodeError``."""
+    """An order from its line. Raises ``msgspec.DecodeError``, or ``RecursionError`` for one that is nested too deep."""
     return _orders.decode(line)
+
+
+def read_start_key(line: bytes) -> tuple[str, str] | None:
+    """Pod and process that an order would have started that cannot be read; None for another order, or if even they cannot."""
+    try:
+        start = _starts.decode(line)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return start.pod, start.name
 
 
 def read_report(line: bytes) -> Report:

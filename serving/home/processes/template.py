@@ -52,6 +52,7 @@ from serving.home.processes.orders import (
     Warned,
     encode,
     read_order,
+    read_start_key,
 )
 from serving.home.processes.podfreezers import PodSignals, find_freezers, signal_process
 from serving.home.processes.preload_apps import PreloadedApps
@@ -251,19 +252,31 @@ class Template:
         dropped_count = self._lines.dropped_count
         try:
             piece = self._client.recv(_PIECE_BYTES)
-            orders = [read_order(line) for line in self._lines.feed(piece)]
         except BlockingIOError:
             return
-        except (OSError, msgspec.DecodeError) as error:
+        except OSError as error:
             write_error(f"template: {error}")
-            piece, orders = b"", []
+            piece = b""
+        lines = self._lines.feed(piece)
         if self._lines.dropped_count > dropped_count:
             # Control sends none: it fails the order itself, which it knows.
             write_error(f"template: an order of more than {LINE_BYTES_MAX} bytes is dropped")
-        for order in orders:
-            self._obey(order)
+        for line in lines:
+            self._obey_line(line)
         if not piece and self._client is not None:
             self._disconnected()
+
+    def _obey_line(self, line: bytes) -> None:
+        """Obey an order. One that cannot be read, such as that of another version, fails alone."""
+        try:
+            order = read_order(line)
+        except (msgspec.DecodeError, RecursionError) as error:
+            write_error(f"template: an order cannot be read: {error}")
+            key = read_start_key(line)
+            if key is not None:
+                self._report(StartFailed(pod=key[0], name=key[1], why=f"the template cannot read its order: {error}"))
+            return
+        self._obey(order)
 
     def _obey(self, order: Order) -> None:
         if self._launches.defers(order):

@@ -5,6 +5,7 @@ import socket
 from functools import partial
 from pathlib import Path
 
+from serving.home.processes.orders import KeepNote, Lines, StartFailed, encode, read_report
 from serving.home.processes.processrecords import ProcessRecords
 from serving.home.processes.template import Template
 
@@ -32,3 +33,22 @@ def test_the_next_owner_of_a_descriptor_gets_no_event_of_the_last(tmp_path: Path
         template._selector.unregister(pipes[called[0]][0])
         template._turn(0)
         assert called[1:] == [2]
+
+
+def test_an_order_that_cannot_be_read_fails_alone_and_the_connection_stays(tmp_path: Path) -> None:
+    path = str(tmp_path / "orders.sock")
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as control:
+        listener.bind(path)
+        listener.listen()
+        template = Template(listener, events=os.pipe(), records=ProcessRecords(tmp_path))
+        control.connect(path)
+        template._connected()
+        deep = b'{"type":"KeepNote","pod":"2","note":{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}}"
+        unreadable = [b"\xff", b"{", b'{"type":"StartProcess","pod":"1","name":"app","log":1}', deep]
+        control.sendall(b"\n".join([*unreadable, encode(KeepNote(pod="3", note={"a": 1}))]))
+        control.shutdown(socket.SHUT_WR)
+        while template._client is not None:
+            template._received()
+        reports = [read_report(line) for line in Lines().feed(control.recv(65536))]
+    assert [(report.pod, report.name) for report in reports if isinstance(report, StartFailed)] == [("1", "app")]
+    assert template._notes == {"3": {"a": 1}}

@@ -38,7 +38,7 @@ async def test_a_body_of_tiny_chunks_is_read_piece_by_piece_and_its_connection_p
 async def test_all_connections_that_send_tiny_chunks_have_one_piece_in_each_turn_of_the_loop() -> None:
     benches = [Bench() for _ in range(8)]
     for bench in benches:
-        bench.connection._registry.turns = benches[0].turns
+        bench.turns = benches[0].turns
         bench.connection.data_received(HEAD + chunk(b"x") * COUNT)
     seen = [sum(map(payload_bytes, benches))]
     while any(bench.client.is_reading_paused for bench in benches):

@@ -214,7 +214,7 @@ async def measure_history(revision_count: int, hours: float) -> None:
         before_s = time.process_time()
         for tick in range(count):
             at_s = begun_s + tick * PERIOD_S
-            keeper.note(at_s, rows[tick % len(rows)], ())
+            keeper.record(at_s, rows[tick % len(rows)], ())
             if tick % 10 == 0:
                 # Waits for what is written.
                 await keeper.read("default/none", from_s=at_s - 1, to_s=at_s, now_s=at_s)

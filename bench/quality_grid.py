@@ -2,7 +2,8 @@
 
 ``python bench/quality_grid.py --traces DIR [NAME ...]`` runs the cells of the named traces, keeps them in
 ``bench/quality_results/grid.json``, and prints a table that says which rules each breaks. ``--cheap`` runs shorter parts of the traces,
-the whole matrix in some six minutes of one core, and ``--quick`` one short cell, which is not kept. It exits with 1 if a cell is worse:
+the whole matrix in some six minutes of one core, and ``--quick`` one short cell, which is not kept. ``--write`` puts the kept cells, and
+the tables of ``bench/quality_rivals.py``, into ``docs/benchmarks.md``. It exits with 1 if a cell is worse:
 
 - cold requests and pod-seconds are both above Knative's, or
 - more than 10 % more requests wait over 10 ms, or
@@ -18,8 +19,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from bench.parts.quality_cells import Cell, read_cells, table
-from bench.quality import RESULTS, TestWorkload, workload_of
+from bench.parts.page import fill
+from bench.parts.quality_cells import Cell, read_cells, summary, table
+from bench.parts.quality_workload import RESULTS, TestWorkload, workload_of
+from bench.parts.rival_table import rival_lines
 from serving.tools.simulator.curve import POLICIES
 from serving.tools.simulator.results import RevisionResult
 from serving.tools.simulator.trace import ArrivalPlacement
@@ -136,7 +139,9 @@ def main() -> None:
     """Run the cells of the named traces, or of all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=", ".join(TRACES))
-    parser.add_argument("--traces", type=Path, required=True, help="folder of the recorded workloads")
+    parser.add_argument("--traces", type=Path, help="folder of the recorded workloads")
+    parser.add_argument("--write", action="store_true", help="write the page from what was run before")
+    parser.add_argument("--docs", type=Path, default=Path(__file__).parent.parent / "docs", help="folder of the page")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--cheap", action="store_true", help="shorter parts of the traces")
     parser.add_argument("--seeds", type=int, help="seeds of each cell in place of those of its trace")
@@ -144,6 +149,12 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := sorted(set(given.names) - set(TRACES)):
         sys.exit(f"quality_grid: {unknown[0]} is none of {', '.join(TRACES)}")
+    if given.write:
+        blocks = {"cells": summary(read_cells(RESULTS / "grid.json")), "rivals": rival_lines(RESULTS)}
+        fill(given.docs / "benchmarks.md", blocks)
+        return
+    if given.traces is None:
+        sys.exit("quality_grid: --traces DIR is missing")
     if given.quick:
         print(*table([cell_of("quick", QUICK, given.traces, given.jobs)]), sep="\n")
         return

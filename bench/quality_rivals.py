@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from bench.parts.program import options_of
+from bench.parts.quality_workload import RESULTS, TestWorkload, workload_of
 from bench.parts.rival_table import RivalPoint, RivalResult, table
-from bench.quality import RESULTS, TestWorkload, workload_of
 from bench.quality_grid import QUICK, TRACES
 from bench.rivals.base import GapRival
 from bench.rivals.fourier import FourierForecast

@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import msgspec
 
 from serving.core.model.errors import InvalidValue
+from serving.core.model.launch import USAGE_EXIT
+from serving.core.model.ports import CONTAINER_PORT
 from serving.core.settings.http import HttpSettings
 from serving.net.aio.mutualtls import MutualTls
 from serving.net.aio.startup import STOP_SIGNALS
@@ -48,9 +50,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MARK = "SERVING_POD_NAME"
-_PORT = 8080
 _LOOPBACK = "127.0.0.1"
-_USAGE_EXIT = 2
 # Secrets of the queue-proxy. Processes that the app starts need none of them.
 _SECRETS = ("SERVING_POD_SECRET", "SERVING_POD_STATS_TOKEN")
 _NO_FRONT = "`python -m serving.asgi MODULE:APP`, which ends TLS before uvicorn (docs/asgi.md)"
@@ -87,10 +87,10 @@ class QueueProxyMiddleware:
         self._make = make
         return self._protocol
 
-    def _protocol(self, **given: Any) -> asyncio.Protocol:  # noqa: ANN401 - the server's own
+    def _protocol(self, **options: Any) -> asyncio.Protocol:  # noqa: ANN401 - the server's own
         assert self._make is not None
         front = None if self._pod is None else self._pod.front
-        return self._make(**given) if front is None else front.before(self._make, given)
+        return self._make(**options) if front is None else front.before(self._make, options)
 
     async def _start(self) -> None:
         spec = self._spec or _spec_taken_from(os.environ)
@@ -185,7 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("app", help="module and name of the app, as in app:app")
     parser.add_argument("--factory", action="store_true", help="the name is that of a function that makes the app")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
         import uvicorn  # noqa: PLC0415 - a module that imports the middleware need not have it
         from uvicorn.importer import ImportFromStringError, import_from_string  # noqa: PLC0415
@@ -193,14 +193,14 @@ def main(arguments: list[str] | None = None) -> int:
         from uvicorn.protocols.http.auto import AutoHTTPProtocol  # noqa: PLC0415
     except ImportError:
         sys.stderr.write("serving.asgi: uvicorn is not installed in this environment: pip install uvicorn\n")
-        return _USAGE_EXIT
+        return USAGE_EXIT
     sys.path.insert(0, "")
     try:
-        app = import_from_string(given.app)
+        app = import_from_string(options.app)
     except ImportFromStringError as error:
         sys.stderr.write(f"serving.asgi: {error}\n")
-        return _USAGE_EXIT
-    if given.factory:
+        return USAGE_EXIT
+    if options.factory:
         app = app()
     if not isinstance(app, QueueProxyMiddleware):
         # uvicorn passes the middleware's forwarding headers to the app, as those of a proxy on this machine.
@@ -208,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
         app = QueueProxyMiddleware(_from_loopback(proxied) if _MARK in os.environ else proxied)
     if os.environ.get("SERVING_POD_PROTOCOL") == "h2c":
         sys.stderr.write(f"serving.asgi: {_NO_HTTP2}\n")
-        return _USAGE_EXIT
+        return USAGE_EXIT
     for number in STOP_SIGNALS:
         # uvicorn repeats the signal that ended it. By now there are buffers to write and exit handlers to run.
         signal.signal(number, _exit)
@@ -216,7 +216,7 @@ def main(arguments: list[str] | None = None) -> int:
         app,
         host=os.environ.get("HOST", _LOOPBACK),
         http=cast("type[asyncio.Protocol]", app.behind_tls(AutoHTTPProtocol)),
-        port=int(os.environ.get("PORT", _PORT)),
+        port=int(os.environ.get("PORT", CONTAINER_PORT)),
         # The middleware needs it. Elsewhere it is the app's choice.
         lifespan="on" if _MARK in os.environ else "auto",
         proxy_headers=False,

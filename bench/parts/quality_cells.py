@@ -56,3 +56,22 @@ def table(cells: Sequence[Cell]) -> Iterator[str]:
         worse = f"{one.worse_functions} of {one.counted_functions}"
         verdict = f"**worse: {', '.join(one.broken_rules)}**" if one.is_worse else ""
         yield f"| {one.trace} | {one.start_s:g} s | {one.limit} | {changes} | {interval} | {worse} | {verdict} |"
+
+
+def summary(cells: Sequence[Cell]) -> Iterator[str]:
+    """The lowest and highest change of each trace over its cells, as a Markdown table."""
+    yield f"{sum(cell.is_worse for cell in cells)} of {len(cells)} cells are worse."
+    yield ""
+    yield "| trace | cold requests | waited over 10 ms | pod-seconds | cost | functions worse |"
+    yield "|---|---|---|---|---|---|"
+    for trace in dict.fromkeys(cell.trace for cell in cells):
+        of_trace = [cell for cell in cells if cell.trace == trace]
+        columns = zip(*((cell.cold, cell.late, cell.pod_seconds, cell.cost) for cell in of_trace), strict=True)
+        changes = " | ".join(_range(changes) for changes in columns)
+        worst = max(of_trace, key=lambda cell: cell.worse_functions)
+        yield f"| {trace} | {changes} | {worst.worse_functions} of {worst.counted_functions} |"
+
+
+def _range(changes: Sequence[float]) -> str:
+    low, high = f"{min(changes):+.0%}", f"{max(changes):+.0%}"
+    return low if low == high else f"{low} to {high}"

@@ -50,6 +50,7 @@ from serving.activator.routing.probes import is_probe_agent
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener
 from serving.core.model.errors import InvalidValue, Problem, SettingsError
+from serving.core.model.launch import KEY_FILE_VARIABLE, USAGE_EXIT
 from serving.core.model.routehosts import HostRules
 from serving.core.settings.activator import REDIRECTED, ActivatorSettings
 from serving.core.settings.autoscaler import AutoscalerSettings
@@ -81,8 +82,6 @@ from serving.net.wire.tokens import read_key
 
 _log = logging.getLogger("activator")
 
-_KEY_FILE_VARIABLE = "SERVING_KEY_FILE"
-_USAGE_EXIT = 2
 # Requests create few reference cycles, so rare collections are enough (default: every 700 objects).
 _GC_THRESHOLD = 20_000
 # Certificate authorities fetch the proof of control over a host here, over plain HTTP (RFC 8555, section 8.3).
@@ -353,11 +352,11 @@ def main() -> int:
         config = LiveSettings(ACTIVATOR, registry=DAEMONS, environment=os.environ)
         scaling = LiveSettings(AUTOSCALER, registry=DAEMONS, environment=os.environ)
         hosts = LiveSettings(CONTROLLER, registry=DAEMONS, environment=os.environ)
-        key = read_key(os.environ[_KEY_FILE_VARIABLE])
+        key = read_key(os.environ[KEY_FILE_VARIABLE])
     except (SettingsError, InvalidValue, KeyError, OSError) as error:
-        text = f"{_KEY_FILE_VARIABLE} is not set" if isinstance(error, KeyError) else str(error)
+        text = f"{KEY_FILE_VARIABLE} is not set" if isinstance(error, KeyError) else str(error)
         write_error(str(text))
-        return _USAGE_EXIT
+        return USAGE_EXIT
     _raise_descriptor_limit()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
@@ -372,6 +371,7 @@ def main() -> int:
             activator = Activator(
                 settings, cluster, key=key, scaling=scaling.settings, rules=rules, namespace=namespace
             )
+            watch.on_change(lambda: activator.reconfigure(config.settings, scaling.settings, hosts.settings.host_rules))
             sockets = inherited_sockets()
             where = (
                 sockets.get(f"activator-{settings.index}-metrics" if settings.index else "activator-metrics")
@@ -389,11 +389,7 @@ def main() -> int:
             }
             gate, front = QueryGate.of_environment(), activator.inner.front_of_pages
             pages = serve_page(page, where, gate=gate, texts=texts, open_texts=digests, front=front)
-            applied = watch.applied_by(
-                lambda: activator.reconfigure(config.settings, scaling.settings, hosts.settings.host_rules)
-            )
             async with contextlib.AsyncExitStack() as serving_page, sending, tracing as send:
-                serving_page.enter_context(applied)
                 await serving_page.enter_async_context(pages)
                 if send is not None:
                     ingress.tracer = Tracer(settings.trace_ratio, send=send)

@@ -10,10 +10,9 @@ import ipaddress
 from serving.autoscaler.token_review import PodClaim
 from serving.core.model.knative import REVISION_LABEL, RevisionKey
 from serving.core.model.nodata import NoData
-from serving.core.model.objects import Object, labels_of
+from serving.core.model.objects import FINISHED_PHASES, Object, labels_of
 
 _PORT_MAX = 65_535
-_ENDED = {"Succeeded", "Failed"}
 # A pod that is refused tries again after 50 ms; one that was passed on need not be passed on again so soon.
 _PERIOD_S = 1.0
 _KNOWN_MAX = 4_096
@@ -28,13 +27,13 @@ def announcement_of(claim: PodClaim, pod: Object, *, host: str, port: str) -> st
     revision = labels_of(pod).get(REVISION_LABEL)
     if revision != claim.revision:
         return NoData(missing=f"a pod of revision {claim.revision}: it is one of {revision}")
-    if "deletionTimestamp" in pod["metadata"] or status.get("phase") in _ENDED:
+    if "deletionTimestamp" in pod["metadata"] or status.get("phase") in FINISHED_PHASES:
         return NoData(missing="a pod that does not end")
     if not (port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):
         return NoData(missing=f"a port from 1 to {_PORT_MAX}, and not {port[:10]!r}")
     address = _address_of(host)
-    known = [one["ip"] for one in status.get("podIPs") or ()] or [ip for ip in (status.get("podIP"),) if ip]
-    if known and address not in [_address_of(one) for one in known]:
+    known = [pod_ip["ip"] for pod_ip in status.get("podIPs") or ()] or [ip for ip in (status.get("podIP"),) if ip]
+    if known and address not in [_address_of(known_ip) for known_ip in known]:
         return NoData(missing=f"a connection from {' or '.join(known)}, the pod's address: it comes from {host}")
     # Such a connection comes from inside of this pod, such as by kubectl port-forward.
     if address is None or (not known and (address.is_loopback or address.is_link_local)):

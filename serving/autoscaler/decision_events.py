@@ -45,8 +45,8 @@ class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):
 def parse_target(target: str) -> tuple[str, dict[str, str]]:
     """Path and query parameters of a request's target. A repeated parameter is dropped."""
     url = urlsplit(target)
-    found = parse_qs(url.query, keep_blank_values=True)
-    return url.path, {name: values[0] if len(values) == 1 else "" for name, values in found.items()}
+    query = parse_qs(url.query, keep_blank_values=True)
+    return url.path, {name: values[0] if len(values) == 1 else "" for name, values in query.items()}
 
 
 def follow_request_of(names: Mapping[str, str]) -> FollowRequest:
@@ -57,13 +57,14 @@ def follow_request_of(names: Mapping[str, str]) -> FollowRequest:
 
 
 class Followers:
-    """All subscribers. ``on_samples`` is called for each one that wants samples: those of revisions at rest are rare."""
+    """All subscribers."""
 
-    __slots__ = ("_on_samples", "_requests")
+    __slots__ = ("_requests", "on_samples")
 
-    def __init__(self, on_samples: Callable[[], None] = lambda: None) -> None:
+    def __init__(self) -> None:
         self._requests: dict[Write, FollowRequest] = {}
-        self._on_samples = on_samples
+        # Called for each subscriber that wants samples: those of revisions at rest are rare.
+        self.on_samples: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -77,7 +78,7 @@ class Followers:
         """Add a follower; the returned function removes it."""
         self._requests[write] = request
         if request.samples:
-            self._on_samples()
+            self.on_samples()
 
         def end() -> None:
             self._requests.pop(write, None)
@@ -220,20 +221,20 @@ class DecisionBook:
     def follow(self, names: Mapping[str, str], write: Write) -> Callable[[], None]:
         """Send events from now on, or from ``since`` on; the response ends the stream."""
         if "since" in names:
-            for one in self._find(names):
-                write(event_bytes("decision", msgspec.json.encode(one)))
+            for event in self._find(names):
+                write(event_bytes("decision", msgspec.json.encode(event)))
         return self._followers.add(follow_request_of(names), write)
 
     def _find(self, names: Mapping[str, str]) -> list[ExplainedDecision]:
         request, since_s = follow_request_of(names), _seconds(names.get("since", ""))
-        found = [
+        events = [
             explained(key, decision)
             for key in self._keys()
             if request.lets_through("decision", key)
             for decision in self._decisions(key)
             if decision.at_wall_s >= since_s
         ]
-        return sorted(found, key=lambda one: one.entry.since_wall_s)
+        return sorted(events, key=lambda event: event.entry.since_wall_s)
 
 
 def _seconds(text: str) -> float:

@@ -85,12 +85,12 @@ class PodStates:
 
     def counts(self) -> PodCounts:
         """The number of pods in each state."""
-        found = Counter(self._by_name.values())
+        counts = Counter(self._by_name.values())
         return PodCounts(
-            not_ready=found[PodState.NOT_READY],
-            pending=found[PodState.PENDING],
-            terminating=found[PodState.TERMINATING],
-            dormant=found[PodState.DORMANT],
+            not_ready=counts[PodState.NOT_READY],
+            pending=counts[PodState.PENDING],
+            terminating=counts[PodState.TERMINATING],
+            dormant=counts[PodState.DORMANT],
         )
 
 
@@ -187,8 +187,8 @@ class RevisionEntry:
 
     def ready_pods(self, namespace: str, pods: Mapping[tuple[str, str], dict[str, Any]]) -> Iterator[ScaledPod]:
         """The ready pods among ``pods``, by name."""
-        found = (pods.get((namespace, name)) for name in sorted(self.ready_names))
-        yield from (facts for pod in found if pod is not None and (facts := pod_of(pod)) is not None)
+        listed = (pods.get((namespace, name)) for name in sorted(self.ready_names))
+        yield from (facts for pod in listed if pod is not None and (facts := pod_of(pod)) is not None)
 
     def tenant(self) -> BudgetTenant | None:
         """Its pods for budgets; None while its revision is unknown."""

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from serving.autoscaler.decision_events import DecisionBook, DecisionEvent, DecisionPublisher, Followers, PolicyBook
-from serving.autoscaler.io.autoscaler import Autoscaler, MemorySaving
+from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.io.events import ScaleEventWriter
 from serving.autoscaler.io.pod_credentials import CredentialIssuer
 from serving.autoscaler.io.scale_writes import Prober
@@ -41,12 +41,14 @@ from serving.core.model.errors import InvalidValue, SettingsError
 from serving.core.model.identities import ACTIVATOR as ACTIVATOR_ID
 from serving.core.model.identities import AUTOSCALER as AUTOSCALER_ID
 from serving.core.model.knative import RevisionKey
+from serving.core.model.launch import KEY_FILE_VARIABLE, USAGE_EXIT
 from serving.core.model.loadmetric import CONCURRENCY
 from serving.core.model.nodata import NoData
 from serving.core.model.revisionnumbers import PodCounts, RevisionNumbers
 from serving.core.scaling.classic.classic import ClassicDecision, ClassicMode
 from serving.core.scaling.decision.records import ScalerOutcome
 from serving.core.scaling.kpa.decide import ScaleDecision, ScalerMode
+from serving.core.scaling.kpa.merge import ACTIVATOR_DECIDER
 from serving.core.scaling.kpa.zero import GateAction
 from serving.core.scaling.revision import ScaledRevision
 from serving.core.scaling.scaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES
@@ -77,14 +79,10 @@ from serving.net.metrics.queries import QueryGate
 from serving.net.wire.issuing import daemon_tls
 from serving.net.wire.tokens import read_key
 
-_ACTIVATOR = "activator"
-
 _log = logging.getLogger("autoscaler")
 
-_KEY_FILE_VARIABLE = "SERVING_KEY_FILE"
 _STATE_VARIABLE = "SERVING_STATE"
 _HOST_VARIABLE = "SERVING_POD_IP"
-_USAGE_EXIT = 2
 
 
 def measured(revision: ScaledRevision, outcome: ScalerOutcome) -> RevisionNumbers:
@@ -130,7 +128,7 @@ def rule_of(outcome: ScalerOutcome) -> str:
     if merged.decided_by == decided.proposal.decider and not isinstance(decided.detail, NoData):
         limit = decided.detail.limited_by
         return decided.detail.mode.value if limit is None else limit.value
-    return "wake" if merged.decided_by == _ACTIVATOR else "policy"
+    return "wake" if merged.decided_by == ACTIVATOR_DECIDER else "policy"
 
 
 class AutoscalerDaemon:
@@ -146,9 +144,8 @@ class AutoscalerDaemon:
         election: ElectionSettings | None = None,
         me: str = "",
         registry: PolicyRegistry = BUILT_IN,
-        saving: MemorySaving = MemorySaving.NONE,
     ) -> None:
-        followers = Followers(lambda: self.autoscaler.end_rests())  # noqa: PLW0108 - it is made below
+        followers = Followers()
         self.secured = daemon_tls(key, AUTOSCALER_ID, settings.inner_tls.resolved(os.environ))
         self._sharing = Sharing()
         self._events = ScaleEventWriter(cluster, self._sharing)
@@ -161,8 +158,8 @@ class AutoscalerDaemon:
             events=self._events,
             sharing=self._sharing,
             registry=registry,
-            saving=saving,
         )
+        followers.on_samples = self.autoscaler.end_rests
         self.relay = self.autoscaler.relay
         audience = settings.stats_audience
         reviewer = TokenReviewer(cluster, audience=audience, pod=self.autoscaler.pod) if audience else None
@@ -269,11 +266,11 @@ def main() -> int:
     try:
         config = LiveSettings(AUTOSCALER, registry=DAEMONS, environment=os.environ)
         sharing = LiveSettings(ELECTION, registry=DAEMONS, environment=os.environ)
-        key = read_key(os.environ[_KEY_FILE_VARIABLE])
+        key = read_key(os.environ[KEY_FILE_VARIABLE])
     except (SettingsError, InvalidValue, KeyError, OSError) as error:
-        text = f"{_KEY_FILE_VARIABLE} is not set" if isinstance(error, KeyError) else str(error)
+        text = f"{KEY_FILE_VARIABLE} is not set" if isinstance(error, KeyError) else str(error)
         write_error(str(text))
-        return _USAGE_EXIT
+        return USAGE_EXIT
     # Each pod is a connection.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -290,10 +287,10 @@ def main() -> int:
                 state = os.environ.get(_STATE_VARIABLE)
                 log = _decision_log(settings, state)
                 add = None if log is None else stack.enter_context(log).add
+                daemon = AutoscalerDaemon(settings, cluster, key=key, log=add, election=election, me=me)
                 # On one machine nothing enforces requests, and the condition is the kubelet's.
-                saving = MemorySaving.REMOVE if state else MemorySaving.RESIZE
-                daemon = AutoscalerDaemon(settings, cluster, key=key, log=add, election=election, me=me, saving=saving)
-                stack.enter_context(watch.applied_by(lambda: daemon.autoscaler.reconfigure(config.settings)))
+                daemon.autoscaler.save_resources(is_one_machine=bool(state))
+                watch.on_change(lambda: daemon.autoscaler.reconfigure(config.settings))
                 async with exporting(settings.otlp, daemon.metrics.page, service="autoscaler"):
                     await daemon.run(stop, listener=inherited_sockets().get("stats"))
 

@@ -72,7 +72,7 @@ class ReserveRefused(msgspec.Struct, frozen=True):
 class RevisionWritten(msgspec.Struct, frozen=True):
     """The Revision returned by a write, before the watch brings it."""
 
-    found: Mapping[str, Any]
+    resource: Mapping[str, Any]
 
 
 class ScaleWritten(msgspec.Struct, frozen=True):
@@ -155,8 +155,8 @@ class Writer:
             # The decision is older than the request that woke the revision.
             self._learn(key, ReserveRefused())
             return False
-        written, found = await self._calls.reserve(revision)
-        self._written(key, found)
+        written, resource = await self._calls.reserve(revision)
+        self._written(key, resource)
         if not written:
             self._learn(key, ReserveRefused())
         return written
@@ -184,9 +184,9 @@ class Writer:
         if version is not None:
             self._learn(key, ScaleWritten(count, version))
 
-    def _written(self, key: RevisionKey, found: Mapping[str, Any] | None) -> None:
-        if found is not None:
-            self._learn(key, RevisionWritten(found))
+    def _written(self, key: RevisionKey, resource: Mapping[str, Any] | None) -> None:
+        if resource is not None:
+            self._learn(key, RevisionWritten(resource))
 
 
 def cost_changes(

@@ -29,6 +29,8 @@ from serving.controller.io.controller import Controller, ControllerConfig
 from serving.controller.io.makekey import ClusterKey, cluster_key, make_tokens, write_authority
 from serving.controller.revisions.sidecar import Sidecar
 from serving.core.model.errors import Problem, SettingsError
+from serving.core.model.launch import KEY_FILE_VARIABLE
+from serving.core.model.ports import STATS_PORT
 from serving.core.settings.controller import ControllerSettings
 from serving.core.settings.innertls import OF_KEY_VARIABLE
 from serving.core.settings.queueproxy import QueueProxySettings
@@ -52,11 +54,9 @@ from serving.net.wire.tokens import read_key, revision_secret, revision_token
 _log = logging.getLogger("controller")
 
 _LEASE = "controller"
-_KEY_FILE_VARIABLE = "SERVING_KEY_FILE"
 _ACTIONS_TOKEN_VARIABLE = "SERVING_ACTIONS_TOKEN_SECRET"  # noqa: S105 - the name of a variable
 _POD_NAME_VARIABLE = "SERVING_POD_NAME"
 # Of the Service ``autoscaler`` in config/daemons.
-_STATS_PORT = 6081
 
 
 async def _body(stop: asyncio.Event) -> None:
@@ -67,25 +67,24 @@ async def _body(stop: asyncio.Event) -> None:
         followed(cluster, system_namespace(), config.all) as watch,
     ):
         settings, election = config.own.settings, config.election.settings
-        lease = LeaseClient(cluster, LeaseName(namespace=system_namespace(), name=_LEASE))
-        leader = Leader(lease, identity, times=lease_times(election)) if election.enabled else None
-        controllers = list[Controller]()
-        metrics = ControllerMetrics(controllers, is_leading=lambda: leader is None or leader.is_leading)
+        metrics = ControllerMetrics()
 
         async def work(through: Cluster) -> None:
             own, scaling = config.own.settings, config.scaling.settings
             sidecar = await _sidecar(cluster, own, config.proxy.settings)
             controller = Controller(through, settings=own, scaling=scaling, sidecar=sidecar, metrics=metrics)
-            controllers.append(controller)
-            with config.applied_to(controller, watch):
-                await controller.run(stop)
+            config.attach(controller, watch)
+            await controller.run(stop)
 
         sending = exporting(settings.otlp, metrics.page, service="controller")
         where = inherited_sockets().get("controller-metrics") or settings.metrics_address
         async with serve_page(metrics.page, where, gate=QueryGate.of_environment()), sending:
-            if leader is None:
+            if not election.enabled:
                 await work(cluster)
                 return
+            lease = LeaseClient(cluster, LeaseName(namespace=system_namespace(), name=_LEASE))
+            leader = Leader(lease, identity, times=lease_times(election))
+            metrics.is_leading = lambda: leader.is_leading
             await leader.run(lambda: work(FencedCluster(cluster, leader.check)), stop)
 
 
@@ -98,13 +97,13 @@ async def _sidecar(cluster: Cluster, settings: ControllerSettings, proxy: QueueP
     key, inner_tls = found.key, settings.inner_tls.resolved({**os.environ, OF_KEY_VARIABLE: found.inner_tls})
     authority = authority_of(key, inner_tls)
     _log.info("controller.inner_tls", extra={"mode": inner_tls.mode})
-    if not os.environ.get(_KEY_FILE_VARIABLE):
+    if not os.environ.get(KEY_FILE_VARIABLE):
         await write_authority(cluster, system_namespace(), authority)
     home = f"{system_namespace()}.svc.{settings.cluster_domain}"
     return Sidecar(
         settings=own,
         image=await _own_image(cluster, named=own.image),
-        stats_url=f"ws://autoscaler.{home}:{_STATS_PORT}/stats",
+        stats_url=f"ws://autoscaler.{home}:{STATS_PORT}/stats",
         secret_of=lambda namespace, uid: revision_secret(key, namespace=namespace, uid=uid),
         token_of=lambda namespace, name: revision_token(key, namespace=namespace, revision=name),
         proxy=proxy,
@@ -114,7 +113,7 @@ async def _sidecar(cluster: Cluster, settings: ControllerSettings, proxy: QueueP
 
 
 async def _key(cluster: Cluster) -> ClusterKey:
-    path, namespace = os.environ.get(_KEY_FILE_VARIABLE), system_namespace()
+    path, namespace = os.environ.get(KEY_FILE_VARIABLE), system_namespace()
     if path:
         return ClusterKey(key=read_key(path), inner_tls=os.environ.get(OF_KEY_VARIABLE, ""))
     await make_tokens(cluster, namespace, actions=os.environ.get(_ACTIONS_TOKEN_VARIABLE, ""))

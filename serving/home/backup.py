@@ -84,7 +84,7 @@ def write_backup(file: Path, state: StateFolder, *, journal: bytes, manifest: Ba
     """Write an archive, complete or not at all; return its size in bytes. Raises ``OSError``."""
     names = [*_KEPT, *((_IMAGES,) if manifest.has_images else ()), *((_VOLUMES,) if manifest.has_volumes else ())]
     try:
-        descriptor, made = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.absolute().parent)
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.absolute().parent)
     except OSError as error:
         # The caller knows the name of its file only.
         raise type(error)(error.errno, error.strerror, str(file)) from error
@@ -98,9 +98,9 @@ def write_backup(file: Path, state: StateFolder, *, journal: bytes, manifest: Ba
                         _add_tree(archive, state.path / name, name)
             out.flush()
             os.fsync(out.fileno())
-        Path(made).rename(file)
+        Path(temporary).rename(file)
     except BaseException:
-        Path(made).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise
     return file.stat().st_size
 
@@ -159,14 +159,14 @@ def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
     if state.journal.exists():
         raise BadBackup(f"{state.path} has services already; move the folder away, or take another --state")
     state.path.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=".restore-", dir=state.path))
+    unpacked = Path(tempfile.mkdtemp(prefix=".restore-", dir=state.path))
     try:
         with tarfile.open(file, "r:gz", tarinfo=BoundedEntry) as archive:
-            members = (_filtered(member, made) for member in _members(archive, file, made))
-            archive.extractall(made, members=members, numeric_owner=True, **_UNFILTERED)  # noqa: S202 - each is checked
-        _check_journal(made / _JOURNAL, file)
+            members = (_filtered(member, unpacked) for member in _members(archive, file, unpacked))
+            archive.extractall(unpacked, members=members, numeric_owner=True, **_UNFILTERED)  # noqa: S202 - each is checked
+        _check_journal(unpacked / _JOURNAL, file)
         # The journal last: without it the folder counts as empty, and the next try is not refused.
-        for path in sorted(made.iterdir(), key=lambda entry: entry.name == _JOURNAL):
+        for path in sorted(unpacked.iterdir(), key=lambda entry: entry.name == _JOURNAL):
             if path.name != _MANIFEST:
                 target = state.path / path.name
                 if target.is_dir():
@@ -176,7 +176,7 @@ def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
         raise BadBackup(f"{file} cannot be restored: {error}; {state.path} is as it was but for secrets") from error
     finally:
         with contextlib.suppress(OSError):
-            remove_tree(made)
+            remove_tree(unpacked)
     return manifest
 
 
@@ -203,16 +203,16 @@ def _filtered(member: tarfile.TarInfo, folder: Path) -> tarfile.TarInfo:
     place = _within(top, top / member.name, member)
     if member.islnk():
         _within(top, top / member.linkname, member)
-    made = copy.copy(member)
+    copied = copy.copy(member)
     if member.name.startswith((f"{_IMAGES}/", f"{_VOLUMES}/")):
-        made.mode &= _MODE
-        return made
+        copied.mode &= _MODE
+        return copied
     if member.issym():
         _within(top, place.parent / member.linkname, member)
-    kept = _FOLDER_MODE if member.mode & _EXECUTABLE else _FILE_MODE
-    made.mode = _FOLDER_MODE if member.isdir() else member.mode & kept | _READABLE
-    made.uid, made.gid = os.geteuid(), os.getegid()
-    return made
+    mode = _FOLDER_MODE if member.mode & _EXECUTABLE else _FILE_MODE
+    copied.mode = _FOLDER_MODE if member.isdir() else member.mode & mode | _READABLE
+    copied.uid, copied.gid = os.geteuid(), os.getegid()
+    return copied
 
 
 def _within(top: Path, path: Path, member: tarfile.TarInfo) -> Path:
@@ -242,12 +242,12 @@ def _check_journal(path: Path, file: Path) -> None:
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     try:
         check_reader(connection, path)
-        found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        verdict = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
     except JournalDamaged as error:
         raise BadBackup(f"{file}: its journal cannot be used: {error.detail}") from error
     except (sqlite3.Error, *SQLITE_DAMAGE) as error:
         raise BadBackup(f"{file}: its journal is damaged: {error}") from error
     finally:
         connection.close()
-    if found != "ok":
-        raise BadBackup(f"{file}: its journal is damaged: {found}")
+    if verdict != "ok":
+        raise BadBackup(f"{file}: its journal is damaged: {verdict}")

@@ -229,11 +229,11 @@ class StateFolder:
     def listen_template(self) -> socket.socket:
         """The listening socket for orders to the template. The folder must be held."""
         self.template.unlink(missing_ok=True)
-        made = socket.socket(socket.AF_UNIX)
+        listener = socket.socket(socket.AF_UNIX)
         with short_path(self.template) as path:
-            made.bind(path)
-        made.listen()
-        return made
+            listener.bind(path)
+        listener.listen()
+        return listener
 
     def _take_lock(self) -> None:
         descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
@@ -264,8 +264,8 @@ def short_path(path: Path) -> Iterator[str]:
 
 def write_private(path: Path, content: bytes) -> None:
     """Write a file atomically, readable by its owner only."""
-    made = path.with_name(path.name + ".new")
-    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE)
+    temporary = path.with_name(path.name + ".new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
-    made.rename(path)
+    temporary.rename(path)

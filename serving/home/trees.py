@@ -62,8 +62,8 @@ def _empty(top: int, *, prefix: str) -> list[OSError]:
             errors.append(error)
             continue
         try:
-            with os.scandir(here) as found:
-                entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+            with os.scandir(here) as listing:
+                entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing]
             for name, is_folder in entries:
                 try:
                     if not is_folder:
@@ -95,10 +95,10 @@ def _take_rights(name: str, folder: int | None) -> None:
     if os.geteuid() == 0:
         return
     # Not by name: a link in its place would be followed.
-    held = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
-        if os.fstat(held).st_mode & _OWNED != _OWNED:
+        if os.fstat(descriptor).st_mode & _OWNED != _OWNED:
             with contextlib.suppress(OSError):
-                os.chmod(f"/proc/self/fd/{held}", _OWNED)  # noqa: PTH101 - a descriptor's path
+                os.chmod(f"/proc/self/fd/{descriptor}", _OWNED)  # noqa: PTH101 - a descriptor's path
     finally:
-        os.close(held)
+        os.close(descriptor)

@@ -45,12 +45,12 @@ def read_gauges(value: bytes) -> dict[str, float]:
     text = value.decode("latin-1").strip()
     kind, _, rest = text.partition(" ")
     pairs = _of_json(rest) if kind == "JSON" else _of_text(rest if kind == "TEXT" else text)
-    found: dict[str, float] = {}
+    gauges: dict[str, float] = {}
     for name, amount in pairs:
         short = name.removeprefix(_PREFIX)
-        if len(found) < GAUGES_MAX and _NAME.fullmatch(short) and 0 <= amount <= _VALUE_MAX:
-            found[short] = amount
-    return found
+        if len(gauges) < GAUGES_MAX and _NAME.fullmatch(short) and 0 <= amount <= _VALUE_MAX:
+            gauges[short] = amount
+    return gauges
 
 
 def read_page(page: bytes, names: Sequence[str]) -> dict[str, float]:
@@ -58,15 +58,15 @@ def read_page(page: bytes, names: Sequence[str]) -> dict[str, float]:
 
     A gauge with a malformed, negative or infinite line is ignored, because its sum would be incomplete.
     """
-    found: dict[str, float] = {}
+    gauges: dict[str, float] = {}
     page = b"\n" + page
     for name in names:
         values = list(_samples(page, b"\n" + name.encode()))
         total = sum(values)
         # Also false for NaN.
         if values and min(values) >= 0 and total <= _VALUE_MAX:
-            found[name] = total
-    return found
+            gauges[name] = total
+    return gauges
 
 
 def _samples(page: bytes, name: bytes) -> Iterator[float]:
@@ -112,17 +112,17 @@ class AppGauges:
         if not self.names:
             return reported
         page = self._page if now_s - self._page_at_s < _PAGE_VALID_S else {}
-        found: dict[str, float] = {}
+        gauges: dict[str, float] = {}
         for name in self.names:
             # ``vllm:num_requests_waiting`` on vLLM's page is ``num_requests_waiting`` in its headers.
             for source, key in ((page, name), (reported, name), (reported, name.rpartition(":")[2])):
                 if key in source:
-                    found[name] = source[key]
+                    gauges[name] = source[key]
                     break
         for name, value in reported.items():
-            if len(found) < GAUGES_MAX:
-                found.setdefault(name, value)
-        return found
+            if len(gauges) < GAUGES_MAX:
+                gauges.setdefault(name, value)
+        return gauges
 
 
 def _of_text(text: str) -> Iterator[tuple[str, float]]:

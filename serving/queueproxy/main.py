@@ -55,6 +55,7 @@ import sys
 from collections.abc import Callable, Coroutine
 
 from serving.core.model.errors import SettingsError
+from serving.core.model.launch import USAGE_EXIT
 from serving.net.aio.daemon import run_daemon
 from serving.net.aio.supervise import TaskOwner
 from serving.net.proxy.forwarding.accesslog import stdout_log
@@ -70,7 +71,6 @@ from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe, listener_
 from serving.queueproxy.metrics import refusal_lines, tls_lines
 from serving.queueproxy.podspec import PodSpec, spec_from_environment
 
-_USAGE_EXIT = 2
 # Requests make few cycles, so that looking for them rarely costs nothing (default: each 700 objects).
 _GC_THRESHOLD = 20_000
 
@@ -83,7 +83,7 @@ def main() -> int:
         from serving.net.aio.output import write_error  # noqa: PLC0415 - it ends here
 
         write_error(str(error))
-        return _USAGE_EXIT
+        return USAGE_EXIT
     return run(spec)
 
 
@@ -134,24 +134,14 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
         server.pool = Http2Pool(spec.settings.http, clock=server.clock)
     check = listener_check(spec)
     server.pool.connector = AppConnector(None if check is None else check.require)
-    pod, pipe = PodHandler(spec, clock=server.clock), ReadinessPipe(spec.ready_fd)
+    pod = PodHandler(spec, clock=server.clock)
     can_sleep = spec.processes or spec.dormant_call is not None or spec.unfrozen is not None
     if spec.dormant_after_s is not None and can_sleep:
         from serving.queueproxy.io.dormant import Dormancy  # noqa: PLC0415 - most pods never sleep
 
-        def changed(dormant: bool) -> None:  # noqa: FBT001 - the shape of a callback
-            if not pod.is_draining:
-                pipe.push(ready=pod.is_ready, dormant=dormant)
-
-        pod.dormancy = Dormancy(
-            spec,
-            clock=server.clock,
-            pod=pod,
-            on_sleep=server.close_idle_upstreams,
-            on_wake=pod.skip_idle,
-            on_change=changed,
-        )
+        pod.dormancy = Dormancy(spec, clock=server.clock, pod=pod, on_sleep=server.close_idle_upstreams)
     credentials = Credentials(spec)
+    pipe = ReadinessPipe(spec.ready_fd)
     asyncio.get_running_loop().add_signal_handler(PUSH_AGAIN, pipe.push_again)
     service = PodService(
         spec, pod, server, credentials=credentials, pipe=pipe, numbers=lambda: _numbers(server, credentials)

@@ -58,16 +58,17 @@ class RequestMetrics:
         """Ended requests, by the class of their status; "none" for clients that left before a response."""
         # A status beyond 599 counts as a fault of the app.
         own, beyond = self._buckets[: len(_CLASSES)], self._buckets[len(_CLASSES) :]
-        found = {name: sum(buckets) for name, buckets in zip(_CLASSES, own, strict=True)}
-        found["5xx"] += sum(map(sum, beyond))
-        return found
+        counts = {name: sum(buckets) for name, buckets in zip(_CLASSES, own, strict=True)}
+        counts["5xx"] += sum(map(sum, beyond))
+        return counts
 
     def page(self, *, revision: str) -> list[str]:
         """The lines of counts and durations. ``revision`` is a label of each."""
         counts = self.counts()
         lines = ["# TYPE queueproxy_requests_total counter"]
         lines += [
-            series("queueproxy_requests_total", count, revision=revision, status=one) for one, count in counts.items()
+            series("queueproxy_requests_total", count, revision=revision, status=status)
+            for status, count in counts.items()
         ]
         lines.append(f"# TYPE {_DURATION} histogram")
         for hundreds, name in enumerate(_CLASSES):

@@ -149,9 +149,9 @@ def read_probe(text: str) -> Probe:
     Raises:
         msgspec.DecodeError: when the text is no probe.
     """
-    given = msgspec.json.decode(text, type=_KubernetesProbe)
-    get = given.http_get
-    port = get.port if get is not None else given.tcp_socket.port if given.tcp_socket is not None else None
+    probe = msgspec.json.decode(text, type=_KubernetesProbe)
+    get = probe.http_get
+    port = get.port if get is not None else probe.tcp_socket.port if probe.tcp_socket is not None else None
     return Probe(
         path=get.path if get is not None else None,
         # A name of a port means the app's own: a revision has one port.
@@ -159,9 +159,9 @@ def read_probe(text: str) -> Probe:
         headers=tuple((http_header.name, http_header.value) for http_header in get.http_headers)
         if get is not None
         else (),
-        timeout_s=given.timeout_seconds or 1.0,
-        period_s=given.period_seconds,
-        failure_max=given.failure_threshold or 1,
+        timeout_s=probe.timeout_seconds or 1.0,
+        period_s=probe.period_seconds,
+        failure_max=probe.failure_threshold or 1,
     )
 
 
@@ -178,7 +178,7 @@ def spec_from_environment(environment: Mapping[str, str]) -> PodSpec:
         SettingsError: with every problem.
     """
     problems: list[Problem] = []
-    given: dict[str, object] = {}
+    values: dict[str, object] = {}
     for field, (variable, read, expected) in _VARIABLES.items():
         text = environment.get(variable)
         if text is None:
@@ -186,16 +186,16 @@ def spec_from_environment(environment: Mapping[str, str]) -> PodSpec:
                 problems.append(Problem(where=f"environment {variable}", what="is missing", expected=expected))
             continue
         try:
-            given[field] = read(text)
+            values[field] = read(text)
         except (ValueError, InvalidValue, msgspec.DecodeError):
             problems.append(Problem(where=f"environment {variable}", what=f"{text!r} is not right", expected=expected))
     try:
-        given["settings"] = load(_DAEMON, registry=(_DAEMON,), environment=environment).settings
+        values["settings"] = load(_DAEMON, registry=(_DAEMON,), environment=environment).settings
     except SettingsError as error:
         problems += error.problems
     if problems:
         raise SettingsError(problems)
-    spec = msgspec.convert(given, PodSpec)
+    spec = msgspec.convert(values, PodSpec)
     if spec.settings.inner_tls.is_on and not (spec.authority and spec.stats_url):
         what, expected = (
             "is missing, and inner TLS is on",
@@ -231,10 +231,10 @@ def _read_port(text: str) -> int:
 
 
 def _read_seconds(text: str) -> float:
-    found = parse_number(text)
-    if found <= 0:
+    seconds = parse_number(text)
+    if seconds <= 0:
         raise ValueError(text)
-    return found
+    return seconds
 
 
 def _read_flag(text: str) -> bool:

@@ -66,12 +66,12 @@ def tokens_of(target: bytes, body: bytes, *, length: int) -> int:
         prompt, limit, count = -(-length // BYTES_PER_TOKEN), None if match is None else int(match[1]), 1
     else:
         try:
-            found = _DECODER.decode(body)
+            request = _DECODER.decode(body)
         except UNREADABLE:
             return 0
-        prompt = sum(_tokens_in(one) for one in (found.messages, found.prompt, found.input))
-        limits = (found.max_completion_tokens, found.max_tokens, found.max_output_tokens)
-        limit, count = next((one for one in limits if one is not None), None), found.n or 1
+        prompt = sum(_tokens_in(text) for text in (request.messages, request.prompt, request.input))
+        limits = (request.max_completion_tokens, request.max_tokens, request.max_output_tokens)
+        limit, count = next((limit for limit in limits if limit is not None), None), request.n or 1
     if not prompt:
         return 0
     if limit is None:

@@ -66,7 +66,7 @@ async def _staged_pass(
     )
     reading = GroupReading(groups=(WrittenGroup(settings=settings, options={}),))
     passes = NodeGroupPasses(cluster, cloud, written=lambda: reading, clock=lambda: now_s)
-    following = asyncio.create_task(passes.follow())
+    following = asyncio.create_task(passes.watch())
     try:
         await passes.synced()
         (found,) = await passes.run_once()

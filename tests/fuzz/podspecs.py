@@ -34,7 +34,7 @@ def expand(data: bytes) -> None:
         with contextlib.suppress(InvalidValue):
             variables = container_environment(facts, container, sources=_SOURCES)
             assert sum(len(name) + len(text) for name, text in variables.items()) <= ENVIRONMENT_BYTES_MAX
-            plan = app_plan(pod, container, port=1, home="/", given=variables)
+            plan = app_plan(pod, container, port=1, home="/", variables=variables)
             assert sum(map(len, plan.arguments)) <= ENVIRONMENT_BYTES_MAX
         with contextlib.suppress(InvalidValue):
             files = volume_files(facts, pod["spec"]["volumes"][0], _SOURCES, budget=budget)

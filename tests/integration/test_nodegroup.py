@@ -314,12 +314,12 @@ async def test_a_taint_is_tried_again_after_a_conflict() -> None:
         await three_nodes(stage)
         real, conflicts = stage.cluster.write, 0
 
-        async def contested(one: Write) -> Object:
+        async def contested(write: Write) -> Object:
             nonlocal conflicts
-            if isinstance(one, Patch) and one.kind == NODE and not conflicts:
+            if isinstance(write, Patch) and write.kind == NODE and not conflicts:
                 conflicts += 1
                 raise Conflict("the object has been modified")
-            return await real(one)
+            return await real(write)
 
         stage.cluster.write = contested  # type: ignore[method-assign]
         await stage.run(after_s=HOUR_S)

@@ -22,3 +22,10 @@ def test_no_config_map_is_shipped_that_no_daemon_reads() -> None:
 
 def test_the_page_of_settings_is_true() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == render_page(DAEMONS), REMEDY
+
+
+def test_the_page_of_calculations_names_each_quirk() -> None:
+    page = (ROOT / "docs" / "calculations.md").read_text().replace("-", "_")
+    quirks = [field.path[-1] for daemon in DAEMONS for field in daemon.fields() if "quirks" in field.path]
+    assert quirks
+    assert [name for name in quirks if f"{name}`" not in page] == []

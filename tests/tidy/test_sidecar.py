@@ -27,21 +27,21 @@ LATE = ("websockets", "serving.net.proxy.http2", "urllib", "email", "pathlib", "
 # does not. The entries core, net, nodes and tools are a module each.
 MODULES_MAX = {
     # All with the owners of their tasks.
-    "serving.queueproxy.main": 223,
+    "serving.queueproxy.main": 230,
     # With the names of clients for pods, the records of requests, which the first request may need, and announced pods.
-    "serving.activator.main": 521,
+    "serving.activator.main": 525,
     # With goals for latency and budgets, which any revision may have at any time, and announced pods.
-    "serving.autoscaler.main": 673,
+    "serving.autoscaler.main": 680,
     # With apps that are their own queue-proxy, which any revision may have.
-    "serving.controller.main": 479,
-    "serving.nodes.nodegroup.main": 463,
-    "serving.nodes.extender.main": 478,
+    "serving.controller.main": 485,
+    "serving.nodes.nodegroup.main": 470,
+    "serving.nodes.extender.main": 485,
     # With comparisons of revisions and costs, which any page may ask for.
-    "serving.tools.dashboard.main": 518,
+    "serving.tools.dashboard.main": 525,
     # With the times of logs and the claims of pods, which are kept from the first second on, the text of budgets among the settings, and
     # the order of starts, the Pod Security Standards, and the bound of variables.
-    "serving.home.main": 812,
-    "serving.tools.cli.main": 75,
+    "serving.home.main": 820,
+    "serving.tools.cli.main": 80,
 }
 
 

@@ -275,16 +275,16 @@ class StatsConnection(asyncio.Protocol):
         sender, position = self.sender, 0
         if sender is None:
             return None
-        while (found := cut(data, position)) is not None:
-            if found.end - found.begin > _FRAME_BYTES_MAX:
+        while (frame := cut(data, position)) is not None:
+            if frame.end - frame.begin > _FRAME_BYTES_MAX:
                 return self.end(CloseCode.MESSAGE_TOO_BIG)
-            if found.end > len(data):
+            if frame.end > len(data):
                 break
-            if found.is_plain:
-                sender.take(apply_mask(data[found.begin : found.end], data[found.begin - MASK_BYTES : found.begin]))
+            if frame.is_plain:
+                sender.take(apply_mask(data[frame.begin : frame.end], data[frame.begin - MASK_BYTES : frame.begin]))
             else:
-                self._take_other(sender, data[position : found.end])
-            position = found.end
+                self._take_other(sender, data[position : frame.end])
+            position = frame.end
         self._rest = data[position:]
         return None
 

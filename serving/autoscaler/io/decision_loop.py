@@ -47,7 +47,7 @@ from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
 from serving.core.scaling.revision import group_of, turn_ratio
 from serving.core.scaling.scaler.anticipation import Publication
 from serving.core.scaling.scaler.registry import PolicyRegistry
-from serving.core.scaling.scaler.rest import rest_in_s
+from serving.core.scaling.scaler.rest import DECISION_PAUSE_S, rest_in_s
 from serving.core.scaling.scaler.scaler import Scaler
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.budgets import read_budgets
@@ -56,9 +56,6 @@ from serving.net.cluster.workqueue import WorkQueue, WorkQueueSettings
 
 _log = logging.getLogger("autoscaler")
 
-# Least time between two decisions about a revision: changes in between are handled together.
-_PAUSE_MIN_S = 0.05
-Hold = Callable[[RevisionKey, BudgetDemand], Allowance | None]
 # Revisions that are written at once. A scale takes two calls; 50 patches a second come from each 8 ms of a server.
 _WRITERS = 16
 # Time between two looks at the pods of revisions that other autoscalers decide on.
@@ -77,15 +74,8 @@ class DecisionCounts(msgspec.Struct, kw_only=True):
     """Stats of revisions that are not scaled here."""
 
 
-def hold_nothing(_key: RevisionKey, _demand: BudgetDemand) -> None:
-    """Leave a revision all the pods that it wants."""
-
-
 class DecisionLoop:
-    """Decides about the entries of a watch and writes the decisions. The caller runs ``jobs``.
-
-    ``hold`` returns the pods that the memory of the machine leaves a revision; None: all that it wants.
-    """
+    """Decides about the entries of a watch and writes the decisions. The caller runs ``jobs``."""
 
     def __init__(  # noqa: PLR0913 - what it works with
         self,
@@ -98,12 +88,12 @@ class DecisionLoop:
         registry: PolicyRegistry,
         prove: Callable[[], Awaitable[bool]],
         on_decision: Callable[[DecisionEvent], None] | None,
-        hold: Hold = hold_nothing,
     ) -> None:
         self.counts = DecisionCounts()
         self.settings = settings
         self._book = BudgetBook(read_budgets(settings.budget))
-        self._hold = hold
+        # The pods that the memory of the machine leaves a revision; None: all that it wants.
+        self.hold: Callable[[RevisionKey, BudgetDemand], Allowance | None] = lambda _key, _demand: None
         self._others_counted_s = -math.inf
         self._watch = watch
         self._policies = policies
@@ -208,7 +198,7 @@ class DecisionLoop:
             return
         entry.cause = entry.cause or cause
         latest = None if entry.is_woken else entry.latest
-        self._soon.add_after(key, 0.0 if latest is None else latest.at_s + _PAUSE_MIN_S - now_s())
+        self._soon.add_after(key, 0.0 if latest is None else latest.at_s + DECISION_PAUSE_S - now_s())
 
     async def _decide_now(self, key: RevisionKey) -> None:
         """Decide at once and restart the period."""
@@ -228,7 +218,7 @@ class DecisionLoop:
             outcome = self._outcome(key, entry, cause)
             recheck_s = None if outcome is None else outcome.recheck_in_s
             wishes_s = (recheck_s, self._policies.triggers.due_in_s(key, now_s()))
-            wait_s = max(_PAUSE_MIN_S, min((wait_s, *(wish_s for wish_s in wishes_s if wish_s is not None))))
+            wait_s = max(DECISION_PAUSE_S, min((wait_s, *(wish_s for wish_s in wishes_s if wish_s is not None))))
             # Budgets and policies ask for a revision in each period.
             if outcome is not None and not (self._book.budgets.of(key[0]) or self._policies.triggers.has_policy(key)):
                 wait_s = max(wait_s, _rest_s(entry, outcome, self.settings.decision_period_s))
@@ -276,7 +266,7 @@ class DecisionLoop:
 
     def _allow(self, key: RevisionKey, entry: RevisionEntry, demand: BudgetDemand) -> Allowance | None:
         """The pods that the memory of the machine and budgets leave; of two the fewer."""
-        short, at_s = self._hold(key, demand), now_s()
+        short, at_s = self.hold(key, demand), now_s()
         if short is not None:
             demand = msgspec.structs.replace(demand, wanted=short.count, floor=min(demand.floor, short.count))
         tenant = entry.tenant() if self._book.budgets.of(key[0]) else None
@@ -333,8 +323,8 @@ class DecisionLoop:
                 self._outcome(key, entry, DecisionCause.PROOF)
             case ReserveRefused():
                 self.decide_soon(key, DecisionCause.CHANGE)
-            case RevisionWritten(found):
-                self._watch.written(key, dict(found))
+            case RevisionWritten(resource):
+                self._watch.written(key, dict(resource))
             case ScaleWritten(count, version):
                 present = entry.deployment
                 if present is not None and not is_older_version(version, present.resource_version):

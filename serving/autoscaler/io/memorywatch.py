@@ -69,11 +69,11 @@ def read_memory(proc: Path, cgroups: Path = CGROUPS) -> MemoryReading:
     if missing := {"MemTotal", "MemAvailable"} - amounts.keys():
         raise ValueError(f"{proc / 'meminfo'} has no {', '.join(sorted(missing))}")
     bounds = ((folder, memory_bound(folder)) for folder in cgroup_folders(proc, cgroups))
-    found = [
+    readings = [
         (amounts["MemTotal"] * 1024, amounts["MemAvailable"] * 1024),
         *((int(bound), max(0, int(bound) - held_bytes(folder))) for folder, bound in bounds if bound < NO_BOUND),
     ]
-    total_bytes, available_bytes = min(found, key=lambda one: one[1] / max(1, one[0]))
+    total_bytes, available_bytes = min(readings, key=lambda reading: reading[1] / max(1, reading[0]))
     return MemoryReading(
         total_bytes=total_bytes, available_bytes=available_bytes, stalled_ratio=_stalled_ratio(proc / "pressure/memory")
     )

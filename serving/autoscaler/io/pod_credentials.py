@@ -44,7 +44,7 @@ class CredentialIssuer:
             account=seen["spec"].get("serviceAccountName") or "default",
             service=labels_of(seen).get(SERVICE_LABEL, ""),
         )
-        made = IssuedCredentials(
+        credentials = IssuedCredentials(
             caller_token=caller_token(self._key, caller, until_s=until_s),
             caller_token_not_after_s=until_s,
             caller_token_life_s=TOKEN_LIFE_S,
@@ -54,8 +54,12 @@ class CredentialIssuer:
             identity = PodIdentity(namespace=claim.namespace, revision=claim.revision, pod=claim.pod).spiffe_id
             life_s = self.secured.settings.certificate_life_s
             signed = self.secured.authority.issue(identity, now_s=now_s, life_s=life_s)
-            made = msgspec.structs.replace(
-                made, certificate=signed.certificate, key=signed.key, not_after_s=signed.not_after_s, life_s=life_s
+            credentials = msgspec.structs.replace(
+                credentials,
+                certificate=signed.certificate,
+                key=signed.key,
+                not_after_s=signed.not_after_s,
+                life_s=life_s,
             )
         self.issued_count += 1
-        return msgspec.json.encode(made).decode()
+        return msgspec.json.encode(credentials).decode()

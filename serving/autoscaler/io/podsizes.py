@@ -100,15 +100,15 @@ class PodSizes:
         pod = self._pod(*key)
         return pod is not None and AWAKE_RESOURCES_ANNOTATION in annotations_of(pod)
 
-    async def _settle(self, key: PodKey, one: _Pod) -> None:
+    async def _settle(self, key: PodKey, pod: _Pod) -> None:
         failed_count = 0
         try:
             while key in self._wanted:
-                one.changed.clear()
-                wanted = one.wanted
+                pod.changed.clear()
+                wanted = pod.wanted
                 async with self._turns:
                     is_done = await self._apply(key, wanted)
-                if wanted != one.wanted:
+                if wanted != pod.wanted:
                     failed_count = 0
                     continue
                 if is_done:
@@ -117,7 +117,7 @@ class PodSizes:
                 pause_s = backoff_s(failed_count, first_s=_RETRY_FIRST_S, max_s=_RETRY_MAX_S)
                 try:
                     async with asyncio.timeout(pause_s):
-                        await one.changed.wait()
+                        await pod.changed.wait()
                 except TimeoutError:
                     continue
         finally:
@@ -161,12 +161,12 @@ class PodSizes:
         before = condition_of(pod, CONDITION_DORMANT)
         if not before and not wanted.is_dormant and not refusal:
             return
-        made = _condition(wanted, refusal)
-        if made.items() <= before.items():
+        condition = _condition(wanted, refusal)
+        if condition.items() <= before.items():
             return
-        is_same = before.get("status") == made["status"]
-        made["lastTransitionTime"] = before.get("lastTransitionTime") if is_same else stamp()
-        patch = {"status": {"conditions": [made]}}
+        is_same = before.get("status") == condition["status"]
+        condition["lastTransitionTime"] = before.get("lastTransitionTime") if is_same else stamp()
+        patch = {"status": {"conditions": [condition]}}
         await self._cluster.patch(POD, *key, patch=patch, patch_type=PatchType.STRATEGIC, subresource="status")
 
 

@@ -50,10 +50,15 @@ class RevisionWatch:
         self.entries: dict[RevisionKey, RevisionEntry] = {}
         self._settings = settings
         self._listener = listener
-        self._revisions = Reflector(cluster, REVISION, on_change=self._revision_changed)
-        deployments = Reflector(cluster, DEPLOYMENT, label_selector=REVISION_LABEL, on_change=self._deployment_changed)
-        self._pods = Reflector(cluster, POD, label_selector=REVISION_LABEL, on_change=self._pod_changed)
-        slices = Reflector(cluster, ENDPOINT_SLICE, label_selector=PUBLIC_SLICES, on_change=self._slice_changed)
+        self._revisions = Reflector(cluster, REVISION)
+        deployments, self._pods = (
+            Reflector(cluster, kind, label_selector=REVISION_LABEL) for kind in (DEPLOYMENT, POD)
+        )
+        slices = Reflector(cluster, ENDPOINT_SLICE, label_selector=PUBLIC_SLICES)
+        self._revisions.on_change(self._revision_changed)
+        deployments.on_change(self._deployment_changed)
+        self._pods.on_change(self._pod_changed)
+        slices.on_change(self._slice_changed)
         self._reflectors = (self._revisions, deployments, self._pods, slices)
 
     @property
@@ -88,8 +93,8 @@ class RevisionWatch:
 
     def requests(self, key: RevisionKey) -> dict[str, Resources]:
         """The requests of a revision's containers."""
-        found = self._revisions.cache.get(key)
-        return {} if found is None else requests_of((found.get("spec") or {}).get("containers") or ())
+        revision = self._revisions.cache.get(key)
+        return {} if revision is None else requests_of((revision.get("spec") or {}).get("containers") or ())
 
     def learns_target(self) -> bool:
         """Whether decisions about a revision with pods depend on its learnt target."""
@@ -103,91 +108,96 @@ class RevisionWatch:
         for key, entry in self.entries.items():
             entry.measured(key[0], usages, now_s)
 
-    def written(self, key: RevisionKey, found: Object) -> None:
+    def written(self, key: RevisionKey, resource: Object) -> None:
         """Store the Revision returned by a write; one of another uid is ignored."""
-        entry, revision = self.entries.get(key), revision_of(found, self._settings)
+        entry, revision = self.entries.get(key), revision_of(resource, self._settings)
         if entry is None or revision is None or entry.revision is None or entry.revision.uid != revision.uid:
             return
         self._take(key, entry, revision)
 
     def _revision_changed(self, change: CacheChange) -> None:
         key = change.key
-        found = None if change.type is EventType.DELETED else revision_of(change.new, self._settings)
+        revision = None if change.type is EventType.DELETED else revision_of(change.new, self._settings)
         entry = self._entry(key)
-        if found is None or (entry.revision is not None and entry.revision.uid != found.uid):
+        if revision is None or (entry.revision is not None and entry.revision.uid != revision.uid):
             self._stop(key, entry)
             if entry.revision is not None:
                 self._listener.gone(entry.revision)
             entry.revision = None
-        if found is None:
+        if revision is None:
             self._drop_if_empty(key, entry)
         else:
-            self._take(key, entry, found)
+            self._take(key, entry, revision)
 
-    def _take(self, key: RevisionKey, entry: RevisionEntry, found: ScaledRevision) -> None:
+    def _take(self, key: RevisionKey, entry: RevisionEntry, revision: ScaledRevision) -> None:
         """Apply the present state of a revision, from a watch or from the response to a call."""
         before = entry.revision
-        if before is not None and is_older_version(found.resource_version, before.resource_version):
+        if before is not None and is_older_version(revision.resource_version, before.resource_version):
             return
-        if before is not None and (before.class_name, before.spec.policy) != (found.class_name, found.spec.policy):
+        if before is not None and (before.class_name, before.spec.policy) != (
+            revision.class_name,
+            revision.spec.policy,
+        ):
             entry.scaler = None
-        entry.revision = found
+        entry.revision = revision
         was_reserved = before is not None and before.serving_state is ServingState.RESERVE
-        entry.is_woken = entry.is_woken or (was_reserved and found.serving_state is ServingState.ACTIVE)
+        entry.is_woken = entry.is_woken or (was_reserved and revision.serving_state is ServingState.ACTIVE)
         if entry.scaler is None:
             self._listener.complete(key, entry, is_restart=before is not None)
             return
-        entry.scaler.update(found, now_s())
-        if before is None or (before.serving_state, before.spec) != (found.serving_state, found.spec):
+        entry.scaler.update(revision, now_s())
+        if before is None or (before.serving_state, before.spec) != (revision.serving_state, revision.spec):
             self._listener.changed(key)
 
     def _deployment_changed(self, change: CacheChange) -> None:
-        found = deployment_of(change.new)
-        if found is None:
+        deployment = deployment_of(change.new)
+        if deployment is None:
             return
-        entry = self._entry(found.key)
+        entry = self._entry(deployment.key)
         if change.type is EventType.DELETED:
-            if entry.deployment is not None and entry.deployment.name == found.name:
+            if entry.deployment is not None and entry.deployment.name == deployment.name:
                 entry.deployment = None
-                self._drop_if_empty(found.key, entry)
+                self._drop_if_empty(deployment.key, entry)
             return
-        if entry.deployment is not None and is_older_version(found.resource_version, entry.deployment.resource_version):
+        if entry.deployment is not None and is_older_version(
+            deployment.resource_version, entry.deployment.resource_version
+        ):
             return
-        before, entry.deployment = entry.deployment, found
+        before, entry.deployment = entry.deployment, deployment
         if entry.scaler is None:
-            self._listener.complete(found.key, entry, is_restart=False)
-        elif before is None or before.replica_count != found.replica_count:
-            self._listener.changed(found.key)
+            self._listener.complete(deployment.key, entry, is_restart=False)
+        elif before is None or before.replica_count != deployment.replica_count:
+            self._listener.changed(deployment.key)
 
     def _pod_changed(self, change: CacheChange) -> None:
-        found = pod_of(change.new)
-        if found is None:
+        pod = pod_of(change.new)
+        if pod is None:
             return
-        entry = self._entry(found.key)
-        was_ready = found.name in entry.ready_names
+        entry = self._entry(pod.key)
+        was_ready = pod.name in entry.ready_names
         is_gone = change.type is EventType.DELETED
-        is_ready = found.is_ready and not is_gone
-        is_killed = entry.take_pod(found, now_s(), is_gone=is_gone)
+        is_ready = pod.is_ready and not is_gone
+        is_killed = entry.take_pod(pod, now_s(), is_gone=is_gone)
         if is_killed and entry.scaler is not None and entry.revision is not None:
-            self._listener.pod_killed(entry.revision, found)
+            self._listener.pod_killed(entry.revision, pod)
         if is_gone and entry.scaler is not None:
-            entry.scaler.forget_pod(found.name, now_s())
-            self._listener.pod_gone(found.key, found.name)
+            entry.scaler.forget_pod(pod.name, now_s())
+            self._listener.pod_gone(pod.key, pod.name)
         if is_ready == was_ready:
-            self._drop_if_empty(found.key, entry)
+            self._drop_if_empty(pod.key, entry)
             return
-        (entry.ready_names.add if is_ready else entry.ready_names.discard)(found.name)
-        self._listener.changed(found.key)
-        self._drop_if_empty(found.key, entry)
+        (entry.ready_names.add if is_ready else entry.ready_names.discard)(pod.name)
+        self._listener.changed(pod.key)
+        self._drop_if_empty(pod.key, entry)
 
     def _slice_changed(self, change: CacheChange) -> None:
-        found = public_slice_of(change.new)
-        if found is None:
+        public_slice = public_slice_of(change.new)
+        if public_slice is None:
             return
-        entry = self._entry(found.key)
-        if entry.public.update(found, now_s(), is_gone=change.type is EventType.DELETED):
-            self._listener.changed(found.key)
-        self._drop_if_empty(found.key, entry)
+        entry = self._entry(public_slice.key)
+        if entry.public.update(public_slice, now_s(), is_gone=change.type is EventType.DELETED):
+            self._listener.changed(public_slice.key)
+        self._drop_if_empty(public_slice.key, entry)
 
     def _entry(self, key: RevisionKey) -> RevisionEntry:
         entry = self.entries.get(key)

@@ -95,9 +95,12 @@ class ScaleClient:
 
     async def lead(self, revision: ScaledRevision, path: TrafficPath) -> Object | None:
         """Write the desired path of requests to a revision; None if it has changed or is gone."""
-        said = path.value if path is TrafficPath.SERVE else None
+        annotation = path.value if path is TrafficPath.SERVE else None
         patch = {
-            "metadata": {"resourceVersion": revision.resource_version, "annotations": {TRAFFIC_PATH_ANNOTATION: said}}
+            "metadata": {
+                "resourceVersion": revision.resource_version,
+                "annotations": {TRAFFIC_PATH_ANNOTATION: annotation},
+            }
         }
         try:
             written = await self._cluster.patch(REVISION, *revision.key, patch=patch)

@@ -139,8 +139,8 @@ class StatsServer:
                 yield server.sockets[0].getsockname()[:2]
         finally:
             server.close()
-            for one in list(self._all):
-                one.end(CloseCode.GOING_AWAY)
+            for connection in list(self._all):
+                connection.end(CloseCode.GOING_AWAY)
             await server.wait_closed()
             await self.tasks.close()
 
@@ -159,9 +159,9 @@ class StatsServer:
 
     def end_followers(self) -> None:
         """Disconnect followers of decisions: they reconnect and are redirected."""
-        for one in list(self._all):
-            if one.is_follower:
-                one.abort()
+        for connection in list(self._all):
+            if connection.is_follower:
+                connection.abort()
 
     def opened(self, connection: StatsConnection) -> None:
         """A connection was accepted."""
@@ -184,13 +184,13 @@ class StatsServer:
             if refusal is not None:
                 self.counts.unauthorized_connections += 1
                 return protocol.reject(http.HTTPStatus.FORBIDDEN, f"{refusal}\n")
-        asked: dict[str, Callable[[Sender | None], Response]] = {
+        responders: dict[str, Callable[[Sender | None], Response]] = {
             "/stats": lambda sender: self._connect_sender(protocol, request, connection, sender=sender),
             "/credentials": lambda sender: self._issue(protocol, connection, sender),
             ANNOUNCE_PATH: lambda sender: self._take_announcement(protocol, connection, sender, port=port),
         }
-        if path in asked:
-            return self._let_in(request, connection, asked[path], names=names)
+        if path in responders:
+            return self._let_in(request, connection, responders[path], names=names)
         match path:
             case "/healthz":
                 status = http.HTTPStatus.OK if self._is_well() else http.HTTPStatus.SERVICE_UNAVAILABLE
@@ -223,7 +223,7 @@ class StatsServer:
 
     def _query_refusal(self, protocol: ServerProtocol, request: Request) -> Response | None:
         """The response to a query without the token, or whose Host shows that another site rebound its name to this address."""
-        if not all(is_own_host(one, self.host_names) for one in request.headers.get_all("Host")):
+        if not all(is_own_host(host, self.host_names) for host in request.headers.get_all("Host")):
             return protocol.reject(http.HTTPStatus.MISDIRECTED_REQUEST, "not a known host name: see host-names\n")
         objection = self._queries.objection(request.headers.get_all("Authorization"))
         if not objection:
@@ -332,7 +332,7 @@ class StatsServer:
             sender = self._pod_sender(PodClaim(**names))
         else:
             return None
-        return sender if any(matches(token, one) for one in expected) else None
+        return sender if any(matches(token, expected_token) for expected_token in expected) else None
 
     def _pod_sender(self, claim: PodClaim) -> Sender:
         return PodSender(self.counts, self.record, revision=(claim.namespace, claim.revision), pod=claim.pod)
@@ -340,15 +340,15 @@ class StatsServer:
     async def _drop_silent(self) -> None:
         while True:
             await next_beat(_CHECK_PERIOD_S)
-            for one in list(self._all):
-                if not one.was_active():
+            for connection in list(self._all):
+                if not connection.was_active():
                     self.counts.silent_connections += 1
-                    one.abort()
+                    connection.abort()
 
 
 def _token_of(request: Request) -> str | None:
-    given = request.headers.get_all("Authorization")
-    return given[0].removeprefix(_BEARER) if len(given) == 1 else None
+    authorizations = request.headers.get_all("Authorization")
+    return authorizations[0].removeprefix(_BEARER) if len(authorizations) == 1 else None
 
 
 def _typed(protocol: ServerProtocol, text: str, content_type: str) -> Response:

@@ -46,6 +46,7 @@ from serving.core.model.objects import (
     uid_of,
     with_kubernetes_scheme,
 )
+from serving.core.model.ports import CONTAINER_PORT
 from serving.core.scaling.podsize import start_resources, started_resources
 from serving.core.settings.annotations import read_annotations
 from serving.core.settings.autoscaler import AutoscalerSettings
@@ -53,7 +54,6 @@ from serving.net.cluster.kinds import DEPLOYMENT
 from serving.net.cluster.port import Patch, PatchType
 
 # The port of a container that declares none.
-USER_PORT = 8080
 _USER_PORT_NAME = "user-port"
 # Annotations that change while a revision runs; a pod keeps its own.
 _NOT_OF_PODS = REVISION_STATE_ANNOTATIONS | {LAST_APPLIED_ANNOTATION, GUARDED_ANNOTATION}
@@ -235,7 +235,7 @@ def _port(container: Object) -> Object:
     first: Object = (container.get("ports") or [{}])[0]
     return {
         "name": first.get("name") or _USER_PORT_NAME,
-        "containerPort": first.get("containerPort") or USER_PORT,
+        "containerPort": first.get("containerPort") or CONTAINER_PORT,
         "protocol": first.get("protocol") or "TCP",
     }
 

@@ -53,28 +53,32 @@ class CallerRule(msgspec.Struct, frozen=True, kw_only=True):
 
     def admits(self, caller: CallerIdentity) -> bool:
         """Whether a caller may call."""
-        return self.is_open or any(one.admits(caller) for one in self.callers)
+        return self.is_open or any(allowed.admits(caller) for allowed in self.callers)
 
 
 def caller_rule(text: str) -> tuple[CallerRule, list[str]]:
     """The rule of an annotation, and the entries that cannot be read."""
-    entries = [one for one in re.split(r"[,\s]+", text) if one]
+    entries = [entry for entry in re.split(r"[,\s]+", text) if entry]
     wrong = [*_wrong(entries), *entries[_ENTRIES_MAX:]]
     if entries == [_EVERYONE]:
         return CallerRule(is_open=True), []
-    found = []
+    callers = []
     for entry in entries[:_ENTRIES_MAX]:
         match = _ENTRY.fullmatch(entry)
         if match is None:
             continue
         names = {"account" if match["kind"] == "serviceaccount" else "service": match["name"]} if match["kind"] else {}
-        found.append(AllowedCaller(namespace=match["namespace"] or match["of"], **names))
-    return CallerRule(callers=tuple(found)), wrong
+        callers.append(AllowedCaller(namespace=match["namespace"] or match["of"], **names))
+    return CallerRule(callers=tuple(callers)), wrong
 
 
 def _wrong(entries: list[str]) -> Iterator[str]:
     is_alone = len(entries) == 1
-    return (one for one in entries[:_ENTRIES_MAX] if not _ENTRY.fullmatch(one) and not (is_alone and one == _EVERYONE))
+    return (
+        entry
+        for entry in entries[:_ENTRIES_MAX]
+        if not _ENTRY.fullmatch(entry) and not (is_alone and entry == _EVERYONE)
+    )
 
 
 class JwtRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,30 +100,30 @@ class JwtRule(msgspec.Struct, frozen=True, kw_only=True):
 
 def jwt_rule(text: str) -> tuple[JwtRule, list[str]]:
     """The rule of an annotation, and what is wrong with it."""
-    given: dict[str, list[str]] = {"issuer": [], "audience": [], "jwks": [], "claims": []}
+    values: dict[str, list[str]] = {"issuer": [], "audience": [], "jwks": [], "claims": []}
     problems: list[str] = []
-    for part in filter(None, (one.strip() for one in text.split(","))):
+    for part in filter(None, (word.strip() for word in text.split(","))):
         name, _, value = part.partition("=")
-        if name not in given or not _VALUE.fullmatch(value):
+        if name not in values or not _VALUE.fullmatch(value):
             problems.append(f'"{part}" is none of {_PARTS}')
         else:
-            given[name].append(value)
-    claims = tuple("+".join(given["claims"]).split("+")) if given["claims"] else _DEFAULT_CLAIMS
-    jwks = given["jwks"][0] if given["jwks"] else ""
-    if len(given["issuer"]) != 1:
+            values[name].append(value)
+    claims = tuple("+".join(values["claims"]).split("+")) if values["claims"] else _DEFAULT_CLAIMS
+    jwks = values["jwks"][0] if values["jwks"] else ""
+    if len(values["issuer"]) != 1:
         problems.append("exactly one issuer=URL is needed")
-    if not 0 < len(given["audience"]) <= _AUDIENCES_MAX:
+    if not 0 < len(values["audience"]) <= _AUDIENCES_MAX:
         problems.append(f"audience=NAME is needed, at most {_AUDIENCES_MAX} times")
-    if len(given["jwks"]) > 1:
+    if len(values["jwks"]) > 1:
         problems.append("at most one jwks=URL")
-    url = jwks or next(iter(given["issuer"]), "https://x")
+    url = jwks or next(iter(values["issuer"]), "https://x")
     if not is_key_url(url):
         problems.append(f'"{url}" is no https:// URL; http:// only for this machine and *.svc.cluster.local')
     if len(claims) > _CLAIMS_MAX or not all(map(_CLAIM.fullmatch, claims)):
         problems.append("claims=NAME+NAME are letters, digits, - and _")
     if problems:
         return JwtRule(), problems
-    return JwtRule(issuer=given["issuer"][0], audiences=tuple(given["audience"]), jwks=jwks, claims=claims), []
+    return JwtRule(issuer=values["issuer"][0], audiences=tuple(values["audience"]), jwks=jwks, claims=claims), []
 
 
 def is_key_url(url: str) -> bool:

@@ -51,14 +51,14 @@ class InvalidValue(ServingError, ValueError):
 class NewerFormat(InvalidValue):
     """A frame, message or file in a newer format than this program reads. ``action`` is what the operator does."""
 
-    def __init__(self, *, what: str, found: int, known: int, action: str) -> None:
-        self.what, self.found, self.known, self.action = what, found, known, action
+    def __init__(self, *, what: str, version: int, known: int, action: str) -> None:
+        self.what, self.version, self.known, self.action = what, version, known, action
         super().__init__(
-            text=f"{what} of format {found}", expected=f"readable here: this program knows up to {known}; {action}"
+            text=f"{what} of format {version}", expected=f"readable here: this program knows up to {known}; {action}"
         )
 
     def __str__(self) -> str:
-        return f"{self.what}: format {self.found}, and this program knows up to {self.known}; {self.action}"
+        return f"{self.what}: format {self.version}, and this program knows up to {self.known}; {self.action}"
 
 
 class ClusterError(ServingError):
@@ -102,13 +102,13 @@ class ApplyConflict(Conflict):
     def __init__(self, fields: Sequence[OwnedField]) -> None:
         self.fields = tuple(fields)
         if len(self.fields) == 1:
-            (one,) = self.fields
-            super().__init__(f"Apply failed with 1 conflict: conflict with {one.manager}: {one.path}")
+            (field,) = self.fields
+            super().__init__(f"Apply failed with 1 conflict: conflict with {field.manager}: {field.path}")
             return
         by_manager: dict[str, list[str]] = {}
-        for one in self.fields:
-            by_manager.setdefault(one.manager, []).append(f"- {one.path}")
-        parts = [f"conflicts with {manager}:\n" + "\n".join(found) for manager, found in by_manager.items()]
+        for field in self.fields:
+            by_manager.setdefault(field.manager, []).append(f"- {field.path}")
+        parts = [f"conflicts with {manager}:\n" + "\n".join(lines) for manager, lines in by_manager.items()]
         super().__init__(f"Apply failed with {len(self.fields)} conflicts: " + "\n".join(parts))
 
 

@@ -93,15 +93,15 @@ class _Parser:
         """Parse everything up to one of the given statements; return that statement too."""
         parts: list[_Render] = []
         while True:
-            found = self._text.find(_OPEN, self._at)
-            literal = self._text[self._at : found if found >= 0 else None]
+            start = self._text.find(_OPEN, self._at)
+            literal = self._text[self._at : start if start >= 0 else None]
             literal = literal.lstrip() if self._trims else literal
             self._trims = False
-            if found < 0:
+            if start < 0:
                 if ends:
                     self._fail(f"{' or '.join(ends)} is missing")
                 return _joined([*parts, _constant(literal)]), ""
-            self._at = found + len(_OPEN)
+            self._at = start + len(_OPEN)
             if re.match(r"-\s", self._text[self._at : self._at + 2]):
                 self._at += 1
                 literal = literal.rstrip()
@@ -154,11 +154,11 @@ class _Parser:
             self._fail(f"unexpected {word}")
 
     def _next(self) -> tuple[str, str]:
-        found = _TOKEN.match(self._text, self._at)
-        if found is None or found.lastgroup is None:
+        match = _TOKEN.match(self._text, self._at)
+        if match is None or match.lastgroup is None:
             self._fail("the action is not closed" if _CLOSE not in self._text[self._at :] else "unexpected character")
-        self._at = found.end()
-        kind, word = found.lastgroup, found[found.lastgroup]
+        self._at = match.end()
+        kind, word = match.lastgroup, match[match.lastgroup]
         if kind == "end":
             self._trims = word.startswith("-")
         return kind, word
@@ -198,7 +198,7 @@ class _Parser:
         if len(arguments) == 1:
             return lambda values: _value(arguments[0](values)), ended_by
         first, rest = arguments[0], arguments[1:]
-        return lambda values: _call(first(values), [one(values) for one in rest], "a field"), ended_by
+        return lambda values: _call(first(values), [operand(values) for operand in rest], "a field"), ended_by
 
     def _operand(self, kind: str, word: str) -> _Expression:
         if kind == "field":
@@ -206,10 +206,10 @@ class _Parser:
             return lambda values: _field(values, path)
         if word == "(":
             inner = self._pipeline(")")
-            found = _TOKEN.match(self._text, self._at)
-            if found and found.lastgroup == "field" and not self._text[self._at].isspace() and found["field"] != ".":
-                self._at = found.end()
-                path = found["field"].split(".")[1:]
+            match = _TOKEN.match(self._text, self._at)
+            if match and match.lastgroup == "field" and not self._text[self._at].isspace() and match["field"] != ".":
+                self._at = match.end()
+                path = match["field"].split(".")[1:]
                 return lambda values: _field(inner(values), path)
             return inner
         if kind == "text":
@@ -233,7 +233,7 @@ def _joined(parts: Sequence[_Render]) -> _Render:
 
 def _unquoted(text: str) -> str:
     escapes = {"n": "\n", "t": "\t", "r": "\r"}
-    return re.sub(r"\\(.)", lambda found: escapes.get(found[1], found[1]), text)
+    return re.sub(r"\\(.)", lambda match: escapes.get(match[1], match[1]), text)
 
 
 def _field(value: object, path: Sequence[str]) -> object:
@@ -246,9 +246,9 @@ def _field(value: object, path: Sequence[str]) -> object:
     return value
 
 
-def _value(found: object) -> object:
+def _value(field: object) -> object:
     """The value of a field; a method without arguments is called."""
-    return _call(found, [], "a field") if callable(found) else found
+    return _call(field, [], "a field") if callable(field) else field
 
 
 def _call(function: object, arguments: Sequence[object], name: str) -> object:
@@ -283,7 +283,7 @@ def _index(whole: Any, *keys: Any) -> Any:  # noqa: ANN401 - any value of a temp
 
 
 def _js(*values: object) -> str:
-    return _JS_CHARACTER.sub(lambda found: _JS[found[0]], _print(*values))
+    return _JS_CHARACTER.sub(lambda match: _JS[match[0]], _print(*values))
 
 
 def _print(*values: object) -> str:
@@ -298,27 +298,27 @@ def _quoted(value: object) -> str:
 def _printf(pattern: str, *values: Any) -> str:  # noqa: ANN401 - any value of a template
     left = list(values)
 
-    def written(found: "re.Match[str]") -> str:
-        verb = found["verb"]
+    def written(match: "re.Match[str]") -> str:
+        verb = match["verb"]
         if verb == "%":
             return "%"
         if not left:
-            raise ValueError(f"no value for {found[0]}")
+            raise ValueError(f"no value for {match[0]}")
         value = left.pop(0)
         if verb in "svtq":
-            return f"%{found['flags']}s" % (_quoted(value) if verb == "q" else _printed(value))
+            return f"%{match['flags']}s" % (_quoted(value) if verb == "q" else _printed(value))
         if verb in "dxXofFeEgG":
-            return str(f"%{found['flags']}{verb}" % value)
-        raise ValueError(f"{found[0]} is no verb here")
+            return str(f"%{match['flags']}{verb}" % value)
+        raise ValueError(f"{match[0]} is no verb here")
 
     return _VERB.sub(written, pattern)
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "and": lambda *values: next((one for one in values if not one), values[-1]),
-    "or": lambda *values: next((one for one in values if one), values[-1]),
+    "and": lambda *values: next((operand for operand in values if not operand), values[-1]),
+    "or": lambda *values: next((operand for operand in values if operand), values[-1]),
     "not": lambda value: not value,
-    "eq": lambda value, *others: any(value == one for one in others),
+    "eq": lambda value, *others: any(value == other for other in others),
     "ne": lambda value, other: value != other,
     "lt": lambda value, other: value < other,
     "le": lambda value, other: value <= other,

@@ -165,10 +165,10 @@ def read_load(text: str) -> tuple[LoadWish, ...]:
 def gauges_of(metrics: str) -> tuple[str, ...]:
     """The gauges named in an annotation, in order; none if it is invalid. ``TOKENS_GAUGE`` is not the app's."""
     try:
-        found = (load_metric(wish.metric).gauge for wish in read_load(metrics))
+        gauges = (load_metric(wish.metric).gauge for wish in read_load(metrics))
     except InvalidValue:
         return ()
-    return tuple(gauge for gauge in found if gauge)
+    return tuple(gauge for gauge in gauges if gauge)
 
 
 def _gauge_in(name: str) -> str:

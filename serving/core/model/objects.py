@@ -25,6 +25,9 @@ _MEANINGFUL_WHEN_EMPTY = frozenset(
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(\.\d+)?Z\Z")
 
+FINISHED_PHASES = frozenset({"Failed", "Succeeded"})
+"""Phases of a pod whose containers have ended and are not started again: it needs no room and serves nothing."""
+
 Key = tuple[str, str]
 """Namespace ("" for kinds without one) and name."""
 _HANDLERS = ("httpGet", "tcpSocket")
@@ -49,30 +52,30 @@ def nested(value: object, *path: str | int) -> Any:  # noqa: ANN401 - JSON
     return value
 
 
-def key_of(one: Mapping[str, Any]) -> Key:
+def key_of(resource: Mapping[str, Any]) -> Key:
     """The namespace and name of an object that has a name."""
-    metadata = one["metadata"]
+    metadata = resource["metadata"]
     return (metadata.get("namespace", ""), metadata["name"])
 
 
-def name_of(one: object) -> str:
+def name_of(resource: object) -> str:
     """``metadata.name``."""
-    return str(nested(one, "metadata", "name") or "")
+    return str(nested(resource, "metadata", "name") or "")
 
 
-def namespace_of(one: object) -> str:
+def namespace_of(resource: object) -> str:
     """``metadata.namespace``; "" for cluster-scoped kinds."""
-    return str(nested(one, "metadata", "namespace") or "")
+    return str(nested(resource, "metadata", "namespace") or "")
 
 
-def uid_of(one: object) -> str:
+def uid_of(resource: object) -> str:
     """``metadata.uid``."""
-    return str(nested(one, "metadata", "uid") or "")
+    return str(nested(resource, "metadata", "uid") or "")
 
 
-def version_of(one: object) -> str:
+def version_of(resource: object) -> str:
     """``metadata.resourceVersion``."""
-    return str(nested(one, "metadata", "resourceVersion") or "")
+    return str(nested(resource, "metadata", "resourceVersion") or "")
 
 
 def is_older_version(version: str, other: str) -> bool:
@@ -80,24 +83,24 @@ def is_older_version(version: str, other: str) -> bool:
     return version.isdecimal() and other.isdecimal() and int(version) < int(other)
 
 
-def labels_of(one: object) -> dict[str, str]:
+def labels_of(resource: object) -> dict[str, str]:
     """A copy of the labels."""
-    return dict(nested(one, "metadata", "labels") or {})
+    return dict(nested(resource, "metadata", "labels") or {})
 
 
-def annotations_of(one: object) -> dict[str, str]:
+def annotations_of(resource: object) -> dict[str, str]:
     """A copy of the annotations."""
-    return dict(nested(one, "metadata", "annotations") or {})
+    return dict(nested(resource, "metadata", "annotations") or {})
 
 
-def generation_of(one: object) -> int:
+def generation_of(resource: object) -> int:
     """``metadata.generation``; 0 before the server has set it."""
-    return int(nested(one, "metadata", "generation") or 0)
+    return int(nested(resource, "metadata", "generation") or 0)
 
 
-def is_being_deleted(one: object) -> bool:
+def is_being_deleted(resource: object) -> bool:
     """Whether the object has a deletion timestamp; a finalizer or a grace period may still hold it."""
-    return nested(one, "metadata", "deletionTimestamp") is not None
+    return nested(resource, "metadata", "deletionTimestamp") is not None
 
 
 def owner_reference(owner: Object) -> Object:
@@ -118,25 +121,25 @@ def is_controlled_by(child: object, owner: Object) -> bool:
     return any(reference.get("controller") and reference.get("uid") == uid_of(owner) for reference in references)
 
 
-def controller_uid_of(one: object) -> str:
+def controller_uid_of(resource: object) -> str:
     """The uid of the owner that controls an object; "" without one."""
-    references = nested(one, "metadata", "ownerReferences") or ()
-    return next((str(found.get("uid") or "") for found in references if found.get("controller")), "")
+    references = nested(resource, "metadata", "ownerReferences") or ()
+    return next((str(reference.get("uid") or "") for reference in references if reference.get("controller")), "")
 
 
-def conditions_of(one: object) -> list[Object]:
+def conditions_of(resource: object) -> list[Object]:
     """``status.conditions``; [] without a status."""
-    return nested(one, "status", "conditions") or []
+    return nested(resource, "status", "conditions") or []
 
 
-def condition_of(one: object, condition_type: str) -> Object:
+def condition_of(resource: object, condition_type: str) -> Object:
     """A condition of the status; {} if it is missing."""
-    return next((found for found in conditions_of(one) if found.get("type") == condition_type), {})
+    return next((condition for condition in conditions_of(resource) if condition.get("type") == condition_type), {})
 
 
-def is_true(one: object, condition_type: str) -> bool:
+def is_true(resource: object, condition_type: str) -> bool:
     """Whether a condition has the status True."""
-    return condition_of(one, condition_type).get("status") == ConditionStatus.TRUE
+    return condition_of(resource, condition_type).get("status") == ConditionStatus.TRUE
 
 
 def meant(value: Any) -> Any:  # noqa: ANN401 - JSON
@@ -188,9 +191,9 @@ def timestamp_s(stamp: object) -> float | None:
 
 def runs_in_queue_proxy(probe: object) -> bool:
     """Whether the queue-proxy can run a readiness probe of the serving container: plain HTTP or TCP to the pod itself."""
-    handlers = [found for handler in _HANDLERS if (found := nested(probe, handler)) is not None]
+    handlers = [action for handler in _HANDLERS if (action := nested(probe, handler)) is not None]
     return bool(handlers) and not any(
-        nested(one, "host") or (nested(one, "scheme") or _PLAIN).upper() != _PLAIN for one in handlers
+        nested(action, "host") or (nested(action, "scheme") or _PLAIN).upper() != _PLAIN for action in handlers
     )
 
 
@@ -211,9 +214,9 @@ def kubelet_decides(containers: Iterable[object]) -> bool:
 
     A container that is alone serves also without ``ports``: a real API server stores a revision as it was written.
     """
-    found = list(containers)
+    listed = list(containers)
     return any(
-        probe and not ((len(found) == 1 or nested(one, "ports")) and runs_in_queue_proxy(probe))
-        for one in found
-        if (probe := nested(one, "readinessProbe"))
+        probe and not ((len(listed) == 1 or nested(container, "ports")) and runs_in_queue_proxy(probe))
+        for container in listed
+        if (probe := nested(container, "readinessProbe"))
     )

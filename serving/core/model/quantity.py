@@ -233,21 +233,21 @@ Amounts = Mapping[str, ExactAmount]
 
 def amounts_of(written: Mapping[str, Any] | None) -> dict[str, ExactAmount]:
     """Read a map of quantities from a manifest. Raises ``InvalidValue`` for an invalid one."""
-    found = {}
+    amounts = {}
     for name, text in (written or {}).items():
         value = parse_quantity(str(text)) * _NANOS
-        found[name] = ExactAmount(math.ceil(value), str(text).endswith("i"))
-    return found
+        amounts[name] = ExactAmount(math.ceil(value), str(text).endswith("i"))
+    return amounts
 
 
 def total(parts: Iterable[Amounts]) -> dict[str, ExactAmount]:
     """The sum by resource: {cpu: 500m} and {cpu: 1, pods: 1} are {cpu: 1500m, pods: 1}."""
-    found: dict[str, ExactAmount] = {}
+    amounts: dict[str, ExactAmount] = {}
     for part in parts:
         for name, amount in part.items():
-            before = found.get(name)
-            found[name] = amount if before is None else before + amount
-    return found
+            before = amounts.get(name)
+            amounts[name] = amount if before is None else before + amount
+    return amounts
 
 
 def written_amount(amount: ExactAmount) -> str:

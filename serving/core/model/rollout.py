@@ -93,13 +93,13 @@ def tag_splits(annotations: Mapping[str, str]) -> dict[str, tuple[tuple[str, int
     }
 
 
-def _is_consistent(one: ConfigurationRollout) -> bool:
-    shares = [share.percent for share in one.revisions]
+def _is_consistent(rollout: ConfigurationRollout) -> bool:
+    shares = [share.percent for share in rollout.revisions]
     return (
-        0 <= one.percent <= _ALL_PERCENT
+        0 <= rollout.percent <= _ALL_PERCENT
         and all(share >= 0 for share in shares)
-        and sum(shares) == one.percent
-        and (not one.tag or one.percent == _ALL_PERCENT)
+        and sum(shares) == rollout.percent
+        and (not rollout.tag or rollout.percent == _ALL_PERCENT)
     )
 
 

@@ -57,11 +57,11 @@ def read_rollout_check(text: str) -> RolloutCheck:
     """The conditions of an annotation. Raises ``InvalidValue``."""
     error_share: float | None = None
     latencies: dict[str, Slo] = {}
-    parts = [one.strip() for one in text.split(",")]
+    parts = [part.strip() for part in text.split(",")]
     for part in parts:
-        found = _ERRORS.fullmatch(part)
-        if found is not None and error_share is None:
-            error_share = float(found[1]) / _PERCENT
+        match = _ERRORS.fullmatch(part)
+        if match is not None and error_share is None:
+            error_share = float(match[1]) / _PERCENT
             continue
         try:
             goal = read_slo(part)

@@ -93,11 +93,11 @@ def claimed_hosts(route: Object, rules: HostRules, *, served_tags: Collection[st
     if no other route claims them.
     """
     since = nested(route, "metadata", "creationTimestamp") or _NEVER
-    kept, asked = kept_claims(route), tags_of(route)
-    left_over = [tag for tag in served_tags if tag not in asked and is_dns_label(tag)]
+    claimed_at, tags = kept_claims(route), tags_of(route)
+    left_over = [tag for tag in served_tags if tag not in tags and is_dns_label(tag)]
     for tag, at in (
         ("", since),
-        *((tag, max(since, kept.get(tag, _NEVER))) for tag in asked),
+        *((tag, max(since, claimed_at.get(tag, _NEVER))) for tag in tags),
         *((tag, _LEFT_OVER) for tag in left_over),
     ):
         hosts = hosts_of(route, rules, tag=tag)
@@ -109,10 +109,10 @@ def claimed_hosts(route: Object, rules: HostRules, *, served_tags: Collection[st
 def kept_claims(route: Object) -> dict[str, str]:
     """The recorded time of each tag's claim; none if the annotation is unreadable."""
     try:
-        kept = json.loads(annotations_of(route).get(CLAIMED_TAGS_ANNOTATION, "{}"))
+        claims = json.loads(annotations_of(route).get(CLAIMED_TAGS_ANNOTATION, "{}"))
     except (ValueError, RecursionError):
         return {}
-    return {str(tag): str(at) for tag, at in kept.items()} if isinstance(kept, dict) else {}
+    return {str(tag): str(at) for tag, at in claims.items()} if isinstance(claims, dict) else {}
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:

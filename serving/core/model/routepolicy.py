@@ -170,8 +170,8 @@ def _callers(text: str | None, problems: list[str]) -> CallerRule | None:
         return None
     rule, wrong = caller_rule(text)
     problems += [
-        _problem(ALLOW_FROM_ANNOTATION, one, "namespace/NS, serviceaccount/NS/NAME, service/NS/NAME, or * alone")
-        for one in wrong
+        _problem(ALLOW_FROM_ANNOTATION, entry, "namespace/NS, serviceaccount/NS/NAME, service/NS/NAME, or * alone")
+        for entry in wrong
     ]
     return rule
 
@@ -180,7 +180,7 @@ def _jwt(text: str | None, problems: list[str]) -> JwtRule | None:
     if text is None:
         return None
     rule, wrong = jwt_rule(text)
-    problems += [f"annotation {JWT_ANNOTATION}: {one}" for one in wrong]
+    problems += [f"annotation {JWT_ANNOTATION}: {problem}" for problem in wrong]
     return rule
 
 
@@ -205,26 +205,26 @@ def _flag(annotations: Mapping[str, str], key: str, problems: list[str]) -> bool
 
 def read_tcp_ports(text: str) -> tuple[TcpPort, ...] | Problem:
     """The ports of the annotation in order, or what is wrong with it."""
-    found: dict[int, TcpPort] = {}
+    ports: dict[int, TcpPort] = {}
     for part in text.split(",") if text else ():
         word, slash, kind = part.strip().partition("/")
         number = _port(word)
         if not number or kind not in ("", "tls") or bool(kind) != bool(slash):
             return Problem(where=_TCP, what=f'"{part.strip()}" in "{text}" is not right', expected=_TCP_EXPECTED)
-        if number in found:
+        if number in ports:
             return Problem(where=_TCP, what=f'port {word} is twice in "{text}"', expected="each port once")
-        found[number] = TcpPort(number=number, is_tls=bool(kind))
-    if len(found) > TCP_PORTS_MAX:
-        return Problem(where=_TCP, what=f"{len(found)} ports are too many", expected=f"at most {TCP_PORTS_MAX}")
-    return tuple(found.values())
+        ports[number] = TcpPort(number=number, is_tls=bool(kind))
+    if len(ports) > TCP_PORTS_MAX:
+        return Problem(where=_TCP, what=f"{len(ports)} ports are too many", expected=f"at most {TCP_PORTS_MAX}")
+    return tuple(ports.values())
 
 
 def _tcp_ports(text: str, problems: list[str]) -> tuple[TcpPort, ...]:
-    found = read_tcp_ports(text)
-    if isinstance(found, Problem):
-        problems.append(str(found))
+    ports = read_tcp_ports(text)
+    if isinstance(ports, Problem):
+        problems.append(str(ports))
         return ()
-    return found
+    return ports
 
 
 def _named_port(text: str, problems: list[str]) -> int:

@@ -58,17 +58,17 @@ class Slo(msgspec.Struct, frozen=True, kw_only=True):
 @functools.lru_cache(1024)
 def read_slo(text: str) -> Slo:
     """The goal of an annotation. Raises ``InvalidValue``."""
-    found = _FORM.fullmatch(text.strip())
-    if found is None:
+    match = _FORM.fullmatch(text.strip())
+    if match is None:
         raise InvalidValue(text=text, expected=_EXPECTED)
     try:
-        limit_s = parse_duration_s(found[3])
+        limit_s = parse_duration_s(match[3])
     except InvalidValue as error:
         raise InvalidValue(text=text, expected=_EXPECTED) from error
-    share = round(float(found[1]) / _PERCENT, 4)
+    share = round(float(match[1]) / _PERCENT, 4)
     if not _LIMIT_MIN_S <= limit_s <= _LIMIT_MAX_S:
         raise InvalidValue(text=text, expected=_EXPECTED)
-    return Slo(share=share, limit_s=limit_s, is_wait=bool(found[2]))
+    return Slo(share=share, limit_s=limit_s, is_wait=bool(match[2]))
 
 
 def bin_of(took_s: float, limit_s: float) -> int:
@@ -137,5 +137,5 @@ def sum_bins(all_bins: Iterable[Sequence[float]]) -> tuple[float, ...]:
     return functools.reduce(add_bins, all_bins, ())
 
 
-def _plus(one: float, other: float) -> float:
-    return one + other
+def _plus(left: float, right: float) -> float:
+    return left + right

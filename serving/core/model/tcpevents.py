@@ -25,10 +25,12 @@ def tcp_event(of: About, number: int, *, problem: str, now: str, instance: str) 
 
 def tcp_states(events: Iterable[Object]) -> dict[int, str]:
     """What the newest Event of each port says: "" where it takes connections."""
-    found: dict[int, str] = {}
+    states: dict[int, str] = {}
     # Of two in one second the problem is the older one: one that stays is reported again.
-    for event in sorted(events, key=lambda one: (one.get("lastTimestamp") or "", one.get("reason") == TCP_LISTENING)):
+    for event in sorted(
+        events, key=lambda event: (event.get("lastTimestamp") or "", event.get("reason") == TCP_LISTENING)
+    ):
         number = annotations_of(event).get(TCP_ANNOTATION, "")
         if _PORT.fullmatch(number) and event.get("reason") in (TCP_UNAVAILABLE, TCP_LISTENING):
-            found[int(number)] = event.get("message", "") if event["reason"] == TCP_UNAVAILABLE else ""
-    return found
+            states[int(number)] = event.get("message", "") if event["reason"] == TCP_UNAVAILABLE else ""
+    return states

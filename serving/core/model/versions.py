@@ -34,17 +34,17 @@ class _Versioned(msgspec.Struct):
 _decoders = (msgspec.json.Decoder(_Versioned).decode, msgspec.msgpack.Decoder(_Versioned).decode)
 
 
-def refuse_newer(what: str, found: int, *, known: int, action: str) -> None:
+def refuse_newer(what: str, version: int, *, known: int, action: str) -> None:
     """Raise ``NewerFormat`` if a version is above the newest known one. ``action`` is what an operator does then."""
-    if found > known:
-        raise NewerFormat(what=what, found=found, known=known, action=action)
+    if version > known:
+        raise NewerFormat(what=what, version=version, known=known, action=action)
 
 
 def refuse_newer_text(what: str, content: bytes, *, known: int, action: str) -> None:
     """``refuse_newer`` for a JSON or MessagePack map that does not decode as expected: a newer form may have other types."""
     for decode in _decoders:
         try:
-            found = decode(content).version
+            version = decode(content).version
         except UNREADABLE:
             continue
-        refuse_newer(what, found, known=known, action=action)
+        refuse_newer(what, version, known=known, action=action)

@@ -129,22 +129,22 @@ def allocate(claims: Sequence[BudgetClaim], budgets: Budgets, *, now_s: float) -
     wanted: Counter[str] = Counter()
     division = Division(shares={claim.tenant.key: 0 for claim in claims}, prices={}, wanted=wanted, floors=set())
     bids: list[_Bid] = []
-    for place, one in enumerate(claims):
-        limits = budgets.of(one.tenant.key[0])
-        wanted.update({scope: one.demand.wanted for scope, _ in limits})
+    for place, claim in enumerate(claims):
+        limits = budgets.of(claim.tenant.key[0])
+        wanted.update({scope: claim.demand.wanted for scope, _ in limits})
         # A pod that never fits must not keep others from theirs.
-        if all(budget.price_of(one.tenant.pod_bytes) <= budget.amount for _, budget in limits):
-            bids += _bids(one, 0, place=place, limits=limits, now_s=now_s)
+        if all(budget.price_of(claim.tenant.pod_bytes) <= budget.amount for _, budget in limits):
+            bids += _bids(claim, 0, place=place, limits=limits, now_s=now_s)
     heapq.heapify(bids)
     while bids:
         rank, order, key, place = heapq.heappop(bids)
-        one, limits = claims[place], budgets.of(key[0])
+        claim, limits = claims[place], budgets.of(key[0])
         if any(scope in division.prices for scope, _ in limits):
             continue
-        sizes = {scope: budget.price_of(one.tenant.pod_bytes) for scope, budget in limits}
+        sizes = {scope: budget.price_of(claim.tenant.pod_bytes) for scope, budget in limits}
         full = [scope for scope, size in sizes.items() if size > left[scope]]
         for scope in full:
-            # Smaller pods further on must not keep this one waiting for ever, so the budget is closed.
+            # Smaller pods further on must not keep this claim waiting for ever, so the budget is closed.
             division.prices[scope] = -order * sizes[limits[0][0]] if rank == _BY_WORTH else math.inf
             if rank == _FLOOR:
                 division.floors.add(scope)
@@ -153,30 +153,30 @@ def allocate(claims: Sequence[BudgetClaim], budgets: Budgets, *, now_s: float) -
         for scope, size in sizes.items():
             left[scope] -= size
         division.shares[key] += 1
-        for bid in _bids(one, division.shares[key], place=place, limits=limits, now_s=now_s):
+        for bid in _bids(claim, division.shares[key], place=place, limits=limits, now_s=now_s):
             heapq.heappush(bids, bid)
     return division
 
 
-def _bids(one: BudgetClaim, have: int, *, place: int, limits: Limits, now_s: float) -> list[_Bid]:
+def _bids(claim: BudgetClaim, have: int, *, place: int, limits: Limits, now_s: float) -> list[_Bid]:
     """The bid of a claim for its next pod, if it wants one. Worth is per what a pod takes of the widest budget."""
-    demand, key = one.demand, one.tenant.key
-    size = limits[0][1].price_of(one.tenant.pod_bytes) if limits else 1
+    demand, key = claim.demand, claim.tenant.key
+    size = limits[0][1].price_of(claim.tenant.pod_bytes) if limits else 1
     if have < demand.floor:
         return [(_FLOOR, -demand.floor / (have + 1) / size, key, place)]
     if have >= demand.wanted:
         return []
     if not have and demand.has_load:
-        return [(_FIRST_POD, _turn(one, now_s=now_s), key, place)]
+        return [(_FIRST_POD, _turn(claim, now_s=now_s), key, place)]
     worth = demand.load / (have + 1) / size
     return [(_BY_WORTH, -worth * (_PRESENT_RATIO if have < demand.present else 1.0), key, place)]
 
 
-def _turn(one: BudgetClaim, *, now_s: float) -> float:
+def _turn(claim: BudgetClaim, *, now_s: float) -> float:
     """The place in the line for first pods: its turn, then the longest wait, then the shortest overdue turn."""
-    if not one.demand.present:
-        return one.since_s
-    return -math.inf if now_s - one.since_s < TURN_S else _AFTER_ALL - one.since_s
+    if not claim.demand.present:
+        return claim.since_s
+    return -math.inf if now_s - claim.since_s < TURN_S else _AFTER_ALL - claim.since_s
 
 
 class BudgetBook:
@@ -198,8 +198,8 @@ class BudgetBook:
             self.budgets, self._division = budgets, None
             self._used.clear()
             self._asked.clear()
-            for key, one in claims.items():
-                self._put(key, one)
+            for key, claim in claims.items():
+                self._put(key, claim)
 
     def count_in(self, tenant: BudgetTenant, *, present: int) -> None:
         """Count the pods of a revision that is not decided on here, or not yet."""
@@ -244,25 +244,25 @@ class BudgetBook:
         before = self._claims.pop(key, None)
         if claim is not None:
             self._claims[key] = claim
-        for one, sign in ((before, -1), (claim, 1)):
-            for scope, budget in self.budgets.of(key[0]) if one is not None else ():
-                assert one is not None
-                price = sign * budget.price_of(one.tenant.pod_bytes)
-                self._used[scope] += price * one.used
-                self._asked[scope] += price * max(one.used, one.demand.wanted)
+        for counted, sign in ((before, -1), (claim, 1)):
+            for scope, budget in self.budgets.of(key[0]) if counted is not None else ():
+                assert counted is not None
+                price = sign * budget.price_of(counted.tenant.pod_bytes)
+                self._used[scope] += price * counted.used
+                self._asked[scope] += price * max(counted.used, counted.demand.wanted)
 
     def _ahead(self, claim: BudgetClaim, division: Division, scope: str) -> int:
         """The part of a budget for the first pods of revisions with a longer wait."""
         budget = self.budgets.by_scope[scope]
         return sum(
-            budget.price_of(one.tenant.pod_bytes)
-            for key, one in self._claims.items()
-            if not one.used
-            and one.demand.has_load
+            budget.price_of(other.tenant.pod_bytes)
+            for key, other in self._claims.items()
+            if not other.used
+            and other.demand.has_load
             and division.shares.get(key)
             and scope in ("", key[0])
             # A revision with pods is behind all of them.
-            and (claim.used or one.since_s < claim.since_s)
+            and (claim.used or other.since_s < claim.since_s)
         )
 
     def _allowance(self, claim: BudgetClaim, division: Division, *, count: int, share: int) -> Allowance:

@@ -79,8 +79,8 @@ class MemoryShortage:
 
         800 MiB of 16 GiB have to be available and 760 MiB are: pods go, the idlest first, until those gone have 40 MiB.
         """
-        found = sorted(pods, key=lambda pod: (pod.used_s, pod.key, pod.name))
-        names = {pod.name for pod in found}
+        idlest_first = sorted(pods, key=lambda pod: (pod.used_s, pod.key, pod.name))
+        names = {pod.name for pod in idlest_first}
         self._going = {name: key for name, key in self._going.items() if name in names and key in self._holds}
         text, missing_bytes = _shortage(reading, settings)
         if not text:
@@ -89,11 +89,11 @@ class MemoryShortage:
         if now_s - self._chosen_s < (_HAND_OFF_S if self._going else _SETTLE_S):
             return []
         chosen = []
-        for pod in found:
+        for pod in idlest_first:
             if pod.name in self._going or now_s - pod.used_s < _UNUSED_S:
                 continue
-            held = self._holds.get(pod.key)
-            count = max(0, (pod.scale if held is None else min(held.count, pod.scale)) - 1)
+            hold = self._holds.get(pod.key)
+            count = max(0, (pod.scale if hold is None else min(hold.count, pod.scale)) - 1)
             why = f"{text}; {pod.name}, dormant, was last used {now_s - pod.used_s:.0f} s ago"
             self._holds[pod.key] = Hold(count=count, why=why)
             self._going[pod.name] = pod.key
@@ -106,16 +106,16 @@ class MemoryShortage:
 
     def allow(self, key: RevisionKey, demand: BudgetDemand) -> Allowance | None:
         """The pods of a revision; None: as many as it wants. Requests for more end the hold."""
-        held = self._holds.get(key)
-        if held is None:
+        hold = self._holds.get(key)
+        if hold is None:
             return None
-        if demand.in_use > held.count:
+        if demand.in_use > hold.count:
             del self._holds[key]
             return None
         # At 0 a revision that wants no pod goes at once, without waiting for its window.
-        if demand.wanted <= held.count and (demand.wanted or not demand.present):
+        if demand.wanted <= hold.count and (demand.wanted or not demand.present):
             return None
-        return Allowance(count=held.count, wanted=demand.wanted, reason=AllowanceReason.MEMORY, budget=held.why)
+        return Allowance(count=hold.count, wanted=demand.wanted, reason=AllowanceReason.MEMORY, budget=hold.why)
 
     def forget(self, key: RevisionKey) -> None:
         """Drop a revision."""

@@ -82,7 +82,7 @@ def pod_scaling_of(hpa: Object) -> PodScaling:
     return PodScaling(
         count_min=spec.get("minReplicas") or 1,
         count_max=spec["maxReplicas"],
-        metrics=tuple(_metric(one) for one in written),
+        metrics=tuple(_metric(metric) for metric in written),
         up=_limits(behavior.get("scaleUp") or {}, window_s=0.0, policies=up),
         down=_limits(behavior.get("scaleDown") or {}, window_s=_DOWN_WINDOW_S, policies=down),
     )
@@ -108,13 +108,13 @@ def _metric(written: Mapping[str, Any]) -> MetricTarget | NoData:
 def _limits(
     written: Mapping[str, Any], *, window_s: float, policies: tuple[tuple[str, float, float], ...]
 ) -> ScalingLimits:
-    said = written.get("stabilizationWindowSeconds")
+    written_s = written.get("stabilizationWindowSeconds")
     own = tuple(
         (policy["type"], float(policy["value"]), float(policy["periodSeconds"]))
         for policy in written.get("policies") or ()
     )
     return ScalingLimits(
-        window_s=window_s if said is None else float(said),
+        window_s=window_s if written_s is None else float(written_s),
         policies=own or policies,
         select=written.get("selectPolicy") or "Max",
     )
@@ -138,7 +138,10 @@ def scaled_count(
     longest_s = max(scaling.up.window_s, scaling.down.window_s)
     # The first recommendation may follow a restart: the present number counts as recommended too.
     before = state.recommended or ((now_s, present_count),)
-    recommended = (*(one for one in before if now_s - one[0] < longest_s), (now_s, wanted))
+    recommended = (
+        *(recommendation for recommendation in before if now_s - recommendation[0] < longest_s),
+        (now_s, wanted),
+    )
     steady = _steady(recommended, scaling, present_count=present_count, now_s=now_s)
     if steady != wanted:
         reason = f"{reason}; {steady} held by the stabilization window"
@@ -157,7 +160,7 @@ def scaled_count(
 
 def measured_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]]) -> list[Object]:
     """The object's ``status.currentMetrics``: the average use of measured pods, without metrics that have none."""
-    found: list[Object] = []
+    measured: list[Object] = []
     for metric, uses in zip(scaling.metrics, pods, strict=True):
         used = [use.used for use in uses if use.used is not None]
         if isinstance(metric, NoData) or not used:
@@ -170,20 +173,22 @@ def measured_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]]) -> l
                 continue
             current["averageUtilization"] = int(_PERCENT * sum(used) / requested)
         kind, own = ("ContainerResource", {"container": metric.container}) if metric.container else ("Resource", {})
-        found.append({"type": kind, kind[:1].lower() + kind[1:]: {"name": metric.resource, **own, "current": current}})
-    return found
+        measured.append(
+            {"type": kind, kind[:1].lower() + kind[1:]: {"name": metric.resource, **own, "current": current}}
+        )
+    return measured
 
 
 def _by_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]], present_count: int) -> tuple[int, str]:
     """The largest number wanted by a metric; at least the present one while a metric is missing."""
-    found, missing = [], []
+    counts, missing = [], []
     for metric, uses in zip(scaling.metrics, pods, strict=True):
         outcome = metric if isinstance(metric, NoData) else _by_metric(metric, uses, present_count)
         if isinstance(outcome, NoData):
             missing.append(outcome.missing)
         else:
-            found.append(outcome)
-    count, reason = max(found, default=(present_count, ""), key=lambda one: one[0])
+            counts.append(outcome)
+    count, reason = max(counts, default=(present_count, ""), key=lambda outcome: outcome[0])
     if missing and count <= present_count:
         return present_count, "; ".join(missing)
     return count, reason
@@ -203,7 +208,7 @@ def _by_metric(metric: MetricTarget, uses: Sequence[PodUse], present_count: int)
         # Ready pods alone are in the ratio; those that start are there for them.
         return (present_count if abs(1 - ratio) <= _TOLERANCE else math.ceil(ratio * len(measured))), shown
     # Missing measurements count against a change: as no usage when scaling up, as full usage when scaling down.
-    assumed = [msgspec.structs.replace(one, used=0.0 if ratio > 1 else _full(metric, one)) for one in rest]
+    assumed = [msgspec.structs.replace(use, used=0.0 if ratio > 1 else _full(metric, use)) for use in rest]
     careful = _ratio(metric, [*measured, *assumed])
     is_turned = (ratio < 1) != (careful < 1)
     count = math.ceil(careful * (len(measured) + len(assumed)))
@@ -220,10 +225,10 @@ def _ratio(metric: MetricTarget, uses: Sequence[PodUse]) -> float:
     return used * _PERCENT / (sum(use.requested or 0.0 for use in uses) or 1.0) / metric.percent
 
 
-def _full(metric: MetricTarget, one: PodUse) -> float:
+def _full(metric: MetricTarget, use: PodUse) -> float:
     if metric.percent is None:
         return metric.average or 0.0
-    return (one.requested or 0.0) * max(_PERCENT, metric.percent) / _PERCENT
+    return (use.requested or 0.0) * max(_PERCENT, metric.percent) / _PERCENT
 
 
 def _amount(metric: MetricTarget, ratio: float) -> str:

@@ -39,10 +39,10 @@ def awake_resources(pod: Object) -> dict[str, ContainerResources]:
 
 def note_of(pod: Object) -> Object | None:
     """The patch of the annotation; None if the pod has it, or requests nothing."""
-    found = awake_resources(pod)
-    if not found or AWAKE_RESOURCES_ANNOTATION in annotations_of(pod):
+    resources = awake_resources(pod)
+    if not resources or AWAKE_RESOURCES_ANNOTATION in annotations_of(pod):
         return None
-    return {"metadata": {"annotations": {AWAKE_RESOURCES_ANNOTATION: msgspec.json.encode(found).decode()}}}
+    return {"metadata": {"annotations": {AWAKE_RESOURCES_ANNOTATION: msgspec.json.encode(resources).decode()}}}
 
 
 def resize_of(pod: Object, *, is_dormant: bool, used: Mapping[str, Resources]) -> Object | None:
@@ -56,29 +56,29 @@ def resize_of(pod: Object, *, is_dormant: bool, used: Mapping[str, Resources]) -
         present = {kind: nested(_container(pod, name), "resources", kind) or {} for kind in wanted}
         differs = {
             kind: {
-                one: text
-                for one, text in amounts.items()
-                if one in _resizable(pod, name)
-                and resources_of({one: present[kind].get(one)}) != resources_of({one: text})
+                resource: text
+                for resource, text in amounts.items()
+                if resource in _resizable(pod, name)
+                and resources_of({resource: present[kind].get(resource)}) != resources_of({resource: text})
             }
             for kind, amounts in wanted.items()
         }
         if any(differs.values()):
-            changes.append({"name": name, "resources": {kind: one for kind, one in differs.items() if one}})
+            changes.append({"name": name, "resources": {kind: amounts for kind, amounts in differs.items() if amounts}})
     return {"spec": {"containers": changes}} if changes else None
 
 
 def start_resources(container: Object, start_cpu: str) -> ContainerResources:
     """The resources of a starting container: at least ``start_cpu``, as request and within its limit."""
     written = container.get("resources") or {}
-    made: ContainerResources = {
+    resources: ContainerResources = {
         kind: dict(amounts) for kind, amounts in written.items() if kind in {"requests", "limits"}
     }
-    for kind in ("requests", *(["limits"] if "cpu" in made.get("limits", {}) else [])):
-        before = resources_of(made.get(kind)).cpu_m or 0
+    for kind in ("requests", *(["limits"] if "cpu" in resources.get("limits", {}) else [])):
+        before = resources_of(resources.get(kind)).cpu_m or 0
         if before < (resources_of({"cpu": start_cpu}).cpu_m or 0):
-            made[kind] = {**made.get(kind, {}), "cpu": start_cpu}
-    return made
+            resources[kind] = {**resources.get(kind, {}), "cpu": start_cpu}
+    return resources
 
 
 def started_resources(container: Object) -> ContainerResources:
@@ -86,21 +86,21 @@ def started_resources(container: Object) -> ContainerResources:
     written = container.get("resources") or {}
     limits, requests = written.get("limits") or {}, written.get("requests") or {}
     # Kubernetes takes a missing request from the limit.
-    made = {"requests": {"cpu": str(requests.get("cpu") or limits.get("cpu") or LEAST_CPU)}}
-    return {**made, "limits": {"cpu": str(limits["cpu"])}} if "cpu" in limits else made
+    resources = {"requests": {"cpu": str(requests.get("cpu") or limits.get("cpu") or LEAST_CPU)}}
+    return {**resources, "limits": {"cpu": str(limits["cpu"])}} if "cpu" in limits else resources
 
 
 def _dormant(awake: ContainerResources, used: Resources) -> ContainerResources:
     requests = awake.get("requests", {})
     amounts = resources_of(requests)
-    made = {"cpu": LEAST_CPU} if amounts.cpu_m else {}
+    dormant = {"cpu": LEAST_CPU} if amounts.cpu_m else {}
     if amounts.memory_bytes is not None:
-        made["memory"] = requests["memory"]
+        dormant["memory"] = requests["memory"]
         if used.memory_bytes is not None:
             needed = used.memory_bytes + used.memory_bytes // _MEMORY_MARGIN_DIVISOR + _MEMORY_MARGIN_BYTES
-            kept = -(-needed // _MIB) * _MIB
-            made["memory"] = format_bytes(kept) if kept < amounts.memory_bytes else requests["memory"]
-    return {"requests": made}
+            rounded = -(-needed // _MIB) * _MIB
+            dormant["memory"] = format_bytes(rounded) if rounded < amounts.memory_bytes else requests["memory"]
+    return {"requests": dormant}
 
 
 def _requests(pod: Object) -> dict[str, dict[str, str]]:

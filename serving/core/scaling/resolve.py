@@ -58,7 +58,7 @@ def resolve(
         _measured(settings, scaling, wish, container_concurrency=container_concurrency) for wish in scaling.wishes
     )
     metric = load_metric(first.metric)
-    in_flight = next((one for one in (first, *further) if one.metric == CONCURRENCY.name), None)
+    in_flight = next((measured for measured in (first, *further) if measured.metric == CONCURRENCY.name), None)
     class_name = scaling.class_name or settings.pod_autoscaler_class
     own = scaling.applied_to(settings)
     policy = KNATIVE_POLICY if _has_own_pace(scaling) else own.policy
@@ -151,5 +151,5 @@ def _has_own_pace(scaling: ScalingAnnotations) -> bool:
     return "policy" not in own and (is_tuned or not _KNATIVE_PACE.isdisjoint(own))
 
 
-def _or(asked: T | None, default: T) -> T:
-    return default if asked is None else asked
+def _or(written: T | None, default: T) -> T:
+    return default if written is None else written

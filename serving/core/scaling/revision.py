@@ -57,11 +57,11 @@ class ServingContainer(msgspec.Struct, frozen=True, kw_only=True):
 
 def serving_container(containers: Sequence[Mapping[str, Any]]) -> ServingContainer:
     """The only container, or the one with a port."""
-    found = next((container for container in containers if container.get("ports")), containers[0] if containers else {})
-    resources = found.get("resources") or {}
+    container = next((listed for listed in containers if listed.get("ports")), containers[0] if containers else {})
+    resources = container.get("resources") or {}
     limits, requests = resources_of(resources.get("limits")), resources_of(resources.get("requests"))
     return ServingContainer(
-        name=str(found.get("name", "")),
+        name=str(container.get("name", "")),
         limits=Resources(cpu_m=limits.cpu_m or requests.cpu_m, memory_bytes=limits.memory_bytes),
     )
 
@@ -71,8 +71,8 @@ def memory_of(containers: Sequence[Mapping[str, Any]]) -> int:
     total = 0
     for container in containers:
         resources = container.get("resources") or {}
-        asked, limit = resources_of(resources.get("requests")), resources_of(resources.get("limits"))
-        total += asked.memory_bytes or limit.memory_bytes or MEMORY_ASSUMED_BYTES
+        requested, limit = resources_of(resources.get("requests")), resources_of(resources.get("limits"))
+        total += requested.memory_bytes or limit.memory_bytes or MEMORY_ASSUMED_BYTES
     return total
 
 
@@ -171,9 +171,9 @@ class ScaledPod(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its app sleeps."""
 
 
-def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> ScaledRevision | None:
+def revision_of(resource: Mapping[str, Any], settings: AutoscalerSettings) -> ScaledRevision | None:
     """Read a Revision; None if it is being deleted, or scaled by another autoscaler such as an HPA."""
-    metadata, spec = found["metadata"], found.get("spec") or {}
+    metadata, spec = resource["metadata"], resource.get("spec") or {}
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
     container_concurrency = int(spec.get("containerConcurrency") or 0)
     labels = metadata.get("labels") or {}
@@ -186,14 +186,14 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Scale
     if metadata.get("deletionTimestamp") or scaling.class_name not in _OURS:
         return None
     return ScaledRevision(
-        key=key_of(found),
+        key=key_of(resource),
         uid=metadata.get("uid", ""),
         resource_version=metadata.get("resourceVersion", ""),
         serving_state=ServingState(spec.get("servingState") or ServingState.ACTIVE),
         class_name=scaling.class_name,
         container_concurrency=container_concurrency,
-        was_ready=not BECAME_READY_ANNOTATIONS.isdisjoint(annotations) or _has_status(found, "Ready", "True"),
-        is_failed=_has_status(found, "Ready", "False"),
+        was_ready=not BECAME_READY_ANNOTATIONS.isdisjoint(annotations) or _has_status(resource, "Ready", "True"),
+        is_failed=_has_status(resource, "Ready", "False"),
         spec=scaling,
         configuration=labels.get(CONFIGURATION_LABEL, ""),
         service=labels.get(SERVICE_LABEL, ""),
@@ -208,9 +208,9 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Scale
     )
 
 
-def deployment_of(found: Mapping[str, Any]) -> ScaledDeployment | None:
+def deployment_of(resource: Mapping[str, Any]) -> ScaledDeployment | None:
     """Read a Deployment of a revision; None for any other, including one with only the label."""
-    metadata = found["metadata"]
+    metadata = resource["metadata"]
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
     owners = metadata.get("ownerReferences") or ()
     uid = next(
@@ -219,7 +219,7 @@ def deployment_of(found: Mapping[str, Any]) -> ScaledDeployment | None:
     )
     if revision is None or uid is None:
         return None
-    replicas = (found.get("spec") or {}).get("replicas")
+    replicas = (resource.get("spec") or {}).get("replicas")
     return ScaledDeployment(
         name=metadata["name"],
         key=(metadata.get("namespace", ""), revision),
@@ -229,24 +229,24 @@ def deployment_of(found: Mapping[str, Any]) -> ScaledDeployment | None:
     )
 
 
-def pod_of(found: Mapping[str, Any]) -> ScaledPod | None:
+def pod_of(resource: Mapping[str, Any]) -> ScaledPod | None:
     """Read a Pod of a revision; None for any other."""
-    metadata = found["metadata"]
+    metadata = resource["metadata"]
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
     if revision is None:
         return None
     is_ending = bool(metadata.get("deletionTimestamp"))
-    is_ready = not is_ending and _has_status(found, "Ready", "True")
+    is_ready = not is_ending and _has_status(resource, "Ready", "True")
     return ScaledPod(
         name=metadata["name"],
         key=(metadata.get("namespace", ""), revision),
         is_ready=is_ready,
         is_ending=is_ending,
         deletion_cost=(metadata.get("annotations") or {}).get(POD_DELETION_COST_ANNOTATION, ""),
-        phase=str((found.get("status") or {}).get("phase") or "Pending"),
-        trouble=None if is_ready or is_ending else _trouble(found.get("status") or {}),
-        oom_kill_count=oom_kill_count_of(found.get("status") or {}),
-        is_dormant=is_ready and _has_status(found, CONDITION_DORMANT, "True"),
+        phase=str((resource.get("status") or {}).get("phase") or "Pending"),
+        trouble=None if is_ready or is_ending else _trouble(resource.get("status") or {}),
+        oom_kill_count=oom_kill_count_of(resource.get("status") or {}),
+        is_dormant=is_ready and _has_status(resource, CONDITION_DORMANT, "True"),
     )
 
 
@@ -254,8 +254,8 @@ def _trouble(status: Mapping[str, Any]) -> Trouble | None:
     for condition in status.get("conditions") or ():
         if (condition.get("type"), condition.get("status")) == ("PodScheduled", "False"):
             return Trouble.PENDING
-    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        waiting = (one.get("state") or {}).get("waiting") or {}
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") not in _STARTING:
             return Trouble.FAILING
     return None
@@ -278,9 +278,9 @@ def turn_ratio(key: RevisionKey) -> float:
     return zlib.crc32("/".join(key).encode()) / _CRC_RANGE
 
 
-def _has_status(found: Mapping[str, Any], condition: str, status: str) -> bool:
-    conditions = (found.get("status") or {}).get("conditions") or ()
-    return any(one.get("type") == condition and one.get("status") == status for one in conditions)
+def _has_status(resource: Mapping[str, Any], condition: str, status: str) -> bool:
+    conditions = (resource.get("status") or {}).get("conditions") or ()
+    return any(entry.get("type") == condition and entry.get("status") == status for entry in conditions)
 
 
 def _written_path(annotations: Mapping[str, str]) -> TrafficPath:

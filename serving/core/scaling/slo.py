@@ -136,7 +136,7 @@ def step(state: SloState, seen: SloView, *, spec: ScalingSpec, now_s: float) -> 
     if state.awaited_count:
         state = msgspec.structs.replace(state, awaited_count=0, since_s=now_s + _lag_s(state, slo))
         seen = SloView(ready_count=seen.ready_count, present_scale=seen.present_scale)
-    bins = next((one for one in (seen.recent, seen.steady) if is_late(one, slo)), None)
+    bins = next((window for window in (seen.recent, seen.steady) if is_late(window, slo)), None)
     if bins is not None:
         return _late(state, seen, _outcome(slo, SloVerdict.LATE, bins, target=target), spec=spec, now_s=now_s)
     if now_s - state.since_s < _CALM_S or sum(seen.bins) < _CALM_COUNT_MIN:
@@ -269,9 +269,9 @@ class RevisionSlo:
         return with_slo_target(spec, self.outcome.target)
 
     def _view(self, present_scale: int, now_s: float) -> SloView:
-        for kept in (self._bins, self._loads):
-            while kept and kept[0][0] < now_s - _CALM_S:
-                kept.popleft()
+        for column in (self._bins, self._loads):
+            while column and column[0][0] < now_s - _CALM_S:
+                column.popleft()
         since_s = self._state.since_s
         recent_s = max(since_s, now_s - _RECENT_S, self._resized_s)
         loads = [(load, count) for at_s, load, count in self._loads if at_s >= recent_s]

@@ -95,17 +95,17 @@ class Sources:
         first, self._number = self._number, number
         if first is None or not (self._pods or self._activators):
             return []
-        found: list[Second] = []
+        seconds: list[Second] = []
         # No report counts for longer, except that of a dormant pod.
         is_dormant = any(pod.is_dormant for pod in self._pods.values())
         seconds_max = _WINDOW_MAX_S if is_dormant else math.ceil(REPORT_VALID_S) + 1
-        for one in range(first, min(number, first + seconds_max)):
-            second = self._over(one)
+        for second_number in range(first, min(number, first + seconds_max)):
+            second = self._over(second_number)
             if second is not None:
-                found.append(second)
+                seconds.append(second)
         if first != number:
             self._forget(number)
-        return found
+        return seconds
 
     def present(self, now_s: float) -> Stat:
         """The load in flight now, as reported; never below 0.

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import msgspec
 
+from serving.core.model.ports import ACTIVATOR_METRICS_PORT, STATS_PORT
 from serving.core.settings.http import HttpSettings, OpenShare, UnreadWait
 from serving.core.settings.innertls import InnerTlsSettings
 from serving.core.settings.knob import BYTES, COUNT, DURATION, FLAG, PERCENT, TEXT, Clash, Knob, SettingsRecord
@@ -131,10 +132,10 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     EndpointSlice lists it; then it is dropped. 0 waits for slices. Without effect where `probe-unready-pods` is false. Default:
     ours, 5 s: a kubelet reports the address of a pod up to 2 s after its start."""
 
-    stats_url: Annotated[str, Knob(key="stats-url", unit=TEXT)] = "ws://127.0.0.1:6081/stats"
+    stats_url: Annotated[str, Knob(key="stats-url", unit=TEXT)] = f"ws://127.0.0.1:{STATS_PORT}/stats"
     """Websocket URL of the autoscaler for statistics. Default: ours, the port of `serving up`."""
 
-    metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = "127.0.0.1:6082"
+    metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = f"127.0.0.1:{ACTIVATOR_METRICS_PORT}"
     """Address and port of the metrics page, unless a socket is inherited. It asks for the query token. Default: ours,
     127.0.0.1:6082; in a cluster :9090 is usual."""
 

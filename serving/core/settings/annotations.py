@@ -229,7 +229,11 @@ class ReadAnnotations(msgspec.Struct, frozen=True, kw_only=True):
 def read_annotations(annotations: Mapping[str, str], settings: AutoscalerSettings) -> ReadAnnotations:
     """Read a revision's annotations against the settings that are in force."""
     # Read at each write of a service and everything below it: nearly always the same few. Those of others are left out.
-    ours = tuple(one for one in annotations.items() if one[0].startswith(GROUP) or one[0] in known_annotations())
+    ours = tuple(
+        annotation
+        for annotation in annotations.items()
+        if annotation[0].startswith(GROUP) or annotation[0] in known_annotations()
+    )
     return _read(ours, settings)
 
 

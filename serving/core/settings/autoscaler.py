@@ -17,6 +17,7 @@ from serving.core.model.knative import (
     WINDOW_ANNOTATION,
     TargetMode,
 )
+from serving.core.model.ports import STATS_PORT
 from serving.core.settings.budgets import BUDGETS
 from serving.core.settings.classic import ClassicSettings
 from serving.core.settings.dormancy import DORMANT, NEVER, MemorySettings
@@ -317,7 +318,7 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Time that a revision has to get its first pods ready, in seconds, from the decision to start them. Range: above 0,
     whole seconds. Default: Knative's config-deployment, 600s."""
 
-    stats_address: Annotated[str, Knob(key="stats-address", unit=TEXT)] = "127.0.0.1:6081"
+    stats_address: Annotated[str, Knob(key="stats-address", unit=TEXT)] = f"127.0.0.1:{STATS_PORT}"
     """Where pods and activators send their statistics, as host and port; a socket that the supervisor hands down goes
     before it. Default: ours, 127.0.0.1:6081."""
 

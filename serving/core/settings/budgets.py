@@ -53,8 +53,8 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
 @functools.lru_cache(64)
 def read_budgets(text: str) -> Budgets:
     """The budgets of a text. Raises ``InvalidValue``."""
-    found: dict[str, Budget] = {}
-    for part in filter(None, (one.strip() for one in text.split(","))):
+    budgets: dict[str, Budget] = {}
+    for part in filter(None, (entry.strip() for entry in text.split(","))):
         scope, is_scoped, written = part.rpartition("=")
         scope, written = scope.strip(), written.strip()
         pods = _PODS.fullmatch(written)
@@ -63,10 +63,10 @@ def read_budgets(text: str) -> Budgets:
         except InvalidValue as error:
             raise InvalidValue(text=part, expected=_EXPECTED) from error
         is_named = bool(is_scoped) == is_dns_label(scope)
-        if scope in found or not is_named or (not pods and amount < _MEMORY_MIN_BYTES):
+        if scope in budgets or not is_named or (not pods and amount < _MEMORY_MIN_BYTES):
             raise InvalidValue(text=part, expected=_EXPECTED)
-        found[scope] = Budget(amount=amount, is_memory=not pods)
-    return Budgets(by_scope=found)
+        budgets[scope] = Budget(amount=amount, is_memory=not pods)
+    return Budgets(by_scope=budgets)
 
 
 def _checked(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 
 from serving.core.model.errors import InvalidValue
+from serving.core.model.ports import CONTROL_METRICS_PORT, INNER_PORT, PUBLIC_PORT, TLS_PORT
 from serving.core.model.routehosts import HostRules
 from serving.core.settings.innertls import InnerTlsSettings
 from serving.core.settings.knob import (
@@ -42,9 +43,6 @@ _PLACE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
 _HOST = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")
 _GATEWAY = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-z0-9]([-a-z0-9.]*[a-z0-9])?):[0-9]{1,5}\Z")
-_LOCALHOST_PORT = 8080
-_LOCALHOST_INNER_PORT = 8081
-_LOCALHOST_TLS_PORT = 8443
 _FEATURE_STATES = ("disabled", "allowed", "enabled")
 
 _TIMEOUT = Knob(key="", config_map=_DEFAULTS, unit=COUNT, low=0, high=3600, live=True)
@@ -75,8 +73,8 @@ def _template(names: tuple[str, ...]) -> Unit:
     expected = "a host with " + " and ".join(f"{{{{.{name}}}}}" for name in names)
 
     def read(text: str) -> Value:
-        found = _PLACE.findall(text)
-        if sorted(found) != sorted(names) or not _HOST.match(_PLACE.sub("x", text)):
+        places = _PLACE.findall(text)
+        if sorted(places) != sorted(names) or not _HOST.match(_PLACE.sub("x", text)):
             raise InvalidValue(text=text, expected=expected)
         return text
 
@@ -90,7 +88,7 @@ def _read_gateway(text: str) -> Value:
 
 
 def _read_addresses(text: str) -> Value:
-    if not all(_ADDRESS.match(one) for one in text.split(",") if text):
+    if not all(_ADDRESS.match(address) for address in text.split(",") if text):
         raise InvalidValue(text=text, expected="HOST:PORT separated by commas, or nothing")
     return text
 
@@ -277,17 +275,15 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Domain of hosts that only the cluster-local listener serves: NAME.NAMESPACE.svc.DOMAIN. Default: Kubernetes,
     cluster.local."""
 
-    public_port: Annotated[int, Knob(key="public-port", unit=COUNT, low=1, high=65535, live=True)] = _LOCALHOST_PORT
+    public_port: Annotated[int, Knob(key="public-port", unit=COUNT, low=1, high=65535, live=True)] = PUBLIC_PORT
     """Port at which clients reach the public listener; 80 is left out of URLs. Range: 1 to 65535. Default: ours, 8080,
     that of ``serving up``."""
 
-    inner_port: Annotated[int, Knob(key="inner-port", unit=COUNT, low=1, high=65535, live=True)] = _LOCALHOST_INNER_PORT
+    inner_port: Annotated[int, Knob(key="inner-port", unit=COUNT, low=1, high=65535, live=True)] = INNER_PORT
     """Port at which clients reach the cluster-local listener; 80 is left out of URLs. Range: 1 to 65535. Default: ours,
     8081, that of ``serving up``."""
 
-    public_tls_port: Annotated[int, Knob(key="public-tls-port", unit=COUNT, low=1, high=65535, live=True)] = (
-        _LOCALHOST_TLS_PORT
-    )
+    public_tls_port: Annotated[int, Knob(key="public-tls-port", unit=COUNT, low=1, high=65535, live=True)] = TLS_PORT
     """Port at which clients reach the public listener over TLS; 443 is left out of URLs. Only a DomainMapping with a
     certificate has such a URL. Range: 1 to 65535. Default: ours, 8443, that of ``serving up``."""
 
@@ -331,7 +327,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     its tags one, with the weights of its traffic: NAMESPACE/NAME. It needs public-services, and the rights of the component
     gateway in config/. Empty means none. Default: ours, none."""
 
-    metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = "127.0.0.1:6083"
+    metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = f"127.0.0.1:{CONTROL_METRICS_PORT}"
     """Address and port of the metrics page, unless a socket is inherited. It asks for the query token. Default: ours,
     127.0.0.1:6083; in a cluster :9090 is usual."""
 

@@ -2,22 +2,23 @@
 
 from typing import Annotated
 
+from serving.core.model.ports import ACTIVATOR_METRICS_PORT, DASHBOARD_PORT, STATS_PORT
 from serving.core.settings.knob import BYTES, COUNT, NUMBER, TEXT, Knob, SettingsRecord
 
 
 class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     """All knobs of the dashboard."""
 
-    address: Annotated[str, Knob(key="address", unit=TEXT)] = "127.0.0.1:6090"
+    address: Annotated[str, Knob(key="address", unit=TEXT)] = f"127.0.0.1:{DASHBOARD_PORT}"
     """Host and port of its listener; a socket handed down by the supervisor takes precedence. Its page needs
     the query token. Default: ours, 127.0.0.1:6090."""
 
-    autoscaler_url: Annotated[str, Knob(key="autoscaler-url", unit=TEXT)] = "http://127.0.0.1:6081"
+    autoscaler_url: Annotated[str, Knob(key="autoscaler-url", unit=TEXT)] = f"http://127.0.0.1:{STATS_PORT}"
     """The autoscaler, whose decisions it follows; of several their URLs, separated by commas, or one name that stands for all
     their addresses: each tells its own. Default: ours, http://127.0.0.1:6081."""
 
     activator_metrics_url: Annotated[str, Knob(key="activator-metrics-url", unit=TEXT)] = (
-        "http://127.0.0.1:6082/metrics"
+        f"http://127.0.0.1:{ACTIVATOR_METRICS_PORT}/metrics"
     )
     """Page of the activator's metrics, the source of status classes and latencies; of several activators their pages,
     separated by commas, or one name that stands for all their addresses: they are added up. With nothing, or while no page

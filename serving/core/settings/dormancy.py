@@ -45,7 +45,7 @@ def read_dormant(text: str) -> DormantMode:
     """The mode of a text. Raises ``InvalidValue``."""
     if text == NEVER:
         return DormantMode()
-    words = [one.strip() for one in text.split(",")]
+    words = [word.strip() for word in text.split(",")]
     afters = [word.removeprefix(_AFTER) for word in words if word.startswith(_AFTER)]
     is_only = _ONLY in words
     if len(afters) + is_only != len(words) or len(afters) > 1:
@@ -107,7 +107,9 @@ def read_calls(text: str) -> CallPair:
 
 def _read_call(call: str, text: str) -> HttpCall:
     method, _, target = call.strip().partition(" ")
-    is_path = target.startswith("/") and all(ord(one) in _TARGET_CODES for one in target) and "," not in target
+    is_path = (
+        target.startswith("/") and all(ord(character) in _TARGET_CODES for character in target) and "," not in target
+    )
     if method not in _METHODS or not is_path:
         raise InvalidValue(text=text, expected=_CALLS)
     return HttpCall(method=method, target=target)

@@ -23,11 +23,13 @@ HOP_HEAD_BYTES, HOP_HEADER_COUNT = 4096, 16
 
 
 def _read_networks(text: str) -> Value:
-    for one in filter(None, map(str.strip, text.split(","))):
+    for network in filter(None, map(str.strip, text.split(","))):
         try:
-            ipaddress.ip_network(one)
+            ipaddress.ip_network(network)
         except ValueError as error:
-            raise InvalidValue(text=one, expected=f"networks as 10.0.0.0/8, separated by commas ({error})") from error
+            raise InvalidValue(
+                text=network, expected=f"networks as 10.0.0.0/8, separated by commas ({error})"
+            ) from error
     return text
 
 

@@ -62,7 +62,10 @@ class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def resolved(self, environment: Mapping[str, str]) -> "InnerTlsSettings":
         """The settings with a mode: that of the environment where none is set."""
-        named = next((one for one in (OF_KEY_VARIABLE, DEFAULT_VARIABLE) if environment.get(one)), DEFAULT_VARIABLE)
+        named = next(
+            (variable for variable in (OF_KEY_VARIABLE, DEFAULT_VARIABLE) if environment.get(variable)),
+            DEFAULT_VARIABLE,
+        )
         mode = _read_mode(self.mode or environment.get(named) or DISABLED)
         if mode not in (DISABLED, PERMISSIVE, ENABLED):
             problem = Problem(where=f"environment {named}", what=f"{mode!r} is not right", expected=_MODE_WORDS)

@@ -93,13 +93,13 @@ class LiveSettings(Generic[R]):
             for struct_field in self._daemon.record.__struct_fields__
             if getattr(before, struct_field) != getattr(loaded, struct_field)
         ]
-        changed = [one for one in differing if one in live or not self._is_running]
-        self.settings = msgspec.structs.replace(before, **{one: getattr(loaded, one) for one in changed})
+        changed = [name for name in differing if name in live or not self._is_running]
+        self.settings = msgspec.structs.replace(before, **{name: getattr(loaded, name) for name in changed})
         return Taken(
             daemon=self._daemon.name,
             config_map=name,
             changed=tuple(changed),
-            waiting=tuple(one for one in differing if one not in changed),
+            waiting=tuple(name for name in differing if name not in changed),
         )
 
     def _load(self, config_maps: Mapping[str, ConfigMap]) -> R:

@@ -127,7 +127,7 @@ def load(
         daemon, registry=registry, config_maps=config_maps, environment=environment or {}, flags=flags or {}
     )
     settings = _build(daemon.record, read.values)
-    found = [
+    all_problems = [
         *problems,
         *read.problems,
         *(
@@ -136,8 +136,8 @@ def load(
             if not read.broken.intersection(clash.fields)
         ),
     ]
-    if found:
-        raise SettingsError(in_reading_order(found))
+    if all_problems:
+        raise SettingsError(in_reading_order(all_problems))
     return Loaded(settings=settings, origins=read.origins)
 
 
@@ -157,23 +157,25 @@ def _read_layers(
     flags: Mapping[str, str],
 ) -> _Read:
     fields = daemon.fields()
-    found: list[Problem] = []
-    given = [
-        *_from_config_maps(fields, config_maps, registry=registry, problems=found),
-        *_from_environment(daemon, fields, environment=environment, problems=found),
-        *_from_flags(daemon, fields, flags=flags, problems=found),
+    problems: list[Problem] = []
+    layered = [
+        *_from_config_maps(fields, config_maps, registry=registry, problems=problems),
+        *_from_environment(daemon, fields, environment=environment, problems=problems),
+        *_from_flags(daemon, fields, flags=flags, problems=problems),
     ]
     values: dict[str, Value] = {field.name: field.default for field in fields}
     origins = {field.name: Origin(layer=Layer.DEFAULT, where="default") for field in fields}
     broken: set[str] = set()
-    for one in given:
+    for setting in layered:
         try:
-            values[one.field.name] = one.field.knob.read(one.text, plain=one.plain)
+            values[setting.field.name] = setting.field.knob.read(setting.text, plain=setting.plain)
         except InvalidValue as error:
-            broken.add(one.field.name)
-            found.append(_problem(one.origin.where, f"{one.label}: {one.text!r} is not right", error.expected))
-        origins[one.field.name] = one.origin
-    return _Read(values=values, origins=origins, broken=broken, problems=found)
+            broken.add(setting.field.name)
+            problems.append(
+                _problem(setting.origin.where, f"{setting.label}: {setting.text!r} is not right", error.expected)
+            )
+        origins[setting.field.name] = setting.origin
+    return _Read(values=values, origins=origins, broken=broken, problems=problems)
 
 
 def unknown_config_maps(

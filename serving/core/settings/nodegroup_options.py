@@ -91,16 +91,16 @@ class _OptionsReading(msgspec.Struct, kw_only=True):
     quirks: NodeGroupQuirks = NodeGroupQuirks()
     values: dict[str, Value] = msgspec.field(default_factory=dict)
     broken: set[str] = msgspec.field(default_factory=set)
-    found: list[tuple[int, Problem]] = msgspec.field(default_factory=list)
+    recorded: list[tuple[int, Problem]] = msgspec.field(default_factory=list)
 
     def report(self, key: str, what: str, expected: str, *, rule: _Rule = ()) -> None:
         """Record a problem of one key; ``rule`` is its place in the order of the original's checks."""
         problem = Problem(where=f"{self.where}: {key}", what=what, expected=expected)
-        self.found.append((_ORDER.get(rule, -1), problem))
+        self.recorded.append((_ORDER.get(rule, -1), problem))
 
     def problems(self) -> tuple[Problem, ...]:
         """All problems in the order of the original's checks."""
-        return tuple(problem for _, problem in sorted(self.found, key=lambda one: one[0]))
+        return tuple(problem for _, problem in sorted(self.recorded, key=lambda entry: entry[0]))
 
 
 def read_node_group(options: Mapping[str, object], *, where: str) -> NodeGroupSettings:
@@ -228,9 +228,9 @@ def _nested(raw: object, key: str, record: type[S], *, reading: _OptionsReading)
     """The record below a key, or its defaults if it is missing or unreadable."""
     if raw is None:
         return record()
-    given = {key: value for key, value in raw.items() if value is not None} if isinstance(raw, Mapping) else raw
+    present = {key: value for key, value in raw.items() if value is not None} if isinstance(raw, Mapping) else raw
     try:
-        return msgspec.convert(given, record)
+        return msgspec.convert(present, record)
     except msgspec.ValidationError as error:
         known = ", ".join(info.encode_name for info in msgspec.structs.fields(record))
         reading.report(key, str(error), f"a mapping with any of {known}")

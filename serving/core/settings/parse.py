@@ -27,8 +27,8 @@ def read_config_maps(text: str, file_name: str) -> tuple[list[ConfigMap], list[P
         return [], [Problem(where=f"{file_name}:{line}", what=what, expected="a ConfigMap")]
     except yaml.YAMLError as error:
         return [], [Problem(where=file_name, what=f"not YAML: {error}", expected="a ConfigMap")]
-    found = [_read_document(node, file_name, problems) for node in documents]
-    return [config_map for config_map in found if config_map], problems
+    config_maps = [_read_document(node, file_name, problems) for node in documents]
+    return [config_map for config_map in config_maps if config_map], problems
 
 
 def _read_document(node: yaml.Node, file_name: str, problems: list[Problem]) -> ConfigMap | None:

@@ -181,15 +181,15 @@ def _rollout_policy() -> str:
     variables = [("name", _first(spellings(ROLLOUT_DURATION_ANNOTATION)))]
     check = rollout_check_knob()
     named = _text(check.key)
-    is_given, given = f"{named} in variables.given", f"variables.given[{named}]"
+    is_given, written = f"{named} in variables.given", f"variables.given[{named}]"
     wrong = _problem(
-        f"{is_given} && !({_valid(check, given)})",
+        f"{is_given} && !({_valid(check, written)})",
         named,
-        f"""\"'" + {given} + "' is not right\"""",
+        f"""\"'" + {written} + "' is not right\"""",
         expected=_expected(check),
     )
     alone = _problem(
-        f'{is_given} && {_valid(check, given)} && variables.name == ""',
+        f'{is_given} && {_valid(check, written)} && variables.name == ""',
         named,
         _text("only a rollout in steps is checked"),
         expected=_text(f'{ROLLOUT_DURATION_ANNOTATION} beside it, such as "60s"'),
@@ -308,7 +308,7 @@ def _valid(knob: Knob, value: str) -> str:
     ranges = " && ".join(_ranges(knob, unit.cel.format(value)))
     if not unit.cel or not ranges:
         return is_form
-    also = "".join(f" || {unit.cel.format(value)} == {_bound(knob, one)}" for one in knob.also)
+    also = "".join(f" || {unit.cel.format(value)} == {_bound(knob, bound)}" for bound in knob.also)
     return f"{is_form} && (!{value}.matches({_text(f'^({unit.exact})$')}) || ({ranges}){also})"
 
 

@@ -233,33 +233,33 @@ def load_variables(annotations: Mapping[str, str], *, app_port: int) -> dict[str
     """
     gauges = gauges_of(annotations.get(LOAD_ANNOTATION) or annotations.get(METRIC_ANNOTATION) or "")
     slo = annotations.get(SLO_ANNOTATION)
-    found = {"SERVING_POD_SLO": slo} if slo else {}
+    variables = {"SERVING_POD_SLO": slo} if slo else {}
     loading_max = annotations.get(LOADING_ANNOTATION)
     if loading_max is not None:
         with contextlib.suppress(InvalidValue):
-            found["SERVING_POD_LOADING_MAX_S"] = f"{DURATION.read(loading_max):g}"
+            variables["SERVING_POD_LOADING_MAX_S"] = f"{DURATION.read(loading_max):g}"
     if TOKENS_GAUGE in gauges:
-        found["SERVING_POD_TOKENS"] = "true"
+        variables["SERVING_POD_TOKENS"] = "true"
     gauges = tuple(gauge for gauge in gauges if gauge != TOKENS_GAUGE)
     if not gauges:
-        return found
-    found |= {"SERVING_POD_GAUGES": msgspec.json.encode(gauges).decode()}
+        return variables
+    variables |= {"SERVING_POD_GAUGES": msgspec.json.encode(gauges).decode()}
     path, port = annotations.get(METRICS_PATH_ANNOTATION, ""), annotations.get(METRICS_PORT_ANNOTATION, "")
     if path.startswith("/") and path.isascii() and path.isprintable() and " " not in path:
-        found["SERVING_POD_METRICS_PATH"] = path
+        variables["SERVING_POD_METRICS_PATH"] = path
     if port.isdecimal() and 0 < int(port) <= _PORT_MAX and int(port) != app_port:
-        found["SERVING_POD_METRICS_PORT"] = port
-    return found
+        variables["SERVING_POD_METRICS_PORT"] = port
+    return variables
 
 
 def changed_variables(settings: QueueProxySettings) -> dict[str, str]:
     """The settings that differ from the defaults, as environment variables of a queue-proxy."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for field in fields_of(QueueProxySettings):
         value: object = settings
         for step in field.path:
             value = getattr(value, step)
         if value != field.default:
             text = str(value)
-            found[f"SERVING_QUEUEPROXY_{field.variable}"] = text.lower() if isinstance(value, bool) else text
-    return found
+            variables[f"SERVING_QUEUEPROXY_{field.variable}"] = text.lower() if isinstance(value, bool) else text
+    return variables

@@ -7,6 +7,7 @@ compare ``config/*.yaml`` and the page with this module's output.
 import ast
 import functools
 import inspect
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 
@@ -20,16 +21,26 @@ _COMMENT_WIDTH = 110
 
 _PAGE_HEAD = """# Settings
 
-This page is made from the code by `make config`; the meaning of a key stands in `serving/core/settings/`, once.
+`make config` writes this page from `serving/core/settings/`.
 
-Layers, a later one wins: defaults < ConfigMaps (`config/`) < environment < flags. In the environment a setting of a
-daemon is `SERVING_<DAEMON>_<FIELD>`, on the command line `--set <field>=...`; there a value is written in the plain unit
-that the field's name ends in (`stable_window_s=60`), in a ConfigMap in Knative's way (`stable-window: "60s"`).
-`serving config show` prints each value with its origin, `serving config check FILE` all that is wrong with a file.
+A later layer wins: defaults < ConfigMaps (`config/`) < environment < flags.
 
-A setting is in force at once where a daemon follows its ConfigMap, and otherwise after a restart. An annotation gives a revision a
-value of its own.
+| layer | form | example |
+|---|---|---|
+| ConfigMap | key, value in Knative's units | `stable-window: "60s"` |
+| environment | `SERVING_<DAEMON>_<FIELD>`, value in the unit that ends the field's name | `SERVING_AUTOSCALER_STABLE_WINDOW_S=60` |
+| flag | `--set <field>=<value>`, value likewise | `--set stable_window_s=60` |
+| annotation | overrides the setting for one revision | `autoscaling.knative.dev/window: 60s` |
+
+`serving config show` prints each value with its origin. `serving config check FILE` lists all errors of a file.
+
+Each row has the key, the field's name and the annotation. "Now" means that a daemon applies a changed ConfigMap at once,
+"restart" that it reads the setting when it starts. The comments in `config/*.yaml` also say where a default comes from.
+Settings named `quirks` restore the behaviour of an original and are off: [calculations.md](calculations.md) lists them.
 """
+# Sentences of a meaning that a column of the page has already, or that only the shipped ConfigMap needs.
+_RANGE = re.compile(r" ?Range: .*?\.(?= |$)")
+_ORIGIN = re.compile(r" ?Default: .*")
 
 
 def config_map_names(daemons: Iterable[Daemon[SettingsRecord]]) -> list[str]:
@@ -46,12 +57,12 @@ def field_meaning(field: Field) -> str:
 def _meanings(record: type[msgspec.Struct]) -> dict[str, str]:
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(record))).body
     assert isinstance(tree, ast.ClassDef)
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for statement, following in zip(tree.body, tree.body[1:], strict=False):
         match statement, following:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[name] = " ".join(text.split())
-    return found
+                meanings[name] = " ".join(text.split())
+    return meanings
 
 
 def render_config_map(name: str, daemons: Iterable[Daemon[SettingsRecord]]) -> str:
@@ -85,23 +96,59 @@ def _example_lines(name: str, daemons: Iterable[Daemon[SettingsRecord]]) -> Iter
 
 
 def render_page(daemons: Iterable[Daemon[SettingsRecord]]) -> str:
-    """Markdown of docs/settings.md: one table for each daemon."""
-    daemons = list(daemons)
+    """Markdown of docs/settings.md: one table for each daemon; a field that daemons share is in the first one's."""
     lines = [_PAGE_HEAD]
+    first_daemons: dict[str, tuple[Daemon[SettingsRecord], Field]] = {}
     for daemon in daemons:
-        lines += [f"## {daemon.name}", "", "| key | default | right is | in force | meaning |", "|---|---|---|---|---|"]
-        lines += [_row(field, daemon) for field in daemon.fields()]
-        lines.append("")
+        fields = [field for field in daemon.fields() if "quirks" not in field.path]
+        shared = [field for field in fields if _is_shared(field, first_daemons)]
+        lines += [
+            f"## {daemon.name}",
+            "",
+            "| setting | default | values | applied | meaning |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [_row(field, daemon) for field in fields if field not in shared]
+        lines += ["", *_shared_lines(shared, first_daemons)]
+        first_daemons = {field.name: (daemon, field) for field in fields} | first_daemons
     return "\n".join(lines)
+
+
+def _is_shared(field: Field, first_daemons: dict[str, tuple[Daemon[SettingsRecord], Field]]) -> bool:
+    _, first = first_daemons.get(field.name, (None, None))
+    return first is not None and field_meaning(first) == field_meaning(field)
+
+
+def _shared_lines(fields: list[Field], first_daemons: dict[str, tuple[Daemon[SettingsRecord], Field]]) -> Iterator[str]:
+    """Refer to the settings of an earlier table, and list the defaults that differ."""
+    if not fields:
+        return
+    groups = dict.fromkeys(f"`{field.path[0]}.*`" if len(field.path) > 1 else f"`{field.name}`" for field in fields)
+    names = dict.fromkeys(first_daemons[field.name][0].name for field in fields)
+    differing = [
+        f"`{field.knob.key}` is `{field.knob.unit.write(field.default) or 'empty'}`"
+        for field in fields
+        if field.default != first_daemons[field.name][1].default
+    ]
+    end = f" Defaults that differ: {', '.join(differing)}." if differing else ""
+    yield f"Also {', '.join(groups)}, as in {' and '.join(f'[{name}](#{name})' for name in names)}.{end}"
+    yield ""
 
 
 def _row(field: Field, daemon: Daemon[SettingsRecord]) -> str:
     knob = field.knob
     key = f"`{knob.key}`" + (f" in {knob.config_map}" if knob.config_map != daemon.config_map else "")
     default = knob.unit.write(field.default) or "empty"
-    own = f"<br>annotation `{with_group(knob.annotation)}`" if knob.annotation else ""
-    in_force = "at once" if field.path[0] in live_fields(daemon.record) else "after a restart"
-    return f"| {key}<br>`{field.name}`{own} | `{default}` | {knob.describe()} | {in_force} | {field_meaning(field)} |"
+    name = f"<br>`{field.name}`" if field.name != knob.key else ""
+    own = f"<br>`{with_group(knob.annotation)}`" if knob.annotation else ""
+    applied = "now" if field.path[0] in live_fields(daemon.record) else "restart"
+    meaning = _ORIGIN.sub("", _RANGE.sub("", field_meaning(field)))
+    return f"| {key}{name}{own} | `{default}` | {_values(knob.describe())} | {applied} | {meaning} |"
+
+
+def _values(described: str) -> str:
+    """The values of a setting without the article."""
+    return re.sub(r"^(a|an) ", "", described)
 
 
 def _fields_in(name: str, daemons: Iterable[Daemon[SettingsRecord]]) -> Iterator[Field]:

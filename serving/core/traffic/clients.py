@@ -56,14 +56,14 @@ def client_address(peer: str, forwarded_for: Sequence[bytes], *, trusts: Callabl
 def network_of(address: str) -> str:
     """Return what counts as one client: an IPv4 address, or a /64 of IPv6."""
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.ip_network((found, _HOST_BITS), strict=False))
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((parsed, _HOST_BITS), strict=False))
 
 
 def _bare(hop: str) -> str | None:

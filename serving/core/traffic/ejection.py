@@ -84,7 +84,9 @@ class SilenceWatch(Generic[RequestId]):
         returns whether the response to a request has begun. ``slots_per_pod`` is 0 without a limit.
         """
         begun = {request for request in in_flight if has_begun(request)}
-        self._alive_s = {**self._alive_s, **responded_s} | {in_flight[one]: now_s for one in begun - self._begun}
+        self._alive_s = {**self._alive_s, **responded_s} | {
+            in_flight[request]: now_s for request in begun - self._begun
+        }
         self._learn(in_flight, begun, now_s)
         self._pending = {
             request: self._pending.get(request, (pod, now_s))
@@ -129,18 +131,18 @@ class EjectedPods(Generic[RequestId]):
     @property
     def addresses(self) -> set[str]:
         """Pods that get no requests now."""
-        return {address for address, one in self.ejections.items() if one.until_s is not None}
+        return {address for address, ejection in self.ejections.items() if ejection.until_s is not None}
 
     @property
     def silent_addresses(self) -> set[str]:
         """The ejected pods that are silent."""
         ejections = self.ejections.items()
-        return {address for address, one in ejections if one.is_silent and one.until_s is not None}
+        return {address for address, ejection in ejections if ejection.is_silent and ejection.until_s is not None}
 
     def set_listed(self, addresses: Collection[str]) -> None:
         """Replace the list of pods, and forget all others."""
         self._listed = addresses
-        self.ejections = {address: one for address, one in self.ejections.items() if address in addresses}
+        self.ejections = {address: ejection for address, ejection in self.ejections.items() if address in addresses}
         self.responded_s = {address: at_s for address, at_s in self.responded_s.items() if address in addresses}
 
     def failed(self, address: str, now_s: float) -> bool:
@@ -185,14 +187,18 @@ class EjectedPods(Generic[RequestId]):
         after_s: float,
     ) -> set[str]:
         """Eject the pods that ``SilenceWatch.find_silent`` finds; return the new ones."""
-        found = self._silence.find_silent(
+        addresses = self._silence.find_silent(
             in_flight, self.responded_s, now_s, has_begun=has_begun, slots_per_pod=slots_per_pod, after_s=after_s
         )
-        return {address for address in found if self.silent(address, now_s)}
+        return {address for address in addresses if self.silent(address, now_s)}
 
     def readmit(self, now_s: float) -> bool:
         """End expired pauses; return whether there were any."""
-        due = [address for address, one in self.ejections.items() if one.until_s is not None and one.until_s <= now_s]
+        due = [
+            address
+            for address, ejection in self.ejections.items()
+            if ejection.until_s is not None and ejection.until_s <= now_s
+        ]
         for address in due:
             self.ejections[address] = msgspec.structs.replace(self.ejections[address], until_s=None)
         return bool(due)
@@ -216,13 +222,13 @@ class EjectedPods(Generic[RequestId]):
                 revision=revision,
                 pod=names[address],
                 address=address,
-                is_silent=one.is_silent,
-                failure_count=one.failure_count,
+                is_silent=ejection.is_silent,
+                failure_count=ejection.failure_count,
                 in_flight_count=in_flight.get(address, 0),
-                since_wall_s=one.since_s + ahead_s,
-                until_wall_s=None if one.until_s is None else one.until_s + ahead_s,
+                since_wall_s=ejection.since_s + ahead_s,
+                until_wall_s=None if ejection.until_s is None else ejection.until_s + ahead_s,
             )
-            for address, one in sorted(self.ejections.items())
+            for address, ejection in sorted(self.ejections.items())
         ]
 
     def _eject(self, address: str, now_s: float, known: Ejection | None, *, is_silent: bool) -> None:

@@ -81,9 +81,9 @@ class _SlowClient(msgspec.Struct, Generic[RequestId], kw_only=True):
     def stalled_since(self, at_s: float) -> list[RequestId]:
         """Responses that have to be read and were not since a time, the oldest first."""
         stalled = [
-            (one.since_s, request)
-            for request, one in self.unread.items()
-            if one.read_bytes is not None and one.since_s <= at_s
+            (progress.since_s, request)
+            for request, progress in self.unread.items()
+            if progress.read_bytes is not None and progress.since_s <= at_s
         ]
         return [request for _, request in sorted(stalled, key=operator.itemgetter(0))]
 
@@ -118,7 +118,7 @@ class OpenRequests(Generic[RequestId]):
             return True
         taken = self._taken.get(client, set())
         if client not in self.slow:
-            for request in [one for one in taken if not self._view.is_open(one)]:
+            for request in [taken_request for taken_request in taken if not self._view.is_open(taken_request)]:
                 self.leave(request)
         return len(taken) < limit
 
@@ -147,9 +147,9 @@ class OpenRequests(Generic[RequestId]):
         slow = self.slow.get(client)
         if slow is None:
             slow = self.slow[client] = _SlowClient(unread={}, until_s=now_s)
-            for one in running:
-                if self._view.client_of(one) == client:
-                    self.take(one, client)
+            for other in running:
+                if self._view.client_of(other) == client:
+                    self.take(other, client)
         slow.unread[request] = _ReadProgress(read_bytes=self._view.read_bytes_of(request), since_s=now_s)
 
     def note_read(self, request: RequestId, now_s: float) -> None:
@@ -160,7 +160,9 @@ class OpenRequests(Generic[RequestId]):
 
     def forgive(self, now_s: float) -> None:
         """Forget clients that have no unread response, after their time."""
-        for client in [one for one, slow in self.slow.items() if not slow.unread and slow.until_s <= now_s]:
+        for client in [
+            slow_client for slow_client, slow in self.slow.items() if not slow.unread and slow.until_s <= now_s
+        ]:
             del self.slow[client]
 
     def late_readers(self, capacity: int | None, now_s: float) -> list[RequestId]:
@@ -337,10 +339,10 @@ class SharedSlots(Generic[RequestId]):
         """Admit parked requests as far as their clients' shares allow; return those that run. The queue goes first."""
         granted: list[Granted[RequestId]] = []
         while self.requests.parked_count and not self.breaker.waiting_count:
-            found = self.requests.next_allowed(self.breaker.capacity)
-            if found is None:
+            parked = self.requests.next_allowed(self.breaker.capacity)
+            if parked is None:
                 break
-            request, place = found
+            request, place = parked
             if self.breaker.admit(request, now_s, weight_bytes=place.weight_bytes) is ADMITTED:
                 granted.append(Granted(request_id=request, waited_s=now_s - place.since_s))
         return granted
@@ -348,7 +350,7 @@ class SharedSlots(Generic[RequestId]):
     def expire(self, due_s: float) -> list[RequestId]:
         """Remove and return requests whose wait ends by ``due_s``, parked ones first."""
         parked = self.requests.late(due_s)
-        late = [*parked, *(one.request_id for one in self.breaker.expire(due_s))]
+        late = [*parked, *(waiter.request_id for waiter in self.breaker.expire(due_s))]
         for request in late:
             self.requests.leave(request)
         return late

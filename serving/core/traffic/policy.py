@@ -168,11 +168,11 @@ class TwoChoices:
         count = len(self._pods)
         if count == 1:
             return self._pods[0]
-        one = int(self._random() * count)
+        index = int(self._random() * count)
         # Uniform over the others: with 3 pods and 1 drawn, 0 stays 0 and 1 becomes 2.
         other = int(self._random() * (count - 1))
-        other += other >= one
-        first, second = self._pods[one], self._pods[other]
+        other += other >= index
+        first, second = self._pods[index], self._pods[other]
         return first if first.in_flight <= second.in_flight else second
 
 

@@ -84,28 +84,30 @@ def printable(raw: bytes, length_max: int = TEXT_MAX) -> str:
     # Before the escapes, which lengthen it: a path may have a megabyte.
     text = raw[: length_max + 1].decode("utf-8", "backslashreplace")
     if not text.isprintable():
-        text = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+        text = "".join(
+            character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+        )
     return text if len(text) <= length_max and len(raw) <= length_max else f"{text[: length_max - 3]}..."
 
 
 def merged(reports: Iterable[RequestReport]) -> list[RequestReport]:
     """Merge the reports of several activators into one a revision, in the order of names."""
-    found: dict[str, list[RequestReport]] = {}
+    by_revision: dict[str, list[RequestReport]] = {}
     for report in reports:
-        found.setdefault(report.revision, []).append(report)
-    return [_merged(found[revision]) for revision in sorted(found)]
+        by_revision.setdefault(report.revision, []).append(report)
+    return [_merged(by_revision[revision]) for revision in sorted(by_revision)]
 
 
 def _merged(reports: Sequence[RequestReport]) -> RequestReport:
     causes: dict[tuple[str, int, str], ErrorCause] = {}
-    for one in (cause for report in reports for cause in report.errors):
-        key = _cause_of(one.failed_by, one.status, one.why)
-        before = causes.get(key, one)
-        last = max(before, one, key=lambda cause: cause.last_wall_s)
+    for error in (cause for report in reports for cause in report.errors):
+        key = _cause_of(error.failed_by, error.status, error.why)
+        before = causes.get(key, error)
+        last = max(before, error, key=lambda cause: cause.last_wall_s)
         causes[key] = msgspec.structs.replace(
             last,
-            count=one.count if before is one else before.count + one.count,
-            first_wall_s=min(before.first_wall_s, one.first_wall_s),
+            count=error.count if before is error else before.count + error.count,
+            first_wall_s=min(before.first_wall_s, error.first_wall_s),
         )
     failed = [record for report in reports for record in report.failed]
     slow = [record for report in reports for record in report.slow]
@@ -113,10 +115,10 @@ def _merged(reports: Sequence[RequestReport]) -> RequestReport:
     return RequestReport(
         service=reports[0].service,
         revision=reports[0].revision,
-        failed=sorted(failed, key=lambda one: one.at_wall_s)[-FAILED_MAX:],
-        slow=sorted(slow, key=lambda one: -one.duration_s)[:SLOW_MAX],
-        sampled=sorted(sampled, key=lambda one: one.at_wall_s)[-SAMPLED_MAX:],
-        errors=sorted(causes.values(), key=lambda one: -one.count),
+        failed=sorted(failed, key=lambda record: record.at_wall_s)[-FAILED_MAX:],
+        slow=sorted(slow, key=lambda record: -record.duration_s)[:SLOW_MAX],
+        sampled=sorted(sampled, key=lambda record: record.at_wall_s)[-SAMPLED_MAX:],
+        errors=sorted(causes.values(), key=lambda cause: -cause.count),
     )
 
 
@@ -140,26 +142,29 @@ class RequestHistory:
 
     def is_due(self, key: RevisionKey, duration_s: float, now_s: float) -> bool:
         """Whether to record a request that succeeded: it is slow, or due for the sample."""
-        one = self._revisions.get(key)
-        return one is None or duration_s > one.slow_above_s or now_s >= one.sample_due_s
+        records = self._revisions.get(key)
+        return records is None or duration_s > records.slow_above_s or now_s >= records.sample_due_s
 
     def record(self, namespace: str, record: RequestRecord, now_s: float) -> None:
         """Record a request; ``now_s`` is its end on a monotonic clock."""
         if self.records_max <= 0:
             return
         key = (namespace, record.revision)
-        one = self._revisions.pop(key, None) or _RevisionRecords()
-        self._revisions[key] = one
-        before = one.count
-        one.record(record, now_s)
-        self._count += one.count - before
+        records = self._revisions.pop(key, None) or _RevisionRecords()
+        self._revisions[key] = records
+        before = records.count
+        records.record(record, now_s)
+        self._count += records.count - before
         while self._count > self.records_max and self._revisions:
             self._count -= self._revisions.pop(next(iter(self._revisions))).count
 
     def reports(self, namespace: str, name: str, now_s: float) -> list[RequestReport]:
         """The recorded requests of a service's revisions, or of one revision, in the order of names."""
-        found = [one.report(now_s) for (its, _), one in self._revisions.items() if its == namespace]
-        return sorted((one for one in found if name in {one.service, one.revision}), key=lambda one: one.revision)
+        reports = [records.report(now_s) for (its, _), records in self._revisions.items() if its == namespace]
+        return sorted(
+            (report for report in reports if name in {report.service, report.revision}),
+            key=lambda report: report.revision,
+        )
 
 
 class _RevisionRecords:
@@ -192,7 +197,7 @@ class _RevisionRecords:
     def report(self, now_s: float) -> RequestReport:
         slow = [record for at_s, record in self._slow if at_s > now_s - SLOW_AGE_MAX_S]
         last = self._sampled[-1]
-        causes = sorted(self._causes.values(), key=lambda one: -one.count)
+        causes = sorted(self._causes.values(), key=lambda cause: -cause.count)
         return RequestReport(
             service=last.service,
             revision=last.revision,
@@ -203,9 +208,9 @@ class _RevisionRecords:
         )
 
     def _rank(self, record: RequestRecord, now_s: float) -> None:
-        slow = [one for one in self._slow if one[0] > now_s - SLOW_AGE_MAX_S]
+        slow = [ranked for ranked in self._slow if ranked[0] > now_s - SLOW_AGE_MAX_S]
         slow.append((now_s, record))
-        slow.sort(key=lambda one: -one[1].duration_s)
+        slow.sort(key=lambda ranked: -ranked[1].duration_s)
         self._slow = slow[:SLOW_MAX]
         self.slow_above_s = slow[SLOW_MAX - 1][1].duration_s if len(slow) >= SLOW_MAX else -1.0
 

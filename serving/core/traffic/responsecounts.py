@@ -67,7 +67,7 @@ class GrowingCounts:
 
 def parse(text: str) -> MetricsReading:
     """Parse a metrics page: fine-grained durations of requests, and queued requests."""
-    found = MetricsReading(durations={}, waiting={})
+    reading = MetricsReading(durations={}, waiting={})
     for line in text.splitlines():
         if not line.startswith((FINE_DURATIONS, _WAITING)):
             continue
@@ -78,10 +78,10 @@ def parse(text: str) -> MetricsReading:
         key = f"{_first(labels, _NAMESPACES)}/{_first(labels, _REVISIONS)}"
         status = labels.get("response_code_class", "")[:1]
         if match[1] == _WAITING and _first(labels, _REVISIONS):
-            found.waiting[key] = float(match[3])
+            reading.waiting[key] = float(match[3])
         elif match[1] == FINE_DURATIONS and status and status in CLASSES:
-            found.durations.setdefault((key, status), {})[int(labels["bucket"])] = float(match[3])
-    return found
+            reading.durations.setdefault((key, status), {})[int(labels["bucket"])] = float(match[3])
+    return reading
 
 
 def grown(now: Mapping[int, float], before: Mapping[int, float]) -> dict[int, float]:

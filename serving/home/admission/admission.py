@@ -23,6 +23,7 @@ from serving.core.model.knative import (
     QueueProxyPlace,
 )
 from serving.core.model.objects import Object, annotations_of, name_of, namespace_of, nested, with_kubernetes_scheme
+from serving.core.model.ports import CONTAINER_PORT
 from serving.core.model.routepolicy import read_tcp_ports
 from serving.core.scaling.policies.scalingpolicy import ScalingPolicySpec, check_scaling_policy
 from serving.core.scaling.policies.triggertypes import REGISTRY
@@ -59,7 +60,6 @@ from serving.net.cluster.schedules import schedule_problems
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS = ("grpc", "httpGet", "tcpSocket")
 # Stands for the port of the container.
-_OWN_PORT = 8080
 
 _ANNOTATIONS = (CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION)
 _ANNOTATED = {SERVING_SERVICE, CONFIGURATION, ROUTE, DOMAIN_MAPPING}
@@ -88,34 +88,42 @@ def template_problems(spec: Any, where: str, features: ControllerSettings) -> It
         yield from wrong
         return
     first = [
-        {**one, "name": one.get("name") or f"init-{index}"}
-        for index, one in enumerate(items_of(spec, "initContainers"))
+        {**container, "name": container.get("name") or f"init-{index}"}
+        for index, container in enumerate(items_of(spec, "initContainers"))
     ]
-    given = items_of(spec, "containers")
-    containers = [_with_ports(one, serves=len(given) == 1 or bool(one.get("ports"))) for one in given]
+    written = items_of(spec, "containers")
+    containers = [
+        _with_ports(container, serves=len(written) == 1 or bool(container.get("ports"))) for container in written
+    ]
     yield from spec_problems({**spec, "containers": containers, "initContainers": first}, where, is_template=True)
     yield from fields_not_allowed(spec, features, where)
-    for index, one in enumerate(first):
-        if items_of(one, "ports"):
+    for index, container in enumerate(first):
+        if items_of(container, "ports"):
             yield forbidden(f"{where}.initContainers[{index}].ports", "field not allowed in an init container")
 
 
 def _with_ports(container: Json, *, serves: bool) -> Json:
     """A container as its Deployment has it: probes name a port, and port 0 is the default one."""
-    made = {
+    deployed = {
         **container,
         "ports": [
-            {**port, "containerPort": port.get("containerPort") or _OWN_PORT} for port in items_of(container, "ports")
+            {**port, "containerPort": port.get("containerPort") or CONTAINER_PORT}
+            for port in items_of(container, "ports")
         ],
     }
     for name in _PROBES:
         probe = container.get(name)
         if probe is not None:
-            given = {key: probe[key] for key in _HANDLERS if probe.get(key) is not None}
-            made[name] = {**probe, **{key: {**one, "port": one.get("port") or _OWN_PORT} for key, one in given.items()}}
+            handlers = {key: probe[key] for key in _HANDLERS if probe.get(key) is not None}
+            deployed[name] = {
+                **probe,
+                **{
+                    key: {**handler, "port": handler.get("port") or CONTAINER_PORT} for key, handler in handlers.items()
+                },
+            }
     if serves and container.get("readinessProbe"):
-        made["readinessProbe"] = with_kubernetes_scheme(made["readinessProbe"])
-    return made
+        deployed["readinessProbe"] = with_kubernetes_scheme(deployed["readinessProbe"])
+    return deployed
 
 
 def own_problems(kind: Kind, whole: Object) -> Iterator[Problem]:
@@ -138,14 +146,14 @@ def _policy_problems(spec: object) -> Iterator[Problem]:
 
 
 def _namespace_problems(mapping: Object) -> Iterator[Problem]:
-    own, given = namespace_of(mapping), nested(mapping, "spec", "ref", "namespace")
-    if given and own and given != own:
-        what = f'Invalid value: mismatched namespaces: parent namespace: "{own}" does not match ref: "{given}"'
+    own, namespace = namespace_of(mapping), nested(mapping, "spec", "ref", "namespace")
+    if namespace and own and namespace != own:
+        what = f'Invalid value: mismatched namespaces: parent namespace: "{own}" does not match ref: "{namespace}"'
         yield Problem(where="spec.ref.namespace", what=what, expected=f"{own}, or nothing")
 
 
-def _is_annotated(kind: Kind, one: Object) -> bool:
-    return kind in _ANNOTATED and not nested(one, "metadata", "ownerReferences")
+def _is_annotated(kind: Kind, whole: Object) -> bool:
+    return kind in _ANNOTATED and not nested(whole, "metadata", "ownerReferences")
 
 
 def with_user_info(kind: Kind, new: Object, old: Object | None, *, user: str) -> Object:
@@ -155,34 +163,34 @@ def with_user_info(kind: Kind, new: Object, old: Object | None, *, user: str) ->
     """
     if not _is_annotated(kind, new):
         return new
-    given = annotations_of(new)
+    annotations = annotations_of(new)
     before = annotations_of(old)
-    stamped = {key: before[key] for key in _ANNOTATIONS if key in before and key not in given}
+    stamped = {key: before[key] for key in _ANNOTATIONS if key in before and key not in annotations}
     if user and old is None:
         stamped |= dict.fromkeys(_ANNOTATIONS, user)
     elif user and old is not None and not same_json(new.get("spec"), old.get("spec")):
         stamped[LAST_MODIFIER_ANNOTATION] = user
-    if given.items() >= stamped.items():
+    if annotations.items() >= stamped.items():
         return new
-    return {**new, "metadata": {**new["metadata"], "annotations": given | stamped}}
+    return {**new, "metadata": {**new["metadata"], "annotations": annotations | stamped}}
 
 
 def user_info_problems(kind: Kind, new: Object, old: Object | None) -> Iterator[Problem]:
     """Yield a problem for each annotation that a writer changed; the modifier may change with the spec."""
     if old is None or not _is_annotated(kind, new):
         return
-    given, before = annotations_of(new), annotations_of(old)
-    if given.get(CREATOR_ANNOTATION) != before.get(CREATOR_ANNOTATION):
+    after, before = annotations_of(new), annotations_of(old)
+    if after.get(CREATOR_ANNOTATION) != before.get(CREATOR_ANNOTATION):
         yield _immutable(CREATOR_ANNOTATION, before)
     is_same_spec = same_json(new.get("spec"), old.get("spec"))
-    if is_same_spec and given.get(LAST_MODIFIER_ANNOTATION) != before.get(LAST_MODIFIER_ANNOTATION):
+    if is_same_spec and after.get(LAST_MODIFIER_ANNOTATION) != before.get(LAST_MODIFIER_ANNOTATION):
         yield _immutable(LAST_MODIFIER_ANNOTATION, before)
 
 
 def _immutable(annotation: str, before: dict[str, str]) -> Problem:
     where = f"metadata.annotations[{annotation}]"
-    kept = before.get(annotation, "no value")
-    return Problem(where=where, what="Invalid value: annotation value is immutable", expected=kept)
+    value = before.get(annotation, "no value")
+    return Problem(where=where, what="Invalid value: annotation value is immutable", expected=value)
 
 
 def admit(  # noqa: PLR0913 - settings
@@ -241,15 +249,15 @@ def _rule_problems(
     kind: Kind, whole: Object, old: Object | None, *, scaling: AutoscalerSettings, features: ControllerSettings | None
 ) -> list[Problem]:
     """The problems of an object that matches its schema: one per place, of the first rule broken."""
-    found = [
+    problems = [
         *rule_problems(crds()[kind].rules, whole, ABSENT if old is None else old),
         *own_problems(kind, whole),
         *user_info_problems(kind, whole, old),
     ]
-    if features is not None and kind in _TEMPLATES and not found:
-        found += template_problems(*_pod_spec(kind, whole), features)
-    by_place = {problem.where: problem for problem in reversed(found)}
-    first = (problem for problem in found if by_place[problem.where] is problem)
+    if features is not None and kind in _TEMPLATES and not problems:
+        problems += template_problems(*_pod_spec(kind, whole), features)
+    by_place = {problem.where: problem for problem in reversed(problems)}
+    first = (problem for problem in problems if by_place[problem.where] is problem)
     return [*first, *_key_problems(kind, whole, old), *_annotation_problems(kind, whole, scaling)]
 
 
@@ -261,8 +269,8 @@ def _key_problems(kind: Kind, whole: Object, old: Object | None) -> Sequence[Pro
 def _invalid(kind: Kind, name: str, problems: Sequence[Problem]) -> Invalid:
     title = f"{kind.name}.{kind.group}" if kind.group else kind.name
     texts = list(dict.fromkeys(_text_of(problem) for problem in problems))
-    said = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-    return Invalid(f'{title} "{name}" is invalid: {said}', problems)
+    reasons = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    return Invalid(f'{title} "{name}" is invalid: {reasons}', problems)
 
 
 def _text_of(problem: Problem) -> str:
@@ -282,11 +290,11 @@ def _text_of(problem: Problem) -> str:
 
 def unknown(kind: Kind, body: Object) -> list[str]:
     """The paths of fields that would be dropped, in the order of the object."""
-    found = [f"metadata.{key}" for key in body.get("metadata") or {} if key not in _METADATA]
+    paths = [f"metadata.{key}" for key in body.get("metadata") or {} if key not in _METADATA]
     crd = crds().get(kind)
     # The schema of metadata has only fields that rules read.
     rest = {key: value for key, value in body.items() if key != "metadata"}
-    return found if crd is None else [*unknown_fields(crd.schema, rest), *_unknown_of_init(kind, body), *found]
+    return paths if crd is None else [*unknown_fields(crd.schema, rest), *_unknown_of_init(kind, body), *paths]
 
 
 def _unknown_of_init(kind: Kind, whole: Object) -> Iterator[str]:
@@ -328,16 +336,16 @@ def _annotation_problems(kind: Kind, body: Object, scaling: AutoscalerSettings) 
             what = f"needs a queue-proxy beside the app, which annotation {QUEUE_PROXY_ANNOTATION}={place} does without"
             expected = "one of the two annotations"
             yield Problem(where=f"annotation {TCP_ANNOTATION}", what=f"{what}; expected {expected}", expected=expected)
-        for one in (read_rollout_duration(texts), read_rollout_check_of(texts), ports):
-            if isinstance(one, Problem):
-                yield msgspec.structs.replace(one, what=f"{one.what}; expected {one.expected}")
+        for setting in (read_rollout_duration(texts), read_rollout_check_of(texts), ports):
+            if isinstance(setting, Problem):
+                yield msgspec.structs.replace(setting, what=f"{setting.what}; expected {setting.expected}")
 
 
 def _annotations(kind: Kind, body: Object) -> dict[str, str]:
-    found: Any = body
+    value: Any = body
     for key in (*_TEMPLATES.get(kind, ("",)), "metadata", "annotations"):
-        found = found.get(key) if isinstance(found, dict) else None
-    return {key: text for key, text in found.items() if isinstance(text, str)} if isinstance(found, dict) else {}
+        value = value.get(key) if isinstance(value, dict) else None
+    return {key: text for key, text in value.items() if isinstance(text, str)} if isinstance(value, dict) else {}
 
 
 def _completed(kind: Kind, body: Object, same: frozenset[str], *, old: Object) -> Object:
@@ -347,7 +355,7 @@ def _completed(kind: Kind, body: Object, same: frozenset[str], *, old: Object) -
     result = {key: value for key, value in body.items() if key in known and value is not None}
     done = _OWN_PARTS | same
     rest = {key: value for key, value in result.items() if key not in done}
-    wanted = {key: one for key, one in known.items() if key not in done}
+    wanted = {key: property_schema for key, property_schema in known.items() if key not in done}
     result |= completed({"type": "object", "properties": wanted}, rest, old)
     spec = result.get("spec")
     if isinstance(spec, dict) and "spec" not in same:

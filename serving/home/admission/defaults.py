@@ -7,10 +7,10 @@ twice changes nothing. Follows knative/serving 98e5ef90, pkg/apis/serving/v1 and
 from typing import Any
 
 from serving.core.model.objects import Object, namespace_of
+from serving.core.model.ports import CONTAINER_PORT
 from serving.net.cluster.kinds import CONFIGURATION, DOMAIN_MAPPING, REVISION, ROUTE, SERVING_SERVICE, Kind
 
 _CONTAINER = "user-container"
-_PORT = 8080
 _TIMEOUT_S = 300
 _HANDLERS = ("tcpSocket", "httpGet", "exec", "grpc")
 
@@ -33,7 +33,10 @@ def with_requests(pod: Object) -> Object:
     spec = pod.get("spec")
     if not isinstance(spec, dict):
         return pod
-    filled = {key: [_with_requests(one) for one in _objects_at(spec, key)] for key in ("containers", "initContainers")}
+    filled = {
+        key: [_with_requests(container) for container in _objects_at(spec, key)]
+        for key in ("containers", "initContainers")
+    }
     changed = {key: new for key, new in filled.items() if new != spec.get(key, [])}
     return {**pod, "spec": {**spec, **changed}} if changed else pod
 
@@ -47,13 +50,13 @@ def _with_requests(container: dict[str, Any]) -> dict[str, Any]:
 
 
 def _object_at(value: dict[str, Any], key: str) -> dict[str, Any]:
-    found = value.get(key)
-    return found if isinstance(found, dict) else {}
+    field_value = value.get(key)
+    return field_value if isinstance(field_value, dict) else {}
 
 
 def _objects_at(value: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    found = value.get(key)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    elements = value.get(key)
+    return [element for element in elements if isinstance(element, dict)] if isinstance(elements, list) else []
 
 
 def _fill_pod(pod: dict[str, Any]) -> None:
@@ -61,7 +64,7 @@ def _fill_pod(pod: dict[str, Any]) -> None:
         # Go clients send 0 for a field that they leave out.
         pod["timeoutSeconds"] = _TIMEOUT_S
     containers = _objects_at(pod, "containers")
-    taken = {one.get("name") for one in containers}
+    taken = {container.get("name") for container in containers}
     spare = (name for number in range(len(containers) * 2) if (name := f"{_CONTAINER}-{number}") not in taken)
     is_alone = len(containers) == 1
     for container in containers:
@@ -69,7 +72,7 @@ def _fill_pod(pod: dict[str, Any]) -> None:
             container["name"] = _CONTAINER if is_alone else next(spare)
         for port in _objects_at(container, "ports"):
             if port.get("containerPort") == 0:
-                port["containerPort"] = _PORT
+                port["containerPort"] = CONTAINER_PORT
         if is_alone or container.get("ports"):
             _fill_readiness(container)
 

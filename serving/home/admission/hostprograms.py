@@ -51,16 +51,18 @@ def without_host_programs(kind: Kind, new: Object, old: Object | None, *, has_ru
     if may_run_programs() or kind not in _TEMPLATES:
         return new
     path = _TEMPLATES[kind]
-    template, before = ((nested(one, *path) if path else one) if one is not None else None for one in (new, old))
+    template, before = (
+        (nested(whole, *path) if path else whole) if whole is not None else None for whole in (new, old)
+    )
     if not isinstance(template, dict):
         return new
     if isinstance(before, dict) and same_json(_process_parts(before), _process_parts(template)):
         return new
-    found = next(_host_parts(template, has_runtime=has_runtime), None)
-    if found is not None:
+    part = next(_host_parts(template, has_runtime=has_runtime), None)
+    if part is not None:
         title = f'{kind.resource} "{name_of(new)}"'
         raise Forbidden(
-            f'{title} is forbidden: User "{acting_user()}" cannot run programs or name folders of the machine ({found}); '
+            f'{title} is forbidden: User "{acting_user()}" cannot run programs or name folders of the machine ({part}); '
             "the role admin can, and pods of images need no such right"
         )
     metadata = template.get("metadata") or {}
@@ -90,8 +92,8 @@ def _process_parts(template: Object) -> Object:
     """The parts that choose the program, its input and its place."""
     annotations = annotations_of(template)
     spec = template.get("spec") or {}
-    kept = (*_PROCESS_ANNOTATIONS, IMAGES_ONLY_ANNOTATION)
+    annotation_names = (*_PROCESS_ANNOTATIONS, IMAGES_ONLY_ANNOTATION)
     return {
-        "annotations": {key: annotations[key] for key in kept if key in annotations},
+        "annotations": {key: annotations[key] for key in annotation_names if key in annotations},
         "spec": {key: value for key, value in spec.items() if key not in _HARMLESS},
     }

@@ -188,8 +188,8 @@ def _limit_range(whole: Json) -> Json:
         most, least, usual = (_amounts(item, key) for key in ("max", "min", "default"))
         usual = {**most, **usual}
         requests = {**least, **usual, **_amounts(item, "defaultRequest")}
-        given = {"default": usual, "defaultRequest": requests}
-        return {**item, **{key: amounts for key, amounts in given.items() if amounts}}
+        defaults = {"default": usual, "defaultRequest": requests}
+        return {**item, **{key: amounts for key, amounts in defaults.items() if amounts}}
 
     return _within(whole, "spec", lambda spec: _each(spec, "limits", filled))
 

@@ -49,23 +49,23 @@ _claims: WeakKeyDictionary[Stored, Claim] = WeakKeyDictionary()
 
 def claims_in(tables: Tables, namespace: str) -> Callable[[Kind], Iterable[Claim]]:
     """The claims of the objects of a namespace, each computed once for each version of an object."""
-    return lambda kind: (_claim_of(kind, one) for one in _stored(tables, kind, namespace))
+    return lambda kind: (_claim_of(kind, stored) for stored in _stored(tables, kind, namespace))
 
 
 def _stored(tables: Tables, kind: Kind, namespace: str) -> Iterable[Stored]:
     return tables(kind).select(filter_of(Selection(kind=kind, namespace=namespace)))
 
 
-def _claim_of(kind: Kind, one: Stored) -> Claim:
-    found = _claims.get(one)
-    if found is None:
+def _claim_of(kind: Kind, stored: Stored) -> Claim:
+    claim = _claims.get(stored)
+    if claim is None:
         try:
-            found = claim_of(kind, decoded(one.encoded))
+            claim = claim_of(kind, decoded(stored.encoded))
         except InvalidValue:
             # Stored before the quota existed, when its amounts were not read: it does not count.
-            found = Claim(usage={})
-        _claims[one] = found
-    return found
+            claim = Claim(usage={})
+        _claims[stored] = claim
+    return claim
 
 
 class NamespaceRules:
@@ -120,8 +120,8 @@ class NamespaceRules:
     def _check_host(self, mapping: Object, namespace: str) -> None:
         """Raise ``Forbidden`` for a host that its namespace has not claimed: the controller would claim it for the user."""
         host = name_of(mapping)
-        found = self._tables(CLUSTER_DOMAIN_CLAIM).objects.get(("", host))
-        if found is None or nested(decoded(found.encoded), "spec", "namespace") != namespace:
+        claim = self._tables(CLUSTER_DOMAIN_CLAIM).objects.get(("", host))
+        if claim is None or nested(decoded(claim.encoded), "spec", "namespace") != namespace:
             what = f'User "{acting_user()}" cannot claim hosts; expected a ClusterDomainClaim "{host}" of namespace "{namespace}"'
             raise _forbidden(DOMAIN_MAPPING, mapping, f"{what}, which an admin of all namespaces can create")
 
@@ -129,18 +129,18 @@ class NamespaceRules:
         """The pod with its account's name, and with the account's pull secrets if it has none of its own."""
         spec = pod["spec"]
         name = spec.get("serviceAccountName") or spec.get("serviceAccount") or DEFAULT_ACCOUNT
-        found = self._tables(SERVICE_ACCOUNT).objects.get((namespace, name))
+        stored_account = self._tables(SERVICE_ACCOUNT).objects.get((namespace, name))
         # A namespace that was just created gets its default account a moment later.
-        if found is None and name != DEFAULT_ACCOUNT:
+        if stored_account is None and name != DEFAULT_ACCOUNT:
             missing = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
             raise _forbidden(POD, pod, missing)
-        account = {} if found is None else decoded(found.encoded)
+        account = {} if stored_account is None else decoded(stored_account.encoded)
         secrets = spec.get("imagePullSecrets") or account.get("imagePullSecrets")
         more: dict[str, Any] = {"imagePullSecrets": secrets} if secrets else {}
         return {**pod, "spec": {**spec, "serviceAccountName": name, **more}}
 
     def _objects(self, kind: Kind, namespace: str) -> list[Object]:
-        return [decoded(one.encoded) for one in _stored(self._tables, kind, namespace)]
+        return [decoded(stored.encoded) for stored in _stored(self._tables, kind, namespace)]
 
 
 def _check_claim(claim: Object, old: Object | None) -> None:
@@ -149,7 +149,7 @@ def _check_claim(claim: Object, old: Object | None) -> None:
     if problems:
         lines = ", ".join(f"{problem.where}: {problem.what}" for problem in problems)
         raise Invalid(f'{PERSISTENT_VOLUME_CLAIM.name} "{name}" is invalid: {lines}', problems)
-    before, after = ({**(one.get("spec") or {}), "resources": {}} for one in (old or claim, claim))
+    before, after = ({**(version.get("spec") or {}), "resources": {}} for version in (old or claim, claim))
     if before != after:
         raise Invalid(
             f'{PERSISTENT_VOLUME_CLAIM.name} "{name}" is invalid: spec: is immutable except resources.requests'
@@ -178,8 +178,8 @@ def _check_amounts(kind: Kind, whole: Object) -> None:
         for field in _LIMIT_FIELDS:
             problems += _amount_problems(item.get(field), f"{place}.{field}")
     if problems:
-        said = [f"{problem.where}: {problem.what}" for problem in problems]
-        text = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
+        texts = [f"{problem.where}: {problem.what}" for problem in problems]
+        text = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
         raise Invalid(f'{kind.name} "{name_of(whole)}" is invalid: {text}', problems)
 
 

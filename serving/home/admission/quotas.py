@@ -9,12 +9,11 @@ from typing import Any
 
 import msgspec
 
-from serving.core.model.objects import Object, annotations_of, name_of, nested
+from serving.core.model.objects import FINISHED_PHASES, Object, annotations_of, name_of, nested
 from serving.core.model.quantity import Amounts, ExactAmount, amounts_of, pod_peak, total
 from serving.net.cluster.kinds import KINDS, POD, SERVICE, Kind
 
 _ONE = ExactAmount(10**9)
-_OVER = ("Succeeded", "Failed")
 # Resources that have a request and a limit, each with a quota of its own; the plain name is the request.
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")
 # With a quota on one of these, each container must state an amount.
@@ -53,7 +52,7 @@ def claim_of(kind: Kind, whole: Object) -> Claim:
             usage[by_type] = _ONE
         return Claim(usage=usage)
     spec = nested(whole, "spec") or {}
-    if nested(whole, "status", "phase") in _OVER:
+    if nested(whole, "status", "phase") in FINISHED_PHASES:
         return Claim(usage=usage, scopes=_scopes(spec, usage))
     requests, limits = pod_sums(spec, "requests"), pod_sums(spec, "limits")
     usage[POD.resource] = _ONE
@@ -80,16 +79,16 @@ def pod_sums(spec: Mapping[str, Any], field: str) -> dict[str, ExactAmount]:
             for init_container in spec.get("initContainers") or ()
         ),
         none={},
-        add=lambda one, other: total((one, other)),
+        add=lambda amounts, other: total((amounts, other)),
         larger=_largest,
     )
     return total((peak, amounts_of(spec.get("overhead"))))
 
 
-def _largest(one: Amounts, other: Amounts) -> dict[str, ExactAmount]:
+def _largest(amounts: Amounts, other: Amounts) -> dict[str, ExactAmount]:
     return {
-        name: max((part[name] for part in (one, other) if name in part), key=lambda amount: amount.nanos)
-        for name in {**one, **other}
+        name: max((part[name] for part in (amounts, other) if name in part), key=lambda amount: amount.nanos)
+        for name in {**amounts, **other}
     }
 
 
@@ -102,15 +101,18 @@ def _scopes(spec: Mapping[str, Any], usage: Amounts) -> frozenset[str]:
 def _is_counted(quota: Object, claim: Claim) -> bool:
     """Whether a quota counts an object. With scopes it counts the pods within all of them."""
     written = nested(quota, "spec", "scopeSelector", "matchExpressions") or ()
-    asked = [*({"scopeName": scope, "operator": "Exists"} for scope in nested(quota, "spec", "scopes") or ()), *written]
-    return all(_is_in(one, claim) for one in asked)
+    requirements = [
+        *({"scopeName": scope, "operator": "Exists"} for scope in nested(quota, "spec", "scopes") or ()),
+        *written,
+    ]
+    return all(_is_in(requirement, claim) for requirement in requirements)
 
 
-def _is_in(asked: Mapping[str, Any], claim: Claim) -> bool:
-    if asked.get("scopeName") != "PriorityClass":
-        return asked.get("scopeName") in claim.scopes
-    mine, values = claim.priority_class, asked.get("values") or ()
-    match asked.get("operator"):
+def _is_in(requirement: Mapping[str, Any], claim: Claim) -> bool:
+    if requirement.get("scopeName") != "PriorityClass":
+        return requirement.get("scopeName") in claim.scopes
+    mine, values = claim.priority_class, requirement.get("values") or ()
+    match requirement.get("operator"):
         case "Exists":
             return bool(mine)
         case "In":
@@ -155,22 +157,24 @@ def quota_refusal(kind: Kind, new: Object, quotas: Sequence[Object], *, claims_o
 
 def _missing(pod: Object, hard: Amounts) -> str:
     """The amounts that a quota bounds and containers leave open: "limits.cpu for: app,helper; memory for: app"."""
-    found = []
-    for name in sorted(one for one in hard if one in _NEEDED):
+    parts = []
+    for name in sorted(amount_name for amount_name in hard if amount_name in _NEEDED):
         part, _, resource = name.rpartition(".")
         every = [*(nested(pod, "spec", "containers") or ()), *(nested(pod, "spec", "initContainers") or ())]
         lacking = {
-            one.get("name", "") for one in every if resource not in (nested(one, "resources", part or "requests") or {})
+            container.get("name", "")
+            for container in every
+            if resource not in (nested(container, "resources", part or "requests") or {})
         }
         if lacking:
-            found.append(f"{name} for: {','.join(sorted(lacking))}")
-    return "; ".join(found)
+            parts.append(f"{name} for: {','.join(sorted(lacking))}")
+    return "; ".join(parts)
 
 
 def _used(quota: Object, hard: Amounts, claims: Iterable[Claim]) -> dict[str, ExactAmount]:
     counted = (claim.usage for claim in claims if _is_counted(quota, claim))
-    found = total({name: usage[name] for name in hard if name in usage} for usage in counted)
-    return {name: found.get(name, ExactAmount(0)) for name in hard}
+    used = total({name: usage[name] for name in hard if name in usage} for usage in counted)
+    return {name: used.get(name, ExactAmount(0)) for name in hard}
 
 
 def quota_status(quota: Object, claims_of: ClaimsOf) -> Object:
@@ -192,9 +196,13 @@ def with_limit_defaults(pod: Object, ranges: Iterable[Object]) -> Object:
         defaults = _defaults(limit_range)
         for field, title in _CONTAINERS:
             filled = [_filled(container, defaults) for container in spec.get(field) or ()]
-            notes += [f"{said} for {title} {one.get('name', '')}" for one, every in filled for said in every]
+            notes += [
+                f"{resources} for {title} {container.get('name', '')}"
+                for container, every in filled
+                for resources in every
+            ]
             if filled:
-                spec[field] = [one for one, _ in filled]
+                spec[field] = [container for container, _ in filled]
     if not notes:
         return pod
     annotations = {**annotations_of(pod), _NOTE: f"LimitRanger plugin set: {'; '.join(notes)}"}
@@ -203,42 +211,42 @@ def with_limit_defaults(pod: Object, ranges: Iterable[Object]) -> Object:
 
 def _defaults(limit_range: Object) -> dict[str, dict[str, str]]:
     """The requests and limits of a container without any: the maximum as limit; the limit or minimum as request."""
-    found: dict[str, dict[str, str]] = {"limits": {}, "requests": {}}
+    defaults: dict[str, dict[str, str]] = {"limits": {}, "requests": {}}
     for item in _items(limit_range, "Container"):
         limits = {**(item.get("max") or {}), **(item.get("default") or {})}
         requests = {**(item.get("min") or {}), **limits, **(item.get("defaultRequest") or {})}
-        found["limits"] |= limits
-        found["requests"] |= requests
-    return found
+        defaults["limits"] |= limits
+        defaults["requests"] |= requests
+    return defaults
 
 
 def _filled(container: Object, defaults: Mapping[str, Mapping[str, str]]) -> tuple[Object, list[str]]:
     """A container with the defaults, and the set ones: "cpu, memory request", "memory limit"."""
     resources = {**(container.get("resources") or {})}
-    said: list[str] = []
+    filled: list[str] = []
     # A missing request equals the limit.
     own = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    given = {"requests": own, "limits": resources.get("limits") or {}}
+    amounts = {"requests": own, "limits": resources.get("limits") or {}}
     for field in _FIELDS:
-        missing = {name: text for name, text in defaults[field].items() if name not in given[field]}
+        missing = {name: text for name, text in defaults[field].items() if name not in amounts[field]}
         if missing:
-            resources[field] = {**given[field], **missing}
-            said.append(f"{', '.join(sorted(missing))} {field.removesuffix('s')}")
-    return {**container, "resources": resources} if said else container, said
+            resources[field] = {**amounts[field], **missing}
+            filled.append(f"{', '.join(sorted(missing))} {field.removesuffix('s')}")
+    return {**container, "resources": resources} if filled else container, filled
 
 
 def limit_breaches(pod: Object, ranges: Iterable[Object]) -> list[str]:
     """The amounts of a pod out of bounds, in the order of the LimitRanges."""
     spec = pod["spec"]
-    found: list[str] = []
+    breaches: list[str] = []
     every = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     for limit_range in sorted(ranges, key=name_of):
         for item in _items(limit_range, "Container"):
             for container in every:
-                found += _breaches(item, *(_of_container(container, field) for field in _FIELDS), title="Container")
+                breaches += _breaches(item, *(_of_container(container, field) for field in _FIELDS), title="Container")
         for item in _items(limit_range, "Pod"):
-            found += _breaches(item, *(pod_sums(spec, field) for field in _FIELDS), title="Pod")
-    return found
+            breaches += _breaches(item, *(pod_sums(spec, field) for field in _FIELDS), title="Pod")
+    return breaches
 
 
 def _of_container(container: Object, field: str) -> Amounts:
@@ -264,10 +272,10 @@ def _breaches(item: Mapping[str, Any], requests: Amounts, limits: Amounts, *, ti
 
 
 def _out_of(
-    what: str, bound: ExactAmount, given: Sequence[tuple[str, ExactAmount | None]], *, is_max: bool
+    what: str, bound: ExactAmount, amounts: Sequence[tuple[str, ExactAmount | None]], *, is_max: bool
 ) -> Iterator[str]:
     """The first of two amounts that is out of bounds; the first one must be given."""
-    for index, (title, amount) in enumerate(given):
+    for index, (title, amount) in enumerate(amounts):
         if amount is None and not index:
             yield f"{what}.  No {title} is specified"
             return

@@ -110,8 +110,8 @@ class Authenticator:
 
         ``now_s`` is seconds since the epoch.
         """
-        scheme, _, given = header.partition(" ")
-        text = given.strip() if scheme.lower() == "bearer" else ""
+        scheme, _, credentials = header.partition(" ")
+        text = credentials.strip() if scheme.lower() == "bearer" else ""
         if not text:
             raise Unauthorized("no bearer token")
         return self.grant_of(text, now_s=now_s)

@@ -81,9 +81,9 @@ def wanted(accept: str) -> WantedShape:
         media, *parameters = (part.strip() for part in clause.split(";"))
         if media.lower() not in _JSON_TYPES:
             continue
-        given = dict(parameter.partition("=")[::2] for parameter in parameters)
-        shape, version = given.get("as", ""), given.get("v", "v1")
-        known = version in {"v1", "v1beta1"} and given.get("g", "meta.k8s.io") == "meta.k8s.io"
+        options = dict(parameter.partition("=")[::2] for parameter in parameters)
+        shape, version = options.get("as", ""), options.get("v", "v1")
+        known = version in {"v1", "v1beta1"} and options.get("g", "meta.k8s.io") == "meta.k8s.io"
         if not shape:
             return WantedShape(Shape.WHOLE)
         if shape in list(Shape) and known:
@@ -157,19 +157,19 @@ def duplicate_fields(data: bytes, content_type: str = "") -> list[str]:
     media = content_type.partition(";")[0].strip().lower()
     if media == MEDIA_TYPE:
         return []
-    found: list[str] = []
+    duplicates: list[str] = []
 
     def note(pairs: list[tuple[str, Any]]) -> None:
         # A dict is built ten times as fast as keys are compared here.
         if len(dict(pairs)) < len(pairs):
-            found.extend(_repeated(key for key, _ in pairs))
+            duplicates.extend(_repeated(key for key, _ in pairs))
 
     try:
         json.loads(data, object_pairs_hook=note)
     except ValueError:
         # It has been read before, so it is YAML, which is as short as that may be.
         return _duplicate_yaml_keys(yaml.compose(data, Loader=YamlLoader))
-    return found
+    return duplicates
 
 
 def _duplicate_yaml_keys(node: yaml.Node | None) -> list[str]:
@@ -183,12 +183,12 @@ def _duplicate_yaml_keys(node: yaml.Node | None) -> list[str]:
 
 def _repeated(keys: Iterable[str]) -> list[str]:
     seen: set[str] = set()
-    found: list[str] = []
+    duplicates: list[str] = []
     for key in keys:
         if key in seen:
-            found.append(key)
+            duplicates.append(key)
         seen.add(key)
-    return found
+    return duplicates
 
 
 def _decoded(decode: Callable[[bytes], Any], data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
@@ -249,23 +249,23 @@ def check_yaml(events: Iterable[yaml.Event]) -> None:
 def check_fields(kind: Kind, written: list[Object], *, duplicates: list[str], level: str) -> list[str]:
     """Warnings about unknown and duplicate fields; none for Ignore. Raises ``Fault`` 400 for Strict."""
     if level not in _LEVELS:
-        choices = ", ".join(one for one in _LEVELS if one)
+        choices = ", ".join(choice for choice in _LEVELS if choice)
         raise Fault(400, f"invalid value for fieldValidation: {level!r}; expected one of {choices}")
     if level == "Ignore":
         return []
-    found = [f'unknown field "{path}"' for body in written for path in unknown(kind, body)]
-    found = list(dict.fromkeys([*found, *(f'duplicate field "{name}"' for name in duplicates)]))
-    if found and level == "Strict":
+    warnings = [f'unknown field "{path}"' for body in written for path in unknown(kind, body)]
+    warnings = list(dict.fromkeys([*warnings, *(f'duplicate field "{name}"' for name in duplicates)]))
+    if warnings and level == "Strict":
         named = f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}'
-        raise Fault(400, f"{named}: strict decoding error: {', '.join(found)}")
-    return found
+        raise Fault(400, f"{named}: strict decoding error: {', '.join(warnings)}")
+    return warnings
 
 
 def touched(patch: Any, patch_type: PatchType) -> list[Object]:  # noqa: ANN401 - as it was sent
     """The partial objects written by a patch."""
     if patch_type is not PatchType.JSON:
         return [_without_directives(patch)] if isinstance(patch, dict) else []
-    operations = [one for one in patch if isinstance(one, dict)] if isinstance(patch, list) else []
+    operations = [operation for operation in patch if isinstance(operation, dict)] if isinstance(patch, list) else []
     return [
         _nested(str(operation.get("path", "")), operation.get("value"))
         for operation in operations
@@ -285,10 +285,12 @@ def _without_directives(value: Any) -> Any:  # noqa: ANN401 - JSON
     """A merge patch without directives such as ``$patch``, and without the fields that it deletes."""
     if isinstance(value, Mapping):
         return {
-            key: _without_directives(one) for key, one in value.items() if not key.startswith("$") and one is not None
+            key: _without_directives(child)
+            for key, child in value.items()
+            if not key.startswith("$") and child is not None
         }
     if isinstance(value, list):
-        return [_without_directives(one) for one in value]
+        return [_without_directives(element) for element in value]
     return value
 
 
@@ -310,14 +312,14 @@ def json_response(
     return response
 
 
-def shaped_object(kind: Kind, one: Object, *, wanted: WantedShape, include: str) -> Object:
+def shaped_object(kind: Kind, whole: Object, *, wanted: WantedShape, include: str) -> Object:
     """One object in the accepted shape. Other responses, such as a Status, stay unchanged."""
-    if wanted.shape is Shape.WHOLE or one.get("kind") not in {kind.name, None}:
-        return one
+    if wanted.shape is Shape.WHOLE or whole.get("kind") not in {kind.name, None}:
+        return whole
     if wanted.shape is Shape.TABLE:
-        metadata = {"resourceVersion": one.get("metadata", {}).get("resourceVersion", "")}
-        return table(kind, [one], metadata, version=wanted.version, include=include, now_s=wall_s())
-    return partial_metadata(one, wanted.version)
+        metadata = {"resourceVersion": whole.get("metadata", {}).get("resourceVersion", "")}
+        return table(kind, [whole], metadata, version=wanted.version, include=include, now_s=wall_s())
+    return partial_metadata(whole, wanted.version)
 
 
 def whole_list(kind: Kind, listing: EncodedListing) -> list[bytes]:

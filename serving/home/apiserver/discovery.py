@@ -35,12 +35,12 @@ _GVK = "x-kubernetes-group-version-kind"
 
 def _group_versions() -> dict[str, list[str]]:
     """The versions of each group, the preferred one first, in the order of the kinds."""
-    found: dict[str, list[str]] = {}
+    versions_by_group: dict[str, list[str]] = {}
     for kind in KINDS:
-        versions = found.setdefault(kind.group, [])
+        versions = versions_by_group.setdefault(kind.group, [])
         if kind.version not in versions:
             versions.append(kind.version)
-    return found
+    return versions_by_group
 
 
 def api_versions() -> Object:
@@ -56,7 +56,9 @@ def group_list() -> Object:
 
 def group_of(group: str) -> Object | None:
     """The response to ``/apis/G``; None for an unknown group."""
-    versions = [{"groupVersion": f"{group}/{one}", "version": one} for one in _group_versions().get(group, ())]
+    versions = [
+        {"groupVersion": f"{group}/{version}", "version": version} for version in _group_versions().get(group, ())
+    ]
     if not group or not versions:
         return None
     return {
@@ -90,7 +92,10 @@ def aggregated_version(accept: str) -> str:
 def aggregated(version: str, *, core: bool) -> Object:
     """All groups with all resources: the core group for ``/api``, the others for ``/apis``."""
     items = [
-        {"metadata": {"name": group}, "versions": [_aggregated_version(group, one) for one in versions]}
+        {
+            "metadata": {"name": group},
+            "versions": [_aggregated_version(group, group_version) for group_version in versions],
+        }
         for group, versions in _group_versions().items()
         if (group == "") is core
     ]
@@ -172,7 +177,7 @@ def _entries(kind: Kind) -> list[Object]:
 def discovery_response(raw_path: str, accept: str) -> web.Response | None:
     """The response to a discovery path; None for other paths."""
     version = aggregated_version(accept)
-    found: Object | None
+    document: Object | None
     match raw_path.strip("/").split("/"):
         case ["api" | "apis" as root] if version:
             response = json_response(aggregated(version, core=root == "api"))
@@ -180,24 +185,24 @@ def discovery_response(raw_path: str, accept: str) -> web.Response | None:
             response.headers["Content-Type"] = kind
             return response
         case ["api"]:
-            found = api_versions()
+            document = api_versions()
         case ["apis"]:
-            found = group_list()
+            document = group_list()
         case ["api", version]:
-            found = resource_list("", version)
+            document = resource_list("", version)
         case ["apis", group]:
-            found = group_of(group)
+            document = group_of(group)
         case ["apis", group, version]:
-            found = resource_list(group, version)
+            document = resource_list(group, version)
         case [""]:
-            found = {
+            document = {
                 "paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
             }
         case _:
             return None
-    if found is None:
+    if document is None:
         raise NotFound(_UNKNOWN)
-    return json_response(found)
+    return json_response(document)
 
 
 def openapi_v3_index() -> Object:
@@ -230,11 +235,11 @@ def _field(number: int, data: bytes) -> bytes:
 
 @functools.cache
 def _places() -> dict[str, tuple[Kind, ...]]:
-    found: dict[str, tuple[Kind, ...]] = {}
+    kinds_by_place: dict[str, tuple[Kind, ...]] = {}
     for kind in KINDS:
         place = f"apis/{kind.api_version}" if kind.group else f"api/{kind.version}"
-        found[place] = (*found.get(place, ()), kind)
-    return found
+        kinds_by_place[place] = (*kinds_by_place.get(place, ()), kind)
+    return kinds_by_place
 
 
 @functools.cache

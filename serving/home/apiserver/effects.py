@@ -83,22 +83,22 @@ _REASON = "AcceptedWithoutEffect"
 
 def located(value: object, at: str) -> list[tuple[str, Any]]:
     """Yield the existing places of a path with their values; ``[*]`` is every item of a list."""
-    found: list[tuple[str, Any]] = [("", value)]
+    places: list[tuple[str, Any]] = [("", value)]
     for key in _steps(at):
         if key is None:
-            found = [
+            places = [
                 (f"{path}[{index}]", item)
-                for path, items in found
+                for path, items in places
                 if isinstance(items, list)
                 for index, item in enumerate(items)
             ]
         else:
-            found = [
-                (f"{path}.{key}" if path else key, one[key])
-                for path, one in found
-                if isinstance(one, dict) and one.get(key) is not None
+            places = [
+                (f"{path}.{key}" if path else key, parent[key])
+                for path, parent in places
+                if isinstance(parent, dict) and parent.get(key) is not None
             ]
-    return found
+    return places
 
 
 @functools.cache
@@ -113,7 +113,7 @@ def effectless(kind: Kind, body: Object, *, runs_images: bool = False) -> list[s
         return []
     fields = _POD_FIELDS
     if runs_images:
-        fields = {one: _IN_CONTAINERS.get(one, why) for one, why in fields.items() if one not in _OF_CONTAINERS}
+        fields = {field: _IN_CONTAINERS.get(field, why) for field, why in fields.items() if field not in _OF_CONTAINERS}
     return [*_fields(_POD_SPECS[kind], body, fields), *_annotations(body), *_unreached_ports(kind, body)]
 
 
@@ -149,10 +149,10 @@ def _unreached_ports(kind: Kind, body: Object) -> Iterator[str]:
     """Ports of containers for TCP at which no activator takes connections."""
     if kind != SERVING_SERVICE:
         return
-    asked = [text for _, text in located(body, "metadata.annotations") if isinstance(text, dict)]
-    text = asked[0].get(TCP_ANNOTATION) if asked else ""
-    found = read_tcp_ports(text if isinstance(text, str) else "")
-    named = set() if isinstance(found, Problem) else {one.number for one in found}
+    annotations = [text for _, text in located(body, "metadata.annotations") if isinstance(text, dict)]
+    text = annotations[0].get(TCP_ANNOTATION) if annotations else ""
+    ports = read_tcp_ports(text if isinstance(text, str) else "")
+    named = set() if isinstance(ports, Problem) else {port.number for port in ports}
     for path, port in located(body, "spec.template.spec.containers[*].ports[*]"):
         number = port.get("containerPort") if isinstance(port, dict) else None
         if not path.endswith("[0]") and isinstance(number, int) and number not in named:
@@ -183,14 +183,14 @@ def settings_warnings(kind: Kind, stored: Object) -> list[str]:
     if kind != CONFIG_MAP or namespace_of(stored) != system_namespace():
         return []
     config_map = config_map_of(name_of(stored), stored.get("data") or {})
-    found: list[str] = []
+    texts: list[str] = []
     for daemon in DAEMONS:
         try:
             load(daemon, registry=DAEMONS, config_maps=[config_map])
         except SettingsError as error:
-            found += [str(problem) for problem in error.problems]
+            texts += [str(problem) for problem in error.problems]
     if name_of(stored) == NODEGROUP.config_map:
         text = (stored.get("data") or {}).get(_GROUPS_KEY, "")
         groups = groups_of_text(text, where=f"{NODEGROUP.config_map}: {_GROUPS_KEY}")
-        found += [str(problem) for problem in (*groups.problems, *groups.ignored)]
-    return list(dict.fromkeys(found))
+        texts += [str(problem) for problem in (*groups.problems, *groups.ignored)]
+    return list(dict.fromkeys(texts))

@@ -27,8 +27,8 @@ def compiled(path: str) -> Callable[[object], Any]:
     find_all = compiled_all(path)
 
     def find(value: object) -> Any:  # noqa: ANN401 - JSON
-        found = find_all(value)
-        return found[0] if found else None
+        values = find_all(value)
+        return values[0] if values else None
 
     return find
 
@@ -47,10 +47,10 @@ def compiled_all(path: str) -> Callable[[object], list[Any]]:
         at = match.end()
 
     def find_all(value: object) -> list[Any]:
-        found: list[Any] = [value]
+        values: list[Any] = [value]
         for step in steps:
-            found = [child for one in found for child in step(one)]
-        return found
+            values = [child for parent in values for child in step(parent)]
+        return values
 
     return find_all
 
@@ -64,7 +64,7 @@ def _step(match: re.Match[str]) -> _Step:
     if match["field"]:
         field, wanted = match["field"], match["wanted"]
         return lambda value: (
-            [one for one in value if isinstance(one, dict) and str(one.get(field)) == wanted]
+            [element for element in value if isinstance(element, dict) and str(element.get(field)) == wanted]
             if isinstance(value, list)
             else ()
         )

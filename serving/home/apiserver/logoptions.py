@@ -82,10 +82,10 @@ def log_options(pod: Object, query: Mapping[str, str]) -> LogOptions:
     return _options(chosen_container(pod, query.get("container", "")), query)
 
 
-def kept_log_options(kept: KeptLog, query: Mapping[str, str]) -> LogOptions:
+def kept_log_options(log: KeptLog, query: Mapping[str, str]) -> LogOptions:
     """Read the options for a deleted pod. Raises ``Fault`` 400."""
-    containers = [{"name": container} for container in kept.containers if container != QUEUE_PROXY]
-    gone: Object = {"metadata": {"name": kept.pod}, "spec": {"containers": containers}}
+    containers = [{"name": container} for container in log.containers if container != QUEUE_PROXY]
+    gone: Object = {"metadata": {"name": log.pod}, "spec": {"containers": containers}}
     return _options(chosen_container(gone, query.get("container", "")), query)
 
 
@@ -116,7 +116,7 @@ def chosen_container(pod: Object, wanted: str, *, with_proxy: bool = True) -> st
     metadata = pod.get("metadata", {})
     spec = pod.get("spec", {})
     names, first = (
-        [one.get("name", "") for one in spec.get(field) or ()] for field in ("containers", "initContainers")
+        [container.get("name", "") for container in spec.get(field) or ()] for field in ("containers", "initContainers")
     )
     name = metadata.get("name", "")
     default = (metadata.get("annotations") or {}).get(DEFAULT_CONTAINER_ANNOTATION, "")

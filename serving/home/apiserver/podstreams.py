@@ -91,10 +91,10 @@ async def begun(pod: Object, begin: Callable[[], Awaitable[ExecSession]], contai
         return await begin()
     except NotFound as error:
         statuses = [
-            one
+            status
             for field in ("containerStatuses", "initContainerStatuses")
-            for one in nested(pod, "status", field) or ()
-            if one.get("name") == container
+            for status in nested(pod, "status", field) or ()
+            if status.get("name") == container
         ]
         waiting = nested(statuses, 0, "state", "waiting") or {}
         why = ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))

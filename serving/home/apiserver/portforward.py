@@ -227,7 +227,7 @@ class _Forwarder:
 
     async def _received(self, stream: int, data: bytes, *, is_last: bool) -> None:
         """Pass received data on; an empty piece ends the direction."""
-        pieces = [one for one in (data, b"" if is_last else None) if one is not None and (one or is_last)]
+        pieces = [piece for piece in (data, b"" if is_last else None) if piece is not None and (piece or is_last)]
         writer = self._writers.get(stream)
         for piece in pieces:
             if writer is None:

@@ -161,8 +161,8 @@ def _known(name: str) -> _Fields:
     known: dict[int, Any] = {}
     for field, (*outer, number) in numbers.numbers.items():
         level = known
-        for one in outer:
-            level = level.setdefault(one, {})
+        for outer_name in outer:
+            level = level.setdefault(outer_name, {})
         schema = properties[field]
         item = schema.get("items") or schema.get("additionalProperties") or schema
         level[number] = _MessageField(

@@ -38,7 +38,7 @@ async def upgraded(request: web.Request, protocols: tuple[str, ...]) -> web.WebS
             "this server streams over websockets and not over SPDY: use kubectl 1.31 or newer, or 1.29 with "
             "KUBECTL_REMOTE_COMMAND_WEBSOCKETS=true",
         )
-    if not any(one.strip() in protocols for one in offered.split(",")):
+    if not any(protocol.strip() in protocols for protocol in offered.split(",")):
         raise Fault(400, f"the websocket's protocol is one of {', '.join(protocols)}, not {offered or 'none'}")
     await socket.prepare(request)
     return socket

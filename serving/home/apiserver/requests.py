@@ -157,8 +157,8 @@ def success(target: RequestTarget, uid: str) -> Object:
 
 def field_manager(query: Mapping[str, str], user_agent: str) -> str:
     """The manager that owns the fields of a write; never empty. Raises ``Fault`` 400."""
-    given = query.get("fieldManager", "")
-    if len(given) > _LENGTH_MAX or not given.isprintable():
+    manager = query.get("fieldManager", "")
+    if len(manager) > _LENGTH_MAX or not manager.isprintable():
         raise Fault(400, f"fieldManager: at most {_LENGTH_MAX} printable characters")
     program = "".join(letter for letter in user_agent.partition("/")[0] if letter.isprintable())
-    return given or program.strip()[:_LENGTH_MAX] or _UNKNOWN_MANAGER
+    return manager or program.strip()[:_LENGTH_MAX] or _UNKNOWN_MANAGER

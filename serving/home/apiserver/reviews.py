@@ -48,13 +48,13 @@ class TokenReviews:
     def __init__(self, identify: Callable[[str], KnownToken | None] = lambda _: None) -> None:
         self._identify = identify
 
-    def review(self, asked: object, grant_of: Callable[[str], Grant | None] = lambda _: None) -> Object:
+    def review(self, body: object, grant_of: Callable[[str], Grant | None] = lambda _: None) -> Object:
         """The TokenReview with its status, where ``grant_of`` finds the user of a token, or None.
 
-        Raises ``Fault`` 400 if ``asked`` is not a TokenReview.
+        Raises ``Fault`` 400 if ``body`` is not a TokenReview.
         """
         try:
-            spec = msgspec.convert(asked, _Review).spec
+            spec = msgspec.convert(body, _Review).spec
         except msgspec.ValidationError as error:
             raise Fault(400, f"this is no TokenReview: {error}") from error
         audiences = set(spec.audiences or (API_AUDIENCE,))
@@ -64,12 +64,12 @@ class TokenReviews:
         return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {}, "status": status}
 
 
-def _status(token: KnownToken | None, asked: set[str]) -> Object:
+def _status(token: KnownToken | None, requested: set[str]) -> Object:
     if token is None or (token.until_s is not None and token.until_s <= wall_s()):
         return {"user": {}, "error": "token is unknown, or has expired"}
-    audiences = sorted(asked & set(token.audiences))
+    audiences = sorted(requested & set(token.audiences))
     if not audiences:
-        return {"user": {}, "error": f"token audiences {list(token.audiences)} are none of {sorted(asked)}"}
+        return {"user": {}, "error": f"token audiences {list(token.audiences)} are none of {sorted(requested)}"}
     extra = {
         "authentication.kubernetes.io/pod-name": [token.pod],
         "authentication.kubernetes.io/pod-uid": [token.pod_uid],

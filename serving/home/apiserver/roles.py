@@ -95,8 +95,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
         )
 
 
-def _matches(allowed: tuple[str, ...], asked: str) -> bool:
-    return allowed == _ALL or asked in allowed
+def _matches(allowed: tuple[str, ...], requested: str) -> bool:
+    return allowed == _ALL or requested in allowed
 
 
 def _by_group(verbs: tuple[str, ...], kinds: Iterable[Kind], *subresources: str) -> Iterator[Rule]:
@@ -126,7 +126,9 @@ _DEPLOY = (
     *_by_group(_READ, [SECRET], ""),
     *_by_group(_WRITE, _DEPLOYED, ""),
     *_by_group(("update", "patch"), _DEPLOYED, "scale"),
-    Rule(verbs=("create",), api_groups=("",), resources=tuple(f"{POD.plural}/{one}" for one in _ENTERED)),
+    Rule(
+        verbs=("create",), api_groups=("",), resources=tuple(f"{POD.plural}/{subresource}" for subresource in _ENTERED)
+    ),
 )
 _CLUSTER = tuple(_by_group(_READ, [kind for kind in KINDS if not kind.namespaced], "", "status"))
 _EVERYTHING = (Rule(verbs=_ALL, api_groups=_ALL, resources=_ALL),)
@@ -198,23 +200,23 @@ class _RulesReview(msgspec.Struct, frozen=True):
     spec: _RulesSpec
 
 
-def access_review(grant: Grant, asked: object) -> Object:
-    """A SelfSubjectAccessReview with its status. Raises ``ValueError`` if ``asked`` is not one."""
-    spec = msgspec.convert(asked, _AccessReview).spec
-    given = spec.resource_attributes or spec.non_resource_attributes
-    if given is None or (spec.resource_attributes and spec.non_resource_attributes):
+def access_review(grant: Grant, body: object) -> Object:
+    """A SelfSubjectAccessReview with its status. Raises ``ValueError`` if ``body`` is not one."""
+    spec = msgspec.convert(body, _AccessReview).spec
+    attributes = spec.resource_attributes or spec.non_resource_attributes
+    if attributes is None or (spec.resource_attributes and spec.non_resource_attributes):
         raise ValueError("spec has either resourceAttributes or nonResourceAttributes")
     if spec.resource_attributes is None:
-        access = Access(verb=given.verb, path=given.path)
+        access = Access(verb=attributes.verb, path=attributes.path)
     else:
-        is_namespaced = _SCOPES.get((given.group, given.resource), bool(given.namespace))
+        is_namespaced = _SCOPES.get((attributes.group, attributes.resource), bool(attributes.namespace))
         access = Access(
-            verb=given.verb,
-            group=given.group,
-            resource=given.resource,
-            subresource=given.subresource,
-            namespace=(given.namespace or None) if is_namespaced else "",
-            name=given.name,
+            verb=attributes.verb,
+            group=attributes.group,
+            resource=attributes.resource,
+            subresource=attributes.subresource,
+            namespace=(attributes.namespace or None) if is_namespaced else "",
+            name=attributes.name,
         )
     is_allowed = may(grant, access)
     reason = f"{grant.role} role" if is_allowed else refusal_text(grant, access)
@@ -222,9 +224,9 @@ def access_review(grant: Grant, asked: object) -> Object:
     return {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec, "status": status}
 
 
-def rules_review(grant: Grant, asked: object) -> Object:
+def rules_review(grant: Grant, body: object) -> Object:
     """A SelfSubjectRulesReview with its status: the user's rules in one namespace. Raises ``ValueError`` as above."""
-    namespace = msgspec.convert(asked, _RulesReview).spec.namespace
+    namespace = msgspec.convert(body, _RulesReview).spec.namespace
     if not namespace:
         raise ValueError("no namespace on request")
     rules = rules_in(grant, namespace)

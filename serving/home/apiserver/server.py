@@ -185,10 +185,10 @@ class _ApiHandlers:
     async def openapi_v3(self, request: web.Request) -> web.Response:
         """``/openapi/v3`` and the documents below it."""
         place = request.match_info.get("place", "")
-        found = discovery.openapi_v3(place) if place else discovery.openapi_v3_index()
-        if found is None:
+        document = discovery.openapi_v3(place) if place else discovery.openapi_v3_index()
+        if document is None:
             raise NotFound(_UNKNOWN)
-        return json_response(found)
+        return json_response(document)
 
     async def review(self, request: web.Request) -> web.Response:
         """``kubectl auth can-i``."""
@@ -203,18 +203,18 @@ class _ApiHandlers:
         return json_response(self_review(current_request().user), status=201)
 
     async def _reviewed(self, request: web.Request, review: Callable[[Grant, object], Object]) -> web.Response:
-        asked = await self._asked(request)
+        body = await self._decoded_body(request)
         try:
-            return json_response(review(current_request().user, asked), status=201)
+            return json_response(review(current_request().user, body), status=201)
         except ValueError as error:
             raise Fault(400, f"the review cannot be read: {error}") from error
 
     async def review_token(self, request: web.Request) -> web.Response:
         """Serve a TokenReview."""
-        asked = await self._asked(request)
-        return json_response(self._options.token_reviews.review(asked, self._guard.grant_of), status=201)
+        body = await self._decoded_body(request)
+        return json_response(self._options.token_reviews.review(body, self._guard.grant_of), status=201)
 
-    async def _asked(self, request: web.Request) -> Any:  # noqa: ANN401 - whatever was sent
+    async def _decoded_body(self, request: web.Request) -> Any:  # noqa: ANN401 - whatever was sent
         data = await request.read()
         async with self._large_bodies.turn(len(data)):
             return await computed(decode_body, data, request.headers.get("Content-Type", ""))
@@ -223,9 +223,9 @@ class _ApiHandlers:
         """Everything below ``/api`` and ``/apis``."""
         raw_path = path_of(request)
         if request.method == "GET":
-            found = discovery_response(raw_path, request.headers.get("Accept", ""))
-            if found is not None:
-                return found
+            response = discovery_response(raw_path, request.headers.get("Accept", ""))
+            if response is not None:
+                return response
         target = target_of(raw_path)
         if target.subresource:
             _check_subresource(target)
@@ -256,11 +256,11 @@ class _ApiHandlers:
             return await self._read_encoded(target, request)
         if target.name:
             subresource: Subresource | None = "scale" if target.subresource == "scale" else None
-            one = await self._cluster.get(target.kind, target.one_namespace, target.name, subresource=subresource)
-            return json_response(shaped_object(target.kind, one, wanted=shape, include=include))
-        found = self._listed(target, query)
-        async with self._large_lists.turn(sum(map(len, found.items))):
-            body = await computed(shaped_list, target.kind, found, wanted=shape, include=include)
+            whole = await self._cluster.get(target.kind, target.one_namespace, target.name, subresource=subresource)
+            return json_response(shaped_object(target.kind, whole, wanted=shape, include=include))
+        listing = self._listed(target, query)
+        async with self._large_lists.turn(sum(map(len, listing.items))):
+            body = await computed(shaped_list, target.kind, listing, wanted=shape, include=include)
         return web.Response(body=body, content_type=JSON_TYPE)
 
     def _listed(self, target: RequestTarget, query: Mapping[str, str]) -> EncodedListing:
@@ -349,8 +349,8 @@ class _ApiHandlers:
 
     async def kept_logs(self, request: web.Request) -> web.Response:
         """The pods of a namespace that have logs."""
-        found = [] if self._logs is None else self._logs.kept(request.match_info["namespace"])
-        return web.Response(body=msgspec.json.encode(found), content_type="application/json")
+        logs = [] if self._logs is None else self._logs.kept(request.match_info["namespace"])
+        return web.Response(body=msgspec.json.encode(logs), content_type="application/json")
 
     async def _interact(self, target: RequestTarget, request: web.Request) -> web.StreamResponse:
         pods, place = self._pods, (target.one_namespace, target.name)

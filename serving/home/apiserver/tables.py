@@ -91,22 +91,22 @@ class CellColumn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _column(name: str, cell: Callable[[Object], Any], *, kind: str = "string", wide: bool = False) -> CellColumn:
-    return CellColumn(name=name, cell=lambda one, _: cell(one), type=kind, priority=1 if wide else 0)
+    return CellColumn(name=name, cell=lambda whole, _: cell(whole), type=kind, priority=1 if wide else 0)
 
 
-def _at(one: object, *keys: str) -> Any:  # noqa: ANN401 - JSON
+def _at(whole: object, *keys: str) -> Any:  # noqa: ANN401 - JSON
     for key in keys:
-        one = one.get(key) if isinstance(one, dict) else None
-    return one
+        whole = whole.get(key) if isinstance(whole, dict) else None
+    return whole
 
 
-def _listed(one: object, *keys: str) -> list[Any]:
-    found = _at(one, *keys)
-    return found if isinstance(found, list) else []
+def _listed(whole: object, *keys: str) -> list[Any]:
+    value = _at(whole, *keys)
+    return value if isinstance(value, list) else []
 
 
-def _reference(one: Object) -> str:
-    return f"{_at(one, 'spec', 'scaleTargetRef', 'kind')}/{_at(one, 'spec', 'scaleTargetRef', 'name')}"
+def _reference(whole: Object) -> str:
+    return f"{_at(whole, 'spec', 'scaleTargetRef', 'kind')}/{_at(whole, 'spec', 'scaleTargetRef', 'name')}"
 
 
 def _joined(texts: Iterable[Any]) -> str:
@@ -122,9 +122,9 @@ def _first(texts: list[str]) -> str:
     return _joined(texts[:_SHOWN_MAX]) + (f" + {more} more..." if more > 0 else "")
 
 
-_NAME = CellColumn(name="Name", cell=lambda one, _: _at(one, "metadata", "name"), format="name")
+_NAME = CellColumn(name="Name", cell=lambda whole, _: _at(whole, "metadata", "name"), format="name")
 _AGE = CellColumn(
-    name="Age", cell=lambda one, now_s: age(_at(one, "metadata", "creationTimestamp"), now_s=now_s), type="string"
+    name="Age", cell=lambda whole, now_s: age(_at(whole, "metadata", "creationTimestamp"), now_s=now_s), type="string"
 )
 
 
@@ -176,7 +176,9 @@ def _ports(service: Object) -> str:
 
 
 def _node_status(node: Object) -> str:
-    ready = {_at(one, "type"): _at(one, "status") for one in _listed(node, "status", "conditions")}.get("Ready")
+    ready = {
+        _at(condition, "type"): _at(condition, "status") for condition in _listed(node, "status", "conditions")
+    }.get("Ready")
     state = "Ready" if ready == "True" else "NotReady"
     return f"{state},SchedulingDisabled" if _at(node, "spec", "unschedulable") else state
 
@@ -190,12 +192,14 @@ def _text(value: object) -> str:
     return "N/A" if value is None else str(value)
 
 
-def _containers(one: Object, field: str) -> str:
-    return _joined(_at(container, field) for container in _listed(one, "spec", "template", "spec", "containers"))
+def _containers(whole: Object, field: str) -> str:
+    return _joined(_at(container, field) for container in _listed(whole, "spec", "template", "spec", "containers"))
 
 
 def _addresses(endpoint_slice: Object) -> str:
-    return _first([address for one in _listed(endpoint_slice, "endpoints") for address in _listed(one, "addresses")])
+    return _first(
+        [address for endpoint in _listed(endpoint_slice, "endpoints") for address in _listed(endpoint, "addresses")]
+    )
 
 
 def _seen(event: Object, now_s: float) -> str:
@@ -216,13 +220,13 @@ def _involved(event: Object) -> str:
 
 
 COLUMNS: dict[Kind, tuple[CellColumn, ...]] = {
-    NAMESPACE: (_NAME, _column("Status", lambda one: _at(one, "status", "phase") or "Active"), _AGE),
+    NAMESPACE: (_NAME, _column("Status", lambda whole: _at(whole, "status", "phase") or "Active"), _AGE),
     NODE: (
         _NAME,
         _column("Status", _node_status),
         _column("Roles", _roles),
         _AGE,
-        _column("Version", lambda one: _at(one, "status", "nodeInfo", "kubeletVersion")),
+        _column("Version", lambda whole: _at(whole, "status", "nodeInfo", "kubeletVersion")),
     ),
     POD: (
         _NAME,
@@ -230,84 +234,89 @@ COLUMNS: dict[Kind, tuple[CellColumn, ...]] = {
         _column("Status", _pod_status),
         _column("Restarts", _restarts, kind="integer"),
         _AGE,
-        _column("IP", lambda one: _at(one, "status", "podIP") or _NONE, wide=True),
-        _column("Node", lambda one: _at(one, "spec", "nodeName") or _NONE, wide=True),
+        _column("IP", lambda whole: _at(whole, "status", "podIP") or _NONE, wide=True),
+        _column("Node", lambda whole: _at(whole, "spec", "nodeName") or _NONE, wide=True),
     ),
     SERVICE: (
         _NAME,
-        _column("Type", lambda one: _at(one, "spec", "type") or "ClusterIP"),
-        _column("Cluster-IP", lambda one: _at(one, "spec", "clusterIP") or _NONE),
-        _column("External-IP", lambda one: _at(one, "spec", "externalName") or _NONE),
+        _column("Type", lambda whole: _at(whole, "spec", "type") or "ClusterIP"),
+        _column("Cluster-IP", lambda whole: _at(whole, "spec", "clusterIP") or _NONE),
+        _column("External-IP", lambda whole: _at(whole, "spec", "externalName") or _NONE),
         _column("Port(s)", _ports),
         _AGE,
-        _column("Selector", lambda one: _pairs(_at(one, "spec", "selector")), wide=True),
+        _column("Selector", lambda whole: _pairs(_at(whole, "spec", "selector")), wide=True),
     ),
-    CONFIG_MAP: (_NAME, _column("Data", lambda one: len(_at(one, "data") or ()), kind="integer"), _AGE),
+    CONFIG_MAP: (_NAME, _column("Data", lambda whole: len(_at(whole, "data") or ()), kind="integer"), _AGE),
     SECRET: (
         _NAME,
-        _column("Type", lambda one: _at(one, "type") or "Opaque"),
-        _column("Data", lambda one: len(_at(one, "data") or ()), kind="integer"),
+        _column("Type", lambda whole: _at(whole, "type") or "Opaque"),
+        _column("Data", lambda whole: len(_at(whole, "data") or ()), kind="integer"),
         _AGE,
     ),
-    SERVICE_ACCOUNT: (_NAME, _column("Secrets", lambda one: len(_listed(one, "secrets")), kind="integer"), _AGE),
+    SERVICE_ACCOUNT: (_NAME, _column("Secrets", lambda whole: len(_listed(whole, "secrets")), kind="integer"), _AGE),
     RESOURCE_QUOTA: (
         _NAME,
-        _column("Request", lambda one: _used(one, is_limit=False)),
-        _column("Limit", lambda one: _used(one, is_limit=True)),
+        _column("Request", lambda whole: _used(whole, is_limit=False)),
+        _column("Limit", lambda whole: _used(whole, is_limit=True)),
         _AGE,
     ),
     PERSISTENT_VOLUME_CLAIM: (
         _NAME,
-        _column("Status", lambda one: _at(one, "status", "phase") or "Pending"),
-        _column("Volume", lambda one: _at(one, "spec", "volumeName")),
-        _column("Capacity", lambda one: _at(one, "status", "capacity", "storage")),
-        _column("Access Modes", lambda one: _joined(_listed(one, "spec", "accessModes"))),
-        _column("StorageClass", lambda one: _at(one, "spec", "storageClassName")),
+        _column("Status", lambda whole: _at(whole, "status", "phase") or "Pending"),
+        _column("Volume", lambda whole: _at(whole, "spec", "volumeName")),
+        _column("Capacity", lambda whole: _at(whole, "status", "capacity", "storage")),
+        _column("Access Modes", lambda whole: _joined(_listed(whole, "spec", "accessModes"))),
+        _column("StorageClass", lambda whole: _at(whole, "spec", "storageClassName")),
         _AGE,
     ),
-    LIMIT_RANGE: (_NAME, CellColumn(name="Created At", cell=lambda one, _: _at(one, "metadata", "creationTimestamp"))),
+    LIMIT_RANGE: (
+        _NAME,
+        CellColumn(name="Created At", cell=lambda whole, _: _at(whole, "metadata", "creationTimestamp")),
+    ),
     EVENT: (
         CellColumn(name="Last Seen", cell=_seen),
-        _column("Type", lambda one: _at(one, "type")),
-        _column("Reason", lambda one: _at(one, "reason")),
+        _column("Type", lambda whole: _at(whole, "type")),
+        _column("Reason", lambda whole: _at(whole, "reason")),
         _column("Object", _involved),
-        _column("Message", lambda one: str(_at(one, "message") or "").strip()),
-        _column("Count", lambda one: _at(one, "count") or 1, kind="integer", wide=True),
-        _column("Name", lambda one: _at(one, "metadata", "name"), wide=True),
+        _column("Message", lambda whole: str(_at(whole, "message") or "").strip()),
+        _column("Count", lambda whole: _at(whole, "count") or 1, kind="integer", wide=True),
+        _column("Name", lambda whole: _at(whole, "metadata", "name"), wide=True),
     ),
     DEPLOYMENT: (
         _NAME,
-        _column("Ready", lambda one: f"{_at(one, 'status', 'readyReplicas') or 0}/{_at(one, 'spec', 'replicas') or 0}"),
-        _column("Up-to-date", lambda one: _at(one, "status", "updatedReplicas") or 0, kind="integer"),
-        _column("Available", lambda one: _at(one, "status", "availableReplicas") or 0, kind="integer"),
+        _column(
+            "Ready", lambda whole: f"{_at(whole, 'status', 'readyReplicas') or 0}/{_at(whole, 'spec', 'replicas') or 0}"
+        ),
+        _column("Up-to-date", lambda whole: _at(whole, "status", "updatedReplicas") or 0, kind="integer"),
+        _column("Available", lambda whole: _at(whole, "status", "availableReplicas") or 0, kind="integer"),
         _AGE,
-        _column("Containers", lambda one: _containers(one, "name"), wide=True),
-        _column("Images", lambda one: _containers(one, "image"), wide=True),
-        _column("Selector", lambda one: _pairs(_at(one, "spec", "selector", "matchLabels")), wide=True),
+        _column("Containers", lambda whole: _containers(whole, "name"), wide=True),
+        _column("Images", lambda whole: _containers(whole, "image"), wide=True),
+        _column("Selector", lambda whole: _pairs(_at(whole, "spec", "selector", "matchLabels")), wide=True),
     ),
     ENDPOINT_SLICE: (
         _NAME,
-        _column("AddressType", lambda one: _at(one, "addressType")),
-        _column("Ports", lambda one: _joined(_at(port, "port") for port in _listed(one, "ports"))),
+        _column("AddressType", lambda whole: _at(whole, "addressType")),
+        _column("Ports", lambda whole: _joined(_at(port, "port") for port in _listed(whole, "ports"))),
         _column("Endpoints", _addresses),
         _AGE,
     ),
     HORIZONTAL_POD_AUTOSCALER: (
         _NAME,
         _column("Reference", _reference),
-        _column("MinPods", lambda one: _at(one, "spec", "minReplicas")),
-        _column("MaxPods", lambda one: _at(one, "spec", "maxReplicas")),
-        _column("Replicas", lambda one: _at(one, "status", "currentReplicas") or 0),
+        _column("MinPods", lambda whole: _at(whole, "spec", "minReplicas")),
+        _column("MaxPods", lambda whole: _at(whole, "spec", "maxReplicas")),
+        _column("Replicas", lambda whole: _at(whole, "status", "currentReplicas") or 0),
         _AGE,
     ),
-    HTTP_ROUTE: (_NAME, _column("Hostnames", lambda one: _joined(_listed(one, "spec", "hostnames"))), _AGE),
+    HTTP_ROUTE: (_NAME, _column("Hostnames", lambda whole: _joined(_listed(whole, "spec", "hostnames"))), _AGE),
     POD_DISRUPTION_BUDGET: (
         _NAME,
-        _column("Min Available", lambda one: _text(_at(one, "spec", "minAvailable"))),
-        _column("Max Unavailable", lambda one: _text(_at(one, "spec", "maxUnavailable"))),
+        _column("Min Available", lambda whole: _text(_at(whole, "spec", "minAvailable"))),
+        _column("Max Unavailable", lambda whole: _text(_at(whole, "spec", "maxUnavailable"))),
         _AGE,
     ),
-    LEASE: (_NAME, _column("Holder", lambda one: _at(one, "spec", "holderIdentity")), _AGE),
+    LEASE: (_NAME, _column("Holder", lambda whole: _at(whole, "spec", "holderIdentity")), _AGE),
 }
 
 
@@ -331,18 +340,18 @@ def table(
             for column in columns
         ],
         "rows": [
-            {"cells": [column.cell(one, now_s) for column in columns], **_carried(one, version, include)}
-            for one in objects
+            {"cells": [column.cell(whole, now_s) for column in columns], **_carried(whole, version, include)}
+            for whole in objects
         ],
     }
 
 
-def partial_metadata(one: Object, version: str) -> Object:
+def partial_metadata(whole: Object, version: str) -> Object:
     """An object's metadata alone."""
     return {
         "kind": "PartialObjectMetadata",
         "apiVersion": f"meta.k8s.io/{version}",
-        "metadata": one.get("metadata", {}),
+        "metadata": whole.get("metadata", {}),
     }
 
 
@@ -352,18 +361,18 @@ def metadata_list(objects: Iterable[Object], metadata: Object, version: str) -> 
         "kind": "PartialObjectMetadataList",
         "apiVersion": f"meta.k8s.io/{version}",
         "metadata": metadata,
-        "items": [partial_metadata(one, version) for one in objects],
+        "items": [partial_metadata(whole, version) for whole in objects],
     }
 
 
-def _carried(one: Object, version: str, include: str) -> Object:
+def _carried(whole: Object, version: str, include: str) -> Object:
     match include:
         case "None":
             return {}
         case "Object":
-            return {"object": one}
+            return {"object": whole}
         case _:
-            return {"object": partial_metadata(one, version)}
+            return {"object": partial_metadata(whole, version)}
 
 
 @functools.cache
@@ -371,7 +380,7 @@ def _columns(kind: Kind) -> tuple[CellColumn, ...]:
     if kind in COLUMNS:
         return COLUMNS[kind]
     crd = crds().get(kind)
-    name = CellColumn(name="Name", cell=lambda one, _: one.get("metadata", {}).get("name"), format="name")
+    name = CellColumn(name="Name", cell=lambda whole, _: whole.get("metadata", {}).get("name"), format="name")
     return (name, *(_column_of(column) for column in (crd.columns if crd else ())))
 
 
@@ -389,8 +398,8 @@ def _column_of(column: Column) -> CellColumn:
 def _cell(column: Column) -> Cell:
     find = compiled(column.json_path)
 
-    def cell(one: Object, now_s: float) -> Any:  # noqa: ANN401 - JSON
-        value = find(one)
+    def cell(whole: Object, now_s: float) -> Any:  # noqa: ANN401 - JSON
+        value = find(whole)
         if column.type == "date":
             return age(value, now_s=now_s)
         if column.type in {"integer", "number", "boolean"} or value is None:

@@ -55,25 +55,25 @@ class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def watch_options(
-    target: RequestTarget, given: Mapping[str, str], wanted: WantedShape, *, bookmark_period_s: float = math.inf
+    target: RequestTarget, query: Mapping[str, str], wanted: WantedShape, *, bookmark_period_s: float = math.inf
 ) -> WatchOptions:
     """Read a request's parameters. Raises ``Fault`` 400."""
-    version = given.get("resourceVersion", "")
-    if is_set(given, "sendInitialEvents") and given.get("resourceVersionMatch", "NotOlderThan") != "NotOlderThan":
+    version = query.get("resourceVersion", "")
+    if is_set(query, "sendInitialEvents") and query.get("resourceVersionMatch", "NotOlderThan") != "NotOlderThan":
         raise Fault(400, "sendInitialEvents needs resourceVersionMatch=NotOlderThan")
     try:
-        timeout_s = float(given.get("timeoutSeconds", "") or _TIMEOUT_MAX_S)
+        timeout_s = float(query.get("timeoutSeconds", "") or _TIMEOUT_MAX_S)
     except ValueError:
         raise Fault(400, "timeoutSeconds is not a number") from None
     return WatchOptions(
-        selection=target.selection(given),
+        selection=target.selection(query),
         resource_version=version,
         timeout_s=min(timeout_s, _TIMEOUT_MAX_S) if timeout_s > 0 else _TIMEOUT_MAX_S,
-        bookmarks=is_set(given, "allowWatchBookmarks"),
-        initial_events=is_set(given, "sendInitialEvents")
-        or (version in {"", "0"} and not given.get("sendInitialEvents", "")),
+        bookmarks=is_set(query, "allowWatchBookmarks"),
+        initial_events=is_set(query, "sendInitialEvents")
+        or (version in {"", "0"} and not query.get("sendInitialEvents", "")),
         wanted=wanted,
-        include=given.get("includeObject", "Metadata"),
+        include=query.get("includeObject", "Metadata"),
         bookmark_period_s=bookmark_period_s,
     )
 
@@ -93,8 +93,8 @@ async def stream_watch(cluster: MemoryCluster, request: web.Request, options: Wa
         try:
             async with asyncio.timeout_at(until_s + _UNREAD_S):
                 await response.prepare(request)
-                for one in initial:
-                    event = WatchEvent(type=EventType.ADDED, payload=Encoded(one))
+                for encoded in initial:
+                    event = WatchEvent(type=EventType.ADDED, payload=Encoded(encoded))
                     await response.write(_event_line(event, kind, options))
                     await turn()
                 if is_set(request.query, "sendInitialEvents"):
@@ -141,10 +141,10 @@ async def _forward(
             event, step = step.result(), None
             if event is None:
                 return
-            found = [event, *events.take_queued(_TOGETHER_MAX)]
-            last = found[-1]
-            wanted = (one for one in found if one.type is not EventType.BOOKMARK or options.bookmarks)
-            if text := b"".join(_event_line(one, kind, options) for one in wanted):
+            batch = [event, *events.take_queued(_TOGETHER_MAX)]
+            last = batch[-1]
+            wanted = (queued for queued in batch if queued.type is not EventType.BOOKMARK or options.bookmarks)
+            if text := b"".join(_event_line(queued, kind, options) for queued in wanted):
                 await response.write(text)
                 await asyncio.sleep(_GATHER_S)
     except ClusterError as error:
@@ -180,26 +180,26 @@ def _event_line(event: WatchEvent, kind: Kind, options: WatchOptions) -> bytes:
     return b'{"type":"%b","object":%b}\n' % (event.type.encode(), event.encoded)
 
 
-def _line(type_: EventType, kind: Kind, one: Object, *, options: WatchOptions) -> bytes:
+def _line(type_: EventType, kind: Kind, whole: Object, *, options: WatchOptions) -> bytes:
     shape = options.wanted.shape
     if type_ is EventType.BOOKMARK:
-        shaped = _shaped_bookmark(kind, one, options)
+        shaped = _shaped_bookmark(kind, whole, options)
     elif shape is Shape.WHOLE:
-        shaped = one
+        shaped = whole
     else:
-        shaped = shaped_object(kind, one, wanted=options.wanted, include=options.include)
+        shaped = shaped_object(kind, whole, wanted=options.wanted, include=options.include)
     return msgspec.json.encode({"type": type_, "object": shaped}) + b"\n"
 
 
-def _shaped_bookmark(kind: Kind, one: Object, options: WatchOptions) -> Object:
+def _shaped_bookmark(kind: Kind, bookmark: Object, options: WatchOptions) -> Object:
     """A bookmark in the accepted shape; a table has one row of empty cells."""
     if options.wanted.shape is Shape.WHOLE:
-        return {"kind": kind.name, "apiVersion": kind.api_version} | one
+        return {"kind": kind.name, "apiVersion": kind.api_version} | bookmark
     if options.wanted.shape is Shape.TABLE:
-        metadata = {"resourceVersion": one.get("metadata", {}).get("resourceVersion", "")}
+        metadata = {"resourceVersion": bookmark.get("metadata", {}).get("resourceVersion", "")}
         version = options.wanted.version
         return table(kind, [], metadata, version=version, include=options.include, now_s=wall_s())
-    return partial_metadata(one, options.wanted.version)
+    return partial_metadata(bookmark, options.wanted.version)
 
 
 def _error_line(error: ClusterError) -> bytes:

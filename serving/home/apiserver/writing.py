@@ -29,7 +29,7 @@ from serving.net.cluster.kinds import POD, REVISION
 from serving.net.cluster.port import Cluster, PatchType, Propagation, Subresource
 
 _APPLY = ("application/apply-patch+yaml", "application/apply-patch+json")
-_PATCH_TYPES = {one.value: one for one in PatchType}
+_PATCH_TYPES = {patch_type.value: patch_type for patch_type in PatchType}
 
 _VERSIONS = {"policy/v1", "policy/v1beta1"}
 
@@ -59,16 +59,18 @@ async def create(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> W
     if target.kind.namespaced and target.namespace is None:
         raise Fault(405, "POST of a kind with namespaces goes to one of them")
     body, warnings = await computed(_object_of, target, sent, cluster.limits)
-    made = await cluster.create(target.kind, body, dry_run=_dry_run(sent.query))
-    return Written(object=made, status=201, warnings=await _report(cluster, target, warnings, made=made, sent=sent))
+    created = await cluster.create(target.kind, body, dry_run=_dry_run(sent.query))
+    return Written(
+        object=created, status=201, warnings=await _report(cluster, target, warnings, whole=created, sent=sent)
+    )
 
 
 async def replace(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Written:
     """PUT of an object or a subresource."""
     _must_name(target)
     body, warnings = await computed(_object_of, target, sent, cluster.limits)
-    made = await cluster.replace(target.kind, body, subresource=_part(target), dry_run=_dry_run(sent.query))
-    return Written(object=made, warnings=await _report(cluster, target, warnings, made=made, sent=sent))
+    replaced = await cluster.replace(target.kind, body, subresource=_part(target), dry_run=_dry_run(sent.query))
+    return Written(object=replaced, warnings=await _report(cluster, target, warnings, whole=replaced, sent=sent))
 
 
 async def patch(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Written:
@@ -85,7 +87,7 @@ async def patch(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Wr
             415, f"a patch is one of {', '.join((*_PATCH_TYPES, *_APPLY))}, not {media or 'of no content type'}"
         )
     body, warnings = await computed(_patch_of, target, sent, patch_type)
-    made = await cluster.patch(
+    patched = await cluster.patch(
         target.kind,
         target.one_namespace,
         target.name,
@@ -94,7 +96,7 @@ async def patch(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Wr
         subresource=_part(target),
         dry_run=_dry_run(sent.query),
     )
-    return Written(object=made, warnings=await _report(cluster, target, warnings, made=made, sent=sent))
+    return Written(object=patched, warnings=await _report(cluster, target, warnings, whole=patched, sent=sent))
 
 
 def _patch_of(target: RequestTarget, sent: Sent, patch_type: PatchType) -> tuple[Any, "_Warnings"]:
@@ -122,7 +124,7 @@ async def _apply(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> W
         # The entry of a scale names the field of the object itself.
         spec = body.get("spec") or {}
         config = {"metadata": body["metadata"], "spec": {"replicas": spec["replicas"]} if "replicas" in spec else {}}
-    made, is_new = await cluster.apply(
+    applied, is_new = await cluster.apply(
         Apply(
             kind=target.kind,
             namespace=target.one_namespace,
@@ -134,9 +136,9 @@ async def _apply(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> W
         )
     )
     return Written(
-        object=made,
+        object=applied,
         status=201 if is_new else 200,
-        warnings=await _report(cluster, target, warnings, made=made, sent=sent),
+        warnings=await _report(cluster, target, warnings, whole=applied, sent=sent),
     )
 
 
@@ -150,10 +152,10 @@ async def delete(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written
 
 async def delete_with(cluster: Cluster, target: RequestTarget, options: "DeleteOptions") -> Written:
     """Delete an object with parsed options."""
-    found = await cluster.get(target.kind, target.one_namespace, target.name)
+    whole = await cluster.get(target.kind, target.one_namespace, target.name)
     if options.dry_run:
-        _check_preconditions(target, found, options)
-        return Written(object=found)
+        _check_preconditions(target, whole, options)
+        return Written(object=whole)
     await cluster.delete(
         target.kind,
         target.one_namespace,
@@ -163,7 +165,7 @@ async def delete_with(cluster: Cluster, target: RequestTarget, options: "DeleteO
         propagation=options.propagation,
         grace_s=options.grace_period_seconds,
     )
-    uid = found.get("metadata", {}).get("uid", "")
+    uid = whole.get("metadata", {}).get("uid", "")
     try:
         left = await cluster.get(target.kind, target.one_namespace, target.name)
     except NotFound:
@@ -180,8 +182,8 @@ async def delete_collection(cluster: Cluster, target: RequestTarget, sent: Sent)
     body = decode_body(sent.data, sent.content_type) if sent.data.strip() else {}
     options = delete_options_of(sent.query, body)
     listing = await cluster.list_selection(target.selection(sent.query))
-    for one in () if options.dry_run else listing.items:
-        metadata = one["metadata"]
+    for whole in () if options.dry_run else listing.items:
+        metadata = whole["metadata"]
         try:
             await cluster.delete(
                 target.kind,
@@ -203,8 +205,8 @@ def _check_types(target: RequestTarget, body: Object) -> None:
     if not isinstance(body["metadata"], dict):
         raise Fault(400, "metadata is not an object")
     if target.subresource != "scale" and (wrong := undecodable(kind, body)):
-        said = ", ".join(f"{one.where}: {one.what}" for one in wrong)
-        raise Fault(400, f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: {said}')
+        reasons = ", ".join(f"{problem.where}: {problem.what}" for problem in wrong)
+        raise Fault(400, f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}: {reasons}')
 
 
 def _object_of(target: RequestTarget, sent: Sent, limits: StoreLimits) -> tuple[Object, "_Warnings"]:
@@ -219,9 +221,9 @@ def _object_of(target: RequestTarget, sent: Sent, limits: StoreLimits) -> tuple[
         limits.check_size(kind, encode(body))
     if target.subresource != "scale":
         for field, right in (("apiVersion", kind.api_version), ("kind", kind.name)):
-            given = body.get(field)
-            if given not in (None, "", right):
-                raise Fault(400, f"{field} of the data ({given}) does not match the expected {field} ({right})")
+            value = body.get(field)
+            if value not in (None, "", right):
+                raise Fault(400, f"{field} of the data ({value}) does not match the expected {field} ({right})")
             body[field] = right
     metadata = body.setdefault("metadata", {})
     _check_types(target, body)
@@ -265,17 +267,17 @@ def _warnings(target: RequestTarget, parts: list[Object], sent: Sent) -> _Warnin
 
 
 async def _report(
-    cluster: Cluster, target: RequestTarget, warnings: _Warnings, *, made: Object, sent: Sent
+    cluster: Cluster, target: RequestTarget, warnings: _Warnings, *, whole: Object, sent: Sent
 ) -> tuple[str, ...]:
     """Return the warnings about a write, and record those about effects as Events unless it was a dry run."""
     texts = list(warnings.effects)
     if not sent.runs_images and not target.subresource:
-        texts += unrunnable(target.kind, made)
-    about_settings = settings_warnings(target.kind, made)
+        texts += unrunnable(target.kind, whole)
+    about_settings = settings_warnings(target.kind, whole)
     if sent.pod_security is not None and not target.subresource:
-        about_settings += sent.pod_security.warnings(target.kind, made)
+        about_settings += sent.pod_security.warnings(target.kind, whole)
     if texts and target.kind.namespaced and not _dry_run(sent.query):
-        await record_remarks(cluster, target.kind, made, texts=texts)
+        await record_remarks(cluster, target.kind, whole, texts=texts)
     return (*warnings.fields, *texts, *about_settings)
 
 
@@ -289,10 +291,10 @@ def _part(target: RequestTarget) -> Subresource | None:
 
 
 def _dry_run(query: Mapping[str, str]) -> bool:
-    given = query.get("dryRun", "")
-    if given not in {"", "All"}:
-        raise Fault(400, f"dryRun is All or nothing, not {given}")
-    return given == "All"
+    value = query.get("dryRun", "")
+    if value not in {"", "All"}:
+        raise Fault(400, f"dryRun is All or nothing, not {value}")
+    return value == "All"
 
 
 class DeleteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -318,7 +320,7 @@ class DeleteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def delete_options_of(query: MultiMapping[str], body: Any) -> DeleteOptions:  # noqa: ANN401 - as it was sent
     """Read the options of a deletion. Raises ``Fault`` 400."""
     _dry_run(query)
-    given: dict[str, Any] = {
+    from_query: dict[str, Any] = {
         "propagationPolicy": query.get("propagationPolicy"),
         "orphanDependents": query.get("orphanDependents"),
         "gracePeriodSeconds": query.get("gracePeriodSeconds"),
@@ -327,7 +329,7 @@ def delete_options_of(query: MultiMapping[str], body: Any) -> DeleteOptions:  # 
     if not isinstance(body, dict):
         raise Fault(400, "the body of a deletion is a DeleteOptions")
     try:
-        whole = body | {name: value for name, value in given.items() if value is not None}
+        whole = body | {name: value for name, value in from_query.items() if value is not None}
         options = msgspec.convert(whole, type=DeleteOptions, strict=False)
     except msgspec.ValidationError as error:
         raise Fault(400, f"the body of a deletion is a DeleteOptions: {error}") from error
@@ -338,14 +340,14 @@ def delete_options_of(query: MultiMapping[str], body: Any) -> DeleteOptions:  # 
     return options
 
 
-def _check_preconditions(target: RequestTarget, found: Object, options: DeleteOptions) -> None:
-    metadata = found.get("metadata", {})
+def _check_preconditions(target: RequestTarget, whole: Object, options: DeleteOptions) -> None:
+    metadata = whole.get("metadata", {})
     fields: tuple[Literal["uid", "resourceVersion"], ...] = ("uid", "resourceVersion")
     for field in fields:
         wanted = options.wants(field)
         if wanted not in (None, metadata.get(field)):
-            said = f"the {field} in the precondition ({wanted}) does not match {metadata.get(field)}"
-            raise Conflict(f'{target.kind.resource} "{target.name}": {said}')
+            reason = f"the {field} in the precondition ({wanted}) does not match {metadata.get(field)}"
+            raise Conflict(f'{target.kind.resource} "{target.name}": {reason}')
 
 
 async def evict(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:

@@ -80,8 +80,8 @@ def _system_bind(source: str) -> Object:
 # With one user there is no group 5, and sysfs belongs to the creator of the network.
 _ROOTLESS_MOUNTS: tuple[Object, ...] = (
     *(
-        {**one, "options": [option for option in one["options"] if not option.startswith("gid=")]}
-        for one in _SYSTEM_MOUNTS[:-1]
+        {**mount, "options": [option for option in mount["options"] if not option.startswith("gid=")]}
+        for mount in _SYSTEM_MOUNTS[:-1]
     ),
     _system_bind("/sys"),
 )
@@ -126,14 +126,14 @@ def arguments_of(container: Object, image: ImageRun, environment: Mapping[str, s
     return tuple(expanded(word, environment, budget) if is_given else word for word in words)
 
 
-def environment_of(image: ImageRun, given: Mapping[str, str], *, hostname: str, port: int | None) -> dict[str, str]:
+def environment_of(image: ImageRun, overrides: Mapping[str, str], *, hostname: str, port: int | None) -> dict[str, str]:
     """The environment of the image, overridden by the manifest; PORT for the serving container."""
-    found = {"PATH": _PATH, "HOSTNAME": hostname}
-    found |= dict(one.partition("=")[::2] for one in image.env or ())
-    found |= given
+    environment = {"PATH": _PATH, "HOSTNAME": hostname}
+    environment |= dict(entry.partition("=")[::2] for entry in image.env or ())
+    environment |= overrides
     if port is not None:
-        found["PORT"] = str(port)
-    return found
+        environment["PORT"] = str(port)
+    return environment
 
 
 def security_of(pod: Object, container: Object) -> Object:
@@ -205,16 +205,16 @@ def thermal_paths(processors: Path = _PROCESSORS) -> tuple[str, ...]:
 
 def _cgroup_mounts(views: Mapping[str, str]) -> list[Object]:
     """The mounts of a container's own cgroups, where programs look up their limits."""
-    found: list[Object] = []
+    mounts: list[Object] = []
     if any(path != _CGROUPS for path in views):
-        found.append(
+        mounts.append(
             {"destination": _CGROUPS, "type": "tmpfs", "source": "tmpfs", "options": [*_SAFE, "mode=755", "size=64k"]}
         )
     binds: list[Object] = [
         {"destination": path, "type": "bind", "source": folder, "options": [*_SAFE, "bind", "ro"]}
         for path, folder in views.items()
     ]
-    return [*found, *binds]
+    return [*mounts, *binds]
 
 
 def _bind(mount: MountPoint) -> Object:
@@ -224,14 +224,14 @@ def _bind(mount: MountPoint) -> Object:
 
 def capabilities_of(security: Object, *, is_root: bool) -> dict[str, list[str]]:
     """Capabilities by set. A user other than root has them only as the bounding set, as in Docker."""
-    asked = security.get("capabilities") or {}
-    added, dropped = _names(asked.get("add") or ()), _names(asked.get("drop") or ())
-    kept = set() if "CAP_ALL" in dropped else set(_CAPABILITIES) - dropped
-    wanted = sorted(kept | added - {"CAP_ALL"})
+    requested = security.get("capabilities") or {}
+    added, dropped = _names(requested.get("add") or ()), _names(requested.get("drop") or ())
+    retained = set() if "CAP_ALL" in dropped else set(_CAPABILITIES) - dropped
+    wanted = sorted(retained | added - {"CAP_ALL"})
     if is_root:
         return dict.fromkeys(("bounding", "effective", "permitted"), wanted)
     return {"bounding": wanted, "effective": [], "permitted": []}
 
 
 def _names(listed: Sequence[str]) -> set[str]:
-    return {f"CAP_{one.upper().removeprefix('CAP_')}" for one in listed}
+    return {f"CAP_{capability.upper().removeprefix('CAP_')}" for capability in listed}

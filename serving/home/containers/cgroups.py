@@ -49,13 +49,13 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
 
     def make(self, name: str, limits: Limits) -> tuple[tuple[str, ...], list[str]]:
         """The folders of a container ``name``, "POD/CONTAINER", and the limits that could not be set."""
-        made: dict[Path, None] = {}
+        folders: dict[Path, None] = {}
         refused: list[str] = []
         for controller, above in self.folders.items():
             folder = above / name
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
-                made[folder] = None
+                folders[folder] = None
             if self.is_unified:
                 _is_enabled((folder.parent,), controller)
             for file, value, what in self._values(controller, limits):
@@ -70,7 +70,7 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
             for what, value in (("cpu", limits.cpu_m), ("memory", limits.memory_bytes))
             if value and what not in known
         ]
-        return tuple(map(str, made)), sorted(set(refused))
+        return tuple(map(str, folders)), sorted(set(refused))
 
     def _values(self, controller: str, limits: Limits) -> Iterator[tuple[str, str, str]]:
         """File, value, and the name of the limit if its refusal must be reported."""
@@ -119,17 +119,21 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
             if self.is_unified:
                 folder = self.folders["memory"] / name
                 counts = _fields(folder / "cpu.stat")
-                held = int((folder / "memory.current").read_text()) - _fields(folder / "memory.stat")["inactive_file"]
+                used_bytes = (
+                    int((folder / "memory.current").read_text()) - _fields(folder / "memory.stat")["inactive_file"]
+                )
                 killed = _fields(folder / "memory.events").get("oom_kill", 0)
-                return CgroupUse(cpu_s=counts["usage_usec"] / 1e6, memory_bytes=max(0, held), oom_kill_count=killed)
+                return CgroupUse(
+                    cpu_s=counts["usage_usec"] / 1e6, memory_bytes=max(0, used_bytes), oom_kill_count=killed
+                )
             memory = self.folders["memory"] / name
             cpu_ns = int((self.folders["cpuacct"] / name / "cpuacct.usage").read_text())
             cached = _fields(memory / "memory.stat").get("total_inactive_file", 0)
-            held = int((memory / "memory.usage_in_bytes").read_text()) - cached
+            used_bytes = int((memory / "memory.usage_in_bytes").read_text()) - cached
             # runc creates its own cgroup below ours, and version 1 counts kills in each separately.
             places = (memory, *(path for path in memory.iterdir() if path.is_dir()))
             killed = sum(_fields(place / "memory.oom_control").get("oom_kill", 0) for place in places)
-            return CgroupUse(cpu_s=cpu_ns / 1e9, memory_bytes=max(0, held), oom_kill_count=killed)
+            return CgroupUse(cpu_s=cpu_ns / 1e9, memory_bytes=max(0, used_bytes), oom_kill_count=killed)
         except (OSError, KeyError, ValueError):
             return None
 
@@ -144,11 +148,11 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
                 with contextlib.suppress(OSError):
                     Path(folder).rmdir()
 
-    def sweep(self, kept: Collection[str]) -> None:
-        """Remove cgroups of pods not in ``kept``, and kill the processes left in them."""
+    def sweep(self, pod_ids: Collection[str]) -> None:
+        """Remove cgroups of pods not in ``pod_ids``, and kill the processes left in them."""
         for above in set(self.folders.values()):
             for folder in above.iterdir():
-                if folder.is_dir() and folder.name not in kept:
+                if folder.is_dir() and folder.name not in pod_ids:
                     self.remove(folder.name)
 
 
@@ -175,8 +179,8 @@ class PodCgroups:
     def make(self, name: str, limits: Limits) -> tuple[str, ...]:
         """Make the folders of a container, which its first process joins."""
         if self._tree is None:
-            asked = (("cpu", limits.cpu_m), ("memory", limits.memory_bytes))
-            self.refused[name] = [what for what, value in asked if value]
+            bounds = (("cpu", limits.cpu_m), ("memory", limits.memory_bytes))
+            self.refused[name] = [what for what, value in bounds if value]
             return ()
         folders, self.refused[name] = self._tree.make(f"{self._pod_id}/{name}", limits)
         return folders
@@ -204,8 +208,8 @@ class PodCgroups:
 
     def uses(self) -> dict[str, CgroupUse]:
         """The usage of each container with cgroups."""
-        found = {name: self._tree.read(f"{self._pod_id}/{name}") for name in self.refused} if self._tree else {}
-        return {name: use for name, use in found.items() if use is not None}
+        uses = {name: self._tree.read(f"{self._pod_id}/{name}") for name in self.refused} if self._tree else {}
+        return {name: use for name, use in uses.items() if use is not None}
 
 
 def find_cgroups(name: str, *, proc: Path = Path("/proc"), cgroups: Path = _ROOT) -> CgroupTree | None:
@@ -227,7 +231,7 @@ def places_by_controller(own: str, cgroups: Path = _ROOT) -> dict[str, Path]:
     paths = {kind: path for _, kinds, path in lines for kind in kinds.split(",") if kind in _CONTROLLERS}
     places: dict[str, Path] = {}
     for kind, path in paths.items():
-        above = next((one for one in (cgroups / kind / path.strip("/"), cgroups / kind) if one.is_dir()), None)
+        above = next((path for path in (cgroups / kind / path.strip("/"), cgroups / kind) if path.is_dir()), None)
         if above is not None:
             places[kind] = above
     return places

@@ -78,11 +78,11 @@ def find_engine(wanted: str = "", state: Path | None = None) -> ContainerEngine:
             continue
         is_rootless = name == _ROOTLESS
         engine = ContainerEngine(runtime=path, is_rootless=is_rootless)
-        found, reason = _tried(engine if is_rootless else _with_place(engine, state), state)
-        if reason and found.users_place:
-            found, reason = _tried(msgspec.structs.replace(engine, no_users=reason), state)
+        usable, reason = _tried(engine if is_rootless else _with_place(engine, state), state)
+        if reason and usable.users_place:
+            usable, reason = _tried(msgspec.structs.replace(engine, no_users=reason), state)
         if not reason:
-            return _with_filter(found, state)
+            return _with_filter(usable, state)
         reasons.append(f"{name}: {reason}")
     missing = f"{wanted or 'neither crun nor runc'} is {'not ' if wanted else ''}installed; {_INSTALL}"
     return ContainerEngine(reason="; ".join(reasons) or missing)
@@ -91,7 +91,7 @@ def find_engine(wanted: str = "", state: Path | None = None) -> ContainerEngine:
 def _with_place(engine: ContainerEngine, state: Path | None) -> ContainerEngine:
     """The engine with a place for the files of containers with users of their own, which are still to be tried."""
     folder = str((state or Path("/")).resolve())
-    place = next((one for one in _PLACES if Path(one).is_dir() and not Path(folder).is_relative_to(one)), "")
+    place = next((place for place in _PLACES if Path(place).is_dir() and not Path(folder).is_relative_to(place)), "")
     reason = "" if place else f"its files are mounted at one of {', '.join(_PLACES)}, which are not there"
     return msgspec.structs.replace(engine, users_place=place, no_users=reason)
 

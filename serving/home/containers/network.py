@@ -62,17 +62,17 @@ def gateway_of(state: Path) -> Gateway:
 
 def bind_gateway(gateway: Gateway, *, inner_port: int, public_port: int) -> dict[str, socket.socket]:
     """Bind the activators' sockets, as "inner-pods-80". Failures are skipped: without root all fail."""
-    found = {}
+    listeners = {}
     for name, address, own in (("inner", gateway.inner, inner_port), ("public", gateway.public, public_port)):
         for port in {_HTTP_PORT, own}:
             with contextlib.suppress(OSError):
-                made = socket.socket()
-                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                made.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
-                made.bind((address, port))
-                made.listen(_BACKLOG)
-                found[f"{name}-pods-{port}"] = made
-    return found
+                listener = socket.socket()
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
+                listener.bind((address, port))
+                listener.listen(_BACKLOG)
+                listeners[f"{name}-pods-{port}"] = listener
+    return listeners
 
 
 class PodNetworks:
@@ -89,7 +89,7 @@ class PodNetworks:
     def prepare(self) -> None:
         """Add the gateway's addresses to this machine. Raises ``OSError``."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _ip("".join(f"address replace {one}/32 dev lo\n" for one in (self.gateway.inner, self.gateway.public)))
+        _ip("".join(f"address replace {address}/32 dev lo\n" for address in (self.gateway.inner, self.gateway.public)))
         # Each address of it is this machine's, for services that pods call by their short names.
         _ip(f"route replace local {named_network(self.gateway.inner)}.0/24 dev lo\n")
 
@@ -152,18 +152,18 @@ class PodNetworks:
         _LIBC.umount2(str(path).encode(), _MNT_DETACH)
         path.unlink(missing_ok=True)
 
-    def sweep(self, kept: Collection[str]) -> None:
-        """Remove network namespaces of pods not in ``kept``, left by a killed system."""
+    def sweep(self, pod_ids: Collection[str]) -> None:
+        """Remove network namespaces of pods not in ``pod_ids``, left by a killed system."""
         with contextlib.suppress(FileNotFoundError):
             for path in self._folder.iterdir():
-                if path.name not in kept:
+                if path.name not in pod_ids:
                     self.remove(path.name)
 
     def close(self) -> None:
         """Remove all namespaces, and take the gateway's addresses from this machine."""
         self.sweep(())
         with contextlib.suppress(OSError):
-            _ip("".join(f"address del {one}/32 dev lo\n" for one in (self.gateway.inner, self.gateway.public)))
+            _ip("".join(f"address del {address}/32 dev lo\n" for address in (self.gateway.inner, self.gateway.public)))
         with contextlib.suppress(OSError):
             _ip(f"route del local {named_network(self.gateway.inner)}.0/24 dev lo\n")
 
@@ -214,9 +214,9 @@ def _link_of(address: str) -> str:
 
 
 def _ip(commands: str) -> None:
-    made = subprocess.run(["ip", "-batch", "-"], input=commands.encode(), capture_output=True, check=False)  # noqa: S607 - of the system
-    if made.returncode:
-        raise OSError(0, made.stderr.decode(errors="replace").strip().splitlines()[0], "ip")
+    process = subprocess.run(["ip", "-batch", "-"], input=commands.encode(), capture_output=True, check=False)  # noqa: S607 - of the system
+    if process.returncode:
+        raise OSError(0, process.stderr.decode(errors="replace").strip().splitlines()[0], "ip")
 
 
 def _checked(result: int, what: str) -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 from serving.core.model.errors import InvalidValue
 from serving.core.model.objects import Object, name_of, namespace_of
+from serving.core.model.ports import CONTAINER_PORT
 from serving.home.containers.bundle import (
     ContainerBox,
     arguments_of,
@@ -37,7 +38,6 @@ from serving.home.processes.orders import Launch, StartProcess
 from serving.home.processes.ownusers import IDS_PER_POD, OwnUsers
 from serving.net.aio.cooperative import finished_in_thread
 
-_PORT_DEFAULT = 8080
 _FOLDER_MODE = 0o755
 _HOSTNAME_MAX = 63
 
@@ -66,12 +66,12 @@ class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
         if self.networks is not None:
             self.networks.remove(pod)
 
-    def sweep(self, kept: Collection[str]) -> None:
-        """Remove leftovers of pods not in ``kept``, after a system was killed. Blocks."""
+    def sweep(self, pod_ids: Collection[str]) -> None:
+        """Remove leftovers of pods not in ``pod_ids``, after a system was killed. Blocks."""
         if self.cgroups is not None:
-            self.cgroups.sweep(kept)
+            self.cgroups.sweep(pod_ids)
         if self.networks is not None:
-            self.networks.sweep(kept)
+            self.networks.sweep(pod_ids)
 
 
 class PodSandbox:
@@ -103,8 +103,8 @@ class PodSandbox:
             for all_container in all_containers(self._manifest)
         }
         return {
-            name: parse_reference(images[name]).pinned(found.digest) if found.digest else f"{ID_SCHEME}{found.id}"
-            for name, found in self._images.items()
+            name: parse_reference(images[name]).pinned(image.digest) if image.digest else f"{ID_SCHEME}{image.id}"
+            for name, image in self._images.items()
         }
 
     @property
@@ -149,7 +149,7 @@ class PodSandbox:
         (shared / "resolv.conf").write_text(f"nameserver {networks.gateway.inner}\nsearch {search}\noptions ndots:5\n")
 
     def order(
-        self, container: Object, *, given: Mapping[str, str], mounts: tuple[MountPoint, ...], log: str
+        self, container: Object, *, variables: Mapping[str, str], mounts: tuple[MountPoint, ...], log: str
     ) -> StartProcess:
         """The order that starts a container.
 
@@ -170,11 +170,11 @@ class PodSandbox:
         if self.is_rootless:
             user = msgspec.structs.replace(user, uid=0, gid=0, groups=())
         port = self.port if serves(self._manifest, container) else None
-        environment = environment_of(run, given, hostname=hostname_of(self._manifest), port=port)
+        environment = environment_of(run, variables, hostname=hostname_of(self._manifest), port=port)
         environment.setdefault("HOME", user.home)
         volumes = users.place if users else str(folder / "volumes")
-        shown = (*self._shared_mounts(), *sorted(mounts, key=lambda one: one.target.count("/")))
-        held, shown = _held(volumes, shown, is_all=users is not None)
+        shown = (*self._shared_mounts(), *sorted(mounts, key=lambda mount: mount.target.count("/")))
+        launched, shown = _held(volumes, shown, is_all=users is not None)
         cgroups = self.cgroups.make(name, limits_of(container))
         cgroup = self.cgroups.path_of(name) if joins_cgroups(self._host.runtime) else ""
         box = ContainerBox(
@@ -193,7 +193,7 @@ class PodSandbox:
             seccomp_filter=self._host.seccomp_filter,
         )
         (folder / "config.json").write_bytes(msgspec.json.encode(bundle_config(box, security)))
-        state, errors, pid_file = (str(folder / one) for one in ("state", "errors", "pid"))
+        state, errors, pid_file = (str(folder / name) for name in ("state", "errors", "pid"))
         return StartProcess(
             pod=self._pod_id,
             name=name,
@@ -213,7 +213,7 @@ class PodSandbox:
                 root=_root_of(folder, str(root)),
                 is_rootless=self.is_rootless,
                 volumes=volumes,
-                mounts=held,
+                mounts=launched,
                 users=users,
             ),
         )
@@ -250,7 +250,7 @@ class PodSandbox:
 
 
 def _root_of(folder: Path, lower: str) -> OverlayMount:
-    upper, work, target = (str(folder / one) for one in ("upper", "work", "rootfs"))
+    upper, work, target = (str(folder / name) for name in ("upper", "work", "rootfs"))
     return OverlayMount(lower=lower, upper=upper, work=work, target=target)
 
 
@@ -261,13 +261,13 @@ def _held(
 
     A runtime would follow links of a pod, and reach nothing of the state folder as other users: that is ``is_all``.
     """
-    held = {number: f"{folder}/{number}" for number, one in enumerate(mounts) if one.below or is_all}
-    made = tuple(msgspec.structs.replace(mounts[number], target=path) for number, path in held.items())
-    found = (
-        msgspec.structs.replace(one, source=held[number], below="") if number in held else one
-        for number, one in enumerate(mounts)
+    sources = {number: f"{folder}/{number}" for number, mount in enumerate(mounts) if mount.below or is_all}
+    launched = tuple(msgspec.structs.replace(mounts[number], target=path) for number, path in sources.items())
+    shown = (
+        msgspec.structs.replace(mount, source=sources[number], below="") if number in sources else mount
+        for number, mount in enumerate(mounts)
     )
-    return made, tuple(found)
+    return launched, tuple(shown)
 
 
 def hostname_of(pod: Object) -> str:
@@ -281,15 +281,15 @@ def port_of(pod: Object) -> int:
         for port in container.get("ports") or ():
             if serves(pod, container) and port.get("containerPort"):
                 return int(port["containerPort"])
-    return _PORT_DEFAULT
+    return CONTAINER_PORT
 
 
 def _stop_signal_of(text: str) -> int:
     """Parse an image's stop signal: "SIGQUIT", "QUIT" or "3". SIGTERM if it is unknown."""
     if text.isdecimal() and int(text) in signal.valid_signals():
         return int(text)
-    found = signal.Signals.__members__.get(f"SIG{text.upper().removeprefix('SIG')}")
-    return int(found or signal.SIGTERM)
+    number = signal.Signals.__members__.get(f"SIG{text.upper().removeprefix('SIG')}")
+    return int(number or signal.SIGTERM)
 
 
 def container_host(state: Path, runtime: str = "") -> tuple[ContainerHost | None, str]:

@@ -60,10 +60,10 @@ def local_profile(folder: Path, security: Object, *, capabilities: frozenset[str
     Raises:
         InvalidValue: when the file is missing, is outside of ``folder``, or is no profile.
     """
-    asked = security.get("seccompProfile") or {}
-    if asked.get("type") != "Localhost":
+    requested = security.get("seccompProfile") or {}
+    if requested.get("type") != "Localhost":
         return None
-    name = asked.get("localhostProfile") or ""
+    name = requested.get("localhostProfile") or ""
     path = folder / name
     expected = f"seccompProfile.localhostProfile {name!r} to be a profile below {folder}"
     if not name or not path.resolve().is_relative_to(folder.resolve()):
@@ -84,37 +84,37 @@ def _oci(profile: _Profile, capabilities: frozenset[str]) -> Object:
         if (syscall.includes is None or _holds(syscall.includes, machine, capabilities, is_all=True))
         and (syscall.excludes is None or not _holds(syscall.excludes, machine, capabilities, is_all=False))
     ]
-    found: dict[str, Any] = {
+    converted: dict[str, Any] = {
         "defaultAction": profile.default_action,
         "architectures": profile.architectures or known,
         "syscalls": rules,
     }
     if profile.default_errno_ret is not None:
-        found["defaultErrnoRet"] = profile.default_errno_ret
+        converted["defaultErrnoRet"] = profile.default_errno_ret
     if profile.flags:
-        found["flags"] = profile.flags
-    return found
+        converted["flags"] = profile.flags
+    return converted
 
 
 def _rule(rule: _CallRule) -> Mapping[str, Any]:
-    found: dict[str, Any] = {"names": rule.names or [rule.name], "action": rule.action}
+    converted: dict[str, Any] = {"names": rule.names or [rule.name], "action": rule.action}
     if rule.args:
-        found["args"] = [
+        converted["args"] = [
             {"index": argument.index, "value": argument.value, "op": argument.op, "valueTwo": argument.value_two}
             for argument in rule.args
         ]
     if rule.errno_ret is not None:
-        found["errnoRet"] = rule.errno_ret
-    return found
+        converted["errnoRet"] = rule.errno_ret
+    return converted
 
 
 def _holds(when: _When, machine: str, capabilities: frozenset[str], *, is_all: bool) -> bool:
     """Whether conditions hold: all of them to include a rule, any of them to exclude it."""
-    found = [machine in when.arches] if when.arches else []
-    found += [cap in capabilities for cap in when.caps]
+    conditions = [machine in when.arches] if when.arches else []
+    conditions += [cap in capabilities for cap in when.caps]
     if when.min_kernel:
-        found.append(_version(platform.release()) >= _version(when.min_kernel))
-    return all(found) if is_all else any(found)
+        conditions.append(_version(platform.release()) >= _version(when.min_kernel))
+    return all(conditions) if is_all else any(conditions)
 
 
 def _version(text: str) -> tuple[int, ...]:

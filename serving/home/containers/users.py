@@ -43,7 +43,11 @@ def user_of(security: Object, image_user: str, root: Path) -> ContainerUser:
     if security.get("runAsNonRoot") and uid == 0:
         raise InvalidValue(text="root", expected="a user other than root, as runAsNonRoot asks for")
     member = entry[0] if entry else ""
-    further = {int(one[2]) for one in groups if member and len(one) > 3 and member in one[3].split(",")}
+    further = {
+        int(group_entry[2])
+        for group_entry in groups
+        if member and len(group_entry) > 3 and member in group_entry[3].split(",")
+    }
     further |= {int(supplemental_group) for supplemental_group in security.get("supplementalGroups") or ()}
     if security.get("fsGroup") is not None:
         further.add(int(security["fsGroup"]))

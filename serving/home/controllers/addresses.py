@@ -89,10 +89,11 @@ class HostsFiles:
         self, cluster: Cluster, folder: Path, settings: Callable[[], ControllerSettings], *, inner_port: int
     ) -> None:
         self._folder, self._settings, self._gateway = folder, settings, machine_gateway(inner_port)
-        self._routes = Reflector(cluster, ROUTE, on_change=lambda _: self._changed.set())
-        self._namespaces = Reflector(cluster, NAMESPACE, on_change=self._follow_namespace)
+        self._routes, self._namespaces = Reflector(cluster, ROUTE), Reflector(cluster, NAMESPACE)
         self._changed = asyncio.Event()
         self._gone: set[str] = set()
+        self._routes.on_change(lambda _: self._changed.set())
+        self._namespaces.on_change(self._follow_namespace)
         folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
         # By namespace; those that pods of an earlier process see have a text that is not known.
         self._written = dict.fromkeys((path.name for path in folder.iterdir()), "")
@@ -115,10 +116,10 @@ class HostsFiles:
     async def run(self) -> None:
         """Keep the files up to date until cancelled."""
         async with supervise() as group:
-            for one in (self._routes, self._namespaces):
-                group.start(one.run(), name="hosts")
+            for reflector in (self._routes, self._namespaces):
+                group.start(reflector.run(), name="hosts")
                 # Before, names would go that are only not known yet.
-                await one.synced.wait()
+                await reflector.synced.wait()
             self._gone |= self._written.keys() - self._known_namespaces()
             while True:
                 self._changed.clear()
@@ -179,13 +180,14 @@ class ServiceHosts:
 
     def __init__(self, cluster: Cluster, rules: Callable[[], HostRules]) -> None:
         self._rules = rules
-        self._routes = Reflector(cluster, ROUTE, on_change=self._forget)
-        self._mappings = Reflector(cluster, DOMAIN_MAPPING, on_change=self._forget)
-        self._claims = Reflector(cluster, CLUSTER_DOMAIN_CLAIM, on_change=self._forget)
+        self._routes, self._mappings = Reflector(cluster, ROUTE), Reflector(cluster, DOMAIN_MAPPING)
+        self._claims = Reflector(cluster, CLUSTER_DOMAIN_CLAIM)
         self.reflectors = (self._routes, self._mappings, self._claims)
         self._known: tuple[HostRules, tuple[frozenset[str], frozenset[str]]] | None = None
+        for reflector in self.reflectors:
+            reflector.on_change(lambda _: self._forget())
 
-    def _forget(self, _: CacheChange) -> None:
+    def _forget(self) -> None:
         self._known = None
 
     def named(self) -> frozenset[str]:
@@ -201,11 +203,15 @@ class ServiceHosts:
         if self._known is None or self._known[0] != rules:
             routes = self._routes.cache.values()
             hosts = {claimed_host.host for route in routes for claimed_host in claimed_hosts(route, rules)}
-            owners = {name_of(one): nested(one, "spec", "namespace") for one in self._claims.cache.values()}
-            mapped = (one for one in self._mappings.cache.values() if owners.get(name_of(one)) == namespace_of(one))
-            named = (one for one in routes if route_policy(annotations_of(one)).named_port)
-            inner = frozenset(inner_host(name_of(one), namespace_of(one), rules) for one in named)
-            self._known = rules, (frozenset(hosts | {name_of(one) for one in mapped}), inner)
+            owners = {name_of(claim): nested(claim, "spec", "namespace") for claim in self._claims.cache.values()}
+            mapped = (
+                mapping
+                for mapping in self._mappings.cache.values()
+                if owners.get(name_of(mapping)) == namespace_of(mapping)
+            )
+            named = (route for route in routes if route_policy(annotations_of(route)).named_port)
+            inner = frozenset(inner_host(name_of(route), namespace_of(route), rules) for route in named)
+            self._known = rules, (frozenset(hosts | {name_of(mapping) for mapping in mapped}), inner)
         return self._known[1]
 
 
@@ -218,7 +224,7 @@ async def publish_activators(cluster: Cluster, namespace: str, *, inner_port: in
         "metadata": {"name": ACTIVATOR_SERVICE, "namespace": namespace},
         "spec": {"ports": [{**port, "port": 80, "targetPort": inner_port}]},
     }
-    found: Object = {
+    endpoint_slice: Object = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {
@@ -230,6 +236,6 @@ async def publish_activators(cluster: Cluster, namespace: str, *, inner_port: in
         "ports": [port],
         "endpoints": [{"addresses": [_ADDRESS], "conditions": {"ready": True}}],
     }
-    for kind, body in ((SERVICE, service), (ENDPOINT_SLICE, found)):
+    for kind, body in ((SERVICE, service), (ENDPOINT_SLICE, endpoint_slice)):
         with contextlib.suppress(AlreadyExists):
             await cluster.create(kind, body)

@@ -36,7 +36,7 @@ async def collect_images(cluster: Cluster, store: ImageStore) -> None:
             revisions = (await cluster.list(REVISION)).items
             pods = [*revisions, *(await cluster.list(POD)).items]
             for kind in (SERVING_SERVICE, CONFIGURATION, DEPLOYMENT):
-                pods += [nested(one, "spec", "template") or {} for one in (await cluster.list(kind)).items]
+                pods += [nested(owner, "spec", "template") or {} for owner in (await cluster.list(kind)).items]
             removed = await asyncio.to_thread(_collect, store, pods, {uid_of(revision) for revision in revisions})
             if removed:
                 _log.info("images.removed", extra={"ids": removed})
@@ -53,9 +53,9 @@ def _collect(store: ImageStore, pods: Sequence[Object], revisions: Collection[st
 async def used_snapshots(cluster: Cluster) -> frozenset[str]:
     """The snapshots of all revisions, and of templates without a revision so far."""
     revisions = (await cluster.list(REVISION)).items
-    parents = [one for kind in (SERVING_SERVICE, CONFIGURATION) for one in (await cluster.list(kind)).items]
+    parents = [parent for kind in (SERVING_SERVICE, CONFIGURATION) for parent in (await cluster.list(kind)).items]
     templates = [nested(parent, "spec", "template") for parent in parents]
-    return frozenset(annotations_of(one).get(SNAPSHOT_ANNOTATION, "") for one in (*revisions, *templates))
+    return frozenset(annotations_of(template).get(SNAPSHOT_ANNOTATION, "") for template in (*revisions, *templates))
 
 
 async def collect_snapshots(cluster: Cluster, state: StateFolder) -> None:

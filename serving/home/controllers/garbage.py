@@ -84,7 +84,7 @@ async def _delete_dependents(cluster: MemoryCluster, owner: Reference, metadata:
 
 async def _release(cluster: MemoryCluster, suspect: Reference, finalizer: str) -> None:
     whole = await cluster.get(suspect[0], *suspect[1])
-    left = [one for one in whole["metadata"].get("finalizers", ()) if one != finalizer]
+    left = [name for name in whole["metadata"].get("finalizers", ()) if name != finalizer]
     await _patch_metadata(cluster, suspect, whole, change={"finalizers": left or None})
 
 
@@ -99,10 +99,10 @@ async def _empty(cluster: MemoryCluster, namespace: str) -> None:
     """Delete the contents of a namespace, then the namespace itself. Each removal triggers another pass."""
     left = False
     for kind in _namespaced():
-        for one in (await cluster.list(kind, namespace)).items:
+        for content in (await cluster.list(kind, namespace)).items:
             left = True
-            if "deletionTimestamp" not in one["metadata"]:
-                await cluster.delete(kind, namespace, one["metadata"]["name"])
+            if "deletionTimestamp" not in content["metadata"]:
+                await cluster.delete(kind, namespace, content["metadata"]["name"])
     if not left:
         await cluster.patch(NAMESPACE, "", namespace, patch={"spec": {"finalizers": None}})
 

@@ -60,22 +60,25 @@ class Manager:
     def __init__(self, cluster: Cluster, scheduler: PodScheduler | None = None) -> None:
         self._cluster = cluster
         self._scheduler = scheduler or PodScheduler(cluster)
-        self._deployments = Reflector(cluster, DEPLOYMENT, on_change=self._deployment_changed)
-        self._services = Reflector(cluster, SERVICE, on_change=self._service_changed)
-        self._pods = Reflector(cluster, POD, on_change=self._pod_changed)
+        self._deployments = Reflector(cluster, DEPLOYMENT)
+        self._services = Reflector(cluster, SERVICE)
+        self._pods = Reflector(cluster, POD)
         self._queue: WorkQueue[WorkKey] = WorkQueue("local-manager")
         self._pods_of: dict[str, set[Key]] = {}
         self._pods_with: dict[_Selector, set[Key]] = {}
         self._services_with: dict[_Selector, set[Key]] = {}
         self._made: dict[str, dict[Key, tuple[float, Object]]] = {}
+        self._deployments.on_change(self._deployment_changed)
+        self._services.on_change(self._service_changed)
+        self._pods.on_change(self._pod_changed)
 
     async def run(self) -> None:
         """Follow and write until cancelled."""
         async with supervise() as group:
-            for one in (self._deployments, self._services, self._pods):
-                group.start(one.run(), name=f"manager {one.kind.plural}")
-            for one in (self._deployments, self._services, self._pods):
-                await one.synced.wait()
+            for reflector in (self._deployments, self._services, self._pods):
+                group.start(reflector.run(), name=f"manager {reflector.kind.plural}")
+            for reflector in (self._deployments, self._services, self._pods):
+                await reflector.synced.wait()
             group.start(self._queue.run(_WORKERS, self._work), name="manager work")
 
     def _deployment_changed(self, change: CacheChange) -> None:
@@ -97,9 +100,9 @@ class Manager:
         is_counted = not is_here or change.old is None or _counted(change.old) != _counted(change.new)
         for owner in metadata.get("ownerReferences") or ():
             _keep(self._pods_of, owner["uid"], change.key, is_here=is_here)
-            made = self._made.get(owner["uid"], {})
-            made.pop(change.key, None)
-            if not made:
+            created = self._made.get(owner["uid"], {})
+            created.pop(change.key, None)
+            if not created:
                 self._made.pop(owner["uid"], None)
             if owner["kind"] == DEPLOYMENT.name and is_counted:
                 is_new = change.old is None and is_here and not is_ready(change.new)
@@ -191,15 +194,15 @@ class Manager:
         keys: set[Key] = set()
         for label in _selectors(namespace, selector):
             keys |= self._pods_with.get(label, set())
-        found = adoptable(deployment, self._known(keys))
-        if not found:
+        adopted = adoptable(deployment, self._known(keys))
+        if not adopted:
             return False
-        replicas = len(found) + len(self._pods_owned_by(metadata["uid"]))
+        replicas = len(adopted) + len(self._pods_owned_by(metadata["uid"]))
         if replicas > (deployment["spec"].get("replicas") or 0):
             patch = {"metadata": {"uid": metadata["uid"]}, "spec": {"replicas": replicas}}
             await self._cluster.patch(DEPLOYMENT, namespace, metadata["name"], patch=patch, subresource="scale")
         owner = {"metadata": {"ownerReferences": [owner_of_pods(deployment)]}}
-        for pod in found:
+        for pod in adopted:
             await self._cluster.patch(POD, namespace, pod["metadata"]["name"], patch=owner)
         return True
 
@@ -218,10 +221,10 @@ class Manager:
 
     def _pods_owned_by(self, uid: str) -> list[Object]:
         """Pods known from the watch, and recently created ones that it does not show yet."""
-        known, made = self._pods_of.get(uid, set()), self._made.get(uid, {})
+        known, created = self._pods_of.get(uid, set()), self._made.get(uid, {})
         new = [
             pod
-            for key, (at_s, pod) in made.items()
+            for key, (at_s, pod) in created.items()
             if key not in self._pods.cache and now_s() - at_s < _WATCH_LAG_MAX_S
         ]
         return self._known(known) + new
@@ -252,9 +255,9 @@ def _keep(index: dict[_Of, set[Key]], of: _Of, key: Key, *, is_here: bool) -> No
     """Update a key's entries in an index; one without values is removed."""
     if is_here:
         index.setdefault(of, set()).add(key)
-    elif found := index.get(of):
-        found.discard(key)
-        if not found:
+    elif keys := index.get(of):
+        keys.discard(key)
+        if not keys:
             del index[of]
 
 
@@ -289,7 +292,7 @@ def _is_routed(route: Object) -> bool:
 async def until_rebuilt(cluster: Cluster, *, within_s: float) -> None:
     """Wait until everything is rebuilt, within a bound: a pod may have been unready before the restart."""
     until_s = now_s() + within_s
-    before = {one["metadata"]["name"] for one in (await cluster.list(POD)).items}
+    before = {pod["metadata"]["name"] for pod in (await cluster.list(POD)).items}
     while now_s() < until_s:
         await asyncio.sleep(_PAUSE_S)
         try:

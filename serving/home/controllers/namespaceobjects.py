@@ -26,25 +26,24 @@ class NamespaceObjects:
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
-        self._namespaces = Reflector(
-            cluster, NAMESPACE, on_change=lambda change: self._queue.add((SERVICE_ACCOUNT, change.key[1]))
-        )
-        self._accounts = Reflector(
-            cluster, SERVICE_ACCOUNT, on_change=lambda change: self._queue.add((SERVICE_ACCOUNT, change.key[0]))
-        )
-        self._quotas = Reflector(cluster, RESOURCE_QUOTA, on_change=self._quota_changed)
+        self._namespaces = Reflector(cluster, NAMESPACE)
+        self._accounts = Reflector(cluster, SERVICE_ACCOUNT)
+        self._quotas = Reflector(cluster, RESOURCE_QUOTA)
         self._queue: WorkQueue[_WorkKey] = WorkQueue("namespace-objects")
         self._counted: dict[Kind, Reflector] = {}
         self._group: SupervisedTasks | None = None
+        self._namespaces.on_change(lambda change: self._queue.add((SERVICE_ACCOUNT, change.key[1])))
+        self._accounts.on_change(lambda change: self._queue.add((SERVICE_ACCOUNT, change.key[0])))
+        self._quotas.on_change(self._quota_changed)
 
     async def run(self) -> None:
         """Follow and write until cancelled."""
         async with supervise() as group:
             self._group = group
-            for one in (self._namespaces, self._accounts, self._quotas):
-                group.start(one.run(), name=f"namespaces {one.kind.plural}")
-            for one in (self._namespaces, self._accounts, self._quotas):
-                await one.synced.wait()
+            for reflector in (self._namespaces, self._accounts, self._quotas):
+                group.start(reflector.run(), name=f"namespaces {reflector.kind.plural}")
+            for reflector in (self._namespaces, self._accounts, self._quotas):
+                await reflector.synced.wait()
             await self._queue.run(1, self._work)
 
     def _quota_changed(self, change: CacheChange) -> None:
@@ -59,7 +58,8 @@ class NamespaceObjects:
                 self._queue.add_after((RESOURCE_QUOTA, change.key[0]), _STATUS_LAG_S)
 
         assert self._group is not None, "quotas come while it runs"
-        reflector = self._counted[kind] = Reflector(self._cluster, kind, on_change=changed)
+        reflector = self._counted[kind] = Reflector(self._cluster, kind)
+        reflector.on_change(changed)
         self._group.start(reflector.run(), name=f"quotas {kind.plural}")
 
     async def _work(self, key: _WorkKey) -> None:
@@ -67,7 +67,7 @@ class NamespaceObjects:
         if what == SERVICE_ACCOUNT:
             await self._ensure_account(namespace)
             return
-        for quota in [one for one in self._quotas.cache.values() if namespace_of(one) == namespace]:
+        for quota in [quota for quota in self._quotas.cache.values() if namespace_of(quota) == namespace]:
             await self._bring_up_to_date(quota)
 
     async def _ensure_account(self, namespace: str) -> None:

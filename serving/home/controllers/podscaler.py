@@ -13,6 +13,7 @@ from serving.core.model.event import EventText, about, digest, new_event
 from serving.core.model.knative import QUEUE_PROXY
 from serving.core.model.nodata import NoData
 from serving.core.model.objects import (
+    FINISHED_PHASES,
     Key,
     Object,
     condition_of,
@@ -45,7 +46,6 @@ _log = logging.getLogger("podscaler")
 _PERIOD_S = 15.0
 _COMPONENT = "horizontal-pod-autoscaler"
 # Its use is measured, and it requests nothing on this machine.
-_GONE_PHASES = frozenset({"Failed", "Succeeded"})
 
 
 class PodScaler:
@@ -61,27 +61,29 @@ class PodScaler:
     async def run(self) -> None:
         """Follow and scale until cancelled."""
         async with supervise() as group:
-            for one in (self._scalers, self._deployments, self._pods):
-                group.start(one.run(), name=f"pod scaler {one.kind.plural}")
-            for one in (self._scalers, self._deployments, self._pods):
-                await one.synced.wait()
+            for reflector in (self._scalers, self._deployments, self._pods):
+                group.start(reflector.run(), name=f"pod scaler {reflector.kind.plural}")
+            for reflector in (self._scalers, self._deployments, self._pods):
+                await reflector.synced.wait()
             while True:
                 await self.scale_all()
                 await next_beat(_PERIOD_S)
 
     async def scale_all(self) -> None:
         """Scale all once. A failure is reported in that object's status and does not stop the others."""
-        found = list(self._scalers.cache.values())
-        uids = {one["metadata"]["uid"] for one in found}
+        scalers = list(self._scalers.cache.values())
+        uids = {scaler["metadata"]["uid"] for scaler in scalers}
         self._states = {uid: state for uid, state in self._states.items() if uid in uids}
-        if not found:
+        if not scalers:
             return
         try:
-            measured = {key_of(one): one for one in (await self._cluster.list(POD_METRICS)).items}
+            measured = {
+                key_of(pod_metrics): pod_metrics for pod_metrics in (await self._cluster.list(POD_METRICS)).items
+            }
         except ClusterError as error:
             _log.warning("metrics.unread", extra={"error": str(error)})
             measured = {}
-        for hpa in found:
+        for hpa in scalers:
             if is_being_deleted(hpa):
                 continue
             try:
@@ -110,7 +112,7 @@ class PodScaler:
             await self._cluster.patch(DEPLOYMENT, *key_of(deployment), patch=change)
             await self._announce(hpa, f"New size: {count}; reason: {reason}")
         self._states[uid] = state
-        is_active = bool(present_count) and any(one.used is not None for each in uses for one in each)
+        is_active = bool(present_count) and any(use.used is not None for each in uses for use in each)
         counts: Object = {"currentReplicas": present_count, "desiredReplicas": count}
         counts["currentMetrics"] = measured_metrics(scaling, uses)
         if count != present_count:
@@ -160,7 +162,7 @@ def _pods_of(deployment: Object, pods: Iterable[Object]) -> list[Object]:
         if pod["metadata"]["namespace"] == namespace
         and wanted <= labels_of(pod).items()
         and not is_being_deleted(pod)
-        and nested(pod, "status", "phase") not in _GONE_PHASES
+        and nested(pod, "status", "phase") not in FINISHED_PHASES
     ]
 
 
@@ -171,27 +173,30 @@ def uses_of(
 
     The cpu of a pod counts once it was ready for a whole measurement: before, it is what the start takes.
     """
-    found = []
+    pod_uses = []
     for pod in pods:
         item = measured.get(key_of(pod))
-        used_by_name = {one["name"]: resources_of(one.get("usage")) for one in (item or {}).get("containers") or ()}
+        used_by_name = {
+            container_metrics["name"]: resources_of(container_metrics.get("usage"))
+            for container_metrics in (item or {}).get("containers") or ()
+        }
         requested: float | None = 0.0
         used: float | None = 0.0 if item is not None else None
         for container in pod["spec"]["containers"]:
             name, resources = container["name"], container.get("resources") or {}
             if metric.container not in {"", name}:
                 continue
-            asked = _amount(
+            container_request = _amount(
                 resources_of({**(resources.get("limits") or {}), **(resources.get("requests") or {})}), metric
             )
-            if asked is None and name == QUEUE_PROXY:
+            if container_request is None and name == QUEUE_PROXY:
                 continue
-            requested = None if requested is None or asked is None else requested + asked
+            requested = None if requested is None or container_request is None else requested + container_request
             amount = _amount(used_by_name[name], metric) if name in used_by_name else None
             used = None if used is None or amount is None else used + amount
         is_unready = metric.resource == "cpu" and not _was_ready(pod, item, at_wall_s)
-        found.append(PodUse(requested=requested, used=used, is_unready=is_unready))
-    return found
+        pod_uses.append(PodUse(requested=requested, used=used, is_unready=is_unready))
+    return pod_uses
 
 
 def _was_ready(pod: Object, item: Object | None, at_wall_s: float) -> bool:

@@ -74,7 +74,7 @@ def unschedulable_message(reasons: Iterable[str]) -> str:
     "0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu."
     """
     counts = Counter(reasons)
-    listed = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items(), key=lambda one: one[0]))
+    listed = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items(), key=lambda entry: entry[0]))
     return f"0/{counts.total()} nodes are available: {listed or 'there is no node'}."
 
 
@@ -189,10 +189,10 @@ class NodePlacing:
             return why
         table, facts = self.book.table(), self.book.node(name)
         column = table.index_by_name[name]
-        for row, (resource, asked) in enumerate(
+        for row, (resource, request) in enumerate(
             (("cpu", demand.request_cpu_m), ("memory", demand.request_memory_bytes))
         ):
-            if asked > max(0, int(table.allocatable[row, column] - table.request[row, column])):
+            if request > max(0, int(table.allocatable[row, column] - table.request[row, column])):
                 return f"Insufficient {resource}"
         if facts is not None and facts.pod_count_max is not None and self.book.pod_count(name) >= facts.pod_count_max:
             return "Too many pods"
@@ -212,8 +212,9 @@ class PodScheduler:
     def __init__(self, cluster: Cluster, placing: "NodePlacing | None" = None) -> None:
         self._cluster = cluster
         self._placing = placing
-        self._nodes = Reflector(cluster, NODE, on_change=self._node_changed)
-        self._pods = Reflector(cluster, POD, on_change=self._pod_changed)
+        self._nodes, self._pods = Reflector(cluster, NODE), Reflector(cluster, POD)
+        self._nodes.on_change(self._node_changed)
+        self._pods.on_change(self._pod_changed)
         self._waiting: dict[Key, Object] = {}
         # Pods that request more than the one node has, and what they request.
         self._excessive: list[tuple[Object, str]] = []
@@ -225,10 +226,10 @@ class PodScheduler:
     async def run(self) -> None:
         """Follow nodes and pods and bind waiting pods, until cancelled."""
         async with supervise() as group:
-            for one in (self._nodes, self._pods):
-                group.start(one.run(), name=f"scheduler {one.kind.plural}")
-            for one in (self._nodes, self._pods):
-                await one.synced.wait()
+            for reflector in (self._nodes, self._pods):
+                group.start(reflector.run(), name=f"scheduler {reflector.kind.plural}")
+            for reflector in (self._nodes, self._pods):
+                await reflector.synced.wait()
             while True:
                 await self._wake.wait()
                 self._wake.clear()

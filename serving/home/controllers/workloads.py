@@ -38,8 +38,8 @@ def plan_pods(deployment: Object, pods: Sequence[Object]) -> PodPlan:
     Deletion order: unready pods, then those of the lowest deletion cost, then the youngest. Of 5 pods, one of them starting, with
     3 wanted it deletes the starting one and the cheapest other one.
     """
-    given = deployment["spec"].get("replicas")
-    wanted = 1 if given is None else given
+    replicas = deployment["spec"].get("replicas")
+    wanted = 1 if replicas is None else replicas
     living = list(filter(_is_living, pods))
     outdated = _outdated(deployment, living)
     if outdated:
@@ -155,13 +155,13 @@ def deployment_status(deployment: Object, pods: Sequence[Object], *, refusal: st
         "availableReplicas": ready_count,
         "unavailableReplicas": len(living) - ready_count,
     }
-    before = {one["type"]: one for one in (deployment.get("status") or {}).get("conditions") or ()}
+    before = {condition["type"]: condition for condition in (deployment.get("status") or {}).get("conditions") or ()}
     reason = "MinimumReplicasAvailable" if is_available else "MinimumReplicasUnavailable"
     condition = {"type": "Available", "status": str(is_available), "reason": reason}
     conditions = [condition]
     if refusal:
         conditions.append({"type": "ReplicaFailure", "status": "True", "reason": CREATE_FAILED, "message": refusal})
-    status["conditions"] = [_kept(before.get(one["type"]), one) for one in conditions]
+    status["conditions"] = [_kept(before.get(condition["type"]), condition) for condition in conditions]
     return status
 
 

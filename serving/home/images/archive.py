@@ -146,27 +146,27 @@ def _extract(path: Path, folder: Path) -> None:
 
 def _images(folder: Path) -> list[ArchivedImage]:
     if (folder / "index.json").is_file():
-        found = _from_layout(folder)
+        images = _from_layout(folder)
     elif (folder / "manifest.json").is_file():
-        found = [_from_saved(folder, one) for one in _read(folder / "manifest.json", list[_Saved])]
+        images = [_from_saved(folder, saved) for saved in _read(folder / "manifest.json", list[_Saved])]
     else:
         raise InvalidValue(text=str(folder), expected=_EXPECTED)
-    if not found:
+    if not images:
         machine = _MACHINES.get(platform.machine(), platform.machine())
         raise InvalidValue(text="no image", expected=f"an image for linux/{machine}")
-    return found
+    return images
 
 
 def _from_layout(folder: Path) -> list[ArchivedImage]:
-    found: list[ArchivedImage] = []
+    images: list[ArchivedImage] = []
     for entry in _read(folder / "index.json", _Index).manifests:
-        for one in _of_this_machine(folder, entry):
-            manifest = _read(_blob(folder, one.digest), _ImageManifest)
+        for descriptor in _of_this_machine(folder, entry):
+            manifest = _read(_blob(folder, descriptor.digest), _ImageManifest)
             config = _read(_blob(folder, manifest.config.digest), ImageConfig)
             # A second tag of one image is an entry of its own.
             names = [entry.annotations[key] for key in _NAME_KEYS if key in entry.annotations][:1]
             layers = tuple(_blob(folder, layer.digest) for layer in manifest.layers)
-            found.append(
+            images.append(
                 ArchivedImage(
                     id=_hex(manifest.config.digest),
                     digest=entry.digest,
@@ -175,7 +175,7 @@ def _from_layout(folder: Path) -> list[ArchivedImage]:
                     names=tuple(names),
                 )
             )
-    return found
+    return images
 
 
 def _of_this_machine(folder: Path, entry: _Descriptor) -> Sequence[_Descriptor]:
@@ -185,9 +185,10 @@ def _of_this_machine(folder: Path, entry: _Descriptor) -> Sequence[_Descriptor]:
     machine = _MACHINES.get(platform.machine(), platform.machine())
     listed = _read(_blob(folder, entry.digest), _Index).manifests
     fitting = [
-        one
-        for one in listed
-        if one.platform.get("architecture", machine) == machine and one.platform.get("os", "linux") == "linux"
+        descriptor
+        for descriptor in listed
+        if descriptor.platform.get("architecture", machine) == machine
+        and descriptor.platform.get("os", "linux") == "linux"
     ]
     return fitting[:1]
 
@@ -215,9 +216,9 @@ def _blob(folder: Path, digest: str) -> Path:
     if not path.is_file():
         raise InvalidValue(text=digest, expected="a blob in the archive")
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != wanted:
-        raise InvalidValue(text=f"a blob with the digest sha256:{found}", expected=digest)
+        digest_read = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest_read != wanted:
+        raise InvalidValue(text=f"a blob with the digest sha256:{digest_read}", expected=digest)
     return path
 
 

@@ -102,9 +102,9 @@ class Unpacker:
         if entry.isreg():
             self.bytes_written += entry.size
         if self.entry_count > self._limits.entries_max or self.bytes_written > self._limits.bytes_max:
-            found = f"{self.bytes_written} bytes in {self.entry_count} entries"
+            size = f"{self.bytes_written} bytes in {self.entry_count} entries"
             expected = f"at most {self._limits.bytes_max} bytes in {self._limits.entries_max} entries"
-            raise InvalidValue(text=found, expected=expected)
+            raise InvalidValue(text=size, expected=expected)
 
     def _apply(self, tar: tarfile.TarFile, entry: tarfile.TarInfo, own: set[Path]) -> None:
         parts = _parts(entry.name)
@@ -211,16 +211,16 @@ class Unpacker:
 
 def _attributes(entry: tarfile.TarInfo) -> dict[str, bytes]:
     """Extended attributes of an entry to set. Raises ``InvalidValue`` for one that is too long."""
-    found = {}
+    attributes = {}
     for key, text in entry.pax_headers.items():
         name = key.removeprefix(_XATTR)
         if name == key or not (name == _CAPABILITY or name.startswith(_OF_USERS)) or name.startswith(_OF_OVERLAYS):
             continue
-        found[name] = text.encode("utf-8", "surrogateescape")
-        if len(found[name]) > _XATTR_BYTES_MAX:
-            size = f"{entry.name}: {name} of {len(found[name])} bytes"
+        attributes[name] = text.encode("utf-8", "surrogateescape")
+        if len(attributes[name]) > _XATTR_BYTES_MAX:
+            size = f"{entry.name}: {name} of {len(attributes[name])} bytes"
             raise InvalidValue(text=size, expected=f"an attribute of at most {_XATTR_BYTES_MAX} bytes")
-    return found
+    return attributes
 
 
 class _Digest:
@@ -243,9 +243,9 @@ class _Digest:
         """Read to the end and compare the digest. Raises ``InvalidValue``."""
         while self.read(_PIECE_BYTES):
             pass
-        found = f"sha256:{self._digest.hexdigest()}"
-        if wanted and found != wanted:
-            raise InvalidValue(text=f"a layer with the content {found}", expected=wanted)
+        digest = f"sha256:{self._digest.hexdigest()}"
+        if wanted and digest != wanted:
+            raise InvalidValue(text=f"a layer with the content {digest}", expected=wanted)
 
 
 def _uncompressed(layer: IO[bytes]) -> IO[bytes]:

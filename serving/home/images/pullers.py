@@ -149,8 +149,8 @@ def _run(image: str, command: Sequence[str], *, within_s: float, missing: str = 
         raise ImageUnavailable(image, f"{command[0]}: {error}") from error
     if done.returncode != 0:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
-        said = _MESSAGE.sub(r"\1", (lines or ["failed"])[-1]).replace('\\"', '"')
-        raise ImageUnavailable(image, missing or f"{command[0]}: {said[-_ERROR_CHARACTERS_MAX:]}")
+        message = _MESSAGE.sub(r"\1", (lines or ["failed"])[-1]).replace('\\"', '"')
+        raise ImageUnavailable(image, missing or f"{command[0]}: {message[-_ERROR_CHARACTERS_MAX:]}")
     return done.stdout.decode(errors="replace")
 
 
@@ -165,8 +165,8 @@ def credentials_of(secrets: Iterable[Object]) -> bytes:
 def _auths_of(secret: Object) -> dict[str, Object]:
     data: Mapping[str, str] = secret.get("data") or {}
     try:
-        found = _decoded(data[_CONFIG])["auths"] if _CONFIG in data else _decoded(data[_LEGACY])
-        return {registry: {"auth": _auth_of(entry)} for registry, entry in found.items()}
+        entries = _decoded(data[_CONFIG])["auths"] if _CONFIG in data else _decoded(data[_LEGACY])
+        return {registry: {"auth": _auth_of(entry)} for registry, entry in entries.items()}
     except (KeyError, TypeError, AttributeError, ValueError, *UNREADABLE) as error:
         raise InvalidValue(text=name_of(secret), expected=_EXPECTED) from error
 

@@ -37,10 +37,10 @@ class ImagePins:
         with locked(self._folder):
             self._write({**self._read(), key: image.id})
 
-    def unpin(self, kept: Collection[str]) -> frozenset[str]:
-        """Drop the pins of all revisions but the ``kept``; return the ids that remain pinned."""
+    def unpin(self, revision_uids: Collection[str]) -> frozenset[str]:
+        """Drop the pins of all revisions but these; return the ids that remain pinned."""
         with locked(self._folder):
-            pins = {key: one for key, one in self._read().items() if key.partition("/")[0] in kept}
+            pins = {key: image_id for key, image_id in self._read().items() if key.partition("/")[0] in revision_uids}
             self._write(pins)
         return frozenset(pins.values())
 
@@ -57,17 +57,17 @@ class ImagePins:
 def images_used(pod: Object, store: ImageStore) -> frozenset[str]:
     """The image ids in use by a pod (from its status) or by a revision (from its pins), else by name."""
     ids = {
-        one.get("name", ""): one.get("imageID", "").removeprefix(ID_SCHEME)
+        status.get("name", ""): status.get("imageID", "").removeprefix(ID_SCHEME)
         for field in ("containerStatuses", "initContainerStatuses")
-        for one in nested(pod, "status", field) or ()
+        for status in nested(pod, "status", field) or ()
     }
     pins, used = ImagePins(store.folder), set()
     for container in all_containers(pod) if nested(pod, "spec", "containers") else ():
         name = container_name_of(container)
         # Text that is no image's name is not run.
         with contextlib.suppress(InvalidValue):
-            found = store.find(ids.get(name) or pins.get(f"{uid_of(pod)}/{name}") or container.get("image", ""))
-            used |= {found.id} if found else set()
+            image = store.find(ids.get(name) or pins.get(f"{uid_of(pod)}/{name}") or container.get("image", ""))
+            used |= {image.id} if image else set()
     return frozenset(used)
 
 
@@ -94,9 +94,9 @@ class ImageSource:
             reference = parse_reference(image)
         except InvalidValue as error:
             raise ImageUnavailable(image, str(error), reason="InvalidImageName") from error
-        found, is_pinned = await asyncio.to_thread(self._find, image, key)
-        if found is not None:
-            return found if is_pinned else await self._pinned(key, found)
+        stored, is_pinned = await asyncio.to_thread(self._find, image, key)
+        if stored is not None:
+            return stored if is_pinned else await self._pinned(key, stored)
         if policy == _NEVER:
             raise ImageUnavailable(image, "is not on this machine (imagePullPolicy: Never)", reason="ErrImageNeverPull")
         # A pull with other credentials may have another result.
@@ -112,13 +112,13 @@ class ImageSource:
     def _find(self, image: str, key: str) -> tuple[StoredImage | None, bool]:
         """The stored image, if any, and whether the key is pinned to it."""
         pinned = self._pins.get(key) if key else ""
-        found = self.store.get(pinned) if pinned else None
-        return (found, True) if found is not None else (self.store.find(image), False)
+        stored = self.store.get(pinned) if pinned else None
+        return (stored, True) if stored is not None else (self.store.find(image), False)
 
-    async def _pinned(self, key: str, found: StoredImage) -> StoredImage:
+    async def _pinned(self, key: str, image: StoredImage) -> StoredImage:
         if key:
-            await asyncio.to_thread(self._pins.pin, key, found)
-        return found
+            await asyncio.to_thread(self._pins.pin, key, image)
+        return image
 
     async def _pull(self, reference: ImageReference, credentials: bytes) -> StoredImage:
         failures: list[str] = []

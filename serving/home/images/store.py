@@ -73,7 +73,7 @@ class ImageStore:
         """The image of a name, or of the beginning of an id; None if there is none. Raises ``InvalidValue``."""
         image_id = self._names().get(str(parse_reference(text)))
         if image_id is None and len(text) >= _ID_DIGITS_MIN and set(text) <= set("0123456789abcdef"):
-            fitting = [one for one in self._ids() if one.startswith(text)]
+            fitting = [image_id for image_id in self._ids() if image_id.startswith(text)]
             image_id = fitting[0] if len(fitting) == 1 else None
         if image_id is None:
             reference = parse_reference(text)
@@ -84,8 +84,8 @@ class ImageStore:
 
     def images(self) -> list[StoredImage]:
         """All images, the newest first."""
-        found = [image for one in self._ids() if (image := self.get(one)) is not None]
-        return sorted(found, key=lambda image: -image.created_s)
+        images = [image for image_id in self._ids() if (image := self.get(image_id)) is not None]
+        return sorted(images, key=lambda image: -image.created_s)
 
     def names_of(self, image: StoredImage) -> list[ImageReference]:
         """The names of an image."""
@@ -100,11 +100,11 @@ class ImageStore:
         """
         self.folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
         with open_archive(path, scratch=self.folder) as archived:
-            if names and len({one.id for one in archived}) > 1:
+            if names and len({image.id for image in archived}) > 1:
                 raise InvalidValue(text=str(path), expected=f"an archive of one image, to be named {names[0]}")
             return [
-                self._add_one(one, names=names or one.names, digest=digest or one.digest, is_kept=is_kept)
-                for one in archived
+                self._add_one(image, names=names or image.names, digest=digest or image.digest, is_kept=is_kept)
+                for image in archived
             ]
 
     def _add_one(self, archived: ArchivedImage, *, names: Sequence[str], digest: str, is_kept: bool) -> StoredImage:
@@ -126,11 +126,11 @@ class ImageStore:
     def _unpack(self, archived: ArchivedImage, *, digest: str, is_kept: bool) -> StoredImage:
         wanted = archived.config.rootfs.diff_ids
         if len(wanted) != len(archived.layers):
-            found = f"{len(archived.layers)} layers for {len(wanted)} diff_ids"
-            raise InvalidValue(text=found, expected="an image whose config names its layers")
-        made = Path(tempfile.mkdtemp(dir=self.folder, prefix=".image-"))
+            counts = f"{len(archived.layers)} layers for {len(wanted)} diff_ids"
+            raise InvalidValue(text=counts, expected="an image whose config names its layers")
+        unpacked = Path(tempfile.mkdtemp(dir=self.folder, prefix=".image-"))
         try:
-            root = made / "rootfs"
+            root = unpacked / "rootfs"
             root.mkdir()
             root.chmod(0o755)
             unpacker = Unpacker(root, self._limits)
@@ -145,17 +145,17 @@ class ImageStore:
                 created_s=time.time(),
                 is_kept=is_kept,
             )
-            self._write(made, image)
-            made.rename(self.folder / image.id)
+            self._write(unpacked, image)
+            unpacked.rename(self.folder / image.id)
         except BaseException:
-            discard_tree(made)
+            discard_tree(unpacked)
             raise
         return image
 
     def remove(self, image: StoredImage) -> None:
         """Remove an image and its names. Running containers keep their open files."""
         with locked(self.folder):
-            self._rename({name: one for name, one in self._names().items() if one != image.id})
+            self._rename({name: image_id for name, image_id in self._names().items() if image_id != image.id})
             gone = self.folder / f".gone-{image.id}"
             with contextlib.suppress(FileNotFoundError):
                 (self.folder / image.id).rename(gone)
@@ -186,7 +186,7 @@ class ImageStore:
 
     def _ids(self) -> list[str]:
         try:
-            return sorted(one for one in os.listdir(self.folder) if not one.startswith(".") and "." not in one)  # noqa: PTH208 - names are wanted
+            return sorted(name for name in os.listdir(self.folder) if not name.startswith(".") and "." not in name)  # noqa: PTH208 - names are wanted
         except FileNotFoundError:
             return []
 
@@ -226,9 +226,9 @@ def locked(folder: Path) -> Iterator[None]:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a file atomically."""
-    made = path.with_name(path.name + ".new")
-    made.write_bytes(content)
-    made.replace(path)
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_bytes(content)
+    temporary.replace(path)
 
 
 def containerfile_in(folder: Path) -> Path | None:

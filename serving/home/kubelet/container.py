@@ -151,8 +151,10 @@ class ContainerKeeper:
     @property
     def is_fine(self) -> bool:
         """Whether the container runs and listens, and its startup and exec readiness probes, if any, have passed."""
-        asked = (self.verdicts.get(kind, ProbeVerdict.PASSED) for kind in (ProbeKind.STARTUP, ProbeKind.READINESS))
-        return self.state.is_running and self._is_listening and all(verdict is ProbeVerdict.PASSED for verdict in asked)
+        verdicts = (self.verdicts.get(kind, ProbeVerdict.PASSED) for kind in (ProbeKind.STARTUP, ProbeKind.READINESS))
+        return (
+            self.state.is_running and self._is_listening and all(verdict is ProbeVerdict.PASSED for verdict in verdicts)
+        )
 
     def take_over(self) -> None:
         """Adopt the process that an earlier control process started, if the template still has it."""
@@ -370,16 +372,16 @@ class ContainerKeeper:
 
     async def observe(self) -> ObservedContainer | None:
         """Observe why a running container may be unready; None if it is down or has no port or probe."""
-        process, asked = self.process, self._spec.listening
+        process, listening_probe = self.process, self._spec.listening
         if process is None or not self.has_process:
             return None
         name = self._spec.start.name
         for kind in (ProbeKind.STARTUP, ProbeKind.READINESS):
-            plan = next((one for one in self._spec.probes if one.kind is kind), None)
+            plan = next((plan for plan in self._spec.probes if plan.kind is kind), None)
             if plan is not None and plan.command and self._probe_failures.get(kind):
                 failure, probe = self._probe_failures[kind], f"exec {shlex.join(plan.command)}"
                 return ObservedContainer(container=name, port=0, probe=probe, probe_failure=failure)
-        if asked is None:
+        if listening_probe is None:
             return None
         ports = await asyncio.to_thread(listening_ports, process.pid, age_max_s=_PORTS_AGE_MAX_S)
         port = self._spec.address[1]
@@ -392,10 +394,10 @@ class ContainerKeeper:
             host=self._spec.address[0] if start.is_own_proxy else "",
             port_option="" if not start.network else "--fixed-port" if start.launch is None else "--port",
         )
-        if asked.path is None or port not in ports or self._spec.is_http2:
+        if listening_probe.path is None or port not in ports or self._spec.is_http2:
             return observed
-        failure = await probe_failure(asked, self._spec.address, network=self._spec.start.network)
-        return msgspec.structs.replace(observed, probe=f"GET {asked.path}", probe_failure=failure)
+        failure = await probe_failure(listening_probe, self._spec.address, network=self._spec.start.network)
+        return msgspec.structs.replace(observed, probe=f"GET {listening_probe.path}", probe_failure=failure)
 
 
 def _times(count: int) -> str:

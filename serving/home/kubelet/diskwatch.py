@@ -42,17 +42,17 @@ def disk_use(folder: Path, logs: Path) -> DiskUse:
     for path, size in tree_files(logs):
         name = path.removeprefix(f"{logs}/").partition(".")[0]
         by_log[name] = by_log.get(name, 0) + size
-    written = {one.name: tree_bytes(one / "upper") for one in _folders(layers)}
+    written = {layer.name: tree_bytes(layer / "upper") for layer in _folders(layers)}
     return DiskUse(
         total_bytes=tree_bytes(folder) + sum(by_log.values()),
         containers={name: written.get(name, 0) + by_log.get(name, 0) for name in written.keys() | by_log.keys()},
-        volumes={one.name: tree_bytes(one) for one in _folders(volumes)},
+        volumes={volume.name: tree_bytes(volume) for volume in _folders(volumes)},
     )
 
 
 def _folders(path: Path) -> list[Path]:
     try:
-        return [one for one in path.iterdir() if one.is_dir() and not one.is_symlink()]
+        return [entry for entry in path.iterdir() if entry.is_dir() and not entry.is_symlink()]
     except OSError:
         return []
 
@@ -82,9 +82,9 @@ class DiskWatch:
         }
         over = {name: message for name, use in uses.items() if (message := overuse(pods[name].manifest, use))}
         if not over and is_low:
-            found = [PodOnDisk(id=name, use=use, load=_load(pods[name])) for name, use in uses.items()]
+            on_disk = [PodOnDisk(id=name, use=use, load=_load(pods[name])) for name, use in uses.items()]
             name, message = pod_to_evict(
-                found, free_bytes=disk.free, threshold_bytes=threshold_bytes, removable_bytes=_REMOVABLE_BYTES
+                on_disk, free_bytes=disk.free, threshold_bytes=threshold_bytes, removable_bytes=_REMOVABLE_BYTES
             )
             over = {name: message} if name else {}
         for name, message in over.items():

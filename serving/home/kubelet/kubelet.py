@@ -64,12 +64,12 @@ _DELETE_PAUSE_S = 1.0
 
 def resident_bytes_by_session() -> Counter[int]:
     """Resident bytes of all sessions, by the process id of the leader."""
-    found: Counter[int] = Counter()
+    bytes_by_session: Counter[int] = Counter()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            found[int(fields[_SESSION])] += int(fields[_RSS_PAGES]) * _PAGE_BYTES
-    return found
+            bytes_by_session[int(fields[_SESSION])] += int(fields[_RSS_PAGES]) * _PAGE_BYTES
+    return bytes_by_session
 
 
 def memory_limits(pod: PodRun) -> dict[str, int]:
@@ -95,7 +95,8 @@ class Kubelet:
         self._locations = PodLocations(dice or random.SystemRandom())
         # All pods of virtual nodes run here: every pod that has a node.
         bound = "spec.nodeName!=" if node.virtual else f"spec.nodeName={node.name}"
-        self._pods = Reflector(node.cluster, POD, field_selector=bound, on_change=self._changed)
+        self._pods = Reflector(node.cluster, POD, field_selector=bound)
+        self._pods.on_change(self._changed)
         self._ahead = AheadNetworks(self._locations, node.containers.networks if node.containers else None)
         self._running: dict[str, PodRun] = {}
         self._uids: defaultdict[Key, set[str]] = defaultdict(set)
@@ -130,26 +131,26 @@ class Kubelet:
         """Create the objects of pods still held by the template. Waits for the template. Raises ``NewerFormat``."""
         await self._node.runtime.connected.wait()
         read_pauses(self._replacements, self._node.evictions, now_s=now_s(), wall_s=wall_s())
-        for held in self._node.runtime.held:
-            version = held.note.get("version")
+        for held_pod in self._node.runtime.held:
+            version = held_pod.note.get("version")
             if isinstance(version, int):
-                refuse_newer(f"the note about pod {held.pod}", version, known=POD_RECORDS, action=NEWER_PODS)
+                refuse_newer(f"the note about pod {held_pod.pod}", version, known=POD_RECORDS, action=NEWER_PODS)
             try:
-                note = msgspec.convert(held.note, PodNote)
-                await self._take_over_one(held, note)
+                note = msgspec.convert(held_pod.note, PodNote)
+                await self._take_over_one(held_pod, note)
             except Exception as error:  # noqa: BLE001 - one note that cannot be used must not end the others' pods
-                _log.warning("pod.not_taken_over", extra={"pod": held.pod, "error": str(error)})
-                self._node.runtime.forget(held.pod)
+                _log.warning("pod.not_taken_over", extra={"pod": held_pod.pod, "error": str(error)})
+                self._node.runtime.forget(held_pod.pod)
 
-    async def _take_over_one(self, held: HeldPod, note: PodNote) -> None:
+    async def _take_over_one(self, held_pod: HeldPod, note: PodNote) -> None:
         metadata = note.manifest["metadata"]
         # An orphaned pod is never deleted: one whose revision is gone is not taken over, nor one of a Deployment that a user
         # made, which is not on disk.
         revision = (metadata.get("labels") or {}).get(REVISION_LABEL, "")
         await self._node.cluster.get(REVISION, metadata["namespace"], revision)
         manifest = await (self._node.restore or self._node.cluster.create)(POD, note.manifest)
-        self._taken_over[held.pod] = self._locations.occupy(note.location)
-        pod = PodRun(self._node, manifest, pod_id=held.pod, note=note)
+        self._taken_over[held_pod.pod] = self._locations.occupy(note.location)
+        pod = PodRun(self._node, manifest, pod_id=held_pod.pod, note=note)
         self._running[manifest["metadata"]["uid"]] = pod
         self._uids[pod.key].add(manifest["metadata"]["uid"])
         if note.is_draining:
@@ -157,14 +158,14 @@ class Kubelet:
 
     async def sweep(self) -> None:
         """Remove folders with their mounts, networks and cgroups that no pod owns. Call it after ``take_over``."""
-        kept = [pod.id for pod in self._running.values()]
-        removed = await asyncio.to_thread(sweep_folders, self._node.pods, kept)
+        pod_ids = [pod.id for pod in self._running.values()]
+        removed = await asyncio.to_thread(sweep_folders, self._node.pods, pod_ids)
         if removed:
             _log.info("pods.swept", extra={"pods": removed})
         if self._node.containers is not None:
-            await asyncio.to_thread(self._node.containers.sweep, kept)
+            await asyncio.to_thread(self._node.containers.sweep, pod_ids)
         elif self._node.cgroups is not None:
-            await asyncio.to_thread(self._node.cgroups.sweep, kept)
+            await asyncio.to_thread(self._node.cgroups.sweep, pod_ids)
 
     async def run(self) -> None:
         """Run pods until cancelled. The pods themselves keep running."""

@@ -57,22 +57,19 @@ class LocalNodes:
         if virtual is None:
             return
         machines = Reflector(
-            self._cluster,
-            CONFIG_MAP,
-            system_namespace(),
-            field_selector=f"metadata.name={LOCAL_MACHINES}",
-            on_change=lambda _: self._changed.set(),
+            self._cluster, CONFIG_MAP, system_namespace(), field_selector=f"metadata.name={LOCAL_MACHINES}"
         )
+        machines.on_change(lambda _: self._changed.set())
         async with supervise() as group:
             group.start(machines.run(), name="machines")
             await machines.synced.wait()
             while True:
                 self._changed.clear()
                 wait_s = _RETRY_S
-                found = machines.cache.get((system_namespace(), LOCAL_MACHINES))
+                config_map = machines.cache.get((system_namespace(), LOCAL_MACHINES))
                 try:
-                    if found is not None:
-                        wait_s = await self._settle(machines_of(found.get("data") or {}), virtual)
+                    if config_map is not None:
+                        wait_s = await self._settle(machines_of(config_map.get("data") or {}), virtual)
                 except (ClusterError, CloudUnavailable) as error:
                     _log.warning("nodes.unsettled", extra={"error": str(error)})
                 with contextlib.suppress(TimeoutError):
@@ -84,13 +81,13 @@ class LocalNodes:
         namespace, bounds = system_namespace(), {"min_size": virtual.count, "max_size": virtual.count_max}
         long_ago_s = wall_s() - virtual.boot_s
         try:
-            found = await self._cluster.get(CONFIG_MAP, namespace, LOCAL_MACHINES)
-            before = machines_of(found.get("data") or {})
+            config_map = await self._cluster.get(CONFIG_MAP, namespace, LOCAL_MACHINES)
+            before = machines_of(config_map.get("data") or {})
         except (NotFound, CloudUnavailable):
             before = LocalMachines(asked_at_s={}, min_size=0, max_size=0, next_number=1)
-            found = None
+            config_map = None
         machines = before.bounded(**bounds, now_s=long_ago_s)
-        if found is None:
+        if config_map is None:
             body = {"metadata": {"namespace": namespace, "name": LOCAL_MACHINES}, "data": machines.data()}
             with contextlib.suppress(NotFound):
                 await self._cluster.delete(CONFIG_MAP, namespace, LOCAL_MACHINES)
@@ -102,7 +99,7 @@ class LocalNodes:
     async def _settle(self, machines: LocalMachines, virtual: VirtualNodes) -> float:
         """Add nodes whose boot is over and remove deleted ones; returns the seconds until the next boot ends."""
         waits = due_names(machines, boot_s=virtual.boot_s, now_s=wall_s())
-        there = {one["metadata"]["name"] for one in (await self._cluster.list(NODE)).items}
+        there = {node["metadata"]["name"] for node in (await self._cluster.list(NODE)).items}
         for name, wait_s in waits.items():
             if wait_s == 0 and name not in there:
                 await self._put(virtual_node(name))

@@ -162,17 +162,13 @@ class PodRun:
                 # A pod is taken over before it can be ended.
                 await starting
             else:
-                self.turn.follow(group, self._process_ids)
+                self.turn.follow(group, lambda: None if self.kind is None else list(self.sessions.values()))
             await self.stop.wait()
             self.turn.leave()
             starting.cancel()
             explaining.cancel()
             await self._drain()
             reporting.cancel()
-
-    def _process_ids(self) -> list[int] | None:
-        """The first processes of its containers; None as long as it cannot start any."""
-        return None if self.kind is None else list(self.sessions.values())
 
     async def free(self) -> None:
         """Kill remaining processes, and remove the pod's networks, cgroups and folder."""
@@ -224,7 +220,7 @@ class PodRun:
         if not apps or None in first:
             # Nothing can run: a queue-proxy alone would wait for ever.
             return
-        await self.turn.take_again(self.stop, group, self._process_ids)
+        await self.turn.take_again(self.stop, group)
         is_initialized = await run_init_containers(
             self._node.runtime,
             [spec for spec in first if spec is not None],
@@ -257,15 +253,15 @@ class PodRun:
         A deleted pod reads them once as well: one that is taken over while it drains needs them for its containers.
         """
         while True:
-            found = await self._setup.read_sources()
+            sources = await self._setup.read_sources()
             try:
-                self._setup.write_volumes(found)
+                self._setup.write_volumes(sources)
             except (InvalidValue, OSError) as error:
                 why = disk_error(error, self._node.pods)
                 state = ContainerState(waiting_reason="CreateContainerConfigError", waiting_message=why)
                 self._set_state(container_name_of(self.manifest["spec"]["containers"][0]), state)
             else:
-                return found
+                return sources
             if await wait_for(self.stop, until_s=now_s() + _RETRY_S):
                 return None
 
@@ -274,9 +270,9 @@ class PodRun:
         name = container_name_of(container)
         try:
             order = kind.start(container)
-            found = input_of(container, self.folder, name=name)
-            if found is not None:
-                self.inputs[name], order = found, found.ordered(order, is_new=self._note is None)
+            container_input = input_of(container, self.folder, name=name)
+            if container_input is not None:
+                self.inputs[name], order = container_input, container_input.ordered(order, is_new=self._note is None)
         except (InvalidValue, OSError) as error:
             why = (
                 f"expected {error.expected}" if isinstance(error, InvalidValue) else disk_error(error, self._node.pods)

@@ -182,8 +182,8 @@ class ProcessPod:
             # A declared port is a wish here: the app listens on the one that it was given.
             port = self.tcp_ports.get(port, self.port)
         if port not in listening:
-            found = ", ".join(map(str, sorted(listening))) or "no port"
-            raise ConnectionRefusedError(f"the pod listens on {found}, not on {port}")
+            ports = ", ".join(map(str, sorted(listening))) or "no port"
+            raise ConnectionRefusedError(f"the pod listens on {ports}, not on {port}")
         return await asyncio.open_connection("127.0.0.1", port)
 
     def _declares(self, port: int) -> bool:
@@ -205,7 +205,7 @@ class ProcessPod:
     def _mounts(self, container: Object) -> tuple[MountPoint, ...]:
         return self.setup.mount_points(container)
 
-    def _process(self, container: Object, given: Mapping[str, str]) -> StartProcess:
+    def _process(self, container: Object, variables: Mapping[str, str]) -> StartProcess:
         """The order that starts a container as a process."""
         setup, manifest, name = self.setup, self.setup.manifest, container_name_of(container)
         snapshot = annotations_of(manifest).get(SNAPSHOT_ANNOTATION, "")
@@ -214,7 +214,7 @@ class ProcessPod:
             container,
             port=self.port,
             home=str(setup.folder),
-            given=given,
+            variables=variables,
             snapshot=str(path_of_snapshot(setup.node.snapshots, snapshot)) if snapshot else "",
         )
         confinement = setup.confinement(container, plan, ports=self._ports(container))
@@ -264,28 +264,28 @@ class PreloadedPod(ProcessPod):
 
     def start(self, container: Object) -> StartProcess:
         """The order that forks the serving app from the warm process of its revision; others start as in a pod of processes."""
-        found, manifest = super().start(container), self.setup.manifest
+        order, manifest = super().start(container), self.setup.manifest
         if not serves(manifest, container):
-            return found
+            return order
         named = annotations_of(manifest).get(PRELOAD_MODULES_ANNOTATION, "")
         revision, isolation = self.setup.node.warm_revision_of(manifest), self.setup.node.isolation
-        confinement = found.confinement
+        confinement = order.confinement
         if confinement is not None and isolation is not None:
             # As the warm process, which has one user and one /tmp, and sees the folders of all its pods.
             own, around = str(self.setup.folder), str(self.setup.folder.parent)
-            shown = tuple(around if one == own else one for one in confinement.shown)
+            shown = tuple(around if path == own else path for path in confinement.shown)
             user = isolation.user_of_revision(revision)
             temporary = str(temporary_folder(self.setup.folder.parent))
             confinement = msgspec.structs.replace(
                 confinement, shown=shown, temporary=temporary, user=user, has_own_pids=False, copies={}
             )
         return msgspec.structs.replace(
-            found,
+            order,
             confinement=confinement,
             # A warm process has imported the app from the snapshot.
             copy=None,
             preload=revision,
-            modules=tuple(one.strip() for one in named.split(",") if one.strip()),
+            modules=tuple(module.strip() for module in named.split(",") if module.strip()),
         )
 
 
@@ -302,19 +302,19 @@ class InAppPod(ProcessPod):
         if not is_own_proxy(setup.manifest, container):
             return super().start(container)
         proxy = setup.proxy_environment(app=f"{host}:{self.port}", app_user=self.app_user)
-        given = {**setup.environment(container), **proxy, "HOST": host}
-        return msgspec.structs.replace(self._process(container, given), is_own_proxy=True)
+        variables = {**setup.environment(container), **proxy, "HOST": host}
+        return msgspec.structs.replace(self._process(container, variables), is_own_proxy=True)
 
     def completed(self, container: Object, spec: ContainerSpec) -> ContainerSpec:
         """As in the base class; the app recognizes its probes."""
-        found = super().completed(container, spec)
+        updated = super().completed(container, spec)
         if not spec.start.is_own_proxy:
-            return found
+            return updated
         return msgspec.structs.replace(
-            found,
+            updated,
             address=(self.setup.location.address, self.port),
-            probes=tuple(msgspec.structs.replace(probe, probe=self._marked(probe.probe)) for probe in found.probes),
-            listening=found.listening and self._marked(found.listening),
+            probes=tuple(msgspec.structs.replace(probe, probe=self._marked(probe.probe)) for probe in updated.probes),
+            listening=updated.listening and self._marked(updated.listening),
         )
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -337,7 +337,9 @@ class NetworkedPod(ProcessPod):
         super().__init__(setup)
         self.network, self.resolver = sandbox.network, sandbox.resolver
         self.hosts, self.port = sandbox.hosts, sandbox.port
-        self.tcp_ports = {one: one if self.network else own for one, own in self.tcp_ports.items()}
+        self.tcp_ports = {
+            container_port: container_port if self.network else own for container_port, own in self.tcp_ports.items()
+        }
 
     def start(self, container: Object) -> StartProcess:
         """As in the base class; a queue-proxy in the app would listen in the wrong network."""
@@ -371,10 +373,10 @@ class ContainerPod(NetworkedPod):
         """The image of each container as NAME@DIGEST, or sha256:ID without a digest."""
         return self._sandbox.image_ids
 
-    def _process(self, container: Object, given: Mapping[str, str]) -> StartProcess:
+    def _process(self, container: Object, variables: Mapping[str, str]) -> StartProcess:
         """The order that starts a container."""
         log = self.setup.log_of(container_name_of(container))
-        return self._sandbox.order(container, given=given, mounts=self._mounts(container), log=log)
+        return self._sandbox.order(container, variables=variables, mounts=self._mounts(container), log=log)
 
 
 def _kind_without_box(setup: PodSetup) -> ProcessPod:
@@ -437,7 +439,7 @@ async def choose_kind(
 
 async def _credentials(setup: PodSetup, warn: Callable[[str, str], Awaitable[None]]) -> bytes:
     """Collect registry credentials from the pod's imagePullSecrets. An Event reports a Secret without credentials."""
-    found = []
+    secrets = []
     for name in dict.fromkeys(
         image_pull_secret.get("name", "") for image_pull_secret in setup.manifest["spec"].get("imagePullSecrets") or ()
     ):
@@ -448,5 +450,5 @@ async def _credentials(setup: PodSetup, warn: Callable[[str, str], Awaitable[Non
             why = f"expected {error.expected}" if isinstance(error, InvalidValue) else str(error)
             await warn("FailedToRetrieveImagePullSecret", f"imagePullSecrets: {name}: {why}")
         else:
-            found.append(secret)
-    return credentials_of(found)
+            secrets.append(secret)
+    return credentials_of(secrets)

@@ -109,24 +109,24 @@ class ReadinessExplainer:
 
     async def check(self) -> None:
         """Check once and report a change."""
-        found, log = None, None
+        unready, log = None, None
         if not self._is_ready():
-            found, log = await self._explain()
-        if found == self._seen:
+            unready, log = await self._explain()
+        if unready == self._seen:
             self._seen_count += 1
         else:
-            self._seen, self._seen_count = found, 1
-            self._on_change(found and await self._with_log(found, log))
-        if found and self._seen_count == _CHECKS_BEFORE_EVENT:
-            whole = await self._with_log(found, log)
+            self._seen, self._seen_count = unready, 1
+            self._on_change(unready and await self._with_log(unready, log))
+        if unready and self._seen_count == _CHECKS_BEFORE_EVENT:
+            whole = await self._with_log(unready, log)
             self._on_event(whole.reason, whole.message)
 
     async def _explain(self) -> tuple[Unready | None, Path | None]:
         for container in self._containers():
             observed = await container.observe()
-            found = observed and explain(observed)
-            if found:
-                return found, container.log
+            unready = observed and explain(observed)
+            if unready:
+                return unready, container.log
         return None, None
 
     async def _with_log(self, unready: Unready, log: Path | None) -> Unready:

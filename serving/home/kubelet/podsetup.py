@@ -71,17 +71,17 @@ async def read_sources(
     cluster: Cluster, namespace: str, wanted: Collection[Reference], *, token: Callable[[Reference], str]
 ) -> Sources:
     """The data of existing sources; ``token`` makes the tokens."""
-    found: dict[Reference, dict[str, bytes]] = {}
+    sources: dict[Reference, dict[str, bytes]] = {}
     for reference in wanted:
         if reference.kind == TOKEN:
-            found[reference] = {"": token(reference).encode()}
+            sources[reference] = {"": token(reference).encode()}
             continue
         kind = _KINDS[reference.kind]
         try:
-            found[reference] = data_of(reference.kind, await cluster.get(kind, namespace, reference.name))
+            sources[reference] = data_of(reference.kind, await cluster.get(kind, namespace, reference.name))
         except NotFound:
             continue
-    return found
+    return sources
 
 
 async def follow_sources(
@@ -96,10 +96,10 @@ async def follow_sources(
     while not stop.is_set():
         await wait_for(stop, until_s=now_s() + period_s)
         try:
-            found = await read()
-            if not stop.is_set() and found != known:
-                write(found)
-                known = found
+            sources = await read()
+            if not stop.is_set() and sources != known:
+                write(sources)
+                known = sources
         except (ClusterError, InvalidValue, OSError) as error:
             _log.warning("volumes.stale", extra={"error": str(error)})
 
@@ -195,14 +195,14 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     def environment(self, container: Object, tcp_ports: Mapping[int, int] = _NO_PORTS) -> dict[str, str]:
         """The environment in the manifest of a container, and where it listens for TCP if it serves."""
-        made = container_environment(self._facts, container, sources=self.sources)
+        environment = container_environment(self._facts, container, sources=self.sources)
         if serves(self.manifest, container):
-            made |= {f"PORT_{number}": str(port) for number, port in tcp_ports.items()}
+            environment |= {f"PORT_{number}": str(port) for number, port in tcp_ports.items()}
         if self.has_proxy:
-            made.setdefault(
+            environment.setdefault(
                 CALLER_URL, f"http://{self.location.address}:{QUEUE_PORTS[1]}/caller-token?key={self.caller_key}"
             )
-        return made
+        return environment
 
     @property
     def caller_key(self) -> str:
@@ -227,7 +227,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
                 app=app,
                 address=self.location.address,
                 tcp_ports=tcp_ports,
-                given=self.node.proxy(),
+                proxy_settings=self.node.proxy(),
             ),
             **({} if app_user is None else {"SERVING_POD_APP_USER": str(app_user)}),
             "SERVING_POD_STATS_URL": self.node.stats_url,
@@ -264,7 +264,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             Path(link).is_relative_to(Path(named).resolve()) and not is_virtualenv(Path(link)) for link in links
         )
         used = [named] if named and (not snapshot or is_linked) else []
-        used += [one for one in (snapshot, plan.folder) if one and not is_open(one) and one != str(self.folder)]
+        used += [path for path in (snapshot, plan.folder) if path and not is_open(path) and path != str(self.folder)]
 
         ours = (self.folder.resolve(), self.node.snapshots.resolve())
         state = Path(isolation.state).resolve()
@@ -282,7 +282,9 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             volume_mount for volume_mount in container.get("volumeMounts") or () if volume_mount["name"] in claims
         ]
         # Each pod has a user of its own: it sees a claim's files as its own, both below its HOME and where it mounts them.
-        theirs = [str(claims[one["name"]]) for one in mounted] + ["/" + one["mountPath"].strip("/") for one in mounted]
+        theirs = [str(claims[mount["name"]]) for mount in mounted] + [
+            "/" + mount["mountPath"].strip("/") for mount in mounted
+        ]
         named_files = [*files_of(plan.arguments, plan.environment, plan.folder), *links]
         # What the manifest mounts is there, also at or below /tmp.
         named_files += [
@@ -290,9 +292,13 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         ]
         return isolation.confinement(
             address=self.location.address,
-            shown=[one for one in (str(self.folder), plan.folder, *named_files) if is_allowed(one)],
+            shown=[path for path in (str(self.folder), plan.folder, *named_files) if is_allowed(path)],
             owned=[
-                *(one for one in used if one.startswith("/") and one != "/" and Path(one).is_dir() and is_allowed(one)),
+                *(
+                    path
+                    for path in used
+                    if path.startswith("/") and path != "/" and Path(path).is_dir() and is_allowed(path)
+                ),
                 *theirs,
             ],
             ports=ports,

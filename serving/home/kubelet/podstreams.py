@@ -48,8 +48,8 @@ class FilePodLogs:
 
     def kept(self, namespace: str) -> list[KeptLog]:
         """The pods of a namespace that have logs, the last one to write first."""
-        found = [_kept(folder) for folder in (self._folder / namespace).glob("*")]
-        return sorted((one for one in found if one.containers), key=lambda one: one.written_s, reverse=True)
+        logs = [_kept(folder) for folder in (self._folder / namespace).glob("*")]
+        return sorted((log for log in logs if log.containers), key=lambda log: log.written_s, reverse=True)
 
     async def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
         """Yield pieces of a container's log. ``follow`` continues with the next run after a restart.
@@ -84,28 +84,28 @@ def _kept(folder: Path) -> KeptLog:
 async def _timed(path: Path, options: LogOptions) -> AsyncIterator[bytes]:
     """Yield a log by time: with its rotated copies, and the time before each line if the options ask for it."""
     since_s, end, line = options.from_s(wall_s=wall_s()), 0, b""
-    kept: deque[bytes] = deque(maxlen=options.tail_line_count)
+    buffered: deque[bytes] = deque(maxlen=options.tail_line_count)
     for log in (*rotated_of(path), path):
         end, line = 0, b""
         for at_s, end, line in timed_lines(log, since_s):  # noqa: B007 - the end of the last line
-            kept.append(_stamped(line, options, at_s=at_s))
-            if options.tail_line_count is None and len(kept) == _LINES_AT_ONCE:
-                yield b"".join(kept)
-                kept.clear()
+            buffered.append(_stamped(line, options, at_s=at_s))
+            if options.tail_line_count is None and len(buffered) == _LINES_AT_ONCE:
+                yield b"".join(buffered)
+                buffered.clear()
                 await turn()
     is_followed = options.follow and not options.previous
     if is_followed and line and not line.endswith(b"\n"):
         # The rest of it comes.
-        kept.pop()
+        buffered.pop()
         end -= len(line)
-    yield b"".join(kept)
+    yield b"".join(buffered)
     if not is_followed:
         return
     rest = b""
     async for piece in _pieces(path, msgspec.structs.replace(options, tail_line_count=None), start=end):
         *lines, rest = (rest + piece).split(b"\n")
         if lines:
-            yield b"".join(_stamped(one + b"\n", options, at_s=wall_s()) for one in lines)
+            yield b"".join(_stamped(line + b"\n", options, at_s=wall_s()) for line in lines)
     if rest:
         yield _stamped(rest, options, at_s=wall_s())
 
@@ -160,10 +160,10 @@ def _now_at(path: Path, file: BinaryIO) -> BinaryIO | None:
 
 def keeper_of(pod: PodRun, container: str) -> ContainerKeeper:
     """The keeper of a container. Raises ``NotFound`` if it was not started."""
-    found = pod.keepers.get(container)
-    if found is None:
+    keeper = pod.keepers.get(container)
+    if keeper is None:
         raise NotFound(f"container {container} of pod {pod.key[1]} does not run")
-    return found
+    return keeper
 
 
 async def connect_to(pod: PodRun, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -210,8 +210,8 @@ class LocalPodStreams:
         await run.sleep.wake()
         run.sleep.keep_awake(process.ended)
         follow = LogOptions(container=options.container, follow=True, tail_line_count=0)
-        found = run.inputs.get(options.container) if options.has_stdin else None
-        return _Attached(process, self._logs.read(namespace, pod, follow), found)
+        container_input = run.inputs.get(options.container) if options.has_stdin else None
+        return _Attached(process, self._logs.read(namespace, pod, follow), container_input)
 
     async def connect(self, namespace: str, pod: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to a port of a pod."""

@@ -47,7 +47,7 @@ def warnings_of(
     ``has_images`` that it is a container of an image and not a process. Memory of a process is watched without a cgroup.
     """
     limits, name = (container.get("resources") or {}).get("limits") or {}, container.get("name", "")
-    found = [
+    warnings = [
         (
             f"{what.title()}LimitNotEnforced",
             f"container {name}: the {what} limit {limits[what]} is not enforced: no cgroup takes it",
@@ -60,8 +60,8 @@ def warnings_of(
         message = (
             f"container {name}: {', '.join(paths)} is found below $HOME; there is no container with paths of its own"
         )
-        found.append((_ELSEWHERE, message))
-    return found + _insecure(container, security, is_container=has_images, is_rootless=is_rootless)
+        warnings.append((_ELSEWHERE, message))
+    return warnings + _insecure(container, security, is_container=has_images, is_rootless=is_rootless)
 
 
 def _insecure(container: Object, security: Object, *, is_container: bool, is_rootless: bool) -> list[tuple[str, str]]:
@@ -94,8 +94,8 @@ class PodWarnings:
         for container in all_containers(self._manifest):
             security = security_of(self._manifest, container)
             limits = refused.get(container_name_of(container), ())
-            found = warnings_of(
+            warnings = warnings_of(
                 container, security=security, refused=limits, has_images=has_images, is_rootless=is_rootless
             )
-            for warning in found:
+            for warning in warnings:
                 await self.send(*warning)

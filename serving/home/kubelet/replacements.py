@@ -50,7 +50,7 @@ class ReplacementPauses:
             loss = _Loss(end_count=pauses.end_count, last_s=at_s, due_s=due_s)
         # Owners that were quiet for long are forgotten.
         quiet_s = self._settings.sound_s + self._settings.pause_max_s
-        self._owners = {name: one for name, one in self._owners.items() if at_s - one.last_s < quiet_s}
+        self._owners = {name: loss for name, loss in self._owners.items() if at_s - loss.last_s < quiet_s}
         self._owners[owner] = loss
 
     def due_s(self, owner: str) -> float:
@@ -59,7 +59,7 @@ class ReplacementPauses:
 
     def written(self, *, ahead_s: float) -> bytes:
         """All as JSON, with the times of another clock that is ``ahead_s``."""
-        losses = {name: _shifted(one, ahead_s) for name, one in self._owners.items()}
+        losses = {name: _shifted(loss, ahead_s) for name, loss in self._owners.items()}
         return msgspec.json.encode(losses)
 
     def read(self, text: bytes, *, ahead_s: float, now_s: float) -> None:
@@ -68,8 +68,8 @@ class ReplacementPauses:
         No pause is longer than the longest, wherever the other clock has been set to.
         """
         losses = msgspec.json.decode(text, type=dict[str, _Loss])
-        for name, one in losses.items():
-            loss = _shifted(one, -ahead_s)
+        for name, written_loss in losses.items():
+            loss = _shifted(written_loss, -ahead_s)
             loss.last_s = min(loss.last_s, now_s)
             loss.due_s = min(loss.due_s, now_s + self._settings.pause_max_s)
             self._owners[name] = loss
@@ -91,9 +91,9 @@ def read_pauses(pauses: ReplacementPauses, path: Path, *, now_s: float, wall_s: 
 
 def write_pauses(pauses: ReplacementPauses, path: Path, *, now_s: float, wall_s: float) -> None:
     """Write the pauses into a file. On a full disk they are left to this process."""
-    made = path.with_name(f"{path.name}.new")
+    temporary = path.with_name(f"{path.name}.new")
     try:
-        made.write_bytes(pauses.written(ahead_s=wall_s - now_s))
-        made.replace(path)
+        temporary.write_bytes(pauses.written(ahead_s=wall_s - now_s))
+        temporary.replace(path)
     except OSError as error:
         _log.warning("evictions.not_written", extra={"path": str(path), "error": str(error)})

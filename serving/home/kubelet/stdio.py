@@ -138,8 +138,8 @@ class Stdio:
 
     def release(self) -> None:
         """Close the command's ends here, once the command has opened its own."""
-        for one in self._held:
-            one.close()
+        for end in self._held:
+            end.close()
         self._held = []
 
     async def output(self) -> AsyncGenerator[tuple[int, bytes], None]:
@@ -194,8 +194,8 @@ class Stdio:
     def close(self) -> None:
         """Close everything."""
         self.release()
-        for one in (*self._output.values(), *([self._input] if self._input else [])):
-            one.close()
+        for end in (*self._output.values(), *([self._input] if self._input else [])):
+            end.close()
         if self._folder is not None:
             discard_tree(self._folder)
 

@@ -38,10 +38,10 @@ def users_of(name: str, pods: Iterable[Object], revisions: Iterable[Object]) -> 
     """The pods and revisions of the claim's namespace that use it, as "revision/NAME". A revision at zero does, too."""
     kinds = (("pod", pods), ("revision", revisions))
     return [
-        f"{kind}/{one['metadata']['name']}"
-        for kind, found in kinds
-        for one in found
-        if name in claims_of(nested(one, "spec") or {}).values()
+        f"{kind}/{whole['metadata']['name']}"
+        for kind, objects in kinds
+        for whole in objects
+        if name in claims_of(nested(whole, "spec") or {}).values()
     ]
 
 
@@ -51,9 +51,9 @@ def claim_folder(volumes: Path, namespace: str, name: str) -> Path:
         if not _NAME.fullmatch(text) or ".." in text:
             raise InvalidValue(text=text, expected=f"a name of a {CLAIM}: a-z, 0-9, '-' and '.'")
     folder = volumes / namespace / name
-    for one in (volumes, folder.parent, folder):
-        if one.is_symlink():
-            raise InvalidValue(text=str(one), expected="a folder: it is a link")
+    for path in (volumes, folder.parent, folder):
+        if path.is_symlink():
+            raise InvalidValue(text=str(path), expected="a folder: it is a link")
     return folder
 
 
@@ -108,33 +108,33 @@ def claim_status(claim: Object, *, gap: str, used_bytes: int | None, now: str) -
         wanted.append(_condition(OVER_SIZE, OVER_SIZE, message, is_true=True))
     before = {condition["type"]: condition for condition in nested(claim, "status", "conditions") or ()}
     conditions = []
-    for one in wanted if requests else ():
-        last = before.get(one["type"]) or {}
-        since = last.get("lastTransitionTime") if last.get("status") == one["status"] else now
-        conditions.append({**one, "lastTransitionTime": since})
+    for wanted_condition in wanted if requests else ():
+        last = before.get(wanted_condition["type"]) or {}
+        since = last.get("lastTransitionTime") if last.get("status") == wanted_condition["status"] else now
+        conditions.append({**wanted_condition, "lastTransitionTime": since})
     status: Object = {"phase": "Bound", "accessModes": spec.get("accessModes") or [], "capacity": dict(requests)}
     return {**status, "conditions": conditions} if conditions else status
 
 
 def _condition(name: str, reason: str, message: str, *, is_true: bool) -> Object:
-    made = {"type": name, "status": str(is_true), "reason": reason}
-    return {**made, "message": message} if message else made
+    condition = {"type": name, "status": str(is_true), "reason": reason}
+    return {**condition, "message": message} if message else condition
 
 
 def claim_problems(claim: Object) -> list[Problem]:
     """The fields of a claim that this machine cannot bind."""
     spec = claim.get("spec") or {}
-    found = []
+    problems = []
     if spec.get("storageClassName") not in (None, "", STORAGE_CLASS):
-        found.append(_unsupported("spec.storageClassName", spec["storageClassName"], STORAGE_CLASS))
+        problems.append(_unsupported("spec.storageClassName", spec["storageClassName"], STORAGE_CLASS))
     if spec.get("volumeMode") not in (None, "Filesystem"):
-        found.append(_unsupported("spec.volumeMode", spec["volumeMode"], "Filesystem"))
-    found += [
+        problems.append(_unsupported("spec.volumeMode", spec["volumeMode"], "Filesystem"))
+    problems += [
         _unsupported(f"spec.{key}", spec[key], "nothing")
         for key in ("volumeName", "selector", "dataSource")
         if spec.get(key)
     ]
-    return found
+    return problems
 
 
 def _unsupported(where: str, value: object, expected: str) -> Problem:

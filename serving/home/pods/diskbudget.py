@@ -61,12 +61,12 @@ def pod_to_evict(
 
     It is the idlest among those with at least ``removable_bytes``: others would free nothing.
     """
-    found = [pod for pod in pods if pod.use.total_bytes >= removable_bytes]
-    if free_bytes >= threshold_bytes or not found:
+    candidates = [pod for pod in pods if pod.use.total_bytes >= removable_bytes]
+    if free_bytes >= threshold_bytes or not candidates:
         return "", ""
-    least = min(found, key=lambda one: (one.load, -one.use.total_bytes))
-    said = "The node was low on resource: ephemeral-storage. "
-    return least.id, f"{said}Threshold quantity: {threshold_bytes}, available: {free_bytes >> 10}Ki. "
+    least = min(candidates, key=lambda pod: (pod.load, -pod.use.total_bytes))
+    reason = "The node was low on resource: ephemeral-storage. "
+    return least.id, f"{reason}Threshold quantity: {threshold_bytes}, available: {free_bytes >> 10}Ki. "
 
 
 def is_evicted(pod: Object) -> bool:
@@ -87,14 +87,14 @@ def surplus_evicted(pods: Iterable[Object], *, per_owner: int, count_max: int) -
     Of 7 evicted pods of one Deployment and 5 per owner, the two oldest.
     """
     youngest_first = sorted(filter(is_evicted, pods), key=_age_order, reverse=True)
-    kept, surplus, by_owner = 0, [], Counter[str]()
+    retained_count, surplus, by_owner = 0, [], Counter[str]()
     for pod in youngest_first:
         metadata = pod["metadata"]
         key: Key = (metadata["namespace"], metadata["name"])
         owner = owner_of(pod)
-        if by_owner[owner] < per_owner and kept < count_max:
+        if by_owner[owner] < per_owner and retained_count < count_max:
             by_owner[owner] += 1
-            kept += 1
+            retained_count += 1
         else:
             surplus.append(key)
     return surplus[::-1]
@@ -105,22 +105,22 @@ def _age_order(pod: Object) -> tuple[str, str]:
 
 
 def _container_limits(pod: Object) -> dict[str, tuple[int, str]]:
-    found = {}
+    limits = {}
     for container in all_containers(pod):
         text = nested(container, "resources", "limits", "ephemeral-storage")
         if (limit := _bytes(text)) is not None:
-            found[container_name_of(container)] = (limit, str(text))
-    return found
+            limits[container_name_of(container)] = (limit, str(text))
+    return limits
 
 
 def _volume_limits(pod: Object) -> dict[str, tuple[int, str]]:
-    found = {}
+    limits = {}
     for volume in pod["spec"].get("volumes") or ():
         text = nested(volume, "emptyDir", "sizeLimit")
         # 0 is no limit, as in Kubernetes.
         if limit := _bytes(text):
-            found[volume["name"]] = (limit, str(text))
-    return found
+            limits[volume["name"]] = (limit, str(text))
+    return limits
 
 
 def _bytes(text: object) -> int | None:

@@ -140,8 +140,8 @@ class PodLocations:
 
 def _holder(address: str, *ports: int) -> int | None:
     """The user of a listening socket; None for a socket that is only bound."""
-    found = (listener_at(address, port) for port in ports)
-    return next((listener.user for listener in found if listener is not None), None)
+    listeners = (listener_at(address, port) for port in ports)
+    return next((listener.user for listener in listeners if listener is not None), None)
 
 
 def _held_by(holders: Counter[int | None]) -> str:
@@ -210,45 +210,45 @@ def listening_ports(session: int, proc: Path = Path("/proc"), *, age_max_s: floa
     if not ports:
         return frozenset()
     members = _recent(("members", proc), lambda: _members_by_session(proc), age_max_s)
-    found: set[int] = set()
+    listening: set[int] = set()
     for pid in members.get(session, ()):
         with contextlib.suppress(OSError):
             for descriptor in os.scandir(proc / pid / "fd"):
                 with contextlib.suppress(OSError):
                     target = os.readlink(descriptor.path)  # noqa: PTH115 - a Path for each descriptor costs more than the call
                     if target.startswith("socket:["):
-                        found |= ports.get(target[8:-1], set())
-    return frozenset(found)
+                        listening |= ports.get(target[8:-1], set())
+    return frozenset(listening)
 
 
 def _recent(what: Hashable, read: Callable[[], _Found], age_max_s: float) -> _Found:
     with _READING:
         for key in [key for key, (at_s, _) in _READ.items() if time.monotonic() - at_s >= _KEPT_S]:
             del _READ[key]
-        at_s, found = _READ.get(what, (-math.inf, None))
+        at_s, value = _READ.get(what, (-math.inf, None))
         if time.monotonic() - at_s >= age_max_s:
-            found = read()
-            _READ[what] = (time.monotonic(), found)
-        return cast("_Found", found)
+            value = read()
+            _READ[what] = (time.monotonic(), value)
+        return cast("_Found", value)
 
 
 def _ports_by_inode(process: Path) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = {}
+    ports_by_inode: dict[str, set[int]] = {}
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
             for line in (process / "net" / name).read_text().splitlines()[1:]:
                 fields = line.split()
                 if fields[_STATE] == _LISTEN:
                     port = int(fields[_ADDRESS].rpartition(":")[2], 16)
-                    found.setdefault(fields[_INODE], set()).add(port)
-    return found
+                    ports_by_inode.setdefault(fields[_INODE], set()).add(port)
+    return ports_by_inode
 
 
 def _members_by_session(proc: Path) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
+    members_by_session: dict[int, list[str]] = {}
     for name in os.listdir(proc):  # noqa: PTH208 - hundreds of entries, of which only names are wanted
         if name.isdecimal():
             with contextlib.suppress(OSError):
                 fields = (proc / name / "stat").read_bytes().rpartition(b")")[2].split()
-                found.setdefault(int(fields[_SESSION]), []).append(name)
-    return found
+                members_by_session.setdefault(int(fields[_SESSION]), []).append(name)
+    return members_by_session

@@ -50,10 +50,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
             cpu_s = amounts_of(self.cpu_cgroup / "cpu.stat")["usage_usec"] / 1e6
         if self.memory_cgroup is None:
             amounts = amounts_of(proc / "meminfo")
-            held = (amounts["MemTotal"] - amounts["MemAvailable"]) * 1024
+            used_bytes = (amounts["MemTotal"] - amounts["MemAvailable"]) * 1024
         else:
-            held = held_bytes(self.memory_cgroup)
-        return MachineReading(cpu_s=cpu_s, memory_bytes=held)
+            used_bytes = held_bytes(self.memory_cgroup)
+        return MachineReading(cpu_s=cpu_s, memory_bytes=used_bytes)
 
 
 def read_machine(

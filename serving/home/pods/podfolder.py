@@ -52,9 +52,9 @@ def disk_error(error: Exception, folder: Path) -> str:
     if not isinstance(error, OSError) or error.errno is None:
         # One without a number is ours, about something else than a file.
         return str(error)
-    said = f"{error.filename or folder}: {error.strerror or error}"
+    message = f"{error.filename or folder}: {error.strerror or error}"
     way_out = "make room on this disk, for example by `serving image rm` or `serving delete`"
-    return f"{said}; {way_out}" if error.errno in _FULL else said
+    return f"{message}; {way_out}" if error.errno in _FULL else message
 
 
 def make_folder(path: Path) -> None:
@@ -87,9 +87,9 @@ def mount(
             _write_volume(folder, name, files, user=user)
     if claims or volumes:
         make_folder(root_folder(folder))
-    for one in mounts:
-        *above, place = _parts(one["mountPath"]) or ["."]
-        source = os.path.join(_VOLUMES, one["name"], *_parts(one.get("subPath", "")))  # noqa: PTH118 - the text of a link
+    for mount in mounts:
+        *above, place = _parts(mount["mountPath"]) or ["."]
+        source = os.path.join(_VOLUMES, mount["name"], *_parts(mount.get("subPath", "")))  # noqa: PTH118 - the text of a link
         try:
             with _entered(folder, above, mode=_OPEN_FOLDER) as here, contextlib.suppress(FileExistsError):
                 os.symlink("../" * len(above) + source, place, dir_fd=here)
@@ -104,16 +104,16 @@ def _entered(folder: Path | int, parts: Iterable[str], *, mode: int = _SHARED_FO
 
     Raises ``NotADirectoryError`` for a link on the way: what writes here has rights that the pod has not.
     """
-    held = os.dup(folder) if isinstance(folder, int) else os.open(folder, _FOLDER_FLAGS)
+    descriptor = os.dup(folder) if isinstance(folder, int) else os.open(folder, _FOLDER_FLAGS)
     try:
         for part in parts:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(part, mode, dir_fd=held)
-            above, held = held, os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=held)
+                os.mkdir(part, mode, dir_fd=descriptor)
+            above, descriptor = descriptor, os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=descriptor)
             os.close(above)
-        yield held
+        yield descriptor
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def _write_volume(folder: Path, name: str, files: Mapping[str, VolumeFile], *, user: int) -> None:
@@ -128,11 +128,11 @@ def _write_volume(folder: Path, name: str, files: Mapping[str, VolumeFile], *, u
             _remove_others(volume, {"/".join(_parts(path)) for path in files})
 
 
-def _remove_others(volume: int, kept: Collection[str]) -> None:
+def _remove_others(volume: int, paths: Collection[str]) -> None:
     """Remove files of removed keys."""
     for above, _, names, here in os.fwalk(".", dir_fd=volume):
         for name in names:
-            if f"{above}/{name}".removeprefix("./") not in kept:
+            if f"{above}/{name}".removeprefix("./") not in paths:
                 os.unlink(name, dir_fd=here)
 
 
@@ -179,17 +179,17 @@ def app_folder(folder: Path) -> Path:
 
 def _write(folder: int, name: str, wanted: VolumeFile, *, user: int) -> None:
     # The folder is closed to other users, whatever the mode of the file.
-    made = f"{name}.new"
+    temporary = f"{name}.new"
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(made, dir_fd=folder)
+        os.unlink(temporary, dir_fd=folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with open(os.open(made, flags, wanted.mode, dir_fd=folder), "wb") as file:  # noqa: PTH123 - a descriptor
+    with open(os.open(temporary, flags, wanted.mode, dir_fd=folder), "wb") as file:  # noqa: PTH123 - a descriptor
         # Without the umask.
         os.fchmod(file.fileno(), wanted.mode)
         if user:
             os.fchown(file.fileno(), user, user)
         file.write(wanted.content)
-    os.replace(made, name, src_dir_fd=folder, dst_dir_fd=folder)
+    os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _parts(path: str) -> list[str]:
@@ -211,17 +211,17 @@ def remove_folder(path: Path) -> None:
         time.sleep(_REMOVAL_PAUSE_S)
 
 
-def sweep_folders(pods: Path, kept: Collection[str]) -> list[str]:
-    """Remove the folders of pods that are not in ``kept``, such as after a system was killed; returns their names."""
-    found = list(pods.iterdir()) if pods.is_dir() else []
-    warm = [path for path in found if path.name.startswith(_WARM)]
-    found = [path for path in (*found, *(one for folder in warm for one in folder.iterdir())) if path not in warm]
-    gone = [path for path in found if path.name not in (*kept, _TEMPORARY)]
+def sweep_folders(pods: Path, pod_ids: Collection[str]) -> list[str]:
+    """Remove the folders of pods that are not in ``pod_ids``, such as after a system was killed; returns their names."""
+    paths = list(pods.iterdir()) if pods.is_dir() else []
+    warm = [path for path in paths if path.name.startswith(_WARM)]
+    paths = [path for path in (*paths, *(child for folder in warm for child in folder.iterdir())) if path not in warm]
+    gone = [path for path in paths if path.name not in (*pod_ids, _TEMPORARY)]
     for path in gone:
         remove_folder(path)
     for folder in warm:
         # Pods share temporary files there with a warm process, which may have mounts in them: they go once there is no pod.
-        if all(one.name == _TEMPORARY for one in folder.iterdir()):
+        if all(child.name == _TEMPORARY for child in folder.iterdir()):
             remove_folder(folder)
     return sorted(path.name for path in gone)
 
@@ -248,7 +248,7 @@ def _unmount_memory(folder: Path) -> None:
                 unmount(str(volume))
 
 
-def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, kept: int = _LOGS_KEPT) -> bool:
+def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, log_count: int = _LOGS_KEPT) -> bool:
     """Rotate a log over ``bytes_max`` to LOG.1 (LOG.1 to LOG.2, ...); returns whether it was.
 
     Lines written between the copy and the emptying are lost. On a full disk there is no copy, and older ones are removed. Raises
@@ -257,7 +257,7 @@ def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, kept: int = _LOGS_KEPT)
     try:
         if log.stat().st_size <= bytes_max:
             return False
-        for number in range(kept - 1, 0, -1):
+        for number in range(log_count - 1, 0, -1):
             older = log.with_name(f"{log.name}.{number}")
             if older.exists():
                 _move(older, log.with_name(f"{log.name}.{number + 1}"))

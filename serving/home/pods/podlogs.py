@@ -131,15 +131,15 @@ class KeptFolder(msgspec.Struct, frozen=True):
     byte_count: int
 
 
-def surplus(found: Iterable[KeptFolder], limits: GoneLogLimits, *, wall_s: float) -> list[KeptFolder]:
+def surplus(folders: Iterable[KeptFolder], limits: GoneLogLimits, *, wall_s: float) -> list[KeptFolder]:
     """The logs to remove: too old, or beyond the size with all newer ones. Newer logs are kept first."""
     kept_count = kept_bytes = 0
     gone: list[KeptFolder] = []
-    for one in sorted(found, key=lambda folder: folder.written_s, reverse=True):
-        kept_bytes += one.byte_count
-        is_old = wall_s - one.written_s > limits.retention_s
+    for log_folder in sorted(folders, key=lambda folder: folder.written_s, reverse=True):
+        kept_bytes += log_folder.byte_count
+        is_old = wall_s - log_folder.written_s > limits.retention_s
         if is_old or kept_bytes > limits.bytes_max or kept_count >= _GONE_PODS_MAX:
-            gone.append(one)
+            gone.append(log_folder)
         else:
             kept_count += 1
     return gone
@@ -154,8 +154,8 @@ def tidy_logs(logs: Path, present: Collection[Path], limits: GoneLogLimits, *, w
             except OSError as error:
                 _log.warning("log.not_rotated", extra={"log": str(log), "error": str(error)})
     gone = [_measured(folder) for folder in logs.glob("*/*") if folder not in present]
-    for one in surplus(gone, limits, wall_s=wall_s):
-        remove_folder(one.path)
+    for gone_folder in surplus(gone, limits, wall_s=wall_s):
+        remove_folder(gone_folder.path)
 
 
 def _measured(folder: Path) -> KeptFolder:
@@ -163,8 +163,8 @@ def _measured(folder: Path) -> KeptFolder:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                found = entry.stat(follow_symlinks=False)
-                written_s, byte_count = max(written_s, found.st_mtime), byte_count + found.st_blocks * _BLOCK_BYTES
+                status = entry.stat(follow_symlinks=False)
+                written_s, byte_count = max(written_s, status.st_mtime), byte_count + status.st_blocks * _BLOCK_BYTES
         # One without files has just been made, or is empty.
         return KeptFolder(folder, written_s or folder.stat().st_mtime, byte_count)
     except OSError:

@@ -135,11 +135,11 @@ def refuse_unsupported(pod: Object, container: Object, *, is_process: bool, no_u
 
 
 def app_plan(
-    pod: Object, container: Object, *, port: int, home: str, given: Mapping[str, str], snapshot: str = ""
+    pod: Object, container: Object, *, port: int, home: str, variables: Mapping[str, str], snapshot: str = ""
 ) -> AppPlan:
     """The process of a container. Raises ``InvalidValue`` if there is nothing to run.
 
-    ``given`` is the environment of its manifest, ``home`` the pod's folder, ``snapshot`` the folder of the application's snapshot
+    ``variables`` is the environment of its manifest, ``home`` the pod's folder, ``snapshot`` the folder of the application's snapshot
     if it has one. Only the container that serves gets the port.
     """
     refuse_unsupported(pod, container, is_process=True)
@@ -154,7 +154,7 @@ def app_plan(
         command = [*(word.replace("$$", "$$$$") for word in command_words(annotation)), *container.get("args", ())]
     if not command:
         raise InvalidValue(text=container.get("image", ""), expected=_NO_COMMAND)
-    environment = {"PATH": DEFAULT_PATH, "HOME": home, "HOSTNAME": pod["metadata"]["name"], **given}
+    environment = {"PATH": DEFAULT_PATH, "HOME": home, "HOSTNAME": pod["metadata"]["name"], **variables}
     if serves(pod, container):
         environment["PORT"] = str(port)
     budget = ByteBudget("the command line")
@@ -184,7 +184,7 @@ def command_words(text: str) -> tuple[str, ...]:
         raise InvalidValue(text=text, expected=f"a command as in a shell ({reason})") from error
     text = _KUBERNETES_VARIABLE.sub(r"${\1}", text)
     # Within double quotes a shell expands variables and nothing else.
-    bare = _QUOTED.sub(lambda match: "".join(one for one in match[1] or "" if one in "$`"), text)
+    bare = _QUOTED.sub(lambda match: "".join(character for character in match[1] or "" if character in "$`"), text)
     is_assignment = _ASSIGNMENT.match(bare)
     if not is_assignment and not _SHELL_SYNTAX.search(bare):
         return tuple(words)
@@ -200,15 +200,15 @@ def container_name_of(container: Object) -> str:
 def as_new(pod: Object, *, keeps_identity: bool = False) -> Object:
     """The pod as for another creation: without the fields that the server has added, or with its uid and age."""
     identity = ("uid", "creationTimestamp") if keeps_identity else ()
-    kept = {"name", "generateName", "namespace", "labels", "annotations", *identity}
-    metadata = {key: one for key, one in pod["metadata"].items() if key in kept}
+    fields = {"name", "generateName", "namespace", "labels", "annotations", *identity}
+    metadata = {key: value for key, value in pod["metadata"].items() if key in fields}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod["spec"]}
 
 
 def init_containers(pod: Object) -> Sequence[Object]:
     """The containers that run before the others, one after another."""
-    found: Sequence[Object] = pod["spec"].get("initContainers") or ()
-    return found
+    containers: Sequence[Object] = pod["spec"].get("initContainers") or ()
+    return containers
 
 
 def all_containers(pod: Object) -> Sequence[Object]:
@@ -273,11 +273,11 @@ def proxy_environment(
     app: str,
     address: str,
     tcp_ports: Mapping[int, int] = _NO_PORTS,
-    given: QueueProxySettings = _DEFAULTS,
+    proxy_settings: QueueProxySettings = _DEFAULTS,
 ) -> dict[str, str]:
     """The environment of a pod's queue-proxy, without its secrets and the address for statistics.
 
-    ``app`` is "address:port", ``tcp_ports`` are its ports for TCP by containerPort; ``given`` are the settings that a revision does not override.
+    ``app`` is "address:port", ``tcp_ports`` are its ports for TCP by containerPort; ``proxy_settings`` are the settings that a revision does not override.
     """
     settings = {
         **variables_of(revision.get("spec", {})),
@@ -293,7 +293,7 @@ def proxy_environment(
         "SERVING_POD_IP": address,
     }
     return {
-        **(logged if given.logging.is_on else {}),
+        **(logged if proxy_settings.logging.is_on else {}),
         **load_variables(annotations_of(revision), app_port=ports[0] if ports else 0),
         "SERVING_POD_NAMESPACE": metadata["namespace"],
         "SERVING_POD_REVISION": metadata["labels"][REVISION_LABEL],
@@ -303,7 +303,7 @@ def proxy_environment(
         **({GUARDED_VARIABLE: "true"} if GUARDED_ANNOTATION in annotations_of(pod) else {}),
         "SERVING_POD_LISTEN": f"{address}:8012",
         "SERVING_POD_ADMIN_LISTEN": f"{address}:8022",
-        **changed_variables(given),
+        **changed_variables(proxy_settings),
         "SERVING_QUEUEPROXY_DRAIN_LAG_S": str(DRAIN_LAG_S),
         **{name: str(value) for name, value in settings.items() if value is not None},
     }
@@ -330,5 +330,5 @@ def uses_http2(container: Object) -> bool:
 
 
 def _containers(pod: Object) -> Sequence[Object]:
-    found: Sequence[Object] = pod["spec"]["containers"]
-    return found
+    containers: Sequence[Object] = pod["spec"]["containers"]
+    return containers

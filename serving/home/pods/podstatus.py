@@ -36,7 +36,7 @@ def pod_status(  # noqa: PLR0913 - what is known of a pod
     before = {condition["type"]: condition for condition in last.get("conditions") or ()}
     first = {name: lives.get(name, _BEFORE) for name in map(container_name_of, init_containers(pod))}
     missing = [name for name, life in first.items() if not _has_succeeded(life)]
-    names = [container_name_of(one) for one in pod["spec"]["containers"]]
+    names = [container_name_of(container) for container in pod["spec"]["containers"]]
     # In the order of the manifest, whichever started first.
     apps = {name: lives.get(name, _BEFORE) for name in names if missing or name in lives}
     if not missing:
@@ -76,18 +76,18 @@ def with_dormancy(status: Object, pod: Object, *, is_dormant: bool, stamp: str) 
     """The status of a pod that may sleep, with its condition."""
     before = {condition["type"]: condition for condition in nested(pod, "status", "conditions") or ()}
     awake = Unready(reason=AWAKE_REASON, message="the app runs")
-    made = _condition(before, CONDITION_DORMANT, is_true=is_dormant, stamp=stamp, unready=awake)
+    dormant = _condition(before, CONDITION_DORMANT, is_true=is_dormant, stamp=stamp, unready=awake)
     if is_dormant:
-        made |= {"reason": IDLE_REASON, "message": "the app is frozen; the next request thaws it"}
-    return {**status, "conditions": [*status["conditions"], made]}
+        dormant |= {"reason": IDLE_REASON, "message": "the app is frozen; the next request thaws it"}
+    return {**status, "conditions": [*status["conditions"], dormant]}
 
 
 def with_isolation(status: Object, pod: Object, *, gap: str, stamp: str) -> Object:
     """The status of a pod of processes with less isolation than by default; ``gap`` names the layers."""
     before = {condition["type"]: condition for condition in nested(pod, "status", "conditions") or ()}
     unready = Unready(reason="LayersMissing", message=gap)
-    made = _condition(before, CONDITION_ISOLATED, is_true=False, stamp=stamp, unready=unready)
-    return {**status, "conditions": [*status["conditions"], made]}
+    isolated = _condition(before, CONDITION_ISOLATED, is_true=False, stamp=stamp, unready=unready)
+    return {**status, "conditions": [*status["conditions"], isolated]}
 
 
 def evicted_status(pod: Object, *, message: str, stamp: str) -> Object:
@@ -95,7 +95,7 @@ def evicted_status(pod: Object, *, message: str, stamp: str) -> Object:
     before = {condition["type"]: condition for condition in nested(pod, "status", "conditions") or ()}
     failed = Unready(reason="PodFailed", message=message)
     target = _condition(before, "DisruptionTarget", is_true=True, stamp=stamp)
-    made = [
+    added = [
         *(
             _condition(before, kind, is_true=False, stamp=stamp, unready=failed)
             for kind in ("ContainersReady", "Ready")
@@ -103,9 +103,9 @@ def evicted_status(pod: Object, *, message: str, stamp: str) -> Object:
         {**target, "reason": "TerminationByKubelet", "message": message},
     ]
     # An evicted pod does not sleep.
-    replaced = {CONDITION_DORMANT, *(one["type"] for one in made)}
-    kept = [one for kind, one in before.items() if kind not in replaced]
-    return {"phase": "Failed", "reason": EVICTED, "message": message, "conditions": [*kept, *made]}
+    replaced = {CONDITION_DORMANT, *(condition["type"] for condition in added)}
+    remaining = [condition for kind, condition in before.items() if kind not in replaced]
+    return {"phase": "Failed", "reason": EVICTED, "message": message, "conditions": [*remaining, *added]}
 
 
 def broken_status(pod: Object, *, message: str, stamp: str, reason: str = BROKEN) -> Object:
@@ -116,7 +116,8 @@ def broken_status(pod: Object, *, message: str, stamp: str, reason: str = BROKEN
     )
     life = ContainerState(waiting_reason=reason, waiting_message=message)
     shown = [
-        _container_status({**one, "name": str(container_name_of(one))}, life, image_id="", ready=False) for one in named
+        _container_status({**container, "name": str(container_name_of(container))}, life, image_id="", ready=False)
+        for container in named
     ]
     unready = Unready(reason=reason, message=message)
     conditions = [
@@ -158,12 +159,12 @@ def _condition(
     status = "True" if is_true else "False"
     old = before.get(kind) or {}
     since = old["lastTransitionTime"] if old.get("status") == status else stamp
-    made = {"type": kind, "status": status, "lastTransitionTime": since}
+    condition = {"type": kind, "status": status, "lastTransitionTime": since}
     if is_true:
-        return made
+        return condition
     if unready is None:
-        return {**made, "reason": "ContainersNotReady"}
-    return {**made, "reason": unready.reason, "message": unready.message}
+        return {**condition, "reason": "ContainersNotReady"}
+    return {**condition, "reason": unready.reason, "message": unready.message}
 
 
 def _container_status(container: Object, life: ContainerState, *, image_id: str, ready: bool) -> Object:

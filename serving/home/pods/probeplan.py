@@ -82,9 +82,9 @@ def sidecar_probe_plans(container: Object) -> list[ProbePlan]:
 
 def _port_of(container: Object, probe: Object) -> int:
     handler: Object = next((probe[name] for name in ("httpGet", "tcpSocket", "grpc") if probe.get(name)), {})
-    asked = handler.get("port") or 0
+    target_port = handler.get("port") or 0
     named = {port.get("name"): port.get("containerPort", 0) for port in container.get("ports") or ()}
-    return int(named.get(asked, 0) if isinstance(asked, str) else asked)
+    return int(named.get(target_port, 0) if isinstance(target_port, str) else target_port)
 
 
 def listening_probe(container: Object) -> Probe:

@@ -57,8 +57,8 @@ def _walk(folder: Path, prefix: str, rules: _Rules) -> Iterator[FolderEntry]:
     specs = (_spec(here / _GIT_FILE), _spec(here / _OWN_FILE))
     if any(specs):
         rules = (*rules, (prefix, *specs))
-    with os.scandir(here) as found:
-        children = sorted(found, key=lambda one: one.name)
+    with os.scandir(here) as listing:
+        children = sorted(listing, key=lambda entry: entry.name)
     for child in children:
         path = prefix + child.name
         is_folder = child.is_dir(follow_symlinks=False)
@@ -92,9 +92,9 @@ def _is_ignored(path: str, rules: _Rules, *, own: bool, is_folder: bool) -> bool
     for prefix, git, serving in reversed(rules):
         spec = serving if own else git
         if spec is not None:
-            said = spec.check_file(path.removeprefix(prefix) + ("/" if is_folder else "")).include
-            if said is not None:
-                return said
+            verdict = spec.check_file(path.removeprefix(prefix) + ("/" if is_folder else "")).include
+            if verdict is not None:
+                return verdict
     return False
 
 
@@ -103,8 +103,8 @@ def fingerprint(folder: Path) -> str:
     digest = hashlib.sha256()
     for entry in entries_of(folder):
         with contextlib.suppress(OSError):
-            found = (folder / entry.path).lstat()
-            digest.update(f"{entry.path}\0{found.st_mtime_ns}\0{found.st_size}\0{found.st_mode}\n".encode())
+            status = (folder / entry.path).lstat()
+            digest.update(f"{entry.path}\0{status.st_mtime_ns}\0{status.st_size}\0{status.st_mode}\n".encode())
     return digest.hexdigest()
 
 
@@ -118,21 +118,21 @@ def take(folder: Path, snapshots: Path) -> str:
     """Copy a folder unless its content is stored already; returns the digest. Raises ``InvalidValue``, ``OSError``."""
     entries = list(itertools.islice(entries_of(folder), _ENTRIES_MAX + 1))
     _check_size(folder, entries)
-    made = snapshots / f".new-{os.getpid()}-{time.monotonic_ns()}"
-    made.mkdir(mode=0o700, parents=True)
-    made.chmod(_READABLE | _ENTERABLE | stat.S_IWUSR)
+    scratch = snapshots / f".new-{os.getpid()}-{time.monotonic_ns()}"
+    scratch.mkdir(mode=0o700, parents=True)
+    scratch.chmod(_READABLE | _ENTERABLE | stat.S_IWUSR)
     try:
         # Digest and copy are of the same bytes: a file may change between two readings.
-        name = _copy(folder, entries, made)
-        found = snapshots / name
-        if found.exists():
+        name = _copy(folder, entries, scratch)
+        snapshot = snapshots / name
+        if snapshot.exists():
             # A deploy that uses it again keeps it from being collected.
-            os.utime(found)
+            os.utime(snapshot)
         else:
             with contextlib.suppress(FileExistsError):
-                made.rename(found)
+                scratch.rename(snapshot)
     finally:
-        discard_tree(made)
+        discard_tree(scratch)
     return name
 
 
@@ -145,11 +145,11 @@ def _check_size(folder: Path, entries: list[FolderEntry]) -> None:
         raise InvalidValue(text=what, expected=expected)
 
 
-def _copy(folder: Path, entries: list[FolderEntry], made: Path) -> str:
+def _copy(folder: Path, entries: list[FolderEntry], scratch: Path) -> str:
     digest = hashlib.sha256()
     for entry in entries:
-        source, target = folder / entry.path, made / entry.path
-        _make_folders(target.parent, made)
+        source, target = folder / entry.path, scratch / entry.path
+        _make_folders(target.parent, scratch)
         if entry.is_linked:
             # Not part of the digest: a cache or a database that changes must not become a revision.
             target.symlink_to(os.path.realpath(source))

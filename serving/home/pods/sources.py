@@ -91,12 +91,12 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidValue(text=resource, expected=f"one of {', '.join(_RESOURCES)}")
         kind, _, name = resource.partition(".")
         containers = (*self.pod["spec"]["containers"], *self.pod["spec"].get("initContainers", ()))
-        found = next((one for one in containers if one.get("name", "") == container), None)
-        if found is None:
+        named_container = next((candidate for candidate in containers if candidate.get("name", "") == container), None)
+        if named_container is None:
             raise InvalidValue(text=container, expected="the name of a container of the pod")
-        limit = nested(found, "resources", "limits", name)
+        limit = nested(named_container, "resources", "limits", name)
         if kind == "requests":
-            text = nested(found, "resources", "requests", name) or limit or "0"
+            text = nested(named_container, "resources", "requests", name) or limit or "0"
         else:
             text = limit or self.allocatable.get(name, "0")
         read = _READERS[name]
@@ -126,18 +126,18 @@ Sources = Mapping[Reference, Mapping[str, bytes]]
 
 def references(pod: Object) -> frozenset[Reference]:
     """All references of a pod, optional ones too."""
-    found: list[Reference] = []
+    collected: list[Reference] = []
     for container in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
-        for one in container.get("env", ()):
-            found += [reference for reference, _, _ in _keyed(one.get("valueFrom") or {})]
-        for one in container.get("envFrom", ()):
-            found += [reference for reference, _ in _whole(one)]
-    found += [Reference(kind=CLAIM, name=name) for name in claims_of(pod["spec"]).values()]
+        for entry in container.get("env", ()):
+            collected += [reference for reference, _, _ in _keyed(entry.get("valueFrom") or {})]
+        for entry in container.get("envFrom", ()):
+            collected += [reference for reference, _ in _whole(entry)]
+    collected += [Reference(kind=CLAIM, name=name) for name in claims_of(pod["spec"]).values()]
     for volume in pod["spec"].get("volumes", ()):
         for part in _parts(volume):
-            found += [reference for reference, _ in _whole(part)]
-            found += [_token(one) for one in (part.get("serviceAccountToken"),) if one]
-    return frozenset(found)
+            collected += [reference for reference, _ in _whole(part)]
+            collected += [_token(token_source) for token_source in (part.get("serviceAccountToken"),) if token_source]
+    return frozenset(collected)
 
 
 def data_of(kind: str, whole: Object) -> dict[str, bytes]:
@@ -235,7 +235,7 @@ def _parts(volume: Object) -> Sequence[Object]:
     return projected.get("sources", ()) if projected else (volume,)
 
 
-def _whole(one: Object) -> Iterator[tuple[Reference, bool]]:
+def _whole(source: Object) -> Iterator[tuple[Reference, bool]]:
     """Yield ConfigMaps and Secrets used as a whole, in each API shape."""
     for field, kind in (
         ("configMapRef", "ConfigMap"),
@@ -243,7 +243,7 @@ def _whole(one: Object) -> Iterator[tuple[Reference, bool]]:
         ("configMap", "ConfigMap"),
         ("secret", "Secret"),
     ):
-        part = one.get(field)
+        part = source.get(field)
         if part:
             yield Reference(kind=kind, name=part.get("name") or part.get("secretName", "")), bool(part.get("optional"))
 
@@ -271,24 +271,24 @@ def _chosen(
     }
 
 
-def _from(facts: PodFacts, container: Object, one: Object, *, sources: Sources) -> dict[str, str]:
-    value_from = one["valueFrom"]
+def _from(facts: PodFacts, container: Object, variable: Object, *, sources: Sources) -> dict[str, str]:
+    value_from = variable["valueFrom"]
     for reference, key, is_optional in _keyed(value_from):
         data = _data(sources, reference, is_optional=is_optional)
         if key in data:
-            return {one["name"]: data[key].decode(errors="replace")}
+            return {variable["name"]: data[key].decode(errors="replace")}
         if not is_optional:
             raise InvalidValue(text=key, expected=f"a key of {reference.kind} {reference.name}")
         return {}
     if value_from.get("resourceFieldRef"):
         selector = value_from["resourceFieldRef"]
         name = selector.get("containerName") or container.get("name", "")
-        return {one["name"]: facts.resource(selector, container=name)}
-    return {one["name"]: facts.field((value_from.get("fieldRef") or {}).get("fieldPath", ""))}
+        return {variable["name"]: facts.resource(selector, container=name)}
+    return {variable["name"]: facts.field((value_from.get("fieldRef") or {}).get("fieldPath", ""))}
 
 
 def _data(sources: Sources, reference: Reference, *, is_optional: bool) -> Mapping[str, bytes]:
-    found = sources.get(reference)
-    if found is None and not is_optional:
+    data = sources.get(reference)
+    if data is None and not is_optional:
         raise InvalidValue(text=reference.name, expected=f"the name of a {reference.kind} that exists")
-    return found or {}
+    return data or {}

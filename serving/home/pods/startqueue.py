@@ -96,15 +96,15 @@ class StartQueue:
 
     def begin(self, *, now_s: float) -> list[PodStart]:
         """The pods whose turn begins now."""
-        found = []
+        started = []
         while len(self._running) < self._turn_count and (pod := self._next(now_s)) is not None:
             (self._firsts if pod.is_first else self._others).remove(pod)
             self._running.append(pod)
             self.adopt(pod)
             self._had[pod.revision] += 1
             self._since_other = self._since_other + 1 if pod.is_first else 0
-            found.append(pod)
-        return found
+            started.append(pod)
+        return started
 
     def due_s(self, *, now_s: float) -> float | None:
         """When ``begin`` may return a pod although nothing else has happened; None for never."""
@@ -120,7 +120,7 @@ class StartQueue:
         oldest = self._others[0] if self._others else None
         if oldest is not None and now_s < oldest.arrived_s + PATIENCE_S:
             oldest = None
-        if not all(one.is_first for one in self._running):
+        if not all(pod.is_first for pod in self._running):
             # In a burst one at a time.
             oldest = None
         if self._firsts:
@@ -129,10 +129,10 @@ class StartQueue:
         if oldest is not None or self._is_burst(now_s):
             return oldest
         followers = (other for other in self._others if self._may_follow(other, now_s))
-        return min(followers, key=lambda one: self._had[one.revision], default=None)
+        return min(followers, key=lambda pod: self._had[pod.revision], default=None)
 
     def _may_follow(self, pod: PodStart, now_s: float) -> bool:
-        leads = any(one.is_first and one.revision == pod.revision for one in self._running)
+        leads = any(running.is_first and running.revision == pod.revision for running in self._running)
         return not leads or now_s >= pod.arrived_s + LEAD_MAX_S
 
     def _is_burst(self, now_s: float) -> bool:

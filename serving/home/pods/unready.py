@@ -76,6 +76,6 @@ def with_log(message: str, lines: str) -> str:
 
 
 def _listed(ports: Collection[int]) -> str:
-    shown = [str(one) for one in sorted(ports)[:_PORTS_SHOWN_MAX]]
+    shown = [str(port) for port in sorted(ports)[:_PORTS_SHOWN_MAX]]
     more = len(ports) - len(shown)
     return f"port{'s' if len(ports) > 1 else ''} {', '.join(shown)}{f' and {more} more' if more else ''}"

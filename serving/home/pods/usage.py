@@ -89,7 +89,7 @@ class PodSessions(Protocol):
 def read_sessions(proc: Path = Path("/proc")) -> dict[int, SessionTotals]:
     """All sessions of this machine, by the process id of the leader."""
     ticks: dict[int, int] = {}
-    held: dict[int, int] = {}
+    resident_bytes: dict[int, int] = {}
     for name in os.listdir(proc):  # noqa: PTH208 - thousands of entries, of which only names are wanted
         if not name.isdecimal():
             continue
@@ -97,17 +97,17 @@ def read_sessions(proc: Path = Path("/proc")) -> dict[int, SessionTotals]:
             fields = (proc / name / "stat").read_bytes().rpartition(b")")[2].split()
             session = int(fields[_SESSION])
             ticks[session] = ticks.get(session, 0) + sum(map(int, fields[_CPU_TICKS]))
-            held[session] = held.get(session, 0) + int(fields[_RSS_PAGES]) * _PAGE_BYTES
-    return {session: SessionTotals(taken, held[session]) for session, taken in ticks.items()}
+            resident_bytes[session] = resident_bytes.get(session, 0) + int(fields[_RSS_PAGES]) * _PAGE_BYTES
+    return {session: SessionTotals(taken, resident_bytes[session]) for session, taken in ticks.items()}
 
 
 def _read_all(pods: Iterable[PodSessions]) -> dict[int, SessionTotals]:
     """All sessions, as the kernel accounts for them where they have a cgroup, including processes in other sessions."""
-    found = read_sessions()
+    sessions = read_sessions()
     for pod in pods:
         own, measured = pod.sessions, pod.cgroups
-        found |= {own[name]: totals for name, totals in measured.items() if name in own}
-    return found
+        sessions |= {own[name]: totals for name, totals in measured.items() if name in own}
+    return sessions
 
 
 def used_between(before: SessionTotals, after: SessionTotals, *, window_s: float) -> SessionUsage:
@@ -122,8 +122,8 @@ def used_between(before: SessionTotals, after: SessionTotals, *, window_s: float
 def pod_metrics(pod: PodSessions, used: Mapping[str, SessionUsage], *, at: str, window_s: float) -> Object:
     """A pod's PodMetrics, as metrics-server has them."""
     containers = [
-        {"name": name, "usage": {"cpu": f"{one.cpu_m}m", "memory": f"{one.memory_bytes // 1024}Ki"}}
-        for name, one in used.items()
+        {"name": name, "usage": {"cpu": f"{usage.cpu_m}m", "memory": f"{usage.memory_bytes // 1024}Ki"}}
+        for name, usage in used.items()
     ]
     return {
         "apiVersion": POD_METRICS.api_version,
@@ -144,8 +144,8 @@ def sum_metrics(name: str, used: Sequence[SessionUsage], *, at: str, window_s: f
         "timestamp": at,
         "window": f"{window_s:.3f}s",
         "usage": {
-            "cpu": f"{sum(one.cpu_m for one in used)}m",
-            "memory": f"{sum(one.memory_bytes for one in used) // 1024}Ki",
+            "cpu": f"{sum(usage.cpu_m for usage in used)}m",
+            "memory": f"{sum(usage.memory_bytes for usage in used) // 1024}Ki",
         },
     }
 
@@ -174,9 +174,10 @@ class UsageReporter:
         self._reported_nodes: set[str] = set()
         self._reading: MachineReading | None = None
         self._has_node_metrics = False
-        self._policies = Reflector(cluster, SCALING_POLICY, on_change=lambda _: self._check_policies())
+        self._policies = Reflector(cluster, SCALING_POLICY)
         self._wanted = asyncio.Event()
         self._has_learner = False
+        self._policies.on_change(lambda _: self._check_policies())
         self._at_s = 0.0
         self._sessions: dict[int, SessionTotals] = {}
         self._reported: set[Key] = set()
@@ -232,7 +233,7 @@ class UsageReporter:
 
     async def _report_nodes(self, by_node: Mapping[str, Sequence[SessionUsage]], at: str, window_s: float) -> None:
         """Report the summed usage of each node's pods."""
-        names = {one["metadata"]["name"] for one in (await self._cluster.list(NODE)).items}
+        names = {node["metadata"]["name"] for node in (await self._cluster.list(NODE)).items}
         for name in names:
             metrics = sum_metrics(name, by_node.get(name, ()), at=at, window_s=window_s)
             await self._write(NODE_METRICS, metrics, is_there=name in self._reported_nodes)

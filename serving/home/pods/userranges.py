@@ -40,14 +40,14 @@ DEFAULT_RANGE = IdRange(first=0x4000_0000, count=0x2000_0000)
 
 def subordinate_range(files: Collection[Path] = _FILES) -> IdRange:
     """The users for pods by /etc/subuid and /etc/subgid; the default where they have no usable line."""
-    found: list[set[tuple[int, int]]] = []
+    ranges: list[set[tuple[int, int]]] = []
     for file in files:
         lines: list[str] = []
         with contextlib.suppress(OSError):
             lines = file.read_text(errors="replace").splitlines()
         rows = (line.strip().split(":") for line in lines)
-        found.append({(int(row[1]), int(row[2])) for row in rows if _is_ours(row)})
-    usable = sorted(set.intersection(*found))
+        ranges.append({(int(row[1]), int(row[2])) for row in rows if _is_ours(row)})
+    usable = sorted(set.intersection(*ranges))
     return IdRange(first=usable[0][0], count=usable[0][1]) if usable else DEFAULT_RANGE
 
 
@@ -61,12 +61,12 @@ def _is_ours(row: list[str]) -> bool:
 
 def used_ranges(proc: Path = Path("/proc")) -> set[tuple[int, int]]:
     """The users of this machine in user namespaces of processes: first and count. Reads a file for each process."""
-    found: set[bytes] = set()
+    lines: set[bytes] = set()
     for name in os.listdir(proc):  # noqa: PTH208 - hundreds of entries, while a pod waits
         if name.isdecimal():
             with contextlib.suppress(OSError), open(f"{proc}/{name}/uid_map", "rb") as file:  # noqa: PTH123 - the same
-                found |= set(file.read().splitlines())
-    rows = (tuple(map(int, line.split())) for line in found)
+                lines |= set(file.read().splitlines())
+    rows = (tuple(map(int, line.split())) for line in lines)
     return {(first, count) for _, first, count in rows if count != _ALL}
 
 

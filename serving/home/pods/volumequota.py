@@ -77,14 +77,14 @@ def tree_files(folder: Path) -> Iterator[tuple[str, int]]:
             with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
                 for entry in entries:
                     count += 1
-                    found = entry.stat(follow_symlinks=False)
-                    if found.st_dev != device or found.st_ino in seen:
+                    status = entry.stat(follow_symlinks=False)
+                    if status.st_dev != device or status.st_ino in seen:
                         continue
-                    if found.st_nlink > 1 and not entry.is_dir(follow_symlinks=False):
-                        seen.add(found.st_ino)
+                    if status.st_nlink > 1 and not entry.is_dir(follow_symlinks=False):
+                        seen.add(status.st_ino)
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
-                    yield entry.path, found.st_blocks * _BLOCK_BYTES
+                    yield entry.path, status.st_blocks * _BLOCK_BYTES
 
 
 @contextlib.contextmanager
@@ -97,8 +97,8 @@ def _opened(folder: Path) -> Iterator[int]:
 
 
 def _project_of(there: int) -> int:
-    found = fcntl.ioctl(there, _GET_ATTRIBUTES, bytes(_ATTRIBUTES.size))
-    return int(_ATTRIBUTES.unpack(found)[3])
+    attributes = fcntl.ioctl(there, _GET_ATTRIBUTES, bytes(_ATTRIBUTES.size))
+    return int(_ATTRIBUTES.unpack(attributes)[3])
 
 
 def _join(there: int, project: int) -> None:

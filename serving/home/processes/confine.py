@@ -130,9 +130,9 @@ def probe(plan: dict[str, Any]) -> list[str]:
             os._exit(0)
     os.close(its)
     with os.fdopen(mine) as pipe:
-        found = pipe.read().split("\n")
+        lines = pipe.read().split("\n")
     os.waitpid(pid, 0)
-    return [one for one in found if one]
+    return [line for line in lines if line]
 
 
 def _check_pids() -> None:
@@ -161,7 +161,9 @@ def _hide(plan: dict[str, Any], *, user: int, home: str) -> None:
     hidden: list[str] = plan["hidden"]
     copies: dict[str, str] = plan["copies"]
     sources = [(path, copies.get(path, path)) for path in plan["shown"]]
-    kept = [(path, os.open(source, os.O_PATH | os.O_CLOEXEC)) for path, source in sources if os.path.exists(source)]
+    descriptors = [
+        (path, os.open(source, os.O_PATH | os.O_CLOEXEC)) for path, source in sources if os.path.exists(source)
+    ]
     covered = []
     # The pod's user enters the folders that lead to its own.
     umask = os.umask(0o022)
@@ -172,14 +174,14 @@ def _hide(plan: dict[str, Any], *, user: int, home: str) -> None:
             _mount("tmpfs", folder, kind="tmpfs", flags=_MS_NOSUID | _MS_NODEV, data="mode=755,size=1m")
             covered.append(folder)
         # A path is shown in the innermost covered folder.
-        for path, held in kept:
+        for path, descriptor in descriptors:
             if path.startswith(f"{folder}/") and not any(
-                path.startswith(f"{one}/") and len(one) > len(folder) for one in folders
+                path.startswith(f"{other}/") and len(other) > len(folder) for other in folders
             ):
-                _show(path, held)
+                _show(path, descriptor)
     os.umask(umask)
-    for _, held in kept:
-        os.close(held)
+    for _, descriptor in descriptors:
+        os.close(descriptor)
     if user and covered:
         # It is no part of the isolation, and a machine may have no such file.
         with contextlib.suppress(OSError):
@@ -195,14 +197,14 @@ def _take_temporary(private: list[str], temporary: str, hidden: list[str]) -> li
             os.mkdir(temporary)
             os.chmod(temporary, _OPEN_MODE)
     # An app that may exchange it for a link gains nothing. It is closed by exec, and may itself be in a covered folder.
-    held = os.open(temporary, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY) if private else -1
+    descriptor = os.open(temporary, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY) if private else -1
     for folder in private:
         if folder == _SHARED_MEMORY:
             _mount("tmpfs", folder, kind="tmpfs", flags=_MS_NOSUID | _MS_NODEV, data="mode=1777")
         else:
-            _mount(f"/proc/self/fd/{held}", folder, flags=_MS_BIND)
-        for one in (one for one in hidden if one.startswith(f"{folder}/")):
-            os.makedirs(one, exist_ok=True)
+            _mount(f"/proc/self/fd/{descriptor}", folder, flags=_MS_BIND)
+        for path in (path for path in hidden if path.startswith(f"{folder}/")):
+            os.makedirs(path, exist_ok=True)
     return private
 
 
@@ -216,21 +218,21 @@ def _name_user(user: int, home: str, path: str) -> None:
     _mount(path, _PASSWD, flags=_MS_BIND)
 
 
-def _show(path: str, held: int) -> None:
-    if stat.S_ISDIR(os.fstat(held).st_mode):
+def _show(path: str, descriptor: int) -> None:
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
         os.makedirs(path, mode=0o755, exist_ok=True)
     else:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    _mount(f"/proc/self/fd/{held}", path, flags=_MS_BIND | _MS_REC)
+    _mount(f"/proc/self/fd/{descriptor}", path, flags=_MS_BIND | _MS_REC)
 
 
 def _give(path: str, user: int) -> None:
     """Mount a folder over itself with the files of its owner as those of ``user``."""
-    found = os.stat(path)
-    if found.st_uid == user:
+    status = os.stat(path)
+    if status.st_uid == user:
         return
-    with open(open_users(exchanged_ids(found.st_uid, user), exchanged_ids(found.st_gid, user))) as users:
+    with open(open_users(exchanged_ids(status.st_uid, user), exchanged_ids(status.st_gid, user))) as users:
         mount_mapped(path, path, users.fileno())
 
 
@@ -275,9 +277,9 @@ def open_users(user_map: str, group_map: str) -> int:
         os.waitpid(pid, 0)
 
 
-def exchanged_ids(one: int, other: int) -> str:
+def exchanged_ids(first: int, other: int) -> str:
     """The map of a user namespace that exchanges two ids (user_namespaces(7))."""
-    low, high = sorted((one, other))
+    low, high = sorted((first, other))
     lines = ((0, 0, low), (low, high, 1), (low + 1, low + 1, high - low - 1), (high, low, 1))
     last = (high + 1, high + 1, _IDS - 2 - high)
     return "".join(f"{inside} {outside} {count}\n" for inside, outside, count in (*lines, last) if count > 0)
@@ -371,18 +373,18 @@ def _landlock(hidden: str, shown: list[str], ports: "list[int] | None") -> None:
 def _allow(ruleset: int, path: str, rights: int) -> None:
     # Paths that were removed meanwhile or cannot be opened need no rule.
     with contextlib.suppress(OSError):
-        held = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
-        if not stat.S_ISDIR(os.fstat(held).st_mode):
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= _FILE_RIGHTS
-        rule = ctypes.create_string_buffer(struct.pack("=Qi", rights, held), 12)
+        rule = ctypes.create_string_buffer(struct.pack("=Qi", rights, descriptor), 12)
         _LIBC.syscall(_LANDLOCK_ADD, ruleset, _RULE_PATH, rule, 0)
-        os.close(held)
+        os.close(descriptor)
 
 
 def _around(hidden: str, shown: list[str]) -> Iterator[str]:
     """Yield the siblings of the folders that lead to ``hidden``, and the shown paths."""
     here = "/"
-    for part in [one for one in hidden.split("/") if one]:
+    for part in [part for part in hidden.split("/") if part]:
         with contextlib.suppress(OSError):
             yield from (os.path.join(here, name) for name in os.listdir(here) if name != part)
         here = os.path.join(here, part)
@@ -392,15 +394,15 @@ def _around(hidden: str, shown: list[str]) -> Iterator[str]:
 def _filter(program: bytes) -> None:
     if not program:
         raise OSError(38, f"no list of system calls for {os.uname().machine}", "seccomp")
-    kept = ctypes.create_string_buffer(program, len(program))
+    instructions = ctypes.create_string_buffer(program, len(program))
     # struct sock_fprog: the number of instructions of 8 bytes, and a pointer to them.
-    wanted = struct.pack("@HxxxxxxP", len(program) // 8, ctypes.addressof(kept))
+    wanted = struct.pack("@HxxxxxxP", len(program) // 8, ctypes.addressof(instructions))
     _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.create_string_buffer(wanted, len(wanted)))
 
 
 def _prctl(option: int, *arguments: Any) -> None:  # noqa: ANN401 - numbers and pointers
-    given = [ctypes.c_ulong(argument) if isinstance(argument, int) else argument for argument in arguments]
-    _checked(_LIBC.prctl(option, *given, *[ctypes.c_ulong(0)] * (4 - len(given))), f"prctl {option}")
+    words = [ctypes.c_ulong(argument) if isinstance(argument, int) else argument for argument in arguments]
+    _checked(_LIBC.prctl(option, *words, *[ctypes.c_ulong(0)] * (4 - len(words))), f"prctl {option}")
 
 
 def _mount(source: str, target: str, *, kind: str = "none", flags: int = 0, data: str = "") -> None:

@@ -106,21 +106,21 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
             hidden |= {closed for path in (self.state, *paths) if (closed := closed_above(path))}
         # Who names a closed folder itself gets all of it but for the state folder, which covers its own closed folders.
         hidden -= {
-            one
-            for one in hidden
-            if one != self.state and any(one == path or _is_in(one, path) for path in (self.state, *paths))
+            folder
+            for folder in hidden
+            if folder != self.state and any(folder == path or _is_in(folder, path) for path in (self.state, *paths))
         }
         private = tuple(
-            one
-            for one in _TEMPORARY
+            folder
+            for folder in _TEMPORARY
             if temporary
-            and Path(one).is_dir()
-            and one not in paths
-            and not _is_in(one, self.state)
-            and one != self.state
+            and Path(folder).is_dir()
+            and folder not in paths
+            and not _is_in(folder, self.state)
+            and folder != self.state
         )
         return Confinement(
-            hidden=tuple(sorted(hidden, key=lambda one: (one == self.state, len(one)))),
+            hidden=tuple(sorted(hidden, key=lambda folder: (folder == self.state, len(folder)))),
             shown=tuple(path for path in paths if any(_is_in(path, folder) for folder in (*hidden, *private))),
             private=private,
             temporary=temporary,
@@ -173,17 +173,17 @@ def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: s
     texts, words = [*texts, *in_path], [*words, *filter(None, in_path)]
     texts += [outside for word in dict.fromkeys(words) if "/" in word and (outside := _path_outside(folder, word))]
     texts += [script for word in dict.fromkeys(words) if (script := _script(os.path.join(folder, word)))]  # noqa: PTH118 - may be absolute
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     named = [path for text in texts for path in _PATH.findall(text)]
-    for one in [*named, *filter(None, map(_python_below, named))]:
-        for path in (Path(one), Path(os.path.realpath(one))):
+    for name in [*named, *filter(None, map(_python_below, named))]:
+        for path in (Path(name), Path(os.path.realpath(name))):
             if path.exists():
-                installation = _installation_of(path, is_target=str(path) != one)
+                installation = _installation_of(path, is_target=str(path) != name)
                 # A home with a folder "bin" is no installation.
                 closed = closed_above(str(path))
-                found[str(path if closed and not _is_in(str(installation), closed) else installation)] = None
-                found |= dict.fromkeys(_editable_projects(installation))
-    return [path for path in found if path not in _TOO_MUCH]
+                paths[str(path if closed and not _is_in(str(installation), closed) else installation)] = None
+                paths |= dict.fromkeys(_editable_projects(installation))
+    return [path for path in paths if path not in _TOO_MUCH]
 
 
 def _path_outside(folder: str, word: str) -> str:
@@ -228,13 +228,13 @@ def _editable_projects(installation: Path) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=64)
 def _editable_in(folders: Sequence[Path], changed_ns: Sequence[int]) -> tuple[str, ...]:
     del changed_ns
-    found = []
-    for note in (one for folder in folders for one in folder.glob("*.dist-info/direct_url.json")):
+    projects = []
+    for note in (note for folder in folders for note in folder.glob("*.dist-info/direct_url.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             origin = json.loads(note.read_text())
             if origin["dir_info"].get("editable") and Path(path := unquote(urlsplit(origin["url"]).path)).is_dir():
-                found.append(path)
-    return tuple(found)
+                projects.append(path)
+    return tuple(projects)
 
 
 def _script(path: str) -> str:
@@ -297,8 +297,8 @@ def isolation_gap(mode: str, state: Path) -> str:
         expected = "a machine that has all layers, see docs/isolation.md, or --isolation default"
         raise SettingsError(
             [
-                Problem(where="--isolation strict", what=f"not possible here: {one}", expected=expected)
-                for one in missing
+                Problem(where="--isolation strict", what=f"not possible here: {gap}", expected=expected)
+                for gap in missing
             ]
         )
     return f"not isolated by {'; '.join(missing)}" if missing else ""

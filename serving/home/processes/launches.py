@@ -306,8 +306,8 @@ class Launches:
 
     def take_deferred(self) -> list[Order]:
         """Return deferred orders. Those still blocked are deferred again."""
-        found, self._deferred = self._deferred, []
-        return found
+        deferred, self._deferred = self._deferred, []
+        return deferred
 
     def due_in_s(self, now_s: float) -> float | None:
         """Seconds until the next overdue start; None without starts."""

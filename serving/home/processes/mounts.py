@@ -90,8 +90,8 @@ def mount_overlay(overlay: OverlayMount) -> None:
     """Mount a root for this process and its children. Raises ``OSError``."""
     # The kernel separates folders by colons and options by commas.
     folders = [
-        one.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
-        for one in (overlay.lower, overlay.upper, overlay.work)
+        folder.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
+        for folder in (overlay.lower, overlay.upper, overlay.work)
     ]
     _mount("overlay", overlay.target, kind="overlay", data="lowerdir={},upperdir={},workdir={}".format(*folders))
 
@@ -111,15 +111,15 @@ def opened(mount: MountPoint) -> Iterator[str]:
     Raises:
         OSError: when it is missing, or a part in ``home`` or of ``below`` is a link.
     """
-    held = os.open(mount.home or mount.source, os.O_PATH | os.O_CLOEXEC)
+    descriptor = os.open(mount.home or mount.source, os.O_PATH | os.O_CLOEXEC)
     inside = mount.source.removeprefix(mount.home) if mount.home else ""
     try:
-        for part in [one for one in f"{inside}/{mount.below}".split("/") if one]:
-            above, held = held, _entered(held, part, mount)
+        for part in [part for part in f"{inside}/{mount.below}".split("/") if part]:
+            above, descriptor = descriptor, _entered(descriptor, part, mount)
             os.close(above)
-        yield f"/proc/self/fd/{held}"
+        yield f"/proc/self/fd/{descriptor}"
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def _entered(folder: int, name: str, mount: MountPoint) -> int:
@@ -127,12 +127,12 @@ def _entered(folder: int, name: str, mount: MountPoint) -> int:
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, _SUB_PATH_MODE, dir_fd=folder)
     os.umask(umask)
-    found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    if stat.S_ISLNK(os.fstat(found).st_mode):
-        os.close(found)
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    if stat.S_ISLNK(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         where = f"subPath {mount.below}" if mount.below else "volume"
         raise OSError(errno.ELOOP, f"{where}: {name} is a link", mount.target)
-    return found
+    return descriptor
 
 
 def mount_system(folder: str) -> None:
@@ -213,7 +213,7 @@ def show_at_own_paths(mounts: Sequence[MountPoint], *, new_root: str, folder: st
     _checked(_LIBC.pivot_root(b".", b"."), "pivot_root")
     _checked(_LIBC.umount2(b".", _MNT_DETACH), "umount2")
     os.chdir(folder)
-    return frozenset(one.target for one in _placed(tree))
+    return frozenset(mount.target for mount in _placed(tree))
 
 
 def _placed(folder: _Folder) -> Iterator[MountPoint]:
@@ -225,7 +225,7 @@ def _placed(folder: _Folder) -> Iterator[MountPoint]:
 def _tree(mounts: Sequence[MountPoint]) -> _Folder:
     """The folders on the way to the mounts. A mount below another one is left out: its files are below ``$HOME``."""
     root = _Folder()
-    for mount in sorted(mounts, key=lambda one: len(one.target)):
+    for mount in sorted(mounts, key=lambda mount: len(mount.target)):
         *parents, name = [part for part in mount.target.split("/") if part]
         here = root
         for part in parents:
@@ -247,8 +247,8 @@ def _fill(source: Path, wanted: _Folder, target: Path, *, passed: str) -> None:
         # Through links: /var/run may be /run.
         _fill(source / name, below, target / name, passed=passed)
     for name, mount in wanted.mounts.items():
-        with opened(mount) as held:
-            bind(held, target / name)
+        with opened(mount) as open_path:
+            bind(open_path, target / name)
         if mount.read_only:
             flags = os.statvfs(target / name).f_flag & _KEPT_FLAGS
             _mount("none", str(target / name), flags=_MS_BIND | _MS_REMOUNT | _MS_RDONLY | flags)

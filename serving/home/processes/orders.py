@@ -266,14 +266,14 @@ def open_streams(order: StartProcess) -> tuple[int, int, int]:
     log = os.open(order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _LOG_MODE)
     with contextlib.ExitStack() as opened:
         opened.callback(os.close, log)
-        found = []
+        descriptors = []
         reading = os.O_RDWR if order.keeps_stdin else os.O_RDONLY
         for path, flags in ((order.stdin or os.devnull, reading), *((output, os.O_WRONLY) for output in outputs)):
-            found.append(_opened(path, flags) if path else os.dup(log))
-            opened.callback(os.close, found[-1])
+            descriptors.append(_opened(path, flags) if path else os.dup(log))
+            opened.callback(os.close, descriptors[-1])
         opened.pop_all()
     os.close(log)
-    stdin, stdout, stderr = found
+    stdin, stdout, stderr = descriptors
     return stdin, stdout, stderr
 
 

@@ -66,8 +66,8 @@ def mount_files(users: OwnUsers, overlay: OverlayMount, mounts: Sequence[MountPo
     # Of the writable layer the folder at the top is there before the container.
     os.chown(overlay.upper, users.first + top.st_uid % IDS_PER_POD, users.first + top.st_gid % IDS_PER_POD)
     with open(open_users(users.map, users.map)) as namespace:  # noqa: PTH123 - a descriptor
-        for one in (MountPoint(source=overlay.lower, target=lower), *mounts):
-            _show(one, users, namespace.fileno())
+        for mount in (MountPoint(source=overlay.lower, target=lower), *mounts):
+            _show(mount, users, namespace.fileno())
     mount_overlay(msgspec.structs.replace(overlay, lower=lower, target=users.root))
     Path(users.system).mkdir()
     mount_system(users.system)

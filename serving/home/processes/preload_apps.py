@@ -133,8 +133,8 @@ class _PreloadedApp:
             if not piece:
                 raise ConnectionResetError
             received += piece
-        found: dict[str, Any] = json.loads(received)
-        return found
+        reply: dict[str, Any] = json.loads(received)
+        return reply
 
     def end(self) -> None:
         """Kill the process; its forks keep running."""
@@ -249,8 +249,8 @@ class PreloadedApps:
         if now_s < self._checked_s + _CHECK_PERIOD_S:
             return
         self._checked_s = now_s
-        held = sorted((one for one in self._apps.values() if one.control), key=lambda one: one.used_s)
-        for at, app in enumerate(held):
+        preloaded = sorted((app for app in self._apps.values() if app.control), key=lambda app: app.used_s)
+        for at, app in enumerate(preloaded):
             if app.used_s + _IDLE_S < now_s or (at == 0 and _free_memory_ratio() < _FREE_MEMORY_MIN_RATIO):
                 self._drop(app.order.preload)
 

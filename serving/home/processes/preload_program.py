@@ -97,28 +97,28 @@ def main(descriptor: int) -> None:
         line, descriptors = _received(control)
         if not line:
             return
-        found = ahead.ordered(line, descriptors) if ahead else None
-        if found is None:
+        reply = ahead.ordered(line, descriptors) if ahead else None
+        if reply is None:
             ahead = _forked(control, confine)
             if ahead is None:
                 return
-            found = ahead.ordered(line, descriptors)
+            reply = ahead.ordered(line, descriptors)
         ahead = None
-        for one in descriptors:
-            os.close(one)
-        _send_reply(control, found or {"failed": "the forked process exited before it became the pod"})
+        for received in descriptors:
+            os.close(received)
+        _send_reply(control, reply or {"failed": "the forked process exited before it became the pod"})
 
 
 def _received(control: socket.socket) -> "tuple[bytes, list[int]]":
     """Read one line, and the descriptors beside it; b"" at the end of the stream."""
-    line, found = b"", []
+    line, all_descriptors = b"", []
     while not line.endswith(b"\n"):
         piece, descriptors, *_ = socket.recv_fds(control, _PIECE_BYTES, 1)
-        found += descriptors
+        all_descriptors += descriptors
         if not piece:
-            return b"", found
+            return b"", all_descriptors
         line += piece
-    return line, found
+    return line, all_descriptors
 
 
 def _confined(order: "dict[str, Any]", confine: _Confine) -> None:
@@ -175,7 +175,7 @@ def _check(reads: set[str], own: set[str]) -> None:
         message = f"a module reads {', '.join(sorted(reads))} while it is imported, which differs from pod to pod"
         raise _RefusedError(message)
     if len(os.listdir("/proc/self/task")) > 1:
-        names = ", ".join(one.name for one in threading.enumerate()[1:]) or "of a library"
+        names = ", ".join(thread.name for thread in threading.enumerate()[1:]) or "of a library"
         raise _RefusedError(f"a module starts threads while it is imported ({names}), which a fork does not copy")
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -203,31 +203,31 @@ def _has_children() -> bool:
 
 def _modules_of(arguments: list[str]) -> list[str]:
     """The modules of a command: ``-m`` MODULE, a script's imports, and local MODULE:APP arguments."""
-    found = []
+    modules = []
     if arguments[1] == "-m":
-        found.append(arguments[2])
+        modules.append(arguments[2])
         rest = arguments[3:]
     else:
-        found += _imports_of(arguments[1])
+        modules += _imports_of(arguments[1])
         rest = arguments[2:]
     for word in rest:
         name = word.partition(":")[0]
         if ":" in word and all(part.isidentifier() for part in name.split(".")):
-            found.append(name)
-    return found
+            modules.append(name)
+    return modules
 
 
 def _imports_of(script: str) -> list[str]:
     """The top-level imports of a script, without running it."""
     with open(script, "rb") as file:
         tree = ast.parse(file.read())
-    found = []
+    modules = []
     for node in tree.body:
         if isinstance(node, ast.Import):
-            found += [name.name for name in node.names]
+            modules += [name.name for name in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.append(node.module)
-    return found
+            modules.append(node.module)
+    return modules
 
 
 def _first_path(arguments: list[str]) -> str:

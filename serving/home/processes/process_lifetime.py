@@ -79,7 +79,7 @@ def show_as(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     They overwrite those of its start, as far as there is room. Nothing may use these any more.
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    bounds = [int(one) for one in fields[_ARGUMENT_BOUND_FIELDS]]
+    bounds = [int(field) for field in fields[_ARGUMENT_BOUND_FIELDS]]
     variables = [f"{name}={text}" for name, text in environment.items()]
     for (begin, end), texts in ((bounds[:2], arguments), (bounds[2:], variables)):
         block = b"".join(os.fsencode(text) + b"\0" for text in texts)[: end - begin - 1]
@@ -92,12 +92,12 @@ def children_of(pid: int) -> list[int]:
     if not files:
         # The kernel keeps no lists (proc_tid_children(5)).
         return [child for child, parent in _parents() if parent == pid]
-    found: set[int] = set()
+    children: set[int] = set()
     # A list that is read while another child ends may lack one.
     for file in files * 2:
         with contextlib.suppress(OSError):
-            found.update(map(int, file.read_text().split()))
-    return sorted(found)
+            children.update(map(int, file.read_text().split()))
+    return sorted(children)
 
 
 def _parents() -> Iterator[tuple[int, int]]:

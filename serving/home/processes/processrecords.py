@@ -75,17 +75,19 @@ class ProcessRecords:
 
         Raises ``NewerFormat`` for a file of a newer program: a template that skipped it would lose the pod.
         """
-        return self._read("process", ProcessRecord), {one.pod: one.note for one in self._read("note", _PodNoteFile)}
+        return self._read("process", ProcessRecord), {
+            note_file.pod: note_file.note for note_file in self._read("note", _PodNoteFile)
+        }
 
     def _read(self, kind: str, of: type[_Record]) -> list[_Record]:
-        found = []
+        records = []
         for path in self._folder.glob(f"*.{kind}"):
             with contextlib.suppress(OSError):
                 content = path.read_bytes()
                 refuse_newer_text(f"the record of a pod {path.name}", content, known=POD_RECORDS, action=NEWER_PODS)
                 with contextlib.suppress(msgspec.DecodeError):
-                    found.append(msgspec.json.decode(content, type=of))
-        return found
+                    records.append(msgspec.json.decode(content, type=of))
+        return records
 
     def write(self, record: ProcessRecord) -> None:
         """Write a process's record, or remove that of an ended exec. Raises ``OSError``."""
@@ -108,10 +110,10 @@ class ProcessRecords:
 
     def _write(self, name: str, content: object) -> None:
         # Not synchronized to disk: what ends the machine ends its processes.
-        made = self._folder / f"{name}.new"
-        with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE), "wb") as file:
+        temporary = self._folder / f"{name}.new"
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE), "wb") as file:
             file.write(msgspec.json.encode(content))
-        made.rename(self._folder / name)
+        temporary.rename(self._folder / name)
 
     def forget(self, pod: str) -> None:
         """Remove the files of a pod."""

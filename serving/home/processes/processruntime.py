@@ -171,17 +171,17 @@ class ProcessRuntime:
 
         Orders that the template before received and did not carry out show in this way too.
         """
-        found = {(pod.pod, one.name): one for pod in have.pods for one in pod.processes}
+        processes = {(pod.pod, process.name): process for pod in have.pods for process in pod.processes}
         waiting = {(order.pod, order.name) for order in self._waiting if isinstance(order, StartProcess)}
         for key, process in self._processes.items():
-            now = found.get(key)
+            now = processes.get(key)
             if now is not None:
                 _catch_up(process, now)
             elif key not in waiting:
                 _settle(process.started, None)
                 _settle(process.ended, _KILLED)
         if not self.connected.is_set():
-            self._held, self.held = found, have.pods
+            self._held, self.held = processes, have.pods
             self.connected.set()
             return
         for note in self._notes.values():
@@ -243,12 +243,12 @@ class ProcessRuntime:
         on_warning: Callable[[str, str], None] | None = None,
     ) -> TemplateProcess | None:
         """The process of a container that an earlier control process started; None if there is none."""
-        held = self._held.get((pod, name))
-        if held is None:
+        held_process = self._held.get((pod, name))
+        if held_process is None:
             return None
         process = TemplateProcess(self, pod, name, on_ready=on_ready, on_warning=on_warning)
         self._processes[pod, name] = process
-        _catch_up(process, held)
+        _catch_up(process, held_process)
         return process
 
     def keep(self, pod: str, note: dict[str, Any]) -> None:
@@ -265,28 +265,28 @@ class ProcessRuntime:
         self.order(ForgetPod(pod=pod))
 
 
-def _after(held: HeldProcess, report: Report) -> HeldProcess:
+def _after(process: HeldProcess, report: Report) -> HeldProcess:
     match report:
         case ProcessEnded(exit_code=exit_code):
-            return msgspec.structs.replace(held, exit_code=exit_code, is_ready=False)
+            return msgspec.structs.replace(process, exit_code=exit_code, is_ready=False)
         case ReadinessChanged(is_ready=is_ready, is_drained=is_drained, is_dormant=is_dormant):
-            return msgspec.structs.replace(held, is_ready=is_ready, is_drained=is_drained, is_dormant=is_dormant)
+            return msgspec.structs.replace(process, is_ready=is_ready, is_drained=is_drained, is_dormant=is_dormant)
         case _:
-            return held
+            return process
 
 
-def _catch_up(process: TemplateProcess, held: HeldProcess) -> None:
-    process.take_report(ProcessStarted(pod="", name=held.name, pid=held.pid))
-    if held.exit_code is not None:
-        process.take_report(ProcessEnded(pod="", name=held.name, exit_code=held.exit_code))
-    elif held.is_ready or held.is_drained:
+def _catch_up(process: TemplateProcess, held_process: HeldProcess) -> None:
+    process.take_report(ProcessStarted(pod="", name=held_process.name, pid=held_process.pid))
+    if held_process.exit_code is not None:
+        process.take_report(ProcessEnded(pod="", name=held_process.name, exit_code=held_process.exit_code))
+    elif held_process.is_ready or held_process.is_drained:
         process.take_report(
             ReadinessChanged(
                 pod="",
-                name=held.name,
-                is_ready=held.is_ready,
-                is_drained=held.is_drained,
-                is_dormant=held.is_dormant,
+                name=held_process.name,
+                is_ready=held_process.is_ready,
+                is_drained=held_process.is_drained,
+                is_dormant=held_process.is_dormant,
             )
         )
 

@@ -46,10 +46,10 @@ def syscall_numbers() -> dict[str, dict[str, int]]:
 @functools.cache
 def _listed() -> dict[str, list[int]]:
     """The number of each allowed call on each of ``MACHINES``."""
-    found: dict[str, list[int]] = json.loads(
+    numbers: dict[str, list[int]] = json.loads(
         resources.files(__package__).joinpath("syscalls.json").read_text(encoding="ascii")
     )
-    return found
+    return numbers
 
 
 def filter_program(machine: str | None = None) -> bytes:
@@ -59,7 +59,9 @@ def filter_program(machine: str | None = None) -> bytes:
         return b""
     numbers = syscall_numbers()[machine]
     plain = [number for name, number in numbers.items() if name not in _CONDITIONAL]
-    return b"".join(struct.pack("=HBBI", *one) for one in _program(_ARCHITECTURES[machine], numbers, plain))
+    return b"".join(
+        struct.pack("=HBBI", *instruction) for instruction in _program(_ARCHITECTURES[machine], numbers, plain)
+    )
 
 
 def _program(architecture: int, numbers: dict[str, int], plain: Iterable[int]) -> Sequence[Instruction]:
@@ -68,7 +70,7 @@ def _program(architecture: int, numbers: dict[str, int], plain: Iterable[int]) -
         (_RETURN, 0, 0, _ERRNO | _ENOSYS),
         (_RETURN, 0, 0, _ALLOW),
     )
-    made: list[Instruction] = [
+    instructions: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE_AT),
         # Programs of another architecture, such as 32 bits, have other numbers.
         (_JUMP_EQUAL, 1, 0, architecture),
@@ -97,18 +99,18 @@ def _program(architecture: int, numbers: dict[str, int], plain: Iterable[int]) -
         allow,
     ]
     for first, last in _ranges(plain):
-        made += [(_JUMP_AT_LEAST, 0, 2, first), (_JUMP_GREATER, 1, 0, last), allow]
-    return [*made, refuse]
+        instructions += [(_JUMP_AT_LEAST, 0, 2, first), (_JUMP_GREATER, 1, 0, last), allow]
+    return [*instructions, refuse]
 
 
 def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
-        if found and number == found[-1][1] + 1:
-            found[-1] = (found[-1][0], number)
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], number)
         else:
-            found.append((number, number))
-    return found
+            ranges.append((number, number))
+    return ranges
 
 
 @functools.cache

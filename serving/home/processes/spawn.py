@@ -30,6 +30,7 @@ from typing import NoReturn
 
 import msgspec
 
+from serving.core.model.ports import CONTAINER_PORT
 from serving.home.processes.appcopy import prepare_copy
 from serving.home.processes.confine import ISOLATION_VARIABLE, confine
 from serving.home.processes.isolation import Confinement, plan_of
@@ -89,7 +90,7 @@ _SPEC_EXAMPLE = {
     "SERVING_POD_NAMESPACE": "default",
     "SERVING_POD_REVISION": "revision",
     "SERVING_POD_NAME": "pod",
-    "SERVING_POD_APP": "127.0.0.1:8080",
+    "SERVING_POD_APP": f"127.0.0.1:{CONTAINER_PORT}",
     "SERVING_POD_LISTEN": "127.0.0.1:8012",
     "SERVING_POD_ADMIN_LISTEN": "127.0.0.1:8022",
     "SERVING_POD_READINESS": '{"tcpSocket": {"port": 0}}',
@@ -298,7 +299,7 @@ class Spawner:
             plan = plan_of(msgspec.structs.replace(order.confinement, has_own_mounts=has_own_mounts))
             # What is not mounted at a path is the machine's, or a link by an app, and not the pod's own.
             others = {mount.target for mount in order.mounts} - mounted
-            plan["owned"] = [one for one in plan["owned"] if one not in others]
+            plan["owned"] = [path for path in plan["owned"] if path not in others]
             for text in confine(plan, order.folder):
                 write_error(f"serving: not isolated by {text}")
         elif order.copy is not None:
@@ -320,10 +321,10 @@ class Spawner:
             os._exit(1)
 
 
-def _close_descriptors(kept: Iterable[int]) -> None:
+def _close_descriptors(descriptors: Iterable[int]) -> None:
     """Close all but the standard streams and these."""
     first = _FIRST_OWN_DESCRIPTOR
-    for descriptor in sorted(kept):
+    for descriptor in sorted(descriptors):
         os.closerange(first, descriptor)
         first = descriptor + 1
     os.closerange(first, _DESCRIPTORS_MAX)
@@ -362,8 +363,8 @@ def _in_network(order: StartProcess) -> dict[str, str]:
     descriptors = {}
     for name, variable in (("requests", "SERVING_POD_LISTEN"), ("admin", "SERVING_POD_ADMIN_LISTEN")):
         host, _, port = order.environment[variable].rpartition(":")
-        made = socket.create_server((host, int(port)), backlog=_BACKLOG)
-        descriptors[name] = made.detach()
+        listener = socket.create_server((host, int(port)), backlog=_BACKLOG)
+        descriptors[name] = listener.detach()
     home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     enter_at(order.network)
     return {"SERVING_LISTEN_FDS": json.dumps(descriptors), "SERVING_POD_STATS_NETWORK": f"/proc/self/fd/{home}"}

@@ -99,12 +99,12 @@ class Standby:
             self._kill()
             raise _overdue() from None
         lines = self._received.split(_END)
-        found = [line for line in lines if line]
-        if len(found) != 1:
+        replies = [line for line in lines if line]
+        if len(replies) != 1:
             raise OSError(
-                found[1].decode(errors="replace") if found else "the standby process exited before it was assigned"
+                replies[1].decode(errors="replace") if replies else "the standby process exited before it was assigned"
             )
-        return msgspec.json.decode(found[0], type=ProcessRecord)
+        return msgspec.json.decode(replies[0], type=ProcessRecord)
 
     def _kill(self) -> None:
         """Kill the process by its record. Without a record it exits by itself."""
@@ -139,14 +139,14 @@ class Standbys:
             # The first of several starts counts, so that forks are not postponed forever.
             self._due_s = now_s + _FILL_LAG_S
         waiting = self._waiting[is_app]
-        for one in [one for one in waiting if one.has_ended]:
-            waiting.remove(one)
-            one.close()
-        found = next((one for one in waiting if one.is_waiting), None)
-        if found is None:
+        for ended in [standby for standby in waiting if standby.has_ended]:
+            waiting.remove(ended)
+            ended.close()
+        standby = next((standby for standby in waiting if standby.is_waiting), None)
+        if standby is None:
             return self._fork(is_app)
-        waiting.remove(found)
-        return found
+        waiting.remove(standby)
+        return standby
 
     def due_in_s(self, now_s: float) -> float | None:
         """Seconds until ``fill`` is due; None before the next start."""

@@ -154,11 +154,11 @@ class Template:
         for process in list(self._running.values()):
             if not process.is_alive:
                 self._ended(process, _KILLED)
-        unheard = {pid: one for pid, one in self._running.items() if one.reports_readiness}
+        unheard = {pid: process for pid, process in self._running.items() if process.reports_readiness}
         for process in unheard.values():
             signal_process(process, PUSH_AGAIN)
         until_s = time.monotonic() + _REPEAT_S
-        while not all(one.is_heard for one in unheard.values()) and time.monotonic() < until_s:
+        while not all(process.is_heard for process in unheard.values()) and time.monotonic() < until_s:
             self._turn(max(0.0, until_s - time.monotonic()))
 
     def _turn(self, timeout_s: float | None) -> None:
@@ -197,7 +197,7 @@ class Template:
             process.is_dormant = bool(event.get("dormant"))
             if process.is_ready:
                 self._preloaded.pod_ready(process.pod, time.monotonic())
-                _restore_weight(one for one in self._running.values() if one.pod == process.pod)
+                _restore_weight(record for record in self._running.values() if record.pod == process.pod)
             report = ReadinessChanged(
                 pod=process.pod,
                 name=process.name,
@@ -231,7 +231,7 @@ class Template:
             self._disconnected()
         report_alive(is_waiting=True)
         self._launches.finish(is_all=True)
-        for process in [one for one in self._processes.values() if one.is_exec]:
+        for process in [process for process in self._processes.values() if process.is_exec]:
             # The other end of its streams is closed.
             signal_process(process, signal.SIGKILL)
             self._ended(process, _KILLED)
@@ -393,7 +393,7 @@ def _why(error: OSError) -> str:
 
 def _restore_weight(processes: Iterable[ProcessRecord]) -> None:
     """Give the processes of a ready pod the normal share of the cores again."""
-    for process in (one for one in processes if one.niceness):
+    for process in (process for process in processes if process.niceness):
         process.niceness = 0
         with contextlib.suppress(OSError):
             set_niceness(process.pid, 0)

@@ -56,8 +56,8 @@ def crd_folder() -> Path:
 @functools.cache
 def crds() -> Mapping[Kind, Crd]:
     """All custom resources, by kind. The files are read once."""
-    found = [parse_crd(path.read_text(encoding="utf-8")) for path in sorted(crd_folder().glob("*.yaml"))]
-    return {crd.kind: crd for crd in found}
+    parsed = [parse_crd(path.read_text(encoding="utf-8")) for path in sorted(crd_folder().glob("*.yaml"))]
+    return {crd.kind: crd for crd in parsed}
 
 
 def parse_crd(text: str) -> Crd:
@@ -93,16 +93,16 @@ def builtin_schemas() -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def _descriptions() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = yaml.safe_load(_DESCRIPTIONS_FILE.read_text(encoding="utf-8"))
-    return found
+    descriptions: dict[str, dict[str, str]] = yaml.safe_load(_DESCRIPTIONS_FILE.read_text(encoding="utf-8"))
+    return descriptions
 
 
 def described_schema(name: str) -> dict[str, Any]:
     """A schema with descriptions, for clients."""
     schema, texts = builtin_schemas()[name], _descriptions().get(name, {})
     properties = {
-        field: {"description": texts[field], **_inner(one)} if field in texts else one
-        for field, one in schema.get("properties", {}).items()
+        field: {"description": texts[field], **_inner(property_schema)} if field in texts else property_schema
+        for field, property_schema in schema.get("properties", {}).items()
     }
     result = {**schema, **({"properties": properties} if properties else {})}
     return {"description": texts[""], **result} if "" in texts else result
@@ -112,7 +112,7 @@ def _inner(schema: dict[str, Any]) -> dict[str, Any]:
     """Wrap a schema's reference, so that it does not hide a description beside it."""
     if "$ref" not in schema:
         return schema
-    return {**{key: one for key, one in schema.items() if key != "$ref"}, "allOf": [{"$ref": schema["$ref"]}]}
+    return {**{key: value for key, value in schema.items() if key != "$ref"}, "allOf": [{"$ref": schema["$ref"]}]}
 
 
 def referred(schema: object) -> Iterator[str]:
@@ -121,11 +121,11 @@ def referred(schema: object) -> Iterator[str]:
         reference = schema.get("$ref")
         if isinstance(reference, str):
             yield reference.removeprefix(_REF)
-        for one in schema.values():
-            yield from referred(one)
+        for child in schema.values():
+            yield from referred(child)
     elif isinstance(schema, list):
-        for one in schema:
-            yield from referred(one)
+        for child in schema:
+            yield from referred(child)
 
 
 def schema_name(kind: Kind) -> str:

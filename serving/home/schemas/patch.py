@@ -61,22 +61,22 @@ def merge_patch(target: Any, patch: Any) -> Any:  # noqa: ANN401 - JSON
     return merged
 
 
-def same_json(one: object, other: object) -> bool:
+def same_json(first: object, other: object) -> bool:
     """Whether two JSON values are equal: 1 equals 1.0, but never true, unlike in Python.
 
     Parts that both share are not looked into, so that after a patch only what it touched is compared.
     """
-    if one is other:
+    if first is other:
         return True
-    if isinstance(one, dict):
-        if not isinstance(other, dict) or len(one) != len(other):
+    if isinstance(first, dict):
+        if not isinstance(other, dict) or len(first) != len(other):
             return False
-        return all(key in other and same_json(value, other[key]) for key, value in one.items())
-    if isinstance(one, list):
-        return isinstance(other, list) and len(one) == len(other) and all(map(same_json, one, other))
-    if isinstance(one, bool) or isinstance(other, bool):
+        return all(key in other and same_json(value, other[key]) for key, value in first.items())
+    if isinstance(first, list):
+        return isinstance(other, list) and len(first) == len(other) and all(map(same_json, first, other))
+    if isinstance(first, bool) or isinstance(other, bool):
         return False
-    return one == other
+    return first == other
 
 
 def json_patch(target: Any, operations: Sequence[object]) -> Any:  # noqa: ANN401 - JSON
@@ -91,8 +91,8 @@ def json_patch(target: Any, operations: Sequence[object]) -> Any:  # noqa: ANN40
             result = patch.apply(result, in_place=True)
         except (*_PATCH_FAILURES, _RefusedOperation) as error:
             name = operation.get("op") if isinstance(operation, Mapping) else operation
-            said = str(error) or type(error).__name__
-            raise Invalid(f"operation {number} of the JSON patch, {name!r}: {said}") from error
+            reason = str(error) or type(error).__name__
+            raise Invalid(f"operation {number} of the JSON patch, {name!r}: {reason}") from error
     return result
 
 

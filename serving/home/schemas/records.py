@@ -71,9 +71,9 @@ class ObjectMetadata(msgspec.Struct, frozen=True, rename="camel"):
 
 def read_metadata(body: Mapping[str, Any]) -> ObjectMetadata:
     """The metadata of an object. Raises ``Invalid`` for a wrong type."""
-    given = body.get("metadata")
+    metadata = body.get("metadata")
     try:
-        return msgspec.convert({} if given is None else given, type=ObjectMetadata)
+        return msgspec.convert({} if metadata is None else metadata, type=ObjectMetadata)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$")
         path = "metadata" + where.rstrip("`")
@@ -146,8 +146,8 @@ def _other_problems(metadata: ObjectMetadata) -> Iterator[Problem]:
         what = "Invalid value: only one owner may have controller set to true"
         yield Problem(where="metadata.ownerReferences", what=what, expected="one controller")
     for owner in owners:
-        given = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
-        for field in (field for field, text in given.items() if not text):
+        texts = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
+        for field in (field for field, text in texts.items() if not text):
             what = "Required value: an owner has apiVersion, kind, name and uid"
             yield Problem(where=f"metadata.ownerReferences.{field}", what=what, expected="all four")
 

@@ -54,11 +54,15 @@ def is_within(value: Any, values_max: int) -> bool:  # noqa: ANN401 - JSON
     """Whether a JSON value has at most so many values, members and elements at any depth; no more of them are looked at."""
     waiting, left = [value], values_max
     while waiting:
-        one = waiting.pop()
-        left -= len(one)
+        container = waiting.pop()
+        left -= len(container)
         if left < 0:
             return False
-        waiting += [child for child in (one.values() if isinstance(one, dict) else one) if type(child) in _NESTING]
+        waiting += [
+            child
+            for child in (container.values() if isinstance(container, dict) else container)
+            if type(child) in _NESTING
+        ]
     return True
 
 
@@ -145,8 +149,8 @@ def breaches(schema: Schema, value: object, path: str = "", *, old: object = _NO
             )
         return
     if not has_type(schema, value):
-        said = f'{path} in body must be of type {_type_of(schema)}: "{_name_of(value)}"'
-        yield _invalid(path, json.dumps(_name_of(value)), said, expected=f"a value of type {_type_of(schema)}")
+        message = f'{path} in body must be of type {_type_of(schema)}: "{_name_of(value)}"'
+        yield _invalid(path, json.dumps(_name_of(value)), message, expected=f"a value of type {_type_of(schema)}")
         return
     if "enum" in schema and value not in schema["enum"]:
         choices = ", ".join(json.dumps(choice) for choice in schema["enum"])
@@ -186,8 +190,8 @@ def _object_breaches(
 def _list_breaches(schema: Schema, value: list[Any], path: str) -> Iterator[Problem]:
     least, most = schema.get("minItems", 0), schema.get("maxItems")
     if len(value) < least:
-        said = f"{path} in body should have at least {least} items"
-        yield _invalid(path, str(len(value)), said, expected=f"at least {least} items")
+        message = f"{path} in body should have at least {least} items"
+        yield _invalid(path, str(len(value)), message, expected=f"at least {least} items")
     if _is_too_long(schema, value):
         yield Problem(
             where=path, what=f"Too many: {len(value)}: must have at most {most} items", expected=f"at most {most} items"
@@ -220,23 +224,23 @@ def _text_breaches(schema: Schema, value: str, path: str) -> Iterator[Problem]:
         what = f"Too long: may not be more than {most} bytes"
         yield Problem(where=path, what=what, expected=f"at most {most} characters")
     if len(value) < least:
-        said = f"{path} in body should be at least {least} chars long"
-        yield _invalid(path, _shown(value), said, expected=f"at least {least} characters")
+        message = f"{path} in body should be at least {least} chars long"
+        yield _invalid(path, _shown(value), message, expected=f"at least {least} characters")
     if pattern is not None and not re.search(pattern, value):
         expected = _TEXTS.get(pattern)
-        said = f"{path} in body should be {expected}" if expected else f"{path} in body should match '{pattern}'"
-        yield _invalid(path, _shown(value), said, expected=expected or f"a text like {pattern}")
+        message = f"{path} in body should be {expected}" if expected else f"{path} in body should match '{pattern}'"
+        yield _invalid(path, _shown(value), message, expected=expected or f"a text like {pattern}")
 
 
 def _number_breaches(schema: Schema, value: float, path: str) -> Iterator[Problem]:
     least, most = schema.get("minimum"), schema.get("maximum")
     widest = _INTEGER_MAX.get(schema.get("format", ""))
     if widest is not None and abs(value) > widest:
-        said = f"{path} in body must be of type {schema['format']}: {_shown(value)}"
-        yield _invalid(path, _shown(value), said, expected=f"at most {widest}")
+        message = f"{path} in body must be of type {schema['format']}: {_shown(value)}"
+        yield _invalid(path, _shown(value), message, expected=f"at most {widest}")
     if least is not None and value < least:
-        said = f"{path} in body should be greater than or equal to {least}"
-        yield _invalid(path, _shown(value), said, expected=f"{least} or more")
+        message = f"{path} in body should be greater than or equal to {least}"
+        yield _invalid(path, _shown(value), message, expected=f"{least} or more")
     if most is not None and value > most:
         yield _invalid(
             path, _shown(value), f"{path} in body should be less than or equal to {most}", expected=f"at most {most}"
@@ -267,5 +271,5 @@ def _shown(value: object) -> str:
     return text if len(text) <= _SHOWN_LENGTH_MAX else text[:_SHOWN_LENGTH_MAX] + "..."
 
 
-def _invalid(path: str, value: str, said: str, *, expected: str) -> Problem:
-    return Problem(where=path, what=f"Invalid value: {value}: {said}", expected=expected)
+def _invalid(path: str, value: str, message: str, *, expected: str) -> Problem:
+    return Problem(where=path, what=f"Invalid value: {value}: {message}", expected=expected)

@@ -54,7 +54,7 @@ def hints_of(kind: Kind) -> Mapping[str, Hint] | None:
 
 
 def _below(schema: Schema) -> Mapping[str, Hint]:
-    hints = {name: _hint(one) for name, one in schema.get("properties", {}).items()}
+    hints = {name: _hint(property_schema) for name, property_schema in schema.get("properties", {}).items()}
     return {name: hint for name, hint in hints.items() if hint != NO_HINT}
 
 
@@ -119,16 +119,16 @@ def _retained(target: _Json, patch: Mapping[str, Any]) -> _Json:
 
 
 def _listed(name: str, before: object, patch: Mapping[str, Any], *, hint: Hint) -> list[Any]:
-    given = patch.get(name)
-    kept = before if isinstance(before, list) else []
+    patched = patch.get(name)
+    previous = before if isinstance(before, list) else []
     if hint.texts:
-        merged = _union(kept, _list_of(patch, _DELETE + name), given or [])
+        merged = _union(previous, _list_of(patch, _DELETE + name), patched or [])
     elif hint.merge_key:
-        merged = _merged_list(kept, given or [], hint)
+        merged = _merged_list(previous, patched or [], hint)
     else:
-        return kept if given is None else list(given)
-    order = _list_of(patch, _ORDER + name) or [one for one in given or [] if not _is_replace(one)]
-    return _arranged(merged, order, kept, merge_key=hint.merge_key) if order else merged
+        return previous if patched is None else list(patched)
+    order = _list_of(patch, _ORDER + name) or [element for element in patched or [] if not _is_replace(element)]
+    return _arranged(merged, order, previous, merge_key=hint.merge_key) if order else merged
 
 
 def _list_of(patch: Mapping[str, Any], key: str) -> list[Any]:
@@ -139,8 +139,12 @@ def _list_of(patch: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def _union(before: Sequence[Any], removed: Sequence[Any], added: Sequence[Any]) -> list[Any]:
-    gone = {_identity(one, "") for one in removed}
-    return list(dict.fromkeys([*(one for one in before if one not in gone), *(_identity(one, "") for one in added)]))
+    gone = {_identity(element, "") for element in removed}
+    return list(
+        dict.fromkeys(
+            [*(element for element in before if element not in gone), *(_identity(element, "") for element in added)]
+        )
+    )
 
 
 def _is_replace(element: object) -> bool:
@@ -148,11 +152,11 @@ def _is_replace(element: object) -> bool:
 
 
 def _merged_list(before: Sequence[Any], patch: Sequence[Any], hint: Hint) -> list[Any]:
-    elements = [one for one in patch if not _is_replace(one)]
+    elements = [element for element in patch if not _is_replace(element)]
     result: list[Any] = list(before) if len(elements) == len(patch) else []
     places: dict[object, list[int]] = {}
-    for at, one in enumerate(result):
-        places.setdefault(_identity(one, hint.merge_key), []).append(at)
+    for at, present in enumerate(result):
+        places.setdefault(_identity(present, hint.merge_key), []).append(at)
     for element in elements:
         identity = _identity(element, hint.merge_key)
         if element.get(_PATCH) == "delete":
@@ -165,33 +169,33 @@ def _merged_list(before: Sequence[Any], patch: Sequence[Any], hint: Hint) -> lis
             # Two elements may share a key, as ports 53/TCP and 53/UDP do: the patch applies to the first.
             at = places[identity][0]
             result[at] = _merged(result[at], element, hint.below)
-    return [one for one in result if one is not _GONE]
+    return [element for element in result if element is not _GONE]
 
 
 def _identity(element: object, merge_key: str) -> object:
-    found = element
+    identity = element
     if merge_key:
-        found = element.get(merge_key) if isinstance(element, Mapping) else None
-    if not isinstance(found, str | int):
+        identity = element.get(merge_key) if isinstance(element, Mapping) else None
+    if not isinstance(identity, str | int):
         raise Invalid(f"an element of a list that is merged by {merge_key or 'text'!r} has none")
-    return found
+    return identity
 
 
 def _arranged(merged: Sequence[Any], order: Sequence[Any], before: Sequence[Any], *, merge_key: str) -> list[Any]:
     """Order elements as in ``order``; others stay before their former successors."""
-    wanted = {_identity(one, merge_key): place for place, one in enumerate(order)}
-    places = {_identity(one, merge_key): place for place, one in enumerate(before)}
-    named = [one for one in merged if _identity(one, merge_key) in wanted]
-    named.sort(key=lambda one: wanted[_identity(one, merge_key)])
-    others = deque(one for one in merged if _identity(one, merge_key) not in wanted)
+    wanted = {_identity(element, merge_key): place for place, element in enumerate(order)}
+    places = {_identity(element, merge_key): place for place, element in enumerate(before)}
+    named = [element for element in merged if _identity(element, merge_key) in wanted]
+    named.sort(key=lambda element: wanted[_identity(element, merge_key)])
+    others = deque(element for element in merged if _identity(element, merge_key) not in wanted)
     if any(_identity(other, merge_key) not in places for other in others):
         raise Invalid(f"a strategic merge patch has an element that its {_ORDER.rstrip('/')} does not name")
     result: list[Any] = []
-    for one in named:
-        place = places.get(_identity(one, merge_key))
+    for element in named:
+        place = places.get(_identity(element, merge_key))
         while place is not None and others and places[_identity(others[0], merge_key)] < place:
             result.append(others.popleft())
-        result.append(one)
+        result.append(element)
     return [*result, *others]
 
 

@@ -151,14 +151,14 @@ def failures(rules: tuple[CelRule, ...], new: bytes, old: bytes | None) -> tuple
     if old is not None:
         variables["oldSelf"] = msgspec.json.decode(old)
     context = _extension().Context(variables, dict(_FUNCTIONS))
-    found: list[tuple[CelRule, str]] = []
+    broken: list[tuple[CelRule, str]] = []
     for rule in rules:
         try:
             if _program(rule.rule).execute(context) is not True:
-                found.append((rule, _message(rule, context)))
+                broken.append((rule, _message(rule, context)))
         except Exception as error:  # noqa: BLE001 - what an expression runs into belongs to the answer
-            found.append((rule, f"{error} evaluating rule: {rule.rule}"))
-    return tuple(found)
+            broken.append((rule, f"{error} evaluating rule: {rule.rule}"))
+    return tuple(broken)
 
 
 def _pruned(value: Any, words: frozenset[str] | None) -> Any:  # noqa: ANN401 - JSON
@@ -175,11 +175,11 @@ def _message(rule: CelRule, context: object) -> str:
     """The message of a broken rule; an expression that fails falls back to the fixed text."""
     if rule.message_expression:
         try:
-            found = _program(rule.message_expression).execute(context)
+            message = _program(rule.message_expression).execute(context)
         except Exception:  # noqa: BLE001 - a kube-apiserver falls back, too
-            found = ""
-        if isinstance(found, str) and found.strip() and "\n" not in found:
-            return found.strip()
+            message = ""
+        if isinstance(message, str) and message.strip() and "\n" not in message:
+            return message.strip()
     return rule.message or f"failed rule: {rule.rule}"
 
 

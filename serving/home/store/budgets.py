@@ -10,12 +10,20 @@ import math
 from collections.abc import Iterable, Sequence
 
 from serving.core.model.errors import TooManyRequests
-from serving.core.model.objects import Object, is_being_deleted, is_true, labels_of, name_of, namespace_of, nested
+from serving.core.model.objects import (
+    FINISHED_PHASES,
+    Object,
+    is_being_deleted,
+    is_true,
+    labels_of,
+    name_of,
+    namespace_of,
+    nested,
+)
 from serving.net.cluster.kinds import POD, POD_DISRUPTION_BUDGET
 from serving.net.cluster.port import Cluster
 from serving.net.cluster.selectors import written_selector
 
-_OVER = ("Succeeded", "Failed")
 _REFUSAL = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
@@ -24,7 +32,7 @@ def eviction_refusal(pod: Object, budgets: Iterable[Object], pods: Sequence[Obje
 
     Of 3 ready pods with ``minAvailable: 2`` one may go. With ``maxUnavailable: 50%`` of 3, ceil(1.5) = 2 may be missing.
     """
-    if nested(pod, "status", "phase") in (*_OVER, "Pending") or is_being_deleted(pod):
+    if nested(pod, "status", "phase") in (*FINISHED_PHASES, "Pending") or is_being_deleted(pod):
         return ""
     for budget in budgets:
         written = nested(budget, "spec", "selector")
@@ -32,9 +40,9 @@ def eviction_refusal(pod: Object, budgets: Iterable[Object], pods: Sequence[Obje
         if written is None or not written_selector(written).matches(labels_of(pod)):
             continue
         selector = written_selector(written)
-        living = [one for one in pods if nested(one, "status", "phase") not in _OVER]
-        selected = [one for one in living if selector.matches(labels_of(one))]
-        healthy = [one for one in selected if is_true(one, "Ready") and not is_being_deleted(one)]
+        living = [other for other in pods if nested(other, "status", "phase") not in FINISHED_PHASES]
+        selected = [other for other in living if selector.matches(labels_of(other))]
+        healthy = [other for other in selected if is_true(other, "Ready") and not is_being_deleted(other)]
         wanted = _wanted_count(budget, len(selected))
         remaining = len(healthy) - (1 if is_true(pod, "Ready") else 0)
         if remaining < wanted:

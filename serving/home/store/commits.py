@@ -55,10 +55,10 @@ class Commits:
         ``Invalid``.
         """
         if self._journal is None or disk is not Disk.AWAITED:
-            one = self._state.apply(kind, new, metadata, is_removal=is_removal)
+            applied = self._state.apply(kind, new, metadata, is_removal=is_removal)
             if disk is Disk.BEHIND:
-                self._write_behind(kind, one.key)
-            return one
+                self._write_behind(kind, applied.key)
+            return applied
         data = encode(durable_part(new))
         self._state.limits.check_size(kind, data)
         # A copy: the caller may change its object while the write waits for the disk.
@@ -98,10 +98,10 @@ class Commits:
             last = {**new, "status": is_now["status"]} if "status" in is_now else new
             return self._state.apply(kind, last, read_metadata(last), is_removal=True)
         merged = carried_over(kind, old, new, present=is_now)
-        one = self._state.apply(kind, merged, read_metadata(merged))
+        applied = self._state.apply(kind, merged, read_metadata(merged))
         if durable_part(merged) != durable_part(new):
-            self._write_behind(kind, one.key)
-        return one
+            self._write_behind(kind, applied.key)
+        return applied
 
     def _is_as_before(self, kind: Kind, key: Key, old: Object | None) -> bool:
         present = self._state.table(kind).objects.get(key)
@@ -114,8 +114,8 @@ class Commits:
         """Write the current object to disk in the background. A pending write of the object suffices."""
         if self._journal is None or (kind, key) in self._under_way:
             return
-        one = self._state.table(kind).objects.get(key)
-        data = None if one is None else encode(durable_part(decoded(one.encoded)))
+        current = self._state.table(kind).objects.get(key)
+        data = None if current is None else encode(durable_part(decoded(current.encoded)))
 
         def done(error: Unavailable | None) -> None:
             if error is not None:

@@ -42,9 +42,9 @@ def disk_for(kind: Kind, old: Object | None, new: Object, *, subresource: Subres
 
 def durable_part(whole: Mapping[str, Any]) -> Object:
     """The stored part of an object: everything except the status and the version."""
-    kept = {key: value for key, value in whole.items() if key != "status"}
-    kept["metadata"] = {key: value for key, value in whole["metadata"].items() if key != "resourceVersion"}
-    return with_entries(kept, _of_status(whole, wanted=False))
+    durable = {key: value for key, value in whole.items() if key != "status"}
+    durable["metadata"] = {key: value for key, value in whole["metadata"].items() if key != "resourceVersion"}
+    return with_entries(durable, _of_status(whole, wanted=False))
 
 
 def _of_status(whole: Mapping[str, Any], *, wanted: bool) -> list[Object]:
@@ -79,7 +79,7 @@ def carried_over(kind: Kind, base: Object, new: Object, *, present: Object) -> O
     field = _SOFT_FIELDS.get(kind)
     if field is None:
         return result
-    was, wanted, is_now = (_spec_field(one, field) for one in (base, new, present))
+    was, wanted, is_now = (_spec_field(whole, field) for whole in (base, new, present))
     if is_now == was:
         return result
     if wanted not in (was, is_now):

@@ -43,26 +43,26 @@ class FormerObjects:
         except (OSError, *UNREADABLE) as error:
             _log.warning("derived.unreadable", extra={"error": str(error)})
 
-    def resumed(self, made: Object) -> Object:
+    def resumed(self, new: Object) -> Object:
         """A new object with its earlier creation time and generation, which is one higher if its content is another."""
-        metadata = made["metadata"]
-        one = self._by_uid.get(metadata["uid"])
-        if one is None:
-            return made
-        kept: Object = {**metadata, "creationTimestamp": one.created}
-        if one.generation is not None and "generation" in metadata:
-            kept["generation"] = one.generation + (one.digest != _digest(made))
-        return {**made, "metadata": kept}
+        metadata = new["metadata"]
+        former = self._by_uid.get(metadata["uid"])
+        if former is None:
+            return new
+        resumed_metadata: Object = {**metadata, "creationTimestamp": former.created}
+        if former.generation is not None and "generation" in metadata:
+            resumed_metadata["generation"] = former.generation + (former.digest != _digest(new))
+        return {**new, "metadata": resumed_metadata}
 
 
 def write_note(journal: Path, derived: Iterable[Object]) -> None:
     """Note derived objects for the next process, where the disk takes it."""
-    found = {}
-    for one in derived:
-        metadata = one["metadata"]
-        found[metadata["uid"]] = _Former(metadata["creationTimestamp"], metadata.get("generation"), _digest(one))
+    formers = {}
+    for body in derived:
+        metadata = body["metadata"]
+        formers[metadata["uid"]] = _Former(metadata["creationTimestamp"], metadata.get("generation"), _digest(body))
     try:
-        write_synced(note_of(journal), msgspec.json.encode(found))
+        write_synced(note_of(journal), msgspec.json.encode(formers))
     except OSError as error:
         _log.warning("derived.not_noted", extra={"error": str(error)})
 

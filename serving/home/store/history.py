@@ -56,11 +56,11 @@ class ObjectFilter(msgspec.Struct, frozen=True, kw_only=True):
     labels: LabelSelector
     fields: FieldSelector
 
-    def lets_through(self, one: Stored) -> bool:
+    def lets_through(self, stored: Stored) -> bool:
         """Whether an object matches."""
-        if self.namespace is not None and one.key[0] != self.namespace:
+        if self.namespace is not None and stored.key[0] != self.namespace:
             return False
-        return self.labels.matches(one.labels) and self.fields.matches(one.fields)
+        return self.labels.matches(stored.labels) and self.fields.matches(stored.fields)
 
 
 class StoreChange:
@@ -138,12 +138,12 @@ class History:
         """All changes after a version, oldest first. Raises ``Gone`` if some of them were dropped."""
         if version < self.floor:
             raise Gone(f"too old resource version: {version} ({self.floor})")
-        found: list[StoreChange] = []
+        changes: list[StoreChange] = []
         for change in reversed(self._changes):
             if change.version <= version:
                 break
-            found.append(change)
-        return reversed(found)
+            changes.append(change)
+        return reversed(changes)
 
 
 Begin = Callable[["Watch"], Iterable[StoreChange]]

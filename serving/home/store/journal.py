@@ -376,9 +376,9 @@ def check_journal(connection: sqlite3.Connection, path: Path) -> None:
     if tables and application_id != _APPLICATION_ID:
         raise JournalDamaged(path=str(path), detail="it is a database of another program")
     check_reader(connection, path)
-    found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-    if found != "ok":
-        raise JournalDamaged(path=str(path), detail=" ".join(str(found).split()))
+    verdict = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if verdict != "ok":
+        raise JournalDamaged(path=str(path), detail=" ".join(str(verdict).split()))
 
 
 @contextlib.contextmanager

@@ -190,18 +190,18 @@ class MemoryCluster(Cluster):
 
     async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
         """List a snapshot, decoded in steps so that the loop keeps running."""
-        found = self.list_encoded(selection, page_size=page_size, page=page)
+        listing = self.list_encoded(selection, page_size=page_size, page=page)
         items: list[Object] = []
-        for encoded in found.items:
+        for encoded in listing.items:
             items.append(decoded(encoded))
             await turn()
-        return Listing(items=items, resource_version=found.resource_version, next_page=found.next_page)
+        return Listing(items=items, resource_version=listing.resource_version, next_page=listing.next_page)
 
     def list_encoded(self, selection: Selection, *, page_size: int = 0, page: str = "") -> EncodedListing:
         """As ``list_selection``, as JSON and in one step."""
-        found, end, has_more = self._state.page(selection, size=page_size, token=page)
+        page_objects, end, has_more = self._state.page(selection, size=page_size, token=page)
         return EncodedListing(
-            items=[one.encoded for one in found],
+            items=[stored.encoded for stored in page_objects],
             resource_version=str(end.version),
             next_page=token_of_page(end) if has_more else "",
         )
@@ -210,41 +210,41 @@ class MemoryCluster(Cluster):
         """Watch from a version; "" and "0" begin with all objects as ADDED."""
         return self._state.watch(selection, resource_version)
 
-    async def write(self, one: Write) -> Object:
+    async def write(self, write: Write) -> Object:
         """Carry out a write. Fields have owners if an API request writes them."""
-        match one:
+        match write:
             case Create():
-                check_depth(one.body)
-                return await self._create(one)
+                check_depth(write.body)
+                return await self._create(write)
             case Replace():
-                check_depth(one.body)
-                return await self._update(one, lambda _: one.body)
+                check_depth(write.body)
+                return await self._update(write, lambda _: write.body)
             case Patch():
-                check_depth(one.patch)
-                return await self._update(one, functools.partial(_patched, one))
+                check_depth(write.patch)
+                return await self._update(write, functools.partial(_patched, write))
             case Delete():
-                await self._delete(one)
+                await self._delete(write)
             case Evict():
-                await check_budgets(self, await self.get(POD, one.namespace, one.name))
-                await self._delete(Delete(kind=POD, namespace=one.namespace, name=one.name, uid=one.uid))
+                await check_budgets(self, await self.get(POD, write.namespace, write.name))
+                await self._delete(Delete(kind=POD, namespace=write.namespace, name=write.name, uid=write.uid))
         return {}
 
     async def restore(self, kind: Kind, body: Object) -> Object:
         """Create an object that an earlier process had: it keeps the uid and the creation time in ``body``."""
-        given = body.get("metadata") or {}
-        identity = {key: given[key] for key in _IDENTITY if key in given}
+        metadata = body.get("metadata") or {}
+        identity = {key: metadata[key] for key in _IDENTITY if key in metadata}
         return await self._create(Create(kind=kind, body=body), identity=identity)
 
     async def _create(
-        self, one: Create, *, owners: Sequence[Object] = (), identity: Mapping[str, str] = MappingProxyType({})
+        self, create: Create, *, owners: Sequence[Object] = (), identity: Mapping[str, str] = MappingProxyType({})
     ) -> Object:
-        kind = one.kind
-        tries = 1 if read_metadata(one.body).name else _NAME_TRIES
+        kind = create.kind
+        tries = 1 if read_metadata(create.body).name else _NAME_TRIES
         while True:
-            made = self._state.fresh(kind, dict(one.body))
-            made["metadata"] |= identity
-            made = self._state.resumed(self._rules(kind, await computed(self._completed, kind, made, owners)))
-            metadata = checked_metadata(kind, made)
+            new = self._state.fresh(kind, dict(create.body))
+            new["metadata"] |= identity
+            new = self._state.resumed(self._rules(kind, await computed(self._completed, kind, new, owners)))
+            metadata = checked_metadata(kind, new)
             key = (metadata.namespace or "", metadata.name or "")
             if kind.namespaced:
                 _check_namespace(self._state.find(NAMESPACE, ("", key[0])))
@@ -255,45 +255,45 @@ class MemoryCluster(Cluster):
             tries -= 1
             if not tries:
                 raise AlreadyExists(f'{kind.resource} "{key[1]}" already exists')
-        if one.dry_run:
-            return self._state.would_be(kind, made)
-        created = await self._commits.apply(kind, None, made, disk=disk_for(kind, None, made), metadata=metadata)
+        if create.dry_run:
+            return self._state.would_be(kind, new)
+        created = await self._commits.apply(kind, None, new, disk=disk_for(kind, None, new), metadata=metadata)
         await turn()
         return decoded(created.encoded)
 
-    def _completed(self, kind: Kind, made: Object, owners: Sequence[Object]) -> Object:
+    def _completed(self, kind: Kind, new: Object, owners: Sequence[Object]) -> Object:
         """A new object after admission, with the owners of its fields. Pure."""
-        made = self._admit(kind, made)
+        new = self._admit(kind, new)
         if owners:
-            return with_entries(made, owners)
-        return after_update(kind, None, made, writer=self._writer()) if acting_manager() else made
+            return with_entries(new, owners)
+        return after_update(kind, None, new, writer=self._writer()) if acting_manager() else new
 
-    async def apply(self, one: Apply) -> tuple[Object, bool]:
+    async def apply(self, apply: Apply) -> tuple[Object, bool]:
         """Apply a configuration server-side for the acting manager; return the object, and whether it is new.
 
         Raises:
             ApplyConflict: when other managers own fields with other values, and ``force`` is false.
             NotFound: when a subresource of a missing object is applied.
         """
-        check_depth(one.config)
-        given = without_nulls(one.config)
-        writer = self._writer(one.subresource)
+        check_depth(apply.config)
+        config = without_nulls(apply.config)
+        writer = self._writer(apply.subresource)
 
         def change(old: Object) -> Mapping[str, Any]:
-            made = after_apply(one.kind, old, given, writer=writer, force=one.force)
-            check_values(made)
-            return made
+            applied = after_apply(apply.kind, old, config, writer=writer, force=apply.force)
+            check_values(applied)
+            return applied
 
         while True:
             try:
-                return await self._update(one, change), False
+                return await self._update(apply, change), False
             except NotFound:
-                if one.subresource is not None:
+                if apply.subresource is not None:
                     raise
-            made = after_apply(one.kind, None, given, writer=writer, force=one.force)
-            new = Create(kind=one.kind, body=made, dry_run=one.dry_run)
+            applied = after_apply(apply.kind, None, config, writer=writer, force=apply.force)
+            new = Create(kind=apply.kind, body=applied, dry_run=apply.dry_run)
             try:
-                return await self._create(new, owners=entries_of(made)), True
+                return await self._create(new, owners=entries_of(applied)), True
             except AlreadyExists:
                 # Created since it was looked for: apply to that.
                 continue
@@ -302,22 +302,22 @@ class MemoryCluster(Cluster):
         manager = acting_manager() or _OWN_MANAGER
         return FieldWriter(manager=manager, subresource=subresource, stamp=stamp_of(self._state.wall_s()))
 
-    async def _delete(self, one: Delete) -> None:
+    async def _delete(self, delete: Delete) -> None:
         """Delete an object, or mark it as deleted while finalizers or a grace period hold it."""
-        kind, name = one.kind, one.name
+        kind, name = delete.kind, delete.name
         if kind == NAMESPACE and name in FIRST_NAMESPACES:
             raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')
-        key = _key(kind, one.namespace, name)
+        key = _key(kind, delete.namespace, name)
         while True:
             base = self._state.find(kind, key)
-            if one.uid not in (None, base.uid):
-                raise Conflict(f'{kind.resource} "{name}": uid {one.uid} is not that of the object, {base.uid}')
-            if one.resource_version not in (None, str(base.version)):
+            if delete.uid not in (None, base.uid):
+                raise Conflict(f'{kind.resource} "{name}": uid {delete.uid} is not that of the object, {base.uid}')
+            if delete.resource_version not in (None, str(base.version)):
                 raise Conflict(modified_text(kind, name))
             if not await self._commits.other(kind, key):
                 break
         old = decoded(base.encoded)
-        new = marked_for_deletion(one, old, wall_s=self._state.wall_s())
+        new = marked_for_deletion(delete, old, wall_s=self._state.wall_s())
         metadata = read_metadata(new)
         is_removal = not is_held(kind, new, metadata)
         if is_removal or not same_json(old, new):
@@ -325,13 +325,13 @@ class MemoryCluster(Cluster):
             await self._commits.apply(kind, old, new, disk=disk, metadata=metadata, is_removal=is_removal)
             await turn()
 
-    async def _update(self, one: Replace | Patch | Apply, change: _Change) -> Object:
-        kind, subresource, key = one.kind, one.subresource, _key(one.kind, one.namespace, one.name)
+    async def _update(self, write: Replace | Patch | Apply, change: _Change) -> Object:
+        kind, subresource, key = write.kind, write.subresource, _key(write.kind, write.namespace, write.name)
         check_subresource(kind, subresource)
         tries = _THREAD_TRIES
         while True:
             base = self._state.find(kind, key)
-            work = functools.partial(self._changed, one, change, base.encoded)
+            work = functools.partial(self._changed, write, change, base.encoded)
             old, new = await computed(work) if tries else work()
             if self._state.find(kind, key) is not base:
                 tries -= 1
@@ -344,40 +344,40 @@ class MemoryCluster(Cluster):
                 break
         metadata = checked_metadata(kind, new, old)
         is_removal = metadata.deletion_timestamp is not None and not is_held(kind, new, metadata)
-        if one.dry_run:
+        if write.dry_run:
             return _shown(self._state.would_be(kind, new), subresource)
         updated = await self._commits.apply(kind, old, new, disk=disk, metadata=metadata, is_removal=is_removal)
         await turn()
         return _shown(decoded(updated.encoded), subresource)
 
-    def _changed(self, one: Replace | Patch | Apply, change: _Change, encoded: bytes) -> tuple[Object, Object]:
+    def _changed(self, write: Replace | Patch | Apply, change: _Change, encoded: bytes) -> tuple[Object, Object]:
         """An object before and after a change, admitted, with the owners of its fields. Pure."""
-        kind, subresource, old = one.kind, one.subresource, decoded(encoded)
+        kind, subresource, old = write.kind, write.subresource, decoded(encoded)
         sent = change(old)
         # The operations of a JSON patch put one value into another.
         check_depth(sent)
         check_identity(kind, old, sent)
         new = self._admit(kind, settled(kind, old, sent, subresource=subresource), old, subresource=subresource)
         new = with_generation(kind, old, new)
-        if isinstance(one, Apply):
+        if isinstance(write, Apply):
             new = with_entries(new, entries_of(sent))
         elif "managedFields" in old["metadata"]:
             new = after_update(kind, old, new, writer=self._writer(subresource), sent=entries_of(sent))
         return old, new
 
 
-def _check_namespace(found: Stored) -> None:
-    if found.is_deleting:
-        raise Forbidden(f"unable to create new content in namespace {found.key[1]} because it is being terminated")
+def _check_namespace(namespace: Stored) -> None:
+    if namespace.is_deleting:
+        raise Forbidden(f"unable to create new content in namespace {namespace.key[1]} because it is being terminated")
 
 
 def _key(kind: Kind, namespace: str, name: str) -> Key:
     return (namespace if kind.namespaced else "", name)
 
 
-def _patched(one: Patch, old: Object) -> Mapping[str, Any]:
-    target = scale_of(old) if one.subresource == "scale" else old
-    return patched(one.kind, target, one.patch, patch_type=one.patch_type)
+def _patched(patch: Patch, old: Object) -> Mapping[str, Any]:
+    target = scale_of(old) if patch.subresource == "scale" else old
+    return patched(patch.kind, target, patch.patch, patch_type=patch.patch_type)
 
 
 def _shown(whole: Object, subresource: Subresource | None) -> Object:

@@ -83,9 +83,9 @@ def step_of(connection: sqlite3.Connection) -> int:
 
 def check_reader(connection: sqlite3.Connection, path: Path) -> None:
     """Raise ``JournalDamaged`` if an open journal asks for a newer reader; the text names the program that wrote it."""
-    found = connection.execute("PRAGMA user_version").fetchone()[0]
-    if found > READER:
-        raise _newer(path, found, _fact(connection, _PROGRAM))
+    reader = connection.execute("PRAGMA user_version").fetchone()[0]
+    if reader > READER:
+        raise _newer(path, reader, _fact(connection, _PROGRAM))
 
 
 def refuse_newer_journal(path: Path) -> None:
@@ -95,9 +95,9 @@ def refuse_newer_journal(path: Path) -> None:
             header = file.read(_HEADER_BYTES)
     except OSError:
         return
-    found = int.from_bytes(header[_USER_VERSION_AT : _USER_VERSION_AT + 4], "big")
-    if header.startswith(_MAGIC) and found > READER:
-        raise _newer(path, found, "")
+    reader = int.from_bytes(header[_USER_VERSION_AT : _USER_VERSION_AT + 4], "big")
+    if header.startswith(_MAGIC) and reader > READER:
+        raise _newer(path, reader, "")
 
 
 def copy_of(connection: sqlite3.Connection) -> bytes:
@@ -110,11 +110,11 @@ def copy_of(connection: sqlite3.Connection) -> bytes:
         copy.close()
 
 
-def _newer(path: Path, found: int, program: str) -> JournalDamaged:
+def _newer(path: Path, reader: int, program: str) -> JournalDamaged:
     by = f", written by serving {program}" if program else ""
     copies = sorted(path.parent.glob(f"{path.name}.before-step-*"))
     way_back = f", or stop and put {copies[-1].name} in its place, which loses what was written since" if copies else ""
-    detail = f"it has format {found}{by}, and this program knows up to {READER}; run the newer version{way_back}"
+    detail = f"it has format {reader}{by}, and this program knows up to {READER}; run the newer version{way_back}"
     return JournalDamaged(path=str(path), detail=detail)
 
 
@@ -131,16 +131,16 @@ def _note(connection: sqlite3.Connection, name: str, value: str) -> None:
 
 def write_synced(target: Path, content: bytes) -> None:
     """Write a private file, whole and on disk, or leave what was there. Raises ``OSError``."""
-    made = target.with_name(f"{target.name}.new")
+    temporary = target.with_name(f"{target.name}.new")
     try:
-        with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        made.rename(target)
+        temporary.rename(target)
         sync_folder(target.parent)
     except BaseException:
-        made.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

@@ -40,12 +40,12 @@ class Owners:
 
     def is_living(self, uid: str, *, namespace: str) -> bool:
         """Whether an owner exists in this namespace or is cluster-scoped."""
-        found = self._living.get(uid)
-        return found is not None and found[1][0] in {"", namespace}
+        reference = self._living.get(uid)
+        return reference is not None and reference[1][0] in {"", namespace}
 
     def dependents_of(self, uid: str) -> list[Reference]:
         """All dependents of an owner, in a stable order."""
-        return sorted(self._dependents.get(uid, ()), key=lambda one: (one[0].resource, one[1]))
+        return sorted(self._dependents.get(uid, ()), key=lambda reference: (reference[0].resource, reference[1]))
 
     def follow(self, kind: Kind, change: StoreChange) -> None:
         """Apply a change of the store."""
@@ -87,9 +87,9 @@ class Owners:
             self.suspects.add(dependent)
         # Its owner may wait for this deletion (in the foreground), and so may its namespace.
         waiting = [self._living[uid] for uid in last.owner_uids if uid in self._living]
-        for one in (*waiting, (NAMESPACE, ("", last.key[0]))):
-            if one in self._deleting:
-                self.suspects.add(one)
+        for reference in (*waiting, (NAMESPACE, ("", last.key[0]))):
+            if reference in self._deleting:
+                self.suspects.add(reference)
 
 
 class Uids:
@@ -99,9 +99,9 @@ class Uids:
         self._dice = dice
         self._retired: collections.OrderedDict[str, None] = collections.OrderedDict()
 
-    def new(self, kind: Kind, made: Object) -> str:
+    def new(self, kind: Kind, new: Object) -> str:
         """The uid of an object with its name and namespace."""
-        derived = derived_uid(kind, made)
+        derived = derived_uid(kind, new)
         if derived and derived not in self._retired:
             return derived
         return str(uuid.UUID(int=self._dice.getrandbits(128), version=4))
@@ -115,10 +115,10 @@ class Uids:
             self._retired.popitem(last=False)
 
 
-def derived_uid(kind: Kind, made: Object) -> str:
+def derived_uid(kind: Kind, new: Object) -> str:
     """The uid derived from an object's owner; "" for objects on disk and without an owner."""
-    owner_uid, namespace = controller_uid_of(made), namespace_of(made)
+    owner_uid, namespace = controller_uid_of(new), namespace_of(new)
     is_made_again = bool(owner_uid) or namespace == SYSTEM_NAMESPACE
-    if kind.durable or not is_made_again or made["metadata"].get("generateName"):
+    if kind.durable or not is_made_again or new["metadata"].get("generateName"):
         return ""
-    return str(uuid.uuid5(_SPACE, "/".join((owner_uid, kind.resource, namespace, name_of(made)))))
+    return str(uuid.uuid5(_SPACE, "/".join((owner_uid, kind.resource, namespace, name_of(new)))))

@@ -40,7 +40,7 @@ class DamagedJournal(msgspec.Struct, frozen=True, kw_only=True):
     """The readable part of a journal. ``damage`` is empty for one that is whole; ``lost`` has a line for each loss."""
 
     damage: str
-    kept: list[JournalEntry]
+    entries: list[JournalEntry]
     lost: list[str]
     reserved: int
 
@@ -67,14 +67,14 @@ def read_damaged(path: Path, *, now_s: float | None = None) -> DamagedJournal:
         reserved = _reserved(connection) or int((time.time() if now_s is None else now_s) * _VERSIONS_A_SECOND)
     finally:
         connection.close()
-    kept = []
+    entries = []
     for (kind, space, name), data in sorted(rows.items(), key=lambda row: tuple(map(str, row[0]))):
         if not _is_readable((kind, space, name), data):
             damage = damage or "an object is no JSON"
             lost.append(f"{kind} {space}/{name}: its content is no object")
         else:
-            kept.append(JournalEntry(kind=kind, namespace=space, name=name, data=data))
-    return DamagedJournal(damage=damage, kept=kept, lost=lost, reserved=reserved)
+            entries.append(JournalEntry(kind=kind, namespace=space, name=name, data=data))
+    return DamagedJournal(damage=damage, entries=entries, lost=lost, reserved=reserved)
 
 
 def find_damage(path: Path) -> str:
@@ -102,40 +102,40 @@ def _is_readable(key: _Key, data: object) -> bool:
     return True
 
 
-def write_repaired(path: Path, found: DamagedJournal, *, stamp: str) -> Path:
+def write_repaired(path: Path, damaged: DamagedJournal, *, stamp: str) -> Path:
     """Replace the damaged journal, which is renamed; returns its new path. Raises ``OSError``.
 
     The new file is complete and synchronized before anything is renamed.
     """
-    made = path.with_name(f"{path.name}.repaired")
+    repaired = path.with_name(f"{path.name}.repaired")
     for suffix in _SUFFIXES:
-        Path(f"{made}{suffix}").unlink(missing_ok=True)
-    journal = Journal(made)
+        Path(f"{repaired}{suffix}").unlink(missing_ok=True)
+    journal = Journal(repaired)
     try:
-        journal.write_now(found.kept, reserved=found.reserved)
+        journal.write_now(damaged.entries, reserved=damaged.reserved)
     finally:
         asyncio.run(journal.close())
     for beside in ("reserve", "versions"):
-        made.with_name(f"{made.name}.{beside}").unlink(missing_ok=True)
-    kept = path.with_name(f"{path.name}.damaged-{stamp}")
+        repaired.with_name(f"{repaired.name}.{beside}").unlink(missing_ok=True)
+    damaged_path = path.with_name(f"{path.name}.damaged-{stamp}")
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
-            Path(f"{path}{suffix}").rename(f"{kept}{suffix}")
-    made.rename(path)
+            Path(f"{path}{suffix}").rename(f"{damaged_path}{suffix}")
+    repaired.rename(path)
     sync_folder(path.parent)
-    return kept
+    return damaged_path
 
 
 def _damage(connection: sqlite3.Connection) -> str:
     try:
-        found = str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
+        verdict = str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
     except SQLITE_DAMAGE as error:
         return str(error)
-    return "" if found == "ok" else " ".join(found.split())
+    return "" if verdict == "ok" else " ".join(verdict.split())
 
 
 def _query(where: str, order: str) -> str:
-    fields = ", ".join(f"{one} {order}" for one in _ORDER.split(", "))
+    fields = ", ".join(f"{column} {order}" for column in _ORDER.split(", "))
     return f"SELECT kind, namespace, name, data FROM objects {where} ORDER BY {fields}"  # noqa: S608 - our own words
 
 
@@ -148,8 +148,8 @@ def _read_kinds(connection: sqlite3.Connection, rows: dict[_Key, bytes]) -> Iter
         for order in ("ASC", "DESC"):
             last = None
             try:
-                for one, space, name, data in connection.execute(_query(where, order), values):
-                    last = (one, space, name)
+                for row_kind, space, name, data in connection.execute(_query(where, order), values):
+                    last = (row_kind, space, name)
                     rows[last] = data
             except SQLITE_DAMAGE:
                 ends.append(last)

@@ -79,44 +79,44 @@ class StoreState:
             # Clients know a namespace by its uid: it stays the same from start to start.
             journal.write_now(
                 [
-                    JournalEntry(kind=NAMESPACE.resource, namespace="", name=name, data=encode(durable_part(one)))
-                    for name, one in zip(absent, first, strict=True)
+                    JournalEntry(kind=NAMESPACE.resource, namespace="", name=name, data=encode(durable_part(namespace)))
+                    for name, namespace in zip(absent, first, strict=True)
                 ]
             )
-        for one in first:
-            self._load(NAMESPACE, one)
+        for namespace in first:
+            self._load(NAMESPACE, namespace)
 
     def table(self, kind: Kind) -> KindTable:
         """The objects of a kind. Raises ``NotFound`` for an unknown kind."""
-        found = self._tables.get(kind)
-        if found is None:
+        table = self._tables.get(kind)
+        if table is None:
             raise NotFound(f"the server could not find the requested resource {kind.resource}")
-        return found
+        return table
 
     def find(self, kind: Kind, key: Key) -> Stored:
         """One object. Raises ``NotFound``."""
-        found = self.table(kind).objects.get(key)
-        if found is None:
+        entry = self.table(kind).objects.get(key)
+        if entry is None:
             raise NotFound(f'{kind.resource} "{key[1]}" not found')
-        return found
+        return entry
 
     def fresh(self, kind: Kind, body: Object) -> Object:
         """A new object, not yet applied, with uid, timestamp and, for ``generateName``, a name."""
         suffix = "".join(self._dice.choices(_SUFFIX_LETTERS, k=_SUFFIX_LENGTH))
-        made = fresh(kind, body, stamp=stamp(self.wall_s()), suffix=suffix)
-        made["metadata"]["uid"] = self._uids.new(kind, made)
-        return made
+        new = fresh(kind, body, stamp=stamp(self.wall_s()), suffix=suffix)
+        new["metadata"]["uid"] = self._uids.new(kind, new)
+        return new
 
-    def resumed(self, made: Object) -> Object:
+    def resumed(self, new: Object) -> Object:
         """A new object as it was in an earlier run, if it is derived."""
-        return self._former.resumed(made)
+        return self._former.resumed(new)
 
     def derived(self) -> Iterator[Object]:
         """The objects that controllers make again after a restart, with the same uid."""
         for kind, table in self._tables.items():
-            for one in table.objects.values() if not kind.durable else ():
-                whole = decoded(one.encoded)
-                if derived_uid(kind, whole) == one.uid:
+            for entry in table.objects.values() if not kind.durable else ():
+                whole = decoded(entry.encoded)
+                if derived_uid(kind, whole) == entry.uid:
                     yield whole
 
     def apply(self, kind: Kind, new: Object, metadata: ObjectMetadata, *, is_removal: bool = False) -> Stored:
@@ -124,16 +124,16 @@ class StoreState:
         version = self.version + 1
         if self._journal is not None:
             self._journal.claim(version)
-        one = stored(kind, new, metadata, version=version)
-        self.limits.check_size(kind, one.encoded)
+        entry = stored(kind, new, metadata, version=version)
+        self.limits.check_size(kind, entry.encoded)
         self.version = version
         table = self._tables[kind]
-        change = StoreChange(table.objects.get(one.key), one, is_removal=is_removal, at_s=self.wall_s())
+        change = StoreChange(table.objects.get(entry.key), entry, is_removal=is_removal, at_s=self.wall_s())
         table.apply(change)
         self.owners.follow(kind, change)
         if is_removal:
-            self._uids.retire(kind, one.uid)
-        return one
+            self._uids.retire(kind, entry.uid)
+        return entry
 
     def would_be(self, kind: Kind, new: Object) -> Object:
         """A copy of the object as it would be stored. Raises ``Invalid`` if it is too large."""
@@ -155,7 +155,7 @@ class StoreState:
                 raise Gone(f"too large resource version: {version}, the present one is {self.version}")
             if version == 0:
                 begins_with: Iterable[StoreChange] = (
-                    StoreChange(None, one, is_removal=False) for one in list(table.select(wanted))
+                    StoreChange(None, entry, is_removal=False) for entry in list(table.select(wanted))
                 )
             else:
                 begins_with = table.history.after(version)
@@ -171,15 +171,15 @@ class StoreState:
         """
         start = page_of_token(token) if token else None
         selected = self.table(selection.kind).select(filter_of(selection), after=None if start is None else start.after)
-        found: list[Stored] = []
+        entries: list[Stored] = []
         has_more = False
-        for one in selected:
-            if size and len(found) == size:
+        for entry in selected:
+            if size and len(entries) == size:
                 has_more = True
                 break
-            found.append(one)
-        last = path_of(found[-1].key) if found else ""
-        return found, ListPage(self.version if start is None else start.version, last), has_more
+            entries.append(entry)
+        last = path_of(entries[-1].key) if entries else ""
+        return entries, ListPage(self.version if start is None else start.version, last), has_more
 
     def close_watches(self) -> None:
         """End all watches without an error."""
@@ -188,10 +188,10 @@ class StoreState:
                 watch.close()
 
     def _load(self, kind: Kind, whole: Object) -> None:
-        one = stored(kind, whole, read_metadata(whole), version=max(1, self.version))
-        self.version = one.version
-        self._tables[kind].load(one)
-        self.owners.follow(kind, StoreChange(None, one, is_removal=False))
+        entry = stored(kind, whole, read_metadata(whole), version=max(1, self.version))
+        self.version = entry.version
+        self._tables[kind].load(entry)
+        self.owners.follow(kind, StoreChange(None, entry, is_removal=False))
 
 
 def _loaded(journal: Journal) -> Iterator[tuple[Kind, Object]]:

@@ -52,12 +52,12 @@ def token_of_page(page: ListPage) -> str:
 def page_of_token(token: str) -> ListPage:
     """Decode a continue token. Raises ``Invalid``."""
     try:
-        found = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=_Token)
+        fields = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=_Token)
     except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
         raise Invalid(f"the continue token {token!r} is not valid: {error}") from error
-    if found.v != _TOKEN_VERSION:
-        raise Invalid(f"the continue token {token!r} is not valid: its version is {found.v!r}, not {_TOKEN_VERSION!r}")
-    return ListPage(found.rv, found.start.removesuffix("\0"))
+    if fields.v != _TOKEN_VERSION:
+        raise Invalid(f"the continue token {token!r} is not valid: its version is {fields.v!r}, not {_TOKEN_VERSION!r}")
+    return ListPage(fields.rv, fields.start.removesuffix("\0"))
 
 
 class KindTable:
@@ -72,10 +72,10 @@ class KindTable:
         self._paths: list[str] = []
         self._keys: dict[str, Key] = {}
 
-    def load(self, one: Stored) -> None:
+    def load(self, entry: Stored) -> None:
         """Add an object without an event."""
-        self.objects[one.key] = one
-        self._insert(one.key)
+        self.objects[entry.key] = entry
+        self._insert(entry.key)
 
     def apply(self, change: StoreChange) -> None:
         """Make a change and offer it to every watch."""
@@ -98,14 +98,14 @@ class KindTable:
         """Yield objects matching a filter, in order, after a path. Valid until the next change."""
         name = wanted.fields.exact("metadata.name")
         if name is not None and wanted.namespace is not None:
-            one = self.objects.get((wanted.namespace, name))
-            found: Iterable[Stored] = () if one is None else (one,)
+            entry = self.objects.get((wanted.namespace, name))
+            entries: Iterable[Stored] = () if entry is None else (entry,)
         else:
             first, behind = self._span(wanted.namespace)
             if after is not None:
                 first = max(first, bisect_right(self._paths, after))
-            found = (self.objects[self._keys[path]] for path in self._paths[first:behind])
-        return (one for one in found if wanted.lets_through(one))
+            entries = (self.objects[self._keys[path]] for path in self._paths[first:behind])
+        return (entry for entry in entries if wanted.lets_through(entry))
 
     def _insert(self, key: Key) -> None:
         path = path_of(key)

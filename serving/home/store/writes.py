@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.core.model.errors import Conflict, Invalid, NotFound, Problem
-from serving.core.model.objects import Object, meant
+from serving.core.model.objects import FINISHED_PHASES, Object, meant
 from serving.home.schemas.patch import same_json
 from serving.home.schemas.records import ObjectMetadata, read_metadata
 from serving.net.aio.clock import stamp as stamp_of
@@ -53,43 +53,43 @@ _NOT_CONTENT = frozenset({"apiVersion", "kind", "metadata", "status"})
 def fresh(kind: Kind, body: Mapping[str, Any], *, stamp: str, suffix: str) -> Object:
     """A new object from a body, without its uid. ``suffix`` completes a ``generateName``."""
     check_type(kind, body)
-    given = read_metadata(body)
-    if given.resource_version:
+    sent_metadata = read_metadata(body)
+    if sent_metadata.resource_version:
         raise Invalid("resourceVersion should not be set on objects to be created")
     metadata = _own_metadata(body)
     for key in _OWN_FIELDS:
         metadata.pop(key, None)
-    if not given.name and given.generate_name:
-        metadata["name"] = given.generate_name + suffix
+    if not sent_metadata.name and sent_metadata.generate_name:
+        metadata["name"] = sent_metadata.generate_name + suffix
     if kind.namespaced:
-        metadata["namespace"] = given.namespace or "default"
+        metadata["namespace"] = sent_metadata.namespace or "default"
     else:
         metadata.pop("namespace", None)
     metadata["creationTimestamp"] = stamp
     if kind not in _NO_GENERATION:
         metadata["generation"] = 1
-    made: Object = {**body, "apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata}
+    new: Object = {**body, "apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata}
     if kind.has_status:
-        made.pop("status", None)
+        new.pop("status", None)
     if kind in _FIRST_STATUS:
-        made["status"] = dict(_FIRST_STATUS[kind])
+        new["status"] = dict(_FIRST_STATUS[kind])
     if kind == NAMESPACE:
-        made["spec"] = {"finalizers": [_NAMESPACE_FINALIZER]}
-    return made
+        new["spec"] = {"finalizers": [_NAMESPACE_FINALIZER]}
+    return new
 
 
 def _own_metadata(sent: Mapping[str, Any]) -> dict[str, Any]:
     """The metadata of a body without fields that are not stored and without empty lists and maps."""
-    given = sent.get("metadata") or {}
-    return {key: value for key, value in given.items() if key not in _DROPPED_FIELDS and value not in (None, {}, [])}
+    metadata = sent.get("metadata") or {}
+    return {key: value for key, value in metadata.items() if key not in _DROPPED_FIELDS and value not in (None, {}, [])}
 
 
 def check_type(kind: Kind, body: Mapping[str, Any]) -> None:
     """Raise ``Invalid`` if a body names another kind."""
     for field, right in (("apiVersion", kind.api_version), ("kind", kind.name)):
-        given = body.get(field)
-        if given not in (None, "", right):
-            raise Invalid(f"{field} of the data ({given}) does not match the expected {field} ({right})")
+        value = body.get(field)
+        if value not in (None, "", right):
+            raise Invalid(f"{field} of the data ({value}) does not match the expected {field} ({right})")
 
 
 def check_subresource(kind: Kind, subresource: Subresource | None) -> None:
@@ -142,20 +142,20 @@ def settled(kind: Kind, old: Object, sent: Mapping[str, Any], *, subresource: Su
         if key in before:
             metadata[key] = before[key]
     metadata["resourceVersion"] = before["resourceVersion"]
-    made: Object = {**sent, "apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata}
+    updated: Object = {**sent, "apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata}
     if kind.has_status:
-        made = _with_part(made, "status", old)
+        updated = _with_part(updated, "status", old)
     if kind == NAMESPACE and "deletionTimestamp" not in before:
-        made = _with_part(made, "spec", old)
-    _check_finalizers(old, made)
-    return made
+        updated = _with_part(updated, "spec", old)
+    _check_finalizers(old, updated)
+    return updated
 
 
 def _with_part(target: Object, part: str, origin: Mapping[str, Any]) -> Object:
-    made = {key: value for key, value in target.items() if key != part}
+    body = {key: value for key, value in target.items() if key != part}
     if part in origin:
-        made[part] = origin[part]
-    return made
+        body[part] = origin[part]
+    return body
 
 
 def _check_finalizers(old: Object, new: Object) -> None:
@@ -222,37 +222,37 @@ def is_held(kind: Kind, whole: Mapping[str, Any], metadata: ObjectMetadata) -> b
     return kind == NAMESPACE and bool(_object(whole.get("spec")).get("finalizers"))
 
 
-def marked_for_deletion(one: Delete, old: Object, *, wall_s: float) -> Object:
+def marked_for_deletion(delete: Delete, old: Object, *, wall_s: float) -> Object:
     """The object with its deletion timestamp, for an object that ``is_held``."""
     metadata = {**old["metadata"]}
     before = read_metadata(old)
     finalizers = list(before.finalizers or ())
     if before.deletion_timestamp is None:
-        finalizers = [held for held in finalizers if held not in PROPAGATION_FINALIZERS.values()]
-    wanted = PROPAGATION_FINALIZERS.get(one.propagation)
+        finalizers = [finalizer for finalizer in finalizers if finalizer not in PROPAGATION_FINALIZERS.values()]
+    wanted = PROPAGATION_FINALIZERS.get(delete.propagation)
     if wanted is not None and wanted not in finalizers:
         finalizers.append(wanted)
     metadata.pop("finalizers", None)
     if finalizers:
         metadata["finalizers"] = finalizers
-    grace = _grace_s(one.kind, old, one.grace_s)
+    grace = _grace_s(delete.kind, old, delete.grace_s)
     left = before.deletion_grace_period_seconds
-    if before.deletion_timestamp is None or (one.grace_s is not None and left is not None and grace < left):
+    if before.deletion_timestamp is None or (delete.grace_s is not None and left is not None and grace < left):
         metadata["deletionTimestamp"] = stamp_of(wall_s + grace)
         metadata["deletionGracePeriodSeconds"] = grace
-    made: Object = {**old, "metadata": metadata}
-    if one.kind == NAMESPACE:
-        made["status"] = {**_object(old.get("status")), "phase": "Terminating"}
-    return made
+    updated: Object = {**old, "metadata": metadata}
+    if delete.kind == NAMESPACE:
+        updated["status"] = {**_object(old.get("status")), "phase": "Terminating"}
+    return updated
 
 
-def _grace_s(kind: Kind, whole: Object, asked: int | None) -> int:
+def _grace_s(kind: Kind, whole: Object, requested_s: int | None) -> int:
     """A pod's grace period; 0 if it has no node or has ended."""
     if kind != POD:
         return 0
     spec, phase = _object(whole.get("spec")), _object(whole.get("status")).get("phase")
-    if phase in {"Succeeded", "Failed"} or (phase == "Pending" and not spec.get("nodeName")):
+    if phase in FINISHED_PHASES or (phase == "Pending" and not spec.get("nodeName")):
         return 0
-    if asked is None:
-        asked = spec.get("terminationGracePeriodSeconds")
-    return min(max(0, asked), _GRACE_MAX_S) if isinstance(asked, int) else _POD_GRACE_S
+    if requested_s is None:
+        requested_s = spec.get("terminationGracePeriodSeconds")
+    return min(max(0, requested_s), _GRACE_MAX_S) if isinstance(requested_s, int) else _POD_GRACE_S

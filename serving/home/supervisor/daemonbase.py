@@ -149,18 +149,18 @@ def fill_pools() -> list[bytes]:
     A new object takes the place of one that was freed. In a forked daemon each of these gaps is in a page that it shares until then:
     with them filled, its own objects share few new pages. CPython has pools of one size each (Objects/obmalloc.c).
     """
-    kept = []
+    fillers = []
     for size in range(_SMALLEST_BYTES, _SMALL_BYTES_MAX + 1, _SIZE_STEP_BYTES):
         row_count = last = 0
         for _ in range(_GAPS_MAX):
-            one = bytes(size - sys.getsizeof(b""))
-            kept.append(one)
-            is_first = id(one) % _POOL_BYTES < _POOL_HEAD_BYTES_MAX
-            row_count = 1 if is_first else row_count + 1 if row_count and id(one) == last + size else 0
-            last = id(one)
+            filler = bytes(size - sys.getsizeof(b""))
+            fillers.append(filler)
+            is_first = id(filler) % _POOL_BYTES < _POOL_HEAD_BYTES_MAX
+            row_count = 1 if is_first else row_count + 1 if row_count and id(filler) == last + size else 0
+            last = id(filler)
             if row_count == _ROW_OF_NEW_POOL:
                 break
-    return kept
+    return fillers
 
 
 def _be_daemon(request: bytes, descriptors: Sequence[int], control: socket.socket, *, owner: int, middle: int) -> int:

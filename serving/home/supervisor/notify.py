@@ -50,6 +50,6 @@ class SystemdNotifier:
         address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
         with (
             contextlib.suppress(OSError),
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as one,
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notifier,
         ):
-            one.sendto(state.encode(), address)
+            notifier.sendto(state.encode(), address)

@@ -22,10 +22,10 @@ class ReloadState(TypedDict):
 def read_reload(path: Path) -> ReloadState:
     """Read the last report; all zero without a file."""
     try:
-        found: ReloadState = json.loads(path.read_bytes())
+        state: ReloadState = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):
         return ReloadState(begun_count=0, ended_count=0, replaced=[], error=None)
-    return found
+    return state
 
 
 class ReloadReport:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
 
+from serving.core.model.launch import KEY_FILE_VARIABLE, USAGE_EXIT
 from serving.home.processes.confine import ISOLATION_VARIABLE
 from serving.home.processes.process_lifetime import adopt_orphans, children_of, kill_group
 from serving.home.processes.processrecords import ProcessEvents
@@ -53,7 +54,6 @@ _PUBLIC_SERVICES = "SERVING_CONTROLLER_PUBLIC_SERVICES"
 _CLIENT_PORTS = ("SERVING_CONTROLLER_PUBLIC_PORT", "SERVING_CONTROLLER_INNER_PORT")
 _CLAIMS = "SERVING_CONTROLLER_AUTOCREATE_CLUSTER_DOMAIN_CLAIMS"
 # The exit code of a daemon that would fail in the same way at each start (``serving.net.aio.daemon``).
-_CANNOT_START_EXIT = 2
 # In the names of sockets that containers.gateway has bound.
 _FOR_PODS = "-pods-"
 # The rest of the environment may have secrets.
@@ -244,13 +244,13 @@ class Supervisor:
         descriptors = {name: self._sockets[name].fileno() for name in child.sockets if name in self._sockets}
         if child.module == ACTIVATOR:
             # Where the pods of this machine find services.
-            descriptors |= {name: one.fileno() for name, one in self._sockets.items() if _FOR_PODS in name}
+            descriptors |= {name: listener.fileno() for name, listener in self._sockets.items() if _FOR_PODS in name}
         if child.name == TEMPLATE:
             descriptors |= zip(("events", "events-writer"), self._events.descriptors, strict=True)
             # Pods are forked from the template: it does not even know where secrets are.
             more: Mapping[str, str] = {
                 **child.environment,
-                **{name: one for name, one in self._environment.items() if name in _FOR_TEMPLATE},
+                **{name: value for name, value in self._environment.items() if name in _FOR_TEMPLATE},
                 "SERVING_PROCESS_RECORDS": str(self._state.processes),
             }
         else:
@@ -285,7 +285,7 @@ class Supervisor:
             _CLAIMS: os.environ.get(_CLAIMS, "true"),
             _PUBLIC_SERVICES: os.environ.get(_PUBLIC_SERVICES, "true"),
             "KUBECONFIG": str(self._state.kubeconfig),
-            "SERVING_KEY_FILE": str(self._state.key),
+            KEY_FILE_VARIABLE: str(self._state.key),
             "SERVING_STATE": str(self._state.path),
             "SERVING_AUTOSCALER_ACTIVATOR_ADDRESS": f"{public[0]}:{public[1]}",
             "SERVING_ACTIVATOR_STATS_URL": f"ws://{stats[0]}:{stats[1]}/stats",
@@ -311,15 +311,15 @@ class Supervisor:
     def _reap(self) -> None:
         """Reap exited children, and report the exits of adopted processes."""
         with contextlib.suppress(ChildProcessError):
-            while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                process = next((one for one in self._processes if one.pid == found.si_pid), None)
+            while exited := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                process = next((process for process in self._processes if process.pid == exited.si_pid), None)
                 if process is None:
                     # Its group, before it is collected: until then its process id cannot be used again.
-                    kill_group(found.si_pid, signal.SIGKILL)
-                _, status = os.waitpid(found.si_pid, 0)
+                    kill_group(exited.si_pid, signal.SIGKILL)
+                _, status = os.waitpid(exited.si_pid, 0)
                 code = os.waitstatus_to_exitcode(status)
                 if process is None:
-                    self._events.report_exit(found.si_pid, code)
+                    self._events.report_exit(exited.si_pid, code)
                 else:
                     self._ended(process, code)
 
@@ -333,7 +333,7 @@ class Supervisor:
         if process in self._beside:
             self._beside.remove(process)
             return
-        child = next(one for one in self._children if one.process is process)
+        child = next(child for child in self._children if child.process is process)
         child.process, child.has_served = None, child.has_served or is_served
         if self._is_stopping or child is self._held_child:
             return
@@ -343,7 +343,7 @@ class Supervisor:
         )
         log = self._state.logs / f"{child.name}.log"
         child.failed_starts += not child.has_served
-        is_hopeless = code == _CANNOT_START_EXIT or child.failed_starts >= _STARTS_MAX
+        is_hopeless = code == USAGE_EXIT or child.failed_starts >= _STARTS_MAX
         if is_hopeless and not child.has_served:
             _write_line(f"{child.name} cannot start: {last_error(log)}")
             self._exit_code, self._is_stopping = max(code, 1), True

@@ -17,12 +17,12 @@ import msgspec
 import uvloop
 
 from serving.core.model.errors import JournalDamaged, ServingError, SettingsError
+from serving.core.model.launch import USAGE_EXIT
 from serving.net.aio.clock import stamp
 from serving.net.aio.periodic import next_beat
 from serving.net.aio.supervise import supervise, task_of
 
 LISTEN_FDS_VARIABLE = "SERVING_LISTEN_FDS"
-CANNOT_START_EXIT = 2
 _RECORD_KEYS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 Body = Callable[[asyncio.Event], Coroutine[object, object, None]]
@@ -47,7 +47,7 @@ def run_daemon(name: str, body: Body) -> int:
     except ServingError as error:
         extra = {"error": str(error), "task": task_of(error)}
         logging.getLogger(name).error("daemon.failed", extra=extra)  # noqa: TRY400 - the text says it all
-        return CANNOT_START_EXIT if isinstance(error, JournalDamaged | SettingsError) else 1
+        return USAGE_EXIT if isinstance(error, JournalDamaged | SettingsError) else 1
     except Exception as error:
         logging.getLogger(name).exception("daemon.failed", extra={"task": task_of(error)})
         return 1
@@ -103,11 +103,11 @@ def inherited_sockets() -> dict[str, socket.socket]:
     """Listening sockets by name, as bound by the supervisor; empty for a daemon started by hand."""
     text = os.environ.get(LISTEN_FDS_VARIABLE, "{}")
     descriptors = msgspec.json.decode(text, type=dict[str, int])
-    found = {name: socket.socket(fileno=descriptor) for name, descriptor in descriptors.items()}
-    for one in found.values():
-        one.setblocking(False)
-        one.set_inheritable(False)
-    return found
+    sockets = {name: socket.socket(fileno=descriptor) for name, descriptor in descriptors.items()}
+    for sock in sockets.values():
+        sock.setblocking(False)
+        sock.set_inheritable(False)
+    return sockets
 
 
 class _JsonLines(logging.Formatter):

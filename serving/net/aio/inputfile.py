@@ -19,14 +19,14 @@ def open_input(path: Path) -> BinaryIO:
     # Else a pipe without a writer would block.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        found = os.fstat(descriptor)
-        if stat.S_ISDIR(found.st_mode):
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
             _refuse(errno.EISDIR, "a folder, not a file", path)
         # Those of a shell have no name: /dev/fd/63 leads to /proc/PID/fd/pipe:[4711].
-        if stat.S_ISFIFO(found.st_mode) and not os.path.realpath(path).startswith("/proc/"):
+        if stat.S_ISFIFO(status.st_mode) and not os.path.realpath(path).startswith("/proc/"):
             _refuse(errno.EINVAL, "a named pipe, not a file", path)
-        is_device = stat.S_ISBLK(found.st_mode) or stat.S_ISCHR(found.st_mode)
-        if is_device and found.st_rdev != _NULL_DEVICE and not os.isatty(descriptor):
+        is_device = stat.S_ISBLK(status.st_mode) or stat.S_ISCHR(status.st_mode)
+        if is_device and status.st_rdev != _NULL_DEVICE and not os.isatty(descriptor):
             _refuse(errno.EINVAL, "a device, not a file", path)
         os.set_blocking(descriptor, True)
         return os.fdopen(descriptor, "rb")

@@ -27,7 +27,9 @@ def cgroup_folders(proc: Path, cgroups: Path) -> Sequence[Path]:
         return []
     folder = cgroups / ours
     # In a container the path may exist on the host only: then the root is its own cgroup.
-    return [one for one in (folder, *folder.parents) if one.is_relative_to(cgroups) and one.is_dir()]
+    return [
+        candidate for candidate in (folder, *folder.parents) if candidate.is_relative_to(cgroups) and candidate.is_dir()
+    ]
 
 
 def memory_bound(folder: Path) -> float:

@@ -150,8 +150,8 @@ async def open_tls(
     context = secured.tls.client
     try:
         if network:
-            made = await connected_socket(host, port, network=network)
-            streams = await asyncio.open_connection(sock=made, ssl=context, server_hostname=_NO_NAME, limit=limit)
+            sock = await connected_socket(host, port, network=network)
+            streams = await asyncio.open_connection(sock=sock, ssl=context, server_hostname=_NO_NAME, limit=limit)
         else:
             streams = await asyncio.open_connection(host, port, ssl=context, server_hostname=_NO_NAME, limit=limit)
     except ssl.SSLError as error:

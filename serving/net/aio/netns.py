@@ -69,10 +69,10 @@ async def open_connection(
 async def connected_socket(host: str, port: int, *, network: str) -> socket.socket:
     """A socket that is connected to an IPv4 address of the namespace at ``network``. Raises ``OSError``."""
     with entered(network):
-        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
-        await asyncio.get_running_loop().sock_connect(made, (host, port))
+        await asyncio.get_running_loop().sock_connect(sock, (host, port))
     except BaseException:
-        made.close()
+        sock.close()
         raise
-    return made
+    return sock

@@ -81,16 +81,16 @@ class OwnLog:
     def _present(self) -> tuple[int, int] | None:
         """The identity of the file at the path; None if there is none."""
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     @staticmethod
     def _identity() -> tuple[int, int] | None:
         """The identity of the file behind the standard output; None if it is no file."""
         try:
-            found = os.fstat(_OUTPUT)
+            status = os.fstat(_OUTPUT)
         except OSError:
             return None
-        return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
+        return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None

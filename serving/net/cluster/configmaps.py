@@ -10,7 +10,7 @@ controller records them as an Event.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from serving.core.model.objects import Object
@@ -30,32 +30,25 @@ Listener = Callable[[Taken, Object], None]
 
 
 class ConfigMapWatch:
-    """Follows the ConfigMaps of ``settings``; ``followed`` runs it."""
+    """Runs until cancelled. ``listeners`` are called for each ConfigMap that changes a setting or is rejected."""
 
     def __init__(self, cluster: Cluster, namespace: str, settings: Sequence[LiveSettings[Any]]) -> None:
+        self.listeners: list[Listener] = []
         self.refused: dict[tuple[str, str], tuple[Taken, Object]] = {}
         """The last rejected content, by daemon and ConfigMap."""
+
         self._settings = settings
-        self._listeners: list[Listener] = []
-        self.reflector = Reflector(cluster, CONFIG_MAP, namespace, on_change=self._changed)
+        self.reflector = Reflector(cluster, CONFIG_MAP, namespace)
+        self.reflector.on_change(self._changed)
 
-    @contextlib.contextmanager
-    def reported_to(self, listener: Listener) -> Iterator[None]:
-        """Call ``listener`` for each ConfigMap that changes a setting or is rejected, while the context is open."""
-        self._listeners.append(listener)
-        try:
-            yield
-        finally:
-            self._listeners.remove(listener)
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back after each change of settings; the callback must not block."""
 
-    def applied_by(self, apply: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
-        """Call ``apply`` after each change of settings while the context is open. It must not block."""
-
-        def changed(taken: Taken, _: Object) -> None:
+        def on_taken(taken: Taken, _: Object) -> None:
             if taken.changed:
-                apply()
+                callback()
 
-        return self.reported_to(changed)
+        self.listeners.append(on_taken)
 
     def _changed(self, change: CacheChange) -> None:
         is_gone = change.type is EventType.DELETED
@@ -69,7 +62,7 @@ class ConfigMapWatch:
                 self.refused[taken.daemon, taken.config_map] = (taken, change.new)
             if taken.problems or taken.unknown or taken.changed or taken.waiting:
                 _log_taken(taken)
-                for listener in list(self._listeners):
+                for listener in self.listeners:
                     listener(taken, change.new)
 
 
@@ -104,7 +97,7 @@ async def _listed(reflector: Reflector) -> None:
 def _log_taken(taken: Taken) -> None:
     extra = {"daemon": taken.daemon, "config_map": taken.config_map}
     if taken.unknown:
-        _log.warning("settings.unknown_keys", extra={**extra, "problems": [str(one) for one in taken.unknown]})
+        _log.warning("settings.unknown_keys", extra={**extra, "problems": [str(problem) for problem in taken.unknown]})
     if taken.problems:
         _log.error("settings.refused", extra={**extra, "problems": [str(problem) for problem in taken.problems]})
         return

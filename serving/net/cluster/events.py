@@ -71,5 +71,5 @@ class EventRecorder:
 
 def _log_failure(event: Object, error: ClusterError) -> None:
     name = event["metadata"]["name"]
-    said = {"event": name, "reason": event["reason"], "message_": event["message"], "error": str(error)}
-    _log.warning("event.unwritten", extra=said)
+    fields = {"event": name, "reason": event["reason"], "message_": event["message"], "error": str(error)}
+    _log.warning("event.unwritten", extra=fields)

@@ -60,7 +60,7 @@ class FencedCluster(Cluster):
         """Watch changes after a version."""
         return self._cluster.watch_selection(selection, resource_version)
 
-    async def write(self, one: Write) -> Object:
+    async def write(self, write: Write) -> Object:
         """Write with the lease. Raises ``NotLeading`` without it."""
         with fencing(self._check):
-            return await self._cluster.write(one)
+            return await self._cluster.write(write)

@@ -160,31 +160,31 @@ class KubeCluster(Cluster):
         async with self._stream(path, query, silence_s=None) as response:
             yield _pieces(response, path)
 
-    async def write(self, one: Write) -> Object:
+    async def write(self, write: Write) -> Object:
         """Send a write as one request."""
-        match one:
+        match write:
             case Create():
-                path, body = object_path(one.kind, one.namespace), with_type(one.kind, one.body)
-                return await self._call("POST", path, query=dry_run_query(one.dry_run), body=body)
+                path, body = object_path(write.kind, write.namespace), with_type(write.kind, write.body)
+                return await self._call("POST", path, query=dry_run_query(write.dry_run), body=body)
             case Replace():
-                path = object_path(one.kind, one.namespace, one.name, subresource=one.subresource)
-                whole = one.body if one.subresource == "scale" else with_type(one.kind, one.body)
-                return await self._call("PUT", path, query=dry_run_query(one.dry_run), body=whole)
+                path = object_path(write.kind, write.namespace, write.name, subresource=write.subresource)
+                whole = write.body if write.subresource == "scale" else with_type(write.kind, write.body)
+                return await self._call("PUT", path, query=dry_run_query(write.dry_run), body=whole)
             case Patch():
                 return await self._call(
                     "PATCH",
-                    object_path(one.kind, one.namespace, one.name, subresource=one.subresource),
-                    query=dry_run_query(one.dry_run),
-                    body=dict(one.patch) if isinstance(one.patch, Mapping) else list(one.patch),
-                    content_type=one.patch_type.value,
+                    object_path(write.kind, write.namespace, write.name, subresource=write.subresource),
+                    query=dry_run_query(write.dry_run),
+                    body=dict(write.patch) if isinstance(write.patch, Mapping) else list(write.patch),
+                    content_type=write.patch_type.value,
                 )
             case Delete():
                 return await self._call(
-                    "DELETE", object_path(one.kind, one.namespace, one.name), body=deletion_body(one)
+                    "DELETE", object_path(write.kind, write.namespace, write.name), body=deletion_body(write)
                 )
             case Evict():
-                path = object_path(POD, one.namespace, one.name, subresource="eviction")
-                return await self._call("POST", path, body=eviction_body(one))
+                path = object_path(POD, write.namespace, write.name, subresource="eviction")
+                return await self._call("POST", path, body=eviction_body(write))
 
     async def _call(
         self,
@@ -264,12 +264,12 @@ class KubeCluster(Cluster):
             return self._session
 
 
-def _without_managers(one: Object) -> Object:
+def _without_managers(resource: Object) -> Object:
     """Drop the owners of fields, often half of an object and read by no daemon."""
-    metadata = one.get("metadata")
+    metadata = resource.get("metadata")
     if isinstance(metadata, dict):
         metadata.pop("managedFields", None)
-    return one
+    return resource
 
 
 @contextlib.asynccontextmanager

@@ -67,25 +67,25 @@ def with_type(kind: Kind, body: Mapping[str, Any]) -> Object:
     return {"apiVersion": kind.api_version, "kind": kind.name, **body}
 
 
-def deletion_body(one: Delete) -> Object:
+def deletion_body(write: Delete) -> Object:
     """The DeleteOptions of a deletion."""
-    given = {"uid": one.uid, "resourceVersion": one.resource_version}
+    preconditions = {"uid": write.uid, "resourceVersion": write.resource_version}
     return {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
-        "propagationPolicy": one.propagation,
-        "preconditions": {key: value for key, value in given.items() if value is not None},
-        **({} if one.grace_s is None else {"gracePeriodSeconds": one.grace_s}),
+        "propagationPolicy": write.propagation,
+        "preconditions": {key: value for key, value in preconditions.items() if value is not None},
+        **({} if write.grace_s is None else {"gracePeriodSeconds": write.grace_s}),
     }
 
 
-def eviction_body(one: Evict) -> Object:
+def eviction_body(write: Evict) -> Object:
     """An Eviction of policy/v1; with a uid, of that pod only."""
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
-        "metadata": {"namespace": one.namespace, "name": one.name},
-        "deleteOptions": {} if one.uid is None else {"preconditions": {"uid": one.uid}},
+        "metadata": {"namespace": write.namespace, "name": write.name},
+        "deleteOptions": {} if write.uid is None else {"preconditions": {"uid": write.uid}},
     }
 
 
@@ -98,11 +98,11 @@ class CallRecorder:
 
     def add(self, method: str, path: str, query: Mapping[str, str]) -> None:
         """Record a call."""
-        found = permission_of(method, path, query)
-        if found not in self._seen:
-            self._seen.add(found)
+        permission = permission_of(method, path, query)
+        if permission not in self._seen:
+            self._seen.add(permission)
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(f"{found}\n")
+                file.write(f"{permission}\n")
 
 
 def recorder_from_environment() -> CallRecorder | None:
@@ -143,31 +143,31 @@ class _StatusReply(msgspec.Struct):
 def error_of(status: int, body: bytes, retry_after: str = "") -> ClusterError:
     """The error for a response with status 400 or more. ``retry_after`` is that header's text."""
     try:
-        said = msgspec.json.decode(body, type=_StatusReply)
+        reply = msgspec.json.decode(body, type=_StatusReply)
     except UNREADABLE:
         text = body[:_TEXT_LENGTH_MAX].decode("utf-8", "replace").strip()
-        said = _StatusReply(message=f"HTTP {status}: {text}" if text else f"HTTP {status} without a text")
-    return _error(status, said, retry_after)
+        reply = _StatusReply(message=f"HTTP {status}: {text}" if text else f"HTTP {status} without a text")
+    return _error(status, reply, retry_after)
 
 
 def event_error(status: Mapping[str, Any]) -> ClusterError:
     """The error in a watch's ERROR event."""
     try:
-        said = msgspec.convert(status, type=_StatusReply)
+        reply = msgspec.convert(status, type=_StatusReply)
     except msgspec.ValidationError:
-        said = _StatusReply(message="the watch failed without a reason")
-    return _error(said.code or Unavailable.status, said, "")
+        reply = _StatusReply(message="the watch failed without a reason")
+    return _error(reply.code or Unavailable.status, reply, "")
 
 
-def _error(status: int, said: _StatusReply, retry_after: str) -> ClusterError:
-    message = said.message or f"HTTP {status} {said.reason}".strip()
-    if status == AlreadyExists.status and said.reason == AlreadyExists.reason:
+def _error(status: int, reply: _StatusReply, retry_after: str) -> ClusterError:
+    message = reply.message or f"HTTP {status} {reply.reason}".strip()
+    if status == AlreadyExists.status and reply.reason == AlreadyExists.reason:
         return AlreadyExists(message)
     if status in _BY_STATUS:
         wait = f" (asked to wait {retry_after} s)" if retry_after and status == TooManyRequests.status else ""
         return _BY_STATUS[status](message + wait)
     if 400 <= status < 500 and status != 408:
-        causes = (said.details.causes if said.details else None) or []
+        causes = (reply.details.causes if reply.details else None) or []
         return Invalid(
             message, [Problem(where=cause.field, what=cause.message, expected="see the message") for cause in causes]
         )

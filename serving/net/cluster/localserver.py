@@ -60,8 +60,12 @@ class _Kubeconfig(msgspec.Struct, rename="kebab"):
 def local_server(text: str | bytes) -> LocalServer | None:
     """Read a kubeconfig of ``serving up``; None for that of any other cluster, and for any other text."""
     try:
-        found = msgspec.json.decode(text, type=_Kubeconfig)
-        cluster, user, context = found.clusters[0].cluster, found.users[0].user, found.contexts[0].context
+        kubeconfig = msgspec.json.decode(text, type=_Kubeconfig)
+        cluster, user, context = (
+            kubeconfig.clusters[0].cluster,
+            kubeconfig.users[0].user,
+            kubeconfig.contexts[0].context,
+        )
         authority = base64.b64decode(cluster.certificate_authority_data, validate=True).decode("ascii")
     except ValueError:
         return None
@@ -71,6 +75,6 @@ def local_server(text: str | bytes) -> LocalServer | None:
         url=cluster.server.rstrip("/"),
         token=user.token,
         authority=authority,
-        context=found.current_context,
+        context=kubeconfig.current_context,
         namespace=context.namespace or "default",
     )

@@ -240,7 +240,7 @@ class Cluster(abc.ABC):
         """Changes after a version. Leaving the context ends the watch. Raises ``Gone`` on entry or while iterating."""
 
     @abc.abstractmethod
-    async def write(self, one: Write) -> Object:
+    async def write(self, write: Write) -> Object:
         """Carry out a write; return the object after it. The result of ``Delete`` and ``Evict`` has no meaning."""
 
     async def list(

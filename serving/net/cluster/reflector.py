@@ -55,15 +55,15 @@ class PackedObjects(MutableMapping[Key, Object]):
         self._unpacked: dict[Key, Object] = {}
 
     def __getitem__(self, key: Key) -> Object:
-        found = self._unpacked.get(key)
-        if found is None:
-            found = _DECODER.decode(self._packed[key][1])
-            self._keep(key, found)
-        return found
+        resource = self._unpacked.get(key)
+        if resource is None:
+            resource = _DECODER.decode(self._packed[key][1])
+            self._keep(key, resource)
+        return resource
 
-    def __setitem__(self, key: Key, one: Object) -> None:
-        self._packed[key] = version_of(one), msgspec.json.encode(one)
-        self._keep(key, one)
+    def __setitem__(self, key: Key, resource: Object) -> None:
+        self._packed[key] = version_of(resource), msgspec.json.encode(resource)
+        self._keep(key, resource)
 
     def __delitem__(self, key: Key) -> None:
         del self._packed[key]
@@ -82,9 +82,9 @@ class PackedObjects(MutableMapping[Key, Object]):
         """The version of an object, without unpacking it."""
         return self._packed[key][0]
 
-    def _keep(self, key: Key, one: Object) -> None:
+    def _keep(self, key: Key, resource: Object) -> None:
         self._unpacked.pop(key, None)
-        self._unpacked[key] = one
+        self._unpacked[key] = resource
         if len(self._unpacked) > _UNPACKED_MAX:
             del self._unpacked[next(iter(self._unpacked))]
 
@@ -117,7 +117,7 @@ class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
     retry_max_s: float = 10.0
     """Longest wait of all, in seconds."""
 
-    kept: Callable[[Object], Object] = lambda one: one
+    transform: Callable[[Object], Object] = lambda resource: resource
     """Reduces an object to the parts that the cache keeps; name, namespace and version must stay. For readers of very
     many objects. Default: the whole object."""
 
@@ -132,11 +132,7 @@ class CacheChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reflector:
-    """A copy of the objects of one kind within a namespace and selectors. ``run`` maintains it.
-
-    ``on_change`` is called for each change, right after the cache has it; it must not block and should not raise. ``on_list`` is
-    called after each list, with its version: an object missing from the copy does not exist, or is newer.
-    """
+    """A copy of the objects of one kind within a namespace and selectors. ``run`` maintains it."""
 
     def __init__(  # noqa: PLR0913 - what to follow, and how
         self,
@@ -148,8 +144,6 @@ class Reflector:
         field_selector: str = "",
         settings: ReflectorSettings | None = None,
         dice: random.Random | None = None,
-        on_change: Callable[[CacheChange], None] | None = None,
-        on_list: Callable[[str], None] | None = None,
     ) -> None:
         self.kind = kind
         self.synced = asyncio.Event()
@@ -164,9 +158,9 @@ class Reflector:
         self._settings = settings or ReflectorSettings()
         self._dice = dice or random.Random()  # noqa: S311 - spreads waits
         self._cache = objects_map(cluster)
+        self._callbacks: list[Callable[[CacheChange], None]] = []
         self._failures = 0
-        self._on_change = on_change
-        self._on_list = on_list
+        self._on_list: list[Callable[[str], None]] = []
 
     def __repr__(self) -> str:
         state = "synced" if self.synced.is_set() else "not synced"
@@ -176,6 +170,14 @@ class Reflector:
     def cache(self) -> Mapping[Key, Object]:
         """The objects by namespace and name; a live view. Objects are replaced, never changed: do not change them."""
         return MappingProxyType(self._cache)
+
+    def on_change(self, callback: Callable[[CacheChange], None]) -> None:
+        """Call back on each later change, right after the cache has it. It must not block and should not raise."""
+        self._callbacks.append(callback)
+
+    def on_list(self, callback: Callable[[str], None]) -> None:
+        """Call back after each list, with its version: an object missing from the copy does not exist, or is newer."""
+        self._on_list.append(callback)
 
     def repeat_all(self) -> None:
         """Repeat the callback for every object soon, for readers whose interpretation has changed."""
@@ -205,33 +207,33 @@ class Reflector:
             await self._again.wait()
             self._again.clear()
             for key in list(self._cache):
-                one = self._cache.get(key)
-                if one is not None:
-                    self._notify(CacheChange(type=EventType.MODIFIED, key=key, old=one, new=one))
+                resource = self._cache.get(key)
+                if resource is not None:
+                    self._notify(CacheChange(type=EventType.MODIFIED, key=key, old=resource, new=resource))
                     await turn()
 
     async def _list(self) -> str:
         """Replace the cache by a list; return the version to watch from."""
-        found: dict[Key, Object] = {}
+        listed: dict[Key, Object] = {}
         page, version = "", ""
         while True:
             listing = await self._cluster.list_selection(self._selection, page_size=self._settings.page_size, page=page)
             # The first page's version: the watch delivers what was written between two pages.
             version = version or listing.resource_version
-            found.update(entry for entry in map(self._listed, listing.items) if entry is not None)
+            listed.update(entry for entry in map(self._listed, listing.items) if entry is not None)
             page = listing.next_page
             if not page:
                 break
-        for key in [key for key in self._cache if key not in found]:
+        for key in [key for key in self._cache if key not in listed]:
             self._delete(key, self._cache[key])
             await turn()
-        for key, one in found.items():
-            if self._version(key) != version_of(one):
-                self._put(key, one)
+        for key, resource in listed.items():
+            if self._version(key) != version_of(resource):
+                self._put(key, resource)
                 await turn()
-        if self._on_list is not None:
+        for callback in self._on_list:
             try:
-                self._on_list(version)
+                callback(version)
             except Exception:  # noqa: BLE001 - as ``_notify`` does
                 self._skip(None)
         return version
@@ -239,7 +241,7 @@ class Reflector:
     def _listed(self, listed: Object) -> tuple[Key, Object] | None:
         """The entry of a listed object: its last readable state if it cannot be read; None without one."""
         try:
-            return key_of(listed), self._settings.kept(listed)
+            return key_of(listed), self._settings.transform(listed)
         except Exception:  # noqa: BLE001 - as ``_notify`` does
             self._skip(listed)
         # It exists: without an entry the copy would report its deletion.
@@ -279,27 +281,27 @@ class Reflector:
         if event.type is EventType.BOOKMARK:
             return
         try:
-            one = self._settings.kept(event.shared)
-            key = key_of(one)
+            resource = self._settings.transform(event.shared)
+            key = key_of(resource)
         except Exception:  # noqa: BLE001 - as ``_notify`` does
             self._skip(event.shared)
             return
-        known, found = self._version(key), version_of(one)
+        known, version = self._version(key), version_of(resource)
         if event.type is EventType.DELETED:
-            if known is not None and not is_older_version(found, known):
-                self._delete(key, one)
-        elif known is None or not (known == found or is_older_version(found, known)):
-            self._put(key, one)
+            if known is not None and not is_older_version(version, known):
+                self._delete(key, resource)
+        elif known is None or not (known == version or is_older_version(version, known)):
+            self._put(key, resource)
 
     def _version(self, key: Key) -> str | None:
         """The version of an object in the copy; None if it is not there."""
         return self._cache.version(key) if key in self._cache else None
 
-    def _put(self, key: Key, one: Object) -> None:
+    def _put(self, key: Key, resource: Object) -> None:
         old = self._cache.get(key)
-        self._cache[key] = one
+        self._cache[key] = resource
         self._notify(
-            CacheChange(type=EventType.ADDED if old is None else EventType.MODIFIED, key=key, old=old, new=one)
+            CacheChange(type=EventType.ADDED if old is None else EventType.MODIFIED, key=key, old=old, new=resource)
         )
 
     def _delete(self, key: Key, last: Object) -> None:
@@ -307,12 +309,11 @@ class Reflector:
         self._notify(CacheChange(type=EventType.DELETED, key=key, old=old, new=last))
 
     def _notify(self, change: CacheChange) -> None:
-        if self._on_change is None:
-            return
-        try:
-            self._on_change(change)
-        except Exception:  # noqa: BLE001 - the outermost frame of foreign code
-            self._skip(change.new)
+        for callback in self._callbacks:
+            try:
+                callback(change)
+            except Exception:  # noqa: BLE001 - the outermost frame of foreign code
+                self._skip(change.new)
 
     def _skip(self, shared: object) -> None:
         """Count and log an object that foreign code cannot handle: it must not stop the others."""

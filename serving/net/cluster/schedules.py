@@ -84,7 +84,7 @@ def _time_problems(schedule: Schedule, where: str) -> Iterator[Problem]:
 
 
 def _name_problems(schedules: Sequence[Schedule]) -> Iterator[Problem]:
-    names = Counter(one.name for one in schedules if one.name)
+    names = Counter(schedule.name for schedule in schedules if schedule.name)
     for index, schedule in enumerate(schedules):
         if names[schedule.name] > 1:
             what = f"{names[schedule.name]} schedules are called {schedule.name!r}"
@@ -114,7 +114,7 @@ def _next_s(text: str, wall_s: float, zone: ZoneInfo) -> float:
 
     Times are compared as seconds: datetimes of one zone are compared by what its clocks show.
     """
-    times_s = (one.timestamp() for one in CronSim(text, datetime.fromtimestamp(wall_s, zone)))
+    times_s = (time.timestamp() for time in CronSim(text, datetime.fromtimestamp(wall_s, zone)))
     return next(one_s for one_s in times_s if one_s > wall_s)
 
 

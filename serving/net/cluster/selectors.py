@@ -169,15 +169,15 @@ def _requirement(clause: re.Match[str]) -> Requirement:
     return Requirement(clause["key"], operators.get(clause["op"], Operator.IN), frozenset({clause["value"]}))
 
 
-def _checked(one: Requirement, text: str) -> Requirement:
-    if not _KEY.fullmatch(one.key):
-        raise Invalid(f"unable to parse label selector {text!r}: {one.key!r} is not a label's name")
-    for value in one.values:
+def _checked(requirement: Requirement, text: str) -> Requirement:
+    if not _KEY.fullmatch(requirement.key):
+        raise Invalid(f"unable to parse label selector {text!r}: {requirement.key!r} is not a label's name")
+    for value in requirement.values:
         if not _VALUE.fullmatch(value):
             raise Invalid(f"unable to parse label selector {text!r}: {value!r} is not a label's value")
-        if one.operator in {Operator.ABOVE, Operator.BELOW} and not re.fullmatch(r"-?\d+", value):
+        if requirement.operator in {Operator.ABOVE, Operator.BELOW} and not re.fullmatch(r"-?\d+", value):
             raise Invalid(f"unable to parse label selector {text!r}: {value!r} is not a whole number")
-    return one
+    return requirement
 
 
 def field_selector(text: str, known: Collection[str]) -> FieldSelector:

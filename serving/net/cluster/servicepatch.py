@@ -29,11 +29,11 @@ class AskedService(msgspec.Struct, frozen=True, kw_only=True):
 
 def scaling_annotations(scaling: Mapping[str, str]) -> dict[str, str | None]:
     """The annotations of a template for values by key, such as "min-scale". None removes a key's other spelling."""
-    found: dict[str, str | None] = {}
+    annotations: dict[str, str | None] = {}
     for key, text in scaling.items():
         own, *others = spellings(GROUP + key)
-        found |= {own: text, **dict.fromkeys(others)}
-    return found
+        annotations |= {own: text, **dict.fromkeys(others)}
+    return annotations
 
 
 def scale_patch(service: Object, scaling: Mapping[str, str]) -> Object:
@@ -46,22 +46,23 @@ def scale_patch(service: Object, scaling: Mapping[str, str]) -> Object:
     return {"spec": {"template": {"metadata": metadata}}}
 
 
-def desired_traffic(service: Object, asked: AskedService) -> list[Object]:
+def desired_traffic(service: Object, wanted: AskedService) -> list[Object]:
     """The traffic targets for the service's spec. Raises ``ServingError``."""
     before: Sequence[Mapping[str, Any]] = (service.get("spec") or {}).get("traffic") or ()
-    tags = {one["tag"]: _revision_of(one) for one in before if one.get("tag")}
-    shares = dict(asked.shares)
+    tags = {target["tag"]: _revision_of(target) for target in before if target.get("tag")}
+    shares = dict(wanted.shares)
     if not shares:
-        for one in before:
-            shares[_revision_of(one)] = shares.get(_revision_of(one), 0) + (one.get("percent") or 0)
+        for target in before:
+            revision = _revision_of(target)
+            shares[revision] = shares.get(revision, 0) + (target.get("percent") or 0)
     total = sum(shares.values())
     if total != _ALL_PERCENT:
         text = " ".join(f"{revision}={percent}" for revision, percent in shares.items())
         raise ServingError(f"{text} is {total} % together; expected 100 %")
-    for tag in asked.untagged:
+    for tag in wanted.untagged:
         if tags.pop(tag, None) is None:
             raise InvalidValue(text=tag, expected=f"a tag of it; there are {', '.join(sorted(tags)) or 'none'}")
-    tags.update(asked.tags)
+    tags.update(wanted.tags)
     targets = [_target(revision, percent=percent) for revision, percent in shares.items() if percent]
     for tag, revision in tags.items():
         plain = next((target for target in targets if _revision_of(target) == revision and "tag" not in target), None)
@@ -74,17 +75,17 @@ def desired_traffic(service: Object, asked: AskedService) -> list[Object]:
 
 def shares_of(service: Object) -> dict[str, int]:
     """The present percent of traffic by revision. Revisions without traffic are left out."""
-    found: dict[str, int] = {}
-    for one in nested(service, "status", "traffic") or ():
-        if one.get("percent"):
-            name = str(one.get("revisionName", ""))
-            found[name] = found.get(name, 0) + one["percent"]
-    return found
+    shares: dict[str, int] = {}
+    for target in nested(service, "status", "traffic") or ():
+        if target.get("percent"):
+            name = str(target.get("revisionName", ""))
+            shares[name] = shares.get(name, 0) + target["percent"]
+    return shares
 
 
 def shares_text(shares: Mapping[str, int]) -> str:
     """A split of traffic in words: "90 % to hello-00001, 10 % to hello-00002"."""
-    return ", ".join(f"{percent} % to {one}" for one, percent in shares.items() if percent)
+    return ", ".join(f"{percent} % to {revision}" for revision, percent in shares.items() if percent)
 
 
 def newest_first(revisions: Iterable[Object]) -> list[Object]:
@@ -106,14 +107,14 @@ def rollback_target(service: Object, revisions: Sequence[Object]) -> str:
     ``ServingError``.
     """
     shares = shares_of(service)
-    newest = next((place for place, one in enumerate(revisions) if name_of(one) in shares), None)
+    newest = next((place for place, revision in enumerate(revisions) if name_of(revision) in shares), None)
     if newest is None:
         raise ServingError("no revision has traffic: there is nothing to go back from")
-    found = next((name_of(one) for one in revisions[newest + 1 :] if is_true(one, CONDITION_READY)), "")
-    if not found:
+    target = next((name_of(revision) for revision in revisions[newest + 1 :] if is_true(revision, CONDITION_READY)), "")
+    if not target:
         has = f"{name_of(revisions[newest])} is the newest revision with traffic"
         raise ServingError(f"{has}, and no older revision is ready: there is nothing to go back to")
-    return found
+    return target
 
 
 def _revision_of(target: Mapping[str, Any]) -> str:

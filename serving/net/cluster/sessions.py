@@ -153,10 +153,12 @@ class LibrarySession:
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - handed down
     ) -> aiohttp.ClientResponse:
         """Send a request, and wait for the head of the response."""
-        given = dict(headers)
-        await self._client.update_params_for_auth(given, [], ["BearerToken"], path, method, body)
+        header_params = dict(headers)
+        await self._client.update_params_for_auth(header_params, [], ["BearerToken"], path, method, body)
         url = f"{self._client.configuration.host}{path}"
-        reply = await self._client.call_api(method, url, header_params=given, body=body, _request_timeout=timeout)
+        reply = await self._client.call_api(
+            method, url, header_params=header_params, body=body, _request_timeout=timeout
+        )
         response: aiohttp.ClientResponse = reply.response
         return response
 

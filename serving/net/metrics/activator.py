@@ -182,7 +182,7 @@ class ActivatorMetrics:
         inside: Callable[[], Iterable[Inside]],
         has_old_names: bool = False,
     ) -> None:
-        self.page = page = MetricsPage(ACTIVATOR_METRICS, before=self._keep, fine=self._pull_fine)
+        self.page = page = MetricsPage(ACTIVATOR_METRICS)
         self.queue = page.histogram("serving_request_queue_seconds")
         self.cold = page.histogram("serving_cold_start_duration_seconds")
         self.wakes = page.counter("serving_wakes_total")
@@ -200,23 +200,25 @@ class ActivatorMetrics:
         self._has_old_names = has_old_names
         self._rows: dict[tuple[str, str], tuple[tuple[str, str, str], RevisionRows]] = {}
         self._rows_max = _GONE_MAX
+        page.before = self._keep
         page.pull(self._pull)
+        page.pull_fine(self._pull_fine)
 
     def of(self, key: tuple[str, str]) -> RevisionRows:
         """The rows of a revision."""
-        found = self._rows.get(key)
-        return found[1] if found is not None else self._made(key)
+        entry = self._rows.get(key)
+        return entry[1] if entry is not None else self._made(key)
 
     def cold_starts(self, parts: Mapping[str, str]) -> str:
         """The last cold starts of the revisions of a namespace, named in ``parts``, as JSON, with times since the epoch."""
         offset_s = wall_s() - now_s()
-        found = [
+        starts = [
             {"revision": key[1], "asked_s": ended_s - waited_s + offset_s, "waited_s": waited_s}
             for key, (_, rows) in self._rows.items()
             if key[0] == parts["namespace"]
             for ended_s, waited_s in rows.cold_starts
         ]
-        return msgspec.json.encode(found).decode()
+        return msgspec.json.encode(starts).decode()
 
     def _made(self, key: tuple[str, str]) -> RevisionRows:
         if len(self._rows) >= self._rows_max:

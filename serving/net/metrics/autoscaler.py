@@ -86,11 +86,11 @@ class AutoscalerMetrics:
 
     def _of_policies(self) -> Iterator[Family]:
         pods, cold = (family_of(_BY_NAME[f"serving_policy_day_{what}"]) for what in ("pod_seconds", "cold_requests"))
-        for one in self._latest.values():
-            costs = self._costs((one.namespace, one.revision))
+        for numbers in self._latest.values():
+            costs = self._costs((numbers.namespace, numbers.revision))
             if costs is None:
                 continue
-            labels = dict(zip(REVISION_LABELS, _labels(one), strict=True))
+            labels = dict(zip(REVISION_LABELS, _labels(numbers), strict=True))
             for policy, pod_seconds, cold_requests in (
                 (ADAPTIVE_POLICY, costs.adaptive_pod_seconds, costs.adaptive_cold_requests),
                 (KNATIVE_POLICY, costs.knative_pod_seconds, costs.knative_cold_requests),
@@ -108,27 +108,33 @@ class AutoscalerMetrics:
         """The loads of the latest decisions, which need no measure."""
         latest = list(self._latest.values())
         for metric in (*LOAD_METRICS, ANY_GAUGE.name):
-            measured, prefix = [one for one in latest if _kind_of(one.metric) == metric], load_prefix(metric)
-            yield f"{prefix}_stable", _rows(measured, lambda one: one.stable_load)
-            yield f"{prefix}_panic", _rows(measured, lambda one: one.panic_load)
-            yield f"{prefix}_target", _rows(measured, lambda one: one.target_load)
+            measured, prefix = (
+                [numbers for numbers in latest if _kind_of(numbers.metric) == metric],
+                load_prefix(metric),
+            )
+            yield f"{prefix}_stable", _rows(measured, lambda numbers: numbers.stable_load)
+            yield f"{prefix}_panic", _rows(measured, lambda numbers: numbers.panic_load)
+            yield f"{prefix}_target", _rows(measured, lambda numbers: numbers.target_load)
         pods = {key: self._pods(key) for key in self._latest}
         for state, name in _POD_STATES.items():
-            yield name, [(_labels(one), getattr(pods[one.namespace, one.revision], state)) for one in latest]
-        yield "serving_learnt_target", _rows(latest, lambda one: one.learnt_target)
-        yield "kn_revision_capacity_excess", _rows(latest, lambda one: one.excess_burst_capacity)
+            yield (
+                name,
+                [(_labels(numbers), getattr(pods[numbers.namespace, numbers.revision], state)) for numbers in latest],
+            )
+        yield "serving_learnt_target", _rows(latest, lambda numbers: numbers.learnt_target)
+        yield "kn_revision_capacity_excess", _rows(latest, lambda numbers: numbers.excess_burst_capacity)
 
 
 def _kind_of(metric: str) -> str:
     return metric if metric in LOAD_METRICS else ANY_GAUGE.name
 
 
-def _labels(one: RevisionNumbers) -> tuple[str, str, str]:
-    return one.namespace, one.configuration, one.revision
+def _labels(numbers: RevisionNumbers) -> tuple[str, str, str]:
+    return numbers.namespace, numbers.configuration, numbers.revision
 
 
 def _rows(latest: list[RevisionNumbers], value_of: Callable[[RevisionNumbers], float | None]) -> list[Row]:
-    return [(_labels(one), value) for one in latest if (value := value_of(one)) is not None]
+    return [(_labels(numbers), value) for numbers in latest if (value := value_of(numbers)) is not None]
 
 
 def _family(metric: MetricSpec, rows: list[Row], *, is_old: bool) -> Family:

@@ -151,11 +151,11 @@ def _beat_s(settings: OtlpSettings) -> float:
 
 async def _families(page: MetricsPage) -> list[Family]:
     """All families as they are now. Other tasks run between them."""
-    found = []
+    families = []
     for family in page.families():
-        found.append(family)
+        families.append(family)
         await asyncio.sleep(0)
-    return found
+    return families
 
 
 async def _closed(close: Callable[[float], None]) -> None:

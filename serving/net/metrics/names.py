@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from serving.core.model.loadmetric import ANY_GAUGE, CONCURRENCY, LOAD_METRICS, RPS
+from serving.core.model.ports import ACTIVATOR_METRICS_PORT, CONTROL_METRICS_PORT, STATS_PORT
 
 REVISION_LABELS = ("k8s_namespace_name", "kn_configuration_name", "kn_revision_name")
 OLD_REVISION_LABELS = ("namespace_name", "configuration_name", "revision_name")
@@ -303,10 +304,10 @@ NODEGROUP_METRICS = (
     *(
         _group(
             f"{amount}_{what}_{by}",
-            f"{'Cpu' if amount == 'cpu' else 'Memory'} {said} the most {'cpu' if by == 'cpu' else 'memory'}, in"
+            f"{'Cpu' if amount == 'cpu' else 'Memory'} {clause} the most {'cpu' if by == 'cpu' else 'memory'}, in"
             f" {'millicores' if amount == 'cpu' else 'bytes'}.",
         )
-        for what, said in (
+        for what, clause in (
             ("request_largest_pending", "that the pending pod requests which requests"),
             ("capacity_largest_available", "that is left on the untainted node which has"),
         )
@@ -368,9 +369,17 @@ COMMON_METRICS = (
 )
 
 TABLES = (
-    Table(daemon="activator", where="`metrics-address` of its settings, 6082", metrics=ACTIVATOR_METRICS),
-    Table(daemon="autoscaler", where="the port of stats, 6081", metrics=AUTOSCALER_METRICS),
-    Table(daemon="controller", where="`metrics-address` of its settings, 6083", metrics=CONTROLLER_METRICS),
+    Table(
+        daemon="activator",
+        where=f"`metrics-address` of its settings, {ACTIVATOR_METRICS_PORT}",
+        metrics=ACTIVATOR_METRICS,
+    ),
+    Table(daemon="autoscaler", where=f"the port of stats, {STATS_PORT}", metrics=AUTOSCALER_METRICS),
+    Table(
+        daemon="controller",
+        where=f"`metrics-address` of its settings, {CONTROL_METRICS_PORT}",
+        metrics=CONTROLLER_METRICS,
+    ),
     Table(daemon="control (one machine)", where="the same page as the controller", metrics=LOCAL_METRICS),
     Table(daemon="nodegroup", where="`metrics-address` of its settings, 6085", metrics=NODEGROUP_METRICS),
     Table(daemon="queue-proxy", where="each pod, port 8022", metrics=QUEUEPROXY_METRICS),
@@ -396,16 +405,16 @@ def render_page() -> str:
 
 def _table(table: Table) -> str:
     rows = [_row(metric) for metric in table.metrics]
-    head = ["| metric | kind | labels | meaning | up to Knative 1.18 |", "|---|---|---|---|---|"]
+    head = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
     return "\n".join([f"## {table.daemon}: {table.where}", "", *head, *rows, ""])
 
 
 def _row(metric: MetricSpec) -> str:
     is_of_revision = metric.labels[: len(REVISION_LABELS)] == REVISION_LABELS
     rest = metric.labels[len(REVISION_LABELS) :] if is_of_revision else metric.labels
-    labels = ", ".join([*(["revision's"] if is_of_revision else []), *(f"`{one}`" for one in rest)])
-    old = f"`{metric.old_name}`" if metric.old_name else ""
-    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help_text} | {old} |"
+    labels = ", ".join([*(["revision's"] if is_of_revision else []), *(f"`{label}`" for label in rest)])
+    old = f"<br>`{metric.old_name}`" if metric.old_name else ""
+    return f"| `{metric.name}`{old} | {metric.kind} | {labels} | {metric.help_text} |"
 
 
 def _names(names: tuple[str, ...]) -> str:

@@ -59,7 +59,11 @@ class SpanSender:
     def send(self, ended: Sequence[Traced]) -> None:
         """Send the spans of ended requests; the exporter retries within its timeout and logs failures."""
         self._exporter.export(
-            [self._readable(span, one.ended_wall_s - one.ended_s) for one in ended for span in spans_of(one)]
+            [
+                self._readable(span, traced.ended_wall_s - traced.ended_s)
+                for traced in ended
+                for span in spans_of(traced)
+            ]
         )
 
     def _readable(self, span: Span, offset_s: float) -> ReadableSpan:

@@ -8,6 +8,7 @@ are in OpenMetrics only; the older format has no syntax for them.
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from prometheus_client import Counter, Gauge, Histogram, PlatformCollector, ProcessCollector, disable_created_metrics
 from prometheus_client.core import CollectorRegistry
@@ -49,25 +50,16 @@ class Pulled(Collector):
 
 
 class MetricsPage:
-    """A registry with the metrics of every daemon: the process and its Python.
+    """A registry with the metrics of every daemon: the process and its Python."""
 
-    ``before`` is called before the page is rendered, for example to drop rows. ``fine`` returns the families of the page with
-    fine-grained durations, which has nothing else: it is read every two seconds.
-    """
-
-    def __init__(
-        self,
-        metrics: tuple[MetricSpec, ...],
-        *,
-        before: Callable[[], None] = lambda: None,
-        fine: Callable[[], Iterator[Family]] | None = None,
-    ) -> None:
+    def __init__(self, metrics: tuple[MetricSpec, ...]) -> None:
         # An unused line more for each counter and histogram.
         disable_created_metrics()
         self.registry = CollectorRegistry(auto_describe=False)
-        self._before = before
+        self.before: Callable[[], None] = lambda: None
+        """Called before the page is rendered, for example to drop rows."""
         self._metrics = metrics
-        self._fine = fine
+        self._fine: list[Callable[[], Iterator[Family]]] = []
         self._lag: Histogram | None = None
         self.pull(_unreadable)
         ProcessCollector(registry=self.registry)
@@ -101,11 +93,15 @@ class MetricsPage:
         """Add families that are pulled for each page."""
         self.registry.register(Pulled(pull))
 
+    def pull_fine(self, pull: Callable[[], Iterator[Family]]) -> None:
+        """Add families of the page with fine-grained durations, which has nothing else: it is read every two seconds."""
+        self._fine.append(pull)
+
     def families(self, accept: str = "") -> Iterator[Family]:
         """The families of the page for an Accept header now, one after the other."""
-        self._before()
-        if self._fine is not None and FINE_TYPE in accept:
-            yield from self._fine()
+        self.before()
+        if self._fine and FINE_TYPE in accept:
+            yield from chain.from_iterable(pull() for pull in self._fine)
         else:
             yield from self.registry.collect()
 
@@ -117,7 +113,7 @@ class MetricsPage:
             samples = list(family.samples)
             write = _openmetrics_line if is_open else _text_line
             for start in range(0, len(samples), _SLICE_SAMPLES):
-                yield "".join([write(one) for one in samples[start : start + _SLICE_SAMPLES]])
+                yield "".join([write(sample) for sample in samples[start : start + _SLICE_SAMPLES]])
         if is_open:
             yield "# EOF\n"
 
@@ -136,7 +132,7 @@ def family_of(metric: MetricSpec, *, is_old: bool = False) -> Family:
 
 def is_openmetrics(accept: str) -> bool:
     """Whether an Accept header asks for OpenMetrics. Prometheus names it first, people seldom do."""
-    return any(one.split(";")[0].strip() == _OPENMETRICS for one in accept.split(","))
+    return any(media_range.split(";")[0].strip() == _OPENMETRICS for media_range in accept.split(","))
 
 
 def wanted_type(accept: str) -> str:

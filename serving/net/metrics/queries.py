@@ -72,10 +72,10 @@ class QueryGate:
 
 def bearer_of(authorization: Sequence[str]) -> str:
     """The bearer token in the Authorization headers of a request; "" unless there is one header, with such a token."""
-    scheme, _, given = (authorization[0] if len(authorization) == 1 else "").partition(" ")
-    return given.strip() if scheme.lower() == "bearer" else ""
+    scheme, _, token = (authorization[0] if len(authorization) == 1 else "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def is_same(given: str, expected: str) -> bool:
+def is_same(token: str, expected: str) -> bool:
     """Compare in constant time: the duration reveals nothing. Nothing equals an empty ``expected``."""
-    return bool(expected) and hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode())
+    return bool(expected) and hmac.compare_digest(token.encode("utf-8", "surrogateescape"), expected.encode())

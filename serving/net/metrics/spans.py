@@ -90,16 +90,16 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
     """The same moment in seconds since the epoch."""
 
 
-def spans_of(one: Traced, *, draw: Callable[[int], int] = _draw_bits) -> list[Span]:
+def spans_of(traced: Traced, *, draw: Callable[[int], int] = _draw_bits) -> list[Span]:
     """The spans of a request that has ended, the server's first.
 
     ``queue`` is the whole wait for a slot, ``cold start`` the part of it until the first pod was there; both are missing
     where there was none. ``upstream`` is from the grant of a slot, or from the arrival, to the end, over all tries.
     """
-    trace = one.trace
-    is_error = not one.status or one.status >= _SERVER_ERROR
+    trace = traced.trace
+    is_error = not traced.status or traced.status >= _SERVER_ERROR
     granted_s = trace.granted_s
-    waited_until_s = one.ended_s if granted_s is None else granted_s
+    waited_until_s = traced.ended_s if granted_s is None else granted_s
 
     def below(name: str, kind: SpanKind, times: tuple[float, float], **more: object) -> Span:
         start_s, end_s = times
@@ -116,43 +116,43 @@ def spans_of(one: Traced, *, draw: Callable[[int], int] = _draw_bits) -> list[Sp
 
     spans = [
         Span(
-            name=one.method,
+            name=traced.method,
             kind=SpanKind.SERVER,
             trace_id=trace.trace_id,
             span_id=trace.server_id,
             parent_id=trace.parent_id,
-            start_s=one.started_s,
-            end_s=one.ended_s,
+            start_s=traced.started_s,
+            end_s=traced.ended_s,
             is_error=is_error,
-            attributes=_server_attributes(one),
+            attributes=_server_attributes(traced),
         )
     ]
-    is_turned = not one.upstream
+    is_turned = not traced.upstream
     if trace.is_queued:
-        spans.append(below("queue", SpanKind.INTERNAL, (one.started_s, waited_until_s), is_error=is_turned))
+        spans.append(below("queue", SpanKind.INTERNAL, (traced.started_s, waited_until_s), is_error=is_turned))
     if trace.is_cold:
         cold_until_s = waited_until_s if trace.cold_until_s is None else trace.cold_until_s
-        spans.append(below("cold start", SpanKind.INTERNAL, (one.started_s, cold_until_s), is_error=is_turned))
-    if one.upstream:
-        sent_s = one.started_s if granted_s is None else granted_s
-        attributes = {**_address(one.upstream), "serving.try.count": one.try_count, **_status(one)}
+        spans.append(below("cold start", SpanKind.INTERNAL, (traced.started_s, cold_until_s), is_error=is_turned))
+    if traced.upstream:
+        sent_s = traced.started_s if granted_s is None else granted_s
+        attributes = {**_address(traced.upstream), "serving.try.count": traced.try_count, **_status(traced)}
         more = {"span_id": trace.upstream_id, "is_error": is_error, "attributes": attributes}
-        spans.append(below("upstream", SpanKind.CLIENT, (sent_s, one.ended_s), **more))
+        spans.append(below("upstream", SpanKind.CLIENT, (sent_s, traced.ended_s), **more))
     return spans
 
 
-def _server_attributes(one: Traced) -> dict[str, str | int | bool]:
-    refused: dict[str, str | int | bool] = {"serving.refused": one.trace.refused} if one.trace.refused else {}
+def _server_attributes(traced: Traced) -> dict[str, str | int | bool]:
+    refused: dict[str, str | int | bool] = {"serving.refused": traced.trace.refused} if traced.trace.refused else {}
     return {
-        "http.request.method": one.method,
-        **_address(one.host),
+        "http.request.method": traced.method,
+        **_address(traced.host),
         # Without the query, which may hold secrets.
-        "url.path": one.path,
-        "k8s.namespace.name": one.namespace,
-        "kn.revision.name": one.revision,
-        "serving.cold_start": one.trace.is_cold,
+        "url.path": traced.path,
+        "k8s.namespace.name": traced.namespace,
+        "kn.revision.name": traced.revision,
+        "serving.cold_start": traced.trace.is_cold,
         **refused,
-        **_status(one),
+        **_status(traced),
     }
 
 
@@ -164,5 +164,5 @@ def _address(text: str) -> dict[str, str | int | bool]:
     return {"server.address": name, "server.port": int(port)} if is_with_port else {"server.address": name}
 
 
-def _status(one: Traced) -> dict[str, str | int | bool]:
-    return {"http.response.status_code": one.status} if one.status else {}
+def _status(traced: Traced) -> dict[str, str | int | bool]:
+    return {"http.response.status_code": traced.status} if traced.status else {}

@@ -41,9 +41,9 @@ class DaemonTls:
                 await asyncio.sleep(min(_LOOK_S, left_s - life_s / 2))
 
     def _renew(self) -> None:
-        made = self.authority.issue(self._identity, now_s=wall_s(), life_s=self.settings.certificate_life_s)
-        self.tls.replace(made.certificate, made.key, not_after_s=made.not_after_s)
-        _log.info("tls.certificate", extra={"identity": self._identity, "not_after": stamp(made.not_after_s)})
+        issued = self.authority.issue(self._identity, now_s=wall_s(), life_s=self.settings.certificate_life_s)
+        self.tls.replace(issued.certificate, issued.key, not_after_s=issued.not_after_s)
+        _log.info("tls.certificate", extra={"identity": self._identity, "not_after": stamp(issued.not_after_s)})
 
 
 def authority_of(key: bytes, settings: InnerTlsSettings) -> str:

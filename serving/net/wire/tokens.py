@@ -77,9 +77,9 @@ def probe_proof(secret: str | bytes, *, nonce: str) -> str:
     return hmac.new(_bytes_of(secret), f"ready/{nonce}".encode(), hashlib.sha256).hexdigest()
 
 
-def matches(given: str | bytes, expected: str | bytes) -> bool:
+def matches(token: str | bytes, expected: str | bytes) -> bool:
     """Compare two secrets in constant time."""
-    return hmac.compare_digest(_bytes_of(given), _bytes_of(expected))
+    return hmac.compare_digest(_bytes_of(token), _bytes_of(expected))
 
 
 def read_key(path: str | os.PathLike[str]) -> bytes:

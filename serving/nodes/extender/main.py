@@ -23,6 +23,7 @@ import sys
 from aiohttp import web
 
 from serving.core.model.errors import ClusterError, InvalidValue, SettingsError
+from serving.core.model.launch import USAGE_EXIT
 from serving.core.settings.daemons import DAEMONS, PLACEMENT
 from serving.core.settings.load import load
 from serving.core.settings.placement import PlacementSettings
@@ -45,7 +46,6 @@ from serving.nodes.placement.scores.provider import Scorer
 
 _log = logging.getLogger("placement")
 
-_USAGE_EXIT = 2
 _SHUTDOWN_S = 5.0
 # A write and not an object: the server sets the pod's node.
 _BINDING = Kind(group="", version="v1", name="Binding", plural="bindings", has_status=False)
@@ -64,8 +64,9 @@ class PlacementDaemon:
         self.is_serving = asyncio.Event()
         self._cluster = cluster
         self._settings = settings
-        self._nodes = Reflector(cluster, NODE, on_change=self._node_changed)
-        self._pods = Reflector(cluster, POD, on_change=self._pod_changed)
+        self._nodes, self._pods = Reflector(cluster, NODE), Reflector(cluster, POD)
+        self._nodes.on_change(self._node_changed)
+        self._pods.on_change(self._pod_changed)
 
     @property
     def is_synced(self) -> bool:
@@ -160,7 +161,7 @@ def main() -> int:
         settings = load(PLACEMENT, registry=DAEMONS, environment=os.environ).settings
     except SettingsError as error:
         write_error(str(error))
-        return _USAGE_EXIT
+        return USAGE_EXIT
 
     async def body(stop: asyncio.Event) -> None:
         async with connect("placement") as cluster:

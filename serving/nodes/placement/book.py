@@ -13,13 +13,11 @@ import msgspec
 
 from serving.core.model.errors import InvalidValue
 from serving.core.model.nodata import NoData
-from serving.core.model.objects import key_of
+from serving.core.model.objects import FINISHED_PHASES, key_of
 from serving.core.model.quantity import parse_bytes, parse_millicores, resources_of
 from serving.nodes.placement.scores.metrics import NodeUsage, usage_of
 from serving.nodes.placement.scores.nodes import NodeTable, ScoredNode, node_table
 from serving.nodes.placement.scores.pod import Container, PodContainers, PodDemand, pod_demand, total_demand
-
-_OVER = ("Succeeded", "Failed")
 
 _NOTHING = PodDemand()
 _UNMEASURED = NoData(missing="entry for the node among the metrics")
@@ -61,7 +59,7 @@ def pod_of(pod: Mapping[str, Any]) -> PlacedPod | None:
     """The facts of a bound Pod; None for a pending or ended one."""
     spec = pod.get("spec") or {}
     node, phase = spec.get("nodeName"), (pod.get("status") or {}).get("phase")
-    if not node or phase in _OVER:
+    if not node or phase in FINISHED_PHASES:
         return None
     return PlacedPod(key=key_of(pod), node=node, demand=demand_of(pod))
 
@@ -193,7 +191,7 @@ class NodeLoads:
         self._samples_max = samples_max
         self._by_node: dict[str, deque[_LoadSample]] = {}
 
-    def take(
+    def update(
         self, items: Iterable[Mapping[str, Any]], node: Callable[[str], NodeFacts | None], now_s: float
     ) -> dict[str, NodeUsage]:
         """Add a complete list of NodeMetrics; returns the usage of each node. ``node`` finds a node by name."""

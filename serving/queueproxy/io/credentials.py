@@ -114,17 +114,17 @@ class Credentials:
             spec = self._spec
             assert spec.stats_url is not None
             names = {"namespace": spec.namespace, "revision": spec.revision, "pod": spec.pod}
-            made = await fetch_credentials(
+            credentials = await fetch_credentials(
                 spec.stats_url, names, token=stats_token(spec), network=spec.stats_network, secured=self.secured
             )
-            self._last = made
+            self._last = credentials
             if self.tls is not None:
-                if not made.certificate:
+                if not credentials.certificate:
                     raise ConnectionError("the autoscaler speaks no inner TLS, and gave no certificate")
                 try:
-                    self.tls.replace(made.certificate, made.key, not_after_s=made.not_after_s)
+                    self.tls.replace(credentials.certificate, credentials.key, not_after_s=credentials.not_after_s)
                 except ssl.SSLError as error:
                     raise ConnectionError(f"the autoscaler's certificate cannot be read: {error}") from error
-                self._life_s = made.life_s
+                self._life_s = credentials.life_s
                 self._has_certificate.set()
-            return made
+            return credentials

@@ -121,17 +121,19 @@ class SignalFreezer:
         touch_mark(self._marker)
         spared: set[int] | None = None
         for _ in range(_PASSES_MAX):
-            found, roots = self._processes.find()
+            processes, roots = self._processes.find()
             if spared is None:
-                spared = {one.pid for one in found if one.state in STOPPED_STATES}
+                spared = {process.pid for process in processes if process.state in STOPPED_STATES}
                 if not roots:
                     raise OSError(_UNKNOWN)
                 self._exits.watch(roots)
-            running = [one for one in found if one.pid not in spared and one.state not in STOPPED_STATES]
+            running = [
+                process for process in processes if process.pid not in spared and process.state not in STOPPED_STATES
+            ]
             if not running:
                 return
-            for one in running:
-                self._stop(one)
+            for process in running:
+                self._stop(process)
             await asyncio.sleep(_PASS_PAUSE_S)
         raise OSError(_RESTLESS)
 
@@ -152,19 +154,19 @@ class SignalFreezer:
         """Continue all stopped processes if the marker exists."""
         if self._marker and not exists_mark(self._marker):
             return
-        found, _ = self._processes.find()
-        for one in reversed(found):
+        processes, _ = self._processes.find()
+        for process in reversed(processes):
             with contextlib.suppress(OSError):
-                os.kill(one.pid, signal.SIGCONT)
+                os.kill(process.pid, signal.SIGCONT)
         remove_mark(self._marker)
 
-    def _stop(self, one: ProcessEntry) -> None:
-        if one.pid not in self._stopped:
+    def _stop(self, process: ProcessEntry) -> None:
+        if process.pid not in self._stopped:
             with contextlib.suppress(ProcessLookupError):
-                self._stopped[one.pid] = os.pidfd_open(one.pid)
-        if one.pid in self._stopped:
+                self._stopped[process.pid] = os.pidfd_open(process.pid)
+        if process.pid in self._stopped:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._stopped[one.pid], signal.SIGSTOP)
+                signal.pidfd_send_signal(self._stopped[process.pid], signal.SIGSTOP)
 
 
 class CgroupFreezer:
@@ -189,20 +191,20 @@ class CgroupFreezer:
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - as in the module processes
         self._frozen = [folder]
         for number in range(_PASSES_MAX):
-            found, roots = self._processes.find()
+            processes, roots = self._processes.find()
             if not number:
                 self._exits.watch(roots)
             if not roots:
                 raise OSError(_UNKNOWN)
-            moved, others = self._move(found)
+            moved, others = self._move(processes)
             if not moved:
                 break
             await asyncio.sleep(0)
         else:
             raise OSError(_RESTLESS)
         self._frozen += others
-        for one in self._frozen:
-            self._set(one, is_frozen=True)
+        for folder in self._frozen:
+            self._set(folder, is_frozen=True)
         until_s = asyncio.get_running_loop().time() + _SETTLE_S
         while not all(map(self._is_frozen, self._frozen)):
             if asyncio.get_running_loop().time() > until_s:
@@ -223,27 +225,27 @@ class CgroupFreezer:
         """Thaw the cgroup of the pod, and those of its processes."""
         if not exists_mark(self._place.folder):
             return
-        found, _ = self._processes.find()
-        for folder in {self._place.folder, *self._foreign(found)}:
+        processes, _ = self._processes.find()
+        for folder in {self._place.folder, *self._foreign(processes)}:
             with contextlib.suppress(FileNotFoundError):
                 self._set(folder, is_frozen=False)
 
-    def _move(self, found: Iterable[ProcessEntry]) -> tuple[int, list[str]]:
+    def _move(self, processes: Iterable[ProcessEntry]) -> tuple[int, list[str]]:
         """Move the processes in our cgroup; return their number, and the cgroups of the others."""
         own, moved = self._cgroup_of(os.getpid()), 0
-        for one in found:
+        for process in processes:
             with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-                if self._cgroup_of(one.pid) == own:
-                    self._write(self._place.folder, "cgroup.procs", str(one.pid))
+                if self._cgroup_of(process.pid) == own:
+                    self._write(self._place.folder, "cgroup.procs", str(process.pid))
                     moved += 1
-        return moved, self._foreign(found)
+        return moved, self._foreign(processes)
 
-    def _foreign(self, found: Iterable[ProcessEntry]) -> list[str]:
+    def _foreign(self, processes: Iterable[ProcessEntry]) -> list[str]:
         """The cgroups of processes that are neither ours, nor above ours, nor the pod's."""
         own, folders = self._cgroup_of(os.getpid()), set[str]()
-        for one in found:
+        for process in processes:
             with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-                folders.add(self._cgroup_of(one.pid))
+                folders.add(self._cgroup_of(process.pid))
         pods = self._place.folder
         return sorted(
             folder
@@ -322,8 +324,8 @@ class FirstFreezer:
 
     async def recover(self) -> None:
         """Undo both."""
-        for one in (self._present, self._next):
-            await one.recover()
+        for freezer in (self._present, self._next):
+            await freezer.recover()
 
 
 class NoFreezer:

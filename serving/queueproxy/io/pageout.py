@@ -88,7 +88,7 @@ def has_swap(path: str) -> bool:
 
 def page_out_app(spec: PodSpec) -> PageOut:
     """Move the memory of a pod's frozen app out. Blocks. Raises ``OSError`` where that is not allowed."""
-    pids = [one.pid for one in AppProcesses(spec.processes).find()[0]]
+    pids = [process.pid for process in AppProcesses(spec.processes).find()[0]]
     place = spec.freezer
     return page_out(pids, place.folder if place is not None and place.is_unified else "")
 

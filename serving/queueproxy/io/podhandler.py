@@ -197,10 +197,10 @@ class PodHandler(PodRequests[Exchange]):
 
     def _grant(self, granted: Sequence[Granted[Exchange]]) -> None:
         """Run requests that waited."""
-        for one in granted:
-            self._end_wait(one.waited_s + _origin(one.request_id)[2])
-            one.request_id.response_headers += render_pod_wait(one.waited_s)
-            self._run(one.request_id)
+        for request in granted:
+            self._end_wait(request.waited_s + _origin(request.request_id)[2])
+            request.request_id.response_headers += render_pod_wait(request.waited_s)
+            self._run(request.request_id)
 
     def _run(self, exchange: Exchange) -> None:
         if self.dormancy is None:

@@ -187,8 +187,8 @@ class PodRequests(Generic[_Request]):
         return () if self._slots is None else self._slots.leave(request, now_s, has_response=has_response)
 
     def _is_believed(self, head: RequestHead) -> bool:
-        given = head.get(b"k-pod-secret")
-        return given is not None and bool(self._secret) and matches(given, self._secret)
+        secret = head.get(b"k-pod-secret")
+        return secret is not None and bool(self._secret) and matches(secret, self._secret)
 
     def _probe_response(self, head: RequestHead) -> tuple[int, bytes, Headers]:
         """The status, body and headers of the response to a probe."""
@@ -223,6 +223,6 @@ def _meter_of(goal: str) -> "SloMeter":
 
 def origin_of(head: RequestHead) -> Origin:
     """The origin of a request whose sender is believed."""
-    held = head.get(b"k-held-ms") or b""
-    held_s = int(held) / 1000 if held.isdigit() and len(held) <= _HELD_DIGITS_MAX else 0.0
+    held_ms = head.get(b"k-held-ms") or b""
+    held_s = int(held_ms) / 1000 if held_ms.isdigit() and len(held_ms) <= _HELD_DIGITS_MAX else 0.0
     return head.get(b"k-proxy-request") == b"activator", head.get(b"k-original-host"), held_s

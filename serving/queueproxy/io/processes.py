@@ -51,7 +51,7 @@ _ROOTS = msgspec.json.Decoder(Root)
 
 def read_processes(proc: str = "/proc") -> dict[int, ProcessEntry]:
     """All processes that have not ended, by id."""
-    found = {}
+    entries = {}
     for name in os.listdir(proc):  # noqa: PTH208 - no pathlib, see above
         if name.isdecimal():
             with contextlib.suppress(OSError, IndexError):
@@ -65,20 +65,20 @@ def read_processes(proc: str = "/proc") -> dict[int, ProcessEntry]:
                     start_ticks=int(fields[_START]),
                 )
                 if entry.state not in _ENDED_STATES:
-                    found[entry.pid] = entry
-    return found
+                    entries[entry.pid] = entry
+    return entries
 
 
 def read_roots(prefix: str) -> list[Root]:
     """The running first processes in the files ``prefix``NAME.process. Unreadable files are skipped."""
     folder, _, start = prefix.rpartition("/")
-    found = []
+    roots = []
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):  # noqa: PTH208 - no pathlib, see above
             if name.startswith(start) and name.endswith(_SUFFIX):
                 with contextlib.suppress(OSError, msgspec.DecodeError):
-                    found.append(_ROOTS.decode(_read(f"{folder}/{name}")))
-    return [one for one in found if one.is_app and one.exit_code is None and one.pid]
+                    roots.append(_ROOTS.decode(_read(f"{folder}/{name}")))
+    return [root for root in roots if root.is_app and root.exit_code is None and root.pid]
 
 
 def members(entries: Mapping[int, ProcessEntry], roots: Iterable[int], *, spared: Collection[int]) -> list[int]:
@@ -90,15 +90,15 @@ def members(entries: Mapping[int, ProcessEntry], roots: Iterable[int], *, spared
     for entry in entries.values():
         for leader in {entry.parent, entry.group, entry.session}:
             children.setdefault(leader, []).append(entry.pid)
-    found: dict[int, None] = {}
+    pids: dict[int, None] = {}
     waiting = [pid for pid in roots if pid in entries]
     while waiting:
         pid, *waiting = waiting
-        if pid in found or pid in spared:
+        if pid in pids or pid in spared:
             continue
-        found[pid] = None
+        pids[pid] = None
         waiting += children.get(pid, ())
-    return list(found)
+    return list(pids)
 
 
 def strays(entries: Mapping[int, ProcessEntry], marks: Collection[str], *, parent: int) -> Iterator[int]:
@@ -122,10 +122,10 @@ class AppProcesses:
         """All processes, parents first, and the ids of their roots."""
         roots, entries = read_roots(self._prefix), read_processes()
         alive = [root for root in roots if root.pid in entries and entries[root.pid].start_ticks == root.start_ticks]
-        pids = [one.pid for one in alive]
-        pids += strays(entries, {one.mark for one in alive}, parent=self._runner)
-        found = members(entries, pids, spared={os.getpid(), self._runner, 0, 1})
-        return [entries[pid] for pid in found], frozenset(one.pid for one in alive)
+        pids = [root.pid for root in alive]
+        pids += strays(entries, {root.mark for root in alive}, parent=self._runner)
+        app_pids = members(entries, pids, spared={os.getpid(), self._runner, 0, 1})
+        return [entries[pid] for pid in app_pids], frozenset(root.pid for root in alive)
 
 
 class SharedProcesses:
@@ -138,8 +138,8 @@ class SharedProcesses:
         spared = {pid for pid in entries if pid == 1 or _mount_namespace(pid) == own}
         # The first process of a container has its parent outside; what it has detached falls to the pause process.
         roots = frozenset(entry.pid for entry in entries.values() if entry.parent in {0, 1} and entry.pid not in spared)
-        found = members(entries, roots, spared={0, *spared})
-        return [entries[pid] for pid in found], roots
+        app_pids = members(entries, roots, spared={0, *spared})
+        return [entries[pid] for pid in app_pids], roots
 
 
 def _mount_namespace(pid: int) -> str | None:

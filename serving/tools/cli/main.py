@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 import click
 
 from serving import __version__
+from serving.core.model.launch import USAGE_EXIT
 
 Section = Mapping[str, tuple[str, str]]
 """Commands by name: "module:attribute", and the line that the help of the group shows."""
 
 _EXIT_FAILED = 1
-_EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
 _TRACEBACK = "SERVING_TRACEBACK"
 
@@ -185,9 +185,9 @@ class LazyGroup(click.Group):
         if place is None:
             return super().get_command(ctx, cmd_name)
         module, _, attribute = place.partition(":")
-        found = getattr(importlib.import_module(module), attribute)
-        assert isinstance(found, click.Command), f"{place} is no command"
-        return found
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), f"{place} is no command"
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -261,7 +261,7 @@ def _end_with(error: Exception) -> NoReturn:
 
     if isinstance(error, ServingError):
         click.echo(str(error), err=True)
-        sys.exit(_EXIT_USAGE if isinstance(error, SettingsError) else _EXIT_FAILED)
+        sys.exit(USAGE_EXIT if isinstance(error, SettingsError) else _EXIT_FAILED)
     if isinstance(error, OSError):
         click.echo("".join(_os_error(error)), err=True)
     else:

@@ -187,9 +187,9 @@ class Deciders:
         for gone in self._followed.keys() - wanted:
             self._followed.pop(gone).cancel()
         for place in wanted - self._followed.keys():
-            self._followed[place] = group.start(self._follow(place), name=f"follow {place.url}")
+            self._followed[place] = group.start(self._watch(place), name=f"follow {place.url}")
 
-    async def _follow(self, place: "_DecisionSource") -> None:
+    async def _watch(self, place: "_DecisionSource") -> None:
         since_s = self._since_s
         while True:
             began_s = wall_s()

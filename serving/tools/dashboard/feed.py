@@ -53,7 +53,7 @@ _GROUPS_RETRY_S = 30.0
 # For all open maps together.
 _HOSTS_VALID_S = 10.0
 _LINE_BYTES_MAX = 2**20
-_LEAN = ReflectorSettings(kept=lean_pod)
+_LEAN = ReflectorSettings(transform=lean_pod)
 
 
 def _put_service(board: Board, key: Key, service: Object | None) -> None:
@@ -208,7 +208,9 @@ class Feed:
         def changed(change: CacheChange) -> None:
             _FOLLOWED[kind](self._board, change.key, None if change.type is EventType.DELETED else change.new)
 
-        return Reflector(cluster, kind, settings=_LEAN if kind == POD else None, on_change=changed)
+        reflector = Reflector(cluster, kind, settings=_LEAN if kind == POD else None)
+        reflector.on_change(changed)
+        return reflector
 
     async def _follow_nodes(self) -> None:
         while True:
@@ -225,9 +227,8 @@ class Feed:
             await next_beat(wait_s)
 
     async def _follow_groups(self) -> None:
-        groups = Reflector(
-            self._cluster, NODE_GROUP, on_change=lambda _: self._board.nodes.take_groups(list(groups.cache.values()))
-        )
+        groups = Reflector(self._cluster, NODE_GROUP)
+        groups.on_change(lambda _: self._board.nodes.take_groups(list(groups.cache.values())))
         while True:
             try:
                 await self._cluster.list(NODE_GROUP)
@@ -260,4 +261,4 @@ class Feed:
 
     def _row(self) -> None:
         at_s = round(wall_s(), 1)
-        self._on_tick(at_s, self._board.tick(at_s), self._board.marks.take(at_s))
+        self._on_tick(at_s, self._board.tick(at_s), self._board.marks.drain(at_s))

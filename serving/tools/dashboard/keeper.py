@@ -56,7 +56,7 @@ class HistoryKeeper:
         """The longest range that ``read`` gives."""
         return self._steps[-1].step_s * POINTS_MAX
 
-    def note(
+    def record(
         self,
         at_s: float,
         rows: Mapping[str, Row],
@@ -64,7 +64,7 @@ class HistoryKeeper:
         *,
         owners: Mapping[str, RevisionOwner] = MappingProxyType({}),
     ) -> None:
-        """Take the rows of a tick, its marks, and the owners of revisions. A step is written once the next one begins."""
+        """Record the rows of a tick, its marks, and the owners of revisions. A step is written once the next one begins."""
         step_s = self._steps[0].step_s
         step = int(at_s // step_s) * step_s
         if step != self._step:

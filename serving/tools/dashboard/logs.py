@@ -107,7 +107,7 @@ class LogQueue:
         self._dropped += len(self._lines) == self._lines_max
         self._lines.append((pod, text))
 
-    def take(self, count_max: int) -> LogBatch:
+    def pop_batch(self, count_max: int) -> LogBatch:
         """Remove the oldest lines."""
         lines = [self._lines.popleft() for _ in range(min(count_max, len(self._lines)))]
         dropped, self._dropped = self._dropped, 0
@@ -172,7 +172,7 @@ class LogPages:
                 follower.has_lines.clear()
                 is_full = True
                 while is_full:
-                    batch = follower.queue.take(_BATCH_LINES_MAX)
+                    batch = follower.queue.pop_batch(_BATCH_LINES_MAX)
                     # Waits while the page does not read; meanwhile the queue drops lines.
                     await response.write(_encode(batch) + b"\n")
                     is_full = len(batch.lines) == _BATCH_LINES_MAX
@@ -199,7 +199,7 @@ class _Follower:
                 waiting = [name for name in self._views if name not in tasks]
                 tail = max(_TAIL_LINES_MIN, _TAIL_LINES // max(1, len(waiting)))
                 for name in waiting[: _PODS_MAX - len(tasks)]:
-                    tasks[name] = group.start(self._follow(name, tail), name=f"dashboard log of {name}")
+                    tasks[name] = group.start(self._read(name, tail), name=f"dashboard log of {name}")
                 self._log_crowded()
                 await asyncio.sleep(_CHECK_S)
 
@@ -209,7 +209,7 @@ class _Follower:
             self._add("", f"{len(self._views)} pods: the logs of {_PODS_MAX} are shown")
         self._is_crowded = is_crowded
 
-    async def _follow(self, name: str, tail: int) -> None:
+    async def _read(self, name: str, tail: int) -> None:
         """Follow one pod over restarts of its container until it is deleted."""
         failed_count, is_reported = 0, False
         while (pod := self._views.get(name)) is not None:

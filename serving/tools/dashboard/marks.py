@@ -54,7 +54,7 @@ class Marks:
             changes = {"revision": _failed, "service": _moved, "pod": _ended}[kind]
             self._seen += changes(key, before, after)
 
-    def take(self, at_s: float) -> list[Mark]:
+    def drain(self, at_s: float) -> list[Mark]:
         """Return the marks since the last call; those without a time get this one."""
         seen = [Mark(key=key, at_s=at_s, kind=kind, text=text) for key, kind, text in self._seen]
         marks, self._timed, self._seen = self._timed + seen, [], []

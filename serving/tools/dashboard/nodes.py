@@ -16,7 +16,7 @@ import numpy as np
 
 from serving.core.model.errors import SettingsError
 from serving.core.model.knative import FORCE_REMOVAL_TAINT, REMOVAL_TAINT, REVISION_LABEL
-from serving.core.model.objects import conditions_of, name_of, nested
+from serving.core.model.objects import FINISHED_PHASES, conditions_of, name_of, nested
 from serving.core.settings.placement import PlacementSettings, read_weights
 from serving.nodes.placement.book import NodeBook, NodeLoads, demand_of, node_of, pod_of
 from serving.nodes.placement.scores.balanced import BalancedWhy
@@ -52,7 +52,6 @@ _VALID_S = 60.0
 _STANDS_S = 10.0
 _KEPT_MAX = 100
 _SCORE_MAX = 10.0
-_OVER = ("Succeeded", "Failed")
 _WITH_SCIPY = frozenset({"LowRiskOverCommitment"})
 
 
@@ -64,7 +63,7 @@ class NodeGroups:
         self._labels: list[tuple[str, str, str]] = []
         self._kept: dict[str, str] = {}
 
-    def take(self, items: Iterable[Mapping[str, Any]]) -> bool:
+    def replace(self, items: Iterable[Mapping[str, Any]]) -> bool:
         """Replace all NodeGroups; return whether anything changed."""
         listed = sorted(items, key=name_of)
         before = (self.views, self._labels, self._kept)
@@ -219,7 +218,7 @@ class Nodes:
 
     def take_groups(self, items: Iterable[Mapping[str, Any]]) -> None:
         """Replace all NodeGroups."""
-        if self._groups.take(items):
+        if self._groups.replace(items):
             self._kept.clear()
 
     def put_pod(self, key: tuple[str, str], pod: Mapping[str, Any] | None) -> None:
@@ -252,7 +251,7 @@ class Nodes:
     def measured(self, items: Iterable[Mapping[str, Any]], now_s: float) -> None:
         """Replace all NodeMetrics. A repeated measurement keeps its age; a node without one loses its use."""
         listed = list(items)
-        self._book.take_usages(self._loads.take(listed, self._book.node, now_s))
+        self._book.take_usages(self._loads.update(listed, self._book.node, now_s))
         before, self._used = self._used, {}
         for item in listed:
             name, stamp, usage = item["metadata"]["name"], str(item.get("timestamp", "")), item.get("usage") or {}
@@ -280,7 +279,7 @@ class Nodes:
     def _put_requester(self, key: tuple[str, str], pod: Mapping[str, Any], demand: PodDemand) -> None:
         metadata = pod["metadata"]
         name = (metadata.get("labels") or {}).get(REVISION_LABEL)
-        if name is None or (pod.get("status") or {}).get("phase") in _OVER:
+        if name is None or (pod.get("status") or {}).get("phase") in FINISHED_PHASES:
             return
         revision = f"{key[0]}/{name}"
         self._pods.setdefault(revision, {})[key] = _PodOnNode(

@@ -20,7 +20,7 @@ from serving.core.scaling.decision.step import StepInputs, step
 from serving.core.scaling.decision.view import ScalerView
 from serving.core.scaling.kpa.zero import GatePhase, GateReason, GateState, InactiveReason
 from serving.core.scaling.scaler.registry import BUILT_IN, PolicyFactory
-from serving.core.scaling.scaler.rest import Periods
+from serving.core.scaling.scaler.rest import DECISION_PAUSE_S, Periods
 from serving.core.scaling.scaler.windows import RevisionWindows, starting_revision_state
 from serving.core.scaling.slo import RevisionSlo
 from serving.core.scaling.spec import ScalingSpec
@@ -31,8 +31,6 @@ from serving.tools.simulator.steady import RevisionCounts, SteadyOutcomes
 TimedLimit = Callable[[BudgetDemand, float], Allowance | None]
 """Asks budgets for the pods of one revision at a time; None: all that it wants."""
 
-# Least time between two decisions about a revision, as in the decision loop.
-_PAUSE_MIN_S = 0.05
 # Seconds of waiting for a first pod after which each period is decided on again, so that none of them is dropped.
 _PENDING_STARTING_MAX = 10
 # Without load the gate waits for the clock only.
@@ -152,7 +150,7 @@ class Decisions:
         A period before that time is such a decision. ``is_first``: one that falls on ``now_s`` is still to come.
         """
         last_s = self._periods.until(now_s, is_first=is_first)
-        asked_s = max(at_s, last_s + _PAUSE_MIN_S)
+        asked_s = max(at_s, last_s + DECISION_PAUSE_S)
         if last_s + self._periods.period_s < asked_s:
             self.due_s = min(self.due_s, last_s + self._periods.period_s)
             return
@@ -221,7 +219,7 @@ class Decisions:
         recheck_s = self._recheck_s
         due_s = min(self._periods.at(now_s), recheck_s)
         if counts.scale > 1 and counts.inside:
-            self.due_s = min(self._asked_s, max(due_s, self._periods.made_s + _PAUSE_MIN_S))
+            self.due_s = min(self._asked_s, max(due_s, self._periods.made_s + DECISION_PAUSE_S))
             return
         if self._skips and (not self.policy.observes or self._is_silent(counts)):
             if (not counts.scale and not counts.inside and not self._seconds.pending) or (
@@ -234,7 +232,7 @@ class Decisions:
                 due_s = self._periods.at(max(now_s, end_s)) if self._periods.made_s < end_s else due_s
         if self._skips and self._is_one_pod_starting(counts):
             due_s = self._periods.before(recheck_s)
-        self.due_s = min(self._asked_s, max(due_s, self._periods.made_s + _PAUSE_MIN_S))
+        self.due_s = min(self._asked_s, max(due_s, self._periods.made_s + DECISION_PAUSE_S))
 
     @property
     def _panic_end_s(self) -> float:
@@ -242,7 +240,7 @@ class Decisions:
         state = self._state.kpa
         if state is None or state.panic_since_s is None:
             return math.inf
-        return self._periods.at(state.panic_since_s + self._spec.stable_window_s + _PAUSE_MIN_S)
+        return self._periods.at(state.panic_since_s + self._spec.stable_window_s + DECISION_PAUSE_S)
 
     def _is_silent(self, counts: RevisionCounts) -> bool:
         """Whether the policy has seen all load: its advice then changes only at announced times."""

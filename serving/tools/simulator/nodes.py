@@ -60,7 +60,7 @@ class NodeRoom(Protocol):
         """Place the pod now, or queue it; return whether it was placed."""
         ...
 
-    def leave(self, tenant: NodeTenant, pod: SimulatedPod, at_s: float) -> None:
+    def release(self, tenant: NodeTenant, pod: SimulatedPod, at_s: float) -> None:
         """Remove a pod from its node at ``at_s``, or from the queue at once."""
         ...
 
@@ -105,7 +105,7 @@ class SharedNodes:
         pod.is_placed = True
         return True
 
-    def leave(self, tenant: NodeTenant, pod: SimulatedPod, at_s: float) -> None:
+    def release(self, tenant: NodeTenant, pod: SimulatedPod, at_s: float) -> None:
         """As in the protocol."""
         del tenant
         if not pod.is_placed:
@@ -204,7 +204,7 @@ class SimulatedPlacing:
         self._book.take_pod(PlacedPod(key=("", pod), node=names[column], demand=self._demand))
         return names[column]
 
-    def leave(self, pod: str) -> None:
+    def remove(self, pod: str) -> None:
         """Remove a pod from its node."""
         self._book.drop_pod(("", pod))
 

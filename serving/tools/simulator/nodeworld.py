@@ -90,7 +90,7 @@ class SimulatedNodes:
         tenant.limit_s = min(tenant.limit_s, self.next_s)
         return False
 
-    def leave(self, tenant: NodeTenant, pod: SimulatedPod, at_s: float) -> None:
+    def release(self, tenant: NodeTenant, pod: SimulatedPod, at_s: float) -> None:
         """Remove a pod from its node at ``at_s``, or from the queue at once."""
         name = _name_of(tenant, pod)
         if pod.is_placed:
@@ -115,7 +115,7 @@ class SimulatedNodes:
         if kind == _BOOTED:
             self._boot(name, at_s)
         elif kind == _LEFT:
-            self._placing.leave(name)
+            self._placing.remove(name)
             self._book.drop_pod(name)
             del self._pods[self._node_of.pop(name)][name]
         else:

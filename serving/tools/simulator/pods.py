@@ -119,7 +119,7 @@ class PodSet:
         """A ready pod, as a Service without the activator chooses: at random."""
         return self.ready[int(self._dice.random() * len(self.ready))]
 
-    def take(self, pod: SimulatedPod, now_s: float) -> None:
+    def start_request(self, pod: SimulatedPod, now_s: float) -> None:
         """Start one more request on the pod."""
         if not pod.in_flight:
             self._count_idle(pod, now_s)

@@ -129,7 +129,7 @@ class RevisionRun:
                 dormant_after_s=math.inf if config.spec.dormant_after_s is None else config.spec.dormant_after_s,
                 dormant_cost=config.spec.dormant_cost,
             ),
-            on_end=None if nodes is None else partial(nodes.leave, self),
+            on_end=None if nodes is None else partial(nodes.release, self),
         )
         self._decisions = Decisions(
             config.settings,
@@ -296,7 +296,7 @@ class RevisionRun:
             self._decisions.schedule(_counts_of(self.pods, self._inside), at_s)
 
     def _serve(self, pod: SimulatedPod, at_s: float, took_s: float, *, waited_s: float = 0.0) -> None:
-        self.pods.take(pod, at_s)
+        self.pods.start_request(pod, at_s)
         self._sequence += 1
         took_s *= max(1.0, pod.in_flight / self._config.knee)
         if self._judge is not None:

@@ -11,8 +11,7 @@ from serving.core.model.nodata import NoData
 from serving.core.scaling.decision.policy import NEUTRAL, RevisionPolicy
 from serving.core.scaling.decision.records import ScalerOutcome
 from serving.core.scaling.decision.step import RevisionState
-from serving.core.scaling.kpa.burst import excess_burst_capacity
-from serving.core.scaling.kpa.decide import ScaleDecision, decide_count
+from serving.core.scaling.kpa.decide import ScaleDecision, decide
 from serving.core.scaling.kpa.zero import GatePhase, GateReason
 from serving.core.scaling.scaler.windows import RevisionWindows
 from serving.core.scaling.spec import ScalingSpec
@@ -61,8 +60,7 @@ class SteadyOutcomes:
         ):
             if len(self._outcomes) >= _OUTCOMES_MAX:
                 self._outcomes.clear()
-            key = view.present_scale, view.ready_count, detail.desired_count, detail.excess_burst_capacity < 0
-            self._outcomes[key] = outcome
+            self._outcomes[_key(view.present_scale, detail)] = outcome
 
     def repeated(
         self, counts: RevisionCounts, state: RevisionState, *, path: TrafficPath, now_s: float
@@ -76,14 +74,23 @@ class SteadyOutcomes:
             return None
         if policy.observes and (policy.counts_waiting or not counts.inside):
             return None
-        observed = self._windows.query(now_s)
-        if isinstance(observed, NoData):
-            return None
-        kpa_next, count = decide_count(
-            kpa, observed=observed, ready_count=counts.ready, spec=self._spec, now_s=now_s, quirks=self._quirks
+        kpa_next, detail = decide(
+            kpa,
+            observed=self._windows.query(now_s),
+            ready_count=counts.ready,
+            spec=self._spec,
+            now_s=now_s,
+            quirks=self._quirks,
         )
-        excess = excess_burst_capacity(ready_count=counts.ready, observed_panic=observed.panic, spec=self._spec)
-        outcome = self._outcomes.get((counts.scale, counts.ready, count, excess < 0))
+        if isinstance(detail, NoData):
+            return None
+        outcome = self._outcomes.get(_key(counts.scale, detail))
         if outcome is None or outcome.path is not path:
             return None
-        return msgspec.structs.replace(state, kpa=kpa_next, latest_count=count, resets_windows=False), outcome
+        return msgspec.structs.replace(
+            state, kpa=kpa_next, latest_count=detail.desired_count, resets_windows=False
+        ), outcome
+
+
+def _key(scale: int, detail: ScaleDecision) -> tuple[int, int, int, bool]:
+    return scale, detail.ready_count, detail.desired_count, detail.excess_burst_capacity < 0

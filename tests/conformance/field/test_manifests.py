@@ -56,7 +56,7 @@ def test_the_command_of_an_image_runs_nowhere_without_a_runtime(service: Any) ->
     assert "no container runtime runs images here" in warning
     pod = {"metadata": {"name": "p"}, "spec": service["spec"]["template"]["spec"]}
     with pytest.raises(InvalidValue, match="there is none here"):
-        app_plan(pod, pod["spec"]["containers"][0], port=1, home="/", given={})
+        app_plan(pod, pod["spec"]["containers"][0], port=1, home="/", variables={})
 
 
 def test_kubernetes_own_kinds_get_the_defaults_of_a_server() -> None:

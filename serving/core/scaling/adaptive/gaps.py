@@ -257,20 +257,20 @@ def keep_windows(hazard: Array, bounds: KeepBounds) -> tuple[KeepWindow, ...]:
     pod needs a rate of 0.01 a second, and a dormant pod at a price of 0.2 a rate of 0.002.
     """
     prices = bounds.prices
-    kept = np.zeros(len(hazard) + 1, dtype=bool)
-    np.greater_equal(hazard[:-1] * bounds.worth_s, prices, out=kept[1:-1])
-    edges = (kept[1:] != kept[:-1]).nonzero()[0].tolist()
-    found = [(0.0, bounds.min_s)]
+    is_worthwhile = np.zeros(len(hazard) + 1, dtype=bool)
+    np.greater_equal(hazard[:-1] * bounds.worth_s, prices, out=is_worthwhile[1:-1])
+    edges = (is_worthwhile[1:] != is_worthwhile[:-1]).nonzero()[0].tolist()
+    windows = [(0.0, bounds.min_s)]
     for first, last in zip(edges[::2], edges[1::2], strict=True):
         from_s, to_s = _BIN_STARTS[first], _BIN_STARTS[last]
-        if from_s - found[-1][1] <= bounds.bridge_s:
-            found[-1] = (found[-1][0], max(found[-1][1], to_s))
+        if from_s - windows[-1][1] <= bounds.bridge_s:
+            windows[-1] = (windows[-1][0], max(windows[-1][1], to_s))
         elif not bounds.pre_warms:
             break
         elif _saved_s(hazard[first:last], _BOUNDED_WIDTHS_S[first:last], bounds) >= bounds.warming_s:
-            found.append((from_s, to_s))
-    found[0] = (0.0, min(found[0][1], bounds.kept_max_s))
-    return tuple(KeepWindow(from_s, to_s) for from_s, to_s in found)
+            windows.append((from_s, to_s))
+    windows[0] = (0.0, min(windows[0][1], bounds.kept_max_s))
+    return tuple(KeepWindow(from_s, to_s) for from_s, to_s in windows)
 
 
 def _saved_s(hazard: Array, widths_s: Array, bounds: KeepBounds) -> float:
@@ -285,9 +285,9 @@ def curve_of(hazard: Array, windows: Sequence[KeepWindow], *, worth_s: float, ga
     last = int(np.searchsorted(BIN_STARTS_S, max(_AGE_MIN_S, _BEYOND_RATIO * windows[-1].to_s)))
     bins = [*range(_FINE_BINS), *range(_FINE_BINS, min(last + 1, len(hazard)), 2)]
     return HazardCurve(
-        ages_s=tuple(round(float(BIN_STARTS_S[one]), 1) for one in bins),
+        ages_s=tuple(round(float(BIN_STARTS_S[index]), 1) for index in bins),
         # Of two bins that are one point the higher rate counts: a narrow peak is what a pod is started for.
-        rates=tuple(float(f"{hazard[one : one + 1 + (one >= _FINE_BINS)].max():.3g}") for one in bins),
+        rates=tuple(float(f"{hazard[index : index + 1 + (index >= _FINE_BINS)].max():.3g}") for index in bins),
         threshold=1.0 / worth_s,
         windows=tuple((round(window.from_s, 1), round(window.to_s, 1)) for window in windows),
         gap_count=gap_count,

@@ -43,9 +43,9 @@ def cost_of(gap_s: float, windows: Sequence[KeepWindow], *, pod_count: int, star
     """
     pod_seconds = pod_count * min(gap_s, windows[0].to_s)
     is_cold = gap_s > windows[0].to_s
-    for one in windows[1:]:
-        pod_seconds += max(0.0, min(gap_s, one.to_s) - (one.from_s - start_s))
-        is_cold = is_cold and not one.from_s <= gap_s <= one.to_s
+    for window in windows[1:]:
+        pod_seconds += max(0.0, min(gap_s, window.to_s) - (window.from_s - start_s))
+        is_cold = is_cold and not window.from_s <= gap_s <= window.to_s
     return GapCost(pod_seconds + start_s * is_cold, is_cold)
 
 

@@ -152,11 +152,11 @@ class ClassicScaler:
         """The demand of the stable window, from the fast sum unless its ceiling depends on the order of additions."""
 
         def demand(stable_sum: float) -> _ClassicDemand:
-            found = _demand(
+            demand = _demand(
                 stable_sum, sums.stable_point_count, sums.stable_pod_count, target=target, rate_max=rate_max
             )
-            assert found, "a window with pods has points"
-            return found
+            assert demand, "a window with pods has points"
+            return demand
 
         fast = demand(sums.stable_sum)
         slack = fast.pod_count * (sums.stable_error_ratio + _OPERATIONS_ERROR_RATIO)

@@ -208,11 +208,11 @@ class Points:
         room = len(self._at_ns)
         while room < needed_count * _GROWTH:
             room *= _GROWTH
-        kept = slice(self._begin, self._begin + kept_count)
+        retained = slice(self._begin, self._begin + kept_count)
         for name in ("_at_ns", "_pod", "_concurrency"):
             column = getattr(self, name)
             moved = np.empty(room, dtype=column.dtype)
-            moved[:kept_count] = column[kept]
+            moved[:kept_count] = column[retained]
             setattr(self, name, moved)
         self._scratch = np.empty(room)
         self._begin = 0

@@ -98,16 +98,16 @@ def gated(spec: ScalingSpec, allowance: Allowance) -> ScalingSpec:
     )
 
 
-def allowance_reason(one: Allowance) -> str:
+def allowance_reason(allowance: Allowance) -> str:
     """Why a budget allows no more: "all under it want 31, and with one more pod ..."."""
     price = ""
-    if one.reason is AllowanceReason.SHARE and 0 < one.price < math.inf:
-        price = f", and with one more pod the most loaded would have {one.price:.2g} times its target"
-    return _WHY[one.reason].format(one=one) + price
+    if allowance.reason is AllowanceReason.SHARE and 0 < allowance.price < math.inf:
+        price = f", and with one more pod the most loaded would have {allowance.price:.2g} times its target"
+    return _WHY[allowance.reason].format(one=allowance) + price
 
 
-def shortage_of(one: Allowance | None) -> str:
+def shortage_of(allowance: Allowance | None) -> str:
     """Why a budget can never give what is wanted; "" if it can."""
-    if one is None or one.reason not in _SHORTAGES:
+    if allowance is None or allowance.reason not in _SHORTAGES:
         return ""
-    return f"the budget of {one.budget} is too small: {_WHY[one.reason]}"
+    return f"the budget of {allowance.budget} is too small: {_WHY[allowance.reason]}"

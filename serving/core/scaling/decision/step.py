@@ -16,7 +16,7 @@ from serving.core.scaling.decision.policy import PolicyView, RevisionPolicy
 from serving.core.scaling.decision.records import Decided, DecisionCause, DecisionInputs, InFlight, ScalerOutcome
 from serving.core.scaling.decision.view import ScalerView
 from serving.core.scaling.kpa.decide import KpaState, ScaleDecision, ScalerMode, decide, with_initial_scale
-from serving.core.scaling.kpa.merge import Proposal, merge, most
+from serving.core.scaling.kpa.merge import ACTIVATOR_DECIDER, Proposal, merge, most
 from serving.core.scaling.kpa.window import Observation
 from serving.core.scaling.kpa.zero import GateAction, GateInputs, GateState
 from serving.core.scaling.kpa.zero import step as gate_step
@@ -25,7 +25,7 @@ from serving.core.scaling.slo import SloOutcome
 from serving.core.scaling.spec import ScalingSpec
 from serving.core.settings.autoscaler import KpaQuirks
 
-_WOKEN = Proposal(decider="activator", desired=1, reason="active at scale 0")
+_WOKEN = Proposal(decider=ACTIVATOR_DECIDER, desired=1, reason="active at scale 0")
 # An app may report 0 while it works on its last request; the pod stays for it.
 _BUSY = Proposal(decider="requests", desired=1, reason="requests in flight")
 

@@ -149,16 +149,7 @@ def decide(
         return state, ready_count
     if isinstance(observed, NoData):
         return state, observed
-    steps = _steps(state, observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=quirks)
-    return steps.state, _record(steps, observed, ready_count=ready_count, spec=spec, now_s=now_s)
-
-
-def decide_count(
-    state: KpaState, *, observed: Observation, ready_count: int, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
-) -> tuple[KpaState, int]:
-    """Like ``decide``, but returns only the count: a record of the steps would cost half as much again."""
-    steps = _steps(state, observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=quirks)
-    return steps.state, steps.count
+    return _decide(state, observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=quirks)
 
 
 def with_initial_scale(state: KpaState, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks = SAFE) -> KpaState:
@@ -173,26 +164,9 @@ def with_initial_scale(state: KpaState, *, spec: ScalingSpec, now_s: float, quir
     return msgspec.structs.replace(state, delay=delay)
 
 
-class _Steps(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a decision, with the intermediate steps for its record."""
-
-    state: KpaState
-    count: int
-    limit: ScaleLimit | None
-    desired_stable_count: int
-    desired_panic_count: int
-    rate_count_min: int
-    rate_count_max: int
-    stable_count: int
-    panic_count: int
-    is_over_panic_threshold: bool
-    undelayed_count: int
-    delayed_count: int
-
-
-def _steps(
+def _decide(
     state: KpaState, observed: Observation, *, ready_count: int, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
-) -> _Steps:
+) -> tuple[KpaState, ScaleDecision]:
     # With no pod ready, growth is from 1. 1.1 x 2 pods = 2.2, so up: else 2 would stay 2 for ever.
     base_count = max(1, ready_count)
     count_max = math.ceil(spec.max_scale_up_rate * base_count)
@@ -228,10 +202,15 @@ def _steps(
         start_hold_count=start_hold_count,
         watched_since_s=watched_since_s,
     )
-    return _Steps(
-        state=next_state,
-        count=max(delayed_count, start_hold_count),
-        limit=limit,
+    decision = ScaleDecision(
+        desired_count=max(delayed_count, start_hold_count),
+        mode=ScalerMode.STABLE if panic_since_s is None else ScalerMode.PANIC,
+        limited_by=limit,
+        excess_burst_capacity=excess_burst_capacity(ready_count=ready_count, observed_panic=observed.panic, spec=spec),
+        at_s=now_s,
+        ready_count=ready_count,
+        observed_stable=observed.stable,
+        observed_panic=observed.panic,
         desired_stable_count=desired_stable_count,
         desired_panic_count=desired_panic_count,
         rate_count_min=count_min,
@@ -239,37 +218,13 @@ def _steps(
         stable_count=stable_count,
         panic_count=panic_count,
         is_over_panic_threshold=is_over,
+        panic_since_s=panic_since_s,
+        panic_count_max=panic_count_max,
         undelayed_count=undelayed_count,
         delayed_count=delayed_count,
+        start_hold_count=start_hold_count,
     )
-
-
-def _record(
-    steps: _Steps, observed: Observation, *, ready_count: int, spec: ScalingSpec, now_s: float
-) -> ScaleDecision:
-    state = steps.state
-    return ScaleDecision(
-        desired_count=steps.count,
-        mode=ScalerMode.STABLE if state.panic_since_s is None else ScalerMode.PANIC,
-        limited_by=steps.limit,
-        excess_burst_capacity=excess_burst_capacity(ready_count=ready_count, observed_panic=observed.panic, spec=spec),
-        at_s=now_s,
-        ready_count=ready_count,
-        observed_stable=observed.stable,
-        observed_panic=observed.panic,
-        desired_stable_count=steps.desired_stable_count,
-        desired_panic_count=steps.desired_panic_count,
-        rate_count_min=steps.rate_count_min,
-        rate_count_max=steps.rate_count_max,
-        stable_count=steps.stable_count,
-        panic_count=steps.panic_count,
-        is_over_panic_threshold=steps.is_over_panic_threshold,
-        panic_since_s=state.panic_since_s,
-        panic_count_max=state.panic_count_max,
-        undelayed_count=steps.undelayed_count,
-        delayed_count=steps.delayed_count,
-        start_hold_count=state.start_hold_count,
-    )
+    return next_state, decision
 
 
 def count_for(observed: float, target: float) -> int:

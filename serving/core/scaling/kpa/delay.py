@@ -40,12 +40,14 @@ class DelayWindow(msgspec.Struct, frozen=True, kw_only=True):
         2 s on: the maximum is 5 up to 4 s, whose slots are 0, 1 and 2, and 1 at 6 s, whose slots are 1, 2 and 3.
         """
         slot = math.floor(now_s) // slot_s
-        kept = self.peaks
-        if kept:
-            slot = max(slot, kept[-1][0])
+        peaks = self.peaks
+        if peaks:
+            slot = max(slot, peaks[-1][0])
             # Counts descend: mostly none is above the newest.
-            is_above = kept[0][1] > count
-            kept = tuple([one for one in kept if one[1] > count and one[0] > slot - slot_count]) if is_above else ()
-        if kept and kept[-1][0] == slot:
-            return DelayWindow(peaks=kept)
-        return DelayWindow(peaks=(*kept, (slot, count)))
+            is_above = peaks[0][1] > count
+            peaks = (
+                tuple([peak for peak in peaks if peak[1] > count and peak[0] > slot - slot_count]) if is_above else ()
+            )
+        if peaks and peaks[-1][0] == slot:
+            return DelayWindow(peaks=peaks)
+        return DelayWindow(peaks=(*peaks, (slot, count)))

@@ -13,6 +13,9 @@ import msgspec
 from serving.core.model.nodata import NoData
 from serving.core.scaling.spec import ScalingSpec
 
+ACTIVATOR_DECIDER = "activator"
+"""The decider that wakes a revision."""
+
 _NO_PROPOSAL = NoData(missing="no proposal of any decider")
 
 
@@ -44,14 +47,14 @@ def bounded(count: int, *, spec: ScalingSpec, is_initialized: bool) -> Bounded:
     for an unreachable revision. With min 2, initial 5 and max 4: 0 becomes 4 before and 2 after.
     """
     count_min, lower = _minimum(spec, is_initialized=is_initialized)
-    kept, limited_by = count, None
-    if kept < count_min:
-        kept, limited_by = count_min, lower
-    if 0 < spec.max_scale < kept:
-        kept, limited_by = spec.max_scale, ScaleBound.MAX_SCALE
+    limited, limited_by = count, None
+    if limited < count_min:
+        limited, limited_by = count_min, lower
+    if 0 < spec.max_scale < limited:
+        limited, limited_by = spec.max_scale, ScaleBound.MAX_SCALE
     return Bounded(
-        count=kept,
-        limited_by=None if kept == count else limited_by,
+        count=limited,
+        limited_by=None if limited == count else limited_by,
         count_min=count_min,
         count_max=spec.max_scale,
     )

@@ -79,7 +79,7 @@ class LatencyCurve:
 
     def fade(self, ratio: float) -> None:
         """Reduce the weight of everything seen so far."""
-        self._sums = array("f", [one * ratio for one in self._sums])
+        self._sums = array("f", [total * ratio for total in self._sums])
 
     def knee(self) -> Knee | None:
         """The knee so far; None while no bin has enough seconds and requests."""

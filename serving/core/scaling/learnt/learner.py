@@ -173,24 +173,24 @@ class TargetLearner:
     def _learn(self, spec: ScalingSpec, limits: Resources, total_max: float) -> None:
         state, knee = self.state, self._curve.knee()
         utilisation = min(_UTILISATION_MAX, spec.target_value / spec.total_value)
-        found: list[tuple[float, TargetBound | None, float | None]] = []
+        candidates: list[tuple[float, TargetBound | None, float | None]] = []
         if knee is not None:
-            found.append((max(spec.total_value, _GROWTH_RATIO * knee.top / utilisation), None, None))
+            candidates.append((max(spec.total_value, _GROWTH_RATIO * knee.top / utilisation), None, None))
             self._update_knee(knee)
         cpu = self._cpu_knee(limits)
         if cpu is not None:
-            found.append((_with_queue(cpu, utilisation), TargetBound.CPU, cpu))
+            candidates.append((_with_queue(cpu, utilisation), TargetBound.CPU, cpu))
         if state.knee is not None and (cpu is None or state.knee < _SAME_KNEE_RATIO * cpu):
-            found.append((_with_queue(state.knee, utilisation), TargetBound.LATENCY, state.knee))
+            candidates.append((_with_queue(state.knee, utilisation), TargetBound.LATENCY, state.knee))
         if limits.memory_bytes:
             state.memory = self._memory.in_flight_max(limits.memory_bytes) or state.memory
         if state.memory is not None:
-            found.append((_safe_mean(state.memory) / utilisation, TargetBound.MEMORY, state.memory))
+            candidates.append((_safe_mean(state.memory) / utilisation, TargetBound.MEMORY, state.memory))
         if state.killed is not None:
             state.killed *= _RELAX_RATIO
-            found.append((state.killed / utilisation, TargetBound.MEMORY, state.killed))
-        if found:
-            total, bound, above = min(found, key=lambda one: one[0])
+            candidates.append((state.killed / utilisation, TargetBound.MEMORY, state.killed))
+        if candidates:
+            total, bound, above = min(candidates, key=lambda candidate: candidate[0])
             start = bounded(spec.total_value, spec, total_max)
             self._step(bounded(total, spec, total_max), bound, above, start=start)
         self._curve.fade(_FADE_RATIO)

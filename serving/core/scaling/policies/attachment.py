@@ -127,28 +127,30 @@ class Triggered:
         if not self._is_panic_due:
             return
         self._is_panic_due = False
-        said = panic(observed, self._spec, self._settings, locked_until_s=self._panic_until_s, now_s=now_s)
-        if said.verdict is PanicVerdict.PANIC and said.change.delta > 0:
-            self._panic_until_s = said.locked_until_s
-            self._panic_count = observed.available_count + said.change.delta
-            if said.starts_cooldown:
+        outcome = panic(observed, self._spec, self._settings, locked_until_s=self._panic_until_s, now_s=now_s)
+        if outcome.verdict is PanicVerdict.PANIC and outcome.change.delta > 0:
+            self._panic_until_s = outcome.locked_until_s
+            self._panic_count = observed.available_count + outcome.change.delta
+            if outcome.starts_cooldown:
                 self.state = changed(self.state, at_s=now_s)
 
     def proposals(self, now_s: float) -> tuple[Proposal, ...]:
         """The policy's proposals: its last one, and the pods of a panic until they exist."""
-        found: list[Proposal] = []
+        proposals: list[Proposal] = []
         if self.last is not None:
             wanted = self.last.decision.desired_count
             is_content = self.last.decision.rule is TriggerRule.IN_SYNC and not _is_at_max(
                 self.last.decision, self._spec
             )
-            found.append(
+            proposals.append(
                 Proposal(decider=f"policy {self._name}", desired=wanted, reason=self.last.reason, is_content=is_content)
             )
         if self._panic_until_s is not None and now_s < self._panic_until_s:
             reason = f"{len(self._occupied)} pods are occupied, so {self._spec.up.delta} more at once"
-            found.append(Proposal(decider=f"panic of policy {self._name}", desired=self._panic_count, reason=reason))
-        return tuple(found)
+            proposals.append(
+                Proposal(decider=f"panic of policy {self._name}", desired=self._panic_count, reason=reason)
+            )
+        return tuple(proposals)
 
 
 class _Compared(enum.StrEnum):
@@ -201,12 +203,14 @@ def _is_at_max(decision: TickDecision, spec: ScalingPolicySpec) -> bool:
     return 0 < spec.max_count <= decision.observed_count
 
 
-def _trigger(said: TriggerVerdict) -> str:
-    usage = _usage(said.type, said.observed_usage_ratio)
-    if said.verdict is VerdictKind.LIMIT and said.limit_ratio is not None:
-        return f"{usage}, limit {_percent(said.limit_ratio)}"
-    points = f"{said.counted_count} of {said.examined_count} points {'above' if said.way == 'up' else 'below'} it"
-    return f"{usage}, aims at {_percent(said.target_usage_ratio)}, {points}"
+def _trigger(verdict: TriggerVerdict) -> str:
+    usage = _usage(verdict.type, verdict.observed_usage_ratio)
+    if verdict.verdict is VerdictKind.LIMIT and verdict.limit_ratio is not None:
+        return f"{usage}, limit {_percent(verdict.limit_ratio)}"
+    points = (
+        f"{verdict.counted_count} of {verdict.examined_count} points {'above' if verdict.way == 'up' else 'below'} it"
+    )
+    return f"{usage}, aims at {_percent(verdict.target_usage_ratio)}, {points}"
 
 
 def _usage(kind: str, usage: float | NoData) -> str:

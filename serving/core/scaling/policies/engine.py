@@ -51,11 +51,13 @@ class PolicyCalendar:
     @property
     def min_count(self) -> int:
         """The highest minimum of the active schedules; 0 without one."""
-        return max((one.min_count for one, (_, state) in self._pairs() if state.is_active), default=0)
+        return max((schedule.min_count for schedule, (_, state) in self._pairs() if state.is_active), default=0)
 
     def update(self, wall_s: float) -> bool:
         """Check all schedules; return whether any has changed since the last call."""
-        if len(self._seen) == len(self._schedules) and all(at_s <= wall_s < one.until_s for at_s, one in self._seen):
+        if len(self._seen) == len(self._schedules) and all(
+            at_s <= wall_s < state.until_s for at_s, state in self._seen
+        ):
             return False
         self._seen = [(wall_s, self._state_at(schedule, wall_s)) for schedule in self._schedules]
         return True
@@ -64,19 +66,19 @@ class PolicyCalendar:
         """The proposals of the active schedules."""
         return tuple(
             Proposal(
-                decider=f"schedule {one.shown_name} of policy {self._name}",
-                desired=one.min_count,
+                decider=f"schedule {schedule.shown_name} of policy {self._name}",
+                desired=schedule.min_count,
                 reason=f"until {state.until}",
             )
-            for one, (_, state) in self._pairs()
+            for schedule, (_, state) in self._pairs()
             if state.is_active
         )
 
     def status(self) -> list[dict[str, Any]]:
         """Each schedule, whether it is active, and until when."""
         return [
-            {"name": one.shown_name, "active": state.is_active, "until": state.until}
-            for one, (_, state) in self._pairs()
+            {"name": schedule.shown_name, "active": state.is_active, "until": state.until}
+            for schedule, (_, state) in self._pairs()
         ]
 
     def _pairs(self) -> Iterator[tuple[Schedule, tuple[float, ScheduleState]]]:
@@ -135,19 +137,21 @@ class Triggers:
 
     def is_followed(self, key: PolicyKey) -> bool:
         """Whether any revision follows a policy."""
-        return any(held.policy.key == key for held in self._held.values())
+        return any(follower.policy.key == key for follower in self._held.values())
 
     @property
     def wants_usage(self) -> bool:
         """Whether any revision follows a policy on cpu or memory."""
-        return any(held.policy.spec is not None and _needs_usage(held.policy.spec) for held in self._held.values())
+        return any(
+            follower.policy.spec is not None and _needs_usage(follower.policy.spec) for follower in self._held.values()
+        )
 
     def take_policy(self, policy: ScalingPolicyView, *, is_ours: bool = True) -> None:
         """Add or update a policy. ``is_ours``: this autoscaler alone writes its status."""
         before = self._policies.get(policy.key)
         if is_ours and before is not None and before.uid == policy.uid:
             # State of another process is read first; later values are our own.
-            policy = msgspec.structs.replace(policy, kept=before.kept)
+            policy = msgspec.structs.replace(policy, saved=before.saved)
         touched = self._policies.take(policy)
         if before is None or not _is_same(before, policy):
             for key in touched:
@@ -155,8 +159,8 @@ class Triggers:
 
     def target(self, key: PolicyKey) -> TargetRef | None:
         """The target of a policy; None if it is gone."""
-        found = self._policies.get(key)
-        return None if found is None else found.target
+        policy = self._policies.get(key)
+        return None if policy is None else policy.target
 
     def recheck_all(self) -> None:
         """Mark every policy's status for an update."""
@@ -174,20 +178,20 @@ class Triggers:
 
     def take_report(self, key: RevisionKey, pod: str, *, concurrency: float) -> bool:
         """Handle a pod's report; return whether it needs a decision at once."""
-        held = self._held.get(key)
-        return held is not None and held.triggered.take_report(pod, concurrency=concurrency)
+        follower = self._held.get(key)
+        return follower is not None and follower.triggered.take_report(pod, concurrency=concurrency)
 
     def forget_pod(self, key: RevisionKey, pod: str) -> None:
         """Drop a deleted pod."""
-        held = self._held.get(key)
-        if held is not None:
-            held.triggered.forget_pod(pod)
+        follower = self._held.get(key)
+        if follower is not None:
+            follower.triggered.forget_pod(pod)
 
     def forget(self, key: RevisionKey) -> None:
         """Drop a revision that is deleted, or now owned by another autoscaler."""
-        held = self._held.pop(key, None)
-        if held is not None:
-            self._on_change(held.policy.key)
+        follower = self._held.pop(key, None)
+        if follower is not None:
+            self._on_change(follower.policy.key)
 
     def proposals(
         self,
@@ -202,31 +206,31 @@ class Triggers:
 
         ``observe`` is called only if there is something to evaluate.
         """
-        held = self._hold(revision, now_s=now_s, wall_offset_s=wall_offset_s)
-        if held is None or held.policy.spec is None:
+        follower = self._hold(revision, now_s=now_s, wall_offset_s=wall_offset_s)
+        if follower is None or follower.policy.spec is None:
             return ()
-        spec, triggered = held.policy.spec, held.triggered
-        is_over = bool(held.problem) or revision.serving_state is ServingState.RETIRED
-        held.is_asleep = is_over or (present_scale == 0 and spec.min_count == 0)
+        spec, triggered = follower.policy.spec, follower.triggered
+        is_over = bool(follower.problem) or revision.serving_state is ServingState.RETIRED
+        follower.is_asleep = is_over or (present_scale == 0 and spec.min_count == 0)
         if is_over:
             return ()
-        if held.calendar.update(now_s + wall_offset_s):
-            self._on_change(held.policy.key)
-        scheduled = held.calendar.proposals()
-        if held.is_asleep:
+        if follower.calendar.update(now_s + wall_offset_s):
+            self._on_change(follower.policy.key)
+        scheduled = follower.calendar.proposals()
+        if follower.is_asleep:
             return scheduled
         triggered.settle(present_scale)
         if spec.panic_scale:
             triggered.panic(observe(), now_s)
         if triggered.is_due(now_s):
             triggered.evaluate(revision.key[1], observe(), now_s)
-            self._on_change(held.policy.key)
+            self._on_change(follower.policy.key)
         return (*triggered.proposals(now_s), *scheduled)
 
     def due_in_s(self, key: RevisionKey, now_s: float) -> float | None:
         """Time until the next evaluation of a revision; None if it follows no policy."""
-        held = self._held.get(key)
-        return None if held is None or held.is_asleep else max(0.0, held.triggered.due_s - now_s)
+        follower = self._held.get(key)
+        return None if follower is None or follower.is_asleep else max(0.0, follower.triggered.due_s - now_s)
 
     def status(
         self, key: PolicyKey, *, now_s: float, wall_offset_s: float, stamp: Callable[[float], str]
@@ -238,25 +242,27 @@ class Triggers:
         policy = self._policies.get(key)
         if policy is None:
             return None
-        followers = [held for held in self._held.values() if held.policy.key == key]
-        working = sorted((held for held in followers if not held.problem), key=lambda held: held.revision.key)
-        said = self._policies.attachment(
-            policy,
-            revisions=[held.revision.key for held in working],
-            problems={held.problem for held in followers if held.problem},
+        followers = [follower for follower in self._held.values() if follower.policy.key == key]
+        working = sorted(
+            (follower for follower in followers if not follower.problem), key=lambda follower: follower.revision.key
         )
-        before = next((one for one in policy.conditions if one.get("type") == "Attached"), {})
-        truth = "True" if said.is_attached else "False"
+        attachment = self._policies.attachment(
+            policy,
+            revisions=[follower.revision.key for follower in working],
+            problems={follower.problem for follower in followers if follower.problem},
+        )
+        before = next((condition for condition in policy.conditions if condition.get("type") == "Attached"), {})
+        truth = "True" if attachment.is_attached else "False"
         since = before.get("lastTransitionTime") if before.get("status") == truth else None
         condition = {
             "type": "Attached",
             "status": truth,
-            "reason": said.reason.value,
-            "message": said.message,
+            "reason": attachment.reason.value,
+            "message": attachment.message,
             "lastTransitionTime": since or stamp(now_s + wall_offset_s),
         }
-        decided = [one for held in working if (one := held.triggered.last) is not None]
-        latest = max(decided, key=lambda one: one.at_s, default=None)
+        decided = [decision for follower in working if (decision := follower.triggered.last) is not None]
+        latest = max(decided, key=lambda decision: decision.at_s, default=None)
         return {
             "observedGeneration": policy.generation,
             "conditions": [condition],
@@ -264,39 +270,41 @@ class Triggers:
             "schedules": working[0].calendar.status() if working else [],
             "lastDecision": None if latest is None else _decision_status(latest, at=stamp(latest.at_s + wall_offset_s)),
             "revisions": [
-                msgspec.to_builtins(kept_of(held.revision, rebased(held.triggered.state, by_s=wall_offset_s)))
-                for held in working
+                msgspec.to_builtins(kept_of(follower.revision, rebased(follower.triggered.state, by_s=wall_offset_s)))
+                for follower in working
             ],
         }
 
     def _hold(self, revision: ScaledRevision, *, now_s: float, wall_offset_s: float) -> _Held | None:
         """A revision with the policy that it follows now."""
-        held = self._held.get(revision.key)
+        follower = self._held.get(revision.key)
         policy = self._policies.holder(revision) if len(self._policies) and revision.spec.reachable else None
         if policy is None or policy.spec is None:
             self.forget(revision.key)
             return None
-        if held is None or held.policy.uid != policy.uid or held.revision.uid != revision.uid:
+        if follower is None or follower.policy.uid != policy.uid or follower.revision.uid != revision.uid:
             self.forget(revision.key)
-            held = self._held[revision.key] = self._begin(revision, policy, now_s=now_s, wall_offset_s=wall_offset_s)
+            follower = self._held[revision.key] = self._begin(
+                revision, policy, now_s=now_s, wall_offset_s=wall_offset_s
+            )
             self._on_change(policy.key)
-        elif held.policy is not policy or held.revision is not revision:
-            is_other = held.policy.spec != policy.spec
-            held.policy, held.revision = policy, revision
-            held.triggered.follow(policy.spec, now_s)
+        elif follower.policy is not policy or follower.revision is not revision:
+            is_other = follower.policy.spec != policy.spec
+            follower.policy, follower.revision = policy, revision
+            follower.triggered.follow(policy.spec, now_s)
             if is_other:
-                held.calendar = PolicyCalendar(policy.key[1], policy.spec.schedules, self._state_at)
-                held.problem = self._problem(revision, policy.spec)
+                follower.calendar = PolicyCalendar(policy.key[1], policy.spec.schedules, self._state_at)
+                follower.problem = self._problem(revision, policy.spec)
                 self._on_change(policy.key)
-        return held
+        return follower
 
     def _begin(
         self, revision: ScaledRevision, policy: ScalingPolicyView, *, now_s: float, wall_offset_s: float
     ) -> _Held:
         """Follow a policy, resuming the state of another process if there is one."""
         assert policy.spec is not None, "only a policy that can be used holds for anything"
-        kept = next((one for one in policy.kept if one.uid == revision.uid), None)
-        state = TriggerState() if kept is None else rebased(state_of(kept), by_s=-wall_offset_s)
+        saved = next((state for state in policy.saved if state.uid == revision.uid), None)
+        state = TriggerState() if saved is None else rebased(state_of(saved), by_s=-wall_offset_s)
         triggered = Triggered(policy.key[1], policy.spec, self._settings, state=state, now_s=now_s)
         calendar = PolicyCalendar(policy.key[1], policy.spec.schedules, self._state_at)
         return _Held(revision, policy, triggered, calendar=calendar, problem=self._problem(revision, policy.spec))
@@ -305,12 +313,12 @@ class Triggers:
         """The reason a revision cannot follow a policy; "" if it can."""
         if not _needs_usage(spec):
             return ""
-        found = check_scaling_policy(spec, known_types=REGISTRY, container_requests=self._requests(revision.key))
-        return "; ".join(f"revision {revision.key[1]}: {one}" for one in found)
+        problems = check_scaling_policy(spec, known_types=REGISTRY, container_requests=self._requests(revision.key))
+        return "; ".join(f"revision {revision.key[1]}: {problem}" for problem in problems)
 
 
-def _is_same(one: ScalingPolicyView, other: ScalingPolicyView) -> bool:
-    return (one.uid, one.spec, one.problem) == (other.uid, other.spec, other.problem)
+def _is_same(policy: ScalingPolicyView, other: ScalingPolicyView) -> bool:
+    return (policy.uid, policy.spec, policy.problem) == (other.uid, other.spec, other.problem)
 
 
 def _needs_usage(spec: ScalingPolicySpec) -> bool:

@@ -107,13 +107,13 @@ def evaluate(triggers: tuple[Trigger, ...], way: ScaleWay, situation: Situation,
     """Evaluate the triggers in order until one acts."""
     verdicts: list[TriggerVerdict] = []
     for index, trigger in enumerate(triggers):
-        said = _evaluate_one(trigger, way, situation, index=index, cooldown_s=cooldown_s)
-        verdicts.append(said)
-        if said.verdict in _ACTS:
+        verdict = _evaluate_one(trigger, way, situation, index=index, cooldown_s=cooldown_s)
+        verdicts.append(verdict)
+        if verdict.verdict in _ACTS:
             # Only the quirk that lets a limit act on any amount lets it act on none.
-            delta = said.delta if isinstance(said.delta, int) else 0
-            return Evaluation(verdicts=tuple(verdicts), acting=said, delta=delta, in_sync=False)
-    in_sync = not any(said.verdict in _OUT_OF_SYNC for said in verdicts)
+            delta = verdict.delta if isinstance(verdict.delta, int) else 0
+            return Evaluation(verdicts=tuple(verdicts), acting=verdict, delta=delta, in_sync=False)
+    in_sync = not any(verdict.verdict in _OUT_OF_SYNC for verdict in verdicts)
     return Evaluation(verdicts=tuple(verdicts), acting=None, delta=0, in_sync=in_sync)
 
 

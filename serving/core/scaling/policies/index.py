@@ -70,7 +70,7 @@ class ScalingPolicyView(msgspec.Struct, frozen=True, kw_only=True):
     spec: ScalingPolicySpec | None
     problem: str
     conditions: tuple[Mapping[str, Any], ...]
-    kept: tuple[KeptState, ...]
+    saved: tuple[KeptState, ...]
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,14 +81,14 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-def policy_of(found: Mapping[str, Any], check: PolicyCheck) -> ScalingPolicyView | None:
+def policy_of(resource: Mapping[str, Any], check: PolicyCheck) -> ScalingPolicyView | None:
     """Read a ScalingPolicy; None if it is being deleted. ``check`` validates schedules with time zones."""
-    metadata, status = found["metadata"], found.get("status") or {}
+    metadata, status = resource["metadata"], resource.get("status") or {}
     if metadata.get("deletionTimestamp"):
         return None
-    spec, problem = _spec_of(found.get("spec") or {}, check)
+    spec, problem = _spec_of(resource.get("spec") or {}, check)
     return ScalingPolicyView(
-        key=key_of(found),
+        key=key_of(resource),
         uid=metadata.get("uid", ""),
         created=metadata.get("creationTimestamp") or "",
         generation=int(metadata.get("generation") or 0),
@@ -96,7 +96,7 @@ def policy_of(found: Mapping[str, Any], check: PolicyCheck) -> ScalingPolicyView
         spec=None if problem else spec,
         problem=problem,
         conditions=tuple(status.get("conditions") or ()),
-        kept=_kept_in(status.get("revisions")),
+        saved=_kept_in(status.get("revisions")),
     )
 
 
@@ -105,7 +105,7 @@ def _spec_of(written: Mapping[str, Any], check: PolicyCheck) -> tuple[ScalingPol
         spec = msgspec.convert(written, type=ScalingPolicySpec)
     except msgspec.ValidationError as error:
         return None, str(error)
-    problems = [str(one) for one in (*check_scaling_policy(spec, known_types=REGISTRY), *check(spec))]
+    problems = [str(problem) for problem in (*check_scaling_policy(spec, known_types=REGISTRY), *check(spec))]
     if spec.target_ref is None:
         problems.append("spec.targetRef: it names no target")
     return spec, "; ".join(problems)
@@ -135,17 +135,17 @@ def kept_of(revision: ScaledRevision, state: TriggerState) -> KeptState:
     )
 
 
-def state_of(kept: KeptState) -> TriggerState:
+def state_of(saved: KeptState) -> TriggerState:
     """The kept state, on the wall clock."""
     return TriggerState(
-        phase=kept.phase,
-        phase_changed_at_s=_seconds(kept.phase_changed_at_ms),
-        last_change_at_s=_seconds(kept.last_change_at_ms),
+        phase=saved.phase,
+        phase_changed_at_s=_seconds(saved.phase_changed_at_ms),
+        last_change_at_s=_seconds(saved.last_change_at_ms),
         points={
             type_of_today(kind): tuple(
                 UsagePoint(at_s=at_ms / 1000, usage_ratio=usage_ratio) for at_ms, usage_ratio in points
             )
-            for kind, points in kept.points.items()
+            for kind, points in saved.points.items()
         },
     )
 
@@ -162,7 +162,7 @@ def targets_of(revision: ScaledRevision) -> tuple[_Target, ...]:
     """Targets a policy may name for this revision, the closest first."""
     namespace, name = revision.key
     named = (("Revision", name), ("Configuration", revision.configuration), ("Service", revision.service))
-    return tuple((namespace, kind, one) for kind, one in named if one)
+    return tuple((namespace, kind, name) for kind, name in named if name)
 
 
 class Policies:
@@ -192,7 +192,7 @@ class Policies:
         if policy.spec is not None:
             rivals = self._by_target.setdefault(_target_of(policy), [])
             rivals.append(policy)
-            rivals.sort(key=lambda one: (one.created, one.key))
+            rivals.sort(key=lambda rival: (rival.created, rival.key))
             touched |= {rival.key for rival in rivals}
         return touched | {policy.key}
 

@@ -50,15 +50,17 @@ class Usages:
 
     def used(self, pod: _PodKey, now_s: float) -> Mapping[str, Resources]:
         """The usage of each container of a pod; empty without a recent measurement."""
-        found = self._by_pod.get(pod)
-        if found is None or now_s - found.since_s >= _VALID_S:
+        metrics = self._by_pod.get(pod)
+        if metrics is None or now_s - metrics.since_s >= _VALID_S:
             return {}
-        return {str(container.get("name", "")): resources_of(container.get("usage")) for container in found.containers}
+        return {
+            str(container.get("name", "")): resources_of(container.get("usage")) for container in metrics.containers
+        }
 
     def new_measurement(self, pod: _PodKey, now_s: float) -> Mapping[str, Resources]:
         """The pods, if the list of ``now_s`` has a new measurement; otherwise empty."""
-        found = self._by_pod.get(pod)
-        return {} if found is None or found.since_s != now_s else self.used(pod, now_s)
+        metrics = self._by_pod.get(pod)
+        return {} if metrics is None or metrics.since_s != now_s else self.used(pod, now_s)
 
 
 def requests_of(containers: Iterable[Mapping[str, Any]]) -> dict[str, Resources]:
@@ -102,7 +104,7 @@ def observed_pods(
         occupied_count=occupied_count,
         pending_count=sum(trouble is Trouble.PENDING for trouble in troubles),
         failing_count=sum(trouble is Trouble.FAILING for trouble in troubles),
-        pods=tuple(found for name in names if (found := uses(name))),
+        pods=tuple(use for name in names if (use := uses(name))),
         gauges=_gauges(pods[name] for name in names if name in pods),
     )
 

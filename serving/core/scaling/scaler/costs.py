@@ -58,7 +58,7 @@ class DayCosts:
         """The sum over the last day."""
         self._place(wall_s)
         pod_seconds, cold, knative_pod_seconds, knative_cold = (
-            sum(self._columns[one::_WIDTH]) for one in range(_WIDTH)
+            sum(self._columns[column::_WIDTH]) for column in range(_WIDTH)
         )
         first_s = max(self._since_s, (self._hour - _HOURS + 1) * _HOUR_S)
         return PolicyCosts(
@@ -71,9 +71,9 @@ class DayCosts:
 
     def dump(self) -> str:
         """Encode the hours as text, for ``load``."""
-        rows = {one: self._row(one) for one in range(self._hour - _HOURS + 1, self._hour + 1)}
+        rows = {hour: self._row(hour) for hour in range(self._hour - _HOURS + 1, self._hour + 1)}
         return msgspec.json.encode(
-            _HourlyCosts(round(self._since_s, 1), {one: row for one, row in rows.items() if any(row)})
+            _HourlyCosts(round(self._since_s, 1), {hour: row for hour, row in rows.items() if any(row)})
         ).decode()
 
     def load(self, text: str) -> None:
@@ -83,7 +83,7 @@ class DayCosts:
             saved = msgspec.json.decode(text, type=_HourlyCosts)
         except UNREADABLE as error:
             raise InvalidValue(text=text, expected=expected) from error
-        if not saved.hours or not all(0 <= one <= _COST_MAX for row in saved.hours.values() for one in row):
+        if not saved.hours or not all(0 <= cost <= _COST_MAX for row in saved.hours.values() for cost in row):
             raise InvalidValue(text=text, expected=expected)
         self._hour, self._since_s = max(saved.hours), saved.since_s
         self._columns = array("f", bytes(4 * _HOURS * _WIDTH))
@@ -104,5 +104,7 @@ class DayCosts:
 
     def _row(self, hour: int) -> tuple[float, float, float, float]:
         at = hour % _HOURS * _WIDTH
-        one, two, three, four = (round(value, 1) for value in self._columns[at : at + _WIDTH])
-        return one, two, three, four
+        pod_seconds, cold, knative_pod_seconds, knative_cold = (
+            round(value, 1) for value in self._columns[at : at + _WIDTH]
+        )
+        return pod_seconds, cold, knative_pod_seconds, knative_cold

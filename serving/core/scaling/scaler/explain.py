@@ -14,12 +14,11 @@ from serving.core.scaling.decision.budgeted import allowance_reason, gated
 from serving.core.scaling.decision.policy import KEEP_ALIVE, PRE_WARMING, RegretReason
 from serving.core.scaling.decision.records import DecisionInputs, ScalerOutcome
 from serving.core.scaling.kpa.decide import ScaleDecision, ScaleLimit, ScalerMode, count_for
-from serving.core.scaling.kpa.merge import Bounded, MergeDecision, Proposal, ScaleBound
+from serving.core.scaling.kpa.merge import ACTIVATOR_DECIDER, Bounded, MergeDecision, Proposal, ScaleBound
 from serving.core.scaling.kpa.zero import GateAction, GateReason
 from serving.core.scaling.slo import SloOutcome, SloVerdict
 from serving.core.scaling.spec import ScalingSpec
 
-_ACTIVATOR = "activator"
 _MINUTES_FROM_S = 120.0
 _MS = 1000.0
 
@@ -141,10 +140,10 @@ def _load(inputs: DecisionInputs, detail: ScaleDecision) -> str:
             (detail.observed_panic, spec.panic_window_s) if is_panic else (detail.observed_stable, spec.stable_window_s)
         )
         what = f"{window_s:g} s average {_amount(observed)} {unit} over {_pods(detail.ready_count)}"
-    said = f"{what}, target {spec.target_value:g} each"
+    sentence = f"{what}, target {spec.target_value:g} each"
     # Rounded numbers may make another count than the exact ones: 49.04 over 7 are 8 pods, and 49.0 are 7.
     count = count_for(float(_amount(observed)), spec.target_value)
-    return said if detail.limited_by or count == detail.desired_count else f"{said}, so {detail.desired_count}"
+    return sentence if detail.limited_by or count == detail.desired_count else f"{sentence}, so {detail.desired_count}"
 
 
 def _limit(spec: ScalingSpec, detail: ScaleDecision) -> str:
@@ -185,24 +184,24 @@ def _learnt(outcome: ScalerOutcome) -> str:
 # The goal for latency.
 
 
-def _slo(found: SloOutcome | None) -> str:
+def _slo(slo: SloOutcome | None) -> str:
     """The goal as text: "p95 410 ms over 300: 2 more pods"."""
-    if found is None:
+    if slo is None:
         return ""
-    name, limit, least = found.slo.name, f"{_MS * found.slo.limit_s:g}", f"{found.target:.3g}"
-    if found.verdict is SloVerdict.UNKNOWN:
+    name, limit, least = slo.slo.name, f"{_MS * slo.slo.limit_s:g}", f"{slo.target:.3g}"
+    if slo.verdict is SloVerdict.UNKNOWN:
         return f"too few requests to judge {name} of {limit} ms, target {least} each"
-    if found.verdict in {SloVerdict.HELD, SloVerdict.ROOM}:
-        room = f": room for {least} each" if found.verdict is SloVerdict.ROOM else ""
-        return f"{name} {_MS * found.quantile_s:.0f} ms of {limit}{room}"
-    more = f"{found.more_count} more pod{'' if found.more_count == 1 else 's'}"
+    if slo.verdict in {SloVerdict.HELD, SloVerdict.ROOM}:
+        room = f": room for {least} each" if slo.verdict is SloVerdict.ROOM else ""
+        return f"{name} {_MS * slo.quantile_s:.0f} ms of {limit}{room}"
+    more = f"{slo.more_count} more pod{'' if slo.more_count == 1 else 's'}"
     so = {
-        SloVerdict.LATE: more if found.more_count else f"target {least} each",
-        SloVerdict.SETTLING: f"waits for {more}" if found.more_count else f"target {least} each is being tried",
+        SloVerdict.LATE: more if slo.more_count else f"target {least} each",
+        SloVerdict.SETTLING: f"waits for {more}" if slo.more_count else f"target {least} each is being tried",
         SloVerdict.BOUNDED: "max-scale allows no more pods",
         SloVerdict.HOPELESS: "pods with hardly a request each were late too, so that the revision's own target counts",
     }
-    return f"{name} {_MS * found.quantile_s:.0f} ms over {limit}: {so[found.verdict]}"
+    return f"{name} {_MS * slo.quantile_s:.0f} ms over {limit}: {so[slo.verdict]}"
 
 
 # The adaptive policy.
@@ -251,30 +250,35 @@ def _others(outcome: ScalerOutcome) -> tuple[str, ...]:
 
 def _decided_by(outcome: ScalerOutcome, merged: MergeDecision) -> tuple[str, ...]:
     algorithm = outcome.decided.proposal.decider
-    said = [
+    proposals = [
         proposal
         for proposal in merged.proposals
-        if proposal.decider not in {algorithm, _ACTIVATOR, KEEP_ALIVE, PRE_WARMING}
+        if proposal.decider not in {algorithm, ACTIVATOR_DECIDER, KEEP_ALIVE, PRE_WARMING}
     ]
-    silent = [f"{one.decider} has no data ({one.desired.missing})" for one in said if isinstance(one.desired, NoData)]
+    silent = [
+        f"{proposal.decider} has no data ({proposal.desired.missing})"
+        for proposal in proposals
+        if isinstance(proposal.desired, NoData)
+    ]
     if merged.decided_by is None:
         return (f"{merged.present_scale} kept because {' and '.join(merged.silent)} cannot be heard", *silent)
-    if merged.decided_by == _ACTIVATOR and merged.decided_by != algorithm:
+    if merged.decided_by == ACTIVATOR_DECIDER and merged.decided_by != algorithm:
         return ("woken by the activator",)
     deciding = [
-        f"{one.decider} wants {one.desired} ({one.reason})"
-        for one in said
-        if one.decider == merged.decided_by or (one.desired == merged.present_scale and not one.is_content)
+        f"{proposal.decider} wants {proposal.desired} ({proposal.reason})"
+        for proposal in proposals
+        if proposal.decider == merged.decided_by
+        or (proposal.desired == merged.present_scale and not proposal.is_content)
     ]
     return (*deciding, *silent)
 
 
 def _memory(outcome: ScalerOutcome) -> str:
     """Why a dormant pod goes, also from a revision that wants no pod."""
-    one = outcome.inputs.allowance
-    if one is None or one.reason is not AllowanceReason.MEMORY:
+    allowance = outcome.inputs.allowance
+    if allowance is None or allowance.reason is not AllowanceReason.MEMORY:
         return ""
-    return _BOUNDS[ScaleBound.MEMORY].format(one=one)
+    return _BOUNDS[ScaleBound.MEMORY].format(one=allowance)
 
 
 def _bound(bounds: Bounded, allowance: Allowance | None) -> str:
@@ -290,8 +294,8 @@ def _bound(bounds: Bounded, allowance: Allowance | None) -> str:
 def _gate(outcome: ScalerOutcome) -> tuple[str, ...]:
     spec = gated(outcome.inputs.spec, outcome.inputs.allowance or UNLIMITED)
     rest_s = outcome.gate.recheck_in_s or 0.0
-    said = _GATE[outcome.gate.reason].format(spec=spec, rest_s=rest_s)
-    return (said, "into reserve first") if outcome.to_reserve else (said,)
+    reason = _GATE[outcome.gate.reason].format(spec=spec, rest_s=rest_s)
+    return (reason, "into reserve first") if outcome.to_reserve else (reason,)
 
 
 def _pods(count: int) -> str:

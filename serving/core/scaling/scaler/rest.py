@@ -13,6 +13,9 @@ from serving.core.scaling.kpa.zero import GatePhase
 from serving.core.scaling.scaler.scaler import Scaler
 from serving.core.settings.autoscaler import CLASSIC_CLASS
 
+DECISION_PAUSE_S = 0.05
+"""Least time between two decisions about a revision, in seconds: changes in between are handled together."""
+
 REST_MAX_S = 30.0
 """Longest rest, in seconds: what is learnt is saved, and a chart gets a sample, so late at most."""
 

@@ -56,7 +56,7 @@ class Context(msgspec.Struct, frozen=True):
         is_template = self.is_template or name == "apps.v1.DeploymentSpec"
         if name != "core.v1.PodSpec":
             return Context(is_template, self.volumes, whole)
-        return Context(is_template, frozenset(one.get("name") or "" for one in items_of(whole, "volumes")), whole)
+        return Context(is_template, frozenset(volume.get("name") or "" for volume in items_of(whole, "volumes")), whole)
 
 
 def _text(value: object, where: str, name: str) -> Iterator[Problem]:
@@ -78,11 +78,11 @@ def labels(value: Mapping[str, str], where: str) -> Iterator[Problem]:
 
 def _other_names(value: Sequence[Json] | None, where: str, context: Context) -> Iterator[Problem]:
     """Check that names of init containers are unique in the pod."""
-    taken = {one.get("name") for one in items_of(context.owner, "containers")} - {"", None}
-    for index, one in enumerate(value or ()):
-        if one.get("name") in taken:
-            yield duplicate(f"{where}[{index}].name", one["name"])
-        taken.add(one.get("name"))
+    taken = {container.get("name") for container in items_of(context.owner, "containers")} - {"", None}
+    for index, init_container in enumerate(value or ()):
+        if init_container.get("name") in taken:
+            yield duplicate(f"{where}[{index}].name", init_container["name"])
+        taken.add(init_container.get("name"))
 
 
 def _own_users(value: bool | None, where: str, context: Context) -> Iterator[Problem]:  # noqa: FBT001 - the value of a field
@@ -90,7 +90,7 @@ def _own_users(value: bool | None, where: str, context: Context) -> Iterator[Pro
     if value is not False:
         return
     at, reason = where.removesuffix("hostUsers"), "when `hostUsers` is false"
-    yield from (forbidden(f"{at}{one}", reason) for one in _OF_THE_NODE if context.owner.get(one))
+    yield from (forbidden(f"{at}{field}", reason) for field in _OF_THE_NODE if context.owner.get(field))
     for field in ("initContainers", "containers"):
         for index, container in enumerate(items_of(context.owner, field)):
             if container.get("volumeDevices"):
@@ -135,10 +135,10 @@ def _environment(value: Sequence[Json] | None, where: str, _: Context) -> Iterat
 
 def _resources(value: Json | None, where: str, context: Context) -> Iterator[Problem]:
     """Requests are not above limits, and amounts are those of resources."""
-    given = value or {}
-    limits = map_of(given, "limits")
+    resources = value or {}
+    limits = map_of(resources, "limits")
     # Of a pod, a kube-apiserver takes limits for missing requests before it looks.
-    requests = {**({} if context.is_template else limits), **map_of(given, "requests")}
+    requests = {**({} if context.is_template else limits), **map_of(resources, "requests")}
     for field, amounts in (("limits", limits), ("requests", requests)):
         for name, amount in amounts.items():
             yield from _amount(name, amount, f"{where}.{field}[{name}]")
@@ -164,11 +164,11 @@ def _amount(name: str, amount: object, where: str) -> Iterator[Problem]:
 def _downward(value: Sequence[Json] | None, where: str, _: Context) -> Iterator[Problem]:
     """Files of the downward API. A kube-apiserver names their fields at the volume."""
     at = where.removesuffix(".items")
-    for one in value or ():
-        yield from _text(one.get("path"), f"{at}.path", "path-below")
-        if (field := one.get("fieldRef")) is not None:
+    for file in value or ():
+        yield from _text(file.get("path"), f"{at}.path", "path-below")
+        if (field := file.get("fieldRef")) is not None:
             yield from _text(field.get("fieldPath"), f"{at}.fieldRef.fieldPath", "field-path")
-        elif one.get("resourceFieldRef") is None:
+        elif file.get("resourceFieldRef") is None:
             yield required(at, "a fieldRef or a resourceFieldRef in each item")
 
 
@@ -266,16 +266,16 @@ def _template(value: Json | None, where: str, context: Context) -> Iterator[Prob
 
 def _is_selector(selector: Json) -> bool:
     return not list(labels(map_of(selector, "matchLabels"), "")) and all(
-        FORMATS["qualified"].fits(one.get("key") or "")
-        and _HAS_VALUES.get(one.get("operator")) is bool(one.get("values"))
-        for one in items_of(selector, "matchExpressions")
+        FORMATS["qualified"].fits(expression.get("key") or "")
+        and _HAS_VALUES.get(expression.get("operator")) is bool(expression.get("values"))
+        for expression in items_of(selector, "matchExpressions")
     )
 
 
 def _strategy(value: Json | None, where: str, _: Context) -> Iterator[Problem]:
     """How a Deployment replaces its pods."""
-    given = value or {}
-    kind, rolling, at = given.get("type") or "RollingUpdate", given.get("rollingUpdate"), f"{where}.rollingUpdate"
+    strategy = value or {}
+    kind, rolling, at = strategy.get("type") or "RollingUpdate", strategy.get("rollingUpdate"), f"{where}.rollingUpdate"
     if kind not in {"Recreate", "RollingUpdate"}:
         yield unsupported(where, kind, ("Recreate", "RollingUpdate"))
     elif kind == "Recreate" and rolling is not None:
@@ -316,8 +316,8 @@ def _endpoint_ports(value: Sequence[Json] | None, where: str, _: Context) -> Ite
 
 CHECKS: Mapping[str, Callable[[Any, str, Context], Iterator[Problem]]] = MappingProxyType(
     {
-        one.__name__.removeprefix("_"): one
-        for one in (
+        check.__name__.removeprefix("_"): check
+        for check in (
             *(_other_names, _own_users, _host_ports, _one_source, _mounts, _resources, _environment),
             *(_downward, _token_path, _other_keys, _secret_texts, _secret_type),
             *(_label_name, _external_name, _cluster_ip, _service_ports, _template),

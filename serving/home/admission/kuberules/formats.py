@@ -65,14 +65,14 @@ def duplicate(where: str, value: object) -> Problem:
     return Problem(where=where, what=f'Duplicate value: "{value}"', expected="a value of its own")
 
 
-def items_of(one: Mapping[str, Any], field: str) -> list[Any]:
+def items_of(whole: Mapping[str, Any], field: str) -> list[Any]:
     """A list; [] if it is absent or null."""
-    return one.get(field) or []
+    return whole.get(field) or []
 
 
-def map_of(one: Mapping[str, Any], field: str) -> Json:
+def map_of(whole: Mapping[str, Any], field: str) -> Json:
     """An object; {} if it is absent or null."""
-    return one.get(field) or {}
+    return whole.get(field) or {}
 
 
 def _pattern(expected: str, pattern: str) -> Format:

@@ -54,9 +54,9 @@ class SchemaRules(msgspec.Struct, frozen=True, kw_only=True):
 
     def given(self, whole: Json) -> list[str]:
         """The fields of the union that an object has; "*" stands for any field except its name."""
-        found = [key for key in self.union if whole.get(key) is not None]
+        present = [key for key in self.union if whole.get(key) is not None]
         others = whole.keys() - {*self.union, "name"} if "*" in self.union else ()
-        return [*found, *(key for key in whole if key in others and whole[key] is not None)]
+        return [*present, *(key for key in whole if key in others and whole[key] is not None)]
 
 
 def kube_problems(kind: Kind, whole: Json) -> Iterator[Problem]:
@@ -72,31 +72,31 @@ def spec_problems(spec: Json, where: str, *, is_template: bool = False) -> Itera
 def _problems(name: str, whole: Json, where: str, *, context: Context) -> Iterator[Problem]:
     rules = _rules(name)
     context = context.within(name, whole)
-    given = rules.given(whole)
-    yield from _union(rules, given, where)
-    for field, one in rules.fields.items():
+    present = rules.given(whole)
+    yield from _union(rules, present, where)
+    for field, field_rules in rules.fields.items():
         value = whole.get(field)
-        if value is None and not one.may_be_missing:
+        if value is None and not field_rules.may_be_missing:
             continue
-        if value is None and one.is_present:
+        if value is None and field_rules.is_present:
             value = {}
-        place = _place(where, one.place, field)
-        if one.required and not value:
-            yield required(place, one.required)
+        place = _place(where, field_rules.place, field)
+        if field_rules.required and not value:
+            yield required(place, field_rules.required)
         else:
-            for check in one.checks:
+            for check in field_rules.checks:
                 yield from check(value, place, context)
-        if field not in given[1:]:
-            for below in one.below:
+        if field not in present[1:]:
+            for below in field_rules.below:
                 yield from _below(below, value, f"{where}.{field}" if where else field, context=context)
     if rules.cel is not None:
         yield from _broken(rules.cel, whole, where)
 
 
-def _union(rules: SchemaRules, given: list[str], where: str) -> Iterator[Problem]:
-    if rules.is_one_needed and not given:
+def _union(rules: SchemaRules, present: list[str], where: str) -> Iterator[Problem]:
+    if rules.is_one_needed and not present:
         yield required(where, f"one of {', '.join(rules.union)}")
-    for key in given[1:]:
+    for key in present[1:]:
         yield forbidden(where if rules.is_named_here else f"{where}.{key}", "may not specify more than 1 of its kind")
 
 
@@ -104,8 +104,8 @@ def _below(name: str, value: object, where: str, *, context: Context) -> Iterato
     if isinstance(value, dict):
         yield from _problems(name, value, where, context=context)
     elif isinstance(value, list):
-        for index, one in enumerate(value):
-            yield from _problems(name, one, f"{where}[{index}]", context=context)
+        for index, element in enumerate(value):
+            yield from _problems(name, element, f"{where}[{index}]", context=context)
 
 
 def _place(where: str, place: str, field: str) -> str:
@@ -145,8 +145,8 @@ def _given(value: Any, words: frozenset[str] | None) -> Any:  # noqa: ANN401 - J
 @functools.cache
 def _written() -> Mapping[str, Json]:
     text = SCHEMAS_FILE.with_name("rules.yaml").read_text(encoding="utf-8")
-    found: Mapping[str, Json] = yaml.load(text, Loader=YAML_LOADER)  # noqa: S506 - both loaders are safe
-    return found
+    rules: Mapping[str, Json] = yaml.load(text, Loader=YAML_LOADER)  # noqa: S506 - both loaders are safe
+    return rules
 
 
 @functools.cache
@@ -169,7 +169,7 @@ def _rules(name: str) -> SchemaRules:
 
 
 def _field(name: str, field: str, words: str) -> FieldRules:
-    found, below, place, is_present = [], list(_schemas_below(name, field)), "", False
+    checks, below, place, is_present = [], list(_schemas_below(name, field)), "", False
     formats = [FORMATS[word].expected for word in str(words).split() if word in FORMATS]
     needed = (formats or ["a value"])[0] if "required" in str(words).split() else ""
     for word in str(words).split():
@@ -184,9 +184,9 @@ def _field(name: str, field: str, words: str) -> FieldRules:
             is_present = True
         elif word != "required":
             check = _check(match["name"], argument)
-            found.append(_only(check, is_template=match["only"] == "template") if match["only"] else check)
+            checks.append(_only(check, is_template=match["only"] == "template") if match["only"] else check)
     may_be_missing = bool(needed) or is_present or "check(" in str(words)
-    return FieldRules(tuple(found), tuple(dict.fromkeys(below)), needed, place, is_present, may_be_missing)
+    return FieldRules(tuple(checks), tuple(dict.fromkeys(below)), needed, place, is_present, may_be_missing)
 
 
 def _schemas_below(name: str, field: str) -> tuple[str, ...]:
@@ -201,9 +201,9 @@ def _has_rules(name: str, seen: frozenset[str]) -> bool:
     if name in _written():
         return True
     properties = builtin_schemas().get(name, {}).get("properties", {}).values()
-    references = {one.get("$ref") or one.get("items", {}).get("$ref") or "" for one in properties}
+    references = {schema.get("$ref") or schema.get("items", {}).get("$ref") or "" for schema in properties}
     names = {reference.removeprefix(_REF) for reference in references} - seen - {""}
-    return any(_has_rules(one, seen | {name}) for one in names)
+    return any(_has_rules(schema_name, seen | {name}) for schema_name in names)
 
 
 def _only(check: Check, *, is_template: bool) -> Check:
@@ -236,14 +236,16 @@ def _check(name: str, argument: str) -> Check:  # noqa: C901 - one case for each
                 yield invalid(where, len(value), f"at most {argument}")
         elif name == "unique":
             seen: set[object] = set()
-            for index, one in enumerate(value):
-                if one.get(argument) and one[argument] in seen:
-                    yield duplicate(f"{where}[{index}].{argument}", one[argument])
-                seen.add(one.get(argument))
+            for index, element in enumerate(value):
+                if element.get(argument) and element[argument] in seen:
+                    yield duplicate(f"{where}[{index}].{argument}", element[argument])
+                seen.add(element.get(argument))
         elif name in {"each", "keys"}:
-            for index, one in enumerate(value):
-                if not FORMATS[argument].fits(one):
-                    yield invalid(f"{where}[{one if name == 'keys' else index}]", one, FORMATS[argument].expected)
+            for index, element in enumerate(value):
+                if not FORMATS[argument].fits(element):
+                    yield invalid(
+                        f"{where}[{element if name == 'keys' else index}]", element, FORMATS[argument].expected
+                    )
         elif name in FORMATS:
             if not FORMATS[name].fits(value):
                 yield invalid(where, value, FORMATS[name].expected)

@@ -42,9 +42,9 @@ def children(node: FieldSet) -> FieldSet:
     return {key: below for key, below in node.items() if key != ITSELF} if ITSELF in node else node
 
 
-def union(one: FieldSet, other: FieldSet) -> FieldSet:
+def union(fields: FieldSet, other: FieldSet) -> FieldSet:
     """The fields that are in one of two sets."""
-    result = dict(one)
+    result = dict(fields)
     for key, node in other.items():
         before = result.get(key)
         result[key] = (
@@ -53,10 +53,10 @@ def union(one: FieldSet, other: FieldSet) -> FieldSet:
     return result
 
 
-def difference(one: FieldSet, other: FieldSet) -> FieldSet:
+def difference(fields: FieldSet, other: FieldSet) -> FieldSet:
     """The fields of the first set that are not in the second."""
     result = {}
-    for key, node in children(one).items():
+    for key, node in children(fields).items():
         taken = other.get(key)
         if taken is None:
             result[key] = node
@@ -68,10 +68,10 @@ def difference(one: FieldSet, other: FieldSet) -> FieldSet:
     return result
 
 
-def common(one: FieldSet, other: FieldSet) -> FieldSet:
+def common(fields: FieldSet, other: FieldSet) -> FieldSet:
     """The fields that are in both sets."""
     result = {}
-    for key, node in children(one).items():
+    for key, node in children(fields).items():
         its = other.get(key)
         if its is None:
             continue

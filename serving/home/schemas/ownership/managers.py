@@ -71,12 +71,12 @@ def after_update(kind: Kind, old: Object | None, new: Object, *, writer: FieldWr
     live = _content(kind, old or {}, writer.subresource)
     change = _structure(kind).compare(live, _content(kind, new, writer.subresource))
     own = _Key(writer.manager, "Update", kind.api_version, writer.subresource or "")
-    found = {key: _Entry(_taken(entry.fields, change.written), entry.stamp) for key, entry in managers.items()}
-    found = {key: _Entry(difference(entry.fields, change.removed), entry.stamp) for key, entry in found.items()}
+    managed = {key: _Entry(_taken(entry.fields, change.written), entry.stamp) for key, entry in managers.items()}
+    managed = {key: _Entry(difference(entry.fields, change.removed), entry.stamp) for key, entry in managed.items()}
     if change.written:
-        mine = union(found[own].fields, change.written) if own in found else change.written
-        found[own] = _Entry(mine, writer.stamp)
-    return with_entries(new, list(_written(_capped(found))))
+        mine = union(managed[own].fields, change.written) if own in managed else change.written
+        managed[own] = _Entry(mine, writer.stamp)
+    return with_entries(new, list(_written(_capped(managed))))
 
 
 def _taken(fields: FieldSet, written: FieldSet) -> FieldSet:
@@ -113,21 +113,21 @@ def after_apply(kind: Kind, old: Object | None, config: Object, *, writer: Field
     refused = {key: rest for key, both in conflicts.items() if (rest := difference(both, own_before))}
     if refused and not force:
         raise _conflict(refused)
-    found = {}
+    managed = {}
     for key, entry in managers.items():
         rest = difference(difference(entry.fields, conflicts.get(key, {})), change.removed)
-        found[key] = _Entry(rest, entry.stamp)
+        managed[key] = _Entry(rest, entry.stamp)
     if fields:
-        found[own] = _Entry(fields, last.stamp if fields == last.fields else writer.stamp)
-    return with_entries(_assembled(live, merged, config, manager=writer.manager), list(_written(found)))
+        managed[own] = _Entry(fields, last.stamp if fields == last.fields else writer.stamp)
+    return with_entries(_assembled(live, merged, config, manager=writer.manager), list(_written(managed)))
 
 
 def without_nulls(value: Any) -> Any:  # noqa: ANN401 - JSON
     """Drop null fields of an applied configuration, at any depth."""
     if isinstance(value, Mapping):
-        return {key: without_nulls(one) for key, one in value.items() if one is not None}
+        return {key: without_nulls(child) for key, child in value.items() if child is not None}
     if isinstance(value, list):
-        return [without_nulls(one) for one in value]
+        return [without_nulls(element) for element in value]
     return value
 
 
@@ -140,10 +140,10 @@ def _content(kind: Kind, whole: Mapping[str, Any], subresource: Subresource | No
     if subresource == "status":
         return {"status": whole["status"]} if whole.get("status") else {}
     left_out = {*_TYPE, "metadata", *(["status"] if kind.has_status else [])}
-    found = {key: value for key, value in whole.items() if key not in left_out}
-    given = whole.get("metadata") or {}
-    metadata = {key: given[key] for key in _METADATA if given.get(key)}
-    return {**found, "metadata": metadata} if metadata else found
+    content = {key: value for key, value in whole.items() if key not in left_out}
+    present_metadata = whole.get("metadata") or {}
+    metadata = {key: present_metadata[key] for key in _METADATA if present_metadata.get(key)}
+    return {**content, "metadata": metadata} if metadata else content
 
 
 def _assembled(live: Object, merged: Object, config: Object, *, manager: str) -> Object:
@@ -176,12 +176,12 @@ def _last_applied(kind: Kind, live: Object, *, manager: str) -> FieldSet:
 
 
 def _conflict(conflicts: Mapping[_Key, FieldSet]) -> ApplyConflict:
-    found = [
+    owned = [
         OwnedField(path=path, manager=_title(key))
-        for key, fields in sorted(conflicts.items(), key=lambda one: _title(one[0]))
+        for key, fields in sorted(conflicts.items(), key=lambda conflict: _title(conflict[0]))
         for path in paths(fields)
     ]
-    return ApplyConflict(found)
+    return ApplyConflict(owned)
 
 
 def _title(key: _Key) -> str:
@@ -198,10 +198,10 @@ class _ManagedFields(msgspec.Struct, frozen=True, rename="camel"):
     subresource: str = ""
 
 
-def _read(given: object) -> _Managers:
+def _read(managed_fields: object) -> _Managers:
     """The entries of an object; none if they are unreadable, as on a real server."""
     try:
-        entries = msgspec.convert(given or [], type=list[_ManagedFields])
+        entries = msgspec.convert(managed_fields or [], type=list[_ManagedFields])
     except msgspec.ValidationError:
         return {}
     if not all(well_formed(entry.fields_v1) for entry in entries):
@@ -227,7 +227,9 @@ def with_entries(whole: Object, entries: Sequence[Object]) -> Object:
 
 
 def _written(managers: _Managers) -> Iterator[Object]:
-    for key, entry in sorted(managers.items(), key=lambda one: (one[0].operation, one[1].stamp, *_order(one[0]))):
+    for key, entry in sorted(
+        managers.items(), key=lambda entry: (entry[0].operation, entry[1].stamp, *_order(entry[0]))
+    ):
         if entry.fields:
             yield {
                 "manager": key.manager,
@@ -251,14 +253,14 @@ def _capped(managers: _Managers) -> _Managers:
         return managers
     oldest = sorted(updates, key=lambda key: (managers[key].stamp, *_order(key)))
     merged = oldest[: len(updates) - _UPDATE_ENTRIES_MAX + 1]
-    kept = {key: entry for key, entry in managers.items() if key not in merged}
-    return kept | _merged((key, managers[key]) for key in merged)
+    retained = {key: entry for key, entry in managers.items() if key not in merged}
+    return retained | _merged((key, managers[key]) for key in merged)
 
 
 def _merged(entries: Iterable[tuple[_Key, _Entry]]) -> _Managers:
-    found: _Managers = {}
+    merged: _Managers = {}
     for key, entry in entries:
         into = msgspec.structs.replace(key, manager=_ANCIENT)
-        before = found.get(into, _Entry({}, ""))
-        found[into] = _Entry(union(before.fields, entry.fields), max(before.stamp, entry.stamp))
-    return found
+        before = merged.get(into, _Entry({}, ""))
+        merged[into] = _Entry(union(before.fields, entry.fields), max(before.stamp, entry.stamp))
+    return merged

@@ -69,12 +69,12 @@ class Structure:
         if isinstance(value, Mapping):
             if schema.get("x-kubernetes-map-type") == "atomic":
                 return None
-            return {field_element(key): (one, *self._below(schema, key)) for key, one in value.items()}
+            return {field_element(key): (child, *self._below(schema, key)) for key, child in value.items()}
         if not isinstance(value, Sequence) or isinstance(value, str):
             return None
         below = schema.get("items", _OPEN)
         elements = self._elements(schema, value)
-        return None if elements is None else {key: (one, below, False) for key, one in elements.items()}
+        return None if elements is None else {key: (element, below, False) for key, element in elements.items()}
 
     def _below(self, schema: Schema, key: str) -> tuple[Schema, bool]:
         known = schema.get("properties", _OPEN).get(key)
@@ -93,15 +93,15 @@ class Structure:
     def _checked_elements(self, schema: Schema, value: Sequence[Any]) -> dict[str, Any] | None:
         match schema.get("x-kubernetes-list-type"):
             case "map":
-                found = {}
-                for one in value:
-                    element = key_element(self._keys(schema, one))
-                    if element in found:
+                elements = {}
+                for member in value:
+                    element = key_element(self._keys(schema, member))
+                    if element in elements:
                         raise Invalid(f"duplicate entries for key {shown(element)}")
-                    found[element] = one
-                return found
+                    elements[element] = member
+                return elements
             case "set":
-                return {value_element(one): one for one in value}
+                return {value_element(element): element for element in value}
             case _:
                 return None
 
@@ -110,14 +110,14 @@ class Structure:
         if not isinstance(element, Mapping):
             raise Invalid(f"an element of a list with the keys {', '.join(names)} is not an object")
         fields = self._resolve(schema.get("items", _OPEN)).get("properties", _OPEN)
-        found = {}
+        values = {}
         for name in names:
             value = element.get(name, fields.get(name, _OPEN).get("default"))
             if value is not None:
-                found[name] = value
-        if not found:
+                values[name] = value
+        if not values:
             raise Invalid(f"an element of a list omits its key {', '.join(names)}")
-        return found
+        return values
 
     def _check(self, schema: Schema, value: object, path: str) -> None:
         """Raise ``Invalid`` if a keyed list in a configuration has elements without an identity of their own."""
@@ -130,31 +130,31 @@ class Structure:
 
     def _fields(self, schema: Schema, value: object, path: str = "") -> FieldSet:
         self._check(schema, value, path)
-        found: FieldSet = {}
-        for key, (one, below, is_named) in (self._items(schema, value) or {}).items():
-            inner = self._fields(below, one, path + shown(key))
+        fields: FieldSet = {}
+        for key, (child, below, is_named) in (self._items(schema, value) or {}).items():
+            inner = self._fields(below, child, path + shown(key))
             # An element of a list or a key of a map is owned itself; a field of a structure is owned by its parts.
-            found[key] = {ITSELF: {}, **inner} if inner and not is_named else inner
-        return found
+            fields[key] = {ITSELF: {}, **inner} if inner and not is_named else inner
+        return fields
 
     def _compare(self, schema: Schema, old: object, new: object, *, into: FieldChange) -> None:
         before, after = self._items(schema, old) or {}, self._items(schema, new) or {}
         for key in before.keys() - after.keys():
-            one, below, is_named = before[key]
-            into.removed[key] = self._whole(below, one, is_named=is_named)
-        for key, (one, below, is_named) in after.items():
+            child, below, is_named = before[key]
+            into.removed[key] = self._whole(below, child, is_named=is_named)
+        for key, (child, below, is_named) in after.items():
             if key not in before:
-                into.written[key] = self._whole(below, one, is_named=is_named)
+                into.written[key] = self._whole(below, child, is_named=is_named)
                 continue
             was = before[key][0]
-            if was is one:
+            if was is child:
                 continue
-            if self._is_leaf(below, was) or self._is_leaf(below, one):
-                if not same_json(was, one):
+            if self._is_leaf(below, was) or self._is_leaf(below, child):
+                if not same_json(was, child):
                     into.written[key] = {}
                 continue
             inner = FieldChange({}, {})
-            self._compare(below, was, one, into=inner)
+            self._compare(below, was, child, into=inner)
             if inner.written:
                 into.written[key] = inner.written
             if inner.removed:
@@ -163,8 +163,8 @@ class Structure:
     def _whole(self, schema: Schema, value: object, *, is_named: bool) -> FieldSet:
         """The fields of an added or removed part. Maps and lists count themselves, structures do not."""
         inner: FieldSet = {}
-        for key, (one, below, named) in (self._items(schema, value) or {}).items():
-            inner[key] = self._whole(below, one, is_named=named)
+        for key, (child, below, named) in (self._items(schema, value) or {}).items():
+            inner[key] = self._whole(below, child, is_named=named)
         is_structure = is_named and "properties" in self._resolve(schema)
         return {ITSELF: {}, **inner} if inner and not is_structure else inner
 
@@ -187,15 +187,15 @@ class Structure:
 
     def _merged_list(self, schema: Schema, live: list[Any], config: list[Any]) -> list[Any]:
         """The elements of both lists: the configuration's in its order, others before those that they preceded."""
-        before, given = self._elements(schema, live), self._elements(schema, config)
-        if before is None or given is None:
+        before, configured = self._elements(schema, live), self._elements(schema, config)
+        if before is None or configured is None:
             return config
         below = schema.get("items", _OPEN)
         rest, result = list(before), []
-        for key, one in given.items():
-            while rest and rest[0] not in given:
+        for key, element in configured.items():
+            while rest and rest[0] not in configured:
                 result.append(before[rest.pop(0)])
-            result.append(self._merged(below, before[key], one) if key in before else one)
+            result.append(self._merged(below, before[key], element) if key in before else element)
             if key in before:
                 rest.remove(key)
         return [*result, *(before[key] for key in rest)]
@@ -204,21 +204,21 @@ class Structure:
         items = self._items(schema, value)
         if items is None:
             return value
-        kept = dict(self._kept(items, last=last, owned=owned))
+        remaining = dict(self._kept(items, last=last, owned=owned))
         if isinstance(value, Mapping):
-            return {key.removeprefix("f:"): one for key, one in kept.items()}
-        return list(kept.values())
+            return {key.removeprefix("f:"): child for key, child in remaining.items()}
+        return list(remaining.values())
 
     def _kept(
         self, items: Mapping[str, tuple[Any, Schema, bool]], *, last: FieldSet, owned: FieldSet
     ) -> Iterator[tuple[str, Any]]:
-        for key, (one, below, _) in items.items():
+        for key, (child, below, _) in items.items():
             was, is_now = last.get(key), owned.get(key)
             if was is None:
-                yield key, one
+                yield key, child
                 continue
             if is_now is None and is_member(was):
                 continue
-            rest = self._pruned(below, one, last=children(was), owned=children(is_now or {}))
-            if rest or not one or (is_now is not None and is_member(is_now)):
+            rest = self._pruned(below, child, last=children(was), owned=children(is_now or {}))
+            if rest or not child or (is_now is not None and is_member(is_now)):
                 yield key, rest

@@ -194,30 +194,30 @@ class Leader:
 
     async def _acquire(self, stop: asyncio.Event) -> bool:
         """Wait for the lease; return False if ``stop`` is set first."""
-        one = self._candidate
+        candidate = self._candidate
         while not stop.is_set():
-            await one.observe()
-            if one.decide().action is LeaseAction.ACQUIRE and await one.acquire():
+            await candidate.observe()
+            if candidate.decide().action is LeaseAction.ACQUIRE and await candidate.acquire():
                 return True
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, one.decide().until_s - one.clock())):
+                async with asyncio.timeout(max(0.0, candidate.decide().until_s - candidate.clock())):
                     await stop.wait()
         return False
 
     async def _lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         """Work and renew; return True if the work has returned, False if the lease is lost."""
-        one, tasks = self._candidate, TaskOwner()
+        candidate, tasks = self._candidate, TaskOwner()
         task = tasks.start(work(), name=f"work of {self._name}", is_awaited=True)
         try:
             while not task.done():
-                step = one.decide()
+                step = candidate.decide()
                 if step.action is LeaseAction.LOST:
-                    one.step_down()
+                    candidate.step_down()
                     return False
                 if step.action is LeaseAction.RENEW:
-                    await one.renew()
+                    await candidate.renew()
                 else:
-                    await asyncio.wait({task}, timeout=max(0.0, step.until_s - one.clock()))
+                    await asyncio.wait({task}, timeout=max(0.0, step.until_s - candidate.clock()))
             return not self._was_fenced(task)
         finally:
             if not task.done():

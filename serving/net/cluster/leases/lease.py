@@ -68,7 +68,7 @@ class LeaseClient:
         spec = {**(last or {}).get("spec", {}), **_spec(record)}
         metadata: dict[str, Any] = {"namespace": self.name.namespace, "name": self.name.name}
         metadata |= {} if last is None else last["metadata"]
-        metadata |= {key: {**(metadata.get(key) or {}), **said} for key, said in self._said.items() if said}
+        metadata |= {key: {**(metadata.get(key) or {}), **entries} for key, entries in self._said.items() if entries}
         body = {**(last or {}), "metadata": metadata, "spec": spec}
         write = self._cluster.create if last is None else self._cluster.replace
         self._last = await write(LEASE, body)

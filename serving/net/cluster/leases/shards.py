@@ -122,13 +122,8 @@ class Shards:
         # Earliest time to give up another shard: one at a time, and not soon after taking over an abandoned one.
         self._let_go_at_s = -math.inf
         self._is_due, self._stirred = asyncio.Event(), asyncio.Event()
-        self._leases = Reflector(
-            cluster,
-            LEASE,
-            options.namespace,
-            label_selector=f"{SHARDS_LABEL}={options.daemon}",
-            on_change=self._changed,
-        )
+        self._leases = Reflector(cluster, LEASE, options.namespace, label_selector=f"{SHARDS_LABEL}={options.daemon}")
+        self._leases.on_change(self._changed)
 
     @property
     def held(self) -> list[int]:
@@ -156,8 +151,8 @@ class Shards:
 
     def owners(self) -> dict[str, str]:
         """The addresses of all other holders, by name."""
-        found = (self.owner(shard) for shard in range(self.options.count))
-        return {one.name: one.address for one in found if one is not None and one.address}
+        holders = (self.owner(shard) for shard in range(self.options.count))
+        return {holder.name: holder.address for holder in holders if holder is not None and holder.address}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Hold a share until ``stop`` is set, then release all; call ``wake`` after setting it."""
@@ -207,24 +202,24 @@ class Shards:
         later = [self._at(shard).decide() for shard in range(self.options.count)]
         # A step that is possible but not wanted, or that failed, is decided again at the next turn, or at that time.
         then_s = self._clock() + self.options.times.retry_period_s / 4
-        return min((one.until_s for one in later if one.action is LeaseAction.WAIT), default=then_s)
+        return min((step.until_s for step in later if step.action is LeaseAction.WAIT), default=then_s)
 
     def _plan(self) -> ShardPlan:
         at_s = self._clock()
-        found = {shard: self._at(shard).present_holder for shard in range(self.options.count)}
-        for shard, holder in found.items():
+        holder_by_shard = {shard: self._at(shard).present_holder for shard in range(self.options.count)}
+        for shard, holder in holder_by_shard.items():
             if holder:
                 self._free_since_s.pop(shard, None)
             else:
                 self._free_since_s.setdefault(shard, at_s)
-        if any(one.present_holder for one in self._foreign.values()):
+        if any(elector.present_holder for elector in self._foreign.values()):
             return ShardPlan()
         return plan(
             self.options.count,
             me=self.options.me,
-            holders={shard: holder for shard, holder in found.items() if holder},
+            holders={shard: holder for shard, holder in holder_by_shard.items() if holder},
             others=self._others(),
-            free_long={shard for shard in found if self._free_s(shard) >= self.options.times.duration_s},
+            free_long={shard for shard in holder_by_shard if self._free_s(shard) >= self.options.times.duration_s},
         )
 
     def _free_s(self, shard: int) -> float:
@@ -232,15 +227,15 @@ class Shards:
         return self._clock() - self._free_since_s.get(shard, math.inf)
 
     async def _acquire(self, shard: int) -> None:
-        one, free_s = self._at(shard), self._free_s(shard)
-        if await one.acquire():
+        elector, free_s = self._at(shard), self._free_s(shard)
+        if await elector.acquire():
             if free_s >= self.options.times.duration_s:
                 # The process that should take it is running and does not, so it probably cannot.
                 self._let_go_at_s = self._clock() + _KEEPING_DURATIONS * self.options.times.duration_s
             self._won.add(shard)
             self._on_won(shard)
         else:
-            await one.observe()
+            await elector.observe()
 
     async def _let_go(self, shard: int) -> None:
         if await self._drop(shard):
@@ -265,11 +260,11 @@ class Shards:
     def _changed(self, change: CacheChange) -> None:
         name = change.key[1]
         body = None if change.type is EventType.DELETED else change.new
-        one = self._electors.get(name) or self._foreign.get(name)
-        if one is None:
-            one = self._foreign[name] = _elector(self._cluster, self.options, name, clock=self._clock)
+        elector = self._electors.get(name) or self._foreign.get(name)
+        if elector is None:
+            elector = self._foreign[name] = _elector(self._cluster, self.options, name, clock=self._clock)
             _log.warning("shards.other_count", extra={"lease": name, "count": self.options.count})
-        one.take(body)
+        elector.take(body)
         self._is_due.set()
         self._stirred.set()
 

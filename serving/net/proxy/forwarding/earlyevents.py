@@ -167,14 +167,14 @@ class _Refusal:
     def event(self) -> bytes:
         """The event: the error of the app if it is OpenAI's, else its text with the status."""
         try:
-            found: Any = msgspec.json.decode(self._body)
+            document: Any = msgspec.json.decode(self._body)
         except UNREADABLE:
-            found = None
-        if not (isinstance(found, dict) and isinstance(found.get("error"), dict)):
+            document = None
+        if not (isinstance(document, dict) and isinstance(document.get("error"), dict)):
             text = self._body.decode(errors="replace").strip()
             message = text if self._status != _OK else f"the response is no event stream: {text}"
-            found = {"error": {"message": message, "type": "serving_error", "code": self._status}}
-        return b"event: error\ndata: %b\n\n" % msgspec.json.encode(found)
+            document = {"error": {"message": message, "type": "serving_error", "code": self._status}}
+        return b"event: error\ndata: %b\n\n" % msgspec.json.encode(document)
 
 
 def begin_events(exchange: Exchange, *, later: Callable[[float, Callable[[], None]], object]) -> None:

@@ -344,11 +344,11 @@ class Exchange:
     def client_full(self, *, full: bool) -> None:
         """Buffer, pause or resume the response: the transport is full, maybe with more than before, or no longer."""
         self.is_unread = full
-        held = full and (self.tunnel is not None or is_grpc_call(self.head) or not self.client.has_room())
-        if held is not self.is_held:
-            self.is_held = held
+        is_held = full and (self.tunnel is not None or is_grpc_call(self.head) or not self.client.has_room())
+        if is_held is not self.is_held:
+            self.is_held = is_held
             if self._attempt is not None:
-                self._attempt.hold(full=held)
+                self._attempt.hold(full=is_held)
             if self._wiring.on_held is not None:
                 self._wiring.on_held(self)
 

@@ -39,18 +39,18 @@ def member_of(text: str) -> Callable[[str], bool]:
 
     Raises ``ValueError`` for any other text.
     """
-    networks = [ipaddress.ip_network(one.strip()) for one in text.split(",") if one.strip()]
+    networks = [ipaddress.ip_network(network.strip()) for network in text.split(",") if network.strip()]
 
     def is_member(address: str) -> bool:
         if not networks:
             return False
         try:
-            asked = ipaddress.ip_address(address.partition("%")[0])
+            client = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return False
-        if isinstance(asked, ipaddress.IPv6Address) and asked.ipv4_mapped is not None:
-            asked = asked.ipv4_mapped
+        if isinstance(client, ipaddress.IPv6Address) and client.ipv4_mapped is not None:
+            client = client.ipv4_mapped
         # Networks of the other version contain nothing of this one.
-        return any(asked in network for network in networks)
+        return any(client in network for network in networks)
 
     return is_member

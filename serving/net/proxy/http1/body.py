@@ -169,11 +169,11 @@ class ChunkedBody:
         return at + len(piece)
 
     def _data_end(self, data: bytes, at: int, _: list[bytes]) -> int:
-        found = data[at : at + 2]
-        if found == b"\r\n":
+        ending = data[at : at + 2]
+        if ending == b"\r\n":
             self._step = self._size
             return at + 2
-        if found == b"\r":
+        if ending == b"\r":
             return at
         raise BadBody("a chunk that is longer than its size")
 

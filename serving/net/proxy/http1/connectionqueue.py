@@ -74,10 +74,10 @@ class ConnectionQueue:
     def _next(self, address: Address) -> _QueuedRequest | None:
         """Remove and return the first request that still waits."""
         requests = self._requests.get(address)
-        found = None
-        while requests and found is None:
+        waiting = None
+        while requests and waiting is None:
             request = requests.popleft()
-            found = request if request.waiter.is_waiting else None
+            waiting = request if request.waiter.is_waiting else None
         if requests is not None and not requests:
             del self._requests[address]
-        return found
+        return waiting

@@ -160,8 +160,8 @@ def split_marks(line: HeaderLine) -> tuple[bytes, bytes]:
 
 def marks_for_client(marks: bytes, *, is_timed: bool) -> bytes:
     """The entries of a queue-proxy that a client may read: those of Server-Timing only with ``is_timed``."""
-    kept = _OF_ACTIVATOR.sub(b"", marks)
-    return kept if is_timed else _TIMING.sub(b"", kept)
+    remaining = _OF_ACTIVATOR.sub(b"", marks)
+    return remaining if is_timed else _TIMING.sub(b"", remaining)
 
 
 def _entries(value: bytes) -> list[bytes] | None:

@@ -203,13 +203,17 @@ def render_pod_wait(wait_s: float) -> bytes:
 def render_proxy_status(name: bytes, reason: bytes) -> bytes:
     """Encode Proxy-Status (RFC 9209) for an error of the proxy ``name`` itself, with its reason as details."""
     text = reason[:_DETAILS_MAX].decode("ascii", "replace").replace("\ufffd", "?").strip()
-    safe = "".join(one if one.isprintable() else " " for one in text).replace("\\", "\\\\").replace('"', '\\"')
+    safe = (
+        "".join(character if character.isprintable() else " " for character in text)
+        .replace("\\", "\\\\")
+        .replace('"', '\\"')
+    )
     return b'Proxy-Status: %b; details="%b"\r\n' % (name, safe.encode("ascii"))
 
 
 def _forwarded(way: bytes, host: bytes, scheme: bytes) -> bytes:
     """The Forwarded header for a chain of addresses: "a, b" gives "for=a;host=h;proto=http, for=b"."""
-    first, *others = [b"for=" + _node(one.strip(b" \t")) for one in way.split(b",")]
+    first, *others = [b"for=" + _node(hop.strip(b" \t")) for hop in way.split(b",")]
     return b", ".join([b"%b;host=%b;proto=%b" % (first, _quoted(host), scheme), *others])
 
 

@@ -339,7 +339,7 @@ def with_traceparent(head: RequestHead, value: bytes) -> RequestHead:
     """The same head with this traceparent as the only one."""
     # Not read_line: a line that never comes again has no place in its memory.
     line = HeaderLine(name=_NAME, value=value, wire=b"traceparent: %b\r\n" % value, plain=True, matters=False)
-    rest = head.without(lambda one: one.name == _NAME)
+    rest = head.without(lambda line: line.name == _NAME)
     return msgspec.structs.replace(rest, lines=[*rest.lines, line], wire=rest.wire + line.wire)
 
 

@@ -135,11 +135,11 @@ def _read_status_line(first: bytes) -> tuple[int, int, bytes]:
     if match is None:
         raise BadResponse("malformed status line")
     minor, digits, reason = match.groups()
-    found = int(digits), int(minor), b"HTTP/1.1 %b %b\r\n" % (digits, reason or b"")
+    parsed = int(digits), int(minor), b"HTTP/1.1 %b %b\r\n" % (digits, reason or b"")
     if len(_status_lines) >= _STATUS_LINES_MAX:
         _status_lines.clear()
-    _status_lines[first] = found
-    return found
+    _status_lines[first] = parsed
+    return parsed
 
 
 def _with_care(status: int, status_wire: bytes, lines: list[HeaderLine], *, minor: int, method: bytes) -> ResponseHead:

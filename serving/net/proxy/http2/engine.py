@@ -120,15 +120,7 @@ class Http2Engine:
         *("send_left", "settings", "streams", "windows_left"),
     )
 
-    def __init__(
-        self,
-        owner: EngineOwner,
-        settings: HttpSettings,
-        *,
-        is_server: bool,
-        now_s: float,
-        on_fault: Callable[[ErrorCode, str], object] = _pass_over,
-    ) -> None:
+    def __init__(self, owner: EngineOwner, settings: HttpSettings, *, is_server: bool, now_s: float) -> None:
         self._owner = owner
         self.settings = settings
         self.is_server = is_server
@@ -137,7 +129,8 @@ class Http2Engine:
         self.budget = PeerBudget(settings, now_s=now_s)
         self.is_ended = False
         """Whether nothing more is read: the connection ends."""
-        self.on_fault = on_fault
+        self.on_fault: Callable[[ErrorCode, str], object] = _pass_over
+        """Called with each stream that was reset for a fault of the peer."""
         self._init_streams()
         self._init_sending()
         self._init_receiving()
@@ -474,9 +467,11 @@ class Http2Engine:
     @property
     def is_amid_head(self) -> bool:
         """Whether an incomplete non-DATA frame or header block is buffered."""
-        kept = self._kept
+        buffered = self._kept
         return bool(
-            self._preface_left or self._block_id or (kept and (len(kept) < FRAME_HEAD_BYTES or kept[3] != DATA))
+            self._preface_left
+            or self._block_id
+            or (buffered and (len(buffered) < FRAME_HEAD_BYTES or buffered[3] != DATA))
         )
 
     def receive(self, data: bytes, now_s: float) -> None:

@@ -31,10 +31,10 @@ _PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
 class _Known:
     """The parsed meaning of a section: a head, or the lines of trailers."""
 
-    __slots__ = ("ended", "found", "is_of_head")
+    __slots__ = ("ended", "is_of_head", "outcome")
 
-    def __init__(self, found: RequestHead | ResponseHead | bytes, *, ended: bool, is_of_head: bool = False) -> None:
-        self.found = found
+    def __init__(self, outcome: RequestHead | ResponseHead | bytes, *, ended: bool, is_of_head: bool = False) -> None:
+        self.outcome = outcome
         self.ended = ended
         self.is_of_head = is_of_head
 
@@ -83,8 +83,8 @@ def read_request_fields(
 def read_request_section(section: FieldSection, *, ended: bool, settings: HttpSettings) -> RequestHead:
     """As ``read_request_fields``, cached for a repeated section."""
     known = section.meaning
-    if isinstance(known, _Known) and known.ended is ended and isinstance(known.found, RequestHead):
-        return known.found
+    if isinstance(known, _Known) and known.ended is ended and isinstance(known.outcome, RequestHead):
+        return known.outcome
     head = read_request_fields(
         section.fields,
         ended=ended,
@@ -101,9 +101,9 @@ def read_response_section(section: FieldSection, *, ended: bool, method: bytes, 
     known = section.meaning
     is_of_head = method == b"HEAD"
     if isinstance(known, _Known) and known.ended is ended and known.is_of_head is is_of_head:
-        found = known.found
-        if isinstance(found, ResponseHead):
-            return found
+        outcome = known.outcome
+        if isinstance(outcome, ResponseHead):
+            return outcome
     head = read_response_fields(section.fields, ended=ended, method=method, header_count_max=header_count_max)
     section.meaning = _Known(head, ended=ended, is_of_head=is_of_head)
     return head
@@ -112,8 +112,8 @@ def read_response_section(section: FieldSection, *, ended: bool, method: bytes, 
 def read_trailer_section(section: FieldSection) -> bytes:
     """As ``read_trailer_fields``, cached for a repeated section."""
     known = section.meaning
-    if isinstance(known, _Known) and isinstance(known.found, bytes):
-        return known.found
+    if isinstance(known, _Known) and isinstance(known.outcome, bytes):
+        return known.outcome
     lines = read_trailer_fields(section.fields)
     section.meaning = _Known(lines, ended=True)
     return lines

@@ -77,11 +77,11 @@ def _steps(nodes: list[list[int]]) -> list[int]:
 
 def _final_states(nodes: list[list[int]]) -> frozenset[int]:
     """Where a string may end: after a word, and up to seven bits 1 of the next."""
-    found, at = {0}, 0
+    states, at = {0}, 0
     for _ in range(_PADDING_BITS_MAX):
         at = nodes[at][1]
-        found.add(at)
-    return frozenset(found)
+        states.add(at)
+    return frozenset(states)
 
 
 _WORDS = _words()
@@ -92,15 +92,15 @@ _FINAL = _final_states(_NODES)
 
 def _byte_step(state: int, byte: int) -> tuple[int, bytes]:
     """Decode eight bits in a state: the next state, and the completed bytes."""
-    key, found = state << 8 | byte, bytearray()
+    key, decoded = state << 8 | byte, bytearray()
     for bits in (byte >> 4, byte & 0xF):
         step = _STEPS[state << 4 | bits]
         if step < 0:
             raise Violation(ErrorCode.COMPRESSION_ERROR, "EOS symbol in a Huffman string")
         if step & _BYTE_MASK:
-            found.append((step & _BYTE_MASK) - 1)
+            decoded.append((step & _BYTE_MASK) - 1)
         state = step >> _BYTE_BITS
-    after = state, bytes(found)
+    after = state, bytes(decoded)
     if len(_byte_steps) < _BYTE_STEPS_MAX:
         _byte_steps[key] = after
     return after
@@ -115,15 +115,15 @@ def huffman_decode(data: bytes) -> bytes:
     known = _remembered.get(data)
     if known is not None:
         return known
-    found: list[bytes] = []
+    pieces: list[bytes] = []
     state, known_steps = 0, _byte_steps
     for byte in data:
         step = known_steps.get(state << 8 | byte) or _byte_step(state, byte)
         state = step[0]
-        found.append(step[1])
+        pieces.append(step[1])
     if state not in _FINAL:
         raise Violation(ErrorCode.COMPRESSION_ERROR, "invalid Huffman padding")
-    text = b"".join(found)
+    text = b"".join(pieces)
     if len(data) <= _REMEMBERED_BYTES_MAX:
         if len(_remembered) >= _REMEMBERED_MAX:
             _remembered.clear()

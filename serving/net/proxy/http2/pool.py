@@ -102,11 +102,11 @@ class Http2Pool(Pool):
                 making = self._making[address] = self._connecting.start(
                     self._make(address), name=f"make {address}", is_awaited=True
                 )
-                making.add_done_callback(lambda made: self._made(address, made))
+                making.add_done_callback(lambda task: self._made(address, task))
             # Shielded: a request that gives up leaves the connection to the others.
-            made = await asyncio.shield(making)
-            if not made.is_open:
-                why = made.violation or "it closed a new connection at once"
+            session = await asyncio.shield(making)
+            if not session.is_open:
+                why = session.violation or "it closed a new connection at once"
                 raise ConnectionResetError(f"{address[0]}:{address[1]}: {why}")
 
     async def _make(self, address: Address) -> UpstreamSession:
@@ -133,8 +133,8 @@ class Http2Pool(Pool):
                 return link
         return None
 
-    def _made(self, address: Address, made: "asyncio.Task[UpstreamSession]") -> None:
+    def _made(self, address: Address, task: "asyncio.Task[UpstreamSession]") -> None:
         del self._making[address]
-        if not made.cancelled():
+        if not task.cancelled():
             # Retrieved, because asyncio logs an exception that was not, and all requests may have left.
-            made.exception()
+            task.exception()

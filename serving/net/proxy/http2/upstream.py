@@ -197,14 +197,14 @@ class StreamUpstream(EngineStream):
 
     def refused(self, reason: str) -> None:
         """Handle a refusal before processing (REFUSED_STREAM or GOAWAY)."""
-        receiver, kept = self._receiver, self._kept
-        if receiver is None or kept is None or self._has_received:
+        receiver, frames = self._receiver, self._kept
+        if receiver is None or frames is None or self._has_received:
             self.lost(reason)
             return
         if self._was_moved:
             # No other connection takes it: its receiver may try elsewhere.
             self._receiver = None
-            receiver.upstream_refused(reason, b"".join(kept))
+            receiver.upstream_refused(reason, b"".join(frames))
             return
         self._is_moving = self._was_moved = True
         if not self._is_paused:
@@ -214,13 +214,13 @@ class StreamUpstream(EngineStream):
 
     def restart(self, link: StreamLink) -> None:
         """Resend the whole request on another link."""
-        receiver, kept = self._receiver, self._kept
-        if receiver is None or kept is None:
+        receiver, frames = self._receiver, self._kept
+        if receiver is None or frames is None:
             return
         self._link, self._is_moving = link, False
         self.ending = self.has_ended = self.is_done = self.is_queued = self.peer_ended = False
         self.pending, self.trailers = None, b""
-        self._begin(receiver, b"".join(kept))
+        self._begin(receiver, b"".join(frames))
 
     def lost(self, reason: str, *, is_cancelled: bool = False, unseen: bool = False) -> None:
         """Report that the response will not be completed; ``unseen``: no byte of the request reached the app."""

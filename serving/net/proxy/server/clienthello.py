@@ -47,11 +47,11 @@ class _Fields:
         return self.take(self.number(size))
 
     def take(self, count: int) -> bytes:
-        found = self._data[self._at : self._at + count]
-        if len(found) < count:
+        piece = self._data[self._at : self._at + count]
+        if len(piece) < count:
             raise BadClientHello("a field of the ClientHello is longer than what is around it")
         self._at += count
-        return found
+        return piece
 
 
 def read_server_name(data: bytes) -> str | None:
@@ -84,7 +84,7 @@ def read_server_name(data: bytes) -> str | None:
 
 def _message(data: bytes) -> bytes | None:
     """The content of the first handshake message, joined from its records; None while it is incomplete."""
-    found, at = b"", 0
+    message, at = b"", 0
     for _ in range(_RECORDS_MAX):
         head = data[at : at + _RECORD_HEAD]
         if (head and head[0] != _HANDSHAKE) or (len(head) > 1 and head[1] != _VERSION_MAJOR):
@@ -95,15 +95,15 @@ def _message(data: bytes) -> bytes | None:
         if not 0 < size <= _FRAGMENT_MAX:
             raise BadClientHello(f"a TLS record of {size} bytes")
         at += _RECORD_HEAD
-        found += data[at : at + size]
-        if found and found[0] != _CLIENT_HELLO:
+        message += data[at : at + size]
+        if message and message[0] != _CLIENT_HELLO:
             raise BadClientHello("a handshake message that is no ClientHello")
-        if len(found) >= _MESSAGE_HEAD:
-            end = _MESSAGE_HEAD + int.from_bytes(found[1:_MESSAGE_HEAD])
+        if len(message) >= _MESSAGE_HEAD:
+            end = _MESSAGE_HEAD + int.from_bytes(message[1:_MESSAGE_HEAD])
             if end > HELLO_BYTES_MAX:
                 raise BadClientHello(f"a ClientHello of {end} bytes, of which {HELLO_BYTES_MAX} are allowed")
-            if len(found) >= end:
-                return found[_MESSAGE_HEAD:end]
+            if len(message) >= end:
+                return message[_MESSAGE_HEAD:end]
         if len(data) < at + size:
             return None
         at += size

@@ -87,7 +87,7 @@ class Acceptor:
 
     def _accept(self) -> None:
         try:
-            made, _ = self._listening.accept()
+            sock, _ = self._listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             # Another process was faster, or the client has left.
             return
@@ -98,14 +98,14 @@ class Acceptor:
             self._loop.remove_reader(self._listening)
             self._paused = self._loop.call_later(_PAUSE_S, self._resume)
             return
-        made.setblocking(False)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._tasks.start(self._begin(made), name="accept")
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._tasks.start(self._begin(sock), name="accept")
 
-    async def _begin(self, made: socket.socket) -> None:
+    async def _begin(self, sock: socket.socket) -> None:
         # A client that has left already is not an error.
         with contextlib.suppress(OSError):
-            await self._loop.connect_accepted_socket(self._factory, made)
+            await self._loop.connect_accepted_socket(self._factory, sock)
 
 
 class HttpServer:

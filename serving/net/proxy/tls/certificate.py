@@ -68,9 +68,9 @@ class CertificateChoice:
         if server_name:
             plain = _plain(server_name)
             _, _, parent = plain.partition(".")
-            found = self._exact.get(plain) or self._wildcards.get(parent)
-            if found is not None:
-                return found
+            choice = self._exact.get(plain) or self._wildcards.get(parent)
+            if choice is not None:
+                return choice
         return self._default
 
 

@@ -86,11 +86,11 @@ class TlsConnector:
         if self._plain and self._plain.get(address, 0.0) > now_s():
             _, plain = await loop.create_connection(make, *address)
             return plain
-        made: list[UpstreamProtocol] = []
+        protocols: list[UpstreamProtocol] = []
 
         def app() -> UpstreamProtocol:
-            made.append(make())
-            return made[0]
+            protocols.append(make())
+            return protocols[0]
 
         ready = loop.create_future()
         _, client = await loop.create_connection(lambda: TlsClient(self._tls.client, app, ready), *address)
@@ -108,7 +108,7 @@ class TlsConnector:
             client.abort()
             raise
         client.start()
-        return made[0]
+        return protocols[0]
 
     def _check(self, client: "TlsClient", address: Address) -> None:
         expected = self._expected(address)

@@ -55,15 +55,15 @@ class Certificates:
 
     def expiries(self) -> dict[str, float]:
         """Expiry of each certificate, in unix seconds."""
-        return {name: found.identity.not_after_s for name, found in self._by_name.items()}
+        return {name: loaded.identity.not_after_s for name, loaded in self._by_name.items()}
 
-    def update(self, found: Found) -> None:
+    def update(self, pairs: Found) -> None:
         """Load the current certificates."""
-        by_name = {name: known for name, known in self._by_name.items() if name in found}
+        by_name = {name: known for name, known in self._by_name.items() if name in pairs}
         for name in self._by_name.keys() - by_name.keys():
             _log.info("certificate.gone", extra={"certificate": name})
-        self._refused = {name: why for name, why in self._refused.items() if name in found}
-        for name, pair in found.items():
+        self._refused = {name: why for name, why in self._refused.items() if name in pairs}
+        for name, pair in pairs.items():
             known = by_name.get(name)
             try:
                 if isinstance(pair, InvalidCertificate):
@@ -81,8 +81,8 @@ class Certificates:
                 _log_loaded(by_name[name])
         if by_name != self._by_name:
             self._by_name = by_name
-            choice = CertificateChoice((one.identity for one in by_name.values()), default=self._default)
-            self._served = choice, {name: one.context for name, one in by_name.items()}
+            choice = CertificateChoice((loaded.identity for loaded in by_name.values()), default=self._default)
+            self._served = choice, {name: loaded.context for name, loaded in by_name.items()}
 
     def _refuse(self, name: str, pair: Pair | None, error: InvalidCertificate, *, is_kept: bool) -> None:
         before = self._refused.get(name)
@@ -143,18 +143,18 @@ class CertificateFiles:
 
     def read(self) -> Found:
         """Read all pairs. An unreadable folder is reported by its path, and keeps its pairs."""
-        found: dict[str, Pair | InvalidCertificate] = {}
+        pairs: dict[str, Pair | InvalidCertificate] = {}
         paths = dict(self._pairs)
         if self._folder is not None:
             try:
                 paths |= dict(_pairs_in(self._folder))
             except OSError as error:
-                found[str(self._folder)] = _unreadable(self._folder, error)
-                found |= {name: pair for name, (_, pair) in self._known.items()}
+                pairs[str(self._folder)] = _unreadable(self._folder, error)
+                pairs |= {name: pair for name, (_, pair) in self._known.items()}
         for name, (certificate, key) in paths.items():
-            found[name] = self._read_pair(name, certificate, key)
-        self._known = {name: known for name, known in self._known.items() if name in found}
-        return found
+            pairs[name] = self._read_pair(name, certificate, key)
+        self._known = {name: known for name, known in self._known.items() if name in pairs}
+        return pairs
 
     def _read_pair(self, name: str, certificate: Path, key: Path) -> Pair | InvalidCertificate:
         path = certificate
@@ -190,8 +190,8 @@ def _pairs_in(folder: Path) -> Iterator[tuple[str, tuple[Path, Path]]]:
 
 
 def _stamp(path: Path) -> _Stamp:
-    found = path.stat()
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _read(path: Path) -> bytes:

@@ -66,7 +66,7 @@ class _MetricsServer:
     async def read(self, now_s: float, wall_s: float) -> LoadReport:
         """Implement ``LoadSource.read``."""
         listing = await self._cluster.list(NODE_METRICS)
-        usages = self._loads.take(listing.items, self._node, now_s)
+        usages = self._loads.update(listing.items, self._node, now_s)
         window_s = self._settings.load_period_s * self._settings.load_samples_max
         return LoadReport(source="KubernetesMetricsServer", at_s=wall_s, window_s=window_s, usages=usages)
 

@@ -24,19 +24,15 @@ class PodAnticipation:
         self.pods = AnticipatedBook()
         self._is_wanted = asyncio.Event()
         self._counted: dict[str, GroupPod] = {}
-        self._revisions = Reflector(
-            cluster, REVISION, settings=ReflectorSettings(kept=_bare_revision), on_change=self._revision_changed
-        )
+        self._revisions = Reflector(cluster, REVISION, settings=ReflectorSettings(transform=_bare_revision))
         self._deployments = Reflector(
-            cluster,
-            DEPLOYMENT,
-            label_selector=REVISION_LABEL,
-            settings=ReflectorSettings(kept=_bare_deployment),
-            on_change=self._deployment_changed,
+            cluster, DEPLOYMENT, label_selector=REVISION_LABEL, settings=ReflectorSettings(transform=_bare_deployment)
         )
+        self._revisions.on_change(self._revision_changed)
+        self._deployments.on_change(self._deployment_changed)
 
-    async def follow(self) -> None:
-        """Follow both kinds once any group needs them, until cancelled."""
+    async def watch(self) -> None:
+        """Watch both kinds once any group needs them, until cancelled."""
         await self._is_wanted.wait()
         async with supervise() as group:
             for reflector in (self._revisions, self._deployments):

@@ -25,12 +25,12 @@ class InnerFront:
         self._tls = tls
         self._refusals = RefusalLog(tls)
 
-    def before(self, make: MakeProtocol, given: dict[str, Any]) -> asyncio.Protocol:
+    def before(self, make: MakeProtocol, options: dict[str, Any]) -> asyncio.Protocol:
         """The protocol of one connection, which makes the server's by ``make(**given)`` after the handshake."""
 
         def server() -> asyncio.Protocol:
-            state = {**given["app_state"], PEER_STATE: front.get_extra_info(IDENTITY)}
-            return make(**{**given, "app_state": state})
+            state = {**options["app_state"], PEER_STATE: front.get_extra_info(IDENTITY)}
+            return make(**{**options, "app_state": state})
 
         front = TlsFront(self._tls.server, server, refusals=self._refusals)
         return front

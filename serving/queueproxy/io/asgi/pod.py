@@ -117,8 +117,8 @@ def scope_for_app(scope: Scope, head: RequestHead, origin: Origin, *, settings: 
     """The scope for the app."""
     is_trusted, host, _ = origin
     host = head.host if host is None else host
-    kept = [(b"host", host)] if host else []
-    kept += [
+    headers = [(b"host", host)] if host else []
+    headers += [
         (line.name, line.value)
         for line in head.lines
         if _is_kept(line) and (settings.keep_underscore_headers or b"_" not in line.name)
@@ -129,10 +129,10 @@ def scope_for_app(scope: Scope, head: RequestHead, origin: Origin, *, settings: 
             address, _SECURE.get(scope.get("scheme", "http"), b"http"), replaces=settings.forwarded_for == REPLACE
         )
         written = peer.forwarded_lines(head, host, trusted=is_trusted).splitlines()
-        kept += [(line.name, line.value) for line in map(read_line, written)]
+        headers += [(line.name, line.value) for line in map(read_line, written)]
     else:
-        kept += [(line.name, line.value) for line in head.lines if line.name in FORWARDED]
-    return {**scope, "headers": kept}
+        headers += [(line.name, line.value) for line in head.lines if line.name in FORWARDED]
+    return {**scope, "headers": headers}
 
 
 def _take_peer(scope: Scope) -> str:

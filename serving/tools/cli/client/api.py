@@ -20,6 +20,7 @@ import click
 import msgspec
 
 from serving.core.model.errors import ServingError, SettingsError, Unavailable
+from serving.core.model.launch import USAGE_EXIT
 from serving.home.state import default_state_path
 from serving.tools.cli.client.connection import ApiRequest, ApiResponse, Opening, connect
 from serving.tools.cli.client.output import Progress, print_aside
@@ -27,7 +28,6 @@ from serving.tools.cli.client.output import Progress, print_aside
 _T = TypeVar("_T")
 
 _EXIT_FAILED = 1
-_EXIT_USAGE = 2
 _TIMEOUT_S = 30.0
 _MERGE = "application/merge-patch+json"
 # The controller may write between the read and the write.
@@ -51,7 +51,7 @@ def fail(message: str) -> NoReturn:
 def fail_usage(message: str) -> NoReturn:
     """Print the usage error and exit with 2."""
     print_aside(message)
-    sys.exit(_EXIT_USAGE)
+    sys.exit(USAGE_EXIT)
 
 
 class ApiCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,8 +182,8 @@ def api_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select the API; the command receives it as ``api``."""
 
     @functools.wraps(command)
-    def connected(*, api: Callable[[], ApiClient], **given: Any) -> None:  # noqa: ANN401 - the options of the command, as click hands them over
-        command(api=api(), **given)
+    def connected(*, api: Callable[[], ApiClient], **options: Any) -> None:  # noqa: ANN401 - the options of the command, as click hands them over
+        command(api=api(), **options)
 
     return late_api_options(connected)
 
@@ -192,9 +192,9 @@ def late_api_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of ``api_options``. The command calls ``api`` to connect, and works in part without a server."""
 
     @functools.wraps(command)
-    def wrapped(**given: Any) -> None:  # noqa: ANN401 - as above
-        places = {name: given.pop(name) for name in ("state_path", "kubeconfig", "context", "namespace")}
-        command(api=functools.partial(ApiClient, **places), **given)
+    def wrapped(**options: Any) -> None:  # noqa: ANN401 - as above
+        places = {name: options.pop(name) for name in ("state_path", "kubeconfig", "context", "namespace")}
+        command(api=functools.partial(ApiClient, **places), **options)
 
     for option in (
         click.option("--context", help="Context in the kubeconfig.", metavar="NAME"),

@@ -51,14 +51,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_python() -> Iterator[Finding]:
     """Check the Python version and the operating system."""
-    found = f"Python {platform.python_version()} on {platform.system()} {platform.release()}"
+    version = f"Python {platform.python_version()} on {platform.system()} {platform.release()}"
     if sys.version_info < _PYTHON_MIN:
-        yield Finding(name="python", state="fail", text=found, advice="install Python 3.11.2 or newer")
+        yield Finding(name="python", state="fail", text=version, advice="install Python 3.11.2 or newer")
     elif sys.platform != "linux":
         advice = "`serving up` needs Linux; against a cluster all other commands work"
-        yield Finding(name="python", state="fail", text=found, advice=advice)
+        yield Finding(name="python", state="fail", text=version, advice=advice)
     else:
-        yield Finding(name="python", state="ok", text=found)
+        yield Finding(name="python", state="ok", text=version)
 
 
 def holder_of(state: Path) -> int | None:
@@ -126,10 +126,10 @@ def check_journal(path: Path) -> Iterator[Finding]:
     """Check the store's file while no process has it open, by the rules by which the system opens it."""
     from serving.home.store.repair import find_damage  # noqa: PLC0415 - the store, for this check alone
 
-    said = find_damage(path)
-    if said:
+    damage = find_damage(path)
+    if damage:
         advice = "`serving doctor --repair` says what is left of it; or restore a backup: docs/backup.md"
-        yield Finding(name="journal", state="fail", text=f"{path}: {said}", advice=advice)
+        yield Finding(name="journal", state="fail", text=f"{path}: {damage}", advice=advice)
     else:
         yield Finding(name="journal", state="ok", text=f"{path.name} is whole, {path.stat().st_size / 1024:.0f} KiB")
 
@@ -151,10 +151,10 @@ def check_free_ports(taken: Mapping[str, int] | None = None) -> Iterator[Finding
 def check_names(host: str = "hello.default.localhost") -> Iterator[Finding]:
     """Check that the system's resolver maps names below localhost to this machine."""
     try:
-        found = {str(one[4][0]) for one in socket.getaddrinfo(host, 80, proto=socket.IPPROTO_TCP)}
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, 80, proto=socket.IPPROTO_TCP)}
     except OSError:
-        found = set()
-    if _LOOPBACK in found or "::1" in found:
+        addresses = set()
+    if _LOOPBACK in addresses or "::1" in addresses:
         yield Finding(name="names", state="ok", text="*.localhost resolves to this machine")
         return
     advice = "use the `curl -H 'Host: ...'` form that `serving url` prints; browsers and curl resolve it themselves"
@@ -173,11 +173,11 @@ def check_pod_names(*, can_mount: bool | None = None) -> Iterator[Finding]:
 def check_isolation(missing: Sequence[str] | None = None) -> Iterator[Finding]:
     """Check that processes of pods can be isolated from this machine and from each other."""
     wanted = Isolation(mode=MODES[0], state=tempfile.gettempdir(), is_root=os.geteuid() == 0)
-    found = missing_layers(wanted) if missing is None else missing
-    if found:
+    absent = missing_layers(wanted) if missing is None else missing
+    if absent:
         advice = "pods run with less isolation, see docs/isolation.md; --isolation strict refuses to start them"
         yield Finding(
-            name="isolation", state="warn", text=f"pods are not isolated by {'; '.join(found)}", advice=advice
+            name="isolation", state="warn", text=f"pods are not isolated by {'; '.join(absent)}", advice=advice
         )
     else:
         text = "pods see, signal and trace only what is their own, without capabilities"
@@ -244,7 +244,7 @@ def check_cgroup(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -
 
 def _older_cgroup(places: Mapping[str, Path], instead: str) -> Finding:
     wanted = [places[kind] for kind in ("cpu", "memory") if kind in places]
-    foreign = [str(one) for one in wanted if not os.access(one, os.W_OK)]
+    foreign = [str(path) for path in wanted if not os.access(path, os.W_OK)]
     if len(wanted) == 2 and not foreign:
         text = f"cgroup v1 with cpu and memory: limits of containers are the kernel's; of processes, {instead}"
         return Finding(name="cgroup", state="ok", text=text)
@@ -269,14 +269,14 @@ def check_containers(state: Path) -> Iterator[Finding]:
         text = f"containers cannot have users of their own: {engine.no_users}"
         yield Finding(name="users", state="warn", text=text, advice=advice)
     elif not engine.is_rootless:
-        found = subordinate_range()
-        text = f"`hostUsers: false` gives a pod 65,536 users from {found.first} on, enough for {found.pod_count} pods"
+        subordinate = subordinate_range()
+        text = f"`hostUsers: false` gives a pod 65,536 users from {subordinate.first} on, enough for {subordinate.pod_count} pods"
         yield Finding(name="users", state="ok", text=text)
     if shutil.which("skopeo") is None:
         advice = "apt-get install skopeo; `serving image import FILE` works without it"
         yield Finding(name="images", state="warn", text="images cannot be pulled from registries", advice=advice)
     else:
-        tools = [one for one in ("podman", "buildah", "docker", "skopeo") if shutil.which(one)]
+        tools = [tool for tool in ("podman", "buildah", "docker", "skopeo") if shutil.which(tool)]
         yield Finding(name="images", state="ok", text=f"images come from {', '.join(tools)} and archives")
 
 
@@ -295,7 +295,7 @@ def check_descriptors(limits: tuple[int, int] | None = None) -> Iterator[Finding
 def check_clock(state: Path, *, wall_s: float | None = None) -> Iterator[Finding]:
     """Check the time of day: no file in the state folder may be from the future."""
     now_s = time.time() if wall_s is None else wall_s
-    newest_s = max((_modified_s(one) for one in (state, *_entries(state))), default=0.0)
+    newest_s = max((_modified_s(path) for path in (state, *_entries(state))), default=0.0)
     if now_s < _CLOCK_MIN_S:
         text = f"it says {time.strftime('%Y-%m-%d', time.gmtime(now_s))}"
         yield Finding(name="clock", state="fail", text=text, advice="set the clock")

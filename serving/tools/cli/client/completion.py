@@ -36,9 +36,9 @@ def completion(context: click.Context, shell: str) -> None:
     from click.shell_completion import get_completion_class  # noqa: PLC0415 - as above
 
     root = context.find_root().command
-    found = get_completion_class(shell)
-    assert found is not None
-    click.echo(found(root, {}, _PROGRAM, _VARIABLE).source())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    click.echo(completion_class(root, {}, _PROGRAM, _VARIABLE).source())
 
 
 def complete_service(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -65,14 +65,14 @@ def complete_object(context: click.Context, _: click.Parameter, incomplete: str)
 
 def _names(context: click.Context, kind: Kind, incomplete: str, *, suffix: str = "") -> list[str]:
     with contextlib.suppress(ServingError, OSError, ValueError, LookupError):
-        asked = context.params
-        state, named = asked.get("state_path"), asked.get("kubeconfig") or os.environ.get("KUBECONFIG", "")
-        if asked.get("kubeconfig") or (named and not state):
+        params = context.params
+        state, named = params.get("state_path"), params.get("kubeconfig") or os.environ.get("KUBECONFIG", "")
+        if params.get("kubeconfig") or (named and not state):
             path = Path(named)
         else:
             path = (state or default_state_path()) / "kubeconfig"
-        connection = connect(path, asked.get("context"))
-        where = path_of(kind, asked.get("namespace") or connection.namespace)
+        connection = connect(path, params.get("context"))
+        where = path_of(kind, params.get("namespace") or connection.namespace)
         headers = {"Accept": "application/json"}
         response = connection.send(ApiRequest(method="GET", path=where, headers=headers, timeout_s=_TIMEOUT_S))
         with contextlib.closing(response):

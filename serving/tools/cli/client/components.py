@@ -38,12 +38,12 @@ def with_components(folder: Path, objects: Sequence[Object], names: Sequence[str
     for name in names:
         if name not in known:
             raise ServingError(f"{name!r} is no component; there are {', '.join(known)}")
-    found = [*objects, *(resource for name in names for resource in _resources(folder, name))]
+    combined = [*objects, *(resource for name in names for resource in _resources(folder, name))]
     for name in names:
-        _check_accounts(folder, found, name)
+        _check_accounts(folder, combined, name)
         for patch in _kustomization(folder, name).get("patches", ()):
-            found = _patched(folder, found, patch, name=name)
-    return found
+            combined = _patched(folder, combined, patch, name=name)
+    return combined
 
 
 def _kustomization(folder: Path, name: str) -> Object:
@@ -60,27 +60,29 @@ def _resources(folder: Path, name: str) -> Iterator[Object]:
 
 def _patched(folder: Path, objects: Sequence[Object], patch: Object, *, name: str) -> list[Object]:
     target, content = patch["target"], yaml.load(patch["patch"], Loader=YAML_LOADER)  # noqa: S506 - both loaders are safe
-    is_target = [_is_target(one, target) for one in objects]
+    is_target = [_is_target(resource, target) for resource in objects]
     if not any(is_target):
         raise _needs(folder, name, kind=target["kind"], wanted=target["name"])
-    return [_changed(one, content) if chosen else one for one, chosen in zip(objects, is_target, strict=True)]
+    return [
+        _changed(resource, content) if chosen else resource for resource, chosen in zip(objects, is_target, strict=True)
+    ]
 
 
-def _is_target(one: Object, target: Object) -> bool:
+def _is_target(resource: Object, target: Object) -> bool:
     # As in kustomize: the whole name, as a regular expression.
-    return bool(one["kind"] == target["kind"] and re.fullmatch(target["name"], one["metadata"]["name"]))
+    return bool(resource["kind"] == target["kind"] and re.fullmatch(target["name"], resource["metadata"]["name"]))
 
 
-def _changed(one: Object, content: Any) -> Object:  # noqa: ANN401 - YAML
+def _changed(resource: Object, content: Any) -> Object:  # noqa: ANN401 - YAML
     if isinstance(content, list):
-        changed: Object = json_patch(one, content)
+        changed: Object = json_patch(resource, content)
         return changed
-    kind = next(kind for kind in KINDS if (kind.api_version, kind.name) == (one["apiVersion"], one["kind"]))
-    return strategic_merge(kind, one, content)
+    kind = next(kind for kind in KINDS if (kind.api_version, kind.name) == (resource["apiVersion"], resource["kind"]))
+    return strategic_merge(kind, resource, content)
 
 
 def _check_accounts(folder: Path, objects: Sequence[Object], name: str) -> None:
-    accounts = {one["metadata"]["name"] for one in objects if one["kind"] == "ServiceAccount"}
+    accounts = {resource["metadata"]["name"] for resource in objects if resource["kind"] == "ServiceAccount"}
     for resource in _resources(folder, name):
         for subject in resource.get("subjects", ()):
             if subject["name"] not in accounts:

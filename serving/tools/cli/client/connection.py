@@ -139,9 +139,9 @@ class ForeignConnection:
         expected = "one of its contexts, whole: server, certificates and user"
         try:
             contexts, current = config.list_kube_config_contexts(str(path))  # type: ignore[no-untyped-call]
-            chosen = next((one for one in contexts if one["name"] == context), current) if context else current
+            chosen = next((entry for entry in contexts if entry["name"] == context), current) if context else current
             if context and chosen["name"] != context:
-                expected = f"one of {', '.join(one['name'] for one in contexts)}"
+                expected = f"one of {', '.join(entry['name'] for entry in contexts)}"
                 raise ConfigException(f"there is no context {context}")  # noqa: TRY301 - handled like its own
             self._client = config.new_client_from_config(str(path), context=context)  # type: ignore[no-untyped-call]
         except (ConfigException, yaml.YAMLError, LookupError, TypeError, AttributeError, OSError, ValueError) as error:

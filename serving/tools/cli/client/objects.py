@@ -20,9 +20,9 @@ _SOUGHT_LINES = 200
 _OF_REVISION = REVISION_LABEL + "={}"
 
 
-def condition(one: Object, wanted: str = "Ready") -> dict[str, str]:
+def condition(resource: Object, wanted: str = "Ready") -> dict[str, str]:
     """A condition of an object; {} if it is missing."""
-    return next((found for found in nested(one, "status", "conditions") or () if found.get("type") == wanted), {})
+    return next((entry for entry in nested(resource, "status", "conditions") or () if entry.get("type") == wanted), {})
 
 
 def is_settled(service: Object) -> bool:
@@ -51,15 +51,15 @@ def selector_of(service: str) -> str:
 
 def object_of(api: ApiClient, kind: Kind, name: str) -> Object:
     """One object. If it is missing, the command ends with the names of existing ones."""
-    status, found = api.call("GET", path_of(kind, api.namespace, name))
+    status, response = api.call("GET", path_of(kind, api.namespace, name))
     if status == 404:
-        others = [name_of(one) for one in items_of(api, kind)]
+        others = [name_of(other) for other in items_of(api, kind)]
         known = f"there are {', '.join(sorted(others))}" if others else "there is none"
         fail(f"no {kind.name.lower()} {name} in namespace {api.namespace}; {known}")
     if status >= 400:
-        fail(str(found.get("message", found)))
-    assert isinstance(found, dict)
-    return found
+        fail(str(response.get("message", response)))
+    assert isinstance(response, dict)
+    return response
 
 
 def service_of(api: ApiClient, name: str) -> Object:
@@ -70,16 +70,16 @@ def service_of(api: ApiClient, name: str) -> Object:
 def items_of(api: ApiClient, kind: Kind, selector: str = "", *, everywhere: bool = False) -> list[Object]:
     """All objects of a kind in the namespace, or in all of them, by name."""
     path = path_of(kind, None if everywhere else api.namespace)
-    found = api.must(ApiCall(path=path, query={"labelSelector": selector}))
+    listing = api.must(ApiCall(path=path, query={"labelSelector": selector}))
     # Items of a list lack their kind; a single object has it.
     own = {"apiVersion": kind.api_version, "kind": kind.name}
-    return sorted(({**own, **one} for one in found.get("items", ())), key=_place)
+    return sorted(({**own, **entry} for entry in listing.get("items", ())), key=_place)
 
 
 def revisions_of(api: ApiClient, service: str) -> list[Object]:
     """The revisions of a service, the newest first."""
-    found = items_of(api, REVISION, selector_of(service))
-    return newest_first(found)
+    revisions = items_of(api, REVISION, selector_of(service))
+    return newest_first(revisions)
 
 
 def superseded_failures(revisions: Iterable[Object]) -> frozenset[str]:
@@ -97,8 +97,8 @@ def superseded_failures(revisions: Iterable[Object]) -> frozenset[str]:
     )
 
 
-def _place(one: Object) -> tuple[str, str]:
-    return str(nested(one, "metadata", "namespace") or ""), name_of(one)
+def _place(resource: Object) -> tuple[str, str]:
+    return str(nested(resource, "metadata", "namespace") or ""), name_of(resource)
 
 
 def app_container(pod: Object) -> str:
@@ -149,7 +149,7 @@ def last_lines(api: ApiClient, revision: str, *, count: int) -> list[str]:
     A pod that has not written anything since its restart shows the run before. A traceback has its first line.
     """
     pods = items_of(api, POD, _OF_REVISION.format(revision))
-    newest_first = sorted(pods, key=lambda one: str(nested(one, "metadata", "creationTimestamp")), reverse=True)
+    newest_first = sorted(pods, key=lambda pod: str(nested(pod, "metadata", "creationTimestamp")), reverse=True)
     for pod in newest_first or _last_gone_pod(api, revision):
         path = path_of(POD, api.namespace, name_of(pod), subresource="log")
         for run in ({}, {"previous": "true"}):

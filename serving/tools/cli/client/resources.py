@@ -34,12 +34,12 @@ def known_words() -> list[str]:
 
 def kind_named(word: str) -> Kind:
     """The kind that a person means by "services", "ksvc", "revision" or "pods". Raises ``InvalidValue``."""
-    found = _BY_WORD.get(word.lower())
-    if found is None:
+    kind = _BY_WORD.get(word.lower())
+    if kind is None:
         near = difflib.get_close_matches(word.lower(), _BY_WORD, n=1)
         expected = f"a kind; the nearest is {near[0]}" if near else f"a kind; known are {', '.join(known_words())}"
         raise InvalidValue(text=word, expected=expected)
-    return found
+    return kind
 
 
 def path_of(kind: Kind, namespace: str | None, name: str = "", *, subresource: str = "") -> str:

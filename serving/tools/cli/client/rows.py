@@ -38,12 +38,15 @@ def rows_of(
     objects = list(objects)
     dormant = dormant_counts(items_of(api, POD, everywhere=everywhere)) if objects else Counter()
     if kind == REVISION:
-        rows = [revision_row(one, now_s=now_s, dormant_count=dormant[_key(one)]) for one in objects]
+        rows = [revision_row(revision, now_s=now_s, dormant_count=dormant[_key(revision)]) for revision in objects]
     else:
         pods = pods_of(items_of(api, REVISION, everywhere=everywhere), dormant) if objects else {}
-        rows = [service_row(one, pods=pods.get(_key(one), ""), now_s=now_s) for one in objects]
+        rows = [service_row(service, pods=pods.get(_key(service), ""), now_s=now_s) for service in objects]
     if everywhere:
-        rows = [[str(nested(one, "metadata", "namespace") or ""), *row] for one, row in zip(objects, rows, strict=True)]
+        rows = [
+            [str(nested(resource, "metadata", "namespace") or ""), *row]
+            for resource, row in zip(objects, rows, strict=True)
+        ]
     return rows
 
 
@@ -144,5 +147,5 @@ def _of(actual: int, wanted: int, dormant: int) -> str:
     return f"{count} dormant" if dormant >= actual else f"{count}, {dormant} dormant"
 
 
-def _key(one: Object, name: str = "") -> Key:
-    return str(nested(one, "metadata", "namespace") or ""), name or name_of(one)
+def _key(resource: Object, name: str = "") -> Key:
+    return str(nested(resource, "metadata", "namespace") or ""), name or name_of(resource)

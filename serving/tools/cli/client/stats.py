@@ -49,7 +49,7 @@ class Stats:
     def decisions(self, **names: str) -> list[bytes]:
         """The remembered decisions, oldest first, each as JSON."""
         with self._get("decisions", names, timeout_s=_TIMEOUT_S) as response:
-            return [bytes(one) for one in msgspec.json.decode(response.read(), type=list[msgspec.Raw])]
+            return [bytes(decision) for decision in msgspec.json.decode(response.read(), type=list[msgspec.Raw])]
 
     def policies(self, **names: str) -> list[PolicyStory]:
         """The costs of both policies, for each revision with a policy."""
@@ -114,14 +114,14 @@ def cluster_token(api: ApiClient) -> str:
 
     Ends the command where the cluster refuses to show it.
     """
-    status, found = api.call("GET", f"{path_of(SECRET, system_namespace())}/{QUERY_TOKEN_SECRET}")
+    status, response = api.call("GET", f"{path_of(SECRET, system_namespace())}/{QUERY_TOKEN_SECRET}")
     if status == http.HTTPStatus.NOT_FOUND:
         return ""
     if status >= http.HTTPStatus.BAD_REQUEST:
         fail(
-            f"the query token in the Secret {system_namespace()}/{QUERY_TOKEN_SECRET} cannot be read: {message_of(found)}"
+            f"the query token in the Secret {system_namespace()}/{QUERY_TOKEN_SECRET} cannot be read: {message_of(response)}"
         )
-    return base64.b64decode(found["data"]["token"]).decode()
+    return base64.b64decode(response["data"]["token"]).decode()
 
 
 def activator_pages(state_path: Path) -> dict[str, str]:
@@ -136,8 +136,8 @@ def activator_pages(state_path: Path) -> dict[str, str]:
 
 def read_page(url: str, token: str, *, timeout_s: float) -> bytes:
     """Read a page by its query token. Raises ``OSError``, such as ``HTTPError``."""
-    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - the user's URL
-    with urllib.request.urlopen(asked, timeout=timeout_s) as response:  # noqa: S310 - as above
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - the user's URL
+    with urllib.request.urlopen(request, timeout=timeout_s) as response:  # noqa: S310 - as above
         body: bytes = response.read()
     return body
 
@@ -163,15 +163,15 @@ def dashboard_page(url: str, path: str, query: Mapping[str, str] | Sequence[tupl
     page = urllib.parse.urlsplit(url)
     try:
         (token,) = urllib.parse.parse_qs(page.query).get("token", [""])
-        asked = f"{page.scheme}://{page.netloc}{page.path.rstrip('/')}/{path}?{urllib.parse.urlencode(query)}"
-        found: Mapping[str, Any] = msgspec.json.decode(read_page(asked, token, timeout_s=_TIMEOUT_S))
+        request_url = f"{page.scheme}://{page.netloc}{page.path.rstrip('/')}/{path}?{urllib.parse.urlencode(query)}"
+        contents: Mapping[str, Any] = msgspec.json.decode(read_page(request_url, token, timeout_s=_TIMEOUT_S))
     except ValueError:
         fail(f"--dashboard: {url!r} is not the address of a dashboard, such as http://127.0.0.1:6090")
     except urllib.error.HTTPError as error:
-        said = error.read().decode(errors="replace").strip() if error.code == http.HTTPStatus.BAD_REQUEST else ""
+        reason = error.read().decode(errors="replace").strip() if error.code == http.HTTPStatus.BAD_REQUEST else ""
         error.close()
-        hint = said or "give the link that `serving dashboard` prints"
+        hint = reason or "give the link that `serving dashboard` prints"
         fail(f"the dashboard at {page.netloc} answers {error.code} {error.reason}; {hint}")
     except OSError as error:
         fail(f"the dashboard does not answer at {url}: {error}; is `serving up` running?")
-    return found
+    return contents

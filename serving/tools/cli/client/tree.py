@@ -100,22 +100,22 @@ def objects_of(folder: Path, wanted: InstallOptions) -> list[Object]:
         images["serving-placement"] = wanted.placement_image
     namespace = wanted.namespace or kustomization["namespace"]
     base = [
-        one
+        document
         for name in kustomization["resources"]
-        for one in yaml.load_all((folder / name).read_text(encoding="utf-8"), Loader=YAML_LOADER)
+        for document in yaml.load_all((folder / name).read_text(encoding="utf-8"), Loader=YAML_LOADER)
     ]
     whole = with_components(folder, base, wanted.components)
-    found = [_adapted(one, namespace=namespace, images=images) for one in whole]
+    objects = [_adapted(resource, namespace=namespace, images=images) for resource in whole]
     if wanted.components:
-        (space,) = (one for one in found if one["kind"] == "Namespace")
+        (space,) = (resource for resource in objects if resource["kind"] == "Namespace")
         space["metadata"].setdefault("annotations", {})[COMPONENTS_ANNOTATION] = ",".join(wanted.components)
-    asked = {"config-controller": ("domain", wanted.domain)}
-    asked["config-deployment"] = ("queue-sidecar-image", wanted.queue_proxy_image)
-    for one in found:
-        key, value = asked.get(one["metadata"]["name"], ("", ""))
-        if value and one["kind"] == "ConfigMap":
-            one["data"][key] = value
-    return sorted(found, key=lambda one: _rank(one["kind"]))
+    entries = {"config-controller": ("domain", wanted.domain)}
+    entries["config-deployment"] = ("queue-sidecar-image", wanted.queue_proxy_image)
+    for resource in objects:
+        key, value = entries.get(resource["metadata"]["name"], ("", ""))
+        if value and resource["kind"] == "ConfigMap":
+            resource["data"][key] = value
+    return sorted(objects, key=lambda resource: _rank(resource["kind"]))
 
 
 def render(objects: list[Object]) -> str:
@@ -123,9 +123,9 @@ def render(objects: list[Object]) -> str:
     return yaml.safe_dump_all(objects, sort_keys=False, width=120)
 
 
-def path_of(one: Object, *, is_whole: bool = False) -> str:
+def path_of(resource: Object, *, is_whole: bool = False) -> str:
     """The API path of an object, or of its kind in its namespace."""
-    version, kind, metadata = one["apiVersion"], one["kind"], one["metadata"]
+    version, kind, metadata = resource["apiVersion"], resource["kind"], resource["metadata"]
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     where = "" if kind in _WITHOUT_NAMESPACE else f"/namespaces/{metadata['namespace']}"
     plural = _PLURALS.get(kind, f"{kind.lower()}s")
@@ -134,37 +134,37 @@ def path_of(one: Object, *, is_whole: bool = False) -> str:
 
 def kinds_of(objects: Sequence[Object], namespace: str) -> list[Object]:
     """Each kind that an installation may consist of, as an object without a name; not definitions and namespaces."""
-    versions = {one["kind"]: one["apiVersion"] for one in objects} | _EARLIER_KINDS
+    versions = {resource["kind"]: resource["apiVersion"] for resource in objects} | _EARLIER_KINDS
     kinds = sorted(versions.keys() - {"Namespace", _CRD}, key=_rank)
     return [{"apiVersion": versions[kind], "kind": kind, "metadata": {"namespace": namespace}} for kind in kinds]
 
 
-def is_ours(one: Object) -> bool:
+def is_ours(resource: Object) -> bool:
     """Whether this project created an object in a cluster."""
     label, value = OUR_LABEL
-    return bool((one["metadata"].get("labels") or {}).get(label) == value)
+    return bool((resource["metadata"].get("labels") or {}).get(label) == value)
 
 
 def _rank(kind: str) -> int:
     return _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
 
 
-def _adapted(one: Object, *, namespace: str, images: dict[str, str]) -> Object:
-    made = copy.deepcopy(one)
-    if made["kind"] == "Namespace":
-        made["metadata"]["name"] = namespace
-    elif made["kind"] not in _WITHOUT_NAMESPACE:
-        made["metadata"]["namespace"] = namespace
-    for subject in made.get("subjects", ()):
+def _adapted(resource: Object, *, namespace: str, images: dict[str, str]) -> Object:
+    adapted = copy.deepcopy(resource)
+    if adapted["kind"] == "Namespace":
+        adapted["metadata"]["name"] = namespace
+    elif adapted["kind"] not in _WITHOUT_NAMESPACE:
+        adapted["metadata"]["namespace"] = namespace
+    for subject in adapted.get("subjects", ()):
         subject["namespace"] = namespace
-    if params := made.get("spec", {}).get("paramRef"):
+    if params := adapted.get("spec", {}).get("paramRef"):
         params["namespace"] = namespace
-    for container in _containers(made):
+    for container in _containers(adapted):
         container["image"] = images.get(container["image"], container["image"])
-    return made
+    return adapted
 
 
-def _containers(one: Object) -> Iterator[dict[str, Any]]:
-    spec = one.get("spec", {})
-    template = spec.get("template", {}) if one["kind"] in {"Deployment", "Job"} else {}
+def _containers(resource: Object) -> Iterator[dict[str, Any]]:
+    spec = resource.get("spec", {})
+    template = spec.get("template", {}) if resource["kind"] in {"Deployment", "Job"} else {}
     yield from template.get("spec", {}).get("containers", ())

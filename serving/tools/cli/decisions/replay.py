@@ -47,25 +47,27 @@ def replay(files: tuple[Path, ...], changes: tuple[str, ...], output: str) -> No
 
 
 def _verify(by_revision: dict[tuple[str, str], list[DecisionRecord]], *, is_json: bool) -> None:
-    count = kept = 0
+    count = retained = 0
     different: list[_Difference] = []
     for (namespace, revision), records in by_revision.items():
         for record in records:
             count += 1
-            kept += record.windows is None
-            found, then = again(record), record.entry.outcome
-            if found == then:
+            retained += record.windows is None
+            now, then = again(record), record.entry.outcome
+            if now == then:
                 continue
-            one = _difference(record, namespace=namespace, before=then, after=found)
-            different.append(one)
+            difference = _difference(record, namespace=namespace, before=then, after=now)
+            different.append(difference)
             if not is_json:
-                click.echo(f"{one['at_s']:.3f} {revision}\n  then {one['before']}\n  now  {one['after']}")
-                for name, before, after in one["fields"]:
+                click.echo(
+                    f"{difference['at_s']:.3f} {revision}\n  then {difference['before']}\n  now  {difference['after']}"
+                )
+                for name, before, after in difference["fields"]:
                     click.echo(f"  {name}: {before} then, {after} now")
     if is_json:
         _print_record(count, len(by_revision), different)
     else:
-        taken = f", {kept} with the algorithm's answer as it was" if kept else ""
+        taken = f", {retained} with the algorithm's answer as it was" if retained else ""
         click.echo(
             f"{count} decisions about {len(by_revision)} revisions decided again{taken}: {len(different)} differ"
         )
@@ -83,11 +85,11 @@ def _what_if(
             count += 1
             if outcome.is_same:
                 continue
-            one = _difference(outcome.record, namespace=namespace, before=outcome.first, after=outcome.second)
-            different.append(one)
+            difference = _difference(outcome.record, namespace=namespace, before=outcome.first, after=outcome.second)
+            different.append(difference)
             if not is_json:
-                click.echo(f"{one['at_s']:.3f} {namespace}/{revision}\n  as it was {one['before']}")
-                click.echo(f"  otherwise {one['after']}")
+                click.echo(f"{difference['at_s']:.3f} {namespace}/{revision}\n  as it was {difference['before']}")
+                click.echo(f"  otherwise {difference['after']}")
     if is_json:
         _print_record(count, len(by_revision), different)
         return

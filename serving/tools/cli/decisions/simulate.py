@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from serving.core.model.errors import InvalidValue, Problem, SettingsError
+from serving.core.model.launch import USAGE_EXIT
 from serving.core.model.slo import read_slo
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.tools.cli.client.resources import is_json, json_output_options
@@ -64,7 +65,7 @@ def simulate(context: click.Context, /, changes: tuple[str, ...], plot: Path | N
         print_comparison(comparison, as_json=is_json(options))
     except (InvalidValue, SettingsError, OSError) as error:
         click.echo(str(error), err=True)
-        sys.exit(2)
+        sys.exit(USAGE_EXIT)
 
 
 def _refuse_trace_options(options: dict[str, Any]) -> None:

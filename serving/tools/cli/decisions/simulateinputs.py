@@ -64,7 +64,7 @@ _OPTIONS = (
     ),
     click.option(
         "--placement",
-        type=click.Choice([one.value for one in ArrivalPlacement]),
+        type=click.Choice([placement.value for placement in ArrivalPlacement]),
         default=ArrivalPlacement.UNIFORM.value,
         show_default=True,
         help="Where inside a minute of a trace requests come: anywhere, or at a fixed phase of each function.",
@@ -183,7 +183,7 @@ def changed_settings(settings: AutoscalerSettings, pairs: Sequence[str]) -> Auto
             problems.append(Problem(where=key, what=f"{text!r} is not right", expected=error.expected))
     if problems:
         raise SettingsError(problems)
-    clashes = [Problem(where="settings", what=one.what, expected=one.expected) for one in changed.check()]
+    clashes = [Problem(where="settings", what=problem.what, expected=problem.expected) for problem in changed.check()]
     if clashes:
         raise SettingsError(clashes)
     return changed
@@ -220,7 +220,7 @@ def deciding_policy(text: str) -> str:
     """The name of one policy that decides without knowing the future. Raises ``SettingsError``."""
     (name,) = known_policies(text)
     if POLICIES[name].foresight is not None:
-        deciding = [one for one, policy in POLICIES.items() if policy.foresight is None]
+        deciding = [name for name, policy in POLICIES.items() if policy.foresight is None]
         raise _refused("--policy", f"{name} knows the future: it has no settings", "one of " + ", ".join(deciding))
     return name
 
@@ -309,19 +309,19 @@ def _read_quantiles(path: Path, option: str) -> DurationModel:
         raise _refused(option, f"{path}: {error}", _DURATION_FORMS) from error
     if not rows or rows[0] != _DURATION_HEADER:
         raise _refused(f"{path}:1", f"{','.join(rows[0] if rows else [])!r} is not right", ",".join(_DURATION_HEADER))
-    found: dict[str, Quantiles] = {}
+    by_function: dict[str, Quantiles] = {}
     for line, row in enumerate(rows[1:], start=2):
         quantiles = _quantiles(row[2:]) if len(row) == len(_DURATION_HEADER) else None
         if quantiles is None:
             raise _refused(
                 f"{path}:{line}", f"{','.join(row)!r} is not right", "a function and three times above 0 in seconds"
             )
-        found[row[0]] = quantiles
-    if not found:
+        by_function[row[0]] = quantiles
+    if not by_function:
         raise _refused(str(path), "no function", "a row for each function")
     # A function without a row is like the median of those that have one.
-    medians = sorted(found.values(), key=lambda one: one.p50_s)
-    return DurationModel(default=medians[len(medians) // 2], by_function=found)
+    medians = sorted(by_function.values(), key=lambda quantiles: quantiles.p50_s)
+    return DurationModel(default=medians[len(medians) // 2], by_function=by_function)
 
 
 def _quantiles(words: Sequence[str]) -> Quantiles | None:

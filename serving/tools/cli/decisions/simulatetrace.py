@@ -72,10 +72,10 @@ def compare_policies(runner: PolicyRunner, names: Sequence[str], *, equal_pod_se
     """Run each policy, and enough of the dials to compare at the first one's pod-seconds."""
     results: dict[str, Sequence[RevisionResult]] = {}
 
-    def keep(name: str, position: DialPosition | None, found: Sequence[RevisionResult]) -> None:
-        results.setdefault(name, found)
+    def keep(name: str, position: DialPosition | None, run_results: Sequence[RevisionResult]) -> None:
+        results.setdefault(name, run_results)
         if runner.on_results is not None:
-            runner.on_results(name, position, found)
+            runner.on_results(name, position, run_results)
 
     keeping = msgspec.structs.replace(runner, on_results=keep)
     comparison = Comparison(policies={name: keeping.run(name) for name in names})
@@ -108,22 +108,24 @@ def print_comparison(comparison: Comparison, *, as_json: bool) -> None:
     click.echo()
     for line in bars(
         {
-            name: {"cold requests": one.cold_requests, "pod-seconds": one.pod_seconds}
-            for name, one in comparison.policies.items()
+            name: {"cold requests": report.cold_requests, "pod-seconds": report.pod_seconds}
+            for name, report in comparison.policies.items()
         }
     ):
         click.echo(line)
     click.echo()
     width = max(len(name) for name in comparison.policies)
-    for name, one in comparison.policies.items():
-        click.echo(f"pods of {name:<{width}} {sparkline(one.pod_series)} max {max(one.pod_series, default=0):.1f}")
-    for name, one in comparison.policies.items():
-        if one.nodes is not None:
-            click.echo(f"nodes of {name:<{width}} {sparkline(one.nodes.node_series)} max {one.nodes.nodes_max:g}")
-            click.echo(_nodes_line(one.nodes))
+    for name, report in comparison.policies.items():
+        click.echo(
+            f"pods of {name:<{width}} {sparkline(report.pod_series)} max {max(report.pod_series, default=0):.1f}"
+        )
+    for name, report in comparison.policies.items():
+        if report.nodes is not None:
+            click.echo(f"nodes of {name:<{width}} {sparkline(report.nodes.node_series)} max {report.nodes.nodes_max:g}")
+            click.echo(_nodes_line(report.nodes))
     bound = comparison.policies.get("clairvoyant")
     if bound is not None and bound.pod_seconds:
-        ratios = {name: one.pod_seconds / bound.pod_seconds for name, one in comparison.policies.items()}
+        ratios = {name: report.pod_seconds / bound.pod_seconds for name, report in comparison.policies.items()}
         shown = ", ".join(f"{name} {ratio:.2f} times" for name, ratio in ratios.items() if name != "clairvoyant")
         click.echo(f"pod-seconds of clairvoyant: {shown}")
     first = next(iter(comparison.policies))
@@ -134,14 +136,14 @@ def print_comparison(comparison: Comparison, *, as_json: bool) -> None:
 
 
 def _worst_lines(first: str, by_policy: Mapping[str, WorstFunctions]) -> Iterator[str]:
-    for name, found in by_policy.items():
+    for name, functions in by_policy.items():
         yield (
-            f"{name}: {found.worse} of {found.functions} functions with 20 requests or more have over 10 % more cold requests and "
-            f"pod-seconds than {first}; the worst {len(found.worst)}:"
+            f"{name}: {functions.worse} of {functions.functions} functions with 20 requests or more have over 10 % more cold requests and "
+            f"pod-seconds than {first}; the worst {len(functions.worst)}:"
         )
-        for one in found.worst[:_SHOWN_MAX]:
-            cold, cost = one.cold_requests, one.pod_seconds
-            yield f"  {one.name}: cold requests {cold[0]} to {cold[1]}, pod-seconds {cost[0]:,.0f} to {cost[1]:,.0f}"
+        for change in functions.worst[:_SHOWN_MAX]:
+            cold, cost = change.cold_requests, change.pod_seconds
+            yield f"  {change.name}: cold requests {cold[0]} to {cold[1]}, pod-seconds {cost[0]:,.0f} to {cost[1]:,.0f}"
 
 
 def _nodes_line(nodes: NodesResult) -> str:
@@ -155,7 +157,7 @@ def _without_series(comparison: Comparison) -> dict[str, Any]:
     built: dict[str, Any] = msgspec.to_builtins(comparison)
     for report in (
         *built["policies"].values(),
-        *(one["report"] for of in built.get("curves", {}).values() for one in of),
+        *(point["report"] for of in built.get("curves", {}).values() for point in of),
     ):
         report.pop("pod_series", None)
         if report.get("nodes") is None:

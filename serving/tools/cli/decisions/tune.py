@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from serving.core.model.errors import InvalidValue, SettingsError
+from serving.core.model.launch import USAGE_EXIT
 from serving.core.model.quantity import parse_percent
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.knob import fields_of
@@ -44,10 +45,10 @@ def tune(context: click.Context, /, *, changes: tuple[str, ...], budget: str, po
         name = deciding_policy(policy)
         runner = runner_of(options, settings=settings)
         base = runner.run(_BASE)
-        points = [CurvePoint(name=one.name, report=runner.run(name, one)) for one in POLICIES[name].dial]
+        points = [CurvePoint(name=position.name, report=runner.run(name, position)) for position in POLICIES[name].dial]
     except (InvalidValue, SettingsError) as error:
         click.echo(str(error), err=True)
-        sys.exit(2)
+        sys.exit(USAGE_EXIT)
     best = best_within(points, base.pod_seconds * share)
     chosen = {} if best is None else _settings_of(name, best.name, settings)
     if is_json(options):
@@ -61,7 +62,7 @@ def tune(context: click.Context, /, *, changes: tuple[str, ...], budget: str, po
 
 
 def _settings_of(policy: str, position: str, settings: AutoscalerSettings) -> dict[str, str]:
-    change = next(one.change for one in POLICIES[policy].dial if one.name == position)
+    change = next(dial_position.change for dial_position in POLICIES[policy].dial if dial_position.name == position)
     changed = change(POLICIES[policy].change(settings))
     default = AutoscalerSettings()
     return {

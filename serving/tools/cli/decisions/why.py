@@ -69,20 +69,23 @@ class ScaleEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 def past_changes(api: ApiClient, is_ours: Callable[[str], bool]) -> list[ScaleEvent]:
     """The recorded changes of these revisions and services in the namespace, oldest first."""
-    said = [_change_of(one) for one in items_of(api, EVENT)]
-    return sorted((one for one in said if one is not None and is_ours(one.revision)), key=lambda one: one.at_s)
+    changes = [_change_of(event) for event in items_of(api, EVENT)]
+    return sorted(
+        (change for change in changes if change is not None and is_ours(change.revision)),
+        key=lambda change: change.at_s,
+    )
 
 
 def coming_changes(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: float) -> Iterator[ScaleEvent]:
     """The changes from a time on, as they arrive, without end. Raises ``ServingError`` when the API refuses."""
     seen: set[str] = set()
     for event in watched(api, EVENT):
-        said = None if event["type"] in {"DELETED", "BOOKMARK"} else _change_of(event["object"])
+        change = None if event["type"] in {"DELETED", "BOOKMARK"} else _change_of(event["object"])
         version = str(nested(event, "object", "metadata", "resourceVersion"))
         # A watch that was cut off starts again with all existing objects.
-        if said is not None and said.at_s >= since_s and version not in seen and is_ours(said.revision):
+        if change is not None and change.at_s >= since_s and version not in seen and is_ours(change.revision):
             seen.add(version)
-            yield said
+            yield change
 
 
 def _change_of(event: Object) -> ScaleEvent | None:
@@ -117,12 +120,12 @@ def why(
     follow: bool,
     output: str,
     autoscaler: str | None,
-    **asked: Any,  # noqa: ANN401 - the options for cold starts
+    **options: Any,  # noqa: ANN401 - the options for cold starts
 ) -> None:
     """Explain the number of pods of the service or revision NAME; nodegroup/NAME and node/NAME show the history of nodes."""
     since_s = _since_s(since)
-    if asked["cold"]:
-        print_cold_starts(api, name, dashboard=asked["dashboard"], output=output)
+    if options["cold"]:
+        print_cold_starts(api, name, dashboard=options["dashboard"], output=output)
         return
     if print_why_of_nodes(api, name, since_s=since_s):
         return
@@ -134,16 +137,20 @@ def why(
         return
     stats = Stats(autoscaler, api)
     asked_s = time.time()
-    said = [_read(body) for body in stats.decisions(namespace=api.namespace)]
-    said = [one for one in said if one.line.revision in ours and one.line.entry.at_wall_s >= ours.created_s]
+    decisions = [_read(body) for body in stats.decisions(namespace=api.namespace)]
+    decisions = [
+        decision
+        for decision in decisions
+        if decision.line.revision in ours and decision.line.entry.at_wall_s >= ours.created_s
+    ]
     if api.state_path is not None and not autoscaler:
-        said += _logged(api.state_path, ours, forgotten(one.line for one in said), since_s=since_s)
-    said.sort(key=lambda one: one.line.entry.since_wall_s)
+        decisions += _logged(api.state_path, ours, forgotten(decision.line for decision in decisions), since_s=since_s)
+    decisions.sort(key=lambda decision: decision.line.entry.since_wall_s)
     causes = unready_lines(api, name)
     if api.state_path is not None:
         causes += ejected_lines(api.state_path, api.namespace, ours.__contains__)
-    recent = [one for one in said if one.line.entry.at_wall_s >= since_s]
-    now = [*(_saved(stats, api.namespace, ours) if said else ()), *pod_scaler_lines(api, ours.__contains__)]
+    recent = [decision for decision in decisions if decision.line.entry.at_wall_s >= since_s]
+    now = [*(_saved(stats, api.namespace, ours) if decisions else ()), *pod_scaler_lines(api, ours.__contains__)]
     now += dormant_lines(items_of(api, POD), ours.__contains__)
     now += node_story(api, ours.__contains__, since_s=since_s)
     moves = [
@@ -152,19 +159,19 @@ def why(
         if past_change.reason != SCALED_REASON and past_change.at_s >= since_s
     ]
     if output == "text":
-        _print_lines([*causes, *in_order(folded(one.line for one in recent), moves), *now])
+        _print_lines([*causes, *in_order(folded(decision.line for decision in recent), moves), *now])
     else:
-        _print_lines(one.body.decode() for one in recent)
-    if not (causes or said or now or moves or follow):
+        _print_lines(decision.body.decode() for decision in recent)
+    if not (causes or decisions or now or moves or follow):
         fail(ours.nothing())
     if follow:
         # From the time of the first response, so that later decisions are not lost.
         events = stats.events(namespace=api.namespace, since=f"{asked_s}")
         decided = (_read(body) for event, body in events if event == "decision")
         is_text = output == "text"
-        shown = ShownDecisions((one.line for one in said), by_sentence=is_text)
-        new = (one for one in decided if one.line.revision in ours and shown.is_new(one.line))
-        _print_lines(line_of(one.line) if is_text else one.body.decode() for one in new)
+        shown = ShownDecisions((decision.line for decision in decisions), by_sentence=is_text)
+        new = (decision for decision in decided if decision.line.revision in ours and shown.is_new(decision.line))
+        _print_lines(line_of(decision.line) if is_text else decision.body.decode() for decision in new)
 
 
 def _since_s(text: str) -> float:
@@ -178,12 +185,12 @@ def _since_s(text: str) -> float:
     return time.time() - age_s
 
 
-def line_of(one: DecisionLine) -> str:
+def line_of(line: DecisionLine) -> str:
     """Format one line: time, revision, sentence and repetitions."""
-    entry = one.entry
+    entry = line.entry
     times = "once" if entry.repeated_count == 1 else f"{entry.repeated_count} times"
     again = f" ({times} more, until {clock_text(entry.at_wall_s)})" if entry.repeated_count else ""
-    return f"{clock_text(entry.since_wall_s)} {one.revision} {one.sentence}{again}"
+    return f"{clock_text(entry.since_wall_s)} {line.revision} {line.sentence}{again}"
 
 
 def in_order(lines: Iterable[DecisionLine], moves: Iterable[ScaleEvent]) -> list[str]:
@@ -191,40 +198,42 @@ def in_order(lines: Iterable[DecisionLine], moves: Iterable[ScaleEvent]) -> list
     timed = [(line.entry.since_wall_s, line_of(line)) for line in lines] + [
         (move.at_s, _event_line(move)) for move in moves
     ]
-    return [text for _, text in sorted(timed, key=lambda one: one[0])]
+    return [text for _, text in sorted(timed, key=lambda timed_line: timed_line[0])]
 
 
 def folded(lines: Iterable[DecisionLine]) -> list[DecisionLine]:
     """Merge decisions in a row of one revision whose sentences are equal but for a countdown; the newest sentence stays."""
-    found: list[DecisionLine] = []
+    folded_lines: list[DecisionLine] = []
     latest: dict[str, int] = {}
     for line in lines:
         place = latest.get(line.revision)
-        if place is None or not _is_like(found[place], line):
-            latest[line.revision] = len(found)
-            found.append(line)
+        if place is None or not _is_like(folded_lines[place], line):
+            latest[line.revision] = len(folded_lines)
+            folded_lines.append(line)
             continue
-        first, entry = found[place].entry, line.entry
+        first, entry = folded_lines[place].entry, line.entry
         count = first.repeated_count + 1 + entry.repeated_count
         entry = msgspec.structs.replace(
             entry, since_s=first.since_s, since_wall_s=first.since_wall_s, repeated_count=count
         )
-        found[place] = msgspec.structs.replace(line, entry=entry)
-    return found
+        folded_lines[place] = msgspec.structs.replace(line, entry=entry)
+    return folded_lines
 
 
-def _is_like(one: DecisionLine, other: DecisionLine) -> bool:
-    return _COUNTDOWN.sub("", one.sentence) == _COUNTDOWN.sub("", other.sentence)
+def _is_like(line: DecisionLine, other: DecisionLine) -> bool:
+    return _COUNTDOWN.sub("", line.sentence) == _COUNTDOWN.sub("", other.sentence)
 
 
 def forgotten(remembered: Iterable[DecisionLine]) -> Callable[[LoggedDecision], bool]:
     """Whether a logged decision precedes all remembered ones of its revision. Samples repeat an earlier line."""
     first_s: dict[str, float] = {}
-    for one in remembered:
-        first_s.setdefault(one.revision, one.entry.since_wall_s)
+    for line in remembered:
+        first_s.setdefault(line.revision, line.entry.since_wall_s)
 
-    def is_forgotten(one: LoggedDecision) -> bool:
-        return not one.entry.repeated_count and one.entry.at_wall_s < first_s.get(one.revision, float("inf"))
+    def is_forgotten(decision: LoggedDecision) -> bool:
+        return not decision.entry.repeated_count and decision.entry.at_wall_s < first_s.get(
+            decision.revision, float("inf")
+        )
 
     return is_forgotten
 
@@ -254,8 +263,8 @@ class ShownDecisions:
 
 def log_files(state_path: Path) -> list[Path]:
     """The files of the decision log, oldest first."""
-    found = [state_path / f"{DECISION_LOG}.{number}" for number in range(DECISION_LOG_FILES - 1, 0, -1)]
-    return [path for path in (*found, state_path / DECISION_LOG) if path.exists()]
+    older = [state_path / f"{DECISION_LOG}.{number}" for number in range(DECISION_LOG_FILES - 1, 0, -1)]
+    return [path for path in (*older, state_path / DECISION_LOG) if path.exists()]
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -286,9 +295,9 @@ class _Ours:
         """The sentence for revisions without decisions."""
         return f"nothing was decided about {self.name} in {self._api.namespace}; is there such a service or revision?"
 
-    def has(self, one: LoggedDecision) -> bool:
+    def has(self, decision: LoggedDecision) -> bool:
         """Whether a logged decision is about one of the revisions."""
-        return one.namespace == self._api.namespace and one.revision in self
+        return decision.namespace == self._api.namespace and decision.revision in self
 
     def __contains__(self, revision: str) -> bool:
         if revision not in self._known:
@@ -299,11 +308,11 @@ class _Ours:
         # Revisions are named after their service, so few requests are needed.
         if not revision.startswith(f"{self.name}-"):
             return False
-        status, found = self._api.call("GET", f"{_REVISIONS.format(namespace=self._api.namespace)}/{revision}")
+        status, response = self._api.call("GET", f"{_REVISIONS.format(namespace=self._api.namespace)}/{revision}")
         if status == _NOT_FOUND:
             # A deleted revision has no labels; only its name is left.
             return re.fullmatch(_NUMBER, revision.removeprefix(f"{self.name}-")) is not None
-        return (found["metadata"].get("labels") or {}).get(SERVICE_LABEL) == self.name
+        return (response["metadata"].get("labels") or {}).get(SERVICE_LABEL) == self.name
 
 
 def _print_from_events(api: ApiClient, ours: _Ours, *, since_s: float, follow: bool, output: str) -> None:
@@ -317,24 +326,24 @@ def _print_from_events(api: ApiClient, ours: _Ours, *, since_s: float, follow: b
                 click.echo(_event_line(coming_change))
         except ServingError as error:
             fail(str(error))
-    said, unready = past_changes(api, ours.__contains__), unready_lines(api, ours.name)
+    changes, unready = past_changes(api, ours.__contains__), unready_lines(api, ours.name)
     now = [*pod_scaler_lines(api, ours.__contains__), *dormant_lines(items_of(api, POD), ours.__contains__)]
-    _print_lines([*unready, *(_event_line(one) for one in said if one.at_s >= since_s), *now])
-    if not (said or unready or now):
+    _print_lines([*unready, *(_event_line(change) for change in changes if change.at_s >= since_s), *now])
+    if not (changes or unready or now):
         fail(ours.nothing())
 
 
-def _event_line(one: ScaleEvent) -> str:
-    return printable(f"{clock_text(one.at_s)} {one.revision} {one.sentence}")
+def _event_line(change: ScaleEvent) -> str:
+    return printable(f"{clock_text(change.at_s)} {change.revision} {change.sentence}")
 
 
 def _saved(stats: Stats, namespace: str, ours: _Ours) -> Iterator[str]:
     """Yield each revision's policy, the other's scale in shadow, and the costs of both."""
-    for one in stats.policies(namespace=namespace):
-        if one.sentence and one.revision in ours:
-            other = next(policy for policy in POLICIES if policy != one.policy)
-            pods = f"{one.shadow_scale} pod{'' if one.shadow_scale == 1 else 's'}"
-            yield f"{one.revision} policy {one.policy}, {other} in shadow has {pods} now; {one.sentence}"
+    for story in stats.policies(namespace=namespace):
+        if story.sentence and story.revision in ours:
+            other = next(policy for policy in POLICIES if policy != story.policy)
+            pods = f"{story.shadow_scale} pod{'' if story.shadow_scale == 1 else 's'}"
+            yield f"{story.revision} policy {story.policy}, {other} in shadow has {pods} now; {story.sentence}"
 
 
 def _logged(
@@ -349,14 +358,14 @@ def _logged(
                 if name not in line:
                     continue
                 try:
-                    one = decode(line)
-                    refuse_newer(str(path), one.version, known=DECISIONS, action=NEWER_DECISIONS)
+                    decision = decode(line)
+                    refuse_newer(str(path), decision.version, known=DECISIONS, action=NEWER_DECISIONS)
                 except NewerFormat as error:
                     newer = error
                 except msgspec.DecodeError:
                     continue
                 else:
-                    if one.entry.at_wall_s >= since_s and is_wanted(one) and ours.has(one):
+                    if decision.entry.at_wall_s >= since_s and is_wanted(decision) and ours.has(decision):
                         with contextlib.suppress(InvalidValue):
                             yield _explained(line)
     if newer is not None:
@@ -374,8 +383,8 @@ def _explained(line: bytes) -> _Line:
     from serving.core.scaling.scaler.replay import read_record  # noqa: PLC0415 - as above
 
     record = read_record(line)
-    said = explained((record.namespace, record.revision), record.entry)
-    return _Line(said, msgspec.json.encode(said))
+    explanation = explained((record.namespace, record.revision), record.entry)
+    return _Line(explanation, msgspec.json.encode(explanation))
 
 
 def _print_lines(lines: Iterable[str]) -> None:

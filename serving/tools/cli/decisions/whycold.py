@@ -21,30 +21,30 @@ def print_cold_starts(api: ApiClient, name: str, *, dashboard: str | None, outpu
     """Print the cold starts of the service or revision NAME. Ends the command where there is no dashboard or no such name."""
     if dashboard is None and api.state_path is None:
         fail("--cold reads a dashboard: forward its port, and give its link with --dashboard")
-    found = _read(dashboard or dashboard_link(api.state_path), f"{api.namespace}/{name}")
+    revisions = _read(dashboard or dashboard_link(api.state_path), f"{api.namespace}/{name}")
     if output == "json":
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(revisions, indent=2))
         return
-    for one in found:
-        for line in cold_lines(one):
+    for revision in revisions:
+        for line in cold_lines(revision):
             click.echo(line)
-    if not any(one["starts"] for one in found):
+    if not any(revision["starts"] for revision in revisions):
         click.echo(f"no cold start of {name} is known; the dashboard knows those since it and the activators started")
 
 
-def cold_lines(found: Mapping[str, Any]) -> Iterator[str]:
+def cold_lines(cold_starts: Mapping[str, Any]) -> Iterator[str]:
     """The median of a revision's cold starts, what to do about it, and its last ones; none without a cold start."""
-    starts, median = found["starts"], found["median"]
+    starts, median = cold_starts["starts"], cold_starts["median"]
     if not starts:
         return
-    revision = found["revision"].partition("/")[2]
+    revision = cold_starts["revision"].partition("/")[2]
     yield f"{revision}: median of {len(starts)} cold start{'s' * (len(starts) != 1)}, {_ms(median['took_s'])}"
     yield from _bars(median["steps"], median["took_s"])
     yield median["advice"]
     # A single one is the median.
-    for one in starts[:_SHOWN_MAX] if len(starts) > 1 else ():
-        yield f"{clock_text(one['at_s'])} {revision} {_ms(one['took_s'])}"
-        yield from _bars(one["steps"], one["took_s"])
+    for start in starts[:_SHOWN_MAX] if len(starts) > 1 else ():
+        yield f"{clock_text(start['at_s'])} {revision} {_ms(start['took_s'])}"
+        yield from _bars(start["steps"], start["took_s"])
 
 
 def _bars(steps: Mapping[str, float], total_s: float) -> Iterator[str]:
@@ -67,10 +67,10 @@ def _read(link: str, name: str) -> list[dict[str, Any]]:
     token = urllib.parse.parse_qs(page.query).get("token", [""])[0]
     url = f"{page.scheme}://{page.netloc}{page.path.rstrip('/')}/coldstarts?{urllib.parse.urlencode({'name': name})}"
     try:
-        found: list[dict[str, Any]] = json.loads(read_page(url, token, timeout_s=_TIMEOUT_S))
+        revisions: list[dict[str, Any]] = json.loads(read_page(url, token, timeout_s=_TIMEOUT_S))
     except urllib.error.HTTPError as error:
         text = error.read().decode(errors="replace").strip()
         fail(f"the dashboard at {page.netloc} answers {error.code}: {text}")
     except (OSError, ValueError) as error:
         fail(f"the dashboard does not answer at {page.scheme}://{page.netloc}: {error}; is `serving up` running?")
-    return found
+    return revisions

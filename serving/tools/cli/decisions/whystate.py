@@ -32,13 +32,13 @@ def unready_lines(api: ApiClient, name: str) -> list[str]:
 
 def pod_scaler_lines(api: ApiClient, is_ours: Callable[[str], bool]) -> Iterator[str]:
     """The last decisions of HorizontalPodAutoscalers, for revisions scaled by them."""
-    status, found = api.call("GET", path_of(HORIZONTAL_POD_AUTOSCALER, api.namespace))
-    for one in found.get("items") or () if status < 400 else ():
-        if not is_ours(name_of(one)):
+    status, listing = api.call("GET", path_of(HORIZONTAL_POD_AUTOSCALER, api.namespace))
+    for scaler in listing.get("items") or () if status < 400 else ():
+        if not is_ours(name_of(scaler)):
             continue
-        said = [condition_of(one, kind).get("message") for kind in ("ScalingActive", "AbleToScale")]
-        what = next((text for text in said if text), "nothing is decided yet")
-        yield f"{name_of(one)} by its HorizontalPodAutoscaler (class hpa): {what}"
+        messages = [condition_of(scaler, kind).get("message") for kind in ("ScalingActive", "AbleToScale")]
+        what = next((text for text in messages if text), "nothing is decided yet")
+        yield f"{name_of(scaler)} by its HorizontalPodAutoscaler (class hpa): {what}"
 
 
 def dormant_lines(pods: Iterable[Object], is_ours: Callable[[str], bool]) -> Iterator[str]:
@@ -48,14 +48,14 @@ def dormant_lines(pods: Iterable[Object], is_ours: Callable[[str], bool]) -> Ite
         revision, its = labels_of(pod).get(REVISION_LABEL, ""), condition(pod, CONDITION_DORMANT)
         if its and is_ours(revision):
             by_revision.setdefault(revision, []).append(its)
-    for revision, found in sorted(by_revision.items()):
-        asleep = [one for one in found if one.get("status") == "True"]
-        what = f"{len(asleep)} of {len(found)} pod{'s' * (len(found) != 1)} dormant"
+    for revision, conditions in sorted(by_revision.items()):
+        asleep = [entry for entry in conditions if entry.get("status") == "True"]
+        what = f"{len(asleep)} of {len(conditions)} pod{'s' * (len(conditions) != 1)} dormant"
         if asleep:
-            first = min(one.get("lastTransitionTime", "") for one in asleep)
+            first = min(entry.get("lastTransitionTime", "") for entry in asleep)
             with contextlib.suppress(ValueError):
                 what += f", the longest since {clock_text(dt.datetime.fromisoformat(first).timestamp())}"
-        odd = {one.get("message", "") for one in found if one.get("reason") not in DORMANT_REASONS}
+        odd = {entry.get("message", "") for entry in conditions if entry.get("reason") not in DORMANT_REASONS}
         yield "; ".join([f"{revision}: {what}", *sorted(odd)])
 
 
@@ -74,7 +74,7 @@ def _lines(api: ApiClient, revision: Object) -> Iterator[str]:
         return
     name = name_of(revision)
     message = ready.get("message", "").strip()
-    what = ": ".join(one for one in (ready.get("reason", ""), message) if one) or "its pods are starting"
+    what = ": ".join(part for part in (ready.get("reason", ""), message) if part) or "its pods are starting"
     first, *more = what.splitlines()
     yield f"{name} is not ready: {first}"
     yield from (f"  {line}" for line in more)
@@ -106,16 +106,16 @@ def _reports(state_path: Path, namespace: str) -> Iterator[tuple[str, list[Eject
         yield name, reports
 
 
-def _line(activator: str, one: EjectionReport) -> str:
-    if one.is_silent:
-        what = f"answers nothing ({one.in_flight_count} requests inside, ejected {_times(one.failure_count)})"
+def _line(activator: str, report: EjectionReport) -> str:
+    if report.is_silent:
+        what = f"answers nothing ({report.in_flight_count} requests inside, ejected {_times(report.failure_count)})"
     else:
-        what = f"takes no connection ({_times(one.failure_count)})"
-    if one.until_wall_s is None:
+        what = f"takes no connection ({_times(report.failure_count)})"
+    if report.until_wall_s is None:
         then = "gets requests again, and has not answered one yet"
     else:
-        then = f"gets no requests until {clock_text(one.until_wall_s)}"
-    return f"{clock_text(one.since_wall_s)} {one.revision} pod {one.pod} ({one.address}) {what}; {activator}: it {then}"
+        then = f"gets no requests until {clock_text(report.until_wall_s)}"
+    return f"{clock_text(report.since_wall_s)} {report.revision} pod {report.pod} ({report.address}) {what}; {activator}: it {then}"
 
 
 def _times(count: int) -> str:

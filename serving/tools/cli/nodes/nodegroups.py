@@ -11,6 +11,7 @@ import click
 from serving.core.model.anticipation import anticipated_pods_of
 from serving.core.model.knative import REMOVAL_TAINT, REVISION_LABEL
 from serving.core.model.objects import (
+    FINISHED_PHASES,
     Object,
     annotations_of,
     condition_of,
@@ -27,7 +28,6 @@ from serving.tools.cli.client.output import aligned
 from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.client.rows import server_table
 
-_OVER = ("Succeeded", "Failed")
 # Events of node groups in the story of a revision: the last ones.
 _EVENTS_MAX = 10
 
@@ -50,21 +50,21 @@ def revision_story(
     """
     if not groups:
         return []
-    living = [pod for pod in pods if nested(pod, "status", "phase") not in _OVER]
-    placed = Counter(str(node) for one in living if (node := nested(one, "spec", "nodeName")))
-    waiting = [one for one in living if not nested(one, "spec", "nodeName")]
+    living = [pod for pod in pods if nested(pod, "status", "phase") not in FINISHED_PHASES]
+    placed = Counter(str(node) for pod in living if (node := nested(pod, "spec", "nodeName")))
+    waiting = [pod for pod in living if not nested(pod, "spec", "nodeName")]
     lines = []
     if placed:
         lines.append("pods: " + ", ".join(f"{count} on {node}" for node, count in sorted(placed.items())))
     if waiting:
         why = str(condition_of(waiting[0], "PodScheduled").get("message") or "the scheduler has not looked at it")
         lines.append(f"pods: {len(waiting)} wait{'s' if len(waiting) == 1 else ''} for a node: {why}")
-    by_name = {name_of(one): one for one in nodes}
+    by_name = {name_of(node): node for node in nodes}
     ours = {name_of(group) for group in groups if waiting or any(_has(group, by_name.get(node)) for node in placed)}
-    said = [event for event in events if nested(event, "involvedObject", "name") in ours][-_EVENTS_MAX:]
-    for one in said:
-        stamp = str(one.get("lastTimestamp") or nested(one, "metadata", "creationTimestamp") or "")
-        lines.append(f"{stamp[11:19]} nodegroup/{nested(one, 'involvedObject', 'name')}: {one.get('message')}")
+    own_events = [event for event in events if nested(event, "involvedObject", "name") in ours][-_EVENTS_MAX:]
+    for event in own_events:
+        stamp = str(event.get("lastTimestamp") or nested(event, "metadata", "creationTimestamp") or "")
+        lines.append(f"{stamp[11:19]} nodegroup/{nested(event, 'involvedObject', 'name')}: {event.get('message')}")
     if ours:
         lines.append("more: " + ", ".join(f"serving why nodegroup/{name}" for name in sorted(ours)))
     return lines
@@ -73,7 +73,9 @@ def revision_story(
 def pods_by_revision(pods: Sequence[Object]) -> str:
     """Pods counted by revision, most first: "hello-00001 3, words-00002 1, others 2"."""
     counts = Counter(
-        labels_of(pod).get(REVISION_LABEL, "others") for pod in pods if nested(pod, "status", "phase") not in _OVER
+        labels_of(pod).get(REVISION_LABEL, "others")
+        for pod in pods
+        if nested(pod, "status", "phase") not in FINISHED_PHASES
     )
     return ", ".join(f"{name} {count}" for name, count in counts.most_common())
 
@@ -81,27 +83,27 @@ def pods_by_revision(pods: Sequence[Object]) -> str:
 def expected_lines(revisions: Sequence[Object], *, now_s: float) -> Iterator[str]:
     """Yield the anticipated pods published by autoscalers, one line a revision."""
     for revision in revisions:
-        found = anticipated_pods_of(annotations_of(revision))
-        if found is not None and found.until_s > now_s:
-            yield f"now: {name_of(revision)} expects to want {found.count} pods within the time that a node takes to boot"
+        anticipated = anticipated_pods_of(annotations_of(revision))
+        if anticipated is not None and anticipated.until_s > now_s:
+            yield f"now: {name_of(revision)} expects to want {anticipated.count} pods within the time that a node takes to boot"
 
 
 def print_why_of_nodes(api: ApiClient, name: str, *, since_s: float) -> bool:
     """Print the story of "nodegroup/NAME" or "node/NAME"; False if the name is of neither form."""
-    kind, _, found = name.partition("/")
-    if kind not in {_GROUP, "ng", _NODE, "no"} or not found:
+    kind, _, own_name = name.partition("/")
+    if kind not in {_GROUP, "ng", _NODE, "no"} or not own_name:
         return False
     groups, events = items_of(api, NODE_GROUP), events_of_groups(api, since_s)
     nodes, pods = items_of(api, NODE), items_of(api, POD, everywhere=True)
     if kind in {_GROUP, "ng"}:
-        group = next((one for one in groups if name_of(one) == found), None)
-        lines = node_group_lines(found, group, events)
+        group = next((group for group in groups if name_of(group) == own_name), None)
+        lines = node_group_lines(own_name, group, events)
         if group is not None:
             lines += _requesters(api, group, nodes=nodes, pods=pods)
     else:
-        node = next((one for one in nodes if name_of(one) == found), None)
-        lines = node_lines(found, node, groups=groups, events=events)
-        own = pods_by_revision([pod for pod in pods if nested(pod, "spec", "nodeName") == found])
+        node = next((node for node in nodes if name_of(node) == own_name), None)
+        lines = node_lines(own_name, node, groups=groups, events=events)
+        own = pods_by_revision([pod for pod in pods if nested(pod, "spec", "nodeName") == own_name])
         lines += [f"pods on it: {own}"] if own else []
     if not lines:
         fail(f"nothing is known of {name}; is there such a {kind}?")
@@ -111,20 +113,20 @@ def print_why_of_nodes(api: ApiClient, name: str, *, since_s: float) -> bool:
 
 def node_story(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: float) -> list[str]:
     """The node groups' history for some revisions' pods; empty without node groups."""
-    status, found = api.call("GET", path_of(NODE_GROUP, None))
-    groups = found.get("items") or [] if status < _REFUSED else []
+    status, listing = api.call("GET", path_of(NODE_GROUP, None))
+    groups = listing.get("items") or [] if status < _REFUSED else []
     if not groups:
         return []
-    pods = [one for one in items_of(api, POD, REVISION_LABEL) if is_ours(labels_of(one).get(REVISION_LABEL, ""))]
+    pods = [pod for pod in items_of(api, POD, REVISION_LABEL) if is_ours(labels_of(pod).get(REVISION_LABEL, ""))]
     return revision_story(pods, nodes=items_of(api, NODE), groups=groups, events=events_of_groups(api, since_s))
 
 
 def events_of_groups(api: ApiClient, since_s: float) -> list[Object]:
     """Events of node groups, oldest first."""
     events = [
-        one
-        for one in items_of(api.within(_EVENT_NAMESPACE), EVENT)
-        if nested(one, "involvedObject", "kind") == NODE_GROUP.name and _seen_s(one) >= since_s
+        event
+        for event in items_of(api.within(_EVENT_NAMESPACE), EVENT)
+        if nested(event, "involvedObject", "kind") == NODE_GROUP.name and _seen_s(event) >= since_s
     ]
     return sorted(events, key=_seen_s)
 
@@ -155,16 +157,16 @@ def node_lines(name: str, node: Object | None, *, groups: Sequence[Object], even
     lines = [_line(event) for event in events if name in str(event.get("message", "")).replace(",", " ").split()]
     if node is None:
         return [*lines, f"{name} is gone"] if lines else []
-    group = next((one for one in groups if _has(one, node)), None)
+    group = next((group for group in groups if _has(group, node)), None)
     if group is not None:
         lines = [*_growth_before(node, group, events), *lines]
     if nested(node, "spec", "unschedulable"):
         lines.append(f"{name} is cordoned: it takes no new pods, and node groups leave it alone")
-    taint = next((one for one in nested(node, "spec", "taints") or () if one.get("key") == REMOVAL_TAINT), None)
+    taint = next((taint for taint in nested(node, "spec", "taints") or () if taint.get("key") == REMOVAL_TAINT), None)
     if taint is not None:
         lines.append(f"{name} is to be removed: tainted at {_clock(taint.get('value'))}")
-    kept = nested(group, "status", "kept") or ()
-    lines += [f"{name} is still there: {one.get('reason')}" for one in kept if one.get("node") == name]
+    kept_nodes = nested(group, "status", "kept") or ()
+    lines += [f"{name} is still there: {entry.get('reason')}" for entry in kept_nodes if entry.get("node") == name]
     if group is None:
         return [*lines, f"{name} is in no node group"]
     return [*lines, f"{name} is in the node group {name_of(group)}"]
@@ -207,8 +209,8 @@ def _present(group: Object) -> Iterator[str]:
         yield f"now: {last.get('rule')} asks for {last.get('delta', 0):+d} nodes{limits}"
     if status.get("anticipatedPodCount"):
         yield f"now: {status['anticipatedPodCount']} pods are anticipated and count as if they were pending"
-    for one in status.get("kept") or ():
-        yield f"{one.get('node')} is still there: {one.get('reason')}"
+    for entry in status.get("kept") or ():
+        yield f"{entry.get('node')} is still there: {entry.get('reason')}"
     for condition in conditions_of(group):
         if condition.get("status") == "False":
             yield f"{condition.get('type')} is False: {condition.get('reason')}: {condition.get('message')}"
@@ -270,12 +272,12 @@ def _describe(*, api: ApiClient, name: str, output: str) -> None:
     """One group's events of the last day, and its state now."""
     since_s = time.time() - _DAY_S
     if output == "json":
-        found = {
+        description = {
             "nodegroup": object_of(api, NODE_GROUP, name),
             "events": [
                 event for event in events_of_groups(api, since_s) if nested(event, "involvedObject", "name") == name
             ],
         }
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(description, indent=2))
         return
     print_why_of_nodes(api, f"nodegroup/{name}", since_s=since_s)

@@ -114,9 +114,9 @@ def list_tokens(*, api: ApiClient, output: str) -> None:
     from serving.home.apiserver.accesstokens import read_token  # noqa: PLC0415 - as above
 
     query = {"labelSelector": ACCESS_TOKEN_LABEL}
-    found = api.must(ApiCall(path=path_of(SECRET, system_namespace()), query=query))["items"]
+    token_secrets = api.must(ApiCall(path=path_of(SECRET, system_namespace()), query=query))["items"]
     now_s, rows = time.time(), []
-    for secret in found:
+    for secret in token_secrets:
         try:
             token = read_token(secret)
         except ValueError as error:

@@ -140,7 +140,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 @wait_timeout_option(_TIMEOUT_S, "--timeout")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
-def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **asked: Any) -> None:
+def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **options: Any) -> None:
     """Create or change the objects of manifests; Knative's and Cloud Run's work unchanged.
 
     Fields that were applied before and are no longer in the manifest are removed; fields that others have set stay.
@@ -150,14 +150,14 @@ def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **asked: Any) 
     except SettingsError as error:
         fail_usage(str(error))
     done = []
-    namespaces = Namespaces(api, is_dry=asked["dry_run"])
+    namespaces = Namespaces(api, is_dry=options["dry_run"])
     with Progress("applying") as progress:
         for manifest in files.manifests:
             progress.update(f"applying {manifest.kind.name.lower()}/{manifest.name}")
-            applied = _apply(api, _portable(manifest), namespaces, validate=asked["validate"].capitalize())
+            applied = _apply(api, _portable(manifest), namespaces, validate=options["validate"].capitalize())
             done.append(applied)
             if output == "text":
-                _print(applied, is_dry=asked["dry_run"])
+                _print(applied, is_dry=options["dry_run"])
     foreign = [_not_served(problem) for problem in files.foreign]
     if output == "json":
         click.echo(json.dumps(msgspec.to_builtins([*done, *foreign]), indent=2))
@@ -166,8 +166,8 @@ def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **asked: Any) 
             print_aside(f"{applied.where}: {applied.message}")
     if any(applied.result == "failed" for applied in done):
         sys.exit(1)
-    if asked["wait"] and not asked["dry_run"]:
-        _wait(api, files.manifests, timeout_s=asked["wait_s"], is_text=output == "text")
+    if options["wait"] and not options["dry_run"]:
+        _wait(api, files.manifests, timeout_s=options["wait_s"], is_text=output == "text")
     if foreign:
         sys.exit(1)
 

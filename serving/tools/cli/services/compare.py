@@ -38,36 +38,41 @@ def compare(  # noqa: PLR0913 - a range, and what to compare
         pair = [revision_named(revision, service, names) for revision in revisions]
     except ServingError as error:
         fail_usage(str(error))
-    asked = [("name", f"{api.namespace}/{name}"), *(("revision", f"{api.namespace}/{one}") for one in pair)]
+    query = [("name", f"{api.namespace}/{name}"), *(("revision", f"{api.namespace}/{revision}") for revision in pair)]
     link = url or dashboard_link(api.state_path)
-    found = dashboard_page(link, "compare", [*asked, *range_of(begin, end).items()])
+    comparison = dashboard_page(link, "compare", [*query, *range_of(begin, end).items()])
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        click.echo(msgspec.json.format(msgspec.json.encode(comparison), indent=2).decode())
         return
-    for line in compared_lines(msgspec.convert(found, RevisionComparison)):
+    for line in compared_lines(msgspec.convert(comparison, RevisionComparison)):
         click.echo(line)
 
 
-def compared_lines(found: RevisionComparison) -> list[str]:
+def compared_lines(comparison: RevisionComparison) -> list[str]:
     """The comparison as a table of numbers, and one of the settings that differ."""
     shown: Sequence[tuple[str, Callable[[ComparedRevision], str | None]]] = (
-        ("traffic now", lambda one: f"{one.traffic_percent} %"),
-        ("requests", lambda one: str(one.requests)),
-        ("5xx", lambda one: f"{100 * one.errors / one.requests:.3g} % ({one.errors})" if one.requests else "-"),
-        ("p50", lambda one: _ms(one.p50_s)),
-        ("p95", lambda one: _ms(one.p95_s)),
-        ("p99", lambda one: _ms(one.p99_s)),
-        ("pods, mean", lambda one: f"{one.pods_mean:.2f}"),
-        ("pod-seconds", lambda one: f"{one.pod_seconds:.0f}"),
-        ("GiB-seconds", lambda one: f"{one.gib_seconds:.0f}"),
-        ("cost", lambda one: None if one.price is None else f"{one.price:.4f}"),
+        ("traffic now", lambda revision: f"{revision.traffic_percent} %"),
+        ("requests", lambda revision: str(revision.requests)),
+        (
+            "5xx",
+            lambda revision: (
+                f"{100 * revision.errors / revision.requests:.3g} % ({revision.errors})" if revision.requests else "-"
+            ),
+        ),
+        ("p50", lambda revision: _ms(revision.p50_s)),
+        ("p95", lambda revision: _ms(revision.p95_s)),
+        ("p99", lambda revision: _ms(revision.p99_s)),
+        ("pods, mean", lambda revision: f"{revision.pods_mean:.2f}"),
+        ("pod-seconds", lambda revision: f"{revision.pod_seconds:.0f}"),
+        ("GiB-seconds", lambda revision: f"{revision.gib_seconds:.0f}"),
+        ("cost", lambda revision: None if revision.price is None else f"{revision.price:.4f}"),
     )
-    numbers = [(name, *map(text, found.revisions)) for name, text in shown]
-    titles = tuple(revision.revision for revision in found.revisions)
+    numbers = [(name, *map(text, comparison.revisions)) for name, text in shown]
+    titles = tuple(revision.revision for revision in comparison.revisions)
     lines = aligned([("", *titles), *(number for number in numbers if None not in number)])
-    if not found.settings:
+    if not comparison.settings:
         return [*lines, "no setting differs"]
-    settings = [(setting.name, setting.older or "-", setting.newer or "-") for setting in found.settings]
+    settings = [(setting.name, setting.older or "-", setting.newer or "-") for setting in comparison.settings]
     return [*lines, "", *aligned([("SETTING", *titles), *settings])]
 
 

@@ -81,28 +81,28 @@ def from_compose(
     Raises:
         InvalidValue: for a part that cannot be converted.
     """
-    found = Converted()
+    converted = Converted()
     for name, service in document["services"].items():
         if not isinstance(service, dict):
             raise InvalidValue(text=f"services.{name}", expected="a mapping, as the Compose Specification has it")
         own = _profiles(name, service.get("profiles"))
         if own and _ALL_PROFILES not in profiles and own.isdisjoint(profiles):
-            found.notes.append(f"{name}: not converted: no profile of it is chosen; --profile {min(own)} does")
+            converted.notes.append(f"{name}: not converted: no profile of it is chosen; --profile {min(own)} does")
             continue
         if _name(name) != name:
-            found.notes.append(f"{name}: it is called {_name(name)} here, by other services too")
-        manifests, container = _service(_name(name), service, found.notes, outside=environment)
-        found.manifests += manifests
+            converted.notes.append(f"{name}: it is called {_name(name)} here, by other services too")
+        manifests, container = _service(_name(name), service, converted.notes, outside=environment)
+        converted.manifests += manifests
         if service.get("build"):
-            build = _build(_name(name), service["build"], found.notes, folder=folder, environment=environment)
-            found.builds.append((build, container))
-    claims = {name_of(manifest) for manifest in found.manifests}
+            build = _build(_name(name), service["build"], converted.notes, folder=folder, environment=environment)
+            converted.builds.append((build, container))
+    claims = {name_of(manifest) for manifest in converted.manifests}
     for section, instead in _INSTEAD.items():
         names = document.get(section) or {}
         if names and not (isinstance(names, dict) and claims.issuperset(map(_name, names))):
-            found.notes.append(f"{section}: not converted; {instead}")
-    found.notes += [_unread_note(field) for field in unread(document, _OF_FILE)]
-    return found
+            converted.notes.append(f"{section}: not converted; {instead}")
+    converted.notes += [_unread_note(field) for field in unread(document, _OF_FILE)]
+    return converted
 
 
 def _profiles(name: object, profiles: object) -> frozenset[str]:
@@ -207,9 +207,9 @@ def _tcp_manifests(
             {"name": claim, "mountPath": path.partition(":")[0]} for claim, path in mounts.items()
         ]
         pod["volumes"] = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in mounts]
-    kept = f", with its data in the volume {', '.join(mounts)} of {_CLAIM_SIZE}" if mounts else ", without a volume"
+    storage = f", with its data in the volume {', '.join(mounts)} of {_CLAIM_SIZE}" if mounts else ", without a volume"
     notes.append(
-        f"{name}: not HTTP: it takes TCP connections at port {port}, each for an hour at most, in one pod that stays{kept}"
+        f"{name}: not HTTP: it takes TCP connections at port {port}, each for an hour at most, in one pod that stays{storage}"
     )
     scaling = {f"{AUTOSCALING_GROUP}/{bound}": "1" for bound in ("min-scale", "max-scale")}
     annotations = {TCP_ANNOTATION: str(port), NAMED_PORT_ANNOTATION: str(port)}
@@ -234,41 +234,41 @@ def _volumes(service: Mapping[str, Any]) -> list[str]:
 
 
 def _build(name: str, build: object, notes: list[str], *, folder: Path, environment: Mapping[str, str]) -> ImageBuild:
-    given = {"context": build} if isinstance(build, str) else build
-    if not isinstance(given, dict):
+    options = {"context": build} if isinstance(build, str) else build
+    if not isinstance(options, dict):
         raise InvalidValue(text=f"services.{name}.build", expected="a folder, or a mapping with context")
-    refused = sorted(_BUILD_REFUSED & given.keys())
+    refused = sorted(_BUILD_REFUSED & options.keys())
     if refused:
         expected = f"a build of {name} without it; put what it says into the Containerfile"
         raise InvalidValue(text=refused[0], expected=expected)
-    context = str(given.get("context") or ".")
+    context = str(options.get("context") or ".")
     if "://" in context or context.startswith("git@"):
         raise InvalidValue(text=context, expected=f"a folder as the build context of {name}; clone it first")
     where = folder / context
-    notes.extend(f"{name}: build.{field} is not converted" for field in sorted(given.keys() - _BUILD_KNOWN))
+    notes.extend(f"{name}: build.{field} is not converted" for field in sorted(options.keys() - _BUILD_KNOWN))
     return ImageBuild(
         name=name,
         folder=where,
-        file=where / str(given["dockerfile"]) if given.get("dockerfile") else None,
-        arguments=pairs_with_values(given.get("args") or {}, "build arguments", environment),
-        target=str(given.get("target") or ""),
+        file=where / str(options["dockerfile"]) if options.get("dockerfile") else None,
+        arguments=pairs_with_values(options.get("args") or {}, "build arguments", environment),
+        target=str(options.get("target") or ""),
     )
 
 
-def pairs_with_values(given: object, what: str, outside: Mapping[str, str]) -> dict[str, str]:
+def pairs_with_values(source: object, what: str, outside: Mapping[str, str]) -> dict[str, str]:
     """Names with values; one without a value has that of the environment outside, or is left out."""
-    if not isinstance(given, (dict, list)):
-        raise InvalidValue(text=str(given), expected=f"a mapping or a list of {what}, as in [VERSION=1]")
-    if isinstance(given, dict):
-        pairs = {str(key): None if value is None else _text(value) for key, value in given.items()}
+    if not isinstance(source, (dict, list)):
+        raise InvalidValue(text=str(source), expected=f"a mapping or a list of {what}, as in [VERSION=1]")
+    if isinstance(source, dict):
+        pairs = {str(key): None if value is None else _text(value) for key, value in source.items()}
     else:
-        pairs = {key: value if sign else None for key, sign, value in (str(one).partition("=") for one in given)}
-    found = {key: outside.get(key) if value is None else value for key, value in pairs.items()}
-    return {key: value for key, value in found.items() if value is not None}
+        pairs = {key: value if sign else None for key, sign, value in (str(pair).partition("=") for pair in source)}
+    values = {key: outside.get(key) if value is None else value for key, value in pairs.items()}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _words(command: object) -> list[str]:
-    return [str(one) for one in command] if isinstance(command, list) else shlex.split(str(command))
+    return [str(word) for word in command] if isinstance(command, list) else shlex.split(str(command))
 
 
 def _environment(variables: Mapping[str, str], name: str, notes: list[str]) -> list[Object]:
@@ -297,10 +297,10 @@ def _port(port: object) -> _Port:
 
 def _limits(limits: Mapping[str, object]) -> dict[str, str]:
     """Convert compose's limits to Kubernetes quantities: cpus "0.5", memory "512M", "1g" or "64kb", in powers of 1024."""
-    found = {}
+    quantities = {}
     if limits.get("cpus"):
-        found["cpu"] = str(limits["cpus"])
+        quantities["cpu"] = str(limits["cpus"])
     if limits.get("memory"):
         text = str(limits["memory"]).lower().removesuffix("b")
-        found["memory"] = f"{text[:-1]}{text[-1].upper()}i" if text[-1:] in {"k", "m", "g"} else text
-    return found
+        quantities["memory"] = f"{text[:-1]}{text[-1].upper()}i" if text[-1:] in {"k", "m", "g"} else text
+    return quantities

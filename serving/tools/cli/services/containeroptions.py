@@ -20,6 +20,7 @@ from serving.core.model.knative import (
     TCP_ANNOTATION,
 )
 from serving.core.model.objects import Object, is_dns_label
+from serving.core.model.ports import CONTAINER_PORT
 from serving.core.model.quantity import parse_bytes, parse_millicores
 from serving.core.model.routepolicy import route_policy
 from serving.core.settings.autoscaler import POLICIES
@@ -29,7 +30,6 @@ from serving.tools.cli.client.resources import SecondsParam
 from serving.tools.cli.services.interpolation import Interpolation
 
 # Knative's default for a manifest without a port.
-_PORT = 8080
 # Each revision and pod carries its variables, in the store and in every watch of it.
 _ENV_FILE_MAX_BYTES = 256 * 1024
 # MAX_ARG_STRLEN of Linux: the longest "NAME=VALUE" that a program can be started with, and its end.
@@ -123,9 +123,9 @@ def service_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def taken_scaling(given: dict[str, Any]) -> dict[str, str]:
+def taken_scaling(options: dict[str, Any]) -> dict[str, str]:
     """Take values by key, such as "min-scale", out of the options."""
-    values = {option.replace("_", "-"): given.pop(option) for option in SCALING}
+    values = {option.replace("_", "-"): options.pop(option) for option in SCALING}
     return {
         key: f"{value:g}" if isinstance(value, float) else str(value)
         for key, value in values.items()
@@ -133,14 +133,14 @@ def taken_scaling(given: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def taken_policy(given: dict[str, Any]) -> dict[str, str]:
+def taken_policy(options: dict[str, Any]) -> dict[str, str]:
     """Take the annotations of the service itself out of the options. Exits if one is wrong."""
-    policy = {key: value for option, key in _ROUTE.items() if (value := given.pop(option)) is not None}
-    more = [str(tcp_port) for tcp_port in given.get("tcp_ports") or ()]
+    policy = {key: value for option, key in _ROUTE.items() if (value := options.pop(option)) is not None}
+    more = [str(tcp_port) for tcp_port in options.get("tcp_ports") or ()]
     if more:
         # The annotation names all ports at which activators listen.
-        named = [one.strip() for one in policy.get(TCP_ANNOTATION, "").split(",") if one]
-        policy[TCP_ANNOTATION] = ",".join([*named, *(one for one in more if one not in named)])
+        named = [port.strip() for port in policy.get(TCP_ANNOTATION, "").split(",") if port]
+        policy[TCP_ANNOTATION] = ",".join([*named, *(tcp_port for tcp_port in more if tcp_port not in named)])
     problems = route_policy(policy).problems
     if problems:
         fail_usage("; ".join(problems))
@@ -149,21 +149,21 @@ def taken_policy(given: dict[str, Any]) -> dict[str, str]:
 
 def pairs_of(texts: Iterable[str], option: str, what: str) -> dict[str, str]:
     """NAME=VALUE texts of an option by name. Raises ``InvalidValue``, also for a name given twice."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for text in texts:
         name, is_pair, value = text.partition("=")
         if not is_pair or not name:
             raise InvalidValue(text=text, expected=f"{what}=VALUE after {option}")
-        if name in found:
+        if name in pairs:
             raise InvalidValue(text=text, expected=f"the only {option} for {name}: each name is given once")
-        found[name] = value
-    return found
+        pairs[name] = value
+    return pairs
 
 
-def taken_variables(given: dict[str, Any]) -> tuple[dict[str, str], dict[str, Object]]:
+def taken_variables(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Object]]:
     """Take values and secret references out of the options. Raises ``InvalidValue`` or ``SettingsError``."""
-    files = given.pop("env_files")
-    pairs = pairs_of(given.pop("pairs"), "--env", "NAME")
+    files = options.pop("env_files")
+    pairs = pairs_of(options.pop("pairs"), "--env", "NAME")
     values: dict[str, str] = {}
     for path in files:
         values |= read_env_file(path)
@@ -173,7 +173,7 @@ def taken_variables(given: dict[str, Any]) -> tuple[dict[str, str], dict[str, Ob
         if size > _VARIABLE_MAX_BYTES:
             expected = f"at most {_VARIABLE_MAX_BYTES:,} bytes with its name; mount a Secret or ConfigMap as a file"
             raise SettingsError([Problem(where=f"variable {name}", what=f"{size:,} bytes", expected=expected)])
-    secrets = secrets_of(given.pop("secrets"))
+    secrets = secrets_of(options.pop("secrets"))
     both = sorted(values.keys() & secrets.keys())
     if both:
         raise InvalidValue(text=both[0], expected="a variable of --secret only: --env or --env-file sets it too")
@@ -220,9 +220,9 @@ def read_compose_env_file(path: Path, interpolation: Interpolation) -> dict[str,
             )
             continue
         # The parser leaves an escaped dollar sign as it is.
-        given = binding.value.replace("\\$", "$$") if binding.quote == '"' else binding.value
+        text = binding.value.replace("\\$", "$$") if binding.quote == '"' else binding.value
         try:
-            values[binding.name] = interpolation.define(binding.name, given, is_literal=binding.quote == "'")
+            values[binding.name] = interpolation.define(binding.name, text, is_literal=binding.quote == "'")
         except InvalidValue as error:
             problems.append(Problem(where=f"{path}:{binding.line}", what=repr(error.text), expected=error.expected))
     if problems:
@@ -266,26 +266,26 @@ def _text_of(path: Path) -> str:
 def secrets_of(texts: Iterable[str]) -> dict[str, Object]:
     """References to keys of Secrets by variable. Raises ``InvalidValue``."""
     pairs_of(texts := list(texts), "--secret", "NAME")
-    found: dict[str, Object] = {}
+    references: dict[str, Object] = {}
     for text in texts:
         match = _SECRET.fullmatch(text)
         if match is None:
             raise InvalidValue(text=text, expected="NAME=SECRET:KEY after --secret, as in DB_PASSWORD=db:password")
-        found[match["name"]] = {"name": match["secret"], "key": match["key"]}
-    return found
+        references[match["name"]] = {"name": match["secret"], "key": match["key"]}
+    return references
 
 
 def volumes_of(texts: Iterable[str]) -> dict[str, str]:
     """Paths by volume. Raises ``InvalidValue``."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for text in texts:
         name, _, path = text.partition(":")
         if not (is_dns_label(name) and _MOUNT_PATH.fullmatch(path)) or ".." in path.split("/"):
             raise InvalidValue(text=text, expected="NAME:/PATH after --volume, as in db:/var/lib/db")
-        if name in found or path in found.values():
+        if name in paths or path in paths.values():
             raise InvalidValue(text=text, expected="the only --volume of its name and of its path")
-        found[name] = path
-    return found
+        paths[name] = path
+    return paths
 
 
 def with_volumes(pod_spec: Object, volumes: Mapping[str, str]) -> Object:
@@ -293,8 +293,8 @@ def with_volumes(pod_spec: Object, volumes: Mapping[str, str]) -> Object:
     if not volumes:
         return pod_spec
     first, *others = pod_spec["containers"]
-    kept = [volume_mount for volume_mount in first.get("volumeMounts") or () if volume_mount["name"] not in volumes]
-    mounts = [*kept, *({"name": name, "mountPath": path} for name, path in volumes.items())]
+    retained = [volume_mount for volume_mount in first.get("volumeMounts") or () if volume_mount["name"] not in volumes]
+    mounts = [*retained, *({"name": name, "mountPath": path} for name, path in volumes.items())]
     left = [volume for volume in pod_spec.get("volumes") or () if volume["name"] not in volumes]
     claims = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in volumes]
     return {**pod_spec, "volumes": [*left, *claims], "containers": [{**first, "volumeMounts": mounts}, *others]}
@@ -335,14 +335,14 @@ def variables_of(values: Mapping[str, str], secrets: Mapping[str, Object]) -> li
 
 def limits_of(cpu: str | None, memory: str | None) -> dict[str, str]:
     """The given limits by resource. Raises ``InvalidValue`` for a text that is no quantity above 0."""
-    found: dict[str, str] = {}
+    limits: dict[str, str] = {}
     for resource, text, read in (("cpu", cpu, parse_millicores), ("memory", memory, parse_bytes)):
         if text is None:
             continue
         if read(text) <= 0:
             raise InvalidValue(text=text, expected=f"a limit for --{resource}: it is more than 0")
-        found[resource] = text
-    return found
+        limits[resource] = text
+    return limits
 
 
 def with_limits(resources: Mapping[str, Any] | None, limits: Mapping[str, str]) -> Object:
@@ -356,6 +356,6 @@ def ports_of(before: Sequence[Object], *, port: int | None, h2c: bool | None, tc
     if port is None and h2c is None and not tcp:
         return list(before)
     old = before[0] if before else {}
-    number = {"containerPort": port or old.get("containerPort") or _PORT}
+    number = {"containerPort": port or old.get("containerPort") or CONTAINER_PORT}
     first = {"name": "h2c", **number} if (old.get("name") == "h2c" if h2c is None else h2c) else number
-    return [first, *([{"name": f"tcp-{one}", "containerPort": one} for one in tcp] or before[1:])]
+    return [first, *([{"name": f"tcp-{tcp_port}", "containerPort": tcp_port} for tcp_port in tcp] or before[1:])]

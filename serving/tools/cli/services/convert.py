@@ -80,36 +80,41 @@ _STDIN = "-"
 
 def from_keda(documents: Sequence[Object]) -> Converted:
     """A Service and DomainMappings for each route. Raises ``InvalidValue`` if a Deployment is missing."""
-    found = Converted()
+    converted = Converted()
     read: list[Object] = []
-    for route in (one for one in documents if one.get("kind") in ROUTE_KINDS):
+    for route in (document for document in documents if document.get("kind") in ROUTE_KINDS):
         scaled = _scaled_object(documents, route)
         target = _target(route, scaled)
         deployment = next(
-            (one for one in documents if one.get("kind") == "Deployment" and name_of(one) == target), None
+            (
+                document
+                for document in documents
+                if document.get("kind") == "Deployment" and name_of(document) == target
+            ),
+            None,
         )
         if deployment is None:
             expected = (
                 f"a Deployment in the same files, which {route['kind']} {name_of(route)} scales: give its file too"
             )
             raise InvalidValue(text=target, expected=expected)
-        found.manifests.append(_scaled_service(route, scaled, deployment, notes=found.notes))
-        found.manifests += [_domain_mapping(host, deployment) for host in _hosts(route, found.notes)]
+        converted.manifests.append(_scaled_service(route, scaled, deployment, notes=converted.notes))
+        converted.manifests += [_domain_mapping(host, deployment) for host in _hosts(route, converted.notes)]
         read += [route, scaled, deployment]
         for document, fields in ((route, _ROUTE), (scaled, _SCALED), (deployment, _DEPLOYMENT)):
-            found.notes += [
+            converted.notes += [
                 f"{_title(document)}: {field} is not converted" for field in sorted(set(unread(document, fields)))
             ]
-        found.notes += _trigger_notes(documents, target)
+        converted.notes += _trigger_notes(documents, target)
         schedules = _schedules(documents, target)
         if schedules:
-            found.manifests.append(_policy(schedules, deployment))
-    found.notes += [
+            converted.manifests.append(_policy(schedules, deployment))
+    converted.notes += [
         f"{_title(document)} is not converted: apply it beside the output"
         for document in documents
         if document not in read and document.get("kind") != "ScaledObject"
     ]
-    return found
+    return converted
 
 
 def _title(document: Object) -> str:
@@ -170,7 +175,7 @@ def _scaled_service(route: Object, scaled: Object, deployment: Object, *, notes:
 def _scaling(route: Object, scaled: Object, notes: list[str]) -> dict[str, str]:
     spec = route.get("spec") or {}
     metric: Mapping[str, Any] = spec.get("scalingMetric") or {}
-    found: dict[str, object] = {
+    scaling: dict[str, object] = {
         "min-scale": nested(spec, "replicas", "min") or nested(scaled, "spec", "minReplicaCount"),
         "max-scale": nested(spec, "replicas", "max") or nested(scaled, "spec", "maxReplicaCount"),
         "scale-to-zero-pod-retention-period": _seconds(spec.get("scaledownPeriod"))
@@ -178,15 +183,15 @@ def _scaling(route: Object, scaled: Object, notes: list[str]) -> dict[str, str]:
     }
     rate, concurrency = metric.get("requestRate") or {}, metric.get("concurrency") or {}
     if rate:
-        found |= {"metric": "rps", "target": rate.get("targetValue"), "window": rate.get("window")}
+        scaling |= {"metric": "rps", "target": rate.get("targetValue"), "window": rate.get("window")}
         if concurrency:
             notes.append(f"{name_of(route)}: scaled by requestRate; concurrency is left out: a revision has one metric")
     elif concurrency or spec.get("targetPendingRequests"):
-        found |= {
+        scaling |= {
             "metric": "concurrency",
             "target": concurrency.get("targetValue") or spec.get("targetPendingRequests"),
         }
-    return {f"{AUTOSCALING_GROUP}/{key}": str(value) for key, value in found.items() if value is not None}
+    return {f"{AUTOSCALING_GROUP}/{key}": str(value) for key, value in scaling.items() if value is not None}
 
 
 def _seconds(number: object) -> str | None:
@@ -199,19 +204,21 @@ def _duration_s(text: object) -> int:
 
 
 def _container(container: Object, notes: list[str]) -> Object:
-    made = {key: value for key, value in container.items() if key in _CONTAINER_FIELDS}
-    notes.extend(f"container {container.get('name')}: {key} is left out" for key in sorted(set(container) - set(made)))
-    ports = made.pop("ports", None) or ()
+    converted = {key: value for key, value in container.items() if key in _CONTAINER_FIELDS}
+    notes.extend(
+        f"container {container.get('name')}: {key} is left out" for key in sorted(set(container) - set(converted))
+    )
+    ports = converted.pop("ports", None) or ()
     if ports:
         name = {"name": ports[0]["name"]} if ports[0].get("name") in _PORT_NAMES else {}
-        made["ports"] = [{**name, "containerPort": ports[0]["containerPort"]}]
+        converted["ports"] = [{**name, "containerPort": ports[0]["containerPort"]}]
     for kind in ("readinessProbe", "livenessProbe", "startupProbe"):
         for action in ("httpGet", "tcpSocket", "grpc"):
             # Names of ports are gone, and the port that serves is the default.
-            if nested(made, kind, action, "port") is not None:
-                rest = {key: value for key, value in made[kind][action].items() if key != "port"}
-                made[kind] = {**made[kind], action: rest}
-    return made
+            if nested(converted, kind, action, "port") is not None:
+                rest = {key: value for key, value in converted[kind][action].items() if key != "port"}
+                converted[kind] = {**converted[kind], action: rest}
+    return converted
 
 
 def _hosts(route: Object, notes: list[str]) -> list[str]:
@@ -244,13 +251,13 @@ def _domain_mapping(host: str, deployment: Object) -> Object:
 
 def _schedules(documents: Iterable[Object], target: str) -> list[Object]:
     """The cron triggers of all ScaledObjects of a Deployment. Raises ``InvalidValue`` for incomplete ones."""
-    found: list[Object] = []
+    schedules: list[Object] = []
     for document in documents:
         if document.get("kind") != "ScaledObject" or nested(document, "spec", "scaleTargetRef", "name") != target:
             continue
         crons = (trigger for trigger in nested(document, "spec", "triggers") or () if trigger.get("type") == "cron")
-        found += [_schedule(cron.get("metadata") or {}, name_of(document)) for cron in crons]
-    return found
+        schedules += [_schedule(cron.get("metadata") or {}, name_of(document)) for cron in crons]
+    return schedules
 
 
 def _schedule(cron: Mapping[str, Any], owner: str) -> Object:
@@ -309,23 +316,23 @@ def convert(*, files: tuple[str, ...], is_building: bool, profiles: tuple[str, .
     """
     try:
         chosen = {name for profile in profiles for name in profile.split(",")}
-        found = _converted([(file, document) for file in files for document in _documents(file)], chosen)
+        converted = _converted([(file, document) for file in files for document in _documents(file)], chosen)
     except (InvalidValue, SettingsError) as error:
         fail_usage(str(error))
-    if not found.manifests:
+    if not converted.manifests:
         fail_usage(
             "nothing to convert: expected a compose file with services, an HTTPScaledObject or an InterceptorRoute"
         )
-    for note in (*found.notes, *_name_notes(found.manifests)):
+    for note in (*converted.notes, *_name_notes(converted.manifests)):
         print_aside(f"note: {note}")
     if is_building:
-        _build(found, ImageStore(StateFolder((state_path or default_state_path()).absolute()).images))
+        _build(converted, ImageStore(StateFolder((state_path or default_state_path()).absolute()).images))
     else:
-        for build, _ in found.builds:
+        for build, _ in converted.builds:
             print_aside(
                 f"note: {build.name}: build is not converted; `serving deploy {build.name} FOLDER` deploys a folder"
             )
-    click.echo(yaml.safe_dump_all(found.manifests, sort_keys=False, default_flow_style=False), nl=False)
+    click.echo(yaml.safe_dump_all(converted.manifests, sort_keys=False, default_flow_style=False), nl=False)
 
 
 def _name_notes(manifests: Iterable[Object]) -> Iterator[str]:
@@ -334,15 +341,15 @@ def _name_notes(manifests: Iterable[Object]) -> Iterator[str]:
     if named and not can_mount():
         yield f"{UNRESOLVED}; this concerns {', '.join(map(short_url, named))}"
         return
-    for one in named:
-        problem = privileged_problem(route_policy(annotations_of(one)).named_port)
+    for service in named:
+        problem = privileged_problem(route_policy(annotations_of(service)).named_port)
         if problem:
-            yield f"{short_url(one)}: {problem}"
+            yield f"{short_url(service)}: {problem}"
 
 
-def _build(found: Converted, store: ImageStore) -> None:
+def _build(converted: Converted, store: ImageStore) -> None:
     """Build the images, and name them in the manifests. An image stays until it is removed: manifests may be kept."""
-    for build, container in found.builds:
+    for build, container in converted.builds:
         try:
             with Progress(f"building {build.name}"):
                 container["image"] = build_image(build, store, is_kept=True)
@@ -355,13 +362,13 @@ def _build(found: Converted, store: ImageStore) -> None:
 
 
 def _converted(documents: Sequence[tuple[str, Any]], profiles: Collection[str]) -> Converted:
-    found = Converted()
+    converted = Converted()
     for file, document in documents:
         if is_compose(document):
-            _add(found, _converted_compose(file, document, profiles))
-    if any(one.get("kind") in ROUTE_KINDS for _, one in documents):
-        _add(found, from_keda([one for _, one in documents if not is_compose(one)]))
-    return found
+            _add(converted, _converted_compose(file, document, profiles))
+    if any(document.get("kind") in ROUTE_KINDS for _, document in documents):
+        _add(converted, from_keda([document for _, document in documents if not is_compose(document)]))
+    return converted
 
 
 def _converted_compose(file: str, document: Mapping[str, Any], profiles: Collection[str]) -> Converted:
@@ -375,7 +382,7 @@ def _converted_compose(file: str, document: Mapping[str, Any], profiles: Collect
     for name, service in services.items():
         if isinstance(service, dict) and service.get("env_file"):
             services[name] = _with_env_files(service, folder, interpolation, where=f"{file}: services.{name}")
-    found = from_compose(
+    converted = from_compose(
         {**document, "services": services},
         folder=folder.absolute(),
         environment=interpolation.variables,
@@ -384,17 +391,17 @@ def _converted_compose(file: str, document: Mapping[str, Any], profiles: Collect
     unset = sorted(interpolation.unset)
     if unset:
         hint = f"$${unset[0]} leaves ${unset[0]} to the container"
-        found.notes.append(f"{file}: without a value, so empty: {', '.join(unset)}; {hint}")
-    return found
+        converted.notes.append(f"{file}: without a value, so empty: {', '.join(unset)}; {hint}")
+    return converted
 
 
 def _with_env_files(service: Object, folder: Path, interpolation: Interpolation, *, where: str) -> Object:
     """The service with the variables of its files, which those of ``environment`` override."""
     environment = pairs_with_values(service.get("environment") or {}, "variables", interpolation.variables)
     values: dict[str, str] = {}
-    given = service["env_file"]
-    for one in given if isinstance(given, list) else [given]:
-        entry = one if isinstance(one, dict) else {"path": one}
+    env_files = service["env_file"]
+    for env_file in env_files if isinstance(env_files, list) else [env_files]:
+        entry = env_file if isinstance(env_file, dict) else {"path": env_file}
         if entry.get("format"):
             raise InvalidValue(text=str(entry["format"]), expected=f"a format of {where}.env_file: leave it out")
         path = folder / str(entry.get("path"))
@@ -411,17 +418,17 @@ def _with_env_files(service: Object, folder: Path, interpolation: Interpolation,
     return {**rest, "environment": {**values, **environment}}
 
 
-def _add(found: Converted, part: Converted) -> None:
-    found.manifests += part.manifests
-    found.notes += part.notes
-    found.builds += part.builds
+def _add(converted: Converted, part: Converted) -> None:
+    converted.manifests += part.manifests
+    converted.notes += part.notes
+    converted.builds += part.builds
 
 
 def _documents(file: str) -> list[dict[str, Any]]:
     try:
         text = sys.stdin.read() if file == _STDIN else read_input_text(Path(file))
         check_depth(text)
-        found = list(yaml.load_all(text, Loader=ManifestLoader))
+        documents = list(yaml.load_all(text, Loader=ManifestLoader))
     except (OSError, UnicodeDecodeError) as error:
         # Standard input is read as text.
         fail_usage(f"{file}: {error.strerror if isinstance(error, OSError) else 'not a text file'}")
@@ -430,4 +437,4 @@ def _documents(file: str) -> list[dict[str, Any]]:
         fail_usage(f"{file}{line}: not YAML: {error.problem or error.context}")
     except yaml.YAMLError as error:
         fail_usage(f"{file}: not YAML: {' '.join(str(error).split())}")
-    return [one for one in found if isinstance(one, dict)]
+    return [document for document in documents if isinstance(document, dict)]

@@ -23,18 +23,18 @@ _KNOWN_MIN = 0.98
 @api_options
 def cost(*, api: ApiClient, name: str | None, begin: str, end: str, output: str, url: str | None) -> None:
     """Show pod-hours and GiB-hours of the service NAME, or of all services in the namespace."""
-    asked = range_of(begin, end)
-    page = dashboard_page(url or dashboard_link(api.state_path), "cost", asked)
+    span = range_of(begin, end)
+    page = dashboard_page(url or dashboard_link(api.state_path), "cost", span)
     services = msgspec.convert(page["services"], list[ServiceCost])
-    found = [service for service in services if service.namespace == api.namespace and name in {None, service.service}]
+    costs = [service for service in services if service.namespace == api.namespace and name in {None, service.service}]
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
-    elif found:
-        for line in aligned(_rows(found)):
+        click.echo(msgspec.json.format(msgspec.json.encode(costs), indent=2).decode())
+    elif costs:
+        for line in aligned(_rows(costs)):
             click.echo(line)
-    known_hours = max((one.known_hours for one in found), default=0.0)
-    hours = (float(asked["to"]) - float(asked["from"])) / _HOUR_S
-    if not found:
+    known_hours = max((service.known_hours for service in costs), default=0.0)
+    hours = (float(span["to"]) - float(span["from"])) / _HOUR_S
+    if not costs:
         what = "a service" if name is None else name
         print_aside(f"the dashboard has no history of {what} in {api.namespace} from {begin} to {end}")
         if name is not None:
@@ -45,18 +45,18 @@ def cost(*, api: ApiClient, name: str | None, begin: str, end: str, output: str,
         )
 
 
-def _rows(found: Sequence[ServiceCost]) -> list[tuple[str, ...]]:
-    has_price = any(one.price is not None for one in found)
+def _rows(costs: Sequence[ServiceCost]) -> list[tuple[str, ...]]:
+    has_price = any(service.price is not None for service in costs)
     titles = ("SERVICE", "POD-HOURS", "GIB-HOURS", *(("COST",) if has_price else ()), "ALWAYS ON", "KNATIVE")
     rows = [
         (
-            one.service,
-            f"{one.pod_hours:.2f}",
-            f"{one.gib_hours:.2f}",
-            *((f"{one.price:.2f}",) if one.price is not None else ()),
-            f"{one.always_on_pod_hours:.2f}",
-            "-" if one.knative_pod_hours is None else f"{one.knative_pod_hours:.2f}",
+            service.service,
+            f"{service.pod_hours:.2f}",
+            f"{service.gib_hours:.2f}",
+            *((f"{service.price:.2f}",) if service.price is not None else ()),
+            f"{service.always_on_pod_hours:.2f}",
+            "-" if service.knative_pod_hours is None else f"{service.knative_pod_hours:.2f}",
         )
-        for one in found
+        for service in costs
     ]
     return [titles, *rows]

@@ -33,7 +33,7 @@ def delete(
     api: ApiClient,
     names: tuple[str, ...],
     paths: tuple[str, ...],
-    **asked: Any,  # noqa: ANN401 - the options of the command
+    **options: Any,  # noqa: ANN401 - the options of the command
 ) -> None:
     """Delete services with their revisions and pods; with KIND/NAME anything else."""
     targets = [*map(_target, names), *_in_manifests(paths)]
@@ -45,7 +45,7 @@ def delete(
         here = api.within(namespace or api.namespace)
         status, response = here.send(ApiCall(method="DELETE", path=path_of(kind, here.namespace, name)))
         word = f"{kind.name.lower()}/{name}"
-        if status == 404 and asked["ignore_not_found"]:
+        if status == 404 and options["ignore_not_found"]:
             continue
         if status >= 400:
             print_aside(f"{word}: {message_of(response)}")
@@ -53,11 +53,11 @@ def delete(
             going.append((here, kind, name))
         results.append({"kind": kind.name, "name": name, "result": "deleted" if status < 400 else "failed"})
     for here, kind, name in going:
-        if kind == SERVING_SERVICE and asked["wait"]:
-            until_gone(here, name, timeout_s=asked["wait_s"])
-        if asked["output"] == "text":
+        if kind == SERVING_SERVICE and options["wait"]:
+            until_gone(here, name, timeout_s=options["wait_s"])
+        if options["output"] == "text":
             click.echo(f"{kind.name.lower()}/{name} deleted")
-    if asked["output"] == "json":
+    if options["output"] == "json":
         click.echo(json.dumps(results, indent=2))
     if any(result["result"] == "failed" for result in results):
         ctx.exit(1)
@@ -81,5 +81,7 @@ def _in_manifests(paths: tuple[str, ...]) -> list[tuple[Kind, str, str]]:
     for problem in files.foreign:
         print_aside(f"{problem.where}: {problem.what}: there is none to delete")
     # Dependencies last.
-    found = reversed(files.manifests)
-    return [(manifest.kind, manifest.name, str(manifest.body["metadata"].get("namespace") or "")) for manifest in found]
+    manifests = reversed(files.manifests)
+    return [
+        (manifest.kind, manifest.name, str(manifest.body["metadata"].get("namespace") or "")) for manifest in manifests
+    ]

@@ -141,114 +141,114 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
 @wait_timeout_option(_TIMEOUT_S)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
-def deploy(*, api: ApiClient, watch: bool, **given: Any) -> None:  # noqa: ANN401 - the options of the command
+def deploy(*, api: ApiClient, watch: bool, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Run a command or an image as a service NAME: create it, or make a new revision of it.
 
     The revision runs a copy of FOLDER, so that changed files are a new revision and an old one keeps its own. A virtual
     environment in FOLDER, or the active one, is used. Options that are not given keep the value of the previous revision.
     """
-    how = _How(**{field: given.pop(field) for field in _How.__struct_fields__})
+    how = _How(**{field: options.pop(field) for field in _How.__struct_fields__})
     try:
-        asgi = given.pop("asgi")
-        asked = _deployment(given if asgi is None else _asgi_options(api, asgi, given))
+        asgi = options.pop("asgi")
+        deployment = _deployment(options if asgi is None else _asgi_options(api, asgi, options))
     except (InvalidValue, SettingsError) as error:
         fail_usage(str(error))
-    check_secrets(api, asked.secrets)
-    check_volumes(api, asked.volumes)
-    asked = _with_virtualenv(api, asked)
+    check_secrets(api, deployment.secrets)
+    check_volumes(api, deployment.volumes)
+    deployment = _with_virtualenv(api, deployment)
     if watch:
-        watch_folder(asked.folder, lambda: _deploy(api, asked, how))
-    _deploy(api, asked, how)
+        watch_folder(deployment.folder, lambda: _deploy(api, deployment, how))
+    _deploy(api, deployment, how)
 
 
-def _asgi_options(api: ApiClient, app: str, given: dict[str, Any]) -> dict[str, Any]:
-    others = [f"--{name.replace('_', '-')}" for name in _NOT_WITH_ASGI if given[name]]
+def _asgi_options(api: ApiClient, app: str, options: dict[str, Any]) -> dict[str, Any]:
+    others = [f"--{name.replace('_', '-')}" for name in _NOT_WITH_ASGI if options[name]]
     if others:
         fail_usage(f"--asgi says what to run, and how: leave out {', '.join(others)}")
     if api.state_path is None:
         fail_usage(
             "--asgi runs processes of this machine; on Kubernetes deploy an image, which gets a queue-proxy beside it"
         )
-    command = asgi_command(app, find_virtualenv(given["folder"], os.environ))
-    return {**given, "command": command, "is_own_proxy": True}
+    command = asgi_command(app, find_virtualenv(options["folder"], os.environ))
+    return {**options, "command": command, "is_own_proxy": True}
 
 
-def _deployment(given: dict[str, Any]) -> Deployment:
+def _deployment(options: dict[str, Any]) -> Deployment:
     """The options as a record. Raises ``InvalidValue`` before anything is written."""
-    check_name(given["name"])
-    is_image = given["image"] or containerfile_in(given["folder"])
-    if not (command_words(given["command"]) or (is_image and not given["command"])):
-        where = given["folder"].absolute()
+    check_name(options["name"])
+    is_image = options["image"] or containerfile_in(options["folder"])
+    if not (command_words(options["command"]) or (is_image and not options["command"])):
+        where = options["folder"].absolute()
         given_command = (
-            "--command is empty" if given["command"] else f"{where} has no Containerfile, and there is no --command"
+            "--command is empty" if options["command"] else f"{where} has no Containerfile, and there is no --command"
         )
         fail_usage(
             f"{given_command}: name a command after --command, as 'python app.py', an --image, or a folder with a Containerfile"
         )
-    if given["image"] and not given["command"]:
-        parse_reference(given["image"])
-    environment, secrets = taken_variables(given)
+    if options["image"] and not options["command"]:
+        parse_reference(options["image"])
+    environment, secrets = taken_variables(options)
     return Deployment(
-        policy=taken_policy(given),
-        scaling=taken_scaling(given),
+        policy=taken_policy(options),
+        scaling=taken_scaling(options),
         environment=environment,
         secrets=secrets,
-        limits=limits_of(given.pop("cpu"), given.pop("memory")),
-        volumes=volumes_of(given.pop("volumes")),
+        limits=limits_of(options.pop("cpu"), options.pop("memory")),
+        volumes=volumes_of(options.pop("volumes")),
         annotations={
-            **policy_annotation(given.pop("scaling_policy")),
-            **pairs_of(given.pop("annotate"), "--annotate", "KEY"),
+            **policy_annotation(options.pop("scaling_policy")),
+            **pairs_of(options.pop("annotate"), "--annotate", "KEY"),
         },
-        **given,
+        **options,
     )
 
 
-def _with_virtualenv(api: ApiClient, asked: Deployment) -> Deployment:
+def _with_virtualenv(api: ApiClient, deployment: Deployment) -> Deployment:
     """The deployment in its virtual environment, if there is one and pods are processes of this machine."""
-    found = find_virtualenv(asked.folder, os.environ)
-    if not asked.command or api.state_path is None or asked.image or "PATH" in asked.environment:
-        return asked
-    if found is None:
-        advice = virtualenv_advice(asked.folder)
+    virtualenv = find_virtualenv(deployment.folder, os.environ)
+    if not deployment.command or api.state_path is None or deployment.image or "PATH" in deployment.environment:
+        return deployment
+    if virtualenv is None:
+        advice = virtualenv_advice(deployment.folder)
         if advice:
             print_aside(advice)
-        return asked
-    print_aside(f"using the virtual environment {found}")
-    return msgspec.structs.replace(asked, environment={**environment_of(found), **asked.environment})
+        return deployment
+    print_aside(f"using the virtual environment {virtualenv}")
+    return msgspec.structs.replace(deployment, environment={**environment_of(virtualenv), **deployment.environment})
 
 
-def _built(api: ApiClient, asked: Deployment) -> Deployment:
-    if asked.image:
-        return asked
+def _built(api: ApiClient, deployment: Deployment) -> Deployment:
+    if deployment.image:
+        return deployment
     if api.state_path is None:
         fail_usage(
             "a Containerfile is built for this machine only; push the image to a registry and name it by --image"
         )
     store = ImageStore(StateFolder(api.state_path).images)
     try:
-        with Progress(f"building {asked.folder}"):
-            image = build_image(ImageBuild(name=asked.name, folder=asked.folder), store)
+        with Progress(f"building {deployment.folder}"):
+            image = build_image(ImageBuild(name=deployment.name, folder=deployment.folder), store)
     except (ImageUnavailable, InvalidValue, OSError) as error:
         fail(str(error))
-    return msgspec.structs.replace(asked, image=image)
+    return msgspec.structs.replace(deployment, image=image)
 
 
-def _deploy(api: ApiClient, asked: Deployment, how: _How) -> None:
-    if not asked.command:
-        asked = _built(api, asked)
-    elif how.snapshot and api.state_path is not None and is_application(asked.folder, api.state_path):
-        with Progress(f"copying {asked.folder}"):
+def _deploy(api: ApiClient, deployment: Deployment, how: _How) -> None:
+    if not deployment.command:
+        deployment = _built(api, deployment)
+    elif how.snapshot and api.state_path is not None and is_application(deployment.folder, api.state_path):
+        with Progress(f"copying {deployment.folder}"):
             try:
-                asked = msgspec.structs.replace(
-                    asked, snapshot=take(asked.folder, StateFolder(api.state_path).snapshots)
+                deployment = msgspec.structs.replace(
+                    deployment, snapshot=take(deployment.folder, StateFolder(api.state_path).snapshots)
                 )
             except InvalidValue as error:
-                fail_usage(f"{asked.folder}: {error}")
-    with Progress(f"deploying {asked.name}"):
-        is_new, service = _write(api, asked, how)
+                fail_usage(f"{deployment.folder}: {error}")
+    with Progress(f"deploying {deployment.name}"):
+        is_new, service = _write(api, deployment, how)
         if how.wait:
-            with _explained_interrupt(asked.name):
-                service = until_ready(api, asked.name, timeout_s=how.wait_s)
+            with _explained_interrupt(deployment.name):
+                service = until_ready(api, deployment.name, timeout_s=how.wait_s)
     if how.output == "json":
         click.echo(json.dumps(service, indent=2))
         return
@@ -256,7 +256,7 @@ def _deploy(api: ApiClient, asked: Deployment, how: _How) -> None:
         print_url(api, service)
     else:
         what = "created" if is_new else "changed"
-        click.echo(f"service/{asked.name} {what}; `serving wait {asked.name}` waits until it is ready")
+        click.echo(f"service/{deployment.name} {what}; `serving wait {deployment.name}` waits until it is ready")
     print_unrouted(service)
 
 
@@ -272,23 +272,23 @@ def _explained_interrupt(name: str) -> Iterator[None]:
         raise
 
 
-def _write(api: ApiClient, asked: Deployment, how: _How) -> tuple[bool, Object]:
+def _write(api: ApiClient, deployment: Deployment, how: _How) -> tuple[bool, Object]:
     """Create or change the service, retrying after concurrent writes; return whether it is new, and the object."""
     path = path_of(SERVING_SERVICE, api.namespace)
-    kept: list[str] = []
+    retained: list[str] = []
     dropped: list[str] = []
     failed_generations: list[int] = []
     is_again = False
 
     def write() -> tuple[int, Any]:
-        status, before = api.call("GET", f"{path}/{asked.name}")
+        status, before = api.call("GET", f"{path}/{deployment.name}")
         if status == _NOT_FOUND:
-            return api.call("POST", path, manifest_of(asked))
+            return api.call("POST", path, manifest_of(deployment))
         if status >= 400:
             return status, before
-        kept[:] = [] if how.replace else kept_options(before, asked)
-        dropped[:] = [] if how.replace else dropped_options(before, asked)
-        wanted = merged(before, asked, replace=how.replace)
+        retained[:] = [] if how.replace else kept_options(before, deployment)
+        dropped[:] = [] if how.replace else dropped_options(before, deployment)
+        wanted = merged(before, deployment, replace=how.replace)
         if is_again:
             from serving.net.aio.clock import stamp  # noqa: PLC0415 - it loads asyncio, which a first deploy does not need
 
@@ -296,7 +296,7 @@ def _write(api: ApiClient, asked: Deployment, how: _How) -> tuple[bool, Object]:
             wanted["spec"]["template"]["metadata"]["annotations"][UPDATE_TIMESTAMP_ANNOTATION] = stamp()
         elif condition(before).get("status") == "False":
             failed_generations.append(int(nested(before, "metadata", "generation") or 0))
-        return api.call("PUT", f"{path}/{asked.name}", wanted)
+        return api.call("PUT", f"{path}/{deployment.name}", wanted)
 
     status, after = until_written(write)
     if nested(after, "metadata", "generation") in failed_generations:
@@ -304,6 +304,6 @@ def _write(api: ApiClient, asked: Deployment, how: _How) -> tuple[bool, Object]:
         status, after = until_written(write)
     if dropped and status < 400:
         print_aside(f"dropped from before: {', '.join(dropped)}")
-    if kept:
-        print_aside(f"kept from before: {', '.join(kept)}; --replace drops them")
+    if retained:
+        print_aside(f"kept from before: {', '.join(retained)}; --replace drops them")
     return status == _CREATED, after

@@ -89,52 +89,60 @@ def policy_annotation(policy: str | None) -> dict[str, str]:
     return {} if policy is None else {POLICY_ANNOTATION: policy}
 
 
-def manifest_of(asked: Deployment) -> Object:
+def manifest_of(deployment: Deployment) -> Object:
     """The service from the options alone."""
     annotations = {
         **(
-            {COMMAND_ANNOTATION: asked.command, FOLDER_ANNOTATION: str(asked.folder.absolute())}
-            if asked.command
+            {COMMAND_ANNOTATION: deployment.command, FOLDER_ANNOTATION: str(deployment.folder.absolute())}
+            if deployment.command
             else {}
         ),
-        **({SNAPSHOT_ANNOTATION: asked.snapshot} if asked.snapshot else {}),
-        **({TEMPLATE_ANNOTATION: "preload"} if asked.preload else {}),
-        **({QUEUE_PROXY_ANNOTATION: str(QueueProxyPlace.IN_PROCESS)} if asked.is_own_proxy else {}),
-        **({NETWORK_ANNOTATION: "pod"} if asked.fixed_port and asked.command else {}),
-        **{key: text for key, text in scaling_annotations(asked.scaling).items() if text is not None},
-        **asked.annotations,
+        **({SNAPSHOT_ANNOTATION: deployment.snapshot} if deployment.snapshot else {}),
+        **({TEMPLATE_ANNOTATION: "preload"} if deployment.preload else {}),
+        **({QUEUE_PROXY_ANNOTATION: str(QueueProxyPlace.IN_PROCESS)} if deployment.is_own_proxy else {}),
+        **({NETWORK_ANNOTATION: "pod"} if deployment.fixed_port and deployment.command else {}),
+        **{key: text for key, text in scaling_annotations(deployment.scaling).items() if text is not None},
+        **deployment.annotations,
     }
-    container: Object = {"image": asked.image or asked.name, "env": variables_of(asked.environment, asked.secrets)}
-    ports = ports_of((), port=asked.fixed_port or asked.port, h2c=asked.h2c, tcp=asked.tcp_ports)
+    container: Object = {
+        "image": deployment.image or deployment.name,
+        "env": variables_of(deployment.environment, deployment.secrets),
+    }
+    ports = ports_of((), port=deployment.fixed_port or deployment.port, h2c=deployment.h2c, tcp=deployment.tcp_ports)
     if ports:
         container["ports"] = ports
-    if asked.limits:
-        container["resources"] = with_limits(None, asked.limits)
-    spec = with_volumes({"containers": [container]}, asked.volumes)
-    if asked.concurrency is not None:
-        spec["containerConcurrency"] = asked.concurrency
-    if asked.timeout is not None:
-        spec["timeoutSeconds"] = asked.timeout
+    if deployment.limits:
+        container["resources"] = with_limits(None, deployment.limits)
+    spec = with_volumes({"containers": [container]}, deployment.volumes)
+    if deployment.concurrency is not None:
+        spec["containerConcurrency"] = deployment.concurrency
+    if deployment.timeout is not None:
+        spec["timeoutSeconds"] = deployment.timeout
     return {
         "apiVersion": SERVING_API_VERSION,
         "kind": "Service",
-        "metadata": {"name": asked.name, **({"annotations": dict(asked.policy)} if asked.policy else {})},
+        "metadata": {
+            "name": deployment.name,
+            **({"annotations": dict(deployment.policy)} if deployment.policy else {}),
+        },
         "spec": {"template": {"metadata": {"annotations": annotations}, "spec": spec}},
     }
 
 
-def merged(before: Object, asked: Deployment, *, replace: bool) -> Object:
+def merged(before: Object, deployment: Deployment, *, replace: bool) -> Object:
     """Apply the options to ``before``. ``replace`` keeps only its traffic."""
-    wanted = manifest_of(asked)
+    wanted = manifest_of(deployment)
     spec: Object = {key: value for key, value in before["spec"].items() if key == "traffic"} | wanted["spec"]
     if not replace:
-        spec["template"] = _merged_template(nested(before, "spec", "template") or {}, wanted["spec"]["template"], asked)
+        spec["template"] = _merged_template(
+            nested(before, "spec", "template") or {}, wanted["spec"]["template"], deployment
+        )
     old = nested(before, "spec", "template", "spec", "containers", 0) or {}
     container = spec["template"]["spec"]["containers"][0]
     container["env"] = in_same_order(container["env"], old.get("env") or [])
     metadata = before["metadata"]
-    if asked.policy:
-        metadata = {**metadata, "annotations": {**annotations_of(before), **asked.policy}}
+    if deployment.policy:
+        metadata = {**metadata, "annotations": {**annotations_of(before), **deployment.policy}}
     return {**wanted, "metadata": metadata, "spec": spec}
 
 
@@ -153,20 +161,25 @@ def name_in_environment(variable: Object) -> str:
     return str(variable.get("name", ""))
 
 
-def _merged_template(before: Object, wanted: Object, asked: Deployment) -> Object:
-    replaced = (_RUN if asked.command else _OF_PROCESSES) | scaling_annotations(asked.scaling).keys()
+def _merged_template(before: Object, wanted: Object, deployment: Deployment) -> Object:
+    replaced = (_RUN if deployment.command else _OF_PROCESSES) | scaling_annotations(deployment.scaling).keys()
     annotations = {key: text for key, text in annotations_of(before).items() if key not in replaced}
     old = (nested(before, "spec", "containers") or [{}])[0]
     new = wanted["spec"]["containers"][0]
-    environment = {one["name"]: one for one in (*_kept_variables(old), *new["env"])}
-    image = new["image"] if asked.image or "image" not in old else old["image"]
+    environment = {variable["name"]: variable for variable in (*_kept_variables(old), *new["env"])}
+    image = new["image"] if deployment.image or "image" not in old else old["image"]
     new = {key: value for key, value in new.items() if key != "volumeMounts"}
     # A command of the container would run in place of the one that is asked for, or of the image's.
-    kept = {key: value for key, value in old.items() if key not in {"args", "command"}}
-    container = {**kept, **new, "image": image, "env": list(environment.values())}
-    if asked.limits:
-        container["resources"] = with_limits(old.get("resources"), asked.limits)
-    ports = ports_of(old.get("ports") or (), port=asked.fixed_port or asked.port, h2c=asked.h2c, tcp=asked.tcp_ports)
+    retained = {key: value for key, value in old.items() if key not in {"args", "command"}}
+    container = {**retained, **new, "image": image, "env": list(environment.values())}
+    if deployment.limits:
+        container["resources"] = with_limits(old.get("resources"), deployment.limits)
+    ports = ports_of(
+        old.get("ports") or (),
+        port=deployment.fixed_port or deployment.port,
+        h2c=deployment.h2c,
+        tcp=deployment.tcp_ports,
+    )
     if ports:
         container["ports"] = ports
     own = {key: value for key, value in wanted["spec"].items() if key != "volumes"}
@@ -174,15 +187,15 @@ def _merged_template(before: Object, wanted: Object, asked: Deployment) -> Objec
     metadata = {key: value for key, value in (before.get("metadata") or {}).items() if key != "name"}
     return {
         "metadata": {**metadata, "annotations": {**annotations, **annotations_of(wanted)}},
-        "spec": with_volumes({**(before.get("spec") or {}), **own, "containers": [container]}, asked.volumes),
+        "spec": with_volumes({**(before.get("spec") or {}), **own, "containers": [container]}, deployment.volumes),
     }
 
 
 def _kept_variables(container: Object) -> list[Object]:
     """The variables of a container, without those of its virtual environment: each deploy sets them."""
-    found: list[Object] = container.get("env") or []
-    is_virtual = any(one["name"] == VIRTUAL_ENV for one in found)
-    return [one for one in found if not is_virtual or one["name"] not in {VIRTUAL_ENV, "PATH"}]
+    variables: list[Object] = container.get("env") or []
+    is_virtual = any(variable["name"] == VIRTUAL_ENV for variable in variables)
+    return [variable for variable in variables if not is_virtual or variable["name"] not in {VIRTUAL_ENV, "PATH"}]
 
 
 def command_of(template: Object) -> str:
@@ -200,31 +213,31 @@ def without_command(template: Object) -> Object:
     return {**template, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
 
 
-def dropped_options(before: Object, asked: Deployment) -> list[str]:
+def dropped_options(before: Object, deployment: Deployment) -> list[str]:
     """The commands of the existing service that a deploy replaces, to be printed."""
     template = nested(before, "spec", "template") or {}
     container = nested(template, "spec", "containers", 0) or {}
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     command = command_of(template)
-    dropped = [f"the command {command!r}"] if command and not asked.command else []
+    dropped = [f"the command {command!r}"] if command and not deployment.command else []
     return [*dropped, *([f"the container's command {shlex.join(map(str, words))!r}"] if words else [])]
 
 
-def kept_options(before: Object, asked: Deployment) -> list[str]:
+def kept_options(before: Object, deployment: Deployment) -> list[str]:
     """Settings kept from the existing service, such as "-e TARGET", "--min-scale 1", to be printed."""
     template = nested(before, "spec", "template") or {}
     variables = [
         kept_variable["name"] for kept_variable in _kept_variables(nested(template, "spec", "containers", 0) or {})
     ]
     prefix = f"{AUTOSCALING_GROUP}/"
-    options = {f"{prefix}{one.replace('_', '-')}": f"--{one.replace('_', '-')} " for one in SCALING}
-    given = scaling_annotations(asked.scaling).keys() | asked.annotations.keys()
+    options = {f"{prefix}{option.replace('_', '-')}": f"--{option.replace('_', '-')} " for option in SCALING}
+    replaced = scaling_annotations(deployment.scaling).keys() | deployment.annotations.keys()
     return [
-        *(f"-e {name}" for name in variables if name not in asked.environment and name not in asked.secrets),
+        *(f"-e {name}" for name in variables if name not in deployment.environment and name not in deployment.secrets),
         *(
             f"{options.get(key, f'--annotate {key}=')}{text}"
             for key, text in annotations_of(template).items()
-            if key.startswith(prefix) and key not in given
+            if key.startswith(prefix) and key not in replaced
         ),
     ]
 

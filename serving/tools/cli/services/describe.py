@@ -61,11 +61,11 @@ def describe(*, api: ApiClient, words: tuple[str, ...], output: str) -> None:
         else:
             click.echo("\n".join(_service_lines(api, service, now_s=time.time())))
         return
-    one = object_of(api, kind, name)
+    resource = object_of(api, kind, name)
     if output == "json":
-        click.echo(json.dumps({"object": one, "events": _events(api, [one])}, indent=2))
+        click.echo(json.dumps({"object": resource, "events": _events(api, [resource])}, indent=2))
     else:
-        click.echo("\n".join(_other_lines(api, kind, one, now_s=time.time())))
+        click.echo("\n".join(_other_lines(api, kind, resource, now_s=time.time())))
 
 
 def _as_json(api: ApiClient, service: Object) -> Object:
@@ -100,27 +100,27 @@ def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator
         header = header_of(REVISION)
         assert header is not None
         dormant = dormant_counts(pods)
-        found = [
+        revision_rows = [
             revision_row(revision, now_s=now_s, dormant_count=dormant[namespace_of(revision), name_of(revision)])
             for revision in revisions
         ]
-        yield from _titled("Revisions", aligned([header, *found], indent="  "))
+        yield from _titled("Revisions", aligned([header, *revision_rows], indent="  "))
     titles, rows = server_table(api, POD, name="", selector=selector_of(name), everywhere=False)
     yield from _titled("Pods", aligned([titles, *rows], indent="  ") if rows else ["  none: it is at zero"])
     gaps = filter(None, (condition(pod, CONDITION_ISOLATED).get("message") for pod in pods))
     yield from (line for gap in dict.fromkeys(gaps) for line in wrapped(f"Isolation: {gap}", indent="  "))
     over = [pod for pod in pods if nested(pod, "status", "phase") == "Failed" and nested(pod, "status", "message")]
-    for one in over:
-        text = f"{nested(one, 'status', 'reason') or 'Failed'}: {name_of(one)}: {nested(one, 'status', 'message')}"
+    for pod in over:
+        text = f"{nested(pod, 'status', 'reason') or 'Failed'}: {name_of(pod)}: {nested(pod, 'status', 'message')}"
         yield from wrapped(text.strip(), indent="  ")
-    yield from _event_lines(events, now_s=now_s, said=ready.get("message", ""))
+    yield from _event_lines(events, now_s=now_s, printed=ready.get("message", ""))
     if log:
         yield from _titled(f"Last lines of the log of {newest}", [f"  {line}" for line in log])
 
 
-def _other_lines(api: ApiClient, kind: Kind, one: Object, *, now_s: float) -> Iterator[str]:
-    yield from _head(one, now_s=now_s)
-    titles, rows = server_table(api, kind, name=name_of(one), selector="", everywhere=False)
+def _other_lines(api: ApiClient, kind: Kind, resource: Object, *, now_s: float) -> Iterator[str]:
+    yield from _head(resource, now_s=now_s)
+    titles, rows = server_table(api, kind, name=name_of(resource), selector="", everywhere=False)
     width = max(map(len, titles))
     yield from (
         line
@@ -128,18 +128,18 @@ def _other_lines(api: ApiClient, kind: Kind, one: Object, *, now_s: float) -> It
         if title not in {"NAME", "AGE"} and cell
         for line in [f"{title.capitalize():<{width}}  {printable(cell)}"]
     )
-    yield from _conditions(one)
+    yield from _conditions(resource)
     if kind == POD:
-        yield from _containers(one)
-    yield from _event_lines(_events(api, [one]), now_s=now_s)
+        yield from _containers(resource)
+    yield from _event_lines(_events(api, [resource]), now_s=now_s)
 
 
-def _head(one: Object, *, now_s: float, is_brief: bool = False) -> Iterator[str]:
-    ready = condition(one)
+def _head(resource: Object, *, now_s: float, is_brief: bool = False) -> Iterator[str]:
+    ready = condition(resource)
     state = ready.get("status", "")
     word = {"True": "ready", "False": "not ready", "Unknown": "not ready yet"}.get(state, "")
-    place = nested(one, "metadata", "namespace")
-    yield paint(f"{str(one.get('kind', '')).lower()} {name_of(one)}", None, bold=True) + (
+    place = nested(resource, "metadata", "namespace")
+    yield paint(f"{str(resource.get('kind', '')).lower()} {name_of(resource)}", None, bold=True) + (
         f" in {place}" if place else ""
     )
     if word:
@@ -147,7 +147,7 @@ def _head(one: Object, *, now_s: float, is_brief: bool = False) -> Iterator[str]
         if state != "True" and ready.get("message"):
             message = _brief(ready["message"]) if is_brief else ready["message"]
             yield from wrapped(f"{ready.get('reason', '')}: {message}".removeprefix(": "), indent=" " * 11)
-    yield f"Age        {age_text(seconds_since(nested(one, 'metadata', 'creationTimestamp'), now_s))}"
+    yield f"Age        {age_text(seconds_since(nested(resource, 'metadata', 'creationTimestamp'), now_s))}"
 
 
 def _brief(message: str) -> str:
@@ -187,32 +187,40 @@ def _traffic(service: Object) -> Iterator[str]:
 
 
 def _conditions(described: Object) -> Iterator[str]:
-    found = nested(described, "status", "conditions") or ()
-    if not found:
+    conditions = nested(described, "status", "conditions") or ()
+    if not conditions:
         return
     yield ""
     yield "Conditions"
-    width = max(len(other["type"]) for other in found)
+    width = max(len(other["type"]) for other in conditions)
     shown = {condition(described).get("message")}
-    for one in found:
-        status = one.get("status", "")
-        reason = printable(one.get("reason", "")) if status != "True" else ""
-        yield f"  {one['type']:<{width}}  {paint(status, _COLORS.get(status, ''))}  {reason}".rstrip()
+    for entry in conditions:
+        status = entry.get("status", "")
+        reason = printable(entry.get("reason", "")) if status != "True" else ""
+        yield f"  {entry['type']:<{width}}  {paint(status, _COLORS.get(status, ''))}  {reason}".rstrip()
         # Conditions repeat each other's message; once is enough.
-        if one.get("message") and status != "True" and one["message"] not in shown:
-            shown.add(one["message"])
-            yield from wrapped(one["message"], indent=" " * (width + 4))
+        if entry.get("message") and status != "True" and entry["message"] not in shown:
+            shown.add(entry["message"])
+            yield from wrapped(entry["message"], indent=" " * (width + 4))
 
 
 def _containers(pod: Object) -> Iterator[str]:
     rows = []
     lists = (nested(pod, "status", field) or () for field in ("initContainerStatuses", "containerStatuses"))
-    for one in itertools.chain.from_iterable(lists):
-        name = next(iter(one.get("state") or ()), "unknown")
-        state = nested(one, "state", name) or {}
-        last = nested(one, "lastState", "terminated") or {}
+    for container in itertools.chain.from_iterable(lists):
+        name = next(iter(container.get("state") or ()), "unknown")
+        state = nested(container, "state", name) or {}
+        last = nested(container, "lastState", "terminated") or {}
         ended = f"last ended with {last.get('exitCode')} {last.get('reason', '')}".rstrip() if last else ""
-        rows.append([one.get("name"), name, state.get("reason", ""), f"{one.get('restartCount', 0)} restarts", ended])
+        rows.append(
+            [
+                container.get("name"),
+                name,
+                state.get("reason", ""),
+                f"{container.get('restartCount', 0)} restarts",
+                ended,
+            ]
+        )
     if rows:
         yield from _titled("Containers", aligned(rows, indent="  "))
 
@@ -224,28 +232,28 @@ def _titled(title: str, lines: list[str]) -> Iterator[str]:
 
 
 def _events(api: ApiClient, about: list[Object]) -> list[Object]:
-    uids = {nested(one, "metadata", "uid") for one in about}
-    found = [one for one in items_of(api, EVENT) if nested(one, "involvedObject", "uid") in uids]
-    return sorted(found, key=_seen)
+    uids = {nested(resource, "metadata", "uid") for resource in about}
+    events = [event for event in items_of(api, EVENT) if nested(event, "involvedObject", "uid") in uids]
+    return sorted(events, key=_seen)
 
 
-def _event_lines(events: list[Object], *, now_s: float, said: str = "") -> Iterator[str]:
+def _event_lines(events: list[Object], *, now_s: float, printed: str = "") -> Iterator[str]:
     """The events; a multi-line message printed before is left out."""
     if not events:
         return
     left_out = len(events) - _EVENTS_SHOWN_MAX
     yield ""
     yield "Events" + (f" (the last {_EVENTS_SHOWN_MAX} of {len(events)})" if left_out > 0 else "")
-    for one in events[-_EVENTS_SHOWN_MAX:]:
-        age = age_text(seconds_since(_seen(one), now_s))
-        times = f" ({one['count']} times)" if one.get("count", 1) > 1 else ""
-        reason = printable(str(one.get("reason", "")))
-        mark = paint(reason, "yellow") if one.get("type") == "Warning" else reason
-        yield f"  {age:>6}  {nested(one, 'involvedObject', 'name')}  {mark}{times}"
-        message = str(one.get("message", ""))
-        if "\n" not in message or message.rstrip(".") not in said:
+    for event in events[-_EVENTS_SHOWN_MAX:]:
+        age = age_text(seconds_since(_seen(event), now_s))
+        times = f" ({event['count']} times)" if event.get("count", 1) > 1 else ""
+        reason = printable(str(event.get("reason", "")))
+        mark = paint(reason, "yellow") if event.get("type") == "Warning" else reason
+        yield f"  {age:>6}  {nested(event, 'involvedObject', 'name')}  {mark}{times}"
+        message = str(event.get("message", ""))
+        if "\n" not in message or message.rstrip(".") not in printed:
             yield from wrapped(message, indent=" " * 10)
-        said += f"\n{message}"
+        printed += f"\n{message}"
 
 
 def _seen(event: Object) -> str:

@@ -128,7 +128,15 @@ def open_channels(url: str, headers: Mapping[str, str], tls: ssl.SSLContext | No
 )
 @click.option("-c", "--container", default="", help="A container's name; the app's if nothing is said.")
 @api_options
-def execute(*, api: ApiClient, name: str, command: tuple[str, ...], wanted: str, container: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+def execute(
+    *,
+    api: ApiClient,
+    name: str,
+    command: tuple[str, ...],
+    wanted: str,
+    container: str,
+    **options: Any,  # noqa: ANN401 - the options of the command
+) -> None:
     """Run a command in a pod of a service. Exits with the command's own code.
 
     \b
@@ -143,16 +151,16 @@ def execute(*, api: ApiClient, name: str, command: tuple[str, ...], wanted: str,
             if wanted
             else f"{name} has no pod now: it is at zero; `serving invoke {name}` starts one"
         )
-    pod = next((one for one in pods if is_true(one, "Ready")), pods[0])
+    pod = next((pod for pod in pods if is_true(pod, "Ready")), pods[0])
     if len(pods) > 1:
         click.echo(f"in pod {short_name(name_of(pod), name)}", err=True)
-    has_terminal = asked["has_terminal"] and sys.stdin.isatty()
-    if asked["has_terminal"] and not has_terminal:
+    has_terminal = options["has_terminal"] and sys.stdin.isatty()
+    if options["has_terminal"] and not has_terminal:
         click.echo("standard input is not a terminal: the command gets none", err=True)
     query = {
         "command": command,
         "container": container or app_container(pod),
-        "stdin": "true" if asked["has_stdin"] else "",
+        "stdin": "true" if options["has_stdin"] else "",
         "stdout": "true",
         # A terminal has one output.
         "stderr": "" if has_terminal else "true",
@@ -160,7 +168,7 @@ def execute(*, api: ApiClient, name: str, command: tuple[str, ...], wanted: str,
     }
     path = path_of(POD, namespace_of(pod), name_of(pod), subresource="exec")
     with api.open_channels(ApiCall(path=path, query=query), open_channels) as channels:
-        if asked["has_stdin"]:
+        if options["has_stdin"]:
             threading.Thread(target=_send_input, args=(channels,), daemon=True).start()
         with _raw_terminal(channels) if has_terminal else contextlib.nullcontext():
             status = _print_output(channels)
@@ -175,8 +183,8 @@ def _print_output(channels: Channels) -> Object:
             message = channels.recv()
             channel, data = message[0], message[1:]
             if channel == STATUS:
-                found: Object = json.loads(data)
-                return found
+                status: Object = json.loads(data)
+                return status
             if channel in outputs:
                 outputs[channel].write(data)
                 outputs[channel].flush()

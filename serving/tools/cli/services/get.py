@@ -47,7 +47,7 @@ _ESCAPES = {r"\n": "\n", r"\t": "\t"}
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Of all namespaces.")
 @click.option("-w", "--watch", is_flag=True, help="Then each change as it comes, until interrupted.")
 @api_options
-def get(*, api: ApiClient, kind: str, names: tuple[str, ...], output: str, watch: bool, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+def get(*, api: ApiClient, kind: str, names: tuple[str, ...], output: str, watch: bool, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Show objects: services if no KIND is given; revisions, routes, pods, events, ...
 
     KIND/NAME says both in one word.
@@ -62,15 +62,15 @@ def get(*, api: ApiClient, kind: str, names: tuple[str, ...], output: str, watch
     if watch:
         if len(names) > 1 or output not in {"table", "json", "name"}:
             fail_usage("--watch shows one kind or one object, as table, json or name")
-        _watch(api, wanted, name=names[0] if names else "", output=output, **asked)
+        _watch(api, wanted, name=names[0] if names else "", output=output, **options)
         return
     if output in {"table", "wide"}:
-        _print_table(api, wanted, names, is_wide=output == "wide", **asked)
+        _print_table(api, wanted, names, is_wide=output == "wide", **options)
         return
-    found = [object_of(api, wanted, name) for name in names] or items_of(
-        api, wanted, asked["selector"], everywhere=asked["everywhere"]
+    resources = [object_of(api, wanted, name) for name in names] or items_of(
+        api, wanted, options["selector"], everywhere=options["everywhere"]
     )
-    _print(found, output, is_one=len(names) == 1)
+    _print(resources, output, is_one=len(names) == 1)
 
 
 def _print_table(
@@ -79,8 +79,10 @@ def _print_table(
     # "wide" shows all columns of the server.
     header = None if is_wide else header_of(kind, everywhere=everywhere)
     if header is not None:
-        found = [object_of(api, kind, name) for name in names] or items_of(api, kind, selector, everywhere=everywhere)
-        rows = rows_of(api, kind, found, now_s=time.time(), everywhere=everywhere)
+        resources = [object_of(api, kind, name) for name in names] or items_of(
+            api, kind, selector, everywhere=everywhere
+        )
+        rows = rows_of(api, kind, resources, now_s=time.time(), everywhere=everywhere)
     else:
         tables = [
             server_table(api, kind, name=name, selector=selector, everywhere=everywhere, is_wide=is_wide)
@@ -95,8 +97,8 @@ def _print_table(
         click.echo(f"no {kind.plural}{where}{hint}", err=True)
 
 
-def _print(found: list[Object], output: str, *, is_one: bool) -> None:
-    whole = found[0] if is_one else {"apiVersion": "v1", "kind": "List", "items": found}
+def _print(resources: list[Object], output: str, *, is_one: bool) -> None:
+    whole = resources[0] if is_one else {"apiVersion": "v1", "kind": "List", "items": resources}
     if output.startswith(JSONPATH):
         try:
             # No line end, as kubectl: the template has its own.
@@ -104,15 +106,15 @@ def _print(found: list[Object], output: str, *, is_one: bool) -> None:
         except InvalidValue as error:
             fail_usage(f"-o {output}: {error}")
     elif output == "name":
-        for one in found:
-            click.echo(f"{str(one['kind']).lower()}/{name_of(one)}")
+        for resource in resources:
+            click.echo(f"{str(resource['kind']).lower()}/{name_of(resource)}")
     elif output == "json":
         click.echo(json.dumps(whole, indent=2))
     else:
         # Thirty milliseconds that the other forms do not need.
         import yaml  # noqa: PLC0415 - as said
 
-        click.echo(yaml.safe_dump_all(found, sort_keys=False, default_flow_style=False), nl=False)
+        click.echo(yaml.safe_dump_all(resources, sort_keys=False, default_flow_style=False), nl=False)
 
 
 def watched(
@@ -145,8 +147,8 @@ def _watch(api: ApiClient, kind: Kind, *, name: str, output: str, selector: str,
     try:
         if output != "table":
             for event in events:
-                one = event["object"]
-                click.echo(json.dumps(event) if output == "json" else f"{kind.name.lower()}/{name_of(one)}")
+                resource = event["object"]
+                click.echo(json.dumps(event) if output == "json" else f"{kind.name.lower()}/{name_of(resource)}")
             return
         if kind == SERVING_SERVICE:
             # The number of a service's pods is in its revisions.
@@ -161,25 +163,25 @@ def _watch(api: ApiClient, kind: Kind, *, name: str, output: str, selector: str,
 
 def _titled_row(api: ApiClient, kind: Kind, event: Object, *, everywhere: bool) -> tuple[Row, Row]:
     """Titles and cells for an event's object; the last cell marks a deleted one."""
-    one = event["object"]
+    resource = event["object"]
     titles = header_of(kind, everywhere=everywhere)
     if titles is not None:
-        row = rows_of(api, kind, [one], now_s=time.time(), everywhere=everywhere)[0]
+        row = rows_of(api, kind, [resource], now_s=time.time(), everywhere=everywhere)[0]
     else:
-        titles, row = _server_row(api, kind, one, everywhere=everywhere)
+        titles, row = _server_row(api, kind, resource, everywhere=everywhere)
     return titles, [*row[:-1], "deleted"] if event["type"] == "DELETED" else row
 
 
 def _with_revisions(api: ApiClient, events: Iterator[Object], *, name: str, everywhere: bool) -> Iterator[Object]:
     """Events of services, and each service again when one of its revisions changes."""
-    found: queue.SimpleQueue[tuple[bool, Object] | BaseException] = queue.SimpleQueue()
+    queued: queue.SimpleQueue[tuple[bool, Object] | BaseException] = queue.SimpleQueue()
 
     def put(source: Iterator[Object], *, is_service: bool) -> None:
         try:
             for event in source:
-                found.put((is_service, event))
+                queued.put((is_service, event))
         except BaseException as error:  # noqa: BLE001 - raised again where it is read
-            found.put(error)
+            queued.put(error)
 
     selector = selector_of(name) if name else ""
     revisions = watched(api, REVISION, selector=selector, everywhere=everywhere)
@@ -187,7 +189,7 @@ def _with_revisions(api: ApiClient, events: Iterator[Object], *, name: str, ever
         threading.Thread(target=put, args=(source,), kwargs={"is_service": is_service}, daemon=True).start()
     services: dict[tuple[str, str], Object] = {}
     while True:
-        item = found.get()
+        item = queued.get()
         if isinstance(item, BaseException):
             raise item
         is_service, event = item
@@ -209,10 +211,10 @@ class _Growing:
         self._widths: list[int] = []
         self._shown: dict[tuple[str, str], Row] = {}
 
-    def show(self, titled: tuple[Row, Row], one: Object) -> None:
+    def show(self, titled: tuple[Row, Row], resource: Object) -> None:
         """Print a row, the titles before the first."""
         titles, row = titled
-        key = (str(one["metadata"].get("namespace", "")), name_of(one))
+        key = (str(resource["metadata"].get("namespace", "")), name_of(resource))
         # Time passes in every row.
         what = [cell for title, cell in zip(titles, row, strict=True) if title != "AGE"]
         if self._shown.get(key) == what:
@@ -224,12 +226,12 @@ class _Growing:
         click.echo(_padded(row, self._widths))
 
 
-def _server_row(api: ApiClient, kind: Kind, one: Object, *, everywhere: bool) -> tuple[Row, Row]:
+def _server_row(api: ApiClient, kind: Kind, resource: Object, *, everywhere: bool) -> tuple[Row, Row]:
     """One object in the server's columns; a deleted one has its name alone."""
-    path = path_of(kind, one["metadata"].get("namespace", ""), name_of(one))
+    path = path_of(kind, resource["metadata"].get("namespace", ""), name_of(resource))
     status, table = api.send(ApiCall(path=path, accept=_TABLE))
     if status >= 400:
-        return ["NAME", ""], [name_of(one), ""]
+        return ["NAME", ""], [name_of(resource), ""]
     header, rows = table_rows(table, everywhere=everywhere)
     return header, rows[0]
 
@@ -248,16 +250,16 @@ def rendered(template: str, value: object) -> str:
 
 
 def _parts(template: str) -> list[tuple[bool, str]]:
-    found: list[tuple[bool, str]] = []
+    parts: list[tuple[bool, str]] = []
     at = 0
     while at < len(template):
         match = _PART.match(template, at)
         if match is None:
             raise InvalidValue(text=template[at:], expected="text, or an expression in braces as {.metadata.name}")
         is_expression = match["expression"] is not None
-        found.append((is_expression, match["expression"].strip() if is_expression else match["text"]))
+        parts.append((is_expression, match["expression"].strip() if is_expression else match["text"]))
         at = match.end()
-    return found
+    return parts
 
 
 def _block(
@@ -276,7 +278,7 @@ def _block(
             body = parts
             # Without an element, the block is still skipped.
             _, parts = _block(body, None, is_inner=True)
-            texts += [_block(body, one, is_inner=True)[0] for one in _values(text.removeprefix(_RANGE), value)]
+            texts += [_block(body, element, is_inner=True)[0] for element in _values(text.removeprefix(_RANGE), value)]
         elif text[:1] in {'"', "'"}:
             texts.append(_unescaped(text[1:-1]))
         else:
@@ -288,12 +290,12 @@ def _block(
 
 def _values(path: str, value: object) -> list[Any]:
     try:
-        found = compiled_all(path.strip().removeprefix("@"))(value)
+        matches = compiled_all(path.strip().removeprefix("@"))(value)
     except ValueError as error:
         raise InvalidValue(
             text=path, expected="a path as .spec.traffic[0].percent or .items[*].metadata.name"
         ) from error
-    return [one for one in found if one is not None]
+    return [match for match in matches if match is not None]
 
 
 def _shown(value: object) -> str:

@@ -8,7 +8,7 @@ import click
 
 from serving.core.model.errors import InvalidValue
 from serving.core.model.knative import ROUTING_STATE_LABEL, SERVICE_LABEL
-from serving.core.model.objects import labels_of, name_of, namespace_of, nested
+from serving.core.model.objects import FINISHED_PHASES, labels_of, name_of, namespace_of, nested
 from serving.home.images.pullers import pull_from_registry
 from serving.home.images.reference import parse_reference
 from serving.home.images.store import ImageStore, ImageUnavailable, StoredImage
@@ -20,7 +20,6 @@ from serving.tools.cli.client.output import Progress, age_text, aligned
 
 _ID_DIGITS = 12
 # Phases of pods that run nothing any more.
-_ENDED = ("Succeeded", "Failed")
 
 
 @click.group()
@@ -37,13 +36,13 @@ def _import(*, path: Path, names: tuple[str, ...], state_path: Path | None) -> N
     store = _store(state_path)
     try:
         with Progress(f"unpacking {path}"):
-            found = store.add(path, names=names, is_kept=True)
+            images = store.add(path, names=names, is_kept=True)
     except InvalidValue as error:
         fail_usage(f"{path}: {error}")
     except OSError as error:
         fail(f"{error.filename or path}: {error.strerror}")
-    for one in found:
-        _print_one(store, one)
+    for image in images:
+        _print_one(store, image)
 
 
 @image.command("pull")
@@ -55,12 +54,12 @@ def _pull(*, names: tuple[str, ...], state_path: Path | None) -> None:
     for name in names:
         try:
             with Progress(f"pulling {name}"):
-                found = pull_from_registry(parse_reference(name), store, is_kept=True)
+                image = pull_from_registry(parse_reference(name), store, is_kept=True)
         except InvalidValue as error:
             fail_usage(str(error))
         except ImageUnavailable as error:
             fail(str(error))
-        _print_one(store, found)
+        _print_one(store, image)
 
 
 @image.command("list")
@@ -69,18 +68,18 @@ def _pull(*, names: tuple[str, ...], state_path: Path | None) -> None:
 def _list(*, output: str, state_path: Path | None) -> None:
     """List the images, the newest first."""
     store = _store(state_path)
-    found = store.images()
+    images = store.images()
     if output == "json":
-        click.echo(json.dumps([_facts(store, one) for one in found], indent=2))
+        click.echo(json.dumps([_facts(store, image) for image in images], indent=2))
     elif output == "name":
-        click.echo("\n".join(name for one in found for name in _names(store, one)))
-    elif not found:
+        click.echo("\n".join(name for image in images for name in _names(store, image)))
+    elif not images:
         click.echo("no images; `serving image import FILE` or `serving image pull NAME` brings one")
     else:
         rows = [("NAME", "ID", "SIZE", "AGE")]
-        for one in found:
-            age = age_text(time.time() - one.created_s)
-            rows += [(name, one.id[:_ID_DIGITS], _size(one), age) for name in _names(store, one) or ["<none>"]]
+        for image in images:
+            age = age_text(time.time() - image.created_s)
+            rows += [(name, image.id[:_ID_DIGITS], _size(image), age) for name in _names(store, image) or ["<none>"]]
         click.echo("\n".join(aligned(rows)))
 
 
@@ -93,20 +92,20 @@ def _remove(*, names: tuple[str, ...], force: bool, state_path: Path | None) -> 
     store = _store(state_path)
     for name in names:
         try:
-            found = store.find(name)
-            if found is None:
+            image = store.find(name)
+            if image is None:
                 fail(f"no image {name}; `serving image list` shows those that are here")
-            others = {str(one) for one in store.names_of(found)} - {str(parse_reference(name))}
-            if others and str(parse_reference(name)) in {str(one) for one in store.names_of(found)}:
+            others = {str(reference) for reference in store.names_of(image)} - {str(parse_reference(name))}
+            if others and str(parse_reference(name)) in {str(reference) for reference in store.names_of(image)}:
                 store.untag(name)
                 click.echo(f"{name} removed; the image has other names")
                 continue
-            users = [] if force else _users(store, found)
+            users = [] if force else _users(store, image)
             if users:
                 fail(
                     f"image {name} is in use by {', '.join(users)}; delete what uses it first, or remove it with --force"
                 )
-            store.remove(found)
+            store.remove(image)
             click.echo(f"{name} removed")
         except InvalidValue as error:
             fail_usage(str(error))
@@ -122,16 +121,18 @@ def _users(store: ImageStore, image: StoredImage) -> list[str]:
     if state.holder() is None:
         return []
     api = ApiClient(state.path)
-    pods = [one for one in items_of(api, POD, everywhere=True) if nested(one, "status", "phase") not in _ENDED]
+    pods = [pod for pod in items_of(api, POD, everywhere=True) if nested(pod, "status", "phase") not in FINISHED_PHASES]
     routed = [
-        one for one in items_of(api, REVISION, everywhere=True) if labels_of(one).get(ROUTING_STATE_LABEL) == "active"
+        revision
+        for revision in items_of(api, REVISION, everywhere=True)
+        if labels_of(revision).get(ROUTING_STATE_LABEL) == "active"
     ]
     names: dict[str, list[str]] = {}
-    for one in (*routed, *pods):
-        if image.id in images_used(one, store):
-            service = labels_of(one).get(SERVICE_LABEL)
-            user = f"{'service' if service else one['kind'].lower()} {namespace_of(one)}/{service or name_of(one)}"
-            names.setdefault(user, []).extend([name_of(one)] if service and one["kind"] == POD.name else [])
+    for resource in (*routed, *pods):
+        if image.id in images_used(resource, store):
+            service = labels_of(resource).get(SERVICE_LABEL)
+            user = f"{'service' if service else resource['kind'].lower()} {namespace_of(resource)}/{service or name_of(resource)}"
+            names.setdefault(user, []).extend([name_of(resource)] if service and resource["kind"] == POD.name else [])
     return [f"{user} ({', '.join(its)})" if its else user for user, its in names.items()]
 
 
@@ -139,24 +140,24 @@ def _store(state_path: Path | None) -> ImageStore:
     return ImageStore(StateFolder((state_path or default_state_path()).absolute()).images)
 
 
-def _print_one(store: ImageStore, one: StoredImage) -> None:
-    names = ", ".join(_names(store, one)) or one.id[:_ID_DIGITS]
-    click.echo(f"{names}: {_size(one)}, id {one.id[:_ID_DIGITS]}")
+def _print_one(store: ImageStore, image: StoredImage) -> None:
+    names = ", ".join(_names(store, image)) or image.id[:_ID_DIGITS]
+    click.echo(f"{names}: {_size(image)}, id {image.id[:_ID_DIGITS]}")
 
 
-def _names(store: ImageStore, one: StoredImage) -> list[str]:
-    return [name.short for name in store.names_of(one)]
+def _names(store: ImageStore, image: StoredImage) -> list[str]:
+    return [name.short for name in store.names_of(image)]
 
 
-def _size(one: StoredImage) -> str:
-    return f"{one.size_bytes / 1e6:.1f} MB"
+def _size(image: StoredImage) -> str:
+    return f"{image.size_bytes / 1e6:.1f} MB"
 
 
-def _facts(store: ImageStore, one: StoredImage) -> dict[str, object]:
+def _facts(store: ImageStore, image: StoredImage) -> dict[str, object]:
     return {
-        "id": one.id,
-        "names": [str(name) for name in store.names_of(one)],
-        "digest": one.digest,
-        "sizeBytes": one.size_bytes,
-        "created": one.created_s,
+        "id": image.id,
+        "names": [str(name) for name in store.names_of(image)],
+        "digest": image.digest,
+        "sizeBytes": image.size_bytes,
+        "created": image.created_s,
     }

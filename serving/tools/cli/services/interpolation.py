@@ -54,11 +54,11 @@ class Interpolation:
                 return copies[id(value)]
             if isinstance(value, dict):
                 pairs = copies[id(value)] = {}
-                pairs.update((key, copied(one, f"{where}.{key}")) for key, one in value.items())
+                pairs.update((key, copied(child, f"{where}.{key}")) for key, child in value.items())
                 return pairs
             if isinstance(value, list):
                 items = copies[id(value)] = []
-                items.extend(copied(one, f"{where}[{at}]") for at, one in enumerate(value))
+                items.extend(copied(child, f"{where}[{at}]") for at, child in enumerate(value))
                 return items
             if isinstance(value, str):
                 try:
@@ -67,10 +67,10 @@ class Interpolation:
                     problems.append(Problem(where=where, what=repr(error.text), expected=error.expected))
             return value
 
-        found = copied(services, where)
+        interpolated = copied(services, where)
         if problems:
             raise SettingsError(problems)
-        return found
+        return interpolated
 
     def text(self, text: str, depth: int = 0) -> str:
         """The text with variables inserted. Raises ``InvalidValue``."""
@@ -80,13 +80,13 @@ class Interpolation:
             )
         parts: list[str] = []
         start = 0
-        while found := _VARIABLE.search(text, start):
-            parts.append(text[start : found.start()])
-            start = found.end()
-            if found["dollar"]:
+        while match := _VARIABLE.search(text, start):
+            parts.append(text[start : match.start()])
+            start = match.end()
+            if match["dollar"]:
                 inserted = "$"
-            elif found["name"]:
-                inserted = self._value(found["name"])
+            elif match["name"]:
+                inserted = self._value(match["name"])
             else:
                 end = _closing_brace(text, start)
                 inserted = self._braced(text[start:end], depth)
@@ -105,10 +105,10 @@ class Interpolation:
         return self.variables.get(name, "")
 
     def _braced(self, body: str, depth: int) -> str:
-        found = _BRACED.match(body)
-        if found is None:
+        match = _BRACED.match(body)
+        if match is None:
             raise InvalidValue(text=f"${{{body[:_SHOWN_CHARACTERS]}}}", expected=_FORMS)
-        name, operator, other = found["name"], found["operator"], body[found.end() :]
+        name, operator, other = match["name"], match["operator"], body[match.end() :]
         if not operator:
             return self._value(name)
         value = self.variables.get(name)
@@ -126,8 +126,8 @@ class Interpolation:
 def _closing_brace(text: str, start: int) -> int:
     """Where the brace ends that is open at ``start``. Raises ``InvalidValue``."""
     depth = 1
-    for found in _BRACE.finditer(text, start):
-        depth += 1 if found[0] == "{" else -1
+    for brace in _BRACE.finditer(text, start):
+        depth += 1 if brace[0] == "{" else -1
         if depth == 0:
-            return found.start()
+            return brace.start()
     raise InvalidValue(text=text[start - 2 :][:_SHOWN_CHARACTERS], expected=f"closed by a brace: {_FORMS}")

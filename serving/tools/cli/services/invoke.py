@@ -56,16 +56,16 @@ class ResponseStart(msgspec.Struct, frozen=True, kw_only=True):
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
-def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Send one request to a service and print the response as it arrives; status, revision and time go to standard error.
 
     Exits with 1 if the status is 400 or more.
     """
-    body = _body(asked["data"])
+    body = _body(options["data"])
     service = service_of(api, name)
-    address = address_of(api, service, tag=asked["tag"])
-    method = asked["method"] or ("GET" if body is None else "POST")
-    headers = {"Host": address.url.partition("//")[2], **_access(api, service), **_headers(asked["headers"])}
+    address = address_of(api, service, tag=options["tag"])
+    method = options["method"] or ("GET" if body is None else "POST")
+    headers = {"Host": address.url.partition("//")[2], **_access(api, service), **_headers(options["headers"])}
     if body is not None and not any(key.lower() == "content-type" for key in headers):
         headers["Content-Type"] = "application/json" if _is_json(body) else "application/x-www-form-urlencoded"
     target = path if path.startswith("/") else f"/{path}"
@@ -73,7 +73,7 @@ def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, 
     with contextlib.ExitStack() as stack:
         with Progress(f"{method} {address.url}{target}"):
             begun_s = time.monotonic()
-            response, head = stack.enter_context(_sent(address, request, timeout_s=asked["timeout_s"]))
+            response, head = stack.enter_context(_sent(address, request, timeout_s=options["timeout_s"]))
         if output == "json":
             content = b"".join(_pieces(response))
             timed = {"done_after_s": time.monotonic() - begun_s, "body": content.decode("utf-8", "replace")}

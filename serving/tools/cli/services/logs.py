@@ -60,27 +60,27 @@ _Lines = queue.SimpleQueue[tuple[str, str]]
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--prefix/--no-prefix", default=True, show_default=True, help="The pod before each line.")
 @api_options
-def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Print the logs of a service's pods."""
-    if asked["tail"] is not None and (asked["until"] or asked["grep"]):
+    if options["tail"] is not None and (options["until"] or options["grep"]):
         fail_usage("--tail counts lines before --until and --grep choose: leave it out")
-    search = searched_lines(asked.pop("since"), asked.pop("until"), asked.pop("grep"))
+    search = searched_lines(options.pop("since"), options.pop("until"), options.pop("grep"))
     service_of(api, name)
     pods = pods_of(api, name, wanted)
     if search.is_given:
         gone = _gone(api, name, wanted, since_s=search.since_s)
     else:
-        gone = _gone(api, name, wanted)[:_GONE_MAX] if asked["previous"] or (wanted and not pods) else []
+        gone = _gone(api, name, wanted)[:_GONE_MAX] if options["previous"] or (wanted and not pods) else []
     if not pods and not gone and not follow:
         if wanted:
             fail(f"no pod of {name} ends with {wanted}")
-        hint = "no log of an earlier one is kept" if asked["previous"] else "--previous shows the last ones, -f waits"
+        hint = "no log of an earlier one is kept" if options["previous"] else "--previous shows the last ones, -f waits"
         click.echo(f"{name} has no pod now: it is at zero; {hint}", err=True)
         return
     lines: _Lines = queue.SimpleQueue()
-    prefix, with_times = asked.pop("prefix"), asked.pop("timestamps")
+    prefix, with_times = options.pop("prefix"), options.pop("timestamps")
     has_times = output == "json" or with_times or search.is_given
-    reader = _Reader(api, lines, {**asked, "follow": follow, "times": has_times, "search": search})
+    reader = _Reader(api, lines, {**options, "follow": follow, "times": has_times, "search": search})
     # The pod that ended last comes last.
     for pod in reversed(gone):
         reader.start(pod, is_gone=True)
@@ -92,7 +92,7 @@ def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, *
     _print_lines(reader, lines, (name, wanted), shown=_shown(form, search, has_times=has_times, with_times=with_times))
     if reader.problem and not follow and not reader.has_read:
         fail(reader.problem)
-    if not reader.has_read and not asked["previous"] and not search.is_given:
+    if not reader.has_read and not options["previous"] and not search.is_given:
         restarts = sum(
             status.get("restartCount") or 0
             for pod in pods
@@ -132,14 +132,14 @@ def searched_lines(since: str | None, until: str | None, grep: str | None) -> Se
     except re.error as error:
         fail_usage(f"--grep {grep!r} is not a regular expression: {error}")
     now_s = time.time()
-    found = SearchedLines(
+    search = SearchedLines(
         since_s=0.0 if since is None else moment_s(since, "--since", now_s=now_s),
         until_s=float("inf") if until is None else moment_s(until, "--until", now_s=now_s),
         pattern=pattern,
     )
-    if found.since_s > found.until_s:
+    if search.since_s > search.until_s:
         fail_usage(f"--since {since} is after --until {until}")
-    return found
+    return search
 
 
 def moment_s(text: str, option: str, *, now_s: float) -> float:
@@ -172,8 +172,8 @@ def _shown(
             return None
         if form == "json":
             revision, _, _ = pod.rpartition("-deployment-")
-            found = {"time": stamp if at_s is not None else None, "revision": revision, "pod": pod, "line": rest}
-            return json.dumps(found)
+            fields = {"time": stamp if at_s is not None else None, "revision": revision, "pod": pod, "line": rest}
+            return json.dumps(fields)
         text = f"{clock_text(at_s)}  {rest}" if with_times and at_s is not None else rest
         return mark + text if form == "prefix" else text
 
@@ -198,8 +198,8 @@ def _print_lines(
                 continue
         if reader.follows:
             checked_s = time.monotonic()
-            for one in pods_of(reader.api, *who):
-                reader.start(one)
+            for current_pod in pods_of(reader.api, *who):
+                reader.start(current_pod)
         elif reader.is_done() and lines.empty():
             return
 
@@ -211,21 +211,21 @@ def short_name(pod: str, service: str) -> str:
 
 def pods_of(api: ApiClient, name: str, wanted: str) -> list[Object]:
     """The pods of a service by name; ``wanted`` selects one by its name or suffix."""
-    found = items_of(api, POD, selector_of(name))
-    return [pod for pod in found if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")]
+    pods = items_of(api, POD, selector_of(name))
+    return [pod for pod in pods if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")]
 
 
 def _gone(api: ApiClient, name: str, wanted: str, *, since_s: float = 0.0) -> list[Object]:
-    found = gone_pods(api, revisions_of(api, name), since_s=since_s)
-    return [pod for pod in found if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")]
+    pods = gone_pods(api, revisions_of(api, name), since_s=since_s)
+    return [pod for pod in pods if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")]
 
 
 class _Reader:
     """A thread for each pod, which puts its lines into one queue."""
 
-    def __init__(self, api: ApiClient, lines: _Lines, asked: dict[str, Any]) -> None:
-        self.api, self._lines, self._asked = api, lines, asked
-        self.follows: bool = asked["follow"]
+    def __init__(self, api: ApiClient, lines: _Lines, options: dict[str, Any]) -> None:
+        self.api, self._lines, self._options = api, lines, options
+        self.follows: bool = options["follow"]
         self._threads: dict[str, threading.Thread] = {}
         self.problem = ""
         self.has_read = False
@@ -243,27 +243,27 @@ class _Reader:
         name = name_of(pod)
         if name in self._threads:
             return
-        asked = self._asked
+        options = self._options
         if is_gone:
-            few = asked["tail"] is None and not asked["search"].is_given
-            tail = _GONE_LINES if few else asked["tail"]
-            asked = {**asked, "follow": False, "previous": False, "tail": tail}
-        thread = threading.Thread(target=self._read, args=(pod, asked, is_gone), daemon=True)
+            few = options["tail"] is None and not options["search"].is_given
+            tail = _GONE_LINES if few else options["tail"]
+            options = {**options, "follow": False, "previous": False, "tail": tail}
+        thread = threading.Thread(target=self._read, args=(pod, options, is_gone), daemon=True)
         self._threads[name] = thread
         thread.start()
         if is_gone:
             thread.join()
 
-    def _read(self, pod: Object, asked: dict[str, Any], is_gone: bool) -> None:  # noqa: FBT001 - a thread's arguments
+    def _read(self, pod: Object, options: dict[str, Any], is_gone: bool) -> None:  # noqa: FBT001 - a thread's arguments
         name = name_of(pod)
-        container = app_container(pod) if asked["container"] == "app" else asked["container"]
+        container = app_container(pod) if options["container"] == "app" else options["container"]
         query = {
             "container": container,
-            "follow": "true" if asked["follow"] else "",
-            "previous": "true" if asked["previous"] else "",
-            "tailLines": "" if asked["tail"] is None else str(asked["tail"]),
-            "timestamps": "true" if asked["times"] else "",
-            "sinceTime": asked["search"].since_stamp,
+            "follow": "true" if options["follow"] else "",
+            "previous": "true" if options["previous"] else "",
+            "tailLines": "" if options["tail"] is None else str(options["tail"]),
+            "timestamps": "true" if options["times"] else "",
+            "sinceTime": options["search"].since_stamp,
         }
         path = path_of(POD, str(nested(pod, "metadata", "namespace") or self.api.namespace), name, subresource="log")
         try:
@@ -272,9 +272,9 @@ class _Reader:
             # The server or the pod ended meanwhile; everything received has been printed.
             return
         except ServingError as error:
-            if is_gone and not asked["previous"]:
+            if is_gone and not options["previous"]:
                 # The pod was deleted while it waited for its next start.
-                self._read(pod, {**asked, "previous": True}, is_gone)
+                self._read(pod, {**options, "previous": True}, is_gone)
                 return
             self.problem = str(error)
 

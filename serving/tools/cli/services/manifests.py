@@ -98,8 +98,8 @@ class ManifestLoader(JsonTypesLoader):
                 problem = f"the key {key.value!r} is there twice"
                 raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
             seen.add(str(key.value))
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 def _texts(path: str, problems: list[Problem]) -> Iterator[tuple[str, str]]:
@@ -113,7 +113,7 @@ def _texts(path: str, problems: list[Problem]) -> Iterator[tuple[str, str]]:
     place = Path(path)
     files = [place]
     if place.is_dir():
-        files = sorted(one for one in place.iterdir() if one.suffix in _SUFFIXES and one.is_file())
+        files = sorted(file for file in place.iterdir() if file.suffix in _SUFFIXES and file.is_file())
         if not files:
             problems.append(Problem(where=path, what="no manifest in it", expected="files *.yaml, *.yml or *.json"))
     for file in files:

@@ -62,11 +62,11 @@ def requests(
     seen = {*chosen}
     while follow:
         time.sleep(_PERIOD_S)
-        found = _chosen(merged(sources.read(name, is_again=True)), list_name)
-        for one in sorted({*found} - seen, key=_end_s):
-            click.echo(msgspec.json.encode(one).decode() if output == "json" else "\n".join(_lines(one)))
+        records = _chosen(merged(sources.read(name, is_again=True)), list_name)
+        for record in sorted({*records} - seen, key=_end_s):
+            click.echo(msgspec.json.encode(record).decode() if output == "json" else "\n".join(_lines(record)))
         # An activator that did not respond this time still has its older ones.
-        seen = {*found} | {one for one in seen if one.at_wall_s > time.time() - SLOW_AGE_MAX_S}
+        seen = {*records} | {record for record in seen if record.at_wall_s > time.time() - SLOW_AGE_MAX_S}
 
 
 class _RequestSources:
@@ -86,7 +86,7 @@ class _RequestSources:
             urls = list(activator_pages(self._api.state_path).values())
         problems = []
         for url in urls:
-            path = "/".join(urllib.parse.quote(one, safe="") for one in (self._api.namespace, name))
+            path = "/".join(urllib.parse.quote(part, safe="") for part in (self._api.namespace, name))
             try:
                 body = read_page(f"{url}/requests/{path}", self._token, timeout_s=_TIMEOUT_S)
                 yield from msgspec.json.decode(body, type=list[RequestReport])
@@ -114,22 +114,22 @@ def _explain_nothing(api: ApiClient, name: str) -> None:
 def _chosen(reports: Iterable[RequestReport], list_name: str | None) -> list[RequestRecord]:
     """The records of a list in its order; without one, failed and sampled requests, each once."""
     if list_name == "slow":
-        return sorted((one for report in reports for one in report.slow), key=lambda one: -one.duration_s)
+        return sorted((record for report in reports for record in report.slow), key=lambda record: -record.duration_s)
     if list_name == "failed":
-        return sorted((one for report in reports for one in report.failed), key=_end_s)
-    return sorted({one for report in reports for one in (*report.failed, *report.sampled)}, key=_end_s)
+        return sorted((record for report in reports for record in report.failed), key=_end_s)
+    return sorted({record for report in reports for record in (*report.failed, *report.sampled)}, key=_end_s)
 
 
-def _end_s(one: RequestRecord) -> float:
-    return one.at_wall_s
+def _end_s(record: RequestRecord) -> float:
+    return record.at_wall_s
 
 
 def _print_report(api: ApiClient, reports: Sequence[RequestReport], chosen: Sequence[RequestRecord]) -> None:
     for line in error_table([cause for report in reports for cause in report.errors]):
         click.echo(line)
-    for one in chosen:
-        click.echo("\n".join(_lines(one)))
-    failed = next((one for one in reversed(chosen) if one.failed_by and one.pod), None)
+    for record in chosen:
+        click.echo("\n".join(_lines(record)))
+    failed = next((record for record in reversed(chosen) if record.failed_by and record.pod), None)
     if failed is not None:
         click.echo(f"logs of the last failed one: {logs_command(failed, api.namespace)}")
 
@@ -140,38 +140,38 @@ def error_table(causes: Sequence[ErrorCause]) -> list[str]:
         return []
     rows = [
         (
-            one.count,
-            clock_text(one.first_wall_s),
-            clock_text(one.last_wall_s),
-            one.failed_by,
-            one.status or "-",
-            one.why,
+            cause.count,
+            clock_text(cause.first_wall_s),
+            clock_text(cause.last_wall_s),
+            cause.failed_by,
+            cause.status or "-",
+            cause.why,
         )
-        for one in sorted(causes, key=lambda one: -one.count)
+        for cause in sorted(causes, key=lambda cause: -cause.count)
     ]
     return [*aligned([("ERRORS", "FIRST", "LAST", "FAILED BY", "STATUS", "WHY"), *rows]), ""]
 
 
-def _lines(one: RequestRecord) -> Iterator[str]:
-    head = f"{clock_text(one.at_wall_s)} {one.revision} {one.status or '-'} {one.method} {one.path}"
-    yield paint(printable(head), _TONES.get(one.failed_by, "red")) + f"  {time_text(one)}"
-    if one.failed_by:
-        yield printable(f"    {one.failed_by}: {one.why}")
-    labelled = {"pod": one.pod, "trace": one.trace_id, "request": one.request_id}
+def _lines(record: RequestRecord) -> Iterator[str]:
+    head = f"{clock_text(record.at_wall_s)} {record.revision} {record.status or '-'} {record.method} {record.path}"
+    yield paint(printable(head), _TONES.get(record.failed_by, "red")) + f"  {time_text(record)}"
+    if record.failed_by:
+        yield printable(f"    {record.failed_by}: {record.why}")
+    labelled = {"pod": record.pod, "trace": record.trace_id, "request": record.request_id}
     parts = [f"{label} {text}" for label, text in labelled.items() if text]
-    if one.failed_by and parts:
+    if record.failed_by and parts:
         yield f"    {', '.join(parts)}"
 
 
-def time_text(one: RequestRecord) -> str:
+def time_text(record: RequestRecord) -> str:
     """How long a request took, and where: "1204 ms, cold: start 1010, app 194"."""
-    parts = {"wait": one.waited_s, "start": one.start_s, "pod queue": one.queued_s, "app": one.app_s}
+    parts = {"wait": record.waited_s, "start": record.start_s, "pod queue": record.queued_s, "app": record.app_s}
     named = [f"{name} {round(_MS * took_s)}" for name, took_s in parts.items() if round(_MS * took_s)]
-    return f"{round(_MS * one.duration_s)} ms{', cold' if one.is_cold else ''}{': ' if named else ''}{', '.join(named)}"
+    return f"{round(_MS * record.duration_s)} ms{', cold' if record.is_cold else ''}{': ' if named else ''}{', '.join(named)}"
 
 
-def logs_command(one: RequestRecord, namespace: str) -> str:
+def logs_command(record: RequestRecord, namespace: str) -> str:
     """The command that prints the logs of a request's pod from its beginning to just after its end."""
-    since_s, until_s = one.at_wall_s - one.duration_s - 1, one.at_wall_s + 2
+    since_s, until_s = record.at_wall_s - record.duration_s - 1, record.at_wall_s + 2
     since, until = (time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s)) for at_s in (since_s, until_s))
-    return f"serving logs {one.service or one.revision} -n {namespace} --pod {one.pod} --since {since} --until {until}"
+    return f"serving logs {record.service or record.revision} -n {namespace} --pod {record.pod} --since {since} --until {until}"

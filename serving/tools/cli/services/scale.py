@@ -38,13 +38,13 @@ def scale(
     wait: bool,
     wait_s: float,
     output: str,
-    **asked: Any,  # noqa: ANN401 - the options of the command
+    **options: Any,  # noqa: ANN401 - the options of the command
 ) -> None:
     """Have at least --min and at most --max pods, or always COUNT.
 
     The change creates a new revision.
     """
-    scaling = taken_scaling(asked)
+    scaling = taken_scaling(options)
     if count is not None and scaling.keys() & {"min-scale", "max-scale"}:
         fail_usage("COUNT sets both bounds: omit --min and --max")
     if count == 0:
@@ -62,8 +62,8 @@ def scale(
     if output == "json":
         click.echo(json.dumps(service, indent=2))
         return
-    found = nested(service, "spec", "template", "metadata", "annotations") or {}
-    wanted = read_annotations(found, AutoscalerSettings()).scaling.applied_to(AutoscalerSettings())
+    annotations = nested(service, "spec", "template", "metadata", "annotations") or {}
+    wanted = read_annotations(annotations, AutoscalerSettings()).scaling.applied_to(AutoscalerSettings())
     revision = nested(service, "status", "latestCreatedRevisionName") or ""
     shown = f"at most {wanted.max_scale}" if wanted.max_scale else "no limit"
     pods = "pod" if wanted.min_scale == 1 else "pods"

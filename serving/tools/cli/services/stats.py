@@ -43,7 +43,7 @@ def history_options(
             *("--dashboard", "url"), metavar="URL", help="The link of a dashboard; by default from the state folder."
         ),
     )
-    return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
+    return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
 @click.command()
@@ -55,39 +55,39 @@ def stats(*, api: ApiClient, name: str, begin: str, end: str, output: str, url: 
 
     The text sums up each revision; csv and json have a row for each step that the dashboard keeps.
     """
-    asked = range_of(begin, end)
+    span = range_of(begin, end)
     names = [name_of(revision) for revision in revisions_of(api, name)] or [name]
-    found = histories_of(url or dashboard_link(api.state_path), api.namespace, names, asked=asked)
-    if not found:
+    histories = histories_of(url or dashboard_link(api.state_path), api.namespace, names, span=span)
+    if not histories:
         print_aside(f"the dashboard has no history of {name} in {api.namespace} from {begin} to {end}")
         fail_unless_service(api, name)
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        click.echo(msgspec.json.format(msgspec.json.encode(histories), indent=2).decode())
     elif output == "csv":
-        csv.writer(sys.stdout).writerows(_table(found))
-    elif found:
-        for line in aligned([_TITLES, *(_line(summary(one, history)) for one, history in found.items())]):
+        csv.writer(sys.stdout).writerows(_table(histories))
+    elif histories:
+        for line in aligned([_TITLES, *(_line(summary(revision, history)) for revision, history in histories.items())]):
             click.echo(line)
 
 
-def _line(one: StatsSummary) -> tuple[str, ...]:
-    p99 = "-" if one.p99_max_s is None else f"{one.p99_max_s * 1000:.0f} ms"
+def _line(sums: StatsSummary) -> tuple[str, ...]:
+    p99 = "-" if sums.p99_max_s is None else f"{sums.p99_max_s * 1000:.0f} ms"
     return (
-        one.revision,
-        str(one.requests),
-        str(one.errors),
+        sums.revision,
+        str(sums.requests),
+        str(sums.errors),
         p99,
-        f"{one.pods_mean:.2f}",
-        f"{one.pods_max:.0f}",
-        f"{one.pod_hours:.2f}",
+        f"{sums.pods_mean:.2f}",
+        f"{sums.pods_max:.0f}",
+        f"{sums.pod_hours:.2f}",
     )
 
 
-def _table(found: Mapping[str, History]) -> Iterator[Sequence[object]]:
+def _table(histories: Mapping[str, History]) -> Iterator[Sequence[object]]:
     """A title and the rows of all revisions, oldest first; times are UTC, as RFC 3339 writes them."""
-    columns = [name for name in next(iter(found.values()), {}) if name not in _NOT_COLUMNS]
+    columns = [name for name in next(iter(histories.values()), {}) if name not in _NOT_COLUMNS]
     yield ("time", "revision", *columns)
-    for revision, history in found.items():
+    for revision, history in histories.items():
         for place, at_s in enumerate(history["at_s"]):
             at = dt.datetime.fromtimestamp(at_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             yield (at, revision, *(history[name][place] for name in columns))
@@ -108,12 +108,9 @@ def range_of(begin: str, end: str) -> dict[str, str]:
     return {"from": f"{from_s:.0f}", "to": f"{to_s:.0f}"}
 
 
-def histories_of(
-    link: str, namespace: str, revisions: Iterable[str], *, asked: Mapping[str, str]
-) -> dict[str, History]:
+def histories_of(link: str, namespace: str, revisions: Iterable[str], *, span: Mapping[str, str]) -> dict[str, History]:
     """The histories of revisions by name, from a dashboard by its link; those that it knows nothing of are left out."""
-    found = {
-        name: dashboard_page(link, "history", {"revision": f"{namespace}/{name}", **asked})
-        for name in sorted(revisions)
+    histories = {
+        name: dashboard_page(link, "history", {"revision": f"{namespace}/{name}", **span}) for name in sorted(revisions)
     }
-    return {name: history for name, history in found.items() if history["at_s"]}
+    return {name: history for name, history in histories.items() if history["at_s"]}

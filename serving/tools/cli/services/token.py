@@ -90,7 +90,11 @@ def show(*, api: ApiClient, name: str, rotate: bool, key_namespace: str, output:
         patch = {"metadata": {"annotations": {ACCESS_TOKEN_VERSION_ANNOTATION: version}}}
         service = api.done("PATCH", f"{path_of(SERVING_SERVICE, api.namespace)}/{name}", patch)
         print_aside(f"the token before is refused as soon as the activators see the change of {name}")
-    found = token_of(api, service, namespace=key_namespace)
-    header = f"Authorization: Bearer {found}"
-    shown = {"text": found, "header": header, "json": json.dumps({"token": found, "header": header}, indent=2)}
+    access_token = token_of(api, service, namespace=key_namespace)
+    header = f"Authorization: Bearer {access_token}"
+    shown = {
+        "text": access_token,
+        "header": header,
+        "json": json.dumps({"token": access_token, "header": header}, indent=2),
+    }
     click.echo(shown[output])

@@ -33,18 +33,18 @@ _ALL_PERCENT = 100
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until it is so.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
-def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, wait: bool, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, wait: bool, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Show how traffic is split, or split it: hello-00001=90 hello-00002=10.
 
     A revision may be shortened to 00002 or 2, and @latest is the newest ready one. Tags stay unless --untag removes them.
     """
-    if sum((bool(shares), asked["to_latest"], asked["rollback"])) > 1:
+    if sum((bool(shares), options["to_latest"], options["rollback"])) > 1:
         fail_usage("REVISION=PERCENT, --to-latest and --rollback each direct all traffic: use only one of them")
     service = service_of(api, name)
-    if shares or asked["to_latest"] or asked["rollback"] or asked["tags"] or asked["untagged"]:
+    if shares or options["to_latest"] or options["rollback"] or options["tags"] or options["untagged"]:
         revisions = revisions_of(api, name)
         try:
-            wanted = _requested(service, revisions, asked, shares=shares)
+            wanted = _requested(service, revisions, options, shares=shares)
             targets = desired_traffic(service, wanted)
         except ServingError as error:
             fail_usage(str(error))
@@ -52,7 +52,7 @@ def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, 
             path = path_of(SERVING_SERVICE, api.namespace, name)
             service = api.done("PATCH", path, {"spec": {"traffic": targets}})
             if wanted.shares:
-                _record(api, service, wanted.shares, is_rollback=asked["rollback"])
+                _record(api, service, wanted.shares, is_rollback=options["rollback"])
             if wait:
                 service = until_ready(api, name, timeout_s=_TIMEOUT_S)
     _print(service, output)
@@ -74,13 +74,13 @@ def _record(api: ApiClient, service: Object, shares: Mapping[str, int], *, is_ro
 
 
 def _requested(
-    service: Object, revisions: Sequence[Object], asked: Mapping[str, Any], *, shares: Sequence[str]
+    service: Object, revisions: Sequence[Object], options: Mapping[str, Any], *, shares: Sequence[str]
 ) -> AskedService:
     names = [name_of(revision) for revision in revisions]
     wanted: dict[str, int] = {}
-    if asked["to_latest"]:
+    if options["to_latest"]:
         wanted = {LATEST: _ALL_PERCENT}
-    elif asked["rollback"]:
+    elif options["rollback"]:
         wanted = {rollback_target(service, revisions): _ALL_PERCENT}
     for text in shares:
         word, _, percent = text.partition("=")
@@ -88,12 +88,12 @@ def _requested(
             raise InvalidValue(text=text, expected="REVISION=PERCENT, as hello-00001=90")
         wanted[revision_named(word, service, names)] = int(percent.removesuffix("%"))
     tags = {}
-    for text in asked["tags"]:
+    for text in options["tags"]:
         word, _, tag = text.partition("=")
         if not tag:
             raise InvalidValue(text=text, expected="REVISION=TAG, as hello-00002=canary")
         tags[tag] = revision_named(word, service, names)
-    return AskedService(shares=wanted, tags=tags, untagged=asked["untagged"])
+    return AskedService(shares=wanted, tags=tags, untagged=options["untagged"])
 
 
 def revision_named(word: str, service: Object, names: Sequence[str]) -> str:

@@ -98,9 +98,9 @@ def updated(service: Object, wanted: ServiceUpdate) -> Object:
     return changed
 
 
-def _annotate(annotations: dict[str, str], given: Mapping[str, str | None]) -> None:
+def _annotate(annotations: dict[str, str], changes: Mapping[str, str | None]) -> None:
     """Set annotations; those without a text go."""
-    for key, text in given.items():
+    for key, text in changes.items():
         if text:
             annotations[key] = text
         else:
@@ -108,14 +108,14 @@ def _annotate(annotations: dict[str, str], given: Mapping[str, str | None]) -> N
 
 
 def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
-    kept = {} if wanted.clear_env else {one["name"]: one for one in before}
+    variables = {} if wanted.clear_env else {variable["name"]: variable for variable in before}
     for name in wanted.removed:
-        if name not in kept:
-            expected = f"one of its variables: {', '.join(sorted(kept)) or 'it has none'}"
+        if name not in variables:
+            expected = f"one of its variables: {', '.join(sorted(variables)) or 'it has none'}"
             raise InvalidValue(text=name, expected=expected)
-        del kept[name]
-    given = variables_of(wanted.environment, wanted.secrets)
-    return [*{**kept, **{one["name"]: one for one in given}}.values()]
+        del variables[name]
+    added = variables_of(wanted.environment, wanted.secrets)
+    return [*{**variables, **{variable["name"]: variable for variable in added}}.values()]
 
 
 @click.command()
@@ -130,22 +130,22 @@ def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
 @wait_timeout_option(_TIMEOUT_S)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
-def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Change settings of service NAME. Others stay as they are, code and traffic included."""
     try:
-        environment, secrets = taken_variables(asked)
+        environment, secrets = taken_variables(options)
         wanted = ServiceUpdate(
             environment=environment,
             secrets=secrets,
-            scaling=taken_scaling(asked),
-            policy=taken_policy(asked),
-            limits=limits_of(asked.pop("cpu"), asked.pop("memory")),
-            volumes=volumes_of(asked.pop("volumes")),
+            scaling=taken_scaling(options),
+            policy=taken_policy(options),
+            limits=limits_of(options.pop("cpu"), options.pop("memory")),
+            volumes=volumes_of(options.pop("volumes")),
             annotations={
-                **policy_annotation(asked.pop("scaling_policy")),
-                **pairs_of(asked.pop("annotate"), "--annotate", "KEY"),
+                **policy_annotation(options.pop("scaling_policy")),
+                **pairs_of(options.pop("annotate"), "--annotate", "KEY"),
             },
-            **asked,
+            **options,
         )
     except (InvalidValue, SettingsError) as error:
         fail_usage(str(error))

@@ -48,8 +48,8 @@ def create(*, api: ApiClient, name: str, size: str, output: str) -> None:
         "metadata": {"name": name, "namespace": api.namespace},
         "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": size}}},
     }
-    made = api.done("POST", path_of(PERSISTENT_VOLUME_CLAIM, api.namespace), claim)
-    click.echo(json.dumps(made, indent=2) if output == "json" else f"volume/{name} created")
+    created = api.done("POST", path_of(PERSISTENT_VOLUME_CLAIM, api.namespace), claim)
+    click.echo(json.dumps(created, indent=2) if output == "json" else f"volume/{name} created")
 
 
 @volume.command("list")
@@ -117,5 +117,5 @@ def _enforced(row: Object) -> str:
 
 
 def _held(row: Object) -> str:
-    held = row["holds_bytes"]
-    return "" if held is None else f"{held / 2**20:.1f}Mi"
+    held_bytes = row["holds_bytes"]
+    return "" if held_bytes is None else f"{held_bytes / 2**20:.1f}Mi"

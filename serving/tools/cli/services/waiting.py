@@ -232,8 +232,8 @@ def _reason(api: ApiClient, service: Object) -> str:
     if ready.get("status") != "False" or not _is_of_configuration(service):
         revision = _unready_revision(api, service)
         if revision:
-            status, found = api.call("GET", path_of(REVISION, api.namespace, revision))
-            waits = condition(found) if status < 400 else {}
+            status, response = api.call("GET", path_of(REVISION, api.namespace, revision))
+            waits = condition(response) if status < 400 else {}
             if waits.get("status") != "True" and waits.get("message"):
                 return _worded(waits)
     return _worded(ready)
@@ -251,7 +251,7 @@ def _unready_revision(api: ApiClient, service: Object) -> str:
         for revision in revisions_of(api, name_of(service))
         if condition(revision).get("status") == "False"
     )
-    return next((one for one in failed if one in named), newest)
+    return next((name for name in failed if name in named), newest)
 
 
 def _is_of_configuration(service: Object) -> bool:

@@ -14,7 +14,7 @@ _POLL_S = 0.5
 
 def until_available(api: ApiClient, objects: Sequence[Object], *, timeout_s: float) -> None:
     """Return when all Deployments of an installation are rolled out."""
-    deployments = [one for one in objects if one["kind"] == "Deployment"]
+    deployments = [resource for resource in objects if resource["kind"] == "Deployment"]
 
     def pending() -> str | None:
         states = (rollout_state(api.done("GET", path_of(deployment))) for deployment in deployments)
@@ -70,9 +70,9 @@ def obstacle_of(pod: Object) -> str | None:
         return None
     for container in status.get("containerStatuses") or ():
         state = container.get("state") or {}
-        found = state.get("waiting") or state.get("terminated")
-        if found:
-            return _state_text(found)
+        detail = state.get("waiting") or state.get("terminated")
+        if detail:
+            return _state_text(detail)
     scheduled = conditions.get("PodScheduled", {})
     return _state_text(scheduled) if scheduled.get("status") == "False" else "it runs and is not ready"
 

@@ -54,8 +54,8 @@ def restore(*, file: Path, state_path: Path | None) -> None:
     """Fill an empty state folder from FILE; `serving up` then starts its services."""
     state = StateFolder((state_path or default_state_path()).absolute())
     manifest = restore_backup(file, state)
-    made = datetime.fromtimestamp(manifest.created_s, UTC).isoformat(timespec="seconds")
-    click.echo(f"{state.path}: restored from a backup of {made} by serving {printable(manifest.version)}")
+    created = datetime.fromtimestamp(manifest.created_s, UTC).isoformat(timespec="seconds")
+    click.echo(f"{state.path}: restored from a backup of {created} by serving {printable(manifest.version)}")
     if not manifest.has_images:
         click.echo("images are not in it: import those that your services name, or pods wait for them")
     if not manifest.has_volumes:

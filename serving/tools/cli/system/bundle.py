@@ -137,9 +137,9 @@ def _parts(state: StateFolder, api: ApiClient | None) -> Iterator[tuple[str, str
     if api is not None:
         for kind in KINDS:
             if kind != SECRET:
-                status, found = api.call("GET", path_of(kind, None))
-                if status == 200 and found.get("items"):
-                    yield f"objects/{kind.resource}.json", json.dumps(without_values(found["items"]), indent=1)
+                status, listing = api.call("GET", path_of(kind, None))
+                if status == 200 and listing.get("items"):
+                    yield f"objects/{kind.resource}.json", json.dumps(without_values(listing["items"]), indent=1)
     for path in sorted({*state.path.glob("decisions.jsonl*"), *state.logs.glob("*.log*")}):
         with path.open("rb") as log:
             cut = path.stat().st_size - _LOG_BYTES
@@ -173,8 +173,8 @@ def secret_forms(values: Iterable[bytes]) -> list[str]:
         text = part.decode("utf-8", "replace")
         encoded = base64.b64encode(part).decode(), base64.urlsafe_b64encode(part).decode()
         quoted = quote(part, safe=""), quote(part), quote_plus(part)
-        texts.update((text, *encoded, *(one.rstrip("=") for one in encoded), part.hex(), part.hex().upper(), *quoted))
-        texts.update(_ESCAPE.sub(lambda match: match[0].lower(), one) for one in quoted)
+        texts.update((text, *encoded, *(form.rstrip("=") for form in encoded), part.hex(), part.hex().upper(), *quoted))
+        texts.update(_ESCAPE.sub(lambda match: match[0].lower(), form) for form in quoted)
     # In a line of a log, and in a JSON document that such a line quotes.
     for _ in range(2):
         texts |= {json.dumps(text)[1:-1] for text in texts} | {
@@ -224,4 +224,8 @@ def _stored_secrets(state: StateFolder) -> list[dict[str, Any]]:
 
     if not state.journal.exists():
         return []
-    return [json.loads(one.data or b"{}") for one in read_damaged(state.journal).kept if one.kind == SECRET.resource]
+    return [
+        json.loads(entry.data or b"{}")
+        for entry in read_damaged(state.journal).entries
+        if entry.kind == SECRET.resource
+    ]

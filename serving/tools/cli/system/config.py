@@ -17,6 +17,7 @@ import msgspec
 import yaml
 
 from serving.core.model.errors import Problem, SettingsError
+from serving.core.model.launch import USAGE_EXIT
 from serving.core.model.objects import name_of
 from serving.core.settings.daemons import DAEMONS
 from serving.core.settings.knob import ConfigMap, SettingsRecord
@@ -51,7 +52,6 @@ _MODULES = {
     "election": "serving.home.main",
 }
 
-_EXIT_SETTINGS = 2
 # A value as `serving config defaults` prints it and a ConfigMap takes it.
 _FIELDS = {"DAEMON": "daemon", "CONFIGMAP": "config_map", "KEY": "key", "VALUE": "written", "FROM": "origin"}
 # Narrower screens have no room for the name of the ConfigMap.
@@ -79,11 +79,11 @@ def read_group_files(paths: Iterable[Path]) -> GroupFiles:
     readings: list[GroupReading] = []
     others: list[Path] = []
     for path in paths:
-        found = _reading_of(path)
-        if found is None:
+        group_readings = _reading_of(path)
+        if group_readings is None:
             others.append(path)
         else:
-            readings += found
+            readings += group_readings
     return _summed(readings, others)
 
 
@@ -105,7 +105,7 @@ def _reading_of(path: Path) -> list[GroupReading] | None:
         return None
     try:
         text = read_input_text(path)
-        documents = [one for one in yaml.load_all(text, Loader=YamlLoader) if one is not None]
+        documents = [document for document in yaml.load_all(text, Loader=YamlLoader) if document is not None]
     except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError):
         return None
     if not documents or not all(isinstance(document, Mapping) for document in documents):
@@ -122,8 +122,8 @@ def _reading_of(path: Path) -> list[GroupReading] | None:
 
 def _placed(reading: GroupReading, path: Path) -> GroupReading:
     problems, ignored = (
-        tuple(msgspec.structs.replace(one, where=f"{path}: {one.where}") for one in found)
-        for found in (reading.problems, reading.ignored)
+        tuple(msgspec.structs.replace(problem, where=f"{path}: {problem.where}") for problem in listed)
+        for listed in (reading.problems, reading.ignored)
     )
     return GroupReading(groups=reading.groups, problems=problems, ignored=ignored)
 
@@ -155,10 +155,10 @@ def read_live_config(api: ApiClient) -> LiveConfig:
     namespace = system_namespace(os.environ)
     config_maps: list[ConfigMap] = []
     problems: list[Problem] = []
-    for one in items_of(api.within(namespace), CONFIG_MAP):
-        if name_of(one).startswith("config-"):
-            found, wrong = read_config_maps(json.dumps(one), f"ConfigMap {namespace}/{name_of(one)}")
-            config_maps += found
+    for config_map in items_of(api.within(namespace), CONFIG_MAP):
+        if name_of(config_map).startswith("config-"):
+            read_maps, wrong = read_config_maps(json.dumps(config_map), f"ConfigMap {namespace}/{name_of(config_map)}")
+            config_maps += read_maps
             problems += wrong
     environments = {} if api.state_path is None else _environments(api.state_path)
     return LiveConfig(config_maps=config_maps, problems=problems, environments=environments)
@@ -228,7 +228,7 @@ def show(
         _exit_with(problems)
     else:
         loaded = _load_live(names, live)
-    rows = [row for name, one in loaded.items() if one for row in _rows(_BY_NAME[name], one)]
+    rows = [row for name, settings in loaded.items() if settings for row in _rows(_BY_NAME[name], settings)]
     if output == "json":
         click.echo(json.dumps(rows, indent=2))
         return
@@ -273,11 +273,11 @@ def defaults(name: str | None, write: Path | None, *, page: bool, policies: bool
         click.echo(render_page(DAEMONS), nl=False)
         return
     names = [name] if name else config_map_names(DAEMONS)
-    texts = {one: render_config_map(one, DAEMONS) for one in names}
+    texts = {map_name: render_config_map(map_name, DAEMONS) for map_name in names}
     if write:
         write.mkdir(parents=True, exist_ok=True)
-        for one, text in texts.items():
-            (write / f"{one}.yaml").write_text(text, encoding="utf-8")
+        for map_name, text in texts.items():
+            (write / f"{map_name}.yaml").write_text(text, encoding="utf-8")
         return
     click.echo("---\n".join(texts.values()), nl=False)
 
@@ -309,11 +309,11 @@ def _load_live(names: Sequence[str], live: LiveConfig) -> dict[str, Loaded[Setti
     for name in names:
         environment = dict(live.environments.get(name, {}))
         wrong: list[Problem] = []
-        found = _load(_BY_NAME[name], live.maps_of(name), flags={}, problems=wrong, environment=environment)
-        if found is None:
-            found = _load(_BY_NAME[name], (), flags={}, problems=[], environment=environment)
-        problems += [one for one in wrong if one not in problems]
-        loaded[name] = found
+        settings = _load(_BY_NAME[name], live.maps_of(name), flags={}, problems=wrong, environment=environment)
+        if settings is None:
+            settings = _load(_BY_NAME[name], (), flags={}, problems=[], environment=environment)
+        problems += [problem for problem in wrong if problem not in problems]
+        loaded[name] = settings
     for problem in in_reading_order(problems):
         print_aside(f"not in force: {problem}")
     return loaded
@@ -332,8 +332,8 @@ def _read(paths: Iterable[Path]) -> tuple[list[ConfigMap], list[Problem]]:
                 continue
             if not text.strip():
                 problems.append(Problem(where=str(file), what="it is empty", expected="ConfigMaps or node groups"))
-            found, wrong = read_config_maps(text, str(file))
-            config_maps += found
+            read_maps, wrong = read_config_maps(text, str(file))
+            config_maps += read_maps
             problems += wrong
     problems += unknown_config_maps(config_maps, DAEMONS)
     return config_maps, problems
@@ -377,7 +377,7 @@ def _load(
 def _exit_with(problems: Sequence[Problem]) -> None:
     if problems:
         click.echo(str(SettingsError(in_reading_order(problems))), err=True)
-        sys.exit(_EXIT_SETTINGS)
+        sys.exit(USAGE_EXIT)
 
 
 def _rows(daemon: Daemon[SettingsRecord], loaded: Loaded[SettingsRecord]) -> Iterable[dict[str, Any]]:

@@ -129,9 +129,9 @@ def _reached(name: str, port: int) -> Finding:
     except (OSError, http.client.HTTPException) as error:
         if name == "tls" and isinstance(error, ConnectionRefusedError):
             return Finding(name=f"port {name}", state="ok", text=f"{port} is reserved until there is a certificate")
-        said = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+        reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
         advice = "see the logs in the state folder"
-        return Finding(name=f"port {name}", state="fail", text=f"{port}: {said}", advice=advice)
+        return Finding(name=f"port {name}", state="fail", text=f"{port}: {reason}", advice=advice)
     finally:
         connection.close()
     took_s = time.monotonic() - begun_s
@@ -196,15 +196,15 @@ def doctor(*, output: str, repair: bool, yes: bool, state_path: Path | None) -> 
     if repair:
         _repair(StateFolder(state), is_confirmed=yes)
         return
-    found = []
+    findings = []
     with Progress("looking at this machine"):
         for finding in _findings(state):
-            found.append(finding)
+            findings.append(finding)
             if output == "text":
                 _print(finding)
-    counts = {word: sum(one.state == word for one in found) for word in _COLORS}
+    counts = {word: sum(finding.state == word for finding in findings) for word in _COLORS}
     if output == "json":
-        click.echo(json.dumps(msgspec.to_builtins(found), indent=2))
+        click.echo(json.dumps(msgspec.to_builtins(findings), indent=2))
     elif counts["fail"] or counts["warn"]:
         click.echo(f"\n{counts['fail']} in the way, {counts['warn']} worth knowing, {counts['ok']} fine")
     else:
@@ -221,22 +221,22 @@ def _repair(state: StateFolder, *, is_confirmed: bool) -> None:
         fail(f"{state.path} is in use by process {holder}; end it with `serving down` first")
     if not state.journal.exists():
         fail(f"there is no {state.journal}; `serving up` makes one, `serving restore FILE` one from a backup")
-    found = read_damaged(state.journal)
-    if not found.damage:
+    journal = read_damaged(state.journal)
+    if not journal.damage:
         click.echo(f"{state.journal} is whole; there is nothing to repair")
         return
-    click.echo(f"{state.journal} is damaged: {found.damage}")
-    click.echo(f"kept: {len(found.kept)} objects")
-    for line in found.lost:
+    click.echo(f"{state.journal} is damaged: {journal.damage}")
+    click.echo(f"kept: {len(journal.entries)} objects")
+    for line in journal.lost:
         click.echo(f"lost: {line}")
-    if not found.kept:
+    if not journal.entries:
         fail("nothing can be read, and nothing was changed; move the file away, then `serving restore FILE`")
     if not is_confirmed:
         click.confirm("Make a new journal of what is kept? The damaged one stays beside it", abort=True)
     # No system may start meanwhile.
     state.hold()
-    kept = write_repaired(state.journal, found, stamp=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
-    click.echo(f"repaired; the damaged file is {kept}")
+    damaged = write_repaired(state.journal, journal, stamp=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+    click.echo(f"repaired; the damaged file is {damaged}")
 
 
 def _findings(state: Path) -> Iterator[Finding]:

@@ -58,7 +58,7 @@ class Installation:
     def __init__(self, api: ApiClient, objects: Sequence[Object]) -> None:
         self._api = api
         self._objects = objects
-        self._crds = [one for one in objects if one["kind"] == _CRD]
+        self._crds = [resource for resource in objects if resource["kind"] == _CRD]
         self._not_established = [path_of(crd) for crd in self._crds]
 
     def check(self) -> None:
@@ -69,8 +69,8 @@ class Installation:
         if status >= 400:
             fail(message_of(response))
         for name in (*(crd["metadata"]["name"] for crd in self._crds), *KNATIVE_CRDS):
-            status, found = self._api.call("GET", f"{_CRDS}/{name}")
-            if status < 400 and not is_ours(found):
+            status, definition = self._api.call("GET", f"{_CRDS}/{name}")
+            if status < 400 and not is_ours(definition):
                 fail(
                     f"{name} is there and is not ours: Knative Serving runs on this cluster, or something that shares its"
                     " kinds. Nothing was touched; uninstall that first, or take another cluster"
@@ -79,12 +79,12 @@ class Installation:
     def apply(self, *, is_waited_for: bool = False) -> None:
         """Create or change every object and print the result of each; a refused object ends the command."""
         with Progress("installing") as progress:
-            for one in self._objects:
-                progress.update(f"applying {_named(one)}")
-                if one["kind"] not in {"Namespace", _CRD}:
+            for resource in self._objects:
+                progress.update(f"applying {_named(resource)}")
+                if resource["kind"] not in {"Namespace", _CRD}:
                     self._wait_for_crds()
-                is_settings = one["kind"] == _CONFIG_MAP and EXAMPLE_KEY in one["data"]
-                _print_result(one, self._apply_settings(one) if is_settings else self._apply(one))
+                is_settings = resource["kind"] == _CONFIG_MAP and EXAMPLE_KEY in resource["data"]
+                _print_result(resource, self._apply_settings(resource) if is_settings else self._apply(resource))
             for leftover in self.leftovers():
                 self._remove(leftover)
         namespace = _namespace_of(self._objects)
@@ -102,71 +102,75 @@ class Installation:
                 " or say --with-services"
             )
         with Progress("uninstalling") as progress:
-            for one in (*self.leftovers(), *reversed(self._objects)):
-                progress.update(f"deleting {_named(one)}")
-                self._remove(one)
+            for resource in (*self.leftovers(), *reversed(self._objects)):
+                progress.update(f"deleting {_named(resource)}")
+                self._remove(resource)
 
     def leftovers(self) -> list[Object]:
         """Objects that an earlier installation applied and this one has not, in reverse order.
 
         Definitions stay, because users' objects would go with them, and so do ConfigMaps with keys of other managers.
         """
-        present = {path_of(one) for one in self._objects}
+        present = {path_of(resource) for resource in self._objects}
         namespace = _namespace_of(self._objects)
         label = {"labelSelector": "=".join(OUR_LABEL)}
-        found = []
+        leftovers = []
         for kind in reversed(kinds_of(self._objects, namespace)):
             status, response = self._api.send(ApiCall(path=path_of(kind, is_whole=True), query=label))
             if status >= 400 and status != _NOT_FOUND:
                 fail(f"{kind['kind']}: {message_of(response)}")
             items = response["items"] if status < 400 else ()
-            found += [{**one, "apiVersion": kind["apiVersion"], "kind": kind["kind"]} for one in items if is_ours(one)]
-        return [one for one in found if path_of(one) not in present and _is_left(one)]
+            leftovers += [
+                {**resource, "apiVersion": kind["apiVersion"], "kind": kind["kind"]}
+                for resource in items
+                if is_ours(resource)
+            ]
+        return [resource for resource in leftovers if path_of(resource) not in present and _is_left(resource)]
 
-    def _remove(self, one: Object) -> None:
-        status, response = self._api.call("DELETE", path_of(one), {"propagationPolicy": "Background"})
+    def _remove(self, resource: Object) -> None:
+        status, response = self._api.call("DELETE", path_of(resource), {"propagationPolicy": "Background"})
         if status >= 400 and status != _NOT_FOUND:
-            fail(f"{_named(one)}: {message_of(response)}")
+            fail(f"{_named(resource)}: {message_of(response)}")
         if status < 400:
-            _print_result(one, "deleted")
+            _print_result(resource, "deleted")
 
-    def _apply(self, one: Object) -> str:
-        path = path_of(one)
+    def _apply(self, resource: Object) -> str:
+        path = path_of(resource)
         status, before = self._api.call("GET", path)
-        status_after, after = self._send(path, one)
-        if status_after == _NOT_FOUND and one["kind"] in OPTIONAL_KINDS:
+        status_after, after = self._send(path, resource)
+        if status_after == _NOT_FOUND and resource["kind"] in OPTIONAL_KINDS:
             return "not served"
         if status_after >= 400:
-            fail(f"{_named(one)}: {message_of(after)}")
+            fail(f"{_named(resource)}: {message_of(after)}")
         return _result(before if status < 400 else None, after)
 
-    def _apply_settings(self, one: Object) -> str:
+    def _apply_settings(self, resource: Object) -> str:
         """Apply the example of a ConfigMap, then the keys that the command line names. Every other key stays."""
-        path = path_of(one)
+        path = path_of(resource)
         status, before = self._api.call("GET", path)
-        found = (before.get("data") or {}) if status < 400 else {}
-        example = {EXAMPLE_KEY: one["data"][EXAMPLE_KEY]}
-        asked = {key: value for key, value in one["data"].items() if key != EXAMPLE_KEY}
-        if found and EXAMPLE_KEY not in found and (kept := _not_default(found, one)):
+        present = (before.get("data") or {}) if status < 400 else {}
+        example = {EXAMPLE_KEY: resource["data"][EXAMPLE_KEY]}
+        requested = {key: value for key, value in resource["data"].items() if key != EXAMPLE_KEY}
+        if present and EXAMPLE_KEY not in present and (retained := _not_default(present, resource)):
             # An older version owns every key and would remove them: keys that differ from their default get another owner.
-            self._must_send(path, {**one, "data": kept}, manager=_SETTINGS_MANAGER)
-        after = self._must_send(path, {**one, "data": example})
-        if asked.items() - after["data"].items():
+            self._must_send(path, {**resource, "data": retained}, manager=_SETTINGS_MANAGER)
+        after = self._must_send(path, {**resource, "data": example})
+        if requested.items() - after["data"].items():
             query = {"fieldManager": _SETTINGS_MANAGER, "fieldValidation": "Strict"}
-            after = self._api.must(ApiCall(method="PATCH", path=path, query=query, body={"data": asked}))
+            after = self._api.must(ApiCall(method="PATCH", path=path, query=query, body={"data": requested}))
         result = _result(before if status < 400 else None, after)
         return "kept" if result == "unchanged" and after["data"].keys() - {EXAMPLE_KEY} else result
 
-    def _must_send(self, path: str, one: Object, *, manager: str = _MANAGER) -> Object:
-        status, after = self._send(path, one, manager=manager)
+    def _must_send(self, path: str, resource: Object, *, manager: str = _MANAGER) -> Object:
+        status, after = self._send(path, resource, manager=manager)
         if status >= 400:
-            fail(f"{_named(one)}: {message_of(after)}")
-        found: Object = after
-        return found
+            fail(f"{_named(resource)}: {message_of(after)}")
+        applied: Object = after
+        return applied
 
-    def _send(self, path: str, one: Object, *, manager: str = _MANAGER) -> tuple[int, Any]:
+    def _send(self, path: str, resource: Object, *, manager: str = _MANAGER) -> tuple[int, Any]:
         query = {"fieldManager": manager, "force": "true", "fieldValidation": "Strict"}
-        return self._api.send(ApiCall(method="PATCH", path=path, query=query, body=one, media=_APPLY))
+        return self._api.send(ApiCall(method="PATCH", path=path, query=query, body=resource, media=_APPLY))
 
     def _wait_for_crds(self) -> None:
         until_s = time.monotonic() + _ESTABLISHED_S
@@ -199,20 +203,20 @@ def is_older_than_inner_tls(api: ApiClient, namespace: str) -> bool:
 
 def installed_components(api: ApiClient, namespace: str) -> tuple[str, ...]:
     """The components of the last installation in a namespace."""
-    status, found = api.call("GET", f"/api/v1/namespaces/{namespace}")
-    annotations = (found["metadata"].get("annotations") or {}) if status < 400 else {}
+    status, response = api.call("GET", f"/api/v1/namespaces/{namespace}")
+    annotations = (response["metadata"].get("annotations") or {}) if status < 400 else {}
     return tuple(filter(None, annotations.get(COMPONENTS_ANNOTATION, "").split(",")))
 
 
-def _is_left(one: Object) -> bool:
+def _is_left(resource: Object) -> bool:
     """Whether an object was applied by ``serving install`` and, for a ConfigMap, holds no keys of other managers."""
-    managers = {entry["manager"] for entry in one["metadata"].get("managedFields") or ()}
-    return _MANAGER in managers and (one["kind"] != _CONFIG_MAP or managers == {_MANAGER})
+    managers = {entry["manager"] for entry in resource["metadata"].get("managedFields") or ()}
+    return _MANAGER in managers and (resource["kind"] != _CONFIG_MAP or managers == {_MANAGER})
 
 
-def _not_default(found: dict[str, str], shipped: Object) -> dict[str, str]:
+def _not_default(data: dict[str, str], shipped: Object) -> dict[str, str]:
     defaults = yaml.safe_load(shipped["data"][EXAMPLE_KEY])
-    return {key: value for key, value in found.items() if defaults.get(key) != value}
+    return {key: value for key, value in data.items() if defaults.get(key) != value}
 
 
 def _result(before: Object | None, after: Object) -> str:
@@ -221,11 +225,11 @@ def _result(before: Object | None, after: Object) -> str:
     # Controllers write statuses meanwhile, and the server lists its managers again.
     mine, theirs = (
         {
-            **one,
+            **state,
             "status": None,
-            "metadata": {**one["metadata"], "managedFields": None, "resourceVersion": None},
+            "metadata": {**state["metadata"], "managedFields": None, "resourceVersion": None},
         }
-        for one in (before, after)
+        for state in (before, after)
     )
     return "unchanged" if mine == theirs else "changed"
 
@@ -235,13 +239,13 @@ def _is_established(crd: Object) -> bool:
     return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
 
 
-def _named(one: Object) -> str:
-    return f"{one['kind'].lower()}/{one['metadata']['name']}"
+def _named(resource: Object) -> str:
+    return f"{resource['kind'].lower()}/{resource['metadata']['name']}"
 
 
-def _print_result(one: Object, result: str) -> None:
+def _print_result(resource: Object, result: str) -> None:
     Progress.hide()
-    click.echo(f"{_named(one)} {paint(result, _COLORS[result])}")
+    click.echo(f"{_named(resource)} {paint(result, _COLORS[result])}")
 
 
 @click.command()
@@ -275,46 +279,46 @@ def _print_result(one: Object, result: str) -> None:
     help="The cluster's kubeconfig; $KUBECONFIG, else ~/.kube/config.",
 )
 @click.option("--context", help="Context in the kubeconfig.", metavar="NAME")
-def install(*, kubeconfig: Path | None, context: str | None, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+def install(*, kubeconfig: Path | None, context: str | None, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Put the system on a Kubernetes cluster, or bring it up to date; `kubectl apply -k config/` does the same.
 
     The command refuses a cluster that runs Knative Serving: both would serve the same kinds.
     """
     try:
-        timeout_s = parse_duration_s(asked["timeout"])
+        timeout_s = parse_duration_s(options["timeout"])
     except InvalidValue as error:
         fail_usage(f"--timeout: {error}")
-    named = tuple(dict.fromkeys(asked["components"]))
-    if named and asked["uninstall"]:
+    named = tuple(dict.fromkeys(options["components"]))
+    if named and options["uninstall"]:
         fail_usage("--uninstall removes all components; leave out --component")
     if _NO_COMPONENT in named and len(named) > 1:
         fail_usage(f"--component {_NO_COMPONENT} goes alone")
     wanted = InstallOptions(
-        image=asked["image"],
-        queue_proxy_image=asked["queue_proxy_image"],
-        placement_image=asked["placement_image"],
-        namespace=asked["namespace"],
-        domain=asked["domain"],
+        image=options["image"],
+        queue_proxy_image=options["queue_proxy_image"],
+        placement_image=options["placement_image"],
+        namespace=options["namespace"],
+        domain=options["domain"],
         components=() if _NO_COMPONENT in named else named,
     )
     objects = _wanted_objects(wanted)
-    if asked["dry_run"]:
+    if options["dry_run"]:
         click.echo(render(objects), nl=False)
         return
     api = ApiClient(kubeconfig=kubeconfig or _usual_kubeconfig(), context=context)
-    if asked["uninstall"]:
+    if options["uninstall"]:
         objects = _wanted_objects(msgspec.structs.replace(wanted, components=tuple(component_names(tree_folder()))))
     elif not named:
         objects = _with_installed(api, objects, wanted)
     installation = Installation(api, objects)
     installation.check()
-    if asked["uninstall"]:
-        installation.remove(with_services=asked["with_services"])
-        if asked["wait"]:
+    if options["uninstall"]:
+        installation.remove(with_services=options["with_services"])
+        if options["wait"]:
             until_removed(api, objects, timeout_s=timeout_s)
         return
-    installation.apply(is_waited_for=asked["wait"])
-    if asked["wait"]:
+    installation.apply(is_waited_for=options["wait"])
+    if options["wait"]:
         until_available(api, objects, timeout_s=timeout_s)
 
 
@@ -327,7 +331,7 @@ def _wanted_objects(wanted: InstallOptions) -> list[Object]:
 
 def _namespace_of(objects: Sequence[Object]) -> str:
     """The namespace of an installation's daemons."""
-    return next(str(one["metadata"]["name"]) for one in objects if one["kind"] == "Namespace")
+    return next(str(resource["metadata"]["name"]) for resource in objects if resource["kind"] == "Namespace")
 
 
 def _with_installed(api: ApiClient, objects: list[Object], wanted: InstallOptions) -> list[Object]:

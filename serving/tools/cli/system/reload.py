@@ -53,13 +53,13 @@ def _until_reloaded(state: StateFolder, pid: int, awaited_count: int) -> str | N
     """Print replacements until the awaited reload has ended; returns its error."""
     deadline_s, shown_count = time.monotonic() + _TIMEOUT_S, 0
     while True:
-        found = read_reload(state.reload)
-        if found["begun_count"] >= awaited_count:
-            for line in found["replaced"][shown_count:]:
+        reload_state = read_reload(state.reload)
+        if reload_state["begun_count"] >= awaited_count:
+            for line in reload_state["replaced"][shown_count:]:
                 click.echo(line)
-            shown_count = len(found["replaced"])
-        if found["ended_count"] >= awaited_count:
-            return found["error"]
+            shown_count = len(reload_state["replaced"])
+        if reload_state["ended_count"] >= awaited_count:
+            return reload_state["error"]
         if state.holder() != pid:
             fail("serving has ended; see its output")
         if time.monotonic() >= deadline_s:

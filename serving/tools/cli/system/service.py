@@ -67,9 +67,9 @@ def install_service(*, prints: bool, replace: bool, up_options: Sequence[str], s
     for problem in verify(text):
         fail(f"systemd-analyze refuses the unit: {problem}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = path.with_name(f"{path.name}.new")
-    made.write_text(text)
-    made.rename(path)
+    new_path = path.with_name(f"{path.name}.new")
+    new_path.write_text(text)
+    new_path.rename(path)
     control = "systemctl" if os.geteuid() == 0 else "systemctl --user"
     click.echo(f"{path}: written")
     click.echo(f"start it:  {control} daemon-reload && {control} enable --now serving")

@@ -61,16 +61,16 @@ def status(*, state_path: Path | None, output: str) -> None:
     if pid is None:
         click.echo(json.dumps(None) if output == "json" else f"serving does not run with the state folder {state.path}")
         sys.exit(_NOT_RUNNING)
-    found = _status(state, pid)
+    system = _status(state, pid)
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        click.echo(msgspec.json.format(msgspec.json.encode(system), indent=2).decode())
         return
-    click.echo(f"serving runs: process {pid}, for {age_text(found.up_s)}")
-    click.echo(f"services   {found.services}: {found.ready_service_count} of {found.service_count} ready")
-    click.echo(f"pods       {found.ready_pod_count} of {found.pod_count} ready")
-    click.echo(f"dashboard  {found.dashboard}")
-    click.echo(f"kubectl    export KUBECONFIG={found.kubeconfig}")
-    click.echo(f"state      {found.state}")
+    click.echo(f"serving runs: process {pid}, for {age_text(system.up_s)}")
+    click.echo(f"services   {system.services}: {system.ready_service_count} of {system.service_count} ready")
+    click.echo(f"pods       {system.ready_pod_count} of {system.pod_count} ready")
+    click.echo(f"dashboard  {system.dashboard}")
+    click.echo(f"kubectl    export KUBECONFIG={system.kubeconfig}")
+    click.echo(f"state      {system.state}")
 
 
 def _status(state: StateFolder, pid: int) -> _SystemStatus:
@@ -78,8 +78,8 @@ def _status(state: StateFolder, pid: int) -> _SystemStatus:
     api = ApiClient(state.path)
     services = items_of(api, SERVING_SERVICE, everywhere=True)
     # Evicted pods are listed, but over.
-    found = items_of(api, POD, everywhere=True)
-    pods = [one for one in found if nested(one, "status", "phase") != "Failed"]
+    all_pods = items_of(api, POD, everywhere=True)
+    pods = [pod for pod in all_pods if nested(pod, "status", "phase") != "Failed"]
     return _SystemStatus(
         state=str(state.path),
         pid=pid,
@@ -101,15 +101,15 @@ def _status(state: StateFolder, pid: int) -> _SystemStatus:
 def version(*, api: Callable[[], ApiClient], client: bool, output: str) -> None:
     """Show the version and commit of this program, its packages, and the server's Kubernetes version."""
     packages = dict(sorted(_packages()))
-    found = {"client": __version__, "commit": _commit(), "python": platform.python_version(), "packages": packages}
+    versions = {"client": __version__, "commit": _commit(), "python": platform.python_version(), "packages": packages}
     if output == "text":
-        click.echo(f"serving {__version__}, commit {found['commit'] or 'unknown'}, Python {found['python']}")
+        click.echo(f"serving {__version__}, commit {versions['commit'] or 'unknown'}, Python {versions['python']}")
     if not client:
-        found["server"] = str(api().done("GET", _PATH).get("gitVersion", ""))
+        versions["server"] = str(api().done("GET", _PATH).get("gitVersion", ""))
         if output == "text":
-            click.echo(f"server  {found['server']}")
+            click.echo(f"server  {versions['server']}")
     if output == "json":
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(versions, indent=2))
     else:
         click.echo("with    " + ", ".join(f"{name} {number}" for name, number in packages.items()))
 

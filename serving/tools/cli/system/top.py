@@ -44,8 +44,8 @@ _BARS = " ▁▂▃▄▅▆▇█"
 def node_lines(nodes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The nodes with data in a dashboard's state, best score first."""
     known = ("cpu_millicores", "memory_bytes", "requested_millicores", "requested_bytes")
-    found = [line for line in nodes.get("lines", ()) if any(line[name] for name in known)]
-    return sorted(found, key=lambda one: (-(one["score"] or 0.0), one["name"]))
+    known_lines = [line for line in nodes.get("lines", ()) if any(line[name] for name in known)]
+    return sorted(known_lines, key=lambda line: (-(line["score"] or 0.0), line["name"]))
 
 
 def shortened(text: str, width_max: int) -> str:
@@ -67,7 +67,7 @@ def fitted(
     Numbers are never shortened. Names are, in the middle, down to ``_NAME_LEAST`` columns.
     """
     cells = [_texts(heads), *map(_texts, rows)]
-    longest, *others = [max(cell_len(one.plain) for one in column) for column in zip(*cells, strict=True)]
+    longest, *others = [max(cell_len(cell.plain) for cell in column) for column in zip(*cells, strict=True)]
     longest = min(longest, name_max or longest)
     # A wide gap is for names that have room enough.
     gap, least = 2, _NAME_ROOMY
@@ -83,7 +83,7 @@ def fitted(
             _padded(Text(shortened(first.plain, name)), name, is_left=True),
             _padded(state, others[0], is_left=True),
         ]
-        tail = [_padded(one, size) for one, size in zip(numbers, others[1:], strict=True)]
+        tail = [_padded(cell, size) for cell, size in zip(numbers, others[1:], strict=True)]
         parts = [head, tail] if is_stacked else [head + tail]
         lines += [Text(" " * gap).join(part) for part in parts]
     for line in lines[: 1 + is_stacked]:
@@ -108,18 +108,18 @@ def node_table(lines: Sequence[Mapping[str, Any]], *, width: int) -> tuple[list[
     return fitted(heads, [_cells(line, is_roomy=is_roomy) for line in lines], width=width)
 
 
-def _cells(one: Mapping[str, Any], *, is_roomy: bool) -> list[Text]:
-    state, tone = _NODE_STATES.get(one["ready"], ("unknown", "yellow"))
-    used = one["used"] or {}
-    cells = [Text(one["name"]), Text(state, style=tone), Text(f"{one['pod_count']}")]
-    for asked, name, unit in (
-        (one["requested_millicores"], "cpu_millicores", _CORE_M),
-        (one["requested_bytes"], "memory_bytes", _GIB),
+def _cells(node: Mapping[str, Any], *, is_roomy: bool) -> list[Text]:
+    state, tone = _NODE_STATES.get(node["ready"], ("unknown", "yellow"))
+    used = node["used"] or {}
+    cells = [Text(node["name"]), Text(state, style=tone), Text(f"{node['pod_count']}")]
+    for requested, name, unit in (
+        (node["requested_millicores"], "cpu_millicores", _CORE_M),
+        (node["requested_bytes"], "memory_bytes", _GIB),
     ):
-        cells += [_amount(asked, one[name], unit), _amount(used.get(name), one[name], unit)]
+        cells += [_amount(requested, node[name], unit), _amount(used.get(name), node[name], unit)]
         if is_roomy:
-            cells.append(Text(f"{one[name] / unit:.3g}" if one[name] else "-"))
-    return [*cells, Text("-" if one["score"] is None else f"{one['score']:g}")]
+            cells.append(Text(f"{node[name] / unit:.3g}" if node[name] else "-"))
+    return [*cells, Text("-" if node["score"] is None else f"{node['score']:g}")]
 
 
 def _amount(part: int | None, whole: int, unit: int) -> Text:
@@ -174,7 +174,7 @@ def record_of(state: Mapping[str, Any], *, namespace: str = "") -> dict[str, Any
 
 
 def _rows(state: Mapping[str, Any], namespace: str) -> list["_Row"]:
-    rows = [_Row(state, one) for one in state["objects"] if one["kind"] == "revision"]
+    rows = [_Row(state, revision) for revision in state["objects"] if revision["kind"] == "revision"]
     rows = [row for row in rows if namespace in {"", row.view["namespace"]}]
     return sorted(rows, key=lambda row: (-row.load, -row.number("ready"), row.key))
 
@@ -231,9 +231,13 @@ def _saved(state: Mapping[str, Any], namespace: str) -> str:
         if namespace in {"", policy["namespace"]}:
             by_policy.setdefault(policy["policy"], []).append(policy["costs"])
     lines = []
-    for running, found in sorted(by_policy.items()):
-        total = {name: sum(one[name] for one in found) for name in PolicyCosts.__struct_fields__}
-        costs = PolicyCosts(**total | {"covered_s": max(one["covered_s"] for one in found)})
+    for running, policy_costs in sorted(by_policy.items()):
+        total = {
+            name: sum(revision_costs[name] for revision_costs in policy_costs) for name in PolicyCosts.__struct_fields__
+        }
+        costs = PolicyCosts(
+            **total | {"covered_s": max(revision_costs["covered_s"] for revision_costs in policy_costs)}
+        )
         lines.append(savings_sentence(costs, running=running))
     return "\n".join(line[:1].upper() + line[1:] for line in lines if line)
 
@@ -260,9 +264,9 @@ def _table(rows: list["_Row"], *, has_all: bool, width: int) -> tuple[list[Text]
 
 
 class _Row:
-    def __init__(self, state: Mapping[str, Any], one: Mapping[str, Any]) -> None:
-        self.key: str = one["key"]
-        self.view: Mapping[str, Any] = one["view"]
+    def __init__(self, state: Mapping[str, Any], revision: Mapping[str, Any]) -> None:
+        self.key: str = revision["key"]
+        self.view: Mapping[str, Any] = revision["view"]
         self._decision: Mapping[str, Any] | None = state["decisions"].get(self.key)
         self._numbers = dict(zip(state["columns"], state["rows"].get(self.key, ()), strict=False))
 
@@ -284,8 +288,8 @@ class _Row:
 
     def cells(self, *, has_all: bool) -> list[Text]:
         state = self._state()
-        rates = [self._numbers.get(f"rps_{one}xx") for one in "2345"]
-        latencies_s = [self._numbers.get(f"p{one}_s") for one in ((50, 95, 99) if has_all else (95,))]
+        rates = [self._numbers.get(f"rps_{status_class}xx") for status_class in "2345"]
+        latencies_s = [self._numbers.get(f"p{percent}_s") for percent in ((50, 95, 99) if has_all else (95,))]
         target = self.number("target")
         return [
             Text(self.view["name"]),
@@ -297,7 +301,7 @@ class _Row:
             Text("-" if rates[0] is None else f"{sum(rate or 0.0 for rate in rates):.1f}"),
             *([Text("-" if rates[2] is None else f"{rates[2]:.1f}")] if has_all else ()),
             Text("-" if rates[3] is None else f"{rates[3]:.1f}", style="red" if rates[3] else ""),
-            *(Text("-" if one is None else f"{one * 1000:.0f} ms") for one in latencies_s),
+            *(Text("-" if latency_s is None else f"{latency_s * 1000:.0f} ms") for latency_s in latencies_s),
             Text("panic", style="bold red") if self.number("is_panic") else Text("stable", style="dim"),
         ]
 

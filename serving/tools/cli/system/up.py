@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from serving.core.model.errors import InvalidCertificate, InvalidValue, Problem, SettingsError
 from serving.core.model.knative import WINDOW_ANNOTATION
+from serving.core.model.launch import USAGE_EXIT
 from serving.core.model.quantity import parse_quantity
 from serving.home.containers.network import bind_gateway, gateway_of
 from serving.home.processes.confine import ISOLATION_VARIABLE
@@ -42,7 +43,6 @@ _OWN = frozenset({"SERVING_ACTIVATOR_COUNT"})
 _DAEMONS = ("ACTIVATOR", "AUTOSCALER", "CONTROLLER", "DASHBOARD", "NODEGROUP", "PLACEMENT")
 _SETTING = re.compile(rf"SERVING_({'|'.join(_DAEMONS)})_\w+")
 _NAME = "serving"
-_EXIT_SETTINGS = 2
 _PORT_MAX = 65_535
 _TLS = "SERVING_ACTIVATOR_TLS_"
 _TLS_SOURCES = ("CERTIFICATE_FILES", "FOLDER", "SECRETS")
@@ -58,7 +58,7 @@ def start_in_background(arguments: Sequence[str], logs: Path) -> int:
         output = log.open("ab")
     except OSError as error:
         click.echo(f"{error.filename}: {error.strerror}; expected a folder that can be written", err=True)
-        return _EXIT_SETTINGS
+        return USAGE_EXIT
     mine, its = os.pipe()
     with output:
         begin = output.tell()
@@ -94,8 +94,8 @@ def start_in_background(arguments: Sequence[str], logs: Path) -> int:
 
 def check_environment(environment: Mapping[str, str]) -> None:
     """Raise ``SettingsError`` for each invalid variable, with the expected value."""
-    given = {name: text for name, text in environment.items() if _SETTING.fullmatch(name) and name not in _OWN}
-    if not given:
+    variables = {name: text for name, text in environment.items() if _SETTING.fullmatch(name) and name not in _OWN}
+    if not variables:
         # The records of all daemons take a while to import.
         return
     from serving.core.settings.daemons import DAEMONS  # noqa: PLC0415 - as above
@@ -105,7 +105,7 @@ def check_environment(environment: Mapping[str, str]) -> None:
         wrong_variable.where: wrong_variable
         for daemon in DAEMONS
         if daemon.name.upper() in _DAEMONS
-        for wrong_variable in wrong_variables(daemon, registry=DAEMONS, environment=given)
+        for wrong_variable in wrong_variables(daemon, registry=DAEMONS, environment=variables)
     }
     if problems:
         raise SettingsError(list(problems.values()))
@@ -117,8 +117,8 @@ def path_lines(program: Path, python: Path, path: str) -> list[str]:
     ``program`` is how this process was started, ``python`` its interpreter, whose folder has the program too.
     """
     own = program.absolute() if program.name == _NAME else python.with_name(_NAME)
-    found = shutil.which(_NAME, path=path)
-    if found is not None and Path(found).resolve() == own.resolve():
+    program_path = shutil.which(_NAME, path=path)
+    if program_path is not None and Path(program_path).resolve() == own.resolve():
         return []
     if not own.exists():
         return [f"commands:  {shlex.quote(str(python))} -m serving ..."]
@@ -260,19 +260,19 @@ def up(  # noqa: PLR0913 - options
         # Until there is a certificate, of a DomainMapping, connections are refused.
         sockets = bind(by_name, unheard=() if has_certificate else ("tls",))
         state.open("https://{}:{}".format(*sockets["api"].getsockname()))
-        state.write_ports({name: one.getsockname()[1] for name, one in sockets.items()})
+        state.write_ports({name: listener.getsockname()[1] for name, listener in sockets.items()})
         sockets["template"] = state.listen_template()
         inner_port, public_port = (sockets[name].getsockname()[1] for name in ("inner", "public"))
         sockets |= bind_gateway(gateway_of(state.path), inner_port=inner_port, public_port=public_port)
     except SettingsError as error:
         click.echo(str(error), err=True)
-        sys.exit(_EXIT_SETTINGS)
+        sys.exit(USAGE_EXIT)
 
-    ports = {name: one.getsockname()[1] for name, one in sockets.items() if name != "template"}
+    ports = {name: listener.getsockname()[1] for name, listener in sockets.items() if name != "template"}
     launch = SupervisorLaunch(
         state=str(state.path),
         lock_fd=state.lock_fd,
-        sockets={name: one.fileno() for name, one in sockets.items()},
+        sockets={name: listener.fileno() for name, listener in sockets.items()},
         activator_count=activator_count,
         has_node_groups=more["nodes"] is not None,
         environment=environment,
@@ -302,7 +302,9 @@ def _started_lines(
 def _run_in_background(state: StateFolder, *, has_sample: bool) -> int:
     """Start the system, and the sample if it is wanted; returns the exit code."""
     # Options are passed on unchanged: only one place parses them.
-    arguments = [one for one in sys.argv[sys.argv.index("up") + 1 :] if one not in {"-d", "--detach", "--sample"}]
+    arguments = [
+        argument for argument in sys.argv[sys.argv.index("up") + 1 :] if argument not in {"-d", "--detach", "--sample"}
+    ]
     code = start_in_background(arguments, state.logs)
     if code == 0 and has_sample:
         code = subprocess.run(_sample_command(state.path), check=False).returncode  # noqa: S603 - our own CLI
@@ -319,7 +321,7 @@ def _refuse_wrong_settings() -> None:
         check_environment(os.environ)
     except SettingsError as error:
         click.echo(str(error), err=True)
-        sys.exit(_EXIT_SETTINGS)
+        sys.exit(USAGE_EXIT)
 
 
 def _refuse_other_options() -> None:
@@ -355,11 +357,11 @@ def _tls_environment(certificates: Sequence[Path], keys: Sequence[Path]) -> dict
         (str(certificate.absolute()), str(key.absolute())) for certificate, key in zip(certificates, keys, strict=True)
     ]
     problems = []
-    for name, found in CertificateFiles(pairs=paths).read().items():
+    for name, pair in CertificateFiles(pairs=paths).read().items():
         try:
-            if isinstance(found, InvalidCertificate):
-                raise found
-            load_certificate(name, found)
+            if isinstance(pair, InvalidCertificate):
+                raise pair
+            load_certificate(name, pair)
         except InvalidCertificate as error:
             expected = "a certificate with its key, as PEM"
             problems.append(Problem(where=error.where, what=error.reason, expected=expected))

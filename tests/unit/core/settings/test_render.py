@@ -1,7 +1,7 @@
 import pytest
 import yaml
 
-from serving.core.settings.daemons import AUTOSCALER, DAEMONS
+from serving.core.settings.daemons import ACTIVATOR, AUTOSCALER, DAEMONS, QUEUEPROXY
 from serving.core.settings.load import load
 from serving.core.settings.parse import read_config_maps
 from serving.core.settings.render import config_map_names, field_meaning, render_config_map, render_page
@@ -42,17 +42,24 @@ def test_a_key_carries_its_meaning_as_a_comment() -> None:
     assert lines[at - 2].startswith("    # Width of the window that decides outside panic")
 
 
-def test_the_page_has_a_row_for_each_field() -> None:
+def test_the_page_has_a_row_for_each_field_but_quirks() -> None:
     page = render_page([AUTOSCALER])
-    assert all(f"`{field.name}`" in page for field in AUTOSCALER.fields())
+    names = {field.name: "quirks" in field.path for field in AUTOSCALER.fields()}
+    assert {name for name in names if f"`{name}`" in page} == {name for name, is_quirk in names.items() if not is_quirk}
     assert "`progress-deadline` in config-deployment" in page
 
 
-def test_a_row_says_when_a_setting_is_in_force_and_how_a_revision_has_its_own() -> None:
+def test_a_row_says_when_a_setting_is_applied_and_which_annotation_overrides_it() -> None:
     rows = {row.split("`")[1]: row for row in render_page([AUTOSCALER]).splitlines() if row.startswith("| `")}
-    assert "annotation `autoscaling.knative.dev/window`" in rows["stable-window"]
-    assert "annotation `serving.knative.dev/progress-deadline`" in rows["progress-deadline"]
-    assert "annotation" not in rows["decision-period"].split("|")[1]
-    in_force = {key: row.split(" | ")[-2] for key, row in rows.items()}
-    assert {in_force[key] for key in ("stable-window", "decision-period")} == {"at once"}
-    assert in_force["stats-address"] == "after a restart"
+    assert "`autoscaling.knative.dev/window`" in rows["stable-window"]
+    assert "`serving.knative.dev/progress-deadline`" in rows["progress-deadline"]
+    assert ".dev/" not in rows["decision-period"].split("|")[1]
+    applied = {key: row.split(" | ")[-2] for key, row in rows.items()}
+    assert {applied[key] for key in ("stable-window", "decision-period")} == {"now"}
+    assert applied["stats-address"] == "restart"
+
+
+def test_a_setting_that_daemons_share_has_one_row_and_its_other_default_is_listed() -> None:
+    page = render_page([ACTIVATOR, QUEUEPROXY])
+    assert page.count("`http.upstream_connect_max_s`") == 1
+    assert "`http.upstream-connect-max` is `20s`" in page

@@ -169,10 +169,10 @@ async def test_no_other_pod_gets_the_room_of_one_that_is_being_bound() -> None:
         await until(lambda: len(stage.scheduler._waiting) == 1)
         seen: list[str | None] = []
 
-        async def written(one: Write) -> Object:
-            if isinstance(one, Patch) and "nodeName" in str(one.patch):
+        async def written(write: Write) -> Object:
+            if isinstance(write, Patch) and "nodeName" in str(write.patch):
                 seen.append(place(stage, "p1")[1])
-            return await MemoryCluster.write(stage.cluster, one)
+            return await MemoryCluster.write(stage.cluster, write)
 
         stage.cluster.write = written  # type: ignore[method-assign]
         await put_node(stage.cluster, "a")

@@ -116,7 +116,7 @@ def test_a_log_that_is_too_long_is_copied_away(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     for text in ("first", "second", "third"):
         log.write_text(text)
-        assert rotate(log, bytes_max=2, kept=2)
+        assert rotate(log, bytes_max=2, log_count=2)
     assert log.read_text() == ""
     assert [(tmp_path / f"a.log.{number}").read_text() for number in (1, 2)] == ["third", "second"]
     assert not (tmp_path / "a.log.3").exists()
@@ -126,7 +126,7 @@ def test_a_log_that_is_too_long_is_emptied_on_a_full_disk_too(tmp_path: Path) ->
     log = tmp_path / "a.log"
     log.write_text("long")
     (tmp_path / "a.log.1").symlink_to("/dev/full")
-    assert rotate(log, bytes_max=2, kept=1)
+    assert rotate(log, bytes_max=2, log_count=1)
     assert log.read_text() == ""
     assert [path.name for path in tmp_path.iterdir()] == ["a.log"]
 

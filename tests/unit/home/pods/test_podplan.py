@@ -27,7 +27,7 @@ def pod(container: Object, **annotations: str) -> Object:
 
 def plan(container: Object, **annotations: str) -> AppPlan:
     given = {one["name"]: one["value"] for one in container.get("env", ())}
-    return app_plan(pod(container, **annotations), container, port=4711, home="/pods/1", given=given)
+    return app_plan(pod(container, **annotations), container, port=4711, home="/pods/1", variables=given)
 
 
 def test_an_app_runs_its_command_with_its_own_environment_and_port() -> None:
@@ -77,7 +77,7 @@ def test_a_process_is_refused_isolation_that_it_would_not_get(spec: Object, expe
     one = pod({"name": "c", "command": ["run"]})
     one["spec"] |= spec
     with pytest.raises(InvalidValue) as raised:
-        app_plan(one, one["spec"]["containers"][0], port=1, home="/", given={})
+        app_plan(one, one["spec"]["containers"][0], port=1, home="/", variables={})
     assert raised.value.expected.startswith(expected)
 
 
@@ -140,17 +140,17 @@ def test_the_command_of_an_image_never_runs_as_a_process(fields: Object) -> None
     one = pod({"name": "c", "image": "i", **fields})
     one["metadata"]["annotations"] = {}
     with pytest.raises(InvalidValue, match="an image that a container runtime runs: there is none here"):
-        app_plan(one, one["spec"]["containers"][0], port=1, home="/", given={})
+        app_plan(one, one["spec"]["containers"][0], port=1, home="/", variables={})
 
 
 def test_only_the_app_gets_the_port_and_the_command_of_the_template() -> None:
     one = pod({"name": "c", "image": "i"}, **{"serving.dev/command": "run"})
     first: Object = {"name": "first", "image": "i"}
     one["spec"]["initContainers"] = [first]
-    assert app_plan(one, one["spec"]["containers"][0], port=1, home="/", given={}).environment["PORT"] == "1"
+    assert app_plan(one, one["spec"]["containers"][0], port=1, home="/", variables={}).environment["PORT"] == "1"
     with pytest.raises(InvalidValue):
-        app_plan(one, first, port=1, home="/", given={})
-    assert "PORT" not in app_plan(one, {**first, "command": ["x"]}, port=1, home="/", given={}).environment
+        app_plan(one, first, port=1, home="/", variables={})
+    assert "PORT" not in app_plan(one, {**first, "command": ["x"]}, port=1, home="/", variables={}).environment
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_command_with_shell_syntax_runs_in_a_shell(text: str, words: list[str]
 def test_a_snapshot_is_where_the_command_runs() -> None:
     container = {"name": "c", "command": ["run"]}
     annotated = pod(container, **{"serving.dev/dir": "/src"})
-    found = app_plan(annotated, container, port=1, home="/pods/1", given={}, snapshot="/snapshots/1")
+    found = app_plan(annotated, container, port=1, home="/pods/1", variables={}, snapshot="/snapshots/1")
     assert found.folder == "/snapshots/1"
 
 
@@ -184,7 +184,7 @@ def test_a_queue_proxy_gets_the_settings_of_all_and_what_a_request_log_names() -
     manifest = pod({"command": ["x"]})
     manifest["metadata"]["labels"] |= {"serving.knative.dev/service": "hello", "serving.knative.dev/configuration": "c"}
     given = QueueProxySettings(report_period_s=0.5, logging=RequestLogSettings(enable_request_log=True))
-    found = proxy_environment(manifest, {}, app="127.0.0.1:1", address="127.64.0.9", given=given)
+    found = proxy_environment(manifest, {}, app="127.0.0.1:1", address="127.64.0.9", proxy_settings=given)
     assert found["SERVING_QUEUEPROXY_REPORT_PERIOD_S"] == "0.5"
     assert found["SERVING_QUEUEPROXY_LOGGING_ENABLE_REQUEST_LOG"] == "true"
     spec = spec_from_environment(found)

@@ -54,7 +54,7 @@ def damage_page_of(path: Path, text: bytes) -> None:
 
 def test_a_whole_journal_has_no_damage(path: Path) -> None:
     found = read_damaged(path)
-    assert (found.damage, len(found.kept), found.lost) == ("", 2 * COUNT, [])
+    assert (found.damage, len(found.entries), found.lost) == ("", 2 * COUNT, [])
 
 
 def test_a_damaged_page_costs_its_objects_alone_and_the_gap_is_named(path: Path) -> None:
@@ -66,12 +66,12 @@ def test_a_damaged_page_costs_its_objects_alone_and_the_gap_is_named(path: Path)
     gap, scanned = found.lost
     assert gap.startswith("configmaps: ")
     assert "were found by scanning pages" in scanned
-    kinds = [one.kind for one in found.kept]
+    kinds = [one.kind for one in found.entries]
     assert kinds.count("secrets") == COUNT
     assert COUNT - 40 < kinds.count("configmaps") < COUNT
     kept = write_repaired(path, found, stamp="today")
     assert (kept.name, kept.read_bytes()) == ("journal.db.damaged-today", before)
-    assert entries(path) == found.kept
+    assert entries(path) == found.entries
     assert read_damaged(path).damage == ""
     assert sorted(one.name for one in path.parent.iterdir() if "repaired" in one.name) == []
 
@@ -91,14 +91,14 @@ def test_an_object_that_is_none_is_lost_by_name(path: Path) -> None:
     connection.close()
     found = read_damaged(path)
     assert found.lost == ["secrets default/007: its content is no object"]
-    assert len(found.kept) == 2 * COUNT - 1
+    assert len(found.entries) == 2 * COUNT - 1
 
 
 def test_what_is_no_database_has_nothing_to_keep(path: Path) -> None:
     path.write_bytes(b"this is no database, and long enough to be looked at " * 100)
     found = read_damaged(path, now_s=2.0)
     assert found.damage
-    assert (found.kept, found.reserved) == ([], 2 * 2**16)
+    assert (found.entries, found.reserved) == ([], 2 * 2**16)
 
 
 def test_a_newer_journal_is_not_repaired(path: Path) -> None:
@@ -117,15 +117,15 @@ def test_a_journal_that_was_cut_short_keeps_what_its_pages_hold(path: Path, part
     found = read_damaged(path)
     assert found.damage
     # The last of its pages may be needed for a row, and pages between have keys of rows alone.
-    assert len(found.kept) >= 2 * COUNT * (part - 0.1)
+    assert len(found.entries) >= 2 * COUNT * (part - 0.1)
     write_repaired(path, found, stamp="today")
-    assert entries(path) == found.kept
+    assert entries(path) == found.entries
 
 
 def test_a_journal_without_its_first_page_keeps_all_other_pages(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(bytes(PAGE_BYTES) + content[PAGE_BYTES:])
-    assert len(read_damaged(path).kept) == 2 * COUNT
+    assert len(read_damaged(path).entries) == 2 * COUNT
 
 
 def test_a_scan_finds_large_objects_the_newest_version_and_none_that_was_deleted(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_rows_and_marks_begin_with_the_revision() -> None:
 def test_the_marks_of_a_deleted_revision_are_forgotten() -> None:
     made = board()
     made.put("revision", KEY, {"name": "hello-00001", "ready": "False", "conditions": []})
-    made.marks.take(30.0)
+    made.marks.drain(30.0)
     assert [mark.text for mark in made.marks.recent(KEY, from_s=30.0, to_s=30.0)] == ["hello-00001 fails"]
     assert made.marks.recent(KEY, from_s=31.0, to_s=40.0) == []
     made.put("revision", KEY, None)

@@ -44,7 +44,7 @@ async def test_ticks_become_steps_that_outlive_the_process(tmp_path: Path) -> No
     path = tmp_path / "history.db"
     async with kept(path) as keeper:
         for before_s, running in ((20, 1.0), (18, 3.0), (15, 5.0), (13, 7.0)):
-            keeper.note(NOW_S - before_s, {KEY: row(running)}, [MARK] if before_s == 20 else [])
+            keeper.record(NOW_S - before_s, {KEY: row(running)}, [MARK] if before_s == 20 else [])
         # The last step has not ended.
         assert await running_of(keeper) == [2.0]
     async with kept(path) as keeper:
@@ -66,8 +66,8 @@ async def test_a_file_that_cannot_be_used_is_put_aside(
     before = path.read_bytes()
     async with kept(path) as keeper:
         assert await last_hour(keeper) is None
-        keeper.note(NOW_S - 9, {KEY: row(1.0)}, ())
-        keeper.note(NOW_S - 4, {KEY: row(2.0)}, ())
+        keeper.record(NOW_S - 9, {KEY: row(1.0)}, ())
+        keeper.record(NOW_S - 4, {KEY: row(2.0)}, ())
         assert await running_of(keeper) == [1.0]
     assert path.with_name(f"history.db.{suffix}").read_bytes() == before
     assert [one.levelno for one in caplog.records if one.message == "history.put-aside"] == [logging.ERROR]
@@ -76,8 +76,8 @@ async def test_a_file_that_cannot_be_used_is_put_aside(
 async def test_a_file_with_a_value_of_another_type_is_put_aside(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     async with kept(path) as keeper:
-        keeper.note(NOW_S - 9, {KEY: row(1.0)}, ())
-        keeper.note(NOW_S - 4, {KEY: row(2.0)}, ())
+        keeper.record(NOW_S - 9, {KEY: row(1.0)}, ())
+        keeper.record(NOW_S - 4, {KEY: row(2.0)}, ())
     with contextlib.closing(sqlite3.connect(path)) as made, made:
         # As by a changed byte: SQLite takes any type in any column.
         made.execute("UPDATE row_5 SET at_s = 'x' || at_s")
@@ -91,7 +91,7 @@ async def test_a_file_that_is_damaged_between_two_runs_is_put_aside(tmp_path: Pa
     async with kept(path) as keeper:
         for number in range(200):
             rows = {f"default/r-{one}": row(float(one)) for one in range(40)}
-            keeper.note(NOW_S - 2000 + 5 * number, {KEY: row(1.0), **rows}, ())
+            keeper.record(NOW_S - 2000 + 5 * number, {KEY: row(1.0), **rows}, ())
             # More than a minute of steps does not wait for the disk.
             await last_hour(keeper)
         assert len(await running_of(keeper)) == 199
@@ -101,8 +101,8 @@ async def test_a_file_that_is_damaged_between_two_runs_is_put_aside(tmp_path: Pa
         file.write(os.urandom(64 * 4096))
     async with kept(path) as keeper:
         assert await last_hour(keeper) is None
-        keeper.note(NOW_S - 9, {KEY: row(3.0)}, ())
-        keeper.note(NOW_S - 4, {KEY: row(4.0)}, ())
+        keeper.record(NOW_S - 9, {KEY: row(3.0)}, ())
+        keeper.record(NOW_S - 4, {KEY: row(4.0)}, ())
         assert await running_of(keeper) == [3.0]
 
 
@@ -112,15 +112,15 @@ async def test_a_folder_that_refuses_costs_history_and_says_so_once_a_minute(
     (tmp_path / "file").write_text("")
     async with kept(tmp_path / "file" / "history.db") as keeper:
         for number in range(10):
-            keeper.note(NOW_S - 100 + 5 * number, {KEY: row(1.0)}, ())
+            keeper.record(NOW_S - 100 + 5 * number, {KEY: row(1.0)}, ())
         assert await last_hour(keeper) is None
     assert [one.message for one in caplog.records] == ["history.unwritten"] * 2
 
 
 async def test_a_full_file_costs_what_does_not_fit(tmp_path: Path) -> None:
     async with kept(tmp_path / "history.db", bytes_max=2**18) as keeper:
-        keeper.note(NOW_S - 100, {KEY: row(1.0)}, ())
-        keeper.note(NOW_S - 95, {f"default/r-{one}": [0.1] * len(COLUMNS) for one in range(5000)}, ())
-        keeper.note(NOW_S - 90, {KEY: row(3.0)}, ())
-        keeper.note(NOW_S - 85, {KEY: row(4.0)}, ())
+        keeper.record(NOW_S - 100, {KEY: row(1.0)}, ())
+        keeper.record(NOW_S - 95, {f"default/r-{one}": [0.1] * len(COLUMNS) for one in range(5000)}, ())
+        keeper.record(NOW_S - 90, {KEY: row(3.0)}, ())
+        keeper.record(NOW_S - 85, {KEY: row(4.0)}, ())
         assert await running_of(keeper) == [1.0, 3.0]

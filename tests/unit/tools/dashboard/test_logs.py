@@ -48,7 +48,7 @@ def test_each_line_is_taken_or_counted_as_dropped(steps: list[int | None], lines
             queue.add("p", str(added))
             added += 1
             continue
-        batch = queue.take(step)
+        batch = queue.pop_batch(step)
         dropped += batch.dropped
         assert len(batch.lines) <= min(step, lines_max)
         # What is dropped was older than what is left.

@@ -31,8 +31,8 @@ def pod(restarts: int = 0, reason: str = "", oom_kills: int = 0) -> dict[str, An
 def marked(kind: str, before: dict[str, Any] | None, after: dict[str, Any]) -> list[Mark]:
     marks = Marks()
     marks.change(kind, KEY, before=before, after=after)
-    found = marks.take(5.0)
-    assert marks.take(6.0) == []
+    found = marks.drain(5.0)
+    assert marks.drain(6.0) == []
     return found
 
 
@@ -77,4 +77,4 @@ def test_pods_that_restart_or_are_evicted_are_marked() -> None:
 def test_decisions_have_their_own_time() -> None:
     marks = Marks()
     marks.decide({"key": KEY, "at_s": 2.0, "sentence": "1 → 2: panic", "wanted": 2})
-    assert marks.take(9.0) == [Mark(key=KEY, at_s=2.0, kind="decision", text="1 → 2: panic")]
+    assert marks.drain(9.0) == [Mark(key=KEY, at_s=2.0, kind="decision", text="1 → 2: panic")]

@@ -36,7 +36,7 @@ def node(name: str, pool: str, *taints: str, **spec: Any) -> dict[str, Any]:  # 
 
 def test_a_group_says_what_it_has_wants_and_did() -> None:
     groups = NodeGroups()
-    assert groups.take([group()])
+    assert groups.replace([group()])
     (view,) = groups.views
     assert (view["nodes"]["coming"], view["min"], view["max"], view["anticipated_count"]) == (1, 1, 4, 2)
     assert (view["rule"], view["delta"], view["limits"]) == ("scale-up", 1, ["cloud-max"])
@@ -48,7 +48,7 @@ def test_a_group_says_what_it_has_wants_and_did() -> None:
 def test_a_group_that_is_wrong_says_so_without_a_pass() -> None:
     groups = NodeGroups()
     wrong = {"type": "Ready", "status": "False", "reason": "SettingsInvalid", "message": "maxNodes"}
-    groups.take([{"metadata": {"name": "wrong"}, "status": {"conditions": [wrong]}}])
+    groups.replace([{"metadata": {"name": "wrong"}, "status": {"conditions": [wrong]}}])
     (view,) = groups.views
     assert (view["rule"], view["min"], view["problems"]) == (
         "",
@@ -59,9 +59,9 @@ def test_a_group_that_is_wrong_says_so_without_a_pass() -> None:
 
 def test_only_a_change_is_one() -> None:
     groups = NodeGroups()
-    assert groups.take([group()])
-    assert not groups.take([group()])
-    assert groups.take([group(podCount=6)])
+    assert groups.replace([group()])
+    assert not groups.replace([group()])
+    assert groups.replace([group(podCount=6)])
 
 
 def test_a_node_says_how_it_is_to_go() -> None:

@@ -7,7 +7,6 @@ from serving.core.scaling.kpa.decide import (
     ScaleLimit,
     ScalerMode,
     decide,
-    decide_count,
     starting_state,
     with_initial_scale,
 )
@@ -41,15 +40,6 @@ def test_pods_are_load_over_target_rounded_up() -> None:
 
 def test_no_load_needs_no_pod() -> None:
     assert counts(decided(load=0.0)[1]) == (0, ScalerMode.STABLE, None)
-
-
-def test_the_count_alone_is_that_of_the_decision() -> None:
-    state, observed = restarted(ready_count=3, delay_s=20.0), Observation(stable=95.0, panic=900.0)
-    spec = spec_with(scale_down_delay_s=20.0)
-    after, decision = decide(state, observed=observed, ready_count=2, spec=spec, now_s=4.0, quirks=SAFE)
-    assert isinstance(decision, ScaleDecision)
-    alone = decide_count(state, observed=observed, ready_count=2, spec=spec, now_s=4.0, quirks=SAFE)
-    assert alone == (after, decision.desired_count)
 
 
 def test_a_load_below_zero_needs_no_pod() -> None:

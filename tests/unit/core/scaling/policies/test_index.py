@@ -58,14 +58,14 @@ def test_what_was_kept_is_read_back() -> None:
 def test_what_was_kept_stands_in_the_status() -> None:
     kept = {"name": "hello-00001", "uid": "r1", "lastChangeAtMs": 1500, "points": {"occupancy": [[1000, 0.5]]}}
     found = policy(status={"revisions": [kept]})
-    assert found.kept == (
+    assert found.saved == (
         KeptState(name="hello-00001", uid="r1", last_change_at_ms=1500, points={"occupancy": ((1000, 0.5),)}),
     )
-    assert state_of(found.kept[0]).last_change_at_s == 1.5
+    assert state_of(found.saved[0]).last_change_at_s == 1.5
 
 
 def test_a_broken_status_keeps_nothing() -> None:
-    assert policy(status={"revisions": [{"name": 5}]}).kept == ()
+    assert policy(status={"revisions": [{"name": 5}]}).saved == ()
 
 
 def test_a_revision_may_be_named_by_three() -> None:

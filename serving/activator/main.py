@@ -371,7 +371,6 @@ def main() -> int:
             activator = Activator(
                 settings, cluster, key=key, scaling=scaling.settings, rules=rules, namespace=namespace
             )
-            watch.on_change(lambda: activator.reconfigure(config.settings, scaling.settings, hosts.settings.host_rules))
             sockets = inherited_sockets()
             where = (
                 sockets.get(f"activator-{settings.index}-metrics" if settings.index else "activator-metrics")
@@ -389,7 +388,11 @@ def main() -> int:
             }
             gate, front = QueryGate.of_environment(), activator.inner.front_of_pages
             pages = serve_page(page, where, gate=gate, texts=texts, open_texts=digests, front=front)
+            applied = watch.applied_by(
+                lambda: activator.reconfigure(config.settings, scaling.settings, hosts.settings.host_rules)
+            )
             async with contextlib.AsyncExitStack() as serving_page, sending, tracing as send:
+                serving_page.enter_context(applied)
                 await serving_page.enter_async_context(pages)
                 if send is not None:
                     ingress.tracer = Tracer(settings.trace_ratio, send=send)

@@ -57,14 +57,13 @@ def follow_request_of(names: Mapping[str, str]) -> FollowRequest:
 
 
 class Followers:
-    """All subscribers."""
+    """All subscribers. ``on_samples`` is called for each one that wants samples: those of revisions at rest are rare."""
 
-    __slots__ = ("_requests", "on_samples")
+    __slots__ = ("_on_samples", "_requests")
 
-    def __init__(self) -> None:
+    def __init__(self, on_samples: Callable[[], None] = lambda: None) -> None:
         self._requests: dict[Write, FollowRequest] = {}
-        # Called for each subscriber that wants samples: those of revisions at rest are rare.
-        self.on_samples: Callable[[], None] = lambda: None
+        self._on_samples = on_samples
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -78,7 +77,7 @@ class Followers:
         """Add a follower; the returned function removes it."""
         self._requests[write] = request
         if request.samples:
-            self.on_samples()
+            self._on_samples()
 
         def end() -> None:
             self._requests.pop(write, None)

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from serving.autoscaler.decision_events import DecisionBook, DecisionEvent, DecisionPublisher, Followers, PolicyBook
-from serving.autoscaler.io.autoscaler import Autoscaler
+from serving.autoscaler.io.autoscaler import Autoscaler, MemorySaving
 from serving.autoscaler.io.events import ScaleEventWriter
 from serving.autoscaler.io.pod_credentials import CredentialIssuer
 from serving.autoscaler.io.scale_writes import Prober
@@ -144,8 +144,9 @@ class AutoscalerDaemon:
         election: ElectionSettings | None = None,
         me: str = "",
         registry: PolicyRegistry = BUILT_IN,
+        saving: MemorySaving = MemorySaving.NONE,
     ) -> None:
-        followers = Followers()
+        followers = Followers(lambda: self.autoscaler.end_rests())  # noqa: PLW0108 - it is made below
         self.secured = daemon_tls(key, AUTOSCALER_ID, settings.inner_tls.resolved(os.environ))
         self._sharing = Sharing()
         self._events = ScaleEventWriter(cluster, self._sharing)
@@ -158,8 +159,8 @@ class AutoscalerDaemon:
             events=self._events,
             sharing=self._sharing,
             registry=registry,
+            saving=saving,
         )
-        followers.on_samples = self.autoscaler.end_rests
         self.relay = self.autoscaler.relay
         audience = settings.stats_audience
         reviewer = TokenReviewer(cluster, audience=audience, pod=self.autoscaler.pod) if audience else None
@@ -287,10 +288,10 @@ def main() -> int:
                 state = os.environ.get(_STATE_VARIABLE)
                 log = _decision_log(settings, state)
                 add = None if log is None else stack.enter_context(log).add
-                daemon = AutoscalerDaemon(settings, cluster, key=key, log=add, election=election, me=me)
                 # On one machine nothing enforces requests, and the condition is the kubelet's.
-                daemon.autoscaler.save_resources(is_one_machine=bool(state))
-                watch.on_change(lambda: daemon.autoscaler.reconfigure(config.settings))
+                saving = MemorySaving.REMOVE if state else MemorySaving.RESIZE
+                daemon = AutoscalerDaemon(settings, cluster, key=key, log=add, election=election, me=me, saving=saving)
+                stack.enter_context(watch.applied_by(lambda: daemon.autoscaler.reconfigure(config.settings)))
                 async with exporting(settings.otlp, daemon.metrics.page, service="autoscaler"):
                     await daemon.run(stop, listener=inherited_sockets().get("stats"))
 

@@ -67,24 +67,25 @@ async def _body(stop: asyncio.Event) -> None:
         followed(cluster, system_namespace(), config.all) as watch,
     ):
         settings, election = config.own.settings, config.election.settings
-        metrics = ControllerMetrics()
+        lease = LeaseClient(cluster, LeaseName(namespace=system_namespace(), name=_LEASE))
+        leader = Leader(lease, identity, times=lease_times(election)) if election.enabled else None
+        controllers = list[Controller]()
+        metrics = ControllerMetrics(controllers, is_leading=lambda: leader is None or leader.is_leading)
 
         async def work(through: Cluster) -> None:
             own, scaling = config.own.settings, config.scaling.settings
             sidecar = await _sidecar(cluster, own, config.proxy.settings)
             controller = Controller(through, settings=own, scaling=scaling, sidecar=sidecar, metrics=metrics)
-            config.attach(controller, watch)
-            await controller.run(stop)
+            controllers.append(controller)
+            with config.applied_to(controller, watch):
+                await controller.run(stop)
 
         sending = exporting(settings.otlp, metrics.page, service="controller")
         where = inherited_sockets().get("controller-metrics") or settings.metrics_address
         async with serve_page(metrics.page, where, gate=QueryGate.of_environment()), sending:
-            if not election.enabled:
+            if leader is None:
                 await work(cluster)
                 return
-            lease = LeaseClient(cluster, LeaseName(namespace=system_namespace(), name=_LEASE))
-            leader = Leader(lease, identity, times=lease_times(election))
-            metrics.is_leading = lambda: leader.is_leading
             await leader.run(lambda: work(FencedCluster(cluster, leader.check)), stop)
 
 

@@ -14,6 +14,7 @@ if __name__ == "__main__":
 
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -117,30 +118,27 @@ async def _body(stop: asyncio.Event) -> None:
         projected_bytes_max=lambda: config.own.settings.projected_bytes_max,
     )
     scheduler = PodScheduler(cluster, _placing(virtual))
-    kubelet, manager, claims = Kubelet(node), Manager(cluster, scheduler), ClaimKeeper(cluster, state.volumes)
+    kubelet = Kubelet(node)
     api = _api(cluster, state, kubelet, security=security, has_runtime=containers is not None)
-    metrics, sockets = ControllerMetrics(), inherited_sockets()
+    controllers, sockets = list[Controller](), inherited_sockets()
+    metrics = ControllerMetrics(controllers)
     api.middlewares.insert(0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).note_response))
     try:
-        async with supervise() as group, followed(cluster, system_namespace(), config.all) as watch:
+        async with (
+            supervise() as group,
+            followed(cluster, system_namespace(), config.all) as watch,
+            contextlib.AsyncExitStack() as stack,
+        ):
             settings = config.own.settings
             controller = Controller(cluster, settings=settings, scaling=config.scaling.settings, metrics=metrics)
-            config.attach(controller, watch)
+            controllers.append(controller)
+            stack.enter_context(config.applied_to(controller, watch))
             tasks = [group.start(runtime.run(), name="runtime")]
             await kubelet.take_over()
             await kubelet.sweep()
             rules.enforce()
-            tasks.append(group.start(NamespaceObjects(cluster).run(), name="namespaces"))
-            tasks.append(group.start(kubelet.run(), name="kubelet"))
-            tasks.append(group.start(scheduler.run(), name="scheduler"))
-            tasks += (
-                group.start(controller.run(), name=name)
-                for controller, name in ((manager, "manager"), (PodScaler(cluster), "pod scaler"), (claims, "claims"))
-            )
-            tasks.append(group.start(collect_garbage(cluster), name="garbage"))
-            tasks.append(group.start(collect_snapshots(cluster, state), name="snapshots"))
-            tasks.append(group.start(ViewWriter(cluster).run(), name="views"))
-            tasks.append(group.start(hosts.run(), name="hosts"))
+            tasks += [group.start(kubelet.run(), name="kubelet"), group.start(hosts.run(), name="hosts")]
+            tasks += _start_controllers(group, cluster, state, scheduler=scheduler)
             tasks += _beside_containers(group, cluster, containers, rules=lambda: config.own.settings.host_rules)
             await publish_activators(cluster, system_namespace(), inner_port=inner_port)
             controlling = group.start(controller.run(stop), name="controller")
@@ -200,6 +198,23 @@ def _store(
     security = PodSecurity(cluster.table, lambda: config.own.settings)
     rules = NamespaceRules(cluster.table, security)
     return cluster, rules, security
+
+
+def _start_controllers(
+    group: SupervisedTasks, cluster: MemoryCluster, state: StateFolder, *, scheduler: PodScheduler
+) -> list[asyncio.Task[None]]:
+    """Start the controllers that other clusters have."""
+    jobs = {
+        "namespaces": NamespaceObjects(cluster).run(),
+        "scheduler": scheduler.run(),
+        "manager": Manager(cluster, scheduler).run(),
+        "pod scaler": PodScaler(cluster).run(),
+        "claims": ClaimKeeper(cluster, state.volumes).run(),
+        "garbage": collect_garbage(cluster),
+        "snapshots": collect_snapshots(cluster, state),
+        "views": ViewWriter(cluster).run(),
+    }
+    return [group.start(job, name=name) for name, job in jobs.items()]
 
 
 def _beside_containers(

@@ -134,14 +134,24 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
         server.pool = Http2Pool(spec.settings.http, clock=server.clock)
     check = listener_check(spec)
     server.pool.connector = AppConnector(None if check is None else check.require)
-    pod = PodHandler(spec, clock=server.clock)
+    pod, pipe = PodHandler(spec, clock=server.clock), ReadinessPipe(spec.ready_fd)
     can_sleep = spec.processes or spec.dormant_call is not None or spec.unfrozen is not None
     if spec.dormant_after_s is not None and can_sleep:
         from serving.queueproxy.io.dormant import Dormancy  # noqa: PLC0415 - most pods never sleep
 
-        pod.dormancy = Dormancy(spec, clock=server.clock, pod=pod, on_sleep=server.close_idle_upstreams)
+        def changed(dormant: bool) -> None:  # noqa: FBT001 - the shape of a callback
+            if not pod.is_draining:
+                pipe.push(ready=pod.is_ready, dormant=dormant)
+
+        pod.dormancy = Dormancy(
+            spec,
+            clock=server.clock,
+            pod=pod,
+            on_sleep=server.close_idle_upstreams,
+            on_wake=pod.skip_idle,
+            on_change=changed,
+        )
     credentials = Credentials(spec)
-    pipe = ReadinessPipe(spec.ready_fd)
     asyncio.get_running_loop().add_signal_handler(PUSH_AGAIN, pipe.push_again)
     service = PodService(
         spec, pod, server, credentials=credentials, pipe=pipe, numbers=lambda: _numbers(server, credentials)

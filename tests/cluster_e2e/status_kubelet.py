@@ -38,8 +38,7 @@ class StatusKubelet:
         self.ready_addresses: set[str] = set()
         self._cluster, self._node = cluster, node
         # Where there are DaemonSets their pods are on every node; they are not ours to speak for.
-        self._pods = Reflector(cluster, POD, SPACE, field_selector=f"spec.nodeName={node}")
-        self._pods.on_change(self._changed)
+        self._pods = Reflector(cluster, POD, SPACE, field_selector=f"spec.nodeName={node}", on_change=self._changed)
         self._numbers = itertools.count(1)
         self._done: set[tuple[str, bool]] = set()
         self._group: asyncio.TaskGroup | None = None

@@ -10,8 +10,11 @@ from serving.core.model.objects import Object, condition_of, name_of, nested
 from serving.home.store.memory import MemoryCluster
 from serving.net.cluster.kinds import EVENT, NODE, NODE_GROUP, POD
 from serving.net.cluster.port import Cluster
+from serving.net.metrics.nodegroup import NodeGroupMetrics
+from serving.nodes.nodegroup.book import NodeGroupBook
 from serving.nodes.nodegroup.groups import GroupReading
 from serving.nodes.nodegroup.io.clouds.memory import MemoryCloud
+from serving.nodes.nodegroup.io.loop import PassCounts
 from serving.nodes.nodegroup.io.passes import GroupPass, NodeGroupPasses
 from serving.nodes.nodegroup.records import CloudGroup
 from tests.eventually import until
@@ -30,6 +33,9 @@ class NodeGroupStage:
         self.check: Callable[[], None] = lambda: None
         self.reading = GroupReading()
         self.is_dry = False
+        self.metrics = NodeGroupMetrics()
+        self.counts = PassCounts(self.metrics, cloud=lambda: "memory")
+        self.finished: list[GroupPass] = []
         self.passes = self._passes()
         self._following: asyncio.Task[None] | None = None
 
@@ -41,7 +47,13 @@ class NodeGroupStage:
             check=self.check,
             dry_mode=lambda: self.is_dry,
             clock=lambda: self.now_s,
+            on_pass=self._passed,
+            on_cloud_error=self.counts.count_cloud_error,
         )
+
+    def _passed(self, group_pass: GroupPass, book: NodeGroupBook) -> None:
+        self.finished.append(group_pass)
+        self.counts.count(group_pass, book)
 
     async def restart(self) -> None:
         """Replace the daemon: its memory is lost."""

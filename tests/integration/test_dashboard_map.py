@@ -11,6 +11,7 @@ from serving.core.settings.dashboard import DashboardSettings
 from serving.net.cluster.kinds import DOMAIN_MAPPING, POD, ROUTE
 from serving.tools.dashboard.board import Board
 from serving.tools.dashboard.cost import RevisionOwner
+from serving.tools.dashboard.server import PageSources
 from serving.tools.dashboard.topology import HostTarget, ServedHost
 from tests.eventually import until
 from tests.integration.browser import Browser
@@ -92,8 +93,7 @@ async def opened(count: int, at: str, capture: Callable[[Browser], None], *, wid
             for namespace, _, name in keys
         ]
 
-    async with overview(stage, DashboardSettings(price_pod_hour=0.5), policies) as pages:
-        pages.hosts = hosts
+    async with overview(stage, DashboardSettings(price_pod_hour=0.5), policies, PageSources(hosts=hosts)):
         await seen(f"{stage.url}/{at}", capture, width=width)
 
 

@@ -13,7 +13,7 @@ from serving.core.settings.dashboard import DashboardSettings
 from serving.net.cluster.kinds import REVISION
 from serving.tools.dashboard.board import Board
 from serving.tools.dashboard.requests import RequestRates
-from serving.tools.dashboard.server import Pages
+from serving.tools.dashboard.server import Pages, PageSources
 from tests.integration.browser import Browser, browser
 from tests.integration.dashboard_stage import staged
 
@@ -82,9 +82,10 @@ async def overview(
     stage: OverviewStage,
     settings: DashboardSettings | None = None,
     policies: Callable[[Mapping[str, str]], Awaitable[list[Mapping[str, Any]]]] | None = None,
+    sources: PageSources | None = None,
 ) -> AsyncIterator[Pages]:
     shown = settings or DashboardSettings()
-    pages = Pages(stage.board, shown, is_well=lambda: True, policies=policies or stage.no_policies)
+    pages = Pages(stage.board, shown, is_well=lambda: True, policies=policies or stage.no_policies, sources=sources)
     runner = web.AppRunner(pages.application(), shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

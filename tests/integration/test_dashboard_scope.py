@@ -33,7 +33,7 @@ from serving.tools.dashboard.comparepage import ComparePage
 from serving.tools.dashboard.cost import RevisionOwner
 from serving.tools.dashboard.main import read_proxy_secret
 from serving.tools.dashboard.requests import RequestRates
-from serving.tools.dashboard.server import Pages
+from serving.tools.dashboard.server import Pages, PageSources
 from serving.tools.dashboard.topology import ServedHost
 from serving.tools.dashboard.viewers import PROXY_SECRET_HEADER, Viewers
 from tests.eventually import until
@@ -120,7 +120,6 @@ def pages_of(board: Board, state: Mapping[str, int], grant: Grant) -> Pages:
         return [ColdRequest(revision=name, asked_s=time.time(), waited_s=1.0) for _, _, name in keys]
 
     users = Viewers(GATE, header=HEADER, secret=SECRET, users={"ann": grant})
-    pages = Pages(board, DashboardSettings(), is_well=lambda: True, policies=policies, viewers=users)
 
     def compared(namespace: str, name: str) -> tuple[Object | None, list[Object]]:
         if f"{namespace}/{name}" not in keys_of(state):
@@ -140,10 +139,9 @@ def pages_of(board: Board, state: Mapping[str, int], grant: Grant) -> Pages:
         }
         return [ServedHost(namespace=namespace, host=name, **urls) for namespace, _, name in keys]
 
-    pages.cold_requests = cold_requests
-    pages.hosts = hosts
-    pages.compare = ComparePage(board, None, objects=compared, prices={}).handle
-    return pages
+    compare = ComparePage(board, None, objects=compared, prices={}).handle
+    sources = PageSources(cold_requests=cold_requests, hosts=hosts, compare=compare)
+    return Pages(board, DashboardSettings(), is_well=lambda: True, policies=policies, viewers=users, sources=sources)
 
 
 async def texts_of(pages: Pages, board: Board, state: Mapping[str, int]) -> list[tuple[str, str]]:

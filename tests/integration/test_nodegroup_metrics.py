@@ -7,7 +7,6 @@ import msgspec
 from serving.core.settings.nodegroup import NodeGroupDaemonSettings
 from serving.net.metrics.nodegroup import NodeGroupMetrics
 from serving.nodes.nodegroup.io.loop import NodeGroupLoop
-from serving.nodes.nodegroup.io.passes import GroupPass
 from tests.eventually import until
 from tests.integration.nodegroup_stage import NodeGroupStage, staged_groups
 
@@ -26,7 +25,7 @@ async def set_gauges(stage: NodeGroupStage, loop: NodeGroupLoop, *, after_s: flo
 
 async def test_locks_and_nodes_that_come_are_timed_and_pods_that_wait_are_measured() -> None:
     async with staged_groups() as stage:
-        metrics = NodeGroupMetrics()
+        metrics = stage.metrics
         loop = NodeGroupLoop(stage.passes, lambda: SETTINGS, metrics)
         for name in ("a", "b", "c"):
             await stage.node(name)
@@ -58,8 +57,7 @@ async def test_a_shorter_interval_applies_before_the_longer_one_is_over() -> Non
         await stage.stop()
         settings = [msgspec.structs.replace(SETTINGS, scan_interval_s=3600.0)]
         loop, stop = NodeGroupLoop(stage.passes, lambda: settings[0], NodeGroupMetrics()), asyncio.Event()
-        passes: list[GroupPass] = []
-        stage.passes.on_pass = passes.append
+        passes = stage.finished
         running = asyncio.create_task(loop.run(stop))
         await until(lambda: len(passes) == 1)
         settings[0] = msgspec.structs.replace(SETTINGS, scan_interval_s=0.01)

@@ -38,8 +38,7 @@ class SimulatedNode:
         self._numbers = itertools.count(1)
         self._known: set[str] = set()
         self._by_uid: dict[str, SimulatedPod] = {}
-        self._reflector = Reflector(cluster, POD)
-        self._reflector.on_change(self._changed)
+        self._reflector = Reflector(cluster, POD, on_change=self._changed)
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:

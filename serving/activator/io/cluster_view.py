@@ -47,15 +47,12 @@ class ClusterView:
         self._group: SupervisedTasks | None = None
         self._flipping: set[RevisionKey] = set()
         # Slices of other Services have no such label.
-        slices = Reflector(cluster, ENDPOINT_SLICE, label_selector=REVISION_LABEL)
-        revisions, routes = Reflector(cluster, REVISION), Reflector(cluster, ROUTE)
-        revisions.on_change(self._revision_changed)
-        slices.on_change(self._slice_changed)
-        routes.on_change(self._route_changed)
+        slices = Reflector(cluster, ENDPOINT_SLICE, label_selector=REVISION_LABEL, on_change=self._slice_changed)
+        revisions = Reflector(cluster, REVISION, on_change=self._revision_changed)
+        routes = Reflector(cluster, ROUTE, on_change=self._route_changed)
         self._revisions, self._routes = revisions, routes
-        mappings, claims = Reflector(cluster, DOMAIN_MAPPING), Reflector(cluster, CLUSTER_DOMAIN_CLAIM)
-        mappings.on_change(self._mapping_changed)
-        claims.on_change(self._claim_changed)
+        mappings = Reflector(cluster, DOMAIN_MAPPING, on_change=self._mapping_changed)
+        claims = Reflector(cluster, CLUSTER_DOMAIN_CLAIM, on_change=self._claim_changed)
         self._reflectors = (revisions, slices, routes, mappings, claims)
         self._domains = DomainTargets()
         self.on_secrets: Callable[[Mapping[str, tuple[str, str]]], None] | None = None

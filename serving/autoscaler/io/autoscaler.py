@@ -5,12 +5,13 @@ module connects them and takes the stats.
 """
 
 import asyncio
+import enum
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 
 from serving.autoscaler.decision_events import DecisionEvent
 from serving.autoscaler.entry import RevisionEntry
-from serving.autoscaler.io.decision_loop import DecisionLoop
+from serving.autoscaler.io.decision_loop import DecisionLoop, Hold, hold_nothing
 from serving.autoscaler.io.events import ScaleEventWriter
 from serving.autoscaler.io.podsizes import PodSizes
 from serving.autoscaler.io.policies import PolicyClient, UsageLearning
@@ -36,11 +37,20 @@ _log = logging.getLogger("autoscaler")
 _POLICIES_WAIT_S = 5.0
 
 
+class MemorySaving(enum.Enum):
+    """How pods save memory: not, resized in place while dormant or starting, or dormant ones removed while memory is short."""
+
+    NONE = "none"
+    RESIZE = "resize"
+    REMOVE = "remove"
+
+
 class Autoscaler:
     """All revisions of a cluster. ``run`` it; ``record`` and ``decisions`` work at any time.
 
     ``prove`` asks whether the activator is in the path; ``on_decision`` gets each decision and may not block. ``events``
     records pods that run out of memory. ``sharing`` says which revisions this autoscaler decides on; None: all of them.
+    ``saving`` says how pods save memory.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with
@@ -53,6 +63,7 @@ class Autoscaler:
         events: ScaleEventWriter | None = None,
         sharing: Sharing | None = None,
         registry: PolicyRegistry = BUILT_IN,
+        saving: MemorySaving = MemorySaving.NONE,
     ) -> None:
         self._sharing = sharing or Sharing()
         self.relay = Relay(self._sharing, group=self.group)
@@ -65,7 +76,10 @@ class Autoscaler:
             sharing=self._sharing,
             group=self.group,
             learning=UsageLearning(is_urgent=self._watch.learns_target, take=self._watch.measured),
+            on_new=self.end_rests,
         )
+        self._sizes: PodSizes | None = None
+        self._beside: list[tuple[str, Callable[[], Coroutine[object, object, None]]]] = []
         self._decisions = DecisionLoop(
             watch=self._watch,
             policies=self._policies,
@@ -75,12 +89,11 @@ class Autoscaler:
             registry=registry,
             prove=prove,
             on_decision=on_decision,
+            hold=self._watch_memory() if saving is MemorySaving.REMOVE else hold_nothing,
         )
-        self.end_rests = self._policies.on_new = self._decisions.end_rests
+        if saving is MemorySaving.RESIZE:
+            self._sizes = PodSizes(cluster, pod=self._watch.pod, used=self._policies.usages.used)
         self.counts = self._decisions.counts
-        self._cluster = cluster
-        self._sizes: PodSizes | None = None
-        self._beside: list[tuple[str, Callable[[], Coroutine[object, object, None]]]] = []
         self._is_synced = False
 
     @property
@@ -88,11 +101,12 @@ class Autoscaler:
         """Whether every watch has delivered its first list; no decision is made before."""
         return self._is_synced
 
-    def save_resources(self, *, is_one_machine: bool) -> None:
-        """Resize dormant and starting pods in place from now on; on one machine remove dormant ones while its memory is short."""
-        if not is_one_machine:
-            self._sizes = PodSizes(self._cluster, pod=self._watch.pod, used=self._policies.usages.used)
-            return
+    def end_rests(self) -> None:
+        """Decide on every revision within a period: a policy or a subscriber is new."""
+        self._decisions.end_rests()
+
+    def _watch_memory(self) -> Hold:
+        """Run a watch of the machine's memory; returns what it leaves revisions."""
         from serving.autoscaler.io.memorywatch import MemoryWatch  # noqa: PLC0415 - on one machine only
 
         watch = MemoryWatch(
@@ -100,8 +114,8 @@ class Autoscaler:
             settings=lambda: self._decisions.settings.memory,
             on_change=lambda key: self._decisions.decide_soon(key, DecisionCause.CHANGE),
         )
-        self._decisions.hold = watch.shortage.allow
         self._beside.append(("autoscaler memory", watch.run))
+        return watch.shortage.allow
 
     def reconfigure(self, settings: AutoscalerSettings) -> None:
         """Decide with these settings from now on."""

@@ -56,6 +56,7 @@ from serving.net.cluster.workqueue import WorkQueue, WorkQueueSettings
 
 _log = logging.getLogger("autoscaler")
 
+Hold = Callable[[RevisionKey, BudgetDemand], Allowance | None]
 # Revisions that are written at once. A scale takes two calls; 50 patches a second come from each 8 ms of a server.
 _WRITERS = 16
 # Time between two looks at the pods of revisions that other autoscalers decide on.
@@ -74,8 +75,15 @@ class DecisionCounts(msgspec.Struct, kw_only=True):
     """Stats of revisions that are not scaled here."""
 
 
+def hold_nothing(_key: RevisionKey, _demand: BudgetDemand) -> None:
+    """Leave a revision all the pods that it wants."""
+
+
 class DecisionLoop:
-    """Decides about the entries of a watch and writes the decisions. The caller runs ``jobs``."""
+    """Decides about the entries of a watch and writes the decisions. The caller runs ``jobs``.
+
+    ``hold`` returns the pods that the memory of the machine leaves a revision; None: all that it wants.
+    """
 
     def __init__(  # noqa: PLR0913 - what it works with
         self,
@@ -88,12 +96,12 @@ class DecisionLoop:
         registry: PolicyRegistry,
         prove: Callable[[], Awaitable[bool]],
         on_decision: Callable[[DecisionEvent], None] | None,
+        hold: Hold = hold_nothing,
     ) -> None:
         self.counts = DecisionCounts()
         self.settings = settings
         self._book = BudgetBook(read_budgets(settings.budget))
-        # The pods that the memory of the machine leaves a revision; None: all that it wants.
-        self.hold: Callable[[RevisionKey, BudgetDemand], Allowance | None] = lambda _key, _demand: None
+        self._hold = hold
         self._others_counted_s = -math.inf
         self._watch = watch
         self._policies = policies
@@ -266,7 +274,7 @@ class DecisionLoop:
 
     def _allow(self, key: RevisionKey, entry: RevisionEntry, demand: BudgetDemand) -> Allowance | None:
         """The pods that the memory of the machine and budgets leave; of two the fewer."""
-        short, at_s = self.hold(key, demand), now_s()
+        short, at_s = self._hold(key, demand), now_s()
         if short is not None:
             demand = msgspec.structs.replace(demand, wanted=short.count, floor=min(demand.floor, short.count))
         tenant = entry.tenant() if self._book.budgets.of(key[0]) else None

@@ -53,10 +53,11 @@ class UsageLearning(msgspec.Struct, frozen=True, kw_only=True):
 class PolicyClient:
     """Follows ScalingPolicies, writes their status, and reads the usage of pods. The caller runs it.
 
-    ``triggers`` decides. A status is written at once if its attachment has changed, else once a period.
+    ``triggers`` decides. ``on_new`` is called for each policy that is new or has another generation. A status is written at once
+    if its attachment has changed, else once a period.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it works with
         self,
         cluster: Cluster,
         settings: AutoscalerSettings,
@@ -65,12 +66,13 @@ class PolicyClient:
         sharing: Sharing,
         group: Callable[[RevisionKey], Group],
         learning: UsageLearning,
+        on_new: Callable[[], None] = lambda: None,
     ) -> None:
         self.triggers = Triggers(
             settings.triggers, requests=requests, on_change=self._queue_status, state_at=schedule_state
         )
         self.usages = Usages()
-        self.policies = Reflector(cluster, SCALING_POLICY)
+        self.policies = Reflector(cluster, SCALING_POLICY, on_change=self._changed)
         self.status_write_count = 0
         self.failure_count = 0
         self._cluster = cluster
@@ -80,9 +82,7 @@ class PolicyClient:
         self._written: dict[PolicyKey, tuple[float, Object]] = {}
         self._is_failure_logged = False
         self._learning = learning
-        self.policies.on_change(self._changed)
-        # Called for each policy that is new or has another generation.
-        self.on_new: Callable[[], None] = lambda: None
+        self._on_new = on_new
 
     def proposals(
         self, entry: RevisionEntry, facts: ScalerView, pod_of: Callable[[str, str], Object | None]
@@ -133,7 +133,7 @@ class PolicyClient:
             is_ours = self._sharing.is_ours(self._group_of(policy.key[0], policy.target))
             self.triggers.take_policy(policy, is_ours=is_ours)
             if change.old is None or change.old["metadata"].get("generation") != policy.generation:
-                self.on_new()
+                self._on_new()
 
     def _queue_status(self, key: PolicyKey) -> None:
         """Queue a status write: once all revisions are decided on, a policy's target is known to exist or not."""

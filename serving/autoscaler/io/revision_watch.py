@@ -50,15 +50,10 @@ class RevisionWatch:
         self.entries: dict[RevisionKey, RevisionEntry] = {}
         self._settings = settings
         self._listener = listener
-        self._revisions = Reflector(cluster, REVISION)
-        deployments, self._pods = (
-            Reflector(cluster, kind, label_selector=REVISION_LABEL) for kind in (DEPLOYMENT, POD)
-        )
-        slices = Reflector(cluster, ENDPOINT_SLICE, label_selector=PUBLIC_SLICES)
-        self._revisions.on_change(self._revision_changed)
-        deployments.on_change(self._deployment_changed)
-        self._pods.on_change(self._pod_changed)
-        slices.on_change(self._slice_changed)
+        self._revisions = Reflector(cluster, REVISION, on_change=self._revision_changed)
+        deployments = Reflector(cluster, DEPLOYMENT, label_selector=REVISION_LABEL, on_change=self._deployment_changed)
+        self._pods = Reflector(cluster, POD, label_selector=REVISION_LABEL, on_change=self._pod_changed)
+        slices = Reflector(cluster, ENDPOINT_SLICE, label_selector=PUBLIC_SLICES, on_change=self._slice_changed)
         self._reflectors = (self._revisions, deployments, self._pods, slices)
 
     @property

@@ -6,10 +6,11 @@ lose.
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from serving.controller.cache import ControllerCache, activator_pages
@@ -89,9 +90,11 @@ class Controller:
             cluster, self._cache, settings=self._settings, wake=self._wake_of, note=self._events.enqueue
         )
         self._writer = PlanWriter(cluster, self._cache, wake=self._wake, on_call=self._note_call)
-        if metrics is not None:
-            metrics.waiting = lambda: len(self._queue)
-            metrics.writes = lambda: self.writes_count
+
+    @property
+    def waiting_count(self) -> int:
+        """Objects that wait for a decision."""
+        return len(self._queue)
 
     @property
     def writes_count(self) -> int:
@@ -257,8 +260,9 @@ class ControllerConfig:
             *(LiveSettings(other, registry=DAEMONS, environment={}) for other in others),
         ]
 
-    def attach(self, controller: Controller, watch: ConfigMapWatch) -> None:
-        """Apply changes to this controller from now on, and report them; refusals so far are reported first."""
+    @contextlib.contextmanager
+    def applied_to(self, controller: Controller, watch: ConfigMapWatch) -> Iterator[None]:
+        """Apply changes to a controller while the context is open, and report them; refusals so far are reported first."""
 
         def on_taken(taken: Taken, config_map: Object) -> None:
             if taken.changed and taken.daemon in (CONTROLLER.name, AUTOSCALER.name, QUEUEPROXY.name):
@@ -267,7 +271,8 @@ class ControllerConfig:
                 controller.report(note)
 
         controller.reconfigure(self.own.settings, self.scaling.settings, self.proxy.settings)
-        watch.listeners[:] = [on_taken]
         for taken, config_map in watch.refused.values():
             for note in settings_notes(taken, config_map):
                 controller.report(note)
+        with watch.reported_to(on_taken):
+            yield

@@ -114,10 +114,12 @@ class CacheSources:
                 self._wake(self._cache.put(kind, change.new), kind)
 
         selector = f"{MANAGED_BY}={MANAGER}" if kind is kinds.ENDPOINT_SLICE else ""
-        reflector = Reflector(self._cluster, kind, label_selector=selector)
-        reflector.on_change(changed)
-        reflector.on_list(
-            lambda version: self._wake(self._cache.take_list(kind, reflector.cache, version=version), kind)
+        reflector = Reflector(
+            self._cluster,
+            kind,
+            label_selector=selector,
+            on_change=changed,
+            on_list=lambda version: self._wake(self._cache.take_list(kind, reflector.cache, version=version), kind),
         )
         return reflector
 
@@ -128,14 +130,13 @@ class CacheSources:
             else:
                 self._wake(self._cache.put_activators(change.key, change.new), None)
 
-        reflector = Reflector(
+        return Reflector(
             self._cluster,
             kinds.ENDPOINT_SLICE,
             system_namespace(),
             label_selector=f"{SERVICE_NAME}={ACTIVATOR_SERVICE}",
+            on_change=changed,
         )
-        reflector.on_change(changed)
-        return reflector
 
     async def _follow_httproutes(self, reflector: Reflector, known: asyncio.Event) -> None:
         """Follow HTTPRoutes once the server has them; set ``known`` once that is clear."""

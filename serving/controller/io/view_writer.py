@@ -41,12 +41,14 @@ class ViewWriter:
         self._now = now
         self._queue: WorkQueue[RevisionKey] = WorkQueue("views")
         self._written: dict[tuple[Kind, RevisionKey], Object] = {}
-        self._revisions = Reflector(cluster, REVISION)
-        self._deployments = Reflector(cluster, DEPLOYMENT)
-        self._slices = Reflector(cluster, ENDPOINT_SLICE, label_selector=f"{MANAGED_BY}={MANAGER}")
-        self._revisions.on_change(lambda change: self._wake(change.key))
-        self._deployments.on_change(self._deployment_changed)
-        self._slices.on_change(lambda change: self._wake((change.key[0], public_owner_name(change.key[1]))))
+        self._revisions = Reflector(cluster, REVISION, on_change=lambda change: self._wake(change.key))
+        self._deployments = Reflector(cluster, DEPLOYMENT, on_change=self._deployment_changed)
+        self._slices = Reflector(
+            cluster,
+            ENDPOINT_SLICE,
+            label_selector=f"{MANAGED_BY}={MANAGER}",
+            on_change=lambda change: self._wake((change.key[0], public_owner_name(change.key[1]))),
+        )
 
     async def run(self) -> None:
         """Follow and write until cancelled."""

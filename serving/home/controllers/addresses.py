@@ -89,11 +89,10 @@ class HostsFiles:
         self, cluster: Cluster, folder: Path, settings: Callable[[], ControllerSettings], *, inner_port: int
     ) -> None:
         self._folder, self._settings, self._gateway = folder, settings, machine_gateway(inner_port)
-        self._routes, self._namespaces = Reflector(cluster, ROUTE), Reflector(cluster, NAMESPACE)
+        self._routes = Reflector(cluster, ROUTE, on_change=lambda _: self._changed.set())
+        self._namespaces = Reflector(cluster, NAMESPACE, on_change=self._follow_namespace)
         self._changed = asyncio.Event()
         self._gone: set[str] = set()
-        self._routes.on_change(lambda _: self._changed.set())
-        self._namespaces.on_change(self._follow_namespace)
         folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
         # By namespace; those that pods of an earlier process see have a text that is not known.
         self._written = dict.fromkeys((path.name for path in folder.iterdir()), "")
@@ -180,14 +179,13 @@ class ServiceHosts:
 
     def __init__(self, cluster: Cluster, rules: Callable[[], HostRules]) -> None:
         self._rules = rules
-        self._routes, self._mappings = Reflector(cluster, ROUTE), Reflector(cluster, DOMAIN_MAPPING)
-        self._claims = Reflector(cluster, CLUSTER_DOMAIN_CLAIM)
+        self._routes = Reflector(cluster, ROUTE, on_change=self._forget)
+        self._mappings = Reflector(cluster, DOMAIN_MAPPING, on_change=self._forget)
+        self._claims = Reflector(cluster, CLUSTER_DOMAIN_CLAIM, on_change=self._forget)
         self.reflectors = (self._routes, self._mappings, self._claims)
         self._known: tuple[HostRules, tuple[frozenset[str], frozenset[str]]] | None = None
-        for reflector in self.reflectors:
-            reflector.on_change(lambda _: self._forget())
 
-    def _forget(self) -> None:
+    def _forget(self, _: CacheChange) -> None:
         self._known = None
 
     def named(self) -> frozenset[str]:

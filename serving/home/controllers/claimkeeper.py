@@ -45,11 +45,10 @@ class ClaimKeeper:
 
     def __init__(self, cluster: Cluster, volumes: Path) -> None:
         self._cluster, self._volumes = cluster, volumes
-        self._claims = Reflector(cluster, PERSISTENT_VOLUME_CLAIM)
+        self._claims = Reflector(cluster, PERSISTENT_VOLUME_CLAIM, on_change=lambda change: self._queue.add(change.key))
         self._queue: WorkQueue[Key] = WorkQueue("claims")
         # What the folders hold that no quota bounds.
         self._used_bytes: dict[Key, int] = {}
-        self._claims.on_change(lambda change: self._queue.add(change.key))
 
     async def run(self) -> None:
         """Follow and write until cancelled."""

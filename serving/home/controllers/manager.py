@@ -60,17 +60,14 @@ class Manager:
     def __init__(self, cluster: Cluster, scheduler: PodScheduler | None = None) -> None:
         self._cluster = cluster
         self._scheduler = scheduler or PodScheduler(cluster)
-        self._deployments = Reflector(cluster, DEPLOYMENT)
-        self._services = Reflector(cluster, SERVICE)
-        self._pods = Reflector(cluster, POD)
+        self._deployments = Reflector(cluster, DEPLOYMENT, on_change=self._deployment_changed)
+        self._services = Reflector(cluster, SERVICE, on_change=self._service_changed)
+        self._pods = Reflector(cluster, POD, on_change=self._pod_changed)
         self._queue: WorkQueue[WorkKey] = WorkQueue("local-manager")
         self._pods_of: dict[str, set[Key]] = {}
         self._pods_with: dict[_Selector, set[Key]] = {}
         self._services_with: dict[_Selector, set[Key]] = {}
         self._made: dict[str, dict[Key, tuple[float, Object]]] = {}
-        self._deployments.on_change(self._deployment_changed)
-        self._services.on_change(self._service_changed)
-        self._pods.on_change(self._pod_changed)
 
     async def run(self) -> None:
         """Follow and write until cancelled."""

@@ -26,15 +26,16 @@ class NamespaceObjects:
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
-        self._namespaces = Reflector(cluster, NAMESPACE)
-        self._accounts = Reflector(cluster, SERVICE_ACCOUNT)
-        self._quotas = Reflector(cluster, RESOURCE_QUOTA)
+        self._namespaces = Reflector(
+            cluster, NAMESPACE, on_change=lambda change: self._queue.add((SERVICE_ACCOUNT, change.key[1]))
+        )
+        self._accounts = Reflector(
+            cluster, SERVICE_ACCOUNT, on_change=lambda change: self._queue.add((SERVICE_ACCOUNT, change.key[0]))
+        )
+        self._quotas = Reflector(cluster, RESOURCE_QUOTA, on_change=self._quota_changed)
         self._queue: WorkQueue[_WorkKey] = WorkQueue("namespace-objects")
         self._counted: dict[Kind, Reflector] = {}
         self._group: SupervisedTasks | None = None
-        self._namespaces.on_change(lambda change: self._queue.add((SERVICE_ACCOUNT, change.key[1])))
-        self._accounts.on_change(lambda change: self._queue.add((SERVICE_ACCOUNT, change.key[0])))
-        self._quotas.on_change(self._quota_changed)
 
     async def run(self) -> None:
         """Follow and write until cancelled."""
@@ -58,8 +59,7 @@ class NamespaceObjects:
                 self._queue.add_after((RESOURCE_QUOTA, change.key[0]), _STATUS_LAG_S)
 
         assert self._group is not None, "quotas come while it runs"
-        reflector = self._counted[kind] = Reflector(self._cluster, kind)
-        reflector.on_change(changed)
+        reflector = self._counted[kind] = Reflector(self._cluster, kind, on_change=changed)
         self._group.start(reflector.run(), name=f"quotas {kind.plural}")
 
     async def _work(self, key: _WorkKey) -> None:

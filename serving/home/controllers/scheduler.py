@@ -212,9 +212,8 @@ class PodScheduler:
     def __init__(self, cluster: Cluster, placing: "NodePlacing | None" = None) -> None:
         self._cluster = cluster
         self._placing = placing
-        self._nodes, self._pods = Reflector(cluster, NODE), Reflector(cluster, POD)
-        self._nodes.on_change(self._node_changed)
-        self._pods.on_change(self._pod_changed)
+        self._nodes = Reflector(cluster, NODE, on_change=self._node_changed)
+        self._pods = Reflector(cluster, POD, on_change=self._pod_changed)
         self._waiting: dict[Key, Object] = {}
         # Pods that request more than the one node has, and what they request.
         self._excessive: list[tuple[Object, str]] = []

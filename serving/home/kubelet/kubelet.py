@@ -95,8 +95,7 @@ class Kubelet:
         self._locations = PodLocations(dice or random.SystemRandom())
         # All pods of virtual nodes run here: every pod that has a node.
         bound = "spec.nodeName!=" if node.virtual else f"spec.nodeName={node.name}"
-        self._pods = Reflector(node.cluster, POD, field_selector=bound)
-        self._pods.on_change(self._changed)
+        self._pods = Reflector(node.cluster, POD, field_selector=bound, on_change=self._changed)
         self._ahead = AheadNetworks(self._locations, node.containers.networks if node.containers else None)
         self._running: dict[str, PodRun] = {}
         self._uids: defaultdict[Key, set[str]] = defaultdict(set)

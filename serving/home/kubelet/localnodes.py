@@ -57,9 +57,12 @@ class LocalNodes:
         if virtual is None:
             return
         machines = Reflector(
-            self._cluster, CONFIG_MAP, system_namespace(), field_selector=f"metadata.name={LOCAL_MACHINES}"
+            self._cluster,
+            CONFIG_MAP,
+            system_namespace(),
+            field_selector=f"metadata.name={LOCAL_MACHINES}",
+            on_change=lambda _: self._changed.set(),
         )
-        machines.on_change(lambda _: self._changed.set())
         async with supervise() as group:
             group.start(machines.run(), name="machines")
             await machines.synced.wait()

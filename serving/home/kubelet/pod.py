@@ -162,13 +162,17 @@ class PodRun:
                 # A pod is taken over before it can be ended.
                 await starting
             else:
-                self.turn.follow(group, lambda: None if self.kind is None else list(self.sessions.values()))
+                self.turn.follow(group, self._process_ids)
             await self.stop.wait()
             self.turn.leave()
             starting.cancel()
             explaining.cancel()
             await self._drain()
             reporting.cancel()
+
+    def _process_ids(self) -> list[int] | None:
+        """The first processes of its containers; None as long as it cannot start any."""
+        return None if self.kind is None else list(self.sessions.values())
 
     async def free(self) -> None:
         """Kill remaining processes, and remove the pod's networks, cgroups and folder."""
@@ -220,7 +224,7 @@ class PodRun:
         if not apps or None in first:
             # Nothing can run: a queue-proxy alone would wait for ever.
             return
-        await self.turn.take_again(self.stop, group)
+        await self.turn.take_again(self.stop, group, self._process_ids)
         is_initialized = await run_init_containers(
             self._node.runtime,
             [spec for spec in first if spec is not None],

@@ -80,7 +80,6 @@ class StartTurn:
     def __init__(self, pacer: StartPacer, pod: PodStart, *, is_held: bool) -> None:
         self._pacer, self._pod = pacer, pod
         self._settled = asyncio.Event()
-        self._process_ids: Callable[[], Iterable[int] | None] = tuple
         self.is_held = is_held
 
     @property
@@ -101,14 +100,15 @@ class StartTurn:
         self.is_held = begun.is_set() and not stop.is_set()
         return self.is_held
 
-    async def take_again(self, stop: asyncio.Event, group: SupervisedTasks) -> None:
+    async def take_again(
+        self, stop: asyncio.Event, group: SupervisedTasks, process_ids: Callable[[], Iterable[int] | None]
+    ) -> None:
         """Take another turn if the first ended before the pod was prepared, such as while its images were pulled."""
         if not self.is_held and await self.take(stop):
-            self.follow(group, self._process_ids)
+            self.follow(group, process_ids)
 
     def follow(self, group: SupervisedTasks, process_ids: Callable[[], Iterable[int] | None]) -> None:
         """Have a task of ``group`` end the turn. ``process_ids`` are None as long as the pod cannot start any process."""
-        self._process_ids = process_ids
         if self.is_held:
             self._settled.clear()
             group.start(until_started(self._settled, process_ids), name="turn").add_done_callback(self._end)
@@ -120,8 +120,6 @@ class StartTurn:
     def leave(self) -> None:
         """The pod ends: the next one of its revision is a first one."""
         self._settled.set()
-        # It refers to the pod, which is freed at once without cycles.
-        self._process_ids = tuple
         self._pacer.leave(self._pod)
 
     def _end(self, _: object) -> None:

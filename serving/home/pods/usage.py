@@ -174,10 +174,9 @@ class UsageReporter:
         self._reported_nodes: set[str] = set()
         self._reading: MachineReading | None = None
         self._has_node_metrics = False
-        self._policies = Reflector(cluster, SCALING_POLICY)
+        self._policies = Reflector(cluster, SCALING_POLICY, on_change=lambda _: self._check_policies())
         self._wanted = asyncio.Event()
         self._has_learner = False
-        self._policies.on_change(lambda _: self._check_policies())
         self._at_s = 0.0
         self._sessions: dict[int, SessionTotals] = {}
         self._reported: set[Key] = set()

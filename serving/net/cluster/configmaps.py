@@ -10,7 +10,7 @@ controller records them as an Event.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from serving.core.model.objects import Object
@@ -30,25 +30,32 @@ Listener = Callable[[Taken, Object], None]
 
 
 class ConfigMapWatch:
-    """Runs until cancelled. ``listeners`` are called for each ConfigMap that changes a setting or is rejected."""
+    """Follows the ConfigMaps of ``settings``; ``followed`` runs it."""
 
     def __init__(self, cluster: Cluster, namespace: str, settings: Sequence[LiveSettings[Any]]) -> None:
-        self.listeners: list[Listener] = []
         self.refused: dict[tuple[str, str], tuple[Taken, Object]] = {}
         """The last rejected content, by daemon and ConfigMap."""
-
         self._settings = settings
-        self.reflector = Reflector(cluster, CONFIG_MAP, namespace)
-        self.reflector.on_change(self._changed)
+        self._listeners: list[Listener] = []
+        self.reflector = Reflector(cluster, CONFIG_MAP, namespace, on_change=self._changed)
 
-    def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back after each change of settings; the callback must not block."""
+    @contextlib.contextmanager
+    def reported_to(self, listener: Listener) -> Iterator[None]:
+        """Call ``listener`` for each ConfigMap that changes a setting or is rejected, while the context is open."""
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
 
-        def on_taken(taken: Taken, _: Object) -> None:
+    def applied_by(self, apply: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+        """Call ``apply`` after each change of settings while the context is open. It must not block."""
+
+        def changed(taken: Taken, _: Object) -> None:
             if taken.changed:
-                callback()
+                apply()
 
-        self.listeners.append(on_taken)
+        return self.reported_to(changed)
 
     def _changed(self, change: CacheChange) -> None:
         is_gone = change.type is EventType.DELETED
@@ -62,7 +69,7 @@ class ConfigMapWatch:
                 self.refused[taken.daemon, taken.config_map] = (taken, change.new)
             if taken.problems or taken.unknown or taken.changed or taken.waiting:
                 _log_taken(taken)
-                for listener in self.listeners:
+                for listener in list(self._listeners):
                     listener(taken, change.new)
 
 

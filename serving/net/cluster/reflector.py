@@ -132,7 +132,11 @@ class CacheChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reflector:
-    """A copy of the objects of one kind within a namespace and selectors. ``run`` maintains it."""
+    """A copy of the objects of one kind within a namespace and selectors. ``run`` maintains it.
+
+    ``on_change`` is called for each change, right after the cache has it; it must not block and should not raise. ``on_list`` is
+    called after each list, with its version: an object missing from the copy does not exist, or is newer.
+    """
 
     def __init__(  # noqa: PLR0913 - what to follow, and how
         self,
@@ -144,6 +148,8 @@ class Reflector:
         field_selector: str = "",
         settings: ReflectorSettings | None = None,
         dice: random.Random | None = None,
+        on_change: Callable[[CacheChange], None] | None = None,
+        on_list: Callable[[str], None] | None = None,
     ) -> None:
         self.kind = kind
         self.synced = asyncio.Event()
@@ -158,9 +164,9 @@ class Reflector:
         self._settings = settings or ReflectorSettings()
         self._dice = dice or random.Random()  # noqa: S311 - spreads waits
         self._cache = objects_map(cluster)
-        self._callbacks: list[Callable[[CacheChange], None]] = []
         self._failures = 0
-        self._on_list: list[Callable[[str], None]] = []
+        self._on_change = on_change
+        self._on_list = on_list
 
     def __repr__(self) -> str:
         state = "synced" if self.synced.is_set() else "not synced"
@@ -170,14 +176,6 @@ class Reflector:
     def cache(self) -> Mapping[Key, Object]:
         """The objects by namespace and name; a live view. Objects are replaced, never changed: do not change them."""
         return MappingProxyType(self._cache)
-
-    def on_change(self, callback: Callable[[CacheChange], None]) -> None:
-        """Call back on each later change, right after the cache has it. It must not block and should not raise."""
-        self._callbacks.append(callback)
-
-    def on_list(self, callback: Callable[[str], None]) -> None:
-        """Call back after each list, with its version: an object missing from the copy does not exist, or is newer."""
-        self._on_list.append(callback)
 
     def repeat_all(self) -> None:
         """Repeat the callback for every object soon, for readers whose interpretation has changed."""
@@ -231,9 +229,9 @@ class Reflector:
             if self._version(key) != version_of(resource):
                 self._put(key, resource)
                 await turn()
-        for callback in self._on_list:
+        if self._on_list is not None:
             try:
-                callback(version)
+                self._on_list(version)
             except Exception:  # noqa: BLE001 - as ``_notify`` does
                 self._skip(None)
         return version
@@ -309,11 +307,12 @@ class Reflector:
         self._notify(CacheChange(type=EventType.DELETED, key=key, old=old, new=last))
 
     def _notify(self, change: CacheChange) -> None:
-        for callback in self._callbacks:
-            try:
-                callback(change)
-            except Exception:  # noqa: BLE001 - the outermost frame of foreign code
-                self._skip(change.new)
+        if self._on_change is None:
+            return
+        try:
+            self._on_change(change)
+        except Exception:  # noqa: BLE001 - the outermost frame of foreign code
+            self._skip(change.new)
 
     def _skip(self, shared: object) -> None:
         """Count and log an object that foreign code cannot handle: it must not stop the others."""

@@ -182,7 +182,7 @@ class ActivatorMetrics:
         inside: Callable[[], Iterable[Inside]],
         has_old_names: bool = False,
     ) -> None:
-        self.page = page = MetricsPage(ACTIVATOR_METRICS)
+        self.page = page = MetricsPage(ACTIVATOR_METRICS, before=self._keep, fine=self._pull_fine)
         self.queue = page.histogram("serving_request_queue_seconds")
         self.cold = page.histogram("serving_cold_start_duration_seconds")
         self.wakes = page.counter("serving_wakes_total")
@@ -200,9 +200,7 @@ class ActivatorMetrics:
         self._has_old_names = has_old_names
         self._rows: dict[tuple[str, str], tuple[tuple[str, str, str], RevisionRows]] = {}
         self._rows_max = _GONE_MAX
-        page.before = self._keep
         page.pull(self._pull)
-        page.pull_fine(self._pull_fine)
 
     def of(self, key: tuple[str, str]) -> RevisionRows:
         """The rows of a revision."""

@@ -3,7 +3,8 @@
 On one machine the store's API and the kubelet run in the same process and share the page, which then has pods as well.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from prometheus_client.core import Metric as Family
 
@@ -14,14 +15,31 @@ _CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 _UNAUTHORIZED = (401, 429)
 
 
-class ControllerMetrics:
-    """All rows. ``waiting``, ``is_leading`` and ``writes`` are read for each page."""
+class ReconcileCounts(Protocol):
+    """The counts of a controller."""
 
-    def __init__(self) -> None:
+    @property
+    def waiting_count(self) -> int:
+        """Objects that wait for a decision."""
+
+    @property
+    def writes_count(self) -> int:
+        """Objects that were created, patched or deleted."""
+
+
+class ControllerMetrics:
+    """All rows.
+
+    ``controllers`` are those of this process so far, one for each time that it led; the last one runs. It is read for each page,
+    as ``is_leading`` is.
+    """
+
+    def __init__(
+        self, controllers: Sequence[ReconcileCounts], *, is_leading: Callable[[], bool] = lambda: True
+    ) -> None:
         self.page = MetricsPage((*CONTROLLER_METRICS, *LOCAL_METRICS))
-        self.waiting: Callable[[], int] = lambda: 0
-        self.writes: Callable[[], int] = lambda: 0
-        self.is_leading: Callable[[], bool] = lambda: True
+        self._controllers = controllers
+        self._is_leading = is_leading
         self._reconciles = self.page.counter("serving_reconciles_total")
         self._duration = self.page.histogram("serving_reconcile_duration_seconds")
         self.page.pull(self._pull)
@@ -32,9 +50,15 @@ class ControllerMetrics:
         self._duration.labels(resource).observe(duration_s)
 
     def _pull(self) -> Iterator[Family]:
-        yield _one(named(CONTROLLER_METRICS, "serving_reconcile_queue_depth"), self.waiting())
-        yield _one(named(CONTROLLER_METRICS, "serving_controller_leader"), float(self.is_leading()))
-        yield _one(named(CONTROLLER_METRICS, "serving_controller_writes_total"), self.writes())
+        yield _one(
+            named(CONTROLLER_METRICS, "serving_reconcile_queue_depth"),
+            sum(each.waiting_count for each in self._controllers[-1:]),
+        )
+        yield _one(named(CONTROLLER_METRICS, "serving_controller_leader"), float(self._is_leading()))
+        yield _one(
+            named(CONTROLLER_METRICS, "serving_controller_writes_total"),
+            sum(each.writes_count for each in self._controllers),
+        )
 
 
 class LocalMetrics:

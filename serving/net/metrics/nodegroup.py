@@ -22,9 +22,8 @@ _UNLABELLED = {"escalator_run_count", "serving_nodegroup_leader"}
 class NodeGroupMetrics:
     """All rows. ``is_leading`` is read for each page."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_leading: Callable[[], bool] = lambda: True) -> None:
         self.page = MetricsPage(NODEGROUP_METRICS)
-        self.is_leading: Callable[[], bool] = lambda: True
         self._gauges: dict[str, Gauge] = {}
         self._counters: dict[str, Counter] = {}
         for nodegroup_metric in NODEGROUP_METRICS:
@@ -36,7 +35,7 @@ class NodeGroupMetrics:
         self._lags: dict[str, Histogram] = {
             name: self.page.histogram(name, buckets=_MINUTES_S) for name in (LOCK_DURATION, REGISTRATION_LAG)
         }
-        self._gauges["serving_nodegroup_leader"].set_function(lambda: float(self.is_leading()))
+        self._gauges["serving_nodegroup_leader"].set_function(lambda: float(is_leading()))
         self._rows: dict[str, tuple[str, str]] = {}
 
     def passed(self, duration_s: float, groups: Collection[str]) -> None:

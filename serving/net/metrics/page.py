@@ -8,7 +8,6 @@ are in OpenMetrics only; the older format has no syntax for them.
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 
 from prometheus_client import Counter, Gauge, Histogram, PlatformCollector, ProcessCollector, disable_created_metrics
 from prometheus_client.core import CollectorRegistry
@@ -50,16 +49,25 @@ class Pulled(Collector):
 
 
 class MetricsPage:
-    """A registry with the metrics of every daemon: the process and its Python."""
+    """A registry with the metrics of every daemon: the process and its Python.
 
-    def __init__(self, metrics: tuple[MetricSpec, ...]) -> None:
+    ``before`` is called before the page is rendered, for example to drop rows. ``fine`` returns the families of the page with
+    fine-grained durations, which has nothing else: it is read every two seconds.
+    """
+
+    def __init__(
+        self,
+        metrics: tuple[MetricSpec, ...],
+        *,
+        before: Callable[[], None] = lambda: None,
+        fine: Callable[[], Iterator[Family]] | None = None,
+    ) -> None:
         # An unused line more for each counter and histogram.
         disable_created_metrics()
         self.registry = CollectorRegistry(auto_describe=False)
-        self.before: Callable[[], None] = lambda: None
-        """Called before the page is rendered, for example to drop rows."""
+        self._before = before
         self._metrics = metrics
-        self._fine: list[Callable[[], Iterator[Family]]] = []
+        self._fine = fine
         self._lag: Histogram | None = None
         self.pull(_unreadable)
         ProcessCollector(registry=self.registry)
@@ -93,15 +101,11 @@ class MetricsPage:
         """Add families that are pulled for each page."""
         self.registry.register(Pulled(pull))
 
-    def pull_fine(self, pull: Callable[[], Iterator[Family]]) -> None:
-        """Add families of the page with fine-grained durations, which has nothing else: it is read every two seconds."""
-        self._fine.append(pull)
-
     def families(self, accept: str = "") -> Iterator[Family]:
         """The families of the page for an Accept header now, one after the other."""
-        self.before()
-        if self._fine and FINE_TYPE in accept:
-            yield from chain.from_iterable(pull() for pull in self._fine)
+        self._before()
+        if self._fine is not None and FINE_TYPE in accept:
+            yield from self._fine()
         else:
             yield from self.registry.collect()
 

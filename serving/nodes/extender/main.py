@@ -64,9 +64,8 @@ class PlacementDaemon:
         self.is_serving = asyncio.Event()
         self._cluster = cluster
         self._settings = settings
-        self._nodes, self._pods = Reflector(cluster, NODE), Reflector(cluster, POD)
-        self._nodes.on_change(self._node_changed)
-        self._pods.on_change(self._pod_changed)
+        self._nodes = Reflector(cluster, NODE, on_change=self._node_changed)
+        self._pods = Reflector(cluster, POD, on_change=self._pod_changed)
 
     @property
     def is_synced(self) -> bool:

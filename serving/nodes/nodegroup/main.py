@@ -41,7 +41,7 @@ from serving.net.metrics.queries import QueryGate
 from serving.net.metrics.server import serve_page
 from serving.nodes.nodegroup.groups import GroupReading, WrittenGroup, groups_of_text
 from serving.nodes.nodegroup.io.clouds.choice import CloudContext, opened_cloud
-from serving.nodes.nodegroup.io.loop import NodeGroupLoop
+from serving.nodes.nodegroup.io.loop import NodeGroupLoop, PassCounts
 from serving.nodes.nodegroup.io.passes import NodeGroupPasses
 
 _log = logging.getLogger("nodegroup")
@@ -85,25 +85,32 @@ async def _body(stop: asyncio.Event) -> None:
             CloudContext(settings=own.settings, cluster=cluster, aws_options=lambda group: aws.get(group, AwsOptions()))
         ) as cloud,
     ):
-        metrics, election = NodeGroupMetrics(), electing.settings
+        election = electing.settings
+        lease = LeaseClient(cluster, LeaseName(namespace=system_namespace(), name=_LEASE))
+        leader = Leader(lease, identity, times=lease_times(election)) if election.enabled else None
+        metrics = NodeGroupMetrics(is_leading=lambda: leader is None or leader.is_leading)
         written = _WrittenGroups(lambda: own.settings)
 
         async def work(through: Cluster, check: Callable[[], None]) -> None:
+            counts = PassCounts(metrics, cloud=lambda: own.settings.cloud_provider)
             passes = NodeGroupPasses(
-                through, cloud, written=written, check=check, dry_mode=lambda: own.settings.dry_mode
+                through,
+                cloud,
+                written=written,
+                check=check,
+                dry_mode=lambda: own.settings.dry_mode,
+                on_groups=lambda groups: aws.update(_aws_options(groups)),
+                on_pass=counts.count,
+                on_cloud_error=counts.count_cloud_error,
             )
-            passes.on_groups = lambda groups: aws.update(_aws_options(groups))
             await NodeGroupLoop(passes, lambda: own.settings, metrics).run(stop)
 
         where = inherited_sockets().get("nodegroup-metrics") or own.settings.metrics_address
         async with serve_page(metrics.page, where, gate=QueryGate.of_environment()):
             report_serving()
-            if not election.enabled:
+            if leader is None:
                 await work(cluster, lambda: None)
                 return
-            lease = LeaseClient(cluster, LeaseName(namespace=system_namespace(), name=_LEASE))
-            leader = Leader(lease, identity, times=lease_times(election))
-            metrics.is_leading = lambda: leader.is_leading
             await leader.run(lambda: work(FencedCluster(cluster, leader.check), leader.check), stop)
 
 

@@ -53,13 +53,15 @@ class Dormancy:
         *,
         clock: Callable[[], float],
         pod: IdlePod,
-        on_sleep: Callable[[], None] = lambda: None,
+        on_sleep: Callable[[], None],
+        on_wake: Callable[[], None],
+        on_change: Callable[[bool], None],
     ) -> None:
         assert spec.dormant_after_s is not None
         self._after_s, self._clock, self._pod = spec.dormant_after_s, clock, pod
         self._on_sleep = on_sleep
-        self.on_change: Callable[[bool], None] = lambda _: None
-        self.on_wake: Callable[[], None] = lambda: None
+        self._on_change = on_change
+        self._on_wake = on_wake
         self._report: asyncio.TimerHandle | None = None
         # A new process starts in its place, and must not be frozen meanwhile.
         self.freezer: Freezer = freezer_of(spec, on_exit=lambda: self.wake(is_held=True))
@@ -205,7 +207,7 @@ class Dormancy:
         if self._report is not None:
             self._report.cancel()
             self._report = None
-        self.on_change(True)
+        self._on_change(True)
         if self.freezer.is_instant and not self.freezer.unfrozen:
             self._page_outs.expect()
 
@@ -241,14 +243,14 @@ class Dormancy:
         waiting, self._waiting = self._waiting, []
         for go in waiting:
             go()
-        self.on_wake()
+        self._on_wake()
         if self._report is None:
             self._report = asyncio.get_running_loop().call_later(_REPORT_LAG_S, self._report_awake)
         self.freeze_if_due()
 
     def _report_awake(self) -> None:
         self._report = None
-        self.on_change(False)
+        self._on_change(False)
 
 
 def _current_task() -> "asyncio.Task[object] | None":

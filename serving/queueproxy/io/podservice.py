@@ -170,17 +170,9 @@ class PodService:
         return bool(spec.gauges) and (not spec.is_http2 or bool(spec.metrics_port))
 
     async def _recover_dormancy(self) -> None:
-        """Begin with an app that runs, and report each change from then on."""
-        pod, pipe, dormancy = self._pod, self._pipe, self._pod.dormancy
-        if dormancy is None:
-            return
-
-        def changed(dormant: bool) -> None:  # noqa: FBT001 - the shape of a callback
-            if not pod.is_draining:
-                pipe.push(ready=pod.is_ready, dormant=dormant)
-
-        dormancy.on_change, dormancy.on_wake = changed, pod.skip_idle
-        await dormancy.recover()
+        """Begin with an app that runs."""
+        if self._pod.dormancy is not None:
+            await self._pod.dormancy.recover()
 
     async def _watch(self, changed: Callable[[bool], None]) -> None:
         """Watch the app once this pod can be spoken to: without its certificate no request would come through."""

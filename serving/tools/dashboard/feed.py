@@ -208,9 +208,7 @@ class Feed:
         def changed(change: CacheChange) -> None:
             _FOLLOWED[kind](self._board, change.key, None if change.type is EventType.DELETED else change.new)
 
-        reflector = Reflector(cluster, kind, settings=_LEAN if kind == POD else None)
-        reflector.on_change(changed)
-        return reflector
+        return Reflector(cluster, kind, settings=_LEAN if kind == POD else None, on_change=changed)
 
     async def _follow_nodes(self) -> None:
         while True:
@@ -227,8 +225,9 @@ class Feed:
             await next_beat(wait_s)
 
     async def _follow_groups(self) -> None:
-        groups = Reflector(self._cluster, NODE_GROUP)
-        groups.on_change(lambda _: self._board.nodes.take_groups(list(groups.cache.values())))
+        groups = Reflector(
+            self._cluster, NODE_GROUP, on_change=lambda _: self._board.nodes.take_groups(list(groups.cache.values()))
+        )
         while True:
             try:
                 await self._cluster.list(NODE_GROUP)

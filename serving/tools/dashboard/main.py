@@ -49,8 +49,9 @@ from serving.tools.dashboard.keeper import HistoryKeeper
 from serving.tools.dashboard.logs import LogPages
 from serving.tools.dashboard.marks import Mark
 from serving.tools.dashboard.scope import read_users
-from serving.tools.dashboard.server import Pages
+from serving.tools.dashboard.server import Pages, PageSources, prices_of
 from serving.tools.dashboard.viewers import TokenUsers, Viewers
+from serving.tools.dashboard.views import View
 
 _HISTORY_S = 3600.0
 # 32 characters of base64 are 192 bits.
@@ -95,11 +96,27 @@ class Dashboard:
         self._board = Board(int(_HISTORY_S / PERIOD_S), placement)
         gate = Gate(token)
         actions = DashboardActions(cluster, gate, activator_address=settings.activator_address)
+        self._feed = Feed(
+            cluster,
+            self._board,
+            settings=settings,
+            on_tick=self._tick,
+            on_decision=self._decided,
+            headers=dict if queries is None else queries.headers,
+            queries=InnerQueries(settings.inner_authority_file).present,
+        )
+        file = history_file(settings.history_file, os.environ.get("SERVING_STATE", ""))
+        self._keeper = (
+            None
+            if file is None
+            else HistoryKeeper(file, days=settings.history_days, bytes_max=settings.history_bytes_max)
+        )
+        compare = ComparePage(self._board, self._keeper, objects=self._feed.service, prices=prices_of(settings))
         self._pages = Pages(
             self._board,
             settings,
             is_well=lambda: self._feed.is_synced,
-            policies=lambda names: self._feed.policies(names),  # noqa: PLW0108 - it is made below
+            policies=self._feed.policies,
             actions=actions,
             viewers=Viewers(
                 queries,
@@ -109,28 +126,14 @@ class Dashboard:
                 tokens=TokenUsers(cluster),
             ),
             logs=None if logs is None else LogPages(logs, gate, pods=self._board.pods_of_service),
+            keeper=self._keeper,
+            sources=PageSources(
+                cold_requests=self._feed.cold_requests,
+                recorded=self._feed.recorded,
+                hosts=self._feed.hosts,
+                compare=compare.handle,
+            ),
         )
-        self._feed = Feed(
-            cluster,
-            self._board,
-            settings=settings,
-            on_tick=self._tick,
-            on_decision=self._pages.decide,
-            headers=dict if queries is None else queries.headers,
-            queries=InnerQueries(settings.inner_authority_file).present,
-        )
-        self._pages.cold_requests = self._feed.cold_requests
-        self._pages.recorded = self._feed.recorded
-        self._pages.hosts = self._feed.hosts
-        file = history_file(settings.history_file, os.environ.get("SERVING_STATE", ""))
-        self._keeper = (
-            None
-            if file is None
-            else HistoryKeeper(file, days=settings.history_days, bytes_max=settings.history_bytes_max)
-        )
-        self._pages.keeper = self._keeper
-        compare = ComparePage(self._board, self._keeper, objects=self._feed.service, prices=self._pages.prices)
-        self._pages.compare = compare.handle
         self.address: tuple[str, int] = ("", 0)
         self.is_serving = asyncio.Event()
 
@@ -149,6 +152,9 @@ class Dashboard:
         if self._keeper is not None:
             self._keeper.record(at_s, self._board.rows, marks, owners=self._board.owners)
         self._pages.tick(at_s, rows, marks)
+
+    def _decided(self, decision: View) -> None:
+        self._pages.decide(decision)
 
     @contextlib.asynccontextmanager
     async def _served(self, listener: socket.socket | None) -> AsyncIterator[tuple[str, int]]:

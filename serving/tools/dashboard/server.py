@@ -18,6 +18,7 @@ import importlib.resources
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from serving.core.model.grants import Grant, Role
@@ -59,6 +60,18 @@ _WAITING_MAX = 30
 _COST_MAX_S = 366 * DAY_S
 
 
+async def _no_cold_requests(_namespace: str) -> list[ColdRequest]:
+    return []
+
+
+async def _no_requests(_namespace: str, _name: str) -> None:
+    return None
+
+
+async def _no_hosts() -> list[ServedHost]:
+    return []
+
+
 class _OpenPage:
     def __init__(self, revision: str, version: int, grant: Grant) -> None:
         self.revision = revision
@@ -80,8 +93,26 @@ class _OpenPage:
         self.waiting.put_nowait(b"event: %b\ndata: %b\n\n" % (event.encode(), encode(shown)))
 
 
+def prices_of(settings: DashboardSettings) -> Mapping[str, float]:
+    """The prices of an hour of a pod and of a GiB; 0 is none."""
+    return {"pod_hour": settings.price_pod_hour, "gib_hour": settings.price_gib_hour}
+
+
+class PageSources(msgspec.Struct, frozen=True, kw_only=True):
+    """What pages read beside the board.
+
+    ``cold_requests`` returns the last cold starts in a namespace, ``recorded`` the recorded requests of a namespace and revision, and
+    ``hosts`` the hosts of all services. ``compare`` serves ``/compare``; None does not.
+    """
+
+    cold_requests: Callable[[str], Awaitable[list[ColdRequest]]] = _no_cold_requests
+    recorded: Callable[[str, str], Awaitable[RequestReport | None]] = _no_requests
+    hosts: Callable[[], Awaitable[list[ServedHost]]] = _no_hosts
+    compare: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
+
+
 class Pages:
-    """Serves all open pages of one board."""
+    """Serves all open pages of one board. Without a ``keeper`` there is only the last hour, in memory."""
 
     def __init__(  # noqa: PLR0913 - what it shows, and who may see it
         self,
@@ -93,6 +124,8 @@ class Pages:
         actions: DashboardActions | None = None,
         logs: LogPages | None = None,
         viewers: Viewers | None = None,
+        keeper: HistoryKeeper | None = None,
+        sources: PageSources | None = None,
     ) -> None:
         self._board = board
         self._logs = logs
@@ -100,19 +133,11 @@ class Pages:
         self._actions = actions if actions is not None and actions.is_open else None
         self._is_well = is_well
         self._policies = policies
-        self.cold_requests: Callable[[str], Awaitable[list[ColdRequest]]] | None = None
-        """Returns the last cold starts in a namespace; None knows of none."""
-        self.recorded: Callable[[str, str], Awaitable[RequestReport | None]] | None = None
-        """Reads the recorded requests of a namespace and revision; None shows none."""
-        self.compare: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
-        """Serves ``/compare``; None does not."""
-        self.hosts: Callable[[], Awaitable[list[ServedHost]]] | None = None
-        """Lists the hosts of all services; None knows of none."""
-        self.keeper: HistoryKeeper | None = None
-        """Has the history on disk; None has only the last hour, in memory."""
+        self._sources = sources or PageSources()
+        self._keeper = keeper
         self._hosts = _LOCAL | {name.strip().lower() for name in settings.host_names.split(",") if name.strip()}
         self._pages_max = settings.connections_max
-        self.prices = {"pod_hour": settings.price_pod_hour, "gib_hour": settings.price_gib_hour}
+        self._prices = prices_of(settings)
         self._pages: set[_OpenPage] = set()
         folder = importlib.resources.files("serving.tools.dashboard") / "static"
         self._files = {
@@ -132,8 +157,8 @@ class Pages:
         app.router.add_get("/cost", self._cost)
         app.router.add_get("/requests", self._requests)
         app.router.add_get("/state", self._state)
-        if self.compare is not None:
-            app.router.add_get("/compare", self.compare)
+        if self._sources.compare is not None:
+            app.router.add_get("/compare", self._sources.compare)
         app.router.add_get("/healthz", self._health)
         if self._actions is not None:
             app.router.add_post("/actions/{action}", self._actions.handle)
@@ -209,7 +234,7 @@ class Pages:
 
     async def _history(self, request: web.Request) -> web.StreamResponse:
         revision, now_s = request.query.get("revision", ""), wall_s()
-        longest_s = LIVE_S if self.keeper is None else self.keeper.longest_s
+        longest_s = LIVE_S if self._keeper is None else self._keeper.longest_s
         span_s = range_of(request, now_s, longest_s=longest_s)
         from_s, to_s = span_s or (now_s - LIVE_S, now_s)
         from_s = max(from_s, self._board.created_s(revision))
@@ -217,9 +242,9 @@ class Pages:
         marks = self._board.marks.recent(revision, from_s=from_s, to_s=to_s)
         archived = None
         # Without a range only what is older than this process comes from the disk.
-        if self.keeper is not None and revision:
+        if self._keeper is not None and revision:
             until_s = to_s if span_s or not live["at_s"] else live["at_s"][0] - 1
-            archived = await self.keeper.read(revision, from_s=from_s, to_s=max(from_s, until_s), now_s=now_s)
+            archived = await self._keeper.read(revision, from_s=from_s, to_s=max(from_s, until_s), now_s=now_s)
             if archived is None:
                 raise web.HTTPServiceUnavailable(text=UNREAD)
         body: dict[str, Any] = live if archived is None else archived.columns
@@ -234,19 +259,19 @@ class Pages:
     async def _cost(self, request: web.Request) -> web.StreamResponse:
         now_s = wall_s()
         from_s, to_s = range_of(request, now_s, longest_s=_COST_MAX_S) or (now_s - DAY_S, now_s)
-        if self.keeper is None:
+        if self._keeper is None:
             used: UsageReport | None = self._board.history.usage(self._board.owners, from_s=from_s, to_s=to_s)
         else:
-            used = await self.keeper.usage(from_s=from_s, to_s=to_s, now_s=now_s)
+            used = await self._keeper.usage(from_s=from_s, to_s=to_s, now_s=now_s)
         if used is None:
             raise web.HTTPServiceUnavailable(text=UNREAD)
         ratios = knative_ratios(await self._policies({}))
-        services = service_costs(used, ratios=ratios, prices=self.prices)
-        return json_response({"from_s": from_s, "to_s": to_s, "prices": self.prices, "services": services})
+        services = service_costs(used, ratios=ratios, prices=self._prices)
+        return json_response({"from_s": from_s, "to_s": to_s, "prices": self._prices, "services": services})
 
     async def _map(self, request: web.Request) -> web.StreamResponse:
         del request
-        hosts = [] if self.hosts is None else await self.hosts()
+        hosts = await self._sources.hosts()
         pods = {key: views.values() for key, views in self._board.revision_pods.items()}
         return json_response({"hosts": hosts, "pods": pod_counts(pods)})
 
@@ -262,15 +287,14 @@ class Pages:
         if not revisions:
             raise web.HTTPNotFound(text=f"{name!r} is neither a service nor a revision, as NAMESPACE/NAME\n")
         namespace = name.partition("/")[0]
-        requests = [] if self.cold_requests is None else await self.cold_requests(namespace)
+        requests = await self._sources.cold_requests(namespace)
         body = [self._board.cold_starts(revision, requests) for revision in revisions]
         return json_response_of(name, body)
 
     async def _requests(self, request: web.Request) -> web.StreamResponse:
         revision = request.query.get("revision", "")
         namespace, _, name = revision.partition("/")
-        ask = self.recorded if revision in self._board.rows else None
-        report = None if ask is None else await ask(namespace, name)
+        report = await self._sources.recorded(namespace, name) if revision in self._board.rows else None
         return json_response_of(revision, report)
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
@@ -278,7 +302,7 @@ class Pages:
             **self._all(request.query.get("revision", ""), current_grant()),
             "decisions": self._board.last_decisions(),
             "policies": await self._policies({}),
-            "prices": self.prices,
+            "prices": self._prices,
         }
         return json_response(body)
 

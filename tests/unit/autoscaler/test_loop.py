@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 
 from serving.autoscaler.decision_events import DecisionEvent
-from serving.autoscaler.io.autoscaler import Autoscaler
+from serving.autoscaler.io.autoscaler import Autoscaler, MemorySaving
 from serving.core.model.errors import Unavailable
 from serving.core.model.knative import LEARNT_ANNOTATION, SAVINGS_ANNOTATION, SHORTAGE_ANNOTATION
 from serving.core.model.objects import Object
@@ -66,9 +66,14 @@ class Stage:
         self.is_proved = True
         self.proof_count = 0
         self.sentences: list[str] = []
-        self.autoscaler = Autoscaler(self.cluster, settings=settings, prove=self.prove, on_decision=self.decided)
-        if settings.memory.proc_folder != MemorySettings().proc_folder:
-            self.autoscaler.save_resources(is_one_machine=True)
+        watches_memory = settings.memory.proc_folder != MemorySettings().proc_folder
+        self.autoscaler = Autoscaler(
+            self.cluster,
+            settings=settings,
+            prove=self.prove,
+            on_decision=self.decided,
+            saving=MemorySaving.REMOVE if watches_memory else MemorySaving.NONE,
+        )
 
     def decided(self, event: DecisionEvent) -> None:
         self.sentences.append(explain(event.outcome))

@@ -122,8 +122,13 @@ class Shards:
         # Earliest time to give up another shard: one at a time, and not soon after taking over an abandoned one.
         self._let_go_at_s = -math.inf
         self._is_due, self._stirred = asyncio.Event(), asyncio.Event()
-        self._leases = Reflector(cluster, LEASE, options.namespace, label_selector=f"{SHARDS_LABEL}={options.daemon}")
-        self._leases.on_change(self._changed)
+        self._leases = Reflector(
+            cluster,
+            LEASE,
+            options.namespace,
+            label_selector=f"{SHARDS_LABEL}={options.daemon}",
+            on_change=self._changed,
+        )
 
     @property
     def held(self) -> list[int]:

@@ -120,7 +120,15 @@ class Http2Engine:
         *("send_left", "settings", "streams", "windows_left"),
     )
 
-    def __init__(self, owner: EngineOwner, settings: HttpSettings, *, is_server: bool, now_s: float) -> None:
+    def __init__(
+        self,
+        owner: EngineOwner,
+        settings: HttpSettings,
+        *,
+        is_server: bool,
+        now_s: float,
+        on_fault: Callable[[ErrorCode, str], object] = _pass_over,
+    ) -> None:
         self._owner = owner
         self.settings = settings
         self.is_server = is_server
@@ -129,8 +137,7 @@ class Http2Engine:
         self.budget = PeerBudget(settings, now_s=now_s)
         self.is_ended = False
         """Whether nothing more is read: the connection ends."""
-        self.on_fault: Callable[[ErrorCode, str], object] = _pass_over
-        """Called with each stream that was reset for a fault of the peer."""
+        self.on_fault = on_fault
         self._init_streams()
         self._init_sending()
         self._init_receiving()

@@ -85,7 +85,13 @@ class Session(FrameSender):
         self.registry = registry
         self.wiring = wiring
         self.peer = peer
-        self.engine = Http2Engine(self, registry.settings, is_server=True, now_s=now_s)
+        self.engine = Http2Engine(
+            self,
+            registry.settings,
+            is_server=True,
+            now_s=now_s,
+            on_fault=lambda code, reason: registry.refusals.note(f"h2_{code.name.lower()}", reason, address),
+        )
         self._transport = transport
         self._address = address
         # The last stream that was begun.
@@ -102,7 +108,6 @@ class Session(FrameSender):
         self.on_full = lambda full: registry.wake_by(
             pace.change(wiring.clock(), written_bytes=self._sent_bytes, full=full)
         )
-        self.engine.on_fault = lambda code, reason: registry.refusals.note(f"h2_{code.name.lower()}", reason, address)
         registry.opened(self, address)
         self._wait_until(now_s + registry.settings.client_idle_max_s)
         self.send()

@@ -24,12 +24,16 @@ class PodAnticipation:
         self.pods = AnticipatedBook()
         self._is_wanted = asyncio.Event()
         self._counted: dict[str, GroupPod] = {}
-        self._revisions = Reflector(cluster, REVISION, settings=ReflectorSettings(transform=_bare_revision))
-        self._deployments = Reflector(
-            cluster, DEPLOYMENT, label_selector=REVISION_LABEL, settings=ReflectorSettings(transform=_bare_deployment)
+        self._revisions = Reflector(
+            cluster, REVISION, settings=ReflectorSettings(transform=_bare_revision), on_change=self._revision_changed
         )
-        self._revisions.on_change(self._revision_changed)
-        self._deployments.on_change(self._deployment_changed)
+        self._deployments = Reflector(
+            cluster,
+            DEPLOYMENT,
+            label_selector=REVISION_LABEL,
+            settings=ReflectorSettings(transform=_bare_deployment),
+            on_change=self._deployment_changed,
+        )
 
     async def watch(self) -> None:
         """Watch both kinds once any group needs them, until cancelled."""

@@ -10,6 +10,7 @@ from serving.net.aio.clock import now_s, steady_s
 from serving.net.aio.periodic import wait_for
 from serving.net.aio.supervise import supervise
 from serving.net.metrics.nodegroup import LOCK_DURATION, REGISTRATION_LAG, NodeGroupMetrics
+from serving.nodes.nodegroup.book import NodeGroupBook
 from serving.nodes.nodegroup.group_memory import ScaleLock
 from serving.nodes.nodegroup.io.passes import GroupPass, NodeGroupPasses
 from serving.nodes.nodegroup.plan import DeleteNodes, GroupRule, Taint, Untaint
@@ -21,6 +22,67 @@ _log = logging.getLogger("nodegroup")
 _SETTINGS_PERIOD_S = 1.0
 
 
+class PassCounts:
+    """The rows of the metrics page about passes of groups. ``cloud`` returns the name of the cloud."""
+
+    def __init__(self, metrics: NodeGroupMetrics, *, cloud: Callable[[], str]) -> None:
+        self._metrics = metrics
+        self._cloud = cloud
+        self._locks: dict[str, ScaleLock | None] = {}
+        self._nodes: dict[str, set[str]] = {}
+
+    def count(self, group_pass: GroupPass, book: NodeGroupBook) -> None:
+        """Count one pass of a group and its effects."""
+        name, metrics, done = group_pass.settings.name, self._metrics, group_pass.done
+        metrics.set_gauges(
+            name,
+            cloud=self._cloud(),
+            cloud_id=group_pass.settings.cloud_provider_group_name,
+            values={
+                **gauges_of(group_pass.plan, group_pass.state, group_pass.cloud),
+                **room_gauges(book.extremes(name)),
+            },
+        )
+        self._time_changes(group_pass)
+        effects = group_pass.plan.effects
+        lost = sum(
+            group_pass.pod_counts.get(node, 0)
+            for effect in effects
+            if isinstance(effect, DeleteNodes)
+            for node in effect.node_names
+        )
+        metrics.counted(name, "escalator_node_group_pods_evicted", done.evicted_count + lost)
+        metrics.counted(name, "escalator_node_group_taint_event", sum(isinstance(effect, Taint) for effect in effects))
+        metrics.counted(
+            name, "escalator_node_group_untaint_event", sum(isinstance(effect, Untaint) for effect in effects)
+        )
+        metrics.counted(name, "serving_nodegroup_effects_failed_total", len(done.problems))
+        failed = sum(text.startswith("delete") for text in done.problems)
+        metrics.counted(name, "escalator_node_delete_errors", failed)
+        is_locked = any(wanted.rule is GroupRule.LOCK for wanted in group_pass.plan.wanted)
+        metrics.counted(name, "escalator_node_group_scale_lock_check_was_locked", int(is_locked))
+
+    def _time_changes(self, group_pass: GroupPass) -> None:
+        """Observes how long released locks were held and how long new nodes took to register."""
+        name, now_lock = group_pass.settings.name, group_pass.state.lock
+        lock = self._locks.get(name)
+        if lock is not None and lock != now_lock:
+            self._metrics.lasted(name, LOCK_DURATION, group_pass.at_s - lock.locked_at_s)
+        self._locks[name] = now_lock
+        parts = group_pass.plan.nodes
+        nodes = {
+            node.name for part in (parts.untainted, parts.tainted, parts.force_tainted, parts.cordoned) for node in part
+        }
+        # Nodes that were there before the first pass are not new.
+        for lag_s in registration_lags(group_pass.plan, group_pass.state, known=self._nodes.get(name, nodes)):
+            self._metrics.lasted(name, REGISTRATION_LAG, lag_s)
+        self._nodes[name] = nodes
+
+    def count_cloud_error(self, group: str, error: CloudError) -> None:
+        """Count a failed call to the cloud."""
+        self._metrics.counted(group, "serving_nodegroup_cloud_errors_total", 1, error.reason)
+
+
 class NodeGroupLoop:
     """Makes passes until it is stopped. ``settings`` is read before each pass, so that the interval may change."""
 
@@ -30,10 +92,6 @@ class NodeGroupLoop:
         self._passes = passes
         self._settings = settings
         self._metrics = metrics
-        self._locks: dict[str, ScaleLock | None] = {}
-        self._nodes: dict[str, set[str]] = {}
-        passes.on_pass = self._count
-        passes.on_cloud_error = self._count_cloud_error
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow the cluster and make passes until ``stop`` is set. Raises ``NotLeading`` when the lease is lost."""
@@ -61,52 +119,3 @@ class NodeGroupLoop:
             _log.exception("pass.crashed")
             return
         self._metrics.passed(steady_s() - begun_s, [group.settings.name for group in groups])
-
-    def _count(self, group_pass: GroupPass) -> None:
-        name, metrics, done = group_pass.settings.name, self._metrics, group_pass.done
-        metrics.set_gauges(
-            name,
-            cloud=self._settings().cloud_provider,
-            cloud_id=group_pass.settings.cloud_provider_group_name,
-            values={
-                **gauges_of(group_pass.plan, group_pass.state, group_pass.cloud),
-                **room_gauges(self._passes.book.extremes(name)),
-            },
-        )
-        self._count_times(group_pass)
-        effects = group_pass.plan.effects
-        lost = sum(
-            group_pass.pod_counts.get(node, 0)
-            for effect in effects
-            if isinstance(effect, DeleteNodes)
-            for node in effect.node_names
-        )
-        metrics.counted(name, "escalator_node_group_pods_evicted", done.evicted_count + lost)
-        metrics.counted(name, "escalator_node_group_taint_event", sum(isinstance(effect, Taint) for effect in effects))
-        metrics.counted(
-            name, "escalator_node_group_untaint_event", sum(isinstance(effect, Untaint) for effect in effects)
-        )
-        metrics.counted(name, "serving_nodegroup_effects_failed_total", len(done.problems))
-        failed = sum(text.startswith("delete") for text in done.problems)
-        metrics.counted(name, "escalator_node_delete_errors", failed)
-        is_locked = any(wanted.rule is GroupRule.LOCK for wanted in group_pass.plan.wanted)
-        metrics.counted(name, "escalator_node_group_scale_lock_check_was_locked", int(is_locked))
-
-    def _count_times(self, group_pass: GroupPass) -> None:
-        """Observes how long released locks were held and how long new nodes took to register."""
-        name, now_lock = group_pass.settings.name, group_pass.state.lock
-        lock = self._locks.get(name)
-        if lock is not None and lock != now_lock:
-            self._metrics.lasted(name, LOCK_DURATION, group_pass.at_s - lock.locked_at_s)
-        self._locks[name] = now_lock
-        parts = group_pass.plan.nodes
-        nodes = {
-            node.name for part in (parts.untainted, parts.tainted, parts.force_tainted, parts.cordoned) for node in part
-        }
-        # Nodes that were there before the first pass are not new.
-        for lag_s in registration_lags(group_pass.plan, group_pass.state, known=self._nodes.get(name, nodes)):
-            self._metrics.lasted(name, REGISTRATION_LAG, lag_s)
-        self._nodes[name] = nodes
-
-    def _count_cloud_error(self, group: str, error: CloudError) -> None:
-        self._metrics.counted(group, "serving_nodegroup_cloud_errors_total", 1, error.reason)

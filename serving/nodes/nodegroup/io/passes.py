@@ -79,9 +79,13 @@ class _GroupMemory(msgspec.Struct, kw_only=True):
 
 
 class NodeGroupPasses:
-    """The loop's work. ``written`` returns the groups of the ConfigMap; NodeGroup objects are followed here."""
+    """The loop's work. ``written`` returns the groups of the ConfigMap; NodeGroup objects are followed here.
 
-    def __init__(
+    ``on_groups`` gets the groups before they are passed, ``on_pass`` each finished pass of a group with the book, and
+    ``on_cloud_error`` the name of a group whose cloud failed.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it works with
         self,
         cluster: Cluster,
         cloud: Cloud,
@@ -90,11 +94,14 @@ class NodeGroupPasses:
         check: Callable[[], None] = lambda: None,
         dry_mode: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = wall_s,
+        on_groups: Callable[[Sequence[WrittenGroup]], None] = lambda _: None,
+        on_pass: Callable[[GroupPass, NodeGroupBook], None] = lambda _, __: None,
+        on_cloud_error: Callable[[str, CloudError], None] = lambda _, __: None,
     ) -> None:
         self.book = NodeGroupBook()
-        self.on_groups: Callable[[Sequence[WrittenGroup]], None] = lambda _: None
-        self.on_pass: Callable[[GroupPass], None] = lambda _: None
-        self.on_cloud_error: Callable[[str, CloudError], None] = lambda _, __: None
+        self._on_groups = on_groups
+        self._on_pass = on_pass
+        self._on_cloud_error = on_cloud_error
         self._cluster = cluster
         self._cloud = cloud
         self._written = written
@@ -105,17 +112,16 @@ class NodeGroupPasses:
         self._notes = NodeGroupNotes(cluster)
         self._actor = Actor(cluster, cloud, check=check, notes=self._notes, seen=self._seen)
         # Images and environments of 50,000 pods are of no use here.
-        self._nodes = Reflector(cluster, NODE)
+        self._nodes = Reflector(cluster, NODE, on_change=self._node_changed)
         self._pods = Reflector(
             cluster,
             POD,
             field_selector="status.phase!=Succeeded,status.phase!=Failed",
             settings=ReflectorSettings(transform=_bare_pod),
+            on_change=self._pod_changed,
         )
         self._groups = Reflector(cluster, NODE_GROUP)
         self._anticipation = PodAnticipation(cluster)
-        self._nodes.on_change(self._node_changed)
-        self._pods.on_change(self._pod_changed)
 
     async def watch(self) -> None:
         """Watch nodes, pods and groups until cancelled."""
@@ -133,7 +139,7 @@ class NodeGroupPasses:
         """One pass of each group, in their order. Raises ``NotLeading``."""
         groups = await self._present_groups()
         self.book.take_groups([group.settings for group in groups])
-        self.on_groups(groups)
+        self._on_groups(groups)
         is_wanted = any(group.settings.anticipation for group in groups)
         self._anticipation.put(self.book, is_wanted=is_wanted, now_s=self._clock())
         for name in self._memories.keys() - {group.settings.name for group in groups}:
@@ -149,7 +155,7 @@ class NodeGroupPasses:
                 continue
             if group_pass is not None:
                 passes.append(group_pass)
-                self.on_pass(group_pass)
+                self._on_pass(group_pass, self.book)
         return passes
 
     async def _pass(self, group: WrittenGroup) -> GroupPass | None:
@@ -159,7 +165,7 @@ class NodeGroupPasses:
         try:
             cloud = await self._cloud.describe(settings.cloud_provider_group_name)
         except CloudError as error:
-            self.on_cloud_error(name, error)
+            self._on_cloud_error(name, error)
             verdict = Verdict(is_true=False, reason=error.reason, message=str(error))
             await self._write_status(about, refused_status(about, CLOUD_REACHABLE, verdict, stamp=stamp()))
             await self._notes.write(about, EventText(reason=error.reason, message=str(error), is_warning=True))

@@ -64,19 +64,23 @@ async def test_pods_of_no_revision_and_those_that_ran_before_wait_for_none() -> 
 async def test_a_pod_that_waits_for_its_images_gives_its_turn_back_and_takes_another() -> None:
     pacer, never = StartPacer(1), asyncio.Event()
     images: list[int] = []
+
+    def process_ids() -> list[int] | None:
+        return images or None
+
     pulling, other = pacer.turn_of(_pod("1", "a")), pacer.turn_of(_pod("2", "b"))
     assert await pulling.take(never)
     async with asyncio.timeout(60), supervise() as group:
-        pulling.follow(group, lambda: images or None)
+        pulling.follow(group, process_ids)
         assert await other.take(never)
         assert [pulling.is_held, other.is_held] == [False, True]
         images.append(os.getpid())
-        again = group.start(pulling.take_again(never, group), name="again")
+        again = group.start(pulling.take_again(never, group, process_ids), name="again")
         await until(lambda: pacer._queue.waiting_count == 1)
         other.leave()
         await again
         assert [pulling.is_held] == [True]
-        await pulling.take_again(never, group)
+        await pulling.take_again(never, group, process_ids)
         pulling.leave()
 
 

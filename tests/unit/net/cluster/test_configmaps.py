@@ -1,6 +1,7 @@
 """ConfigMaps that are followed, over the memory store and on a virtual clock."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -39,12 +40,14 @@ def test_work_begins_with_what_stands_there_and_hears_of_what_changes() -> None:
         await cluster.create(CONFIG_MAP, body(stable_window="30s", stats_address="127.0.0.1:1"))
         async with followed(cluster, SPACE, [own]) as watch:
             assert (own.settings.stable_window_s, own.settings.stats_address) == (30.0, "127.0.0.1:1")
-            watch.on_change(lambda: on_taken.append(own.settings.stable_window_s))
-            await cluster.patch(CONFIG_MAP, SPACE, NAME, patch={"data": {"stable-window": "40s"}})
-            await cluster.patch(CONFIG_MAP, SPACE, NAME, patch={"data": {"stats-address": "127.0.0.1:2"}})
-            await seen()
-            assert own.settings.stats_address == "127.0.0.1:1"
-            await cluster.delete(CONFIG_MAP, SPACE, NAME)
+            with watch.applied_by(lambda: on_taken.append(own.settings.stable_window_s)):
+                await cluster.patch(CONFIG_MAP, SPACE, NAME, patch={"data": {"stable-window": "40s"}})
+                await cluster.patch(CONFIG_MAP, SPACE, NAME, patch={"data": {"stats-address": "127.0.0.1:2"}})
+                await seen()
+                assert own.settings.stats_address == "127.0.0.1:1"
+                await cluster.delete(CONFIG_MAP, SPACE, NAME)
+                await seen()
+            await cluster.create(CONFIG_MAP, body(stable_window="50s"))
             await seen()
         assert on_taken == [40.0, 60.0]
         await cluster.close()
@@ -55,9 +58,9 @@ def test_work_begins_with_what_stands_there_and_hears_of_what_changes() -> None:
 def test_a_refusal_is_reported_with_the_object_and_remembered_until_it_is_right() -> None:
     async def check() -> None:
         cluster, own, reported = MemoryCluster(), config(), list[tuple[Taken, Object]]()
-        async with followed(cluster, SPACE, [own]) as watch:
-            watch.listeners.append(lambda *one: reported.append(one))
-            watch.on_change(reported.clear)
+        async with followed(cluster, SPACE, [own]) as watch, contextlib.AsyncExitStack() as stack:
+            stack.enter_context(watch.reported_to(lambda *one: reported.append(one)))
+            stack.enter_context(watch.applied_by(reported.clear))
             await cluster.create(CONFIG_MAP, body(stable_window="never"))
             await seen()
             ((taken, found),) = reported
@@ -101,9 +104,9 @@ def test_without_a_list_work_begins_after_some_seconds_and_takes_over_what_comes
         async with followed(cluster, SPACE, [own]) as watch:
             assert now_s() - began_s == wait_s
             assert (own.settings.stable_window_s, own.settings.max_scale) == (60.0, 7)
-            watch.on_change(changed.set)
             cluster.is_deaf = False
-            await changed.wait()
+            with watch.applied_by(changed.set):
+                await changed.wait()
             assert own.settings.stable_window_s == 30.0
         await cluster.close()
 

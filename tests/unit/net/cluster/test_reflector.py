@@ -68,18 +68,28 @@ class Troubled(MemoryCluster):
 
 
 class Followed:
-    """A running reflector, and its events."""
+    """A running reflector, and its events. ``on_change`` is called after an event is recorded."""
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[CacheChange], None] = lambda _: None,
+        on_list: Callable[[str], None] | None = None,
+        **settings: object,
+    ) -> None:
+        def changed(change: CacheChange) -> None:
+            self.reported.append((change.type.value, change.key[1]))
+            on_change(change)
+
         self.cluster = Troubled()
         self.reflector = Reflector(
             self.cluster,
             CONFIG_MAP,
             settings=ReflectorSettings(**settings),  # type: ignore[arg-type]
             dice=Steady(),
+            on_change=changed,
+            on_list=on_list,
         )
         self.reported: list[tuple[str, str]] = []
-        self.reflector.on_change(lambda change: self.reported.append((change.type.value, change.key[1])))
 
     async def make(self, *names: str) -> None:
         for name in names:
@@ -95,7 +105,7 @@ class Followed:
         return sorted(name for _, name in self.reflector.cache)
 
 
-def follow(scenario: Callable[[Followed], Coroutine[Any, Any, None]], **settings: object) -> Followed:
+def follow(scenario: Callable[[Followed], Coroutine[Any, Any, None]], **settings: Any) -> Followed:  # noqa: ANN401 - of the constructor
     """Run a scenario beside a reflector."""
 
     async def both() -> Followed:
@@ -136,14 +146,13 @@ def test_changes_are_followed_with_what_was_before() -> None:
     seen: list[CacheChange] = []
 
     async def scenario(followed: Followed) -> None:
-        followed.reflector.on_change(seen.append)
         await followed.reflector.synced.wait()
         await followed.make("a")
         await followed.change("a", "x")
         await followed.remove("a")
         await turn()
 
-    follow(scenario)
+    follow(scenario, on_change=seen.append)
     data = [((change.old or {}).get("data"), change.new.get("data")) for change in seen]
     assert [change.type for change in seen] == [EventType.ADDED, EventType.MODIFIED, EventType.DELETED]
     assert data == [(None, None), (None, {"key": "x"}), ({"key": "x"}, {"key": "x"})]
@@ -158,8 +167,9 @@ def test_only_kept_objects_are_reported_and_cached() -> None:
     async def scenario(followed: Followed) -> None:
         await followed.make("listed")
         await followed.change("listed", "x")
-        reflector = Reflector(followed.cluster, CONFIG_MAP, settings=ReflectorSettings(transform=kept))
-        reflector.on_change(seen.append)
+        reflector = Reflector(
+            followed.cluster, CONFIG_MAP, settings=ReflectorSettings(transform=kept), on_change=seen.append
+        )
         running = asyncio.create_task(reflector.run())
         await reflector.synced.wait()
         await followed.change("listed", "y")
@@ -293,22 +303,17 @@ def test_a_repeated_event_of_a_watch_is_reported_once(script: list[WatchEvent]) 
     assert reported_of(*script) == [("ADDED", "a")]
 
 
-def test_a_callback_that_fails_does_not_blind_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    reported: list[CacheChange] = []
-
+def test_a_callback_that_fails_does_not_end_the_watch(caplog: pytest.LogCaptureFixture) -> None:
     def fail(_: CacheChange) -> None:
         raise ValueError
 
     async def scenario(followed: Followed) -> None:
-        followed.reflector.on_change(fail)
-        followed.reflector.on_change(reported.append)
         await followed.reflector.synced.wait()
-        await followed.make("a")
+        await followed.make("a", "b")
         await turn()
 
-    follow(scenario)
-    assert len(reported) == 1
-    assert [record.getMessage() for record in caplog.records] == ["reflector.object_skipped"]
+    assert follow(scenario, on_change=fail).reported == [("ADDED", "a"), ("ADDED", "b")]
+    assert [record.getMessage() for record in caplog.records] == ["reflector.object_skipped"] * 2
 
 
 async def test_selectors_and_namespace_are_those_of_the_cluster() -> None:
@@ -421,9 +426,8 @@ def test_a_callback_of_lists_that_fails_does_not_end_the_copy() -> None:
         raise ValueError
 
     async def scenario(followed: Followed) -> None:
-        followed.reflector.on_list(fail)
         await followed.reflector.synced.wait()
         await followed.make("a")
         await turn()
 
-    assert follow(scenario).reported == [("ADDED", "a")]
+    assert follow(scenario, on_list=fail).reported == [("ADDED", "a")]

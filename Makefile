@@ -139,7 +139,6 @@ config: $(VENV)/.ready  ## Write from the code: config/config-*.yaml, config/adm
 	$(BIN)/python -m tests.unit.config.differences
 
 bench: $(VENV)/.ready  ## Benchmarks, each as a ratio measured in one run
-	$(BIN)/python bench/decisions.py
 	$(BIN)/python bench/data_path.py
 	$(BIN)/python bench/streams.py
 
@@ -164,7 +163,7 @@ else
 endif
 
 fuzz-http2: $(VENV)/.ready  ## Ten million frames, legal and not, through the HTTP/2 side; about 20 minutes
-	$(BIN)/python bench/fuzz_http2.py
+	$(BIN)/python -m tests.fuzz.http2
 
 release: $(VENV)/.ready  ## Build dist/ from the last commit: wheel, sdist, images, manifests, sums; KEY=FILE signs (docs/release.md)
 	$(BIN)/python -m release.build dist $(if $(KEY),--key $(KEY))

@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -49,10 +48,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     headers: tuple[str, ...] = HEADERS
     is_varied: bool = False
 
-    def run(self, port: int, *, scheme: str = "http", watcher: Sequence[str] = ()) -> Run:
-        """One run of wrk, started by ``watcher`` if there is one."""
+    def run(self, port: int, *, scheme: str = "http") -> Run:
+        """One run of wrk."""
         command = [
-            *watcher,
             "taskset",
             "-c",
             str(self.core),

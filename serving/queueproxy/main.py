@@ -7,7 +7,7 @@ Environment (all of one pod; its parent derives the secrets, see ``serving.net.w
 - ``SERVING_POD_TCP_PORTS``: its further ports, for TCP, by containerPort, as JSON: ``{"5432": 23411}``.
 - ``SERVING_POD_LISTEN``, ``SERVING_POD_ADMIN_LISTEN``: where it listens itself; "0.0.0.0:8012" and "0.0.0.0:8022".
 - ``SERVING_POD_PROTOCOL``: the name of the app's port, "http1" or "h2c" (HTTP/2 with prior knowledge); "http1".
-- ``SERVING_POD_SERVICE``, ``SERVING_POD_CONFIGURATION``, ``SERVING_POD_IP``: for the request log.
+- ``SERVING_POD_IP``: for the request log.
 - ``SERVING_LISTEN_FDS``: bound sockets to use instead of those, as JSON: ``{"requests": 3, "admin": 4}``.
 - ``SERVING_POD_READINESS``: the app's readinessProbe (core/v1) as JSON; without it a TCP connection to the app.
 - ``SERVING_POD_STATS_URL``, ``SERVING_POD_STATS_TOKEN``: the autoscaler's websocket, "ws://127.0.0.1:6081/stats".

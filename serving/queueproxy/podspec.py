@@ -99,8 +99,6 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     ready_fd: int | None = None
     authority: str = ""
     is_http2: bool = False
-    service: str = ""
-    configuration: str = ""
     address: str = ""
     oom_folders: tuple[str, ...] = ()
     gauges: tuple[str, ...] = ()
@@ -285,8 +283,6 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], object], str]] = {
     "is_guarded": ("SERVING_POD_GUARDED", _read_flag, "true or false"),
     "authority": ("SERVING_POD_AUTHORITY", str, "a certificate as PEM"),
     "is_http2": ("SERVING_POD_PROTOCOL", _read_protocol, "http1 or h2c, the name of the app's port"),
-    "service": ("SERVING_POD_SERVICE", str, _A_NAME),
-    "configuration": ("SERVING_POD_CONFIGURATION", str, _A_NAME),
     "address": ("SERVING_POD_IP", str, "an address"),
     "oom_folders": (
         "SERVING_POD_OOM_FOLDERS",

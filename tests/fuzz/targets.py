@@ -22,7 +22,6 @@ import msgspec
 from click.testing import CliRunner
 from multidict import MultiDict
 
-from bench.fuzz_http2 import draw_session, run_session
 from serving.activator.slots.messages import Ask, Frames, PeerHello, encode
 from serving.controller.revisions.revision_status import failure_to_keep
 from serving.core.model import knative
@@ -78,6 +77,7 @@ from serving.tools.dashboard.archive import ARCHIVE_ERRORS, Archive, ArchiveNewe
 from serving.tools.dashboard.board import COLUMNS
 from serving.tools.dashboard.marks import Mark
 from tests.fuzz import podspecs, structured
+from tests.fuzz.http2 import draw_session, run_session
 from tests.integration.image_stage import folder_of, oci_archive, tar_of
 from tests.property.test_clienthello import real
 from tests.property.test_http_splits import DATE

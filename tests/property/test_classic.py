@@ -5,12 +5,12 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.naive.classic import NaiveClassic
 from serving.core.model.nodata import NoData
 from serving.core.model.stat import Stat
 from serving.core.scaling.classic.classic import ClassicDecision, ClassicMode, ClassicScaler
 from serving.core.scaling.classic.points import Points
 from serving.core.settings.classic import ORIGINAL, ClassicQuirks, ClassicSettings
+from tests.property.naive.classic import NaiveClassic
 
 # Quarters and eighths of a second, and loads of which every sum is exact: two implementations that add in another
 # order must then agree to the bit.

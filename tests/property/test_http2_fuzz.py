@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.fuzz_http2 import GROWTH_MAX, fuzz
+from tests.fuzz.http2 import GROWTH_MAX, fuzz
 
 
 async def test_thousands_of_frames_leave_nothing() -> None:

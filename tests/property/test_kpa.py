@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.naive.kpa import NaiveKpa
 from serving.core.model.nodata import NoData
 from serving.core.scaling.kpa.decide import KpaState, ScaleDecision, ScalerMode, decide, starting_state
 from serving.core.scaling.kpa.merge import MergeDecision, Proposal, ScaleBound, merge
 from serving.core.scaling.kpa.window import MetricWindows, Observation
 from serving.core.scaling.kpa.zero import PROOF_VALID_S, GateAction, GateInputs, GatePhase, GateReason, GateState, step
 from serving.core.scaling.spec import ScalingSpec, WindowKind
+from tests.property.naive.kpa import NaiveKpa
 from tests.unit.core.scaling.kpa_builders import DEFAULTS, spec_with, stat_of
 
 NOTHING = NoData(missing="no stat in the stable window")

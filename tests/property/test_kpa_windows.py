@@ -4,12 +4,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bench.naive.kpa import NaiveWindow
 from serving.core.scaling.kpa.delay import DelayWindow
 from serving.core.scaling.kpa.window import LinearWindow, window_of
 from serving.core.scaling.spec import WindowKind
 from serving.core.settings.autoscaler import ORIGINAL
 from tests.invariants import validate
+from tests.property.naive.kpa import NaiveWindow
 
 WIDTHS = st.integers(1, 12)
 # Times jump back and ahead by more than the widest window, so that points come late, too late, and after silence.

@@ -5,7 +5,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.naive import scores as naive
 from serving.core.model.nodata import NoData
 from serving.core.model.quantity import Resources
 from serving.core.settings.placement import ORIGINAL, PlacementQuirks, PlacementSettings
@@ -141,22 +140,6 @@ def test_a_higher_threshold_is_never_less_likely(mean: float, share: float, low:
     asked = probability_below(np.full(2, mean), np.full(2, deviation), thresholds)
     # The function is computed to about twelve digits.
     assert asked.probability[0] <= asked.probability[1] + 1e-9
-
-
-@given(clusters, demands)
-def test_with_the_quirks_arrays_say_what_the_specification_says_node_by_node(
-    cluster: list[ScoredNode], pod: PodDemand
-) -> None:
-    settings = PlacementSettings(smoothing_window_size=SMOOTHING, quirks=ORIGINAL)
-    placing = held(cluster, pod)
-    simple, asked = [naive.naive_node(node) for node in cluster], naive.naive_pod(pod)
-    responses = {name: kind(settings).evaluate(placing).score.tolist() for name, kind in NODE_SCORES.items()}
-    assert responses["LeastRequested"] == [naive.least_requested(node, asked) for node in simple]
-    assert responses["MostRequested"] == [naive.most_requested(node, asked) for node in simple]
-    assert responses["BalancedResourceAllocation"] == [naive.balanced(node, asked) for node in simple]
-    assert responses["LowRiskOverCommitment"] == [
-        naive.low_risk(node, asked, window_size=SMOOTHING, limit_weight=0.5) for node in simple
-    ]
 
 
 def explicit(demand: PodDemand) -> PodDemand:

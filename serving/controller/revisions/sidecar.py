@@ -22,12 +22,10 @@ import msgspec
 
 from serving.core.model.knative import (
     APP_PROBE,
-    CONFIGURATION_LABEL,
     GUARDED_VARIABLE,
     QUEUE_PROXY,
     QUEUE_PROXY_ANNOTATION,
     REVISION_LABEL,
-    SERVICE_LABEL,
     QueueProxyPlace,
 )
 from serving.core.model.objects import (
@@ -274,9 +272,6 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         values["SERVING_POD_READINESS"] = msgspec.json.encode(taken).decode()
     fields = {"SERVING_POD_NAMESPACE": "metadata.namespace", "SERVING_POD_NAME": "metadata.name"}
     if sidecar.proxy.logging.is_on:
-        labels = labels_of(revision)
-        values["SERVING_POD_SERVICE"] = labels.get(SERVICE_LABEL, "")
-        values["SERVING_POD_CONFIGURATION"] = labels.get(CONFIGURATION_LABEL, "")
         fields["SERVING_POD_IP"] = "status.podIP"
     return [
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),

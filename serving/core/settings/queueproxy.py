@@ -22,7 +22,7 @@ from serving.core.model.knative import (
 from serving.core.model.loadmetric import TOKENS_GAUGE, gauges_of
 from serving.core.settings.http import HttpSettings, OpenShare, UnreadWait
 from serving.core.settings.innertls import InnerTlsSettings
-from serving.core.settings.knob import COUNT, DURATION, FLAG, Clash, Knob, SettingsRecord, Unit, fields_of
+from serving.core.settings.knob import COUNT, DURATION, FLAG, TEXT, Clash, Knob, SettingsRecord, fields_of
 
 _PORT_MAX = 65535
 _OBSERVABILITY = "config-observability"
@@ -48,24 +48,8 @@ class MeterQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
 
-def _read_template(text: str) -> str:
-    from serving.core.model.requestlog import read_request_log_template  # noqa: PLC0415 - most pods log no requests
-
-    return read_request_log_template(text)
-
-
-_TEMPLATE = Unit(
-    name="[Go template](requests.md#request-logs)",
-    plain="Go template",
-    read=_read_template,
-    read_plain=_read_template,
-    write=str,
-    explains=True,
-)
-
-
 class RequestLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Knative's request log: a line for each request, by a template. Changes apply to new pods."""
+    """Knative's request log: a JSON line for each request. Changes apply to new pods."""
 
     enable_request_log: Annotated[
         bool, Knob(key="logging.enable-request-log", config_map=_OBSERVABILITY, unit=FLAG, live=True)
@@ -73,7 +57,7 @@ class RequestLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Whether queue-proxies log each ended request. Default: Knative, false."""
 
     request_log_template: Annotated[
-        str, Knob(key="logging.request-log-template", config_map=_OBSERVABILITY, unit=_TEMPLATE, live=True)
+        str, Knob(key="logging.request-log-template", config_map=_OBSERVABILITY, unit=TEXT, live=True)
     ] = (
         '{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", '
         '"requestSize": "{{.Request.ContentLength}}", "status": {{.Response.Code}}, "responseSize": "{{.Response.Size}}", '
@@ -81,7 +65,9 @@ class RequestLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         '"serverIp": "{{.Revision.PodIP}}", "referer": "{{js .Request.Referer}}", "latency": "{{.Response.Latency}}s", '
         '"protocol": "{{.Request.Proto}}"}, "traceId": "{{.TraceID}}"}'
     )
-    """The line, as a Go template. Empty means no log. Default: Knative, JSON in the form of Google's HttpRequest."""
+    """Knative's template of a line. Empty means no log; any other value is ignored, and lines have the fields of the default.
+    Default: Knative, JSON in the form of Google's HttpRequest.
+    """
 
     enable_probe_request_log: Annotated[
         bool, Knob(key="logging.enable-probe-request-log", config_map=_OBSERVABILITY, unit=FLAG, live=True)

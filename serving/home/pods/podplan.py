@@ -16,7 +16,6 @@ import msgspec
 from serving.core.model.errors import InvalidValue
 from serving.core.model.knative import (
     COMMAND_ANNOTATION,
-    CONFIGURATION_LABEL,
     FOLDER_ANNOTATION,
     GUARDED_ANNOTATION,
     GUARDED_VARIABLE,
@@ -25,7 +24,6 @@ from serving.core.model.knative import (
     NETWORK_ANNOTATION,
     QUEUE_PROXY_ANNOTATION,
     REVISION_LABEL,
-    SERVICE_LABEL,
     QueueProxyPlace,
 )
 from serving.core.model.objects import Object, annotations_of
@@ -287,13 +285,8 @@ def proxy_environment(
     }
     metadata = pod["metadata"]
     ports = [int(port["containerPort"]) for container in _containers(pod) for port in container.get("ports") or ()]
-    logged = {
-        "SERVING_POD_SERVICE": metadata["labels"].get(SERVICE_LABEL, ""),
-        "SERVING_POD_CONFIGURATION": metadata["labels"].get(CONFIGURATION_LABEL, ""),
-        "SERVING_POD_IP": address,
-    }
     return {
-        **(logged if proxy_settings.logging.is_on else {}),
+        **({"SERVING_POD_IP": address} if proxy_settings.logging.is_on else {}),
         **load_variables(annotations_of(revision), app_port=ports[0] if ports else 0),
         "SERVING_POD_NAMESPACE": metadata["namespace"],
         "SERVING_POD_REVISION": metadata["labels"][REVISION_LABEL],

@@ -1,5 +1,6 @@
 """The request log: Knative's line for each request."""
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,14 +17,13 @@ from tests.integration.proxy.peers import Forwarder, Link, backed, get, ok
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-def log_of(written: list[bytes], template: str, **more: Any) -> RequestLog:  # noqa: ANN401 - fields
-    logging = RequestLogSettings(enable_request_log=True, request_log_template=template, **more)
+def log_of(written: list[bytes], **more: Any) -> RequestLog:  # noqa: ANN401 - fields
+    logging = RequestLogSettings(enable_request_log=True, **more)
     spec = PodSpec(
         namespace="default",
         revision="hello-00001",
         pod="hello-1",
         app=("127.0.0.1", 1),
-        service="hello",
         address="10.0.0.2",
         settings=QueueProxySettings(logging=logging),
     )
@@ -51,39 +51,43 @@ async def chunked(link: Link) -> None:
         link.send(b"6\r\n world\r\n0\r\n\r\n")
 
 
-async def test_each_request_is_a_line_of_the_template() -> None:
+async def test_each_request_is_a_line_with_the_fields_of_knative() -> None:
     written: list[bytes] = []
-    template = "{{.Request.Method}} {{.Request.RequestURI}} {{.Request.Proto}} {{.Response.Code}} {{.Response.Size}} {{.TraceID}} {{.Revision.Service}}@{{.Revision.PodIP}}"
-    traced = b"traceparent: 00-%b-b7ad6b7169203331-01\r\n" % TRACE.encode()
-    await asked(log_of(written, template), get(b"/a"), get(b"/b?c", traced), script=chunked)
-    assert b"".join(written).decode().splitlines() == [
-        "GET /a HTTP/1.1 201 11  hello@10.0.0.2",
-        f"GET /b?c HTTP/1.1 201 11 {TRACE} hello@10.0.0.2",
-    ]
+    headers = b"traceparent: 00-%b-b7ad6b7169203331-01\r\nUser-Agent: me\r\nReferer: there\r\n" % TRACE.encode()
+    await asked(log_of(written), get(b"/a"), get(b'/b?c="', headers), script=chunked)
+    first, second = map(json.loads, b"".join(written).splitlines())
+    assert list(first) == ["httpRequest", "traceId"]
+    assert (first["httpRequest"]["requestUrl"], first["traceId"]) == ("/a", "")
+    assert second["httpRequest"].pop("latency").endswith("s")
+    assert second["traceId"] == TRACE
+    assert second["httpRequest"] == {
+        "requestMethod": "GET",
+        "requestUrl": '/b?c="',
+        "requestSize": "0",
+        "status": 201,
+        "responseSize": "11",
+        "userAgent": "me",
+        "remoteIp": second["httpRequest"]["remoteIp"],
+        "serverIp": "10.0.0.2",
+        "referer": "there",
+        "protocol": "HTTP/1.1",
+    }
 
 
-async def test_the_default_template_is_json_and_has_no_secret_of_ours() -> None:
-    written: list[bytes] = []
-    await asked(log_of(written, "{{.Request.Header}}"), get(b"/", b"K-Pod-Secret: hush\r\nX-One: 1\r\n"))
-    assert b"hush" not in b"".join(written)
-    assert b"X-One:[1]" in b"".join(written)
-    written.clear()
-    await asked(log_of(written, RequestLogSettings().request_log_template), get(b"/", b"User-Agent: me\r\n"))
-    assert b'"status": 200, "responseSize": "' in b"".join(written)
-    assert b'"userAgent": "me"' in b"".join(written)
+def test_another_template_is_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    log_of([], request_log_template="{{.Request.Method}}")
+    (record,) = caplog.records
+    assert "logging.request-log-template is ignored" in record.__dict__["reason"]
+
+
+def test_the_default_template_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+    log_of([])
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(("has_probes", "count"), [(False, 1), (True, 2)])
 async def test_probes_have_a_line_only_where_they_are_wanted(has_probes: bool, count: int) -> None:
     written: list[bytes] = []
-    log = log_of(written, "{{.Request.RequestURI}}", enable_probe_request_log=has_probes)
+    log = log_of(written, enable_probe_request_log=has_probes)
     await asked(log, get(b"/probe", b"User-Agent: kube-probe/1.29\r\n"), get(b"/app"))
     assert len(b"".join(written).splitlines()) == count
-
-
-async def test_a_request_without_what_the_template_indexes_is_counted_and_breaks_nothing() -> None:
-    written: list[bytes] = []
-    log = log_of(written, '{{index (index .Request.Header "X-One") 0}}')
-    await asked(log, get(b"/"), get(b"/", b"X-One: there\r\n"))
-    assert b"".join(written) == b"there\n"
-    assert log.dropped_count == 1

@@ -2,9 +2,7 @@
 
 import pytest
 
-from serving.core.model.errors import SettingsError
 from serving.core.settings.daemons import DAEMONS, QUEUEPROXY
-from serving.core.settings.knob import ConfigMap, ConfigMapEntry
 from serving.core.settings.load import load
 from serving.core.settings.queueproxy import (
     ORIGINAL,
@@ -34,16 +32,6 @@ def test_concurrency_0_means_no_limit_and_no_queue() -> None:
 
 def test_the_original_has_every_quirk() -> None:
     assert all(getattr(ORIGINAL, name) for name in ORIGINAL.__struct_fields__)
-
-
-def test_a_bad_template_of_the_request_log_is_refused_with_the_reason() -> None:
-    entry = ConfigMapEntry(key="logging.request-log-template", text="{{.Request.Metod}}", where="file:3")
-    config_map = ConfigMap(name="config-observability", where="file:1", entries=(entry,))
-    with pytest.raises(SettingsError) as raised:
-        load(QUEUEPROXY, registry=DAEMONS, config_maps=[config_map])
-    (problem,) = raised.value.problems
-    assert problem.where == "file:3"
-    assert "there is no field Request.Metod" in problem.expected
 
 
 def test_a_request_log_needs_a_template() -> None:

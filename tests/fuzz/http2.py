@@ -1,6 +1,6 @@
 """``make fuzz-http2``: ten million frames, legal and not, through sessions without sockets.
 
-    python bench/fuzz_http2.py [--frames N] [--seed N] [--quick] [--json]
+    python -m tests.fuzz.http2 [--frames N] [--seed N] [--quick] [--json]
 
 A client's connection, its exchanges and a connection to an app run as in a queue-proxy, with transports that only note what is
 written. Each run of frames is drawn from a seed, which is printed when something fails. Nothing may raise, every connection
@@ -210,7 +210,7 @@ class _Meeting:
         server.pool = self.apps
         self.handler = handler
         self.transport = _Transport()
-        wiring = server._wiring(handler, "")  # noqa: SLF001 - as a listener does
+        wiring = server._wiring(handler, "")
         peer = wiring.peer_at("127.0.0.1", is_tls=False)
         self.session = Session(server, wiring, cast("Any", self.transport), peer=peer, address="127.0.0.1")
 

@@ -63,6 +63,7 @@ from serving.net.aio.daemon import collect_in_small_steps, inherited_sockets, ru
 from serving.net.aio.linefile import LineFile
 from serving.net.aio.mutualtls import PeerTls
 from serving.net.aio.output import write_error
+from serving.net.aio.policyclasses import POLICIES_FOLDER, BoundedCalls, StoredPolicies, installed_policies
 from serving.net.aio.startup import report_serving
 from serving.net.aio.supervise import supervise
 from serving.net.cluster.configmaps import followed
@@ -276,6 +277,7 @@ def main() -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     collect_in_small_steps()
+    registry = _policies(os.environ.get(_STATE_VARIABLE))
 
     async def body(stop: asyncio.Event) -> None:
         me = new_identity()
@@ -290,12 +292,20 @@ def main() -> int:
                 add = None if log is None else stack.enter_context(log).add
                 # On one machine nothing enforces requests, and the condition is the kubelet's.
                 saving = MemorySaving.REMOVE if state else MemorySaving.RESIZE
-                daemon = AutoscalerDaemon(settings, cluster, key=key, log=add, election=election, me=me, saving=saving)
+                daemon = AutoscalerDaemon(
+                    settings, cluster, key=key, log=add, election=election, me=me, registry=registry, saving=saving
+                )
                 stack.enter_context(watch.applied_by(lambda: daemon.autoscaler.reconfigure(config.settings)))
                 async with exporting(settings.otlp, daemon.metrics.page, service="autoscaler"):
                     await daemon.run(stop, listener=inherited_sockets().get("stats"))
 
     return run_daemon("autoscaler", body)
+
+
+def _policies(state: str | None) -> PolicyRegistry:
+    """The policies of this project, of installed packages and, on one machine, of the state folder."""
+    find = StoredPolicies(Path(state) / POLICIES_FOLDER).find if state else None
+    return PolicyRegistry(installed_policies(), find=find, run=BoundedCalls())
 
 
 def _decision_log(settings: AutoscalerSettings, state: str | None) -> LineFile | None:

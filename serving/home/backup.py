@@ -35,7 +35,7 @@ FORMAT = 2
 _MANIFEST = "backup.json"
 _JOURNAL = "journal.db"
 # Secrets first: without the key no token of an earlier client is valid.
-_KEPT = (*SECRET_FILES, "certificates", "snapshots", "decisions.jsonl", note_of(Path(_JOURNAL)).name)
+_KEPT = (*SECRET_FILES, "certificates", "snapshots", "policies", "decisions.jsonl", note_of(Path(_JOURNAL)).name)
 _IMAGES, _VOLUMES = "images", "volumes"
 # Without setuid and setgid.
 _MODE = 0o1777

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from serving.home.supervisor.binding import PORTS
 from serving.tools.cli.main import main
 from tests.e2e.cli_stage import SAMPLE, Stage, staged
+from tests.eventually import until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -74,6 +75,22 @@ def test_deploying_again_is_a_new_revision_and_keeps_the_traffic(serving: Stage)
     shown = json.loads(serving("traffic", "again", "-o", "json").stdout)
     assert [(one["revisionName"], one["percent"], one["tag"]) for one in shown] == [("again-00001", 100, "first")]
     assert "sun" not in serving("invoke", "again", "/", "--tag", "first").stdout
+
+
+async def test_a_policy_of_a_file_decides_and_why_prints_its_reason(serving: Stage, tmp_path: Path) -> None:
+    file = tmp_path / "two.py"
+    file.write_text(
+        "from serving.core.scaling.kpa.merge import Proposal\n"
+        "class Two:\n"
+        "    def observe(self, second): ...\n"
+        "    def propose(self, view):\n"
+        "        return Proposal(decider='two', desired=2, reason='two at least')\n"
+    )
+    deploy(serving, "planned", "--policy", f"{file}:Two")
+    await until(lambda: re.search(r"two-[0-9a-f]{8} wants 2 \(two at least\)", serving("why", "planned").stdout))
+    serving("update", "planned", "--policy", "missing")
+    await until(lambda: "there is no policy missing here" in serving("why", "planned").stdout)
+    await until(lambda: "PolicyInForce" in serving("get", "revision", "planned-00002", "-o", "json").stdout)
 
 
 def test_a_response_from_zero_is_reported_as_a_cold_start(serving: Stage) -> None:

@@ -34,6 +34,7 @@ from serving.core.model.knative import (
     ANTICIPATED_PODS_ANNOTATION,
     LEARNT_ANNOTATION,
     LEARNT_TARGET_ANNOTATION,
+    POLICY_FAILURE_ANNOTATION,
     SAVINGS_ANNOTATION,
     SHORTAGE_ANNOTATION,
     RevisionKey,
@@ -240,10 +241,10 @@ class DecisionLoop:
         if facts is None or scaler is None or not self._sharing.is_ours(group_of(key, entry.revision)):
             return None
         proposals = self._policies.proposals(entry, facts, self._watch.pod)
-        outcome = scaler.tick(facts, cause, now_s(), proposals=proposals)
+        at_wall_s = wall_s()
+        outcome = scaler.tick(facts, cause, now_s(), proposals=proposals, wall_s=at_wall_s)
         entry.is_woken = False
         self.counts.decisions += 1
-        at_wall_s = wall_s()
         remembered = entry.history.add(outcome, at_wall_s=at_wall_s)
         if entry.revision is not None and self._on_decision is not None:
             self._on_decision(
@@ -266,6 +267,8 @@ class DecisionLoop:
         shortage = shortage_of(outcome.inputs.allowance)
         if entry.revision is not None and shortage != entry.revision.shortage:
             self._note(key, SHORTAGE_ANNOTATION, shortage or None)
+        if entry.revision is not None and scaler.policy.failure != entry.revision.policy_failure:
+            self._note(key, POLICY_FAILURE_ANNOTATION, scaler.policy.failure or None)
         publication = self._publication(entry, outcome, at_wall_s=at_wall_s)
         if publication is not None:
             pods = publication.pods

@@ -23,6 +23,7 @@ from serving.core.model.knative import (
     BECAME_READY_ANNOTATIONS,
     CONDITION_READY,
     FAILURE_ANNOTATION,
+    POLICY_FAILURE_ANNOTATION,
     QUEUE_PROXY,
     SHORTAGE_ANNOTATION,
     ConditionStatus,
@@ -249,7 +250,12 @@ def desired_status(
         dependencies = _failed(Failure(layer=HealthLayer.RESOURCES, reason="CreationFailed", message=refusal))
     else:
         dependencies = _dependencies(revision, children, scale, now=now)
-    informative = (_active(revision, children.deployment, scale), *_within_budget(revision), *_restarted(children.pods))
+    informative = (
+        _active(revision, children.deployment, scale),
+        *_within_budget(revision),
+        *_policy_in_force(revision),
+        *_restarted(children.pods),
+    )
     conditions = [*dependencies, ready_of(dependencies), *informative]
     before = nested(revision, "status") or {}
     # The same plan creates the Deployment: its size needs no second write.
@@ -380,6 +386,14 @@ def _within_budget(revision: Object) -> Iterator[Condition]:
     status, reason = ConditionStatus.FALSE, "BudgetTooSmall"
     if why:
         yield Condition(type="WithinBudget", status=status, reason=reason, message=why, informative=True)
+
+
+def _policy_in_force(revision: Object) -> Iterator[Condition]:
+    """The condition of a revision whose own policy does not decide, as the autoscaler says."""
+    message = annotations_of(revision).get(POLICY_FAILURE_ANNOTATION)
+    status, reason = ConditionStatus.FALSE, "PolicyFailed"
+    if message:
+        yield Condition(type="PolicyInForce", status=status, reason=reason, message=message, informative=True)
 
 
 def _restarted(pods: Sequence[Object]) -> Iterator[Condition]:

@@ -111,6 +111,8 @@ LEARNT_TARGET_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/learnt-target"
 """The learnt target of requests in flight per pod, written by the autoscaler only."""
 SHORTAGE_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/shortage"
 """On a revision: why a budget is too small for it, written by the autoscaler only; the condition WithinBudget."""
+POLICY_FAILURE_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/policy-failure"
+"""On a revision: why Knative's policy decides in place of its own, written by the autoscaler only; the condition PolicyInForce."""
 ANTICIPATED_PODS_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/anticipated-pods"
 """Pods expected within the boot time of a node (``core/model/anticipation.py``), written by the autoscaler."""
 CLAIMED_TAGS_ANNOTATION = f"{OWN_GROUP}/claimed-tags"
@@ -179,7 +181,7 @@ SNAPSHOT_ANNOTATION = f"{OWN_GROUP}/snapshot"
 
 REVISION_STATE_ANNOTATIONS = BECAME_READY_ANNOTATIONS | {
     *(ROUTES_ANNOTATION, ROUTING_STATE_MODIFIED_ANNOTATION, SHORTAGE_ANNOTATION, TRAFFIC_PATH_ANNOTATION),
-    FAILURE_ANNOTATION,
+    *(FAILURE_ANNOTATION, POLICY_FAILURE_ANNOTATION),
     *(ANTICIPATED_PODS_ANNOTATION, LEARNT_ANNOTATION, LEARNT_TARGET_ANNOTATION, SAVINGS_ANNOTATION),
 }
 """Annotations that daemons write on a running revision. Templates and pods do not have them."""

@@ -20,6 +20,7 @@ from serving.core.model.knative import (
     LEARNT_ANNOTATION,
     LEARNT_TARGET_ANNOTATION,
     POD_DELETION_COST_ANNOTATION,
+    POLICY_FAILURE_ANNOTATION,
     REVISION_LABEL,
     ROUTING_STATE_LABEL,
     SAVINGS_ANNOTATION,
@@ -117,6 +118,9 @@ class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
     shortage: str = ""
     """Why a budget is too small for it, as written last; "" if none is."""
 
+    policy_failure: str = ""
+    """Why Knative's policy decides in place of its own, as written last; "" if its own decides."""
+
     container: ServingContainer = ServingContainer()
     """The container that takes requests, and its limits; without name or limits where the revision has none."""
 
@@ -203,6 +207,7 @@ def revision_of(resource: Mapping[str, Any], settings: AutoscalerSettings) -> Sc
         savings=annotations.get(SAVINGS_ANNOTATION, ""),
         learnt_target=annotations.get(LEARNT_TARGET_ANNOTATION, ""),
         shortage=annotations.get(SHORTAGE_ANNOTATION, ""),
+        policy_failure=annotations.get(POLICY_FAILURE_ANNOTATION, ""),
         pod_bytes=memory_of(spec.get("containers") or ()),
         container=serving_container(spec.get("containers") or ()),
     )

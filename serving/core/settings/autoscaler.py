@@ -4,11 +4,13 @@ Source of keys, ranges and defaults: knative/serving 98e5ef90, pkg/autoscaler/co
 says otherwise. A revision's annotations may replace some of them: ``serving/core/settings/annotations.py``.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
 
+from serving.core.model.errors import InvalidValue
 from serving.core.model.knative import (
     COLD_START_WORTH_ANNOTATION,
     DORMANT_ANNOTATION,
@@ -34,6 +36,7 @@ from serving.core.settings.knob import (
     Clash,
     Knob,
     SettingsRecord,
+    Unit,
 )
 from serving.core.settings.otlp import OtlpSettings
 from serving.core.settings.triggers import TriggerSettings
@@ -45,12 +48,31 @@ CLASSIC_CLASS = "classic.autoscaling.serving.dev"
 KNATIVE_POLICY = "knative"
 ADAPTIVE_POLICY = "adaptive"
 POLICIES = (KNATIVE_POLICY, ADAPTIVE_POLICY)
+_POLICY_FORM = "[a-z0-9]([-_a-z0-9]{0,61}[a-z0-9])?"
+_POLICY_EXPECTED = f"{', '.join(POLICIES)}, or the name of an installed policy: at most 63 of a-z, 0-9, '-' and '_'"
 
 DECISION_PERIOD_S = 2.0
 """Knative's decision period, in seconds."""
 
 # Knative's smallest target per pod: below it a single request would ask for hundreds of pods.
 TARGET_MIN = 0.01
+
+
+def _read_policy(text: str) -> str:
+    if re.fullmatch(_POLICY_FORM, text) is None:
+        raise InvalidValue(text=text, expected=_POLICY_EXPECTED)
+    return text
+
+
+POLICY_NAME = Unit(
+    name="[policy](policies.md)",
+    plain="policy",
+    read=_read_policy,
+    read_plain=_read_policy,
+    write=str,
+    explains=True,
+    form=_POLICY_FORM,
+)
 
 
 class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
@@ -160,13 +182,11 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Algorithm of revisions that do not name one in the annotation ``class``: kpa is today's Knative algorithm, classic
     that of June 2018, hpa leaves the revision to a HorizontalPodAutoscaler. Default: Knative, kpa."""
 
-    policy: Annotated[str, Knob(key="policy", unit=TEXT, choices=POLICIES, annotation=POLICY_ANNOTATION)] = (
-        KNATIVE_POLICY
-    )
+    policy: Annotated[str, Knob(key="policy", unit=POLICY_NAME, annotation=POLICY_ANNOTATION)] = KNATIVE_POLICY
     """Policy of revisions that do not name one in the annotation ``policy``: knative decides exactly as Knative does,
     adaptive learns from each revision's requests how long its last pod stays and how much room its pods need. A revision
-    that sets its own window or retention by annotation has said that itself, and is decided on as by Knative. The other
-    policy decides in shadow, and ``serving why`` says what it would have saved. Default: knative."""
+    that sets its own window or retention by annotation has said that itself, and is decided on as by Knative. Any other name is that
+    of an installed package ([policies.md](policies.md)); Knative's decides where it is not known. The other policy decides in shadow, and ``serving why`` says what it would have saved. Default: knative."""
 
     cold_start_worth_s: Annotated[
         float,

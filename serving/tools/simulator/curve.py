@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from serving.core.scaling.scaler.registry import BUILT_IN, PolicyFactory
+from serving.core.scaling.decision.guarded import PolicyClass
+from serving.core.scaling.scaler.registry import BUILT_IN, PolicyFactory, PolicyRegistry
 from serving.core.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, ORIGINAL, AutoscalerSettings
 from serving.tools.simulator.foresight import Foresight
 from serving.tools.simulator.report import PolicyReport
@@ -106,6 +107,15 @@ POLICIES: Mapping[str, SimulatedPolicy] = {
 
 ``oracle`` and ``clairvoyant`` know the future: bounds without and with pre-warming, defined in ``foresight``.
 """
+
+
+def policy_of_user(name: str, policy_class: PolicyClass) -> SimulatedPolicy:
+    """A policy of a user under a name. It has no dial, and its calls no bound: a run does not depend on the machine."""
+    return SimulatedPolicy(
+        change=_named(name),
+        dial=(DialPosition(name="as it is", change=_unchanged),),
+        policy_of=PolicyRegistry({name: policy_class}).policy_of,
+    )
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):

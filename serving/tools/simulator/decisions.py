@@ -308,6 +308,7 @@ class Decisions:
         is_unserved = counts.ready == 0 or self.latest_count == 0
         inputs = StepInputs(
             at_s=now_s,
+            wall_s=now_s,
             cause=cause,
             view=ScalerView(
                 present_scale=counts.scale,

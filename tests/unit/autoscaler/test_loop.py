@@ -10,7 +10,12 @@ import pytest
 from serving.autoscaler.decision_events import DecisionEvent
 from serving.autoscaler.io.autoscaler import Autoscaler, MemorySaving
 from serving.core.model.errors import Unavailable
-from serving.core.model.knative import LEARNT_ANNOTATION, SAVINGS_ANNOTATION, SHORTAGE_ANNOTATION
+from serving.core.model.knative import (
+    LEARNT_ANNOTATION,
+    POLICY_FAILURE_ANNOTATION,
+    SAVINGS_ANNOTATION,
+    SHORTAGE_ANNOTATION,
+)
 from serving.core.model.objects import Object
 from serving.core.model.stat import Stat
 from serving.core.scaling.adaptive.policy import adaptive_policy
@@ -208,6 +213,20 @@ def test_a_budget_that_is_too_small_for_min_scale_is_written_and_removed() -> No
 
     short = "the budget of 2 pods is too small: min-scale of all under it is more than it has"
     assert run_virtually(run()) == [short, None]
+
+
+def test_a_policy_that_is_not_known_is_written_and_knatives_decides() -> None:
+    async def run() -> tuple[object, int]:
+        annotations = {"autoscaling.serving.dev/policy": "missing"}
+        async with staged(scale=1, serving_state="Active", pods=["p"], annotations=annotations) as stage:
+            await stage.report(10, p=95.0)
+            failure = (await stage.store.revision())["metadata"]["annotations"].get(POLICY_FAILURE_ANNOTATION)
+            return failure, await stage.store.scale()
+
+    failure, scale = run_virtually(run())
+    assert isinstance(failure, str)
+    assert failure.startswith("there is no policy missing here, only knative, adaptive")
+    assert scale > 1
 
 
 def test_silence_leads_to_reserve_and_then_to_zero() -> None:

@@ -119,7 +119,11 @@ CASES: dict[str, tuple[Object, str]] = {
         _scaled(target_utilization_percentage="101"),
         "annotation autoscaling.knative.dev/target-ut",
     ),
-    "no such choice": (service({f"{_OWN}/policy": "best"}), "annotation autoscaling.serving.dev/policy: 'best'"),
+    "no such choice": (service({f"{_OWN}/target": "best"}), "annotation autoscaling.serving.dev/target: 'best'"),
+    "a policy of a file": (
+        service({f"{_OWN}/policy": "a.py:B"}),
+        "annotation autoscaling.serving.dev/policy: 'a.py:B'",
+    ),
     "two spellings": (
         service({f"{_AUTOSCALING}/min-scale": "1", f"{_AUTOSCALING}/minScale": "2"}),
         "",

@@ -42,6 +42,8 @@ def write_files(path: Path) -> None:
     (path.parent / "env").write_text("ignored by git")
     (path / "snapshots" / "ab" / ".env").symlink_to(path.parent / "env")
     (path / "snapshots" / "ab" / "gone").symlink_to("/absent/node_modules")
+    (path / "policies").mkdir()
+    (path / "policies" / "fixed-00000000.Fixed.py").write_text("class Fixed: ...")
     (path / "images").mkdir()
     (path / "images" / "layer").write_text("large")
     (path / "images" / "sh").symlink_to("/bin/busybox")
@@ -71,6 +73,7 @@ async def test_a_restored_folder_has_the_objects_the_secrets_and_the_apps(tmp_pa
     assert (other.snapshots / "ab" / ".env").read_text() == "ignored by git"
     assert sorted(path.name for path in other.path.iterdir() if not path.name.startswith("journal.db")) == [
         "key",
+        "policies",
         "snapshots",
     ]
     assert stat.S_IMODE(other.path.stat().st_mode) == 0o700

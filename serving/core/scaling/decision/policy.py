@@ -42,6 +42,9 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     now_s: float
     """The time of the decision, on the clock of the seconds of load."""
 
+    wall_s: float = 0.0
+    """The same in seconds since the epoch; in the simulator, since the start of the trace."""
+
     algorithm: Proposal
     """The proposal of Knative's algorithm, or of the classic one; its count is ``NoData`` without a report."""
 
@@ -52,6 +55,11 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     ready_count: int
     spec: ScalingSpec
     """The numbers of the revision in force: targets, windows, bounds."""
+
+    @property
+    def algorithm_count(self) -> int:
+        """Pods that the algorithm proposes; 0 without a report."""
+        return 0 if isinstance(self.algorithm.desired, NoData) else self.algorithm.desired
 
 
 class KeepReason(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +150,9 @@ class RevisionPolicy:
     counts_waiting = False
     """Whether requests that wait for the first pod count at once, beside the windows."""
 
+    failure = ""
+    """Why Knative's policy decides in place of a user's, now or within the last minute; "" if it does not."""
+
     skips_periods = True
     """Whether ``Advice.recheck_in_s`` and ``unchanged_for_s`` are exact, so that the simulator may skip periods."""
 
@@ -182,62 +193,3 @@ class RevisionPolicy:
 
     def load(self, learnt: str) -> None:
         """Restore the learnt state. Raises ``InvalidValue``."""
-
-
-class GuardedPolicy(RevisionPolicy):
-    """Runs a policy of a user, and replaces a failing one by Knative's for that decision."""
-
-    observes = True
-    skips_periods = False
-
-    def __init__(self, policy: Policy, name: str) -> None:
-        super().__init__()
-        self.name = name
-        self.counts_waiting = bool(getattr(policy, "counts_waiting", False))
-        self._policy = policy
-        self._failure: str | None = None
-
-    def observe(self, second: SecondOfLoad) -> None:
-        """Record a completed second. A failure is reported with the next decision."""
-        try:
-            self._policy.observe(second)
-        except Exception as error:  # noqa: BLE001 - code of a user
-            self._failure = f"observe: {_brief(error)}"
-
-    def propose(self, view: PolicyView) -> Advice:
-        """The policy's advice, or none with the reason of its failure."""
-        failure, self._failure = self._failure, None
-        if failure is None:
-            try:
-                return self._checked(self._policy.propose(view), view)
-            except Exception as error:  # noqa: BLE001 - code of a user
-                failure = f"propose: {_brief(error)}"
-        return Advice(failure=failure)
-
-    def _checked(self, answer: object, view: PolicyView) -> Advice:
-        """The answer as advice, with at least one pod for requests in flight. Raises ``ValueError`` or ``TypeError``."""
-        if isinstance(answer, Proposal):
-            answer = Advice(proposals=(answer,))
-        if not isinstance(answer, Advice):
-            raise TypeError(f"returned {type(answer).__name__}, not a Proposal or an Advice")
-        if answer.proposals is None:
-            return answer
-        floor = 1 if view.in_flight else 0
-        proposals = tuple(self._named(proposal, floor) for proposal in answer.proposals)
-        for seconds in (answer.recheck_in_s, answer.active_min_s):
-            if seconds is not None and not 0 <= seconds < math.inf:
-                raise ValueError(f"returned a time of {seconds} s")
-        return msgspec.structs.replace(answer, proposals=proposals)
-
-    def _named(self, proposal: Proposal, floor: int) -> Proposal:
-        desired = proposal.desired
-        if isinstance(desired, NoData):
-            return proposal
-        if type(desired) is not int or desired < 0:
-            raise ValueError(f"proposed {desired!r} pods, not a whole number from 0")
-        return msgspec.structs.replace(proposal, decider=self.name, desired=max(desired, floor))
-
-
-def _brief(error: Exception) -> str:
-    """An error of a user's code in one line of at most 200 characters."""
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]

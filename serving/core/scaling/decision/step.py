@@ -52,6 +52,9 @@ class StepInputs(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of one decision; the windows are up to date."""
 
     at_s: float
+    wall_s: float = 0.0
+    """The time in seconds since the epoch, for policies with a timetable."""
+
     cause: DecisionCause
     view: ScalerView
     in_flight: InFlight
@@ -89,6 +92,7 @@ def step(
     advice = policy.propose(
         PolicyView(
             now_s=now_s,
+            wall_s=inputs.wall_s,
             algorithm=decided.proposal,
             in_flight=in_flight.present.concurrency if inputs.knows_in_flight else None,
             present_scale=view.present_scale,

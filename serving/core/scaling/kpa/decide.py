@@ -16,13 +16,10 @@ import msgspec
 from serving.core.model.nodata import NoData
 from serving.core.scaling.kpa.burst import excess_burst_capacity
 from serving.core.scaling.kpa.delay import DelayWindow, slot_count
-from serving.core.scaling.kpa.merge import bounded
+from serving.core.scaling.kpa.merge import COUNT_MAX, bounded
 from serving.core.scaling.kpa.window import Observation
 from serving.core.scaling.spec import ScalingSpec
 from serving.core.settings.autoscaler import SAFE, KpaQuirks
-
-# Replicas are an int32; no load asks for more.
-_COUNT_MAX = 2**31 - 1
 
 
 class ScalerMode(enum.StrEnum):
@@ -232,7 +229,7 @@ def count_for(observed: float, target: float) -> int:
     pods = observed / target
     if pods <= 0:
         return 0
-    return math.ceil(pods) if pods < _COUNT_MAX else _COUNT_MAX
+    return math.ceil(pods) if pods < COUNT_MAX else COUNT_MAX
 
 
 def _limited(desired_count: int, spec: ScalingSpec, *, count_min: int, count_max: int) -> tuple[int, ScaleLimit | None]:

@@ -210,7 +210,7 @@ def _slo(slo: SloOutcome | None) -> str:
 def _keep(outcome: ScalerOutcome) -> str:
     advice = outcome.inputs.advice
     if advice.failure is not None:
-        return f"Knative's policy decides, because the policy failed ({advice.failure})"
+        return f"Knative's policy decides: {advice.failure}"
     keep = advice.keep
     if keep is None:
         return "" if advice.regret is None else _regret(advice.regret)

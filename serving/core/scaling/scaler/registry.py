@@ -1,24 +1,30 @@
 """Policies by name: Knative's, the adaptive one, and those that packages and files add.
 
-A factory makes the policy of one revision. Names of packages come from the entry-point group ``serving.policies``; the shell that
-starts the process reads them (``serving.net.aio.plugins``) and gives them to ``PolicyRegistry``.
+A factory makes the policy of one revision. The shell that starts the process finds the classes of users
+(``serving.net.aio.policyclasses``) and gives them to ``PolicyRegistry``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
 
+from serving.core.model.errors import InvalidValue
 from serving.core.scaling.adaptive.advice import PreWarmBudget
 from serving.core.scaling.adaptive.gaps import GapPrior
 from serving.core.scaling.adaptive.policy import adaptive_policy
-from serving.core.scaling.decision.policy import GuardedPolicy, Policy, RevisionPolicy
+from serving.core.scaling.decision.guarded import (
+    FindPolicy,
+    GuardedPolicy,
+    MissingPolicy,
+    PolicyCaller,
+    PolicyClass,
+    run_unbounded,
+)
+from serving.core.scaling.decision.policy import RevisionPolicy
 from serving.core.scaling.scaler.shadow import PolicyShadow
 from serving.core.scaling.spec import ScalingSpec
 from serving.core.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, KPA_CLASS, AutoscalerSettings
-
-PolicyClass = Callable[[], Policy]
-"""Makes a policy of a package or a file for one revision."""
 
 
 class PolicyFactory(Protocol):
@@ -39,10 +45,18 @@ class PolicyFactory(Protocol):
 class PolicyRegistry:
     """The known policies."""
 
-    __slots__ = ("_classes",)
+    __slots__ = ("_classes", "_find", "_run")
 
-    def __init__(self, classes: Mapping[str, PolicyClass] | None = None) -> None:
+    def __init__(
+        self,
+        classes: Mapping[str, PolicyClass] | None = None,
+        *,
+        find: FindPolicy | None = None,
+        run: PolicyCaller = run_unbounded,
+    ) -> None:
+        """``run`` bounds the time of each call of a user's policy."""
         self._classes = dict(classes or {})
+        self._find, self._run = find, run
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -58,11 +72,24 @@ class PolicyRegistry:
         budget: PreWarmBudget | None = None,
         explains: bool = True,
     ) -> RevisionPolicy:
-        """The policy named by ``spec.policy``; Knative's for a name that is not in the registry."""
+        """The policy named by ``spec.policy``.
+
+        Knative's policy decides for an unknown name, and each advice says so.
+        """
+        if spec.policy == KNATIVE_POLICY:
+            return RevisionPolicy()
         if spec.policy == ADAPTIVE_POLICY:
             return adaptive_policy(spec, settings, prior=prior, budget=budget, explains=explains)
-        policy_class = self._classes.get(spec.policy)
-        return RevisionPolicy() if policy_class is None else GuardedPolicy(policy_class(), spec.policy)
+        try:
+            policy_class = self._classes.get(spec.policy)
+            if policy_class is None and self._find is not None:
+                policy_class = self._find(spec.policy)
+        except InvalidValue as error:
+            return MissingPolicy(f"policy {spec.policy} cannot be loaded: {error}")
+        if policy_class is None:
+            return MissingPolicy(f"there is no policy {spec.policy} here, only {', '.join(self.names)}")
+        self._classes[spec.policy] = policy_class
+        return GuardedPolicy(policy_class, spec.policy, run=self._run)
 
     def shadow_of(  # noqa: PLR0913 - what a shadow is made of
         self,
@@ -78,7 +105,8 @@ class PolicyRegistry:
         """The adaptive policy beside Knative's, and Knative's beside any other; None for classes without a policy."""
         if spec.class_name != KPA_CLASS:
             return None
-        name = ADAPTIVE_POLICY if spec.policy == KNATIVE_POLICY else KNATIVE_POLICY
+        # Knative's decides in place of a policy that is not known.
+        name = KNATIVE_POLICY if spec.policy in self.names[1:] else ADAPTIVE_POLICY
         other = msgspec.structs.replace(spec, policy=name)
         policy = self.policy_of(other, settings, prior=prior, budget=budget, explains=False)
         return PolicyShadow(

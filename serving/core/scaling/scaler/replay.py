@@ -27,8 +27,8 @@ from serving.core.scaling.scaler.decision_history import DecisionRecord
 from serving.core.scaling.scaler.windows import RevisionWindows
 from serving.core.scaling.spec import ScalingSpec
 
-# The record of one metric does not contain the load of the other.
-_FIXED = {"metric"}
+# The record of one metric does not contain the load of the other, nor the seconds that another policy observes.
+_FIXED = {"metric", "policy"}
 # Characters of a line that is none which its error shows.
 _SHOWN_MAX = 60
 _FIELDS = {field.name: field.type for field in msgspec.structs.fields(ScalingSpec) if field.name not in _FIXED}

@@ -64,6 +64,8 @@ def rest_in_s(outcome: ScalerOutcome, scaler: Scaler, period_s: float) -> float 
         and isinstance(outcome.decided.detail, NoData)
         and inputs.allowance is None
         and scaler.is_silent
+        # A policy of a user may want pods at any time.
+        and scaler.policy.skips_periods
     )
     # The classic algorithm counts points by their age, a goal for latency counts seconds, further metrics have windows of their own.
     if not is_still or spec.class_name == CLASSIC_CLASS or spec.slo is not None or spec.further_metrics:

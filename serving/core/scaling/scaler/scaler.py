@@ -158,9 +158,15 @@ class Scaler:
         self._sources.forget_pod(name)
 
     def tick(
-        self, view: ScalerView, cause: DecisionCause, now_s: float, *, proposals: Sequence[Proposal] = ()
+        self,
+        view: ScalerView,
+        cause: DecisionCause,
+        now_s: float,
+        *,
+        proposals: Sequence[Proposal] = (),
+        wall_s: float = 0.0,
     ) -> ScalerOutcome:
-        """Decide. ``proposals`` come from triggers."""
+        """Decide. ``proposals`` come from triggers; ``wall_s`` is now in seconds since the epoch."""
         self._advance(now_s)
         self._view = view
         self._adopt(now_s)
@@ -168,6 +174,7 @@ class Scaler:
         classic = self._classic
         inputs = StepInputs(
             at_s=now_s,
+            wall_s=wall_s,
             cause=cause,
             view=view,
             in_flight=in_flight,

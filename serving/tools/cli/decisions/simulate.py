@@ -21,7 +21,7 @@ from serving.tools.cli.decisions.simulateinputs import (
     workload_options,
 )
 from serving.tools.cli.decisions.simulatetrace import PolicyRunner, compare_policies, print_comparison
-from serving.tools.simulator.curve import POLICIES
+from serving.tools.simulator.curve import POLICIES, SimulatedPolicy
 from serving.tools.simulator.report import plot, summary, timeline
 from serving.tools.simulator.results import RunLog
 from serving.tools.simulator.svg import comparison_svg
@@ -33,7 +33,12 @@ _DEFAULT_LOAD = "0:0 5:1 20:40 25:400 70:20 100:0"
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.option("--load", default=_DEFAULT_LOAD, show_default=True, help="SECOND:REQUESTS_PER_SECOND, in rising order.")
 @workload_options
-@click.option("--policy", default="default", show_default=True, help=f"One of {', '.join(POLICIES)}.")
+@click.option(
+    "--policy",
+    default="default",
+    show_default=True,
+    help=f"One of {', '.join(POLICIES)}, an installed policy, or FILE.py:Class.",
+)
 @click.option("--compare", metavar="NAMES", help="Policies to compare on the trace, separated by commas.")
 @click.option("--equal-pod-seconds", is_flag=True, help="Also compare at the pod-seconds of the first policy.")
 @click.option(
@@ -53,12 +58,12 @@ def simulate(context: click.Context, /, changes: tuple[str, ...], plot: Path | N
         is_load = options["trace"] is None and options["from_log"] is None and options["nodes"] is None
         if is_load:
             _refuse_trace_options({**options, "plot": plot})
-        names = known_policies(options["compare"] or options["policy"])
-        runner = runner_of(options, settings=settings)
+        policies = known_policies(options["compare"] or options["policy"])
+        runner = runner_of(options, settings=settings, policies=policies)
         if is_load:
             _print_run(runner, deciding_policy(options["policy"]), as_json=is_json(options))
             return
-        comparison = compare_policies(runner, names, equal_pod_seconds=options["equal_pod_seconds"])
+        comparison = compare_policies(runner, list(policies), equal_pod_seconds=options["equal_pod_seconds"])
         if plot is not None:
             image = comparison_svg(comparison.policies, comparison.curves, length_s=runner.workload.length_s)
             plot.write_text(image, encoding="utf-8")
@@ -79,10 +84,10 @@ def _refuse_trace_options(options: dict[str, Any]) -> None:
             raise SettingsError([problem])
 
 
-def _print_run(runner: PolicyRunner, policy: str, *, as_json: bool) -> None:
+def _print_run(runner: PolicyRunner, policy: SimulatedPolicy, *, as_json: bool) -> None:
     log, until_s = RunLog(), runner.workload.length_s
     workload = msgspec.structs.replace(runner.workload, log=log)
-    (result,) = run_workload(workload, POLICIES[policy], seed=runner.seeds[0])
+    (result,) = run_workload(workload, policy, seed=runner.seeds[0])
     if as_json:
         record = {"moments": log.moments, "latencies_s": log.latencies_s, "refused": result.refused}
         click.echo(msgspec.json.encode(record).decode())

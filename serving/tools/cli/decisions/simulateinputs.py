@@ -21,9 +21,10 @@ from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.knob import Value, fields_of
 from serving.core.settings.queueproxy import QueueProxySettings
 from serving.net.aio.inputfile import open_input
+from serving.net.aio.policyclasses import installed_policies, is_policy_file, load_policy
 from serving.tools.cli.decisions.simulatenodes import node_options, node_plan_of
 from serving.tools.cli.decisions.simulatetrace import PolicyRunner
-from serving.tools.simulator.curve import POLICIES
+from serving.tools.simulator.curve import POLICIES, SimulatedPolicy, policy_of_user
 from serving.tools.simulator.logs import read_logs
 from serving.tools.simulator.nodes import NodePlan
 from serving.tools.simulator.results import DurationModel, Quantiles
@@ -206,23 +207,42 @@ def read_scaling(pairs: Sequence[str], settings: AutoscalerSettings, *, slo: str
     return read.scaling
 
 
-def known_policies(text: str) -> list[str]:
-    """Names of policies, separated by commas. Raises ``SettingsError``."""
+def known_policies(text: str) -> dict[str, SimulatedPolicy]:
+    """Policies by name from a list separated by commas: built in, of installed packages, or FILE.py:Class.
+
+    Raises ``SettingsError``, and ``InvalidValue`` for a file.
+    """
     names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in POLICIES]
-    if unknown or not names:
-        what = f"{unknown[0]!r} is not a policy" if unknown else "no policy"
-        raise _refused("--compare", what, "some of " + ", ".join(POLICIES))
-    return list(dict.fromkeys(names))
+    if not names:
+        raise _refused("--compare", "no policy", _policies_expected())
+    return {name: _known_policy(name) for name in names}
 
 
-def deciding_policy(text: str) -> str:
-    """The name of one policy that decides without knowing the future. Raises ``SettingsError``."""
-    (name,) = known_policies(text)
-    if POLICIES[name].foresight is not None:
-        deciding = [name for name, policy in POLICIES.items() if policy.foresight is None]
+def _known_policy(name: str) -> SimulatedPolicy:
+    if name in POLICIES:
+        return POLICIES[name]
+    if is_policy_file(name):
+        return policy_of_user(name.rpartition(":")[2], load_policy(name))
+    policy_class = installed_policies().get(name)
+    if policy_class is None:
+        raise _refused("--compare", f"{name!r} is not a policy", _policies_expected())
+    return policy_of_user(name, policy_class)
+
+
+def _policies_expected() -> str:
+    return f"some of {', '.join(POLICIES)}, an installed policy, or FILE.py:Class"
+
+
+def deciding_policy(text: str) -> SimulatedPolicy:
+    """One policy that decides without knowing the future. Raises ``SettingsError``."""
+    policies = known_policies(text)
+    if len(policies) > 1:
+        raise _refused("--policy", f"{text!r} is more than one policy", "one, or several in --compare")
+    ((name, policy),) = policies.items()
+    if policy.foresight is not None:
+        deciding = [known for known, simulated in POLICIES.items() if simulated.foresight is None]
         raise _refused("--policy", f"{name} knows the future: it has no settings", "one of " + ", ".join(deciding))
-    return name
+    return policy
 
 
 def read_durations(text: str, option: str) -> DurationModel:
@@ -236,13 +256,15 @@ def read_durations(text: str, option: str) -> DurationModel:
     return _read_quantiles(path, option)
 
 
-def runner_of(options: Mapping[str, Any], *, settings: AutoscalerSettings) -> PolicyRunner:
+def runner_of(
+    options: Mapping[str, Any], *, settings: AutoscalerSettings, policies: Mapping[str, SimulatedPolicy]
+) -> PolicyRunner:
     """The workload that the options describe, to be run with their seeds and processes. Raises ``SettingsError``."""
     sources = [options[name] for name in ("trace", "from_log") if options[name] is not None]
     if len(sources) > 1 or (not sources and options.get("load") is None):
         raise _refused("--trace", "one workload is needed", "--trace FILE or --from-log PATH")
     seeds = range(options["seed"], options["seed"] + options["seeds"])
-    return PolicyRunner(workload=_workload(options, settings), seeds=seeds, jobs=options["jobs"])
+    return PolicyRunner(workload=_workload(options, settings), seeds=seeds, jobs=options["jobs"], policies=policies)
 
 
 def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workload:

@@ -8,10 +8,10 @@ import click
 import msgspec
 
 from serving.tools.simulator.curve import (
-    POLICIES,
     CurvePoint,
     DialPosition,
     EqualPodSeconds,
+    SimulatedPolicy,
     at_equal_pod_seconds,
     points_around,
     with_way_to_oracle,
@@ -41,6 +41,7 @@ class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload
     seeds: Sequence[int]
     jobs: int
+    policies: Mapping[str, SimulatedPolicy]
 
     on_results: Callable[[str, DialPosition | None, Sequence[RevisionResult]], None] | None = None
     """Called with the results of each run by function: the policy, the position of its dial, one result for each function."""
@@ -55,7 +56,7 @@ class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
                 nodes: list[NodesResult] = []
                 results = run_workload(
                     self.workload,
-                    POLICIES[name],
+                    self.policies[name],
                     position=position,
                     seed=seed,
                     jobs=self.jobs,
@@ -89,7 +90,7 @@ def compare_policies(runner: PolicyRunner, names: Sequence[str], *, equal_pod_se
     for name in names[1:]:
         points = points_around(
             first.pod_seconds,
-            POLICIES[name].dial,
+            runner.policies[name].dial,
             lambda position, name=name: runner.run(name, position),  # type: ignore[misc]
         )
         comparison.curves[name] = points

@@ -20,7 +20,7 @@ from serving.tools.cli.decisions.simulateinputs import (
     settings_pairs,
     workload_options,
 )
-from serving.tools.simulator.curve import POLICIES, CurvePoint, best_within
+from serving.tools.simulator.curve import POLICIES, CurvePoint, SimulatedPolicy, best_within
 from serving.tools.simulator.report import PolicyReport
 from serving.tools.simulator.svg import policy_table
 
@@ -42,15 +42,15 @@ def tune(context: click.Context, /, *, changes: tuple[str, ...], budget: str, po
     try:
         share = parse_percent(budget.strip().removesuffix("%"))
         settings = changed_settings(AutoscalerSettings(), [*changes, *settings_pairs(context.args)])
-        name = deciding_policy(policy)
-        runner = runner_of(options, settings=settings)
+        tuned = deciding_policy(policy)
+        runner = runner_of(options, settings=settings, policies={**POLICIES, policy: tuned})
         base = runner.run(_BASE)
-        points = [CurvePoint(name=position.name, report=runner.run(name, position)) for position in POLICIES[name].dial]
+        points = [CurvePoint(name=position.name, report=runner.run(policy, position)) for position in tuned.dial]
     except (InvalidValue, SettingsError) as error:
         click.echo(str(error), err=True)
         sys.exit(USAGE_EXIT)
     best = best_within(points, base.pod_seconds * share)
-    chosen = {} if best is None else _settings_of(name, best.name, settings)
+    chosen = {} if best is None else _settings_of(tuned, best.name, settings)
     if is_json(options):
         click.echo(msgspec.json.encode(_as_record(base, points, best, chosen=chosen)).decode())
         return
@@ -61,9 +61,9 @@ def tune(context: click.Context, /, *, changes: tuple[str, ...], budget: str, po
         click.echo(line)
 
 
-def _settings_of(policy: str, position: str, settings: AutoscalerSettings) -> dict[str, str]:
-    change = next(dial_position.change for dial_position in POLICIES[policy].dial if dial_position.name == position)
-    changed = change(POLICIES[policy].change(settings))
+def _settings_of(policy: SimulatedPolicy, position: str, settings: AutoscalerSettings) -> dict[str, str]:
+    change = next(dial_position.change for dial_position in policy.dial if dial_position.name == position)
+    changed = change(policy.change(settings))
     default = AutoscalerSettings()
     return {
         field.knob.key: field.knob.unit.write(getattr(changed, field.name))

@@ -23,7 +23,7 @@ from serving.core.model.objects import Object, is_dns_label
 from serving.core.model.ports import CONTAINER_PORT
 from serving.core.model.quantity import parse_bytes, parse_millicores
 from serving.core.model.routepolicy import route_policy
-from serving.core.settings.autoscaler import POLICIES
+from serving.core.settings.autoscaler import POLICY_NAME
 from serving.net.aio.inputfile import open_input
 from serving.tools.cli.client.api import ApiClient, fail_usage
 from serving.tools.cli.client.resources import SecondsParam
@@ -66,8 +66,8 @@ _OPTIONS = (
     click.option(
         "--policy",
         "scaling_policy",
-        type=click.Choice(POLICIES),
-        help="How it scales: as Knative, or adaptively, by the history of its requests.",
+        metavar="POLICY",
+        help="How it scales: knative, adaptive, the name of an installed policy, or FILE.py:Class on this machine.",
     ),
 )
 _SCALING_OPTIONS = (
@@ -121,6 +121,28 @@ def service_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed((*_OPTIONS, *_SCALING_OPTIONS, *_ROUTE_OPTIONS)):
         command = option(command)
     return command
+
+
+def policy_name(api: ApiClient, text: str | None) -> str | None:
+    """The name for the annotation of a policy.
+
+    On this machine FILE.py:Class is copied, and the copy has a name. Exits if the text is wrong.
+    """
+    if text is None:
+        return None
+    try:
+        if ":" not in text:
+            return str(POLICY_NAME.read(text))
+        from serving.net.aio.policyclasses import POLICIES_FOLDER, StoredPolicies  # noqa: PLC0415 - for files only
+
+        if api.state_path is None:
+            fail_usage(
+                f"--policy {text}: a file is for this machine; on Kubernetes name a policy of a package that is installed "
+                "in the autoscaler's image (docs/policies.md)"
+            )
+        return StoredPolicies(api.state_path / POLICIES_FOLDER).add(text)
+    except (InvalidValue, OSError) as error:
+        fail_usage(f"--policy: {error}")
 
 
 def taken_scaling(options: dict[str, Any]) -> dict[str, str]:

@@ -34,6 +34,7 @@ from serving.tools.cli.services.containeroptions import (
     check_volumes,
     limits_of,
     pairs_of,
+    policy_name,
     service_options,
     taken_policy,
     taken_scaling,
@@ -148,6 +149,7 @@ def deploy(*, api: ApiClient, watch: bool, **options: Any) -> None:  # noqa: ANN
     environment in FOLDER, or the active one, is used. Options that are not given keep the value of the previous revision.
     """
     how = _How(**{field: options.pop(field) for field in _How.__struct_fields__})
+    options["scaling_policy"] = policy_name(api, options["scaling_policy"])
     try:
         asgi = options.pop("asgi")
         deployment = _deployment(options if asgi is None else _asgi_options(api, asgi, options))

@@ -23,6 +23,7 @@ from serving.tools.cli.services.containeroptions import (
     check_volumes,
     limits_of,
     pairs_of,
+    policy_name,
     ports_of,
     service_options,
     taken_policy,
@@ -132,6 +133,7 @@ def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
 @api_options
 def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Change settings of service NAME. Others stay as they are, code and traffic included."""
+    options["scaling_policy"] = policy_name(api, options["scaling_policy"])
     try:
         environment, secrets = taken_variables(options)
         wanted = ServiceUpdate(

@@ -17,7 +17,12 @@ from serving.controller.revisions.revision_status import (
     start_scale,
     was_ready,
 )
-from serving.core.model.knative import BECAME_READY_ANNOTATION, FAILURE_ANNOTATION, SHORTAGE_ANNOTATION
+from serving.core.model.knative import (
+    BECAME_READY_ANNOTATION,
+    FAILURE_ANNOTATION,
+    POLICY_FAILURE_ANNOTATION,
+    SHORTAGE_ANNOTATION,
+)
 from serving.core.model.objects import Object, condition_of
 from serving.core.settings.autoscaler import AutoscalerSettings
 from tests.unit.controller.builders import NOW, a_deployment, a_pod, a_revision, condition_values, stored, with_ready
@@ -65,6 +70,15 @@ def test_a_budget_that_is_too_small_is_a_condition_that_readiness_does_not_depen
     revision["metadata"]["annotations"] = {SHORTAGE_ANNOTATION: "the budget of 5 pods is too small"}
     status = status_of(revision, deploying(ready=1))
     assert condition_values(status, "WithinBudget") == ("False", "BudgetTooSmall", "the budget of 5 pods is too small")
+    assert condition_values(status, "Ready")[0] == "True"
+
+
+def test_a_policy_that_fails_is_a_condition_that_readiness_does_not_depend_on() -> None:
+    assert condition_of(status_of(a_revision(), deploying(ready=1)), "PolicyInForce") == {}
+    revision = a_revision()
+    revision["metadata"]["annotations"] = {POLICY_FAILURE_ANNOTATION: "there is no policy mine here"}
+    status = status_of(revision, deploying(ready=1))
+    assert condition_values(status, "PolicyInForce") == ("False", "PolicyFailed", "there is no policy mine here")
     assert condition_values(status, "Ready")[0] == "True"
 
 

@@ -161,6 +161,8 @@ def test_starts_of_pods_reach_the_policy_that_learns() -> None:
 
 def test_why_names_the_failure_of_a_policy() -> None:
     outcome = Stage().live(1, 0.0)
-    inputs = msgspec.structs.replace(outcome.inputs, advice=Advice(failure="propose: ValueError: no"))
+    inputs = msgspec.structs.replace(
+        outcome.inputs, advice=Advice(failure="policy mine failed (propose: ValueError: no)")
+    )
     sentence = explain(msgspec.structs.replace(outcome, inputs=inputs))
-    assert "Knative's policy decides, because the policy failed (propose: ValueError: no)" in sentence
+    assert "Knative's policy decides: policy mine failed (propose: ValueError: no)" in sentence

@@ -2,10 +2,13 @@
 
 import msgspec
 
+from serving.core.model.errors import InvalidValue
 from serving.core.scaling.adaptive.policy import AdaptivePolicy
-from serving.core.scaling.decision.policy import NEUTRAL, Advice, GuardedPolicy, PolicyView, SecondOfLoad
+from serving.core.scaling.decision.guarded import GuardedPolicy, MissingPolicy, PolicyClass
+from serving.core.scaling.decision.policy import NEUTRAL, Advice, PolicyView, SecondOfLoad
 from serving.core.scaling.scaler.registry import BUILT_IN, PolicyRegistry
 from serving.core.settings.autoscaler import CLASSIC_CLASS, AutoscalerSettings
+from tests.unit.core.scaling.decision.test_policy import view_with
 from tests.unit.core.scaling.kpa_builders import spec_with
 
 SETTINGS = AutoscalerSettings()
@@ -42,13 +45,38 @@ def test_a_name_makes_its_policy() -> None:
 def test_the_shadow_is_the_adaptive_policy_beside_knatives_and_knatives_beside_any_other() -> None:
     registry = PolicyRegistry({"fixed": Fixed})
     names = []
-    for name in ("knative", "adaptive", "fixed"):
+    for name in ("knative", "adaptive", "fixed", "unknown"):
         shadow = registry.shadow_of(spec_with(policy=name), SETTINGS, present_scale=0, wall_offset_s=0.0, now_s=0.0)
         assert shadow is not None
         names.append(shadow.policy.name)
-    assert names == ["adaptive", "knative", "knative"]
+    assert names == ["adaptive", "knative", "knative", "adaptive"]
 
 
 def test_classes_without_a_policy_have_no_shadow() -> None:
     spec = msgspec.structs.replace(spec_with(), class_name=CLASSIC_CLASS)
     assert BUILT_IN.shadow_of(spec, SETTINGS, present_scale=0, wall_offset_s=0.0, now_s=0.0) is None
+
+
+def test_knatives_policy_decides_in_place_of_a_name_that_nobody_knows_and_says_so() -> None:
+    policy = PolicyRegistry({"fixed": Fixed}).policy_of(spec_with(policy="fixd"), SETTINGS)
+    assert isinstance(policy, MissingPolicy)
+    assert policy.failure == "there is no policy fixd here, only knative, adaptive, fixed"
+    assert policy.propose(view_with()) == Advice(failure=policy.failure)
+
+
+def test_a_class_is_searched_once_and_an_error_is_the_reason() -> None:
+    names: list[str] = []
+
+    def find(name: str) -> PolicyClass:
+        names.append(name)
+        if name == "broken":
+            raise InvalidValue(text="broken.py:X", expected="loadable: SyntaxError: invalid syntax")
+        return Fixed
+
+    registry = PolicyRegistry(find=find)
+    policies = [registry.policy_of(spec_with(policy=name), SETTINGS) for name in ("mine", "mine", "broken")]
+    assert [type(policy) for policy in policies] == [GuardedPolicy, GuardedPolicy, MissingPolicy]
+    assert names == ["mine", "broken"]
+    assert policies[2].failure == (
+        "policy broken cannot be loaded: 'broken.py:X' is not loadable: SyntaxError: invalid syntax"
+    )

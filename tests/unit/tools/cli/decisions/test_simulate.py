@@ -9,6 +9,7 @@ from serving.tools.cli.main import main
 from tests.unit.nodes.nodegroup.test_groups import ESCALATOR_FILE
 from tests.unit.tools.simulator.test_population import neighbours
 
+POLICIES = Path(__file__).parents[5] / "examples" / "policies"
 TRACE = "at_s,function,duration_s\n10,a,0.5\n150,a,0.5\n20,b,0.5\n170,b,\n400,b,1\n"
 
 
@@ -237,3 +238,51 @@ def test_a_load_is_printed_as_json_with_each_moment() -> None:
     found = json.loads(simulate("--load", "0:5 20:0", "--until", "30", "-o", "json").stdout)
     assert found["moments"][0]["at_s"] == 0
     assert (len(found["latencies_s"]) > 0, found["refused"]) == (True, 0)
+
+
+def compared(tmp_path: Path, policy: str, trace: str, *more: str) -> tuple[dict[str, float], dict[str, float]]:
+    done = simulate("--trace", written(tmp_path, trace), "--compare", f"knative,{policy}", "--json", *more)
+    assert done.exit_code == 0, done.stderr
+    knative, other = json.loads(done.stdout)["policies"].values()
+    return knative, other
+
+
+def test_the_example_that_keeps_pods_makes_requests_within_its_time_warm(tmp_path: Path) -> None:
+    trace = "at_s,function,duration_s\n" + "".join(f"{at_s},a,0.5\n" for at_s in range(10, 2000, 300))
+    knative, keep_alive = compared(tmp_path, f"{POLICIES}/keep_alive.py:KeepAlive", trace)
+    assert (knative["cold_requests"], keep_alive["cold_requests"]) == (7, 1)
+    assert keep_alive["pod_seconds"] > knative["pod_seconds"]
+
+
+def test_the_example_with_a_timetable_has_pods_in_its_hours_only(tmp_path: Path) -> None:
+    # A trace begins on a Thursday, at midnight.
+    trace = "at_s,function,duration_s\n10,a,0.5\n28810,a,0.5\n68000,a,0.5\n"
+    knative, office = compared(tmp_path, f"{POLICIES}/schedule.py:OfficeHours", trace)
+    assert (knative["cold_requests"], office["cold_requests"]) == (3, 2)
+    hours = office["pod_seconds"] / 3 / 3600
+    assert 10.0 < hours < 10.2
+
+
+def test_the_example_that_counts_waiting_requests_starts_pods_for_them() -> None:
+    done = simulate("--load", "5:40 20:0", "--until", "30", "--policy", f"{POLICIES}/queue_length.py:QueueLength")
+    assert done.exit_code == 0, done.stderr
+    assert "QueueLength wants " in done.stdout
+    assert " wait, " in done.stdout
+    knative = simulate("--load", "5:40 20:0", "--until", "30", "--policy", "knative")
+    assert done.stdout.splitlines()[-1] != knative.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["keep_alive", "schedule", "queue_length"])
+def test_an_example_has_at_most_fifty_lines(name: str) -> None:
+    assert len((POLICIES / f"{name}.py").read_text().splitlines()) <= 50
+
+
+def test_a_file_without_the_class_is_refused(tmp_path: Path) -> None:
+    for text in (f"{POLICIES}/schedule.py:Missing", f"{tmp_path}/none.py:A"):
+        done = simulate("--policy", text)
+        assert (done.exit_code, text in done.stderr) == (2, True)
+
+
+def test_a_load_runs_under_one_policy() -> None:
+    done = simulate("--policy", "knative,adaptive")
+    assert (done.exit_code, "is more than one policy" in done.stderr) == (2, True)

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from typing import Any
 
@@ -5,9 +6,11 @@ import pytest
 
 from serving.core.model.errors import InvalidValue, SettingsError
 from serving.core.model.objects import Object
+from serving.tools.cli.client.api import ApiClient
 from serving.tools.cli.services.containeroptions import (
     limits_of,
     pairs_of,
+    policy_name,
     ports_of,
     read_env_file,
     secrets_of,
@@ -158,3 +161,39 @@ def test_volumes_are_added_to_those_before() -> None:
     mounts = [{"name": "db", "mountPath": "/moved"}, {"name": "files", "mountPath": "/files"}]
     assert after["containers"] == [{"image": "a", "volumeMounts": mounts}, {"image": "b"}]
     assert with_volumes(after, {}) is after
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> ApiClient:
+    state = tmp_path / "state"
+    state.mkdir()
+    cluster = {"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}
+    user = {"name": "u", "user": {"token": "t"}}
+    context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
+    config = {"clusters": [cluster], "users": [user], "contexts": [context], "current-context": "x"}
+    (state / "kubeconfig").write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **config}))
+    return ApiClient(state)
+
+
+def test_a_policy_is_a_name_or_on_this_machine_a_file(
+    api: ApiClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "fixed.py"
+    file.write_text("class Fixed:\n    def observe(self, second): ...\n    def propose(self, view): ...\n")
+    assert [policy_name(api, text) for text in (None, "adaptive", "my-own")] == [None, "adaptive", "my-own"]
+    name = policy_name(api, f"{file}:Fixed")
+    assert name is not None
+    assert [path.name for path in (tmp_path / "state" / "policies").iterdir()] == [f"{name}.Fixed.py"]
+    for text, problem in (("No Name", "'No Name' is not knative, adaptive"), (f"{file}:Gone", "is not loadable")):
+        with pytest.raises(SystemExit):
+            policy_name(api, text)
+        assert problem in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("api")
+def test_a_file_is_no_policy_on_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kubeconfig = tmp_path / "config"
+    (tmp_path / "state" / "kubeconfig").rename(kubeconfig)
+    with pytest.raises(SystemExit):
+        policy_name(ApiClient(kubeconfig=kubeconfig), "fixed.py:Fixed")
+    assert "a file is for this machine" in capsys.readouterr().err

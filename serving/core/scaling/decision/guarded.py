@@ -1,0 +1,168 @@
+"""Runs policies of users with Knative's in place of failing ones.
+
+A policy fails if it raises, takes too long, or returns no usable count. The reason is in the advice, and so in ``serving why``.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from serving.core.model.nodata import NoData
+from serving.core.scaling.decision.policy import NEUTRAL, Advice, Policy, PolicyView, RevisionPolicy, SecondOfLoad
+from serving.core.scaling.kpa.merge import COUNT_MAX, Proposal
+
+POLICY_TIME_MAX_S = 0.1
+"""Longest call of a user's policy, in seconds."""
+
+PolicyClass = Callable[[], Policy]
+"""Creates a policy of a package or a file for one revision."""
+
+FindPolicy = Callable[[str], PolicyClass | None]
+"""Finds a class by a name that is not known yet; None if there is none. Raises ``InvalidValue`` if it cannot be loaded."""
+
+T = TypeVar("T")
+
+# Calls in a row that are too slow before a policy is left out, and for how long it is, in seconds.
+_OVERRUNS_MAX, _LEFT_OUT_S = 3, 60.0
+# Time without a failure after which a policy is no longer reported as failing, in seconds: each change is a write to the API.
+_FAILED_S = 60.0
+# Characters of a reason or an error that are kept.
+_REASON_MAX = 200
+
+
+class PolicyOverrun(BaseException):
+    """A call of a user's policy took longer than ``POLICY_TIME_MAX_S``. Not an ``Exception``, so that the policy does not catch it."""
+
+
+class PolicyCaller(Protocol):
+    """Runs one call of a user's policy and bounds its time. The shell provides one that has a clock."""
+
+    def __call__(self, call: Callable[[], T], /) -> T:
+        """The result of the call. Raises ``PolicyOverrun`` if it takes longer than ``POLICY_TIME_MAX_S``."""
+
+
+def run_unbounded(call: Callable[[], T], /) -> T:
+    """Run a call without a bound, where time is virtual."""
+    return call()
+
+
+class MissingPolicy(RevisionPolicy):
+    """Knative's policy in place of one that is not known; each advice has the reason."""
+
+    def __init__(self, failure: str) -> None:
+        super().__init__()
+        self.failure = failure
+        self._advice = Advice(failure=failure)
+
+    def propose(self, view: PolicyView) -> Advice:
+        """Advice without proposals."""
+        del view
+        return self._advice
+
+
+class GuardedPolicy(RevisionPolicy):
+    """Runs a policy of a user, and replaces a failing one by Knative's for that decision.
+
+    A policy that is too slow three times in a row is left out for a minute.
+    """
+
+    observes = True
+    skips_periods = False
+
+    def __init__(self, policy_class: PolicyClass, name: str, *, run: PolicyCaller = run_unbounded) -> None:
+        """``policy_class`` is called once; if it fails, each advice says so."""
+        super().__init__()
+        self.name = name
+        self._run = run
+        self._policy: Policy | None = None
+        self._pending_failure = ""
+        self._overrun_count = 0
+        self._left_out_until_s = self._failed_s = -math.inf
+
+        def create() -> tuple[Policy, bool]:
+            policy = policy_class()
+            return policy, bool(getattr(policy, "counts_waiting", False))
+
+        created, self._creation_failure = self._guarded("creation", create)
+        if created is not None:
+            self._policy, self.counts_waiting = created
+
+    def observe(self, second: SecondOfLoad) -> None:
+        """Record a completed second. A failure is reported with the next decision."""
+        policy = self._policy
+        if policy is None or second.number < self._left_out_until_s:
+            return
+        _, failure = self._guarded("observe", lambda: policy.observe(second))
+        self._pending_failure = failure or self._pending_failure
+        self._count_overruns(second.number + 1.0)
+
+    def propose(self, view: PolicyView) -> Advice:
+        """The policy's advice, or none with the reason of its failure."""
+        policy, advice = self._policy, None
+        failure, self._pending_failure = self._pending_failure, ""
+        if policy is None:
+            failure = self._creation_failure
+        elif view.now_s < self._left_out_until_s:
+            failure = f"too slow {_OVERRUNS_MAX} times in a row, left out for a minute"
+        elif not failure:
+            advice, failure = self._guarded("propose", lambda: self._checked(policy.propose(view), view))
+            self._count_overruns(view.now_s)
+        if not failure:
+            if view.now_s >= self._failed_s + _FAILED_S:
+                self.failure = ""
+            return advice or NEUTRAL
+        failure = f"policy {self.name} failed ({failure})"
+        self._failed_s, self.failure = view.now_s, self.failure or failure
+        return Advice(failure=failure)
+
+    def _guarded(self, step: str, call: Callable[[], T]) -> tuple[T | None, str]:
+        """The result of a call, and "" or why it has none."""
+        try:
+            result = self._run(call)
+        except KeyboardInterrupt:
+            raise
+        except PolicyOverrun:
+            self._overrun_count += 1
+            return None, f"{step}: longer than {POLICY_TIME_MAX_S:g} s"
+        except BaseException as error:  # noqa: BLE001 - code of a user, which may even exit
+            return None, f"{step}: {_brief(error)}"
+        self._overrun_count = 0
+        return result, ""
+
+    def _count_overruns(self, now_s: float) -> None:
+        if self._overrun_count >= _OVERRUNS_MAX:
+            self._overrun_count, self._left_out_until_s = 0, now_s + _LEFT_OUT_S
+
+    def _checked(self, answer: object, view: PolicyView) -> Advice:
+        """The answer as advice, with at least one pod for requests in flight. Raises ``ValueError`` or ``TypeError``."""
+        if isinstance(answer, Proposal):
+            answer = Advice(proposals=(answer,))
+        if not isinstance(answer, Advice):
+            raise TypeError(f"returned {type(answer).__name__}, not a Proposal or an Advice")
+        if answer is NEUTRAL:
+            return NEUTRAL
+        for seconds in (answer.recheck_in_s, answer.active_min_s):
+            if seconds is not None and not 0 <= seconds < math.inf:
+                raise ValueError(f"returned a time of {seconds} s")
+        if answer.proposals is not None:
+            floor = 1 if view.in_flight else 0
+            proposals = tuple(self._named(proposal, floor) for proposal in answer.proposals)
+            answer = msgspec.structs.replace(answer, proposals=proposals, failure=None)
+        # The decision log stores it: a field of another type fails here rather than there.
+        return msgspec.convert(msgspec.to_builtins(answer), Advice)
+
+    def _named(self, proposal: Proposal, floor: int) -> Proposal:
+        desired = proposal.desired
+        reason = str(proposal.reason)[:_REASON_MAX]
+        if isinstance(desired, NoData):
+            return msgspec.structs.replace(proposal, decider=self.name, reason=reason)
+        if type(desired) is not int or not 0 <= desired <= COUNT_MAX:
+            raise ValueError(f"proposed {desired!r} pods, not a whole number from 0 to {COUNT_MAX}")
+        return msgspec.structs.replace(proposal, decider=self.name, desired=max(desired, floor), reason=reason)
+
+
+def _brief(error: BaseException) -> str:
+    """An error of a user's code in one line of at most 200 characters."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:_REASON_MAX]

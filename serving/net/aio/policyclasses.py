@@ -1,0 +1,196 @@
+"""Loads scaling policies of users: of installed packages, of files, and of the state folder of one machine.
+
+A package names its classes in the entry-point group ``serving.policies``. On one machine ``serving deploy --policy FILE.py:Class``
+stores a copy of the file in the state folder, whose owner may run any code here; an annotation only names the copy. The code runs
+in the process that loads it. ``BoundedCalls`` interrupts a call that takes too long.
+"""
+
+import hashlib
+import importlib.util
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TypeVar
+
+from serving.core.model.errors import InvalidValue
+from serving.core.scaling.decision.guarded import POLICY_TIME_MAX_S, PolicyClass, PolicyOverrun
+from serving.core.scaling.decision.policy import Policy
+from serving.core.settings.autoscaler import POLICIES, POLICY_NAME
+from serving.net.aio.clock import steady_s
+
+POLICY_GROUP = "serving.policies"
+"""The entry-point group of packages."""
+
+POLICIES_FOLDER = "policies"
+"""The folder of copies in a state folder."""
+
+T = TypeVar("T")
+
+_FILE_FORM = re.compile(r"(?P<path>.+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
+_EXPECTED = "FILE.py:Class, a Python file and a class in it with observe(second) and propose(view)"
+_DIGEST_LENGTH = 8
+# Characters of a class' name in the name of its copy.
+_NAME_LENGTH = 40
+# Time between two interruptions of one call, in seconds.
+_AGAIN_S = 1.0
+_FILE_MAX_BYTES = 1024 * 1024
+
+
+def installed_policies() -> dict[str, PolicyClass]:
+    """The classes of installed packages by name. One that cannot be loaded raises ``InvalidValue`` when it is created."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - it loads a parser of mail, which few processes need
+
+    classes: dict[str, PolicyClass] = {}
+    for entry_point in entry_points(group=POLICY_GROUP):
+        if entry_point.name in POLICIES or not is_policy_name(entry_point.name):
+            continue
+        try:
+            classes[entry_point.name] = _class_in(entry_point.load(), entry_point.value)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - code of a user, which may even exit
+            classes[entry_point.name] = _Broken(entry_point.value, error)
+    return classes
+
+
+def is_policy_file(text: str) -> bool:
+    """Whether a text has the form FILE.py:Class."""
+    return _FILE_FORM.fullmatch(text) is not None
+
+
+def is_policy_name(text: str) -> bool:
+    """Whether a text may be the name of a policy."""
+    try:
+        return POLICY_NAME.read(text) == text
+    except InvalidValue:
+        return False
+
+
+def load_policy(text: str) -> PolicyClass:
+    """The class that ``FILE.py:Class`` names. Runs the file. Raises ``InvalidValue``."""
+    form = _FILE_FORM.fullmatch(text)
+    if form is None:
+        raise InvalidValue(text=text, expected=_EXPECTED)
+    return _class_of(Path(form["path"]), form["name"])
+
+
+class StoredPolicies:
+    """Copies of files in a folder of the state folder. A changed file has another name."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def add(self, text: str) -> str:
+        """Copy the file of ``FILE.py:Class``; return the name of the copy. Raises ``InvalidValue`` or ``OSError``."""
+        load_policy(text)
+        path, _, class_name = text.rpartition(":")
+        source = Path(path).read_bytes()
+        slug = re.sub(r"[^a-z0-9]+", "-", class_name.lower()).strip("-")[:_NAME_LENGTH] or "policy"
+        name = f"{slug}-{hashlib.sha256(source).hexdigest()[:_DIGEST_LENGTH]}"
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        copy = self._folder / f"{name}.{class_name}.py"
+        partial = copy.with_suffix(".new")
+        partial.write_bytes(source)
+        partial.rename(copy)
+        return name
+
+    def find(self, name: str) -> PolicyClass | None:
+        """The class of a copy; None without one. Raises ``InvalidValue``."""
+        if not is_policy_name(name):
+            return None
+        for path in self._folder.glob(f"{name}.*.py"):
+            return _class_of(path, path.name.split(".")[1])
+        return None
+
+
+class BoundedCalls:
+    """Runs each call for at most ``bound_s`` seconds. In the main thread a longer one is interrupted, elsewhere it is measured."""
+
+    def __init__(self, *, bound_s: float = POLICY_TIME_MAX_S, clock: Callable[[], float] = steady_s) -> None:
+        self._bound_s, self._clock = bound_s, clock
+        self._is_running = False
+        self._is_interrupting = threading.current_thread() is threading.main_thread()
+        if self._is_interrupting:
+            signal.signal(signal.SIGALRM, self._interrupt)
+
+    def __call__(self, call: Callable[[], T], /) -> T:
+        """The result of the call. Raises ``PolicyOverrun``."""
+        began_s = self._clock()
+        try:
+            try:
+                self._is_running = True
+                self._set_alarm(self._bound_s)
+                result = call()
+            finally:
+                self._end()
+        except PolicyOverrun:
+            # An alarm may have interrupted the end too.
+            self._end()
+            raise
+        if self._clock() - began_s > self._bound_s:
+            raise PolicyOverrun
+        return result
+
+    def _end(self) -> None:
+        """End the alarm. Nothing is interrupted after the first line."""
+        self._is_running = False
+        self._set_alarm(0.0)
+
+    def _set_alarm(self, after_s: float) -> None:
+        if self._is_interrupting:
+            # It comes again: a bare "except" in the call may have dropped the first.
+            signal.setitimer(signal.ITIMER_REAL, after_s, _AGAIN_S if after_s else 0.0)
+
+    def _interrupt(self, _signal: int, _frame: FrameType | None) -> None:
+        if self._is_running:
+            raise PolicyOverrun
+
+
+class _Broken:
+    """A class that could not be loaded."""
+
+    def __init__(self, where: str, error: BaseException) -> None:
+        self._problem = InvalidValue(text=where, expected=f"loadable: {type(error).__name__}: {error}")
+
+    def __call__(self) -> Policy:
+        raise self._problem
+
+
+def _class_of(path: Path, name: str) -> PolicyClass:
+    where = f"{path}:{name}"
+    try:
+        if path.stat().st_size > _FILE_MAX_BYTES:
+            raise InvalidValue(text=where, expected=f"a file of at most {_FILE_MAX_BYTES} bytes")
+    except OSError as error:
+        raise InvalidValue(text=where, expected=f"readable: {error.strerror}") from error
+    module_name = f"serving_policy_{hashlib.sha256(str(path.absolute()).encode()).hexdigest()}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and the like look their module up.
+    sys.modules[module_name] = module
+    is_without_cache, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        spec.loader.exec_module(module)
+        policy_class = getattr(module, name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise InvalidValue(text=where, expected=f"loadable: {type(error).__name__}: {error}") from error
+    finally:
+        sys.dont_write_bytecode = is_without_cache
+    return _class_in(policy_class, where)
+
+
+def _class_in(policy_class: object, where: str) -> PolicyClass:
+    """An object as the class of a policy. Raises ``InvalidValue``."""
+    if not callable(policy_class) or not all(
+        callable(getattr(policy_class, method, None)) for method in ("observe", "propose")
+    ):
+        raise InvalidValue(text=where, expected="a class with observe(second) and propose(view)")
+    return policy_class

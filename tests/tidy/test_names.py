@@ -20,7 +20,7 @@ NAMES_MAX = {
     "controller": 163,
     "core/scaling": 1,
 }
-METHODS_MAX = 83
+METHODS_MAX = 64
 
 
 def banned_names(source: str) -> Iterator[str]:

@@ -96,7 +96,7 @@ class AuditLog:
         self._second = -math.inf
         self._strangers = self._omitted = 0
 
-    def note(self, request: AuditedRequest, *, code: int, now_s: float, has_ended: bool = True) -> None:
+    def record(self, request: AuditedRequest, *, code: int, now_s: float, has_ended: bool = True) -> None:
         """Log the end of a request, or the start of a stream. ``now_s`` is seconds since the epoch."""
         if _is_routine(request) and code < _FAILED:
             return

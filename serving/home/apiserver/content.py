@@ -159,13 +159,13 @@ def duplicate_fields(data: bytes, content_type: str = "") -> list[str]:
         return []
     duplicates: list[str] = []
 
-    def note(pairs: list[tuple[str, Any]]) -> None:
+    def collect(pairs: list[tuple[str, Any]]) -> None:
         # A dict is built ten times as fast as keys are compared here.
         if len(dict(pairs)) < len(pairs):
             duplicates.extend(_repeated(key for key, _ in pairs))
 
     try:
-        json.loads(data, object_pairs_hook=note)
+        json.loads(data, object_pairs_hook=collect)
     except ValueError:
         # It has been read before, so it is YAML, which is as short as that may be.
         return _duplicate_yaml_keys(yaml.compose(data, Loader=YamlLoader))

@@ -139,7 +139,7 @@ class ApiGuard:
                 _current.reset(token)
                 if self._audit is not None:
                     # 0 is a stream that the server ended.
-                    self._audit.note(audited, code=code, now_s=wall_s())
+                    self._audit.record(audited, code=code, now_s=wall_s())
             return response
 
         return guard
@@ -201,7 +201,7 @@ class ApiGuard:
         """Log the start of a stream, which may last for hours."""
         audited = _current.get(None)
         if self._audit is not None and audited is not None and audited.is_stream:
-            self._audit.note(audited, code=response.status, now_s=wall_s(), has_ended=False)
+            self._audit.record(audited, code=response.status, now_s=wall_s(), has_ended=False)
 
     async def end_streams(self, _: web.Application) -> None:
         """End watches and followed logs, so that a shutdown does not wait for them."""

@@ -176,10 +176,10 @@ class AheadNetworks:
         self._ready: list[PodLocation] = []
         self._wanted = asyncio.Event()
 
-    def take(self) -> PodLocation:
+    def reserve(self) -> PodLocation:
         """Assign a location with a network, one made ahead if ready. Raises ``OSError``."""
         self._wanted.set()
-        return self._ready.pop(0) if self._ready else self._locations.take()
+        return self._ready.pop(0) if self._ready else self._locations.reserve()
 
     async def run(self) -> None:
         """Make networks until cancelled."""
@@ -188,11 +188,11 @@ class AheadNetworks:
             await asyncio.sleep(_AHEAD_LAG_S)
             self._wanted.clear()
             while len(self._ready) < _AHEAD_COUNT:
-                location = self._locations.take()
+                location = self._locations.reserve()
                 try:
                     await finished_in_thread(self._networks.make_ahead, location.address)
                 except OSError as error:
-                    self._locations.leave(location)
+                    self._locations.release(location)
                     _log.warning("network.not_ahead", extra={"error": str(error)})
                     await asyncio.sleep(_AHEAD_RETRY_S)
                 else:

@@ -143,7 +143,7 @@ async def collect_events(
     """Delete old Events until cancelled."""
     ages = ages or EventAges()
 
-    async def follow() -> None:
+    async def watch_events() -> None:
         while True:
             with contextlib.suppress(Gone):
                 async with cluster.watch(EVENT, resource_version="0") as events:
@@ -151,7 +151,7 @@ async def collect_events(
                         ages.put(seen, now_s=now_s())
 
     async with supervise() as group:
-        group.start(follow(), name="events")
+        group.start(watch_events(), name="events")
         while True:
             for (namespace, name), version in ages.pop_expired(now_s=now_s()):
                 # One that was written since comes again.

@@ -50,10 +50,10 @@ class NamespaceObjects:
     def _quota_changed(self, change: CacheChange) -> None:
         for kind in counted_kinds(change.new):
             if kind not in self._counted:
-                self._follow(kind)
+                self._watch_kind(kind)
         self._queue.add((RESOURCE_QUOTA, change.key[0]))
 
-    def _follow(self, kind: Kind) -> None:
+    def _watch_kind(self, kind: Kind) -> None:
         def changed(change: CacheChange) -> None:
             if any(namespace == change.key[0] for namespace, _ in self._quotas.cache):
                 self._queue.add_after((RESOURCE_QUOTA, change.key[0]), _STATUS_LAG_S)

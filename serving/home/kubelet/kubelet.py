@@ -218,8 +218,8 @@ class Kubelet:
     def _free_location(self, pod: PodRun) -> PodLocation:
         is_boxed = self._node.containers is not None and (runs_images(pod.manifest) or has_own_network(pod.manifest))
         if is_boxed and self._node.virtual is None:
-            return self._ahead.take()
-        return self._locations.take(network_of(pod.node_name))
+            return self._ahead.reserve()
+        return self._locations.reserve(network_of(pod.node_name))
 
     def _forget_others(self, key: Key, uid: str) -> None:
         """Stop a pod of the same name with another uid: its deletion was missed."""
@@ -249,11 +249,11 @@ class Kubelet:
             if await wait_for(pod.stop, until_s=now_s() + pauses.after(now_s() - began_s)):
                 break
             pod = self._running[uid] = pod.again()
-        pod.turn.leave()
+        pod.turn.release()
         # The object is the last to go.
         if location is not None:
             await self._free(pod)
-            self._locations.leave(location)
+            self._locations.release(location)
         if not (pod.evicted and await self._keep_evicted(pod, uid)):
             await self._delete(pod, uid)
         del self._running[uid]
@@ -271,7 +271,7 @@ class Kubelet:
             await self._report_broken(pod, message, reason="CrashLoopBackOff")
             if await wait_for(pod.stop, until_s=due_s):
                 return False
-        is_started = await pod.turn.take(pod.stop)
+        is_started = await pod.turn.acquire(pod.stop)
         pod.began_s = now_s()
         return is_started
 
@@ -347,7 +347,7 @@ class Kubelet:
             await next_beat(_LOG_TIMES_PERIOD_S)
             logs = {pod.logs for pod in self._running.values()}
             if logs or before:
-                await asyncio.to_thread(times.note, logs, wall_s=wall_s())
+                await asyncio.to_thread(times.record, logs, wall_s=wall_s())
             before = logs
 
 

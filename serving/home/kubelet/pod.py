@@ -162,9 +162,9 @@ class PodRun:
                 # A pod is taken over before it can be ended.
                 await starting
             else:
-                self.turn.follow(group, self._process_ids)
+                self.turn.watch(group, self._process_ids)
             await self.stop.wait()
-            self.turn.leave()
+            self.turn.release()
             starting.cancel()
             explaining.cancel()
             await self._drain()
@@ -224,7 +224,7 @@ class PodRun:
         if not apps or None in first:
             # Nothing can run: a queue-proxy alone would wait for ever.
             return
-        await self.turn.take_again(self.stop, group, self._process_ids)
+        await self.turn.acquire_again(self.stop, group, self._process_ids)
         is_initialized = await run_init_containers(
             self._node.runtime,
             [spec for spec in first if spec is not None],

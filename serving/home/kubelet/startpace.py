@@ -55,10 +55,10 @@ class StartPacer:
         self._queue.end(pod)
         self._begin()
 
-    def leave(self, pod: PodStart) -> None:
+    def remove(self, pod: PodStart) -> None:
         """A pod ends, or is not wanted any more."""
         self._waiting.pop(pod, None)
-        self._queue.leave(pod)
+        self._queue.remove(pod)
         self._begin()
 
     def _begin(self) -> None:
@@ -72,7 +72,7 @@ class StartPacer:
 
 
 class StartTurn:
-    """The turn of one pod to start. Call ``leave`` when the pod ends.
+    """The turn of one pod to start. Call ``release`` when the pod ends.
 
     ``is_held``: it has begun and is not over, or the pod ran already.
     """
@@ -90,7 +90,7 @@ class StartTurn:
         """
         return 0 if self._pod.is_first else _STARTING_NICENESS
 
-    async def take(self, stop: asyncio.Event) -> bool:
+    async def acquire(self, stop: asyncio.Event) -> bool:
         """Wait for the turn; return False if ``stop`` is set before."""
         begun = self._pacer.wait(self._pod)
         if not begun.is_set():
@@ -100,14 +100,14 @@ class StartTurn:
         self.is_held = begun.is_set() and not stop.is_set()
         return self.is_held
 
-    async def take_again(
+    async def acquire_again(
         self, stop: asyncio.Event, group: SupervisedTasks, process_ids: Callable[[], Iterable[int] | None]
     ) -> None:
         """Take another turn if the first ended before the pod was prepared, such as while its images were pulled."""
-        if not self.is_held and await self.take(stop):
-            self.follow(group, process_ids)
+        if not self.is_held and await self.acquire(stop):
+            self.watch(group, process_ids)
 
-    def follow(self, group: SupervisedTasks, process_ids: Callable[[], Iterable[int] | None]) -> None:
+    def watch(self, group: SupervisedTasks, process_ids: Callable[[], Iterable[int] | None]) -> None:
         """Have a task of ``group`` end the turn. ``process_ids`` are None as long as the pod cannot start any process."""
         if self.is_held:
             self._settled.clear()
@@ -117,10 +117,10 @@ class StartTurn:
         """The pod is ready or has failed."""
         self._settled.set()
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """The pod ends: the next one of its revision is a first one."""
         self._settled.set()
-        self._pacer.leave(self._pod)
+        self._pacer.remove(self._pod)
 
     def _end(self, _: object) -> None:
         self.is_held = False

@@ -146,7 +146,7 @@ class Stdio:
         """The output of all streams as it arrives, until all have ended."""
         pieces: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(maxsize=1)
 
-        async def follow(channel: int, descriptor: WaitingDescriptor) -> None:
+        async def read_stream(channel: int, descriptor: WaitingDescriptor) -> None:
             try:
                 while piece := await descriptor.read():
                     await pieces.put((channel, piece))
@@ -157,7 +157,7 @@ class Stdio:
 
         async with TaskOwner() as owner:
             tasks = [
-                owner.start(follow(channel, descriptor), name="exec stream", is_awaited=True)
+                owner.start(read_stream(channel, descriptor), name="exec stream", is_awaited=True)
                 for channel, descriptor in self._output.items()
             ]
             left = len(tasks)

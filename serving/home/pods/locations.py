@@ -71,7 +71,7 @@ class PodLocations:
         self._dice = dice
         self._port_end = _first_outgoing_port()
 
-    def take(self, network: str = _NETWORK) -> PodLocation:
+    def reserve(self, network: str = _NETWORK) -> PodLocation:
         """Reserve a free location; its address begins with ``network``. Raises ``OSError`` if there is none."""
         return self.occupy(PodLocation(address=self._free_address(network), port=self._free_port()))
 
@@ -103,7 +103,7 @@ class PodLocations:
         self._taken |= _numbers_of(place)
         return place
 
-    def leave(self, place: PodLocation) -> None:
+    def release(self, place: PodLocation) -> None:
         """Release a location."""
         self._taken -= _numbers_of(place)
 

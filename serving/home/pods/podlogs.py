@@ -25,14 +25,14 @@ _log = logging.getLogger("kubelet")
 
 
 class LogTimes:
-    """Notes the sizes of logs."""
+    """Records the sizes of logs."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
         self._folders: set[Path] = set()
 
-    def note(self, folders: Collection[Path], *, wall_s: float) -> None:
-        """Note the logs in these folders that have grown, and the last lines of ended pods. Blocks on the disk."""
+    def record(self, folders: Collection[Path], *, wall_s: float) -> None:
+        """Record the logs in these folders that have grown, and the last lines of ended pods. Blocks on the disk."""
         sizes: dict[str, int] = {}
         for folder in self._folders | set(folders):
             for path, size in _logs_in(folder):

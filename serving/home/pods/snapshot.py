@@ -114,7 +114,7 @@ def is_application(folder: Path, state: Path) -> bool:
     return folder != Path(folder.root) and not state.is_relative_to(folder) and not folder.is_relative_to(state)
 
 
-def take(folder: Path, snapshots: Path) -> str:
+def take_snapshot(folder: Path, snapshots: Path) -> str:
     """Copy a folder unless its content is stored already; returns the digest. Raises ``InvalidValue``, ``OSError``."""
     entries = list(itertools.islice(entries_of(folder), _ENTRIES_MAX + 1))
     _check_size(folder, entries)

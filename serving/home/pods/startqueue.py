@@ -59,7 +59,7 @@ class StartQueue:
     def add(self, pod: PodStart, *, now_s: float) -> None:
         """A pod waits for a turn, perhaps once more: its turn was over before it had all that it needs to start."""
         is_new = not self._has_begun(pod)
-        self.leave(pod)
+        self.remove(pod)
         pod.arrived_s = now_s
         pod.is_first = self._has_no_first(pod.revision)
         (self._firsts if pod.is_first else self._others).append(pod)
@@ -77,7 +77,7 @@ class StartQueue:
             if not self.waiting_count:
                 self._had.clear()
 
-    def leave(self, pod: PodStart) -> None:
+    def remove(self, pod: PodStart) -> None:
         """A pod ends, or is not wanted any more; ignored if it is not there."""
         self.end(pod)
         for waiting in (self._firsts, self._others):

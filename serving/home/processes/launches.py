@@ -250,7 +250,7 @@ class Start(Protocol):
 
 
 class Launches:
-    """Processes and containers being started. ``follow`` calls back when a descriptor is readable; ``unfollow`` stops that.
+    """Processes and containers being started. ``watch`` calls back when a descriptor is readable; ``unwatch`` stops that.
 
     ``started`` gets each order with its process, or with the reason why there is none.
     """
@@ -259,12 +259,12 @@ class Launches:
         self,
         records: ProcessRecords,
         *,
-        follow: Callable[[int, Callable[[], None]], None],
-        unfollow: Callable[[int], object],
+        watch: Callable[[int, Callable[[], None]], None],
+        unwatch: Callable[[int], object],
         started: Callable[[StartProcess, ProcessRecord | OSError], None],
     ) -> None:
         self._records = records
-        self._follow, self._unfollow, self._started = follow, unfollow, started
+        self._watch, self._unwatch, self._started = watch, unwatch, started
         self._running: dict[_Key, Start] = {}
         self._deferred: list[Order] = []
         # By process id: a container may end before the runtime that started it does, and an app before its start is noticed.
@@ -277,7 +277,7 @@ class Launches:
     def add(self, start: Start) -> None:
         """Follow a start that has begun."""
         self._running[start.order.pod, start.order.name] = start
-        self._follow(start.descriptor, lambda: self._finish(start) if start.has_ended else None)
+        self._watch(start.descriptor, lambda: self._finish(start) if start.has_ended else None)
 
     def defers(self, order: Order) -> bool:
         """Whether an order must wait for a start; ``take_deferred`` later returns it."""
@@ -323,7 +323,7 @@ class Launches:
     def _finish(self, start: Start) -> None:
         order = start.order
         del self._running[order.pod, order.name]
-        self._unfollow(start.descriptor)
+        self._unwatch(start.descriptor)
         try:
             record = start.finish()
         except OSError as error:

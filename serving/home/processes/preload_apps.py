@@ -151,7 +151,7 @@ class _PreloadedApp:
 class PreloadedApps:
     """The warm processes by revision. ``warn`` reports to the pod of an order why it cannot be preloaded.
 
-    ``follow`` calls back when a socket can be read, ``unfollow`` ends that.
+    ``watch`` calls back when a socket can be read, ``unwatch`` ends that.
     """
 
     def __init__(
@@ -159,12 +159,12 @@ class PreloadedApps:
         records: ProcessRecords,
         *,
         owner: int,
-        follow: Callable[[socket.socket, Callable[[], None]], None],
-        unfollow: Callable[[socket.socket], object],
+        watch: Callable[[socket.socket, Callable[[], None]], None],
+        unwatch: Callable[[socket.socket], object],
         warn: Warn,
     ) -> None:
         self._records, self._owner = records, owner
-        self._follow, self._unfollow, self._warn = follow, unfollow, warn
+        self._watch, self._unwatch, self._warn = watch, unwatch, warn
         self._apps: dict[str, _PreloadedApp] = {}
         self._starting: dict[str, StartProcess] = {}
         self._checked_s = 0.0
@@ -279,7 +279,7 @@ class PreloadedApps:
             os.close(log)
             its.close()
         app.control = mine
-        self._follow(mine, lambda: self._on_reply(app))
+        self._watch(mine, lambda: self._on_reply(app))
         app.send(
             {
                 "arguments": [command.interpreter, *command.arguments],
@@ -304,7 +304,7 @@ class PreloadedApps:
         if "refused" in reply:
             self._refuse(app, str(reply["refused"]))
             return
-        self._unfollow(app.control)
+        self._unwatch(app.control)
         app.is_warm = True
         assert app.process is not None
         resident_bytes = _resident_bytes(app.process.pid)
@@ -314,14 +314,14 @@ class PreloadedApps:
     def _refuse(self, app: _PreloadedApp, why: str) -> None:
         """Remember an app as not preloadable, so that it is not retried."""
         if app.control is not None:
-            self._unfollow(app.control)
+            self._unwatch(app.control)
         app.end()
         self._warn(app.order, "PreloadRefused", f"{why}; {_WITHOUT}")
 
     def _drop(self, key: str) -> None:
         app = self._apps.pop(key)
         if app.control is not None and not app.is_warm:
-            self._unfollow(app.control)
+            self._unwatch(app.control)
         app.end()
 
 

@@ -157,7 +157,7 @@ class Spawner:
 
     def begin(self, order: StartProcess, record: ProcessRecord) -> Standby:
         """Begin to start a process (``launches``). Raises ``OSError`` with the reason when it cannot be started."""
-        standby = self.standbys.take(is_app=bool(order.arguments), now_s=time.monotonic())
+        standby = self.standbys.acquire(is_app=bool(order.arguments), now_s=time.monotonic())
         standby.begin(ProcessAssignment(order=order, record=record))
         return standby
 

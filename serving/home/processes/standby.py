@@ -133,7 +133,7 @@ class Standbys:
         """Whether there are enough standby processes."""
         return all(len(waiting) >= _COUNT for waiting in self._waiting.values())
 
-    def take(self, *, is_app: bool, now_s: float) -> Standby:
+    def acquire(self, *, is_app: bool, now_s: float) -> Standby:
         """Return a waiting process, or fork one. Raises ``OSError``."""
         if self.is_full:
             # The first of several starts counts, so that forks are not postponed forever.

@@ -93,15 +93,13 @@ class Template:
         self._preloaded = PreloadedApps(
             records,
             owner=self._owner,
-            follow=self._follow,
-            unfollow=self._selector.unregister,
+            watch=self._watch,
+            unwatch=self._selector.unregister,
             warn=lambda order, reason, message: self._report(
                 Warned(pod=order.pod, name=order.name, reason=reason, message=message)
             ),
         )
-        self._launches = Launches(
-            records, follow=self._follow, unfollow=self._selector.unregister, started=self._started
-        )
+        self._launches = Launches(records, watch=self._watch, unwatch=self._selector.unregister, started=self._started)
         self._client: socket.socket | None = None
         self._lines = Lines()
         self._unsent = b""
@@ -118,11 +116,11 @@ class Template:
         for number in (*_SIGNALS, _HAND_OVER):
             signal.signal(number, self._signalled)
         self._listener.setblocking(False)
-        self._follow(woken, lambda: None)
-        self._follow(self._events, self._on_reply)
+        self._watch(woken, lambda: None)
+        self._watch(self._events, self._on_reply)
         self._take_over()
         self._signals.sweep()
-        self._follow(self._listener, self._connected)
+        self._watch(self._listener, self._connected)
         report_serving()
         while not self._is_stopping:
             now_s = time.monotonic()
@@ -169,7 +167,7 @@ class Template:
             if events & selectors.EVENT_READ and self._selector.get_map().get(key.fd) is key:
                 key.data()
 
-    def _follow(self, what: int | socket.socket, callback: Callable[[], None]) -> None:
+    def _watch(self, what: int | socket.socket, callback: Callable[[], None]) -> None:
         self._selector.register(what, selectors.EVENT_READ, callback)
 
     def _signalled(self, number: int, _: object) -> None:
@@ -238,7 +236,7 @@ class Template:
         self._client, _ = self._listener.accept()
         self._client.setblocking(False)
         self._lines, self._unsent = Lines(), b""
-        self._follow(self._client, self._received)
+        self._watch(self._client, self._received)
         self._report(Inventory(pods=_held_pods(self._notes, self._processes.values())))
 
     def _disconnected(self) -> None:

@@ -63,9 +63,9 @@ def migrate(connection: sqlite3.Connection, path: Path, *, steps: tuple[Migratio
             for statement in step.statements:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {step.reader}")
-            _note(connection, _STEP, str(step.number))
+            _write_fact(connection, _STEP, str(step.number))
         if _fact(connection, _PROGRAM) != __version__:
-            _note(connection, _PROGRAM, __version__)
+            _write_fact(connection, _PROGRAM, __version__)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -125,7 +125,7 @@ def _fact(connection: sqlite3.Connection, name: str) -> str:
     return str(row[0]) if row else ""
 
 
-def _note(connection: sqlite3.Connection, name: str, value: str) -> None:
+def _write_fact(connection: sqlite3.Connection, name: str, value: str) -> None:
     connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
 

@@ -47,7 +47,7 @@ class Owners:
         """All dependents of an owner, in a stable order."""
         return sorted(self._dependents.get(uid, ()), key=lambda reference: (reference[0].resource, reference[1]))
 
-    def follow(self, kind: Kind, change: StoreChange) -> None:
+    def apply(self, kind: Kind, change: StoreChange) -> None:
         """Apply a change of the store."""
         old, new = change.old, change.new
         this: Reference = (kind, new.key)

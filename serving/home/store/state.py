@@ -130,7 +130,7 @@ class StoreState:
         table = self._tables[kind]
         change = StoreChange(table.objects.get(entry.key), entry, is_removal=is_removal, at_s=self.wall_s())
         table.apply(change)
-        self.owners.follow(kind, change)
+        self.owners.apply(kind, change)
         if is_removal:
             self._uids.retire(kind, entry.uid)
         return entry
@@ -191,7 +191,7 @@ class StoreState:
         entry = stored(kind, whole, read_metadata(whole), version=max(1, self.version))
         self.version = entry.version
         self._tables[kind].load(entry)
-        self.owners.follow(kind, StoreChange(None, entry, is_removal=False))
+        self.owners.apply(kind, StoreChange(None, entry, is_removal=False))
 
 
 def _loaded(journal: Journal) -> Iterator[tuple[Kind, Object]]:

@@ -21,7 +21,7 @@ from serving.core.model.objects import Object, nested
 from serving.home.images.reference import parse_reference
 from serving.home.images.store import ImageBuild, ImageStore, ImageUnavailable, build_image, containerfile_in
 from serving.home.pods.podplan import command_words
-from serving.home.pods.snapshot import fingerprint, is_application, take
+from serving.home.pods.snapshot import fingerprint, is_application, take_snapshot
 from serving.home.state import StateFolder
 from serving.net.cluster.kinds import SERVING_SERVICE
 from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage, until_written
@@ -242,7 +242,7 @@ def _deploy(api: ApiClient, deployment: Deployment, how: _How) -> None:
         with Progress(f"copying {deployment.folder}"):
             try:
                 deployment = msgspec.structs.replace(
-                    deployment, snapshot=take(deployment.folder, StateFolder(api.state_path).snapshots)
+                    deployment, snapshot=take_snapshot(deployment.folder, StateFolder(api.state_path).snapshots)
                 )
             except InvalidValue as error:
                 fail_usage(f"{deployment.folder}: {error}")

@@ -21,7 +21,7 @@ def lines_of(*requests: AuditedRequest, code: int = 200, now_s: float = 1.5) -> 
     written: list[bytes] = []
     log = AuditLog(written.append)
     for one in requests:
-        log.note(one, code=code, now_s=now_s)
+        log.record(one, code=code, now_s=now_s)
     return [msgspec.json.decode(line) for line in written]
 
 
@@ -62,7 +62,7 @@ def test_a_refusal_says_why() -> None:
 
 def test_a_line_cannot_be_forged_and_is_bounded() -> None:
     written: list[bytes] = []
-    AuditLog(written.append).note(request(grant=ANN, agent='"}\n{"kind"' + "x" * 9999), code=200, now_s=0.0)
+    AuditLog(written.append).record(request(grant=ANN, agent='"}\n{"kind"' + "x" * 9999), code=200, now_s=0.0)
     assert b"\n" not in written[0]
     assert len(written[0]) < 1024
 
@@ -80,11 +80,11 @@ def test_strangers_cannot_push_out_what_users_did() -> None:
     written: list[bytes] = []
     log = AuditLog(written.append)
     for _ in range(50):
-        log.note(request(), code=401, now_s=10.0)
-    log.note(request(grant=ANN), code=200, now_s=10.0)
+        log.record(request(), code=401, now_s=10.0)
+    log.record(request(grant=ANN), code=200, now_s=10.0)
     assert len(written) == 11
-    log.note(request(reason="it guesses"), code=429, now_s=10.0)
+    log.record(request(reason="it guesses"), code=429, now_s=10.0)
     assert msgspec.json.decode(written.pop())["annotations"] == {"authorization.k8s.io/reason": "it guesses"}
-    log.note(request(), code=401, now_s=11.0)
+    log.record(request(), code=401, now_s=11.0)
     annotations = msgspec.json.decode(written[-1])["annotations"]
     assert annotations == {"authorization.k8s.io/reason": "40 requests without a valid token are not logged"}

@@ -68,10 +68,10 @@ async def test_who_follows_goes_on_with_the_next_run_and_after_a_rotation(log: P
 
 async def test_lines_by_time_come_with_rotated_ones(log: Path) -> None:
     times = LogTimes()
-    times.note([log.parent], wall_s=1_000)
+    times.record([log.parent], wall_s=1_000)
     rotate(log, bytes_max=1)
     log.write_bytes(b"four\nfive")  # noqa: ASYNC240 - a few bytes
-    times.note([log.parent], wall_s=2_000)
+    times.record([log.parent], wall_s=2_000)
     assert await read(log, timestamps=True, tail_line_count=3) == (
         b"1970-01-01T00:16:40.000000Z three\n1970-01-01T00:33:20.000000Z four\n1970-01-01T00:33:20.000000Z five"
     )

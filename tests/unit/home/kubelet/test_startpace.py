@@ -17,11 +17,11 @@ def _pod(name: str, revision: str) -> dict[str, object]:
 async def test_a_turn_begins_when_another_ends() -> None:
     pacer, never, settled = StartPacer(1), asyncio.Event(), asyncio.Event()
     first, following = pacer.turn_of(_pod("1", "a")), pacer.turn_of(_pod("2", "a"))
-    assert await first.take(never)
+    assert await first.acquire(never)
     assert first.niceness == 0
     async with supervise() as group:
-        first.follow(group, lambda: [os.getpid()])
-        waiting = group.start(following.take(never), name="following")
+        first.watch(group, lambda: [os.getpid()])
+        waiting = group.start(following.acquire(never), name="following")
         waiting.add_done_callback(lambda _: settled.set())
         first.settle()
         await settled.wait()
@@ -32,22 +32,22 @@ async def test_a_turn_begins_when_another_ends() -> None:
 async def test_a_pod_that_is_deleted_while_it_waits_takes_no_turn() -> None:
     pacer, stop, never = StartPacer(1), asyncio.Event(), asyncio.Event()
     running, deleted, other = (pacer.turn_of(_pod(name, name)) for name in "abc")
-    assert await running.take(never)
-    waiting = [asyncio.create_task(deleted.take(stop)), asyncio.create_task(other.take(never))]
+    assert await running.acquire(never)
+    waiting = [asyncio.create_task(deleted.acquire(stop)), asyncio.create_task(other.acquire(never))]
     await until(lambda: pacer._queue.waiting_count == 2)
     stop.set()
     assert await waiting[0] is False
-    deleted.leave()
-    running.leave()
+    deleted.release()
+    running.release()
     assert await waiting[1]
 
 
 async def test_an_additional_pod_begins_without_any_further_change() -> None:
     pacer, never = StartPacer(2), asyncio.Event()
     first, following = pacer.turn_of(_pod("1", "a")), pacer.turn_of(_pod("2", "a"))
-    assert await first.take(never)
+    assert await first.acquire(never)
     async with asyncio.timeout(60):
-        assert await following.take(never)
+        assert await following.acquire(never)
     assert first.is_held
 
 
@@ -57,7 +57,7 @@ async def test_pods_of_no_revision_and_those_that_ran_before_wait_for_none() -> 
     assert adopted.is_held
     assert adopted.niceness == 0
     jobs = [pacer.turn_of(_pod(name, "")) for name in "xy"]
-    assert [await job.take(never) for job in jobs] == [True, True]
+    assert [await job.acquire(never) for job in jobs] == [True, True]
     assert [job.niceness for job in jobs] == [0, 0]
 
 
@@ -69,19 +69,19 @@ async def test_a_pod_that_waits_for_its_images_gives_its_turn_back_and_takes_ano
         return images or None
 
     pulling, other = pacer.turn_of(_pod("1", "a")), pacer.turn_of(_pod("2", "b"))
-    assert await pulling.take(never)
+    assert await pulling.acquire(never)
     async with asyncio.timeout(60), supervise() as group:
-        pulling.follow(group, process_ids)
-        assert await other.take(never)
+        pulling.watch(group, process_ids)
+        assert await other.acquire(never)
         assert [pulling.is_held, other.is_held] == [False, True]
         images.append(os.getpid())
-        again = group.start(pulling.take_again(never, group, process_ids), name="again")
+        again = group.start(pulling.acquire_again(never, group, process_ids), name="again")
         await until(lambda: pacer._queue.waiting_count == 1)
-        other.leave()
+        other.release()
         await again
         assert [pulling.is_held] == [True]
-        await pulling.take_again(never, group, process_ids)
-        pulling.leave()
+        await pulling.acquire_again(never, group, process_ids)
+        pulling.release()
 
 
 async def test_a_turn_ends_when_the_pod_is_ready() -> None:

@@ -26,41 +26,41 @@ def places() -> PodLocations:
 
 
 def test_no_two_have_the_same_place() -> None:
-    taken = [places_.take() for places_ in [places()] for _ in range(50)]
+    taken = [places_.reserve() for places_ in [places()] for _ in range(50)]
     assert len({one.address for one in taken}) == len({one.port for one in taken}) == 50
 
 
 def test_a_port_in_use_is_passed_over() -> None:
-    free = places().take()
+    free = places().reserve()
     with socket.create_server((free.address, 8012)), socket.create_server(("127.0.0.1", free.port)):
-        other = places().take()
+        other = places().reserve()
     assert other.address != free.address
     assert other.port != free.port
 
 
 def test_a_place_that_was_left_can_be_had_again() -> None:
     one = places()
-    first = one.take()
-    one.leave(first)
+    first = one.reserve()
+    one.release(first)
     assert not one._taken
 
 
 def test_ports_for_tcp_are_reserved_with_the_place() -> None:
     one = places()
-    place = one.with_tcp_ports(one.take(), 2)
+    place = one.with_tcp_ports(one.reserve(), 2)
     assert len({place.port, *place.tcp_ports}) == 3
     assert one.with_tcp_ports(place, 2) == place
-    one.leave(place)
+    one.release(place)
     assert not one._taken
 
 
 def test_users_are_reserved_with_the_place() -> None:
     one = places()
-    taken = [one.with_users(one.take()) for _ in range(3)]
+    taken = [one.with_users(one.reserve()) for _ in range(3)]
     assert len({place.users for place in taken}) == 3
     assert one.with_users(taken[0]) == taken[0]
     for place in taken:
-        one.leave(place)
+        one.release(place)
     assert not one._taken
 
 
@@ -68,14 +68,14 @@ def test_without_a_free_range_of_users_there_is_no_place(monkeypatch: pytest.Mon
     monkeypatch.setattr("serving.home.pods.locations.used_ranges", lambda: {(0, 2**32 - 2)})
     one = places()
     with pytest.raises(OSError, match="no range of users is free"):
-        one.with_users(one.take())
+        one.with_users(one.reserve())
 
 
 def test_pods_of_two_nodes_have_different_last_numbers() -> None:
-    free = host_part(places().take("127.65").address)
+    free = host_part(places().reserve("127.65").address)
     other = places()
     other.occupy(PodLocation(address=f"127.66.{free}", port=1))
-    assert host_part(other.take("127.65").address) != free
+    assert host_part(other.reserve("127.65").address) != free
 
 
 def test_a_recent_look_at_all_processes_serves_several_pods(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_a_recent_look_at_all_processes_serves_several_pods(monkeypatch: pytest.
 
 
 def test_neither_addresses_nor_ports_follow_each_other() -> None:
-    taken = [places_.take() for places_ in [PodLocations(random.SystemRandom())] for _ in range(50)]
+    taken = [places_.reserve() for places_ in [PodLocations(random.SystemRandom())] for _ in range(50)]
     ports = [place.port for place in taken]
     hosts = [[int(part) for part in host_part(place.address).split(".")] for place in taken]
     for numbers in (ports, [third << 8 | fourth for third, fourth in hosts]):
@@ -108,14 +108,14 @@ def test_neither_addresses_nor_ports_follow_each_other() -> None:
 def test_addresses_that_another_user_occupies_in_a_row_stop_no_pod() -> None:
     """Before, 4,096 addresses after the last one were tried."""
     one = places()
-    last = one.take().address
+    last = one.reserve().address
     third, fourth = (int(part) for part in host_part(last).split("."))
     number = third << 8 | fourth
     with contextlib.ExitStack() as stack:
         for after in range(1, 200):
             high, low = divmod((number + after) % 2**16, 256)
             stack.enter_context(socket.create_server((f"127.64.{high}.{low}", 8012)))
-        assert host_part(one.take().address) != host_part(last)
+        assert host_part(one.reserve().address) != host_part(last)
 
 
 def test_the_error_without_an_address_or_a_port_names_who_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,18 +153,18 @@ def _with_dice(one: PodLocations, number: int) -> PodLocations:
 
 def test_ports_that_a_pod_names_are_its_own_if_no_other_pod_has_them() -> None:
     one = places()
-    other = one.take()
-    place = one.with_named_ports(one.take(), [8012, 8080, 27017, other.port])
+    other = one.reserve()
+    place = one.with_named_ports(one.reserve(), [8012, 8080, 27017, other.port])
     # A queue-proxy's port is not given to an app, and those below the range need not be reserved.
     assert place.named_ports == (27017,)
-    assert one.with_named_ports(one.take(), [27017]).named_ports == ()
-    one.leave(place)
-    assert one.with_named_ports(one.take(), [27017]).named_ports == (27017,)
+    assert one.with_named_ports(one.reserve(), [27017]).named_ports == ()
+    one.release(place)
+    assert one.with_named_ports(one.reserve(), [27017]).named_ports == (27017,)
 
 
 def test_a_pod_names_few_ports_of_the_range() -> None:
     one = places()
-    place = one.with_named_ports(one.take(), range(21000, 22000))
+    place = one.with_named_ports(one.reserve(), range(21000, 22000))
     assert len(place.named_ports) == 16
     assert one.with_named_ports(place, range(21000, 22000)) == place
 

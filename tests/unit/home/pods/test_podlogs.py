@@ -27,7 +27,7 @@ def log(tmp_path: Path) -> Path:
 def write(log: Path, text: str, times: LogTimes, *, wall_s: float) -> None:
     with log.open("a") as file:
         file.write(text)
-    times.note([log.parent], wall_s=wall_s)
+    times.record([log.parent], wall_s=wall_s)
 
 
 def lines(log: Path, since_s: float = 0.0) -> list[tuple[float, str]]:
@@ -37,7 +37,7 @@ def lines(log: Path, since_s: float = 0.0) -> list[tuple[float, str]]:
 def test_a_line_has_the_time_of_the_first_note_after_it(log: Path) -> None:
     times = LogTimes()
     write(log, "one\ntwo\nthr", times, wall_s=10)
-    times.note([log.parent], wall_s=11)
+    times.record([log.parent], wall_s=11)
     write(log, "ee\n", times, wall_s=12)
     assert times_of(log).read_text() == "11 10.00\n14 12.00\n"
     assert lines(log) == [(10, "one\n"), (10, "two\n"), (12, "three\n")]
@@ -56,9 +56,9 @@ def test_the_last_lines_of_a_pod_that_has_ended_are_noted(log: Path) -> None:
     times = LogTimes()
     write(log, "one\n", times, wall_s=1)
     log.write_text("one\nlast\n")
-    times.note([], wall_s=2)
+    times.record([], wall_s=2)
     log.write_text("one\nlast\nlater\n")
-    times.note([], wall_s=3)
+    times.record([], wall_s=3)
     assert times_of(log).read_text() == "4 1.00\n9 2.00\n"
 
 
@@ -66,7 +66,7 @@ def test_a_log_that_was_emptied_begins_again(log: Path) -> None:
     times = LogTimes()
     write(log, "a long line\n", times, wall_s=1)
     os.truncate(log, 0)
-    times.note([log.parent], wall_s=2)
+    times.record([log.parent], wall_s=2)
     write(log, "new\n", times, wall_s=3)
     assert lines(log) == [(3, "new\n")]
 
@@ -94,7 +94,7 @@ def test_a_log_that_cannot_be_noted_is_still_a_log(log: Path) -> None:
     times_of(log).mkdir(parents=True)
     write(log, "one\n", LogTimes(), wall_s=1)
     assert log.read_text() == "one\n"
-    LogTimes().note([log.parent / "gone"], wall_s=1)
+    LogTimes().record([log.parent / "gone"], wall_s=1)
 
 
 def test_old_logs_and_those_beyond_the_size_go_the_oldest_first(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from serving.home.pods.snapshot import (
     is_application,
     linked_paths,
     path_of_snapshot,
-    take,
+    take_snapshot,
 )
 from serving.home.trees import is_virtualenv
 
@@ -36,16 +36,16 @@ def paths(folder: Path) -> list[str]:
 
 
 def test_the_same_content_is_the_same_snapshot(app: Path, tmp_path: Path) -> None:
-    first = take(app, tmp_path / "snapshots")
+    first = take_snapshot(app, tmp_path / "snapshots")
     os.utime(app / "app.py", (1, 1))
-    assert take(app, tmp_path / "snapshots") == first
+    assert take_snapshot(app, tmp_path / "snapshots") == first
     assert [one.name for one in (tmp_path / "snapshots").iterdir()] == [first]
     assert (tmp_path / "snapshots" / first / "static" / "page.html").read_text() == "<p>"
 
 
 @pytest.mark.parametrize("change", ["content", "name", "mode", "link"])
 def test_a_change_is_another_snapshot_and_the_first_keeps_its_files(app: Path, tmp_path: Path, change: str) -> None:
-    first = take(app, tmp_path / "snapshots")
+    first = take_snapshot(app, tmp_path / "snapshots")
     if change == "content":
         (app / "app.py").write_text("print(2)")
     elif change == "name":
@@ -54,7 +54,7 @@ def test_a_change_is_another_snapshot_and_the_first_keeps_its_files(app: Path, t
         (app / "app.py").chmod(0o755)
     else:
         (app / "current").symlink_to("app.py")
-    assert take(app, tmp_path / "snapshots") != first
+    assert take_snapshot(app, tmp_path / "snapshots") != first
     assert (tmp_path / "snapshots" / first / "app.py").read_text() == "print(1)"
 
 
@@ -74,11 +74,11 @@ def test_what_git_ignores_is_linked_and_what_servingignore_names_is_left_out(app
         "@node_modules",
         "static/page.html",
     ]
-    found = tmp_path / "snapshots" / take(app, tmp_path / "snapshots")
+    found = tmp_path / "snapshots" / take_snapshot(app, tmp_path / "snapshots")
     assert (found / "node_modules" / "a" / "index.js").read_text() == "x"
-    before = take(app, tmp_path / "snapshots")
+    before = take_snapshot(app, tmp_path / "snapshots")
     write(app, "a.log", "more")
-    assert take(app, tmp_path / "snapshots") == before
+    assert take_snapshot(app, tmp_path / "snapshots") == before
 
 
 def test_links_that_leave_the_folder_lead_to_the_same_files_from_the_copy(app: Path, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_links_that_leave_the_folder_lead_to_the_same_files_from_the_copy(app: P
     write(tmp_path, "python/pyvenv.cfg", "")
     for name, target in {"data": "../shared", ".venv": "../python", "page": "static/page.html"}.items():
         (app / name).symlink_to(target)
-    copy = tmp_path / "snapshots" / take(app, tmp_path / "snapshots")
+    copy = tmp_path / "snapshots" / take_snapshot(app, tmp_path / "snapshots")
     assert (copy / "data" / "data.txt").read_text() == "x"
     assert str((copy / "page").readlink()) == "static/page.html"
     assert linked_paths(copy) == (str(tmp_path / "python"), str(tmp_path / "shared"))
@@ -113,7 +113,7 @@ def test_a_folder_that_is_too_large_is_refused_with_advice(
 ) -> None:
     monkeypatch.setattr(snapshot, "_ENTRIES_MAX", 1)
     with pytest.raises(InvalidValue, match=r"\.servingignore"):
-        take(app, tmp_path / "snapshots")
+        take_snapshot(app, tmp_path / "snapshots")
 
 
 @pytest.mark.parametrize(("name", "said"), [("../../etc", "32 hexadecimal digits"), ("0" * 32, "deploy again")])
@@ -123,9 +123,9 @@ def test_only_a_snapshot_that_is_there_is_used(tmp_path: Path, name: str, said: 
 
 
 def test_what_no_revision_uses_is_collected_after_a_while(app: Path, tmp_path: Path) -> None:
-    kept, unused = take(app, tmp_path / "snapshots"), ""
+    kept, unused = take_snapshot(app, tmp_path / "snapshots"), ""
     write(app, "app.py", "print(2)")
-    unused = take(app, tmp_path / "snapshots")
+    unused = take_snapshot(app, tmp_path / "snapshots")
     now_s = (tmp_path / "snapshots" / unused).stat().st_mtime
     assert collect(tmp_path / "snapshots", {kept}, now_s=now_s + 1) == []
     assert collect(tmp_path / "snapshots", {kept}, now_s=now_s + 3600) == [unused]

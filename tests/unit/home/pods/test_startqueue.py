@@ -94,7 +94,7 @@ def test_an_additional_pod_that_is_not_wanted_any_more_never_begins() -> None:
     others = _added(queue, "a", "b", "c")
     queue.begin(now_s=0.0)
     for pod in (*firsts, others[1]):
-        queue.leave(pod)
+        queue.remove(pod)
     assert queue.waiting_count == 2
     # Those left are now first pods.
     assert queue.begin(now_s=0.0) == [others[0], others[2]]
@@ -109,12 +109,12 @@ def test_a_pod_whose_first_runs_stays_an_additional_one() -> None:
     other, another = _added(queue, "a", "b")
     queue.begin(now_s=0.0)
     assert (other.is_first, another.is_first) == (False, False)
-    queue.leave(adopted)
-    queue.leave(first)
+    queue.remove(adopted)
+    queue.remove(first)
     [newer] = _added(queue, "a", now_s=1.0)
     assert newer.is_first is False
-    queue.leave(other)
-    queue.leave(newer)
+    queue.remove(other)
+    queue.remove(newer)
     [newest] = _added(queue, "a", now_s=2.0)
     assert newest.is_first
 
@@ -158,7 +158,7 @@ def test_rules_hold_for_all_arrivals(steps: list[tuple[str, int, float]], turn_c
             queue.end(running.pop(number % len(running)))
         elif what == "leave" and (waiting or running):
             pod = [*waiting, *running][number % len([*waiting, *running])]
-            queue.leave(pod)
+            queue.remove(pod)
             gone.append(pod)
             waiting, running = [one for one in waiting if one is not pod], [one for one in running if one is not pod]
         firsts = [one for one in waiting if one.is_first]

@@ -26,8 +26,8 @@ class Stage:
         self.ends: dict[str, socket.socket] = {}
         self.launches = Launches(
             ProcessRecords(folder),
-            follow=self.ready.__setitem__,
-            unfollow=self.ready.pop,
+            watch=self.ready.__setitem__,
+            unwatch=self.ready.pop,
             started=lambda order, outcome: self.started.__setitem__(order.pod, outcome),
         )
 

@@ -141,7 +141,7 @@ def test_a_start_takes_a_process_that_has_prepared_itself(forked: Forked) -> Non
     standbys.fill(NOW_S)
     assert forked.kinds == [False, True]
     report_waiting(forked.ends[1])
-    taken = standbys.take(is_app=True, now_s=NOW_S)
+    taken = standbys.acquire(is_app=True, now_s=NOW_S)
     assert forked.kinds == [False, True]
     taken.close()
     assert receive(forked.ends[1]) is None, "it is the one that reported"
@@ -150,10 +150,10 @@ def test_a_start_takes_a_process_that_has_prepared_itself(forked: Forked) -> Non
 def test_a_start_does_not_wait_for_one_that_still_prepares_itself(forked: Forked) -> None:
     standbys = Standbys(forked)
     standbys.fill(NOW_S)
-    standbys.take(is_app=True, now_s=NOW_S)
+    standbys.acquire(is_app=True, now_s=NOW_S)
     assert forked.kinds == [False, True, True]
     report_waiting(forked.ends[1])
-    standbys.take(is_app=True, now_s=NOW_S)
+    standbys.acquire(is_app=True, now_s=NOW_S)
     assert forked.kinds == [False, True, True], "the next start has it"
 
 
@@ -168,7 +168,7 @@ def test_a_process_that_has_ended_is_replaced(forked: Forked) -> None:
     for one, is_app in zip(forked.ends, forked.kinds, strict=True):
         if is_app:
             one.close()
-    standbys.take(is_app=True, now_s=NOW_S)
+    standbys.acquire(is_app=True, now_s=NOW_S)
     assert forked.kinds[count:] == [True]
     assert (is_full_before, standbys.is_full) == (True, False)
     assert not standbys._waiting[True]
@@ -182,8 +182,8 @@ def test_forks_ahead_are_not_on_the_path_of_the_start_that_they_replace(forked: 
     for one in forked.ends:
         report_waiting(one)
     count = len(forked.kinds)
-    standbys.take(is_app=True, now_s=NOW_S + 2)
-    standbys.take(is_app=False, now_s=NOW_S + 2.1)
+    standbys.acquire(is_app=True, now_s=NOW_S + 2)
+    standbys.acquire(is_app=False, now_s=NOW_S + 2.1)
     standbys.fill(NOW_S + 2.1)
     assert len(forked.kinds) == count
     standbys.fill(NOW_S + 2.2)

@@ -23,11 +23,11 @@ def test_the_next_owner_of_a_descriptor_gets_no_event_of_the_last(tmp_path: Path
             os.close(other)
             again = os.dup(pipes[number][0])
             assert again == other
-            template._follow(again, lambda: called.append(2))
+            template._watch(again, lambda: called.append(2))
 
         for number, (reader, writer) in enumerate(pipes):
             os.write(writer, b"x")
-            template._follow(reader, partial(replaces, number))
+            template._watch(reader, partial(replaces, number))
         template._turn(0)
         assert len(called) == 1
         template._selector.unregister(pipes[called[0]][0])

@@ -119,9 +119,9 @@ class Relations:
         return self._routes_to_revision.get(revision, ())
 
 
-def owners_of(one: Object | None, label: str) -> set[str]:
+def owners_of(resource: Object | None, label: str) -> set[str]:
     """The owner of an object by a label: one name, or none."""
-    name = labels_of(one).get(label) if one else None
+    name = labels_of(resource).get(label) if resource else None
     return {name} if name else set()
 
 
@@ -186,7 +186,7 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
     if kind in _OF_A_SERVICE:
         # By its name as well: an object of another owner blocks a service of that name without its label.
         names = _owners(change, SERVICE_LABEL) | {name}
-        yield from ((kinds.SERVING_SERVICE, namespace, one) for one in names)
+        yield from ((kinds.SERVING_SERVICE, namespace, service) for service in names)
     yield (kind, namespace, name)
     yield from _beyond(change, indexes, settings)
 
@@ -240,7 +240,7 @@ def _beyond(change: Change, indexes: CacheIndexes, settings: ControllerSettings)
     match change.kind:
         case kinds.SERVING_SERVICE if change.before is None:
             # Children are not touched while their owner is not in the cache.
-            yield from ((one, namespace, name) for one in _OF_A_SERVICE)
+            yield from ((child_kind, namespace, name) for child_kind in _OF_A_SERVICE)
         case kinds.CONFIGURATION:
             yield from _by_configuration(change, indexes)
         case kinds.ROUTE:
@@ -248,7 +248,7 @@ def _beyond(change: Change, indexes: CacheIndexes, settings: ControllerSettings)
         case kinds.REVISION if _read_of(change.before) != _read_of(change.after):
             parents = _owners(change, CONFIGURATION_LABEL)
             yield from ((kinds.CONFIGURATION, namespace, parent) for parent in parents)
-            yield from ((kinds.ROUTE, namespace, one) for one in indexes.relations.routes_to_revision(change.key))
+            yield from ((kinds.ROUTE, namespace, route) for route in indexes.relations.routes_to_revision(change.key))
         case _:
             pass
 
@@ -261,9 +261,9 @@ def _owners_by_name(change: Change, indexes: CacheIndexes) -> Iterator[WorkKey]:
     """Find owners by name: an object of another owner with that name matters too."""
     namespace, name = change.key
     owner = _OWNER_NAMES[change.kind](name)
-    for one in (kinds.REVISION, kinds.ROUTE):
-        if (namespace, owner) in indexes.objects[one]:
-            yield (one, namespace, owner)
+    for owner_kind in (kinds.REVISION, kinds.ROUTE):
+        if (namespace, owner) in indexes.objects[owner_kind]:
+            yield (owner_kind, namespace, owner)
 
 
 def _by_configuration(change: Change, indexes: CacheIndexes) -> Iterator[WorkKey]:
@@ -272,7 +272,7 @@ def _by_configuration(change: Change, indexes: CacheIndexes) -> Iterator[WorkKey
     yield from ((kinds.ROUTE, namespace, route) for route in routes)
     before, after = _newest(change.before), _newest(change.after)
     if before != after:
-        yield from ((kinds.REVISION, namespace, one) for one in (before, after) if one)
+        yield from ((kinds.REVISION, namespace, revision) for revision in (before, after) if revision)
     if change.before is None:
         # Revisions are not touched while their owner is not in the cache.
         revisions = indexes.relations.revisions_of(change.key)

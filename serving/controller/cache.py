@@ -91,30 +91,30 @@ class ControllerCache:
 
     def named(self, kind: Kind, namespace: str, *, names: Iterable[str]) -> dict[str, Object]:
         """Objects of a namespace by name, without those that do not exist."""
-        return {name: one for name in names if (one := self.get(kind, (namespace, name)))}
+        return {name: resource for name in names if (resource := self.get(kind, (namespace, name)))}
 
     def keys(self, kind: Kind) -> list[WorkKey]:
         """All keys of a kind."""
         return [(kind, *key) for key in self._objects[kind]]
 
-    def put(self, kind: Kind, found: Object) -> set[WorkKey]:
+    def put(self, kind: Kind, resource: Object) -> set[WorkKey]:
         """Store an object's present state; return the affected keys. Known and older versions are ignored."""
-        key = (namespace_of(found), name_of(found))
+        key = (namespace_of(resource), name_of(resource))
         before = self._objects[kind].get(key)
-        if before is not None and _is_known(found, before):
+        if before is not None and _is_known(resource, before):
             return set()
-        self._objects[kind][key] = found
-        return self._affected(Change(kind=kind, key=key, before=before, after=found))
+        self._objects[kind][key] = resource
+        return self._affected(Change(kind=kind, key=key, before=before, after=resource))
 
-    def put_written(self, kind: Kind, found: Object) -> set[WorkKey]:
+    def put_written(self, kind: Kind, resource: Object) -> set[WorkKey]:
         """Take the server's response to a write, unless the object is deleted already; returns the affected keys."""
-        if uid_of(found) in self._gone:
+        if uid_of(resource) in self._gone:
             return set()
-        is_listed = (namespace_of(found), name_of(found)) in self._objects[kind]
-        if not is_listed and _order(found, self._listed.get(kind, "")) < 0:
+        is_listed = (namespace_of(resource), name_of(resource)) in self._objects[kind]
+        if not is_listed and _order(resource, self._listed.get(kind, "")) < 0:
             # A list that is newer lacks it.
             return set()
-        return self.put(kind, found)
+        return self.put(kind, resource)
 
     def take_list(self, kind: Kind, keys: Container[Key], *, version: str) -> set[WorkKey]:
         """Forget objects that a list of this version lacks; returns the affected keys.
@@ -146,9 +146,9 @@ class ControllerCache:
             self.indexes.domains.put(change.key, before=change.before, after=change.after)
         return set(affected_by(change, self.indexes, self.settings))
 
-    def put_activators(self, key: Key, found: Object) -> set[WorkKey]:
+    def put_activators(self, key: Key, endpoint_slice: Object) -> set[WorkKey]:
         """Take a slice of the activators' inner Service as it is now; returns the affected keys."""
-        return self._public_keys() if self.activators.put(key, found) else set()
+        return self._public_keys() if self.activators.put(key, endpoint_slice) else set()
 
     def drop_activators(self, key: Key) -> set[WorkKey]:
         """Forget a slice of the activators' inner Service; returns the affected keys."""
@@ -168,14 +168,18 @@ class ControllerCache:
         self._confirmed[route] = digest
         return {(kinds.ROUTE, *route)}
 
-    def judge(self, route: Key, found: Mapping[str, RolloutJudgement]) -> set[WorkKey]:
+    def judge(self, route: Key, judgements: Mapping[str, RolloutJudgement]) -> set[WorkKey]:
         """Store the judgements about revisions that a route rolls out; return the affected keys."""
         before = self.judged.get(route, {})
         if route not in self._objects[kinds.ROUTE]:
             return set()
-        self.judged[route] = found
-        verdicts = {name: one.verdict for name, one in before.items()}
-        return set() if verdicts == {name: one.verdict for name, one in found.items()} else {(kinds.ROUTE, *route)}
+        self.judged[route] = judgements
+        verdicts = {name: judgement.verdict for name, judgement in before.items()}
+        return (
+            set()
+            if verdicts == {name: judgement.verdict for name, judgement in judgements.items()}
+            else {(kinds.ROUTE, *route)}
+        )
 
     def confirmed_digest(self, route: Key) -> str | None:
         """The digest last confirmed by all activators, "" before the first; None without activators."""
@@ -191,16 +195,16 @@ class ControllerCache:
     def refuse(self, key: WorkKey, message: str) -> set[WorkKey]:
         """Record that the server refuses an object of a resource's plan, until the resource's spec changes."""
         kind, namespace, name = key
-        found = self.get(kind, (namespace, name))
-        if found is None:
+        resource = self.get(kind, (namespace, name))
+        if resource is None:
             return set()
-        self._refusals[key] = (nested(found, "metadata", "generation"), message)
+        self._refusals[key] = (nested(resource, "metadata", "generation"), message)
         return {key}
 
-    def refusal(self, key: WorkKey, found: Object) -> str:
+    def refusal(self, key: WorkKey, resource: Object) -> str:
         """Why the server refused an object of a resource's plan; "" if it did not."""
         generation, message = self._refusals.get(key, (None, ""))
-        return message if generation == nested(found, "metadata", "generation") else ""
+        return message if generation == nested(resource, "metadata", "generation") else ""
 
 
 def activator_pages(cache: ControllerCache) -> tuple[str, ...]:
@@ -208,17 +212,17 @@ def activator_pages(cache: ControllerCache) -> tuple[str, ...]:
     return cache.settings.activator_page_addresses or cache.activators.pages
 
 
-def _order(found: Object, version: str) -> int:
+def _order(resource: Object, version: str) -> int:
     """Compare an object with a version: 1 if it is newer, else -1; 0 if either is no number."""
-    own = version_of(found)
+    own = version_of(resource)
     if not (own.isdecimal() and version.isdecimal()):
         return 0
     return 1 if int(own) > int(version) else -1
 
 
-def _is_known(found: Object, known: Object) -> bool:
-    """Whether ``found`` is the known state of the same object or an older one. Versions that are no numbers are taken."""
-    if uid_of(found) != uid_of(known):
+def _is_known(resource: Object, known: Object) -> bool:
+    """Whether ``resource`` is the known state of the same object or an older one. Versions that are no numbers are taken."""
+    if uid_of(resource) != uid_of(known):
         return False
-    new, old = version_of(found), version_of(known)
+    new, old = version_of(resource), version_of(known)
     return new.isdecimal() and old.isdecimal() and int(new) <= int(old)

@@ -54,35 +54,35 @@ def decide(cache: ControllerCache, key: WorkKey, *, now: str, now_s: float) -> W
     """The plan for a resource; an empty one if it does not exist. ``now_s`` is exactly the time of ``now``."""
     kind, *place = key
     where: Key = (place[0], place[1])
-    found = cache.get(kind, where)
-    if found is None or _is_orphaned(cache, kind, where, found=found):
+    resource = cache.get(kind, where)
+    if resource is None or _is_orphaned(cache, kind, where, resource=resource):
         return WritePlan()
     match kind:
         case kinds.SERVING_SERVICE:
-            plan = reconcile_service(found, _children(cache, where), now=now)
+            plan = reconcile_service(resource, _children(cache, where), now=now)
         case kinds.CONFIGURATION:
-            plan = _decide_configuration(cache, where, found, now=now)
+            plan = _decide_configuration(cache, where, resource, now=now)
         case kinds.ROUTE:
-            plan = _decide_route(cache, where, found, now=now, now_s=now_s)
+            plan = _decide_route(cache, where, resource, now=now, now_s=now_s)
         case kinds.REVISION:
-            context = _revision_context(cache, where, found)
-            plan = reconcile_revision(found, context, scaling=cache.scaling, now=now, sidecar=cache.sidecar)
-            if any(_routes_before(cache, found)):
+            context = _revision_context(cache, where, resource)
+            plan = reconcile_revision(resource, context, scaling=cache.scaling, now=now, sidecar=cache.sidecar)
+            if any(_routes_before(cache, resource)):
                 plan = msgspec.structs.replace(plan, again_after_s=_ROUTES_UNKNOWN_S)
         case kinds.DOMAIN_MAPPING:
-            plan = _decide_domain_mapping(cache, where, found, now=now)
+            plan = _decide_domain_mapping(cache, where, resource, now=now)
         case kinds.CLUSTER_DOMAIN_CLAIM:
-            mapping = cache.get(kinds.DOMAIN_MAPPING, (nested(found, "spec", "namespace") or "", where[1]))
-            plan = reconcile_claim(found, mapping)
+            mapping = cache.get(kinds.DOMAIN_MAPPING, (nested(resource, "spec", "namespace") or "", where[1]))
+            plan = reconcile_claim(resource, mapping)
         case _:
             plan = WritePlan()
     return plan
 
 
-def _is_orphaned(cache: ControllerCache, kind: Kind, where: Key, *, found: Object) -> bool:
+def _is_orphaned(cache: ControllerCache, kind: Kind, where: Key, *, resource: Object) -> bool:
     """Whether the owner of an object is deleted: garbage collection deletes the object, and writing to it would fail."""
     owner_kind = _OWNERS.get(kind)
-    for reference in nested(found, "metadata", "ownerReferences") or ():
+    for reference in nested(resource, "metadata", "ownerReferences") or ():
         if owner_kind and reference.get("controller") and reference.get("kind") == owner_kind.name:
             owner = cache.get(owner_kind, (where[0], reference.get("name", "")))
             return owner is None or uid_of(owner) != reference.get("uid") or is_being_deleted(owner)
@@ -102,46 +102,46 @@ def _children(cache: ControllerCache, where: Key) -> ServiceChildren:
     return ServiceChildren(configuration=configuration, route=route, name_is_taken=is_taken)
 
 
-def _decide_configuration(cache: ControllerCache, where: Key, found: Object, *, now: str) -> WritePlan:
-    own_name = nested(found, "spec", "template", "metadata", "name") or ""
+def _decide_configuration(cache: ControllerCache, where: Key, configuration: Object, *, now: str) -> WritePlan:
+    own_name = nested(configuration, "spec", "template", "metadata", "name") or ""
     names = {*cache.indexes.relations.revisions_of(where), own_name}
     return reconcile_configuration(
-        found,
+        configuration,
         cache.named(kinds.REVISION, where[0], names=names),
         settings=cache.settings,
         scaling=cache.scaling,
         now=now,
-        refusal=cache.refusal((kinds.CONFIGURATION, *where), found),
+        refusal=cache.refusal((kinds.CONFIGURATION, *where), configuration),
     )
 
 
-def _decide_route(cache: ControllerCache, where: Key, found: Object, *, now: str, now_s: float) -> WritePlan:
+def _decide_route(cache: ControllerCache, where: Key, route: Object, *, now: str, now_s: float) -> WritePlan:
     namespace, _ = where
     targets = RouteTargets(
-        configurations=cache.named(kinds.CONFIGURATION, namespace, names=configurations_named(found)),
-        revisions=cache.named(kinds.REVISION, namespace, names=revisions_named(found)),
+        configurations=cache.named(kinds.CONFIGURATION, namespace, names=configurations_named(route)),
+        revisions=cache.named(kinds.REVISION, namespace, names=revisions_named(route)),
     )
-    holders = {host: cache.indexes.claims.holder(host) for host in claims_of(found, cache.settings.host_rules)}
+    holders = {host: cache.indexes.claims.holder(host) for host in claims_of(route, cache.settings.host_rules)}
     context = RouteContext(
         lost={host: holder for host, holder in holders.items() if holder is not None and holder != where},
         public=_public(cache, where),
-        refusal=cache.refusal((kinds.ROUTE, *where), found),
+        refusal=cache.refusal((kinds.ROUTE, *where), route),
         httproutes=_httproutes(cache, where),
         confirmed=cache.confirmed_digest(where),
         judged=cache.judged.get(where, {}),
-        tag_services=_tag_services(cache, where, found),
+        tag_services=_tag_services(cache, where, route),
     )
-    return reconcile_route(found, targets, context, settings=cache.settings, now=now, now_s=now_s)
+    return reconcile_route(route, targets, context, settings=cache.settings, now=now, now_s=now_s)
 
 
-def _decide_domain_mapping(cache: ControllerCache, where: Key, found: Object, *, now: str) -> WritePlan:
-    target = target_of(found)
+def _decide_domain_mapping(cache: ControllerCache, where: Key, mapping: Object, *, now: str) -> WritePlan:
+    target = target_of(mapping)
     context = MappingContext(
         claim=cache.get(kinds.CLUSTER_DOMAIN_CLAIM, ("", where[1])),
         target=cache.get(*target) if target else None,
         holder=cache.indexes.claims.holder(where[1]),
     )
-    return reconcile_domain_mapping(found, context, settings=cache.settings, now=now)
+    return reconcile_domain_mapping(mapping, context, settings=cache.settings, now=now)
 
 
 def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> RevisionContext:
@@ -151,10 +151,10 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
     # Pods are read while none is ready: ready ones have no failure to report. One of them knows the images.
     is_asked = not (ready_count_of(deployment) and nested(revision, "status", "containerStatuses"))
     names = relations.pods_of(where) if is_asked else ()
-    pods: Iterator[Object] = (one for pod in names if (one := cache.get(kinds.POD, (namespace, pod))))
+    pods: Iterator[Object] = (body for pod in names if (body := cache.get(kinds.POD, (namespace, pod))))
     if ready_count_of(deployment):
         # An evicted pod stays listed, and may have had another image.
-        pods = itertools.islice((one for one in pods if nested(one, "status", "phase") != "Failed"), 1)
+        pods = itertools.islice((body for body in pods if nested(body, "status", "phase") != "Failed"), 1)
     parent: Key = (namespace, labels_of(revision).get(CONFIGURATION_LABEL, ""))
     newest = nested(cache.get(kinds.CONFIGURATION, parent), "status", "latestCreatedRevisionName")
     policies = _policies(cache, where)
@@ -215,7 +215,7 @@ def _public(cache: ControllerCache, where: Key, path: TrafficPath = TrafficPath.
         service=cache.get(kinds.SERVICE, where),
         slices=[slice_ for slice_ in slices if slice_],
         activators=backends,
-        pods=pod_backends(one for pod in names if (one := cache.get(kinds.POD, (namespace, pod)))),
+        pods=pod_backends(body for pod in names if (body := cache.get(kinds.POD, (namespace, pod)))),
         path=path,
     )
 
@@ -223,16 +223,16 @@ def _public(cache: ControllerCache, where: Key, path: TrafficPath = TrafficPath.
 def _tag_services(cache: ControllerCache, where: Key, route: Object) -> TagServices:
     namespace, name = where
     names = {tag: tag_service_name(route, cache.settings, tag) for tag in tags_of(route)}
-    found = {tag: _public(cache, (namespace, one)) for tag, one in names.items()}
+    services = {tag: _public(cache, (namespace, service_name)) for tag, service_name in names.items()}
     known = cache.named(kinds.SERVICE, namespace, names=cache.indexes.relations.services_of(where))
     return TagServices(
-        by_tag={tag: one for tag, one in found.items() if one is not None},
-        unused=[known[one] for one in sorted(known) if one not in {*names.values(), name}],
+        by_tag={tag: public for tag, public in services.items() if public is not None},
+        unused=[known[service_name] for service_name in sorted(known) if service_name not in {*names.values(), name}],
     )
 
 
 def _httproutes(cache: ControllerCache, where: Key) -> HttpRoutes | None:
     if not cache.settings.gateway:
         return None
-    found = cache.named(kinds.HTTP_ROUTE, where[0], names=cache.indexes.relations.httproutes_of(where))
-    return HttpRoutes(found=[found[name] for name in sorted(found)], missing=cache.httproutes_missing)
+    existing = cache.named(kinds.HTTP_ROUTE, where[0], names=cache.indexes.relations.httproutes_of(where))
+    return HttpRoutes(existing=[existing[name] for name in sorted(existing)], missing=cache.httproutes_missing)

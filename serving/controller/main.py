@@ -94,8 +94,11 @@ async def _sidecar(cluster: Cluster, settings: ControllerSettings, proxy: QueueP
     own = settings.sidecar
     if not settings.sidecar_enabled:
         return None
-    found = await _key(cluster)
-    key, inner_tls = found.key, settings.inner_tls.resolved({**os.environ, OF_KEY_VARIABLE: found.inner_tls})
+    cluster_key = await _key(cluster)
+    key, inner_tls = (
+        cluster_key.key,
+        settings.inner_tls.resolved({**os.environ, OF_KEY_VARIABLE: cluster_key.inner_tls}),
+    )
     authority = authority_of(key, inner_tls)
     _log.info("controller.inner_tls", extra={"mode": inner_tls.mode})
     if not os.environ.get(KEY_FILE_VARIABLE):
@@ -126,8 +129,8 @@ async def _own_image(cluster: Cluster, *, named: str) -> str:
     if named and not os.environ.get(_POD_NAME_VARIABLE):
         return named
     name = _needed(_POD_NAME_VARIABLE, "this pod's name, or sidecar.image")
-    found = await cluster.list(POD, system_namespace(), field_selector=f"metadata.name={name}")
-    for pod in found.items:
+    listing = await cluster.list(POD, system_namespace(), field_selector=f"metadata.name={name}")
+    for pod in listing.items:
         return str(pod["spec"]["containers"][0]["image"])
     if named:
         return named

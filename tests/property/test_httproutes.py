@@ -62,7 +62,7 @@ def test_what_is_written_is_what_is_wanted_and_then_nothing_more(changes: list[l
     for targets in changes:
         for is_settled in (False, True):
             writes, _ = reconcile_httproutes(
-                a_route(), targets, HttpRoutes(found=list(found.values())), settings=FRONT, lost={}
+                a_route(), targets, HttpRoutes(existing=list(found.values())), settings=FRONT, lost={}
             )
             assert not (is_settled and writes)
             for write in writes:

@@ -17,7 +17,6 @@ BANNED_NAMES = {"one", "found", "made", "held", "said", "kept", "given", "asked"
 BANNED_METHODS = {"take", "note", "follow", "leave", "hear", "tell", "say"}
 # Variables and parameters with a banned name, by package below `serving/`. A package that is absent has none.
 NAMES_MAX = {
-    "controller": 163,
     "core/scaling": 1,
 }
 METHODS_MAX = 64

@@ -83,7 +83,7 @@ class Controller:
         self._watcher = RolloutWatcher(
             addresses=functools.partial(activator_pages, self._cache),
             headers=QueryGate.of_environment().headers,
-            judged=lambda route, found: self._wake(self._cache.judge(route, found)),
+            judged=lambda route, judgements: self._wake(self._cache.judge(route, judgements)),
             queries=queries,
         )
         self._sources = CacheSources(

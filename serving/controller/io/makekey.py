@@ -44,21 +44,21 @@ async def cluster_key(cluster: Cluster, namespace: str) -> ClusterKey:
         SettingsError: when the Secret has no key of 32 bytes. A refusal of the cluster is raised too.
     """
     key = secrets.token_bytes(KEY_BYTES)
-    made = {_KEY_FIELD: key, KEY_MODE_FIELD: ENABLED.encode()}
-    if await _create(cluster, namespace, KEY_SECRET, data=made):
+    created = {_KEY_FIELD: key, KEY_MODE_FIELD: ENABLED.encode()}
+    if await _create(cluster, namespace, KEY_SECRET, data=created):
         return ClusterKey(key=key, inner_tls=ENABLED)
     data = (await cluster.get(SECRET, namespace, KEY_SECRET)).get("data") or {}
     try:
-        found = base64.b64decode(data.get(_KEY_FIELD, ""), validate=True)
+        secret = base64.b64decode(data.get(_KEY_FIELD, ""), validate=True)
     except binascii.Error:
-        found = b""
-    if len(found) != KEY_BYTES:
-        where, what = f"Secret {namespace}/{KEY_SECRET}", f"{_KEY_FIELD} has {len(found)} bytes"
+        secret = b""
+    if len(secret) != KEY_BYTES:
+        where, what = f"Secret {namespace}/{KEY_SECRET}", f"{_KEY_FIELD} has {len(secret)} bytes"
         raise SettingsError(
             [Problem(where=where, what=what, expected=f"{KEY_BYTES} bytes; delete the Secret for a new one")]
         )
     mode = base64.b64decode(data.get(KEY_MODE_FIELD, "")).decode(errors="replace")
-    return ClusterKey(key=found, inner_tls=mode)
+    return ClusterKey(key=secret, inner_tls=mode)
 
 
 async def make_tokens(cluster: Cluster, namespace: str, *, actions: str = "") -> None:

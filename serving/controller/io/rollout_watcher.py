@@ -51,8 +51,8 @@ class RolloutWatcher:
         else:
             self._watched[route] = watch
             self._is_needed.set()
-        kept = () if watch is None else watch.revisions
-        for place in [count for count in self._counts if count[0] == route and count[1] not in kept]:
+        watched = () if watch is None else watch.revisions
+        for place in [count for count in self._counts if count[0] == route and count[1] not in watched]:
             del self._counts[place]
 
     async def run(self) -> None:
@@ -62,24 +62,24 @@ class RolloutWatcher:
                 if not self._watched:
                     self._is_needed.clear()
                     await self._is_needed.wait()
-                found = await asyncio.gather(*(self._read(session, address) for address in self._addresses()))
+                readings = await asyncio.gather(*(self._read(session, address) for address in self._addresses()))
                 self._judge(
-                    {source: page for source, page in found if page is not None},
-                    is_whole=bool(found) and all(page is not None for _, page in found),
+                    {source: page for source, page in readings if page is not None},
+                    is_whole=bool(readings) and all(page is not None for _, page in readings),
                 )
                 await asyncio.sleep(_PERIOD_S)
 
     def _judge(self, pages: Mapping[str, MetricsReading], *, is_whole: bool) -> None:
         now_s = steady_s()
         for route, watch in list(self._watched.items()):
-            found = {}
+            judgements = {}
             for name in watch.revisions:
-                made = (now_s, GrowingCounts(f"{route[0]}/{name}"))
-                begun_s, counts = self._counts.setdefault((route, name), made)
+                initial = (now_s, GrowingCounts(f"{route[0]}/{name}"))
+                begun_s, counts = self._counts.setdefault((route, name), initial)
                 seen = counts.add(pages)
                 may_wait = now_s - begun_s < watch.wait_max_s
-                found[name] = judge(watch.check, seen if is_whole else None, may_wait=may_wait)
-            self._judged(route, found)
+                judgements[name] = judge(watch.check, seen if is_whole else None, may_wait=may_wait)
+            self._judged(route, judgements)
 
     async def _read(self, session: aiohttp.ClientSession, address: str) -> tuple[str, MetricsReading | None]:
         headers = {"Accept": FINE_TYPE, **self._headers()}

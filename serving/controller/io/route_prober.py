@@ -69,12 +69,12 @@ class RouteProber:
     async def _confirm(self, route: Key, digest: str) -> None:
         tries, agreed = 0, set[str]()
         while True:
-            asked = [one for one in self._addresses() if one not in agreed]
-            self._replies.keep([*asked, *agreed])
-            results = await asyncio.gather(*(self._serves(one, route, digest) for one in asked))
-            agreed |= {address for address, serves in zip(asked, results, strict=True) if serves}
+            pending = [address for address in self._addresses() if address not in agreed]
+            self._replies.keep([*pending, *agreed])
+            results = await asyncio.gather(*(self._serves(address, route, digest) for address in pending))
+            agreed |= {address for address, serves in zip(pending, results, strict=True) if serves}
             # Activators that have left are not awaited, and new ones are asked.
-            if all(one in agreed or self._is_skipped(one) for one in self._addresses()):
+            if all(address in agreed or self._is_skipped(address) for address in self._addresses()):
                 break
             await asyncio.sleep(retry_delay_s(tries))
             tries += 1

@@ -36,12 +36,12 @@ def settings_notes(taken: Taken, config_map: Object) -> Iterator[Note]:
     # Items of a list have no kind.
     about = {**config_map, "apiVersion": "v1", "kind": "ConfigMap"}
     if taken.problems:
-        said = "; ".join(str(problem) for problem in taken.problems)
-        message = f"The {taken.daemon} keeps the settings that it has: {said}"
+        problems = "; ".join(str(problem) for problem in taken.problems)
+        message = f"The {taken.daemon} keeps the settings that it has: {problems}"
         yield Note(about=about, reason="SettingsRefused", message=message, warning=True)
     if taken.unknown:
-        said = "; ".join(str(one) for one in taken.unknown)
-        message = f"Keys without effect, the others apply: {said}"
+        problems = "; ".join(str(problem) for problem in taken.unknown)
+        message = f"Keys without effect, the others apply: {problems}"
         yield Note(about=about, reason="SettingsUnknown", message=message, warning=True)
     if taken.changed:
         message = f"The {taken.daemon} has taken over: {', '.join(taken.changed)}"
@@ -92,11 +92,15 @@ class CacheSources:
     async def run(self) -> None:
         """Follow all kinds until cancelled."""
         optional = self._reflectors.get(kinds.HTTP_ROUTE)
-        required = [one for one in (*self._reflectors.values(), self._activators) if one and one is not optional]
-        known = [one.synced for one in required]
+        required = [
+            reflector
+            for reflector in (*self._reflectors.values(), self._activators)
+            if reflector and reflector is not optional
+        ]
+        known = [reflector.synced for reflector in required]
         async with supervise() as group:
-            for one in required:
-                group.start(one.run(), name=f"controller-{one}")
+            for reflector in required:
+                group.start(reflector.run(), name=f"controller-{reflector}")
             if optional is not None:
                 known.append(asyncio.Event())
                 following = self._follow_httproutes(optional, known[-1])

@@ -76,7 +76,7 @@ class ViewWriter:
             return
         namespace, name = key
         deployment = self._deployments.cache.get((namespace, deployment_name(name)))
-        slices = [one for part in slice_names(name) if (one := self._slices.cache.get((namespace, part)))]
+        slices = [slice_ for part in slice_names(name) if (slice_ := self._slices.cache.get((namespace, part)))]
         for kind, make in _VIEWS.items():
             before = await self._known(kind, key, owner=revision)
             wanted = make(revision, deployment, slices, before=before, now=self._now())
@@ -84,14 +84,14 @@ class ViewWriter:
 
     async def _known(self, kind: Kind, key: RevisionKey, *, owner: Object) -> Object | None:
         """The view as last written, by this or an earlier process; None if this revision has none."""
-        found = self._written.get((kind, key))
-        if found is None:
+        view = self._written.get((kind, key))
+        if view is None:
             try:
-                found = await self._cluster.get(kind, *key)
+                view = await self._cluster.get(kind, *key)
             except NotFound:
                 return None
-        owners = found["metadata"].get("ownerReferences") or ()
-        return found if any(one["uid"] == uid_of(owner) for one in owners) else None
+        owners = view["metadata"].get("ownerReferences") or ()
+        return view if any(reference["uid"] == uid_of(owner) for reference in owners) else None
 
     async def _write(self, kind: Kind, key: RevisionKey, *, before: Object | None, wanted: Object) -> None:
         try:
@@ -111,9 +111,10 @@ class ViewWriter:
         if before is None:
             return await self._cluster.create(kind, {part: wanted[part] for part in wanted if part != "status"})
         metadata = {part: before["metadata"].get(part) or {} for part in ("labels", "annotations")}
-        asked = {part: wanted["metadata"].get(part) or {} for part in metadata}
+        wanted_metadata = {part: wanted["metadata"].get(part) or {} for part in metadata}
         changes = merge_difference(
-            {"metadata": metadata, "spec": before.get("spec") or {}}, {"metadata": asked, "spec": wanted["spec"]}
+            {"metadata": metadata, "spec": before.get("spec") or {}},
+            {"metadata": wanted_metadata, "spec": wanted["spec"]},
         )
         if not changes:
             return before

@@ -63,23 +63,23 @@ def collectable(
     assert now_s is not None, now
     idle = sorted(
         (revision for revision in revisions if _may_go(revision, configuration)),
-        key=lambda one: (_active_s(one), name_of(one)),
+        key=lambda revision: (_active_s(revision), name_of(revision)),
     )
-    stale = [one for one in idle if _is_stale(one, settings, now_s)]
+    stale = [revision for revision in idle if _is_stale(revision, settings, now_s)]
     gone = stale[: max(0, len(idle) - settings.min_non_active_revisions)]
     if settings.max_non_active_revisions != DISABLED:
-        gone_names = {name_of(one) for one in gone}
-        rest = [one for one in idle if name_of(one) not in gone_names]
+        gone_names = {name_of(revision) for revision in gone}
+        rest = [revision for revision in idle if name_of(revision) not in gone_names]
         gone += rest[: max(0, len(rest) - settings.max_non_active_revisions)]
     return gone
 
 
 def _may_go(revision: Object, configuration: Object) -> bool:
     status = nested(configuration, "status") or {}
-    kept = {status.get("latestReadyRevisionName"), status.get("latestCreatedRevisionName")}
+    latest = {status.get("latestReadyRevisionName"), status.get("latestCreatedRevisionName")}
     return (
         labels_of(revision).get(ROUTING_STATE_LABEL) == RoutingState.RESERVE
-        and name_of(revision) not in kept
+        and name_of(revision) not in latest
         and annotations_of(revision).get(NO_GC_ANNOTATION, "").lower() != "true"
         and serving_state_of(revision) is not ServingState.RETIRED
         and not is_being_deleted(revision)
@@ -91,8 +91,8 @@ def _is_stale(revision: Object, settings: ControllerSettings, now_s: float) -> b
         (settings.retain_since_create_time_s, _created_s(revision)),
         (settings.retain_since_last_active_time_s, _active_s(revision)),
     )
-    asked = [(keep_s, since_s) for keep_s, since_s in ages if keep_s != DISABLED]
-    return bool(asked) and all(now_s - since_s >= keep_s for keep_s, since_s in asked)
+    limits = [(keep_s, since_s) for keep_s, since_s in ages if keep_s != DISABLED]
+    return bool(limits) and all(now_s - since_s >= keep_s for keep_s, since_s in limits)
 
 
 def _created_s(revision: Object) -> float:
@@ -141,7 +141,7 @@ def reconcile_configuration(
         if nested(configuration, "status", "latestCreatedRevisionName"):
             # The first revision has its own Events.
             notes.append(Note(about=configuration, reason="Created", message=f'Created Revision "{name_of(body)}"'))
-    usable = {name_of(one): one for one in own if serving_state_of(one) is not ServingState.RETIRED}
+    usable = {name_of(revision): revision for revision in own if serving_state_of(revision) is not ServingState.RETIRED}
     ready = latest_ready_of(
         usable.get(nested(configuration, "status", "latestReadyRevisionName") or ""),
         list(usable.values()),
@@ -171,21 +171,21 @@ def revision_name_is_taken(
 ) -> bool:
     """Whether the revision name of the template belongs to another configuration or to other content."""
     name = nested(configuration, "spec", "template", "metadata", "name")
-    found = revisions.get(name) if name else None
-    if found is None:
+    revision = revisions.get(name) if name else None
+    if revision is None:
         return False
-    if not is_controlled_by(found, configuration):
+    if not is_controlled_by(revision, configuration):
         return True
     generation = str(nested(configuration, "metadata", "generation"))
-    return labels_of(found).get(CONFIGURATION_GENERATION_LABEL) != generation and not _has_content(
-        found, configuration, settings
+    return labels_of(revision).get(CONFIGURATION_GENERATION_LABEL) != generation and not _has_content(
+        revision, configuration, settings
     )
 
 
 def _has_content(revision: Object, configuration: Object, settings: ControllerSettings) -> bool:
     wanted = spec_with_defaults(nested(configuration, "spec", "template", "spec") or {}, settings)
-    found = spec_with_defaults(revision.get("spec") or {}, settings)
-    return bool(meant({**wanted, "servingState": ""}) == meant({**found, "servingState": ""}))
+    present = spec_with_defaults(revision.get("spec") or {}, settings)
+    return bool(meant({**wanted, "servingState": ""}) == meant({**present, "servingState": ""}))
 
 
 def _latest(
@@ -196,19 +196,19 @@ def _latest(
     scaling: AutoscalerSettings,
 ) -> _Latest:
     name = revision_name_for(configuration)
-    found = revisions.get(name)
+    revision = revisions.get(name)
     has_own_name = bool(nested(configuration, "spec", "template", "metadata", "name"))
     is_taken = (
         revision_name_is_taken(configuration, revisions, settings)
         if has_own_name
-        else found is not None and not is_controlled_by(found, configuration)
+        else revision is not None and not is_controlled_by(revision, configuration)
     )
     if is_taken:
         return _Latest(revision=None, refusal=f'revisions.serving.knative.dev "{name}" already exists')
-    if found is None and not has_own_name:
-        found = _unchanged(configuration, revisions, settings=settings, scaling=scaling)
-    if found is not None:
-        return _Latest(revision=found)
+    if revision is None and not has_own_name:
+        revision = _unchanged(configuration, revisions, settings=settings, scaling=scaling)
+    if revision is not None:
+        return _Latest(revision=revision)
     template = nested(configuration, "spec", "template") or {}
     problems = [
         *read_annotations(annotations_of(template), scaling).problems,
@@ -231,16 +231,21 @@ def _unchanged(
     A real API server counts a generation where a client adds ``resources: {}``.
     """
     name = nested(configuration, "status", "latestCreatedRevisionName")
-    found = revisions.get(name) if name else None
-    if found is None or not is_controlled_by(found, configuration) or serving_state_of(found) is ServingState.RETIRED:
+    revision = revisions.get(name) if name else None
+    if (
+        revision is None
+        or not is_controlled_by(revision, configuration)
+        or serving_state_of(revision) is ServingState.RETIRED
+    ):
         return None
     wanted = desired_revision(configuration, settings=settings, scaling=scaling, now="")
     is_same = (
-        _has_content(found, configuration, settings)
-        and _requested(labels_of(found), _OWN_LABELS) == _requested(labels_of(wanted), _OWN_LABELS)
-        and _requested(annotations_of(found), _OWN_ANNOTATIONS) == _requested(annotations_of(wanted), _OWN_ANNOTATIONS)
+        _has_content(revision, configuration, settings)
+        and _requested(labels_of(revision), _OWN_LABELS) == _requested(labels_of(wanted), _OWN_LABELS)
+        and _requested(annotations_of(revision), _OWN_ANNOTATIONS)
+        == _requested(annotations_of(wanted), _OWN_ANNOTATIONS)
     )
-    return found if is_same else None
+    return revision if is_same else None
 
 
 def _requested(texts: Mapping[str, str], own: Collection[str]) -> dict[str, str]:
@@ -257,9 +262,9 @@ def _status(configuration: Object, ready: LatestReady, latest: _Latest, *, now: 
     )
     conditions = [_ready_condition(latest, ready), *_given_back(before, ready, latest)]
     names = {"latestCreatedRevisionName": created, "latestReadyRevisionName": ready.name}
-    kept = {key: value for key, value in before.items() if key not in names}
+    remaining = {key: value for key, value in before.items() if key not in names}
     return {
-        **kept,
+        **remaining,
         **{key: value for key, value in names.items() if value},
         "observedGeneration": nested(configuration, "metadata", "generation"),
         "conditions": updated_conditions(conditions, before=before.get("conditions") or (), now=now),
@@ -312,8 +317,8 @@ def _retirements(
     """Retire the collectable revisions. The activator does not wake a Retired one, and the next decision deletes it."""
     return [
         patch
-        for one in collectable(configuration, own, settings, now=now)
-        for patch in patch_of(kinds.REVISION, one, {"spec": {"servingState": ServingState.RETIRED.value}})
+        for revision in collectable(configuration, own, settings, now=now)
+        for patch in patch_of(kinds.REVISION, revision, {"spec": {"servingState": ServingState.RETIRED.value}})
     ]
 
 

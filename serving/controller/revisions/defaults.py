@@ -67,9 +67,9 @@ def fields_not_allowed(
     (knative/serving 01a70b23, pkg/apis/serving/fieldmask.go and k8s_validation.go).
     """
     for field in ("containers", "initContainers"):
-        for index, one in enumerate(spec.get(field) or ()):
+        for index, container in enumerate(spec.get(field) or ()):
             at = f"{where}.{field}[{index}].securityContext"
-            context = one.get("securityContext") or {}
+            context = container.get("securityContext") or {}
             if context.get("privileged"):
                 yield _not_allowed(f"{at}.privileged")
             if context.get("procMount") not in (None, "", "Default"):
@@ -91,16 +91,18 @@ def _containers(containers: Sequence[Object], settings: ControllerSettings) -> l
     is_alone = len(containers) == 1
     return [
         _container(
-            one, name=settings.container_name if is_alone else f"{settings.container_name}-{index}", alone=is_alone
+            container,
+            name=settings.container_name if is_alone else f"{settings.container_name}-{index}",
+            alone=is_alone,
         )
-        for index, one in enumerate(containers)
+        for index, container in enumerate(containers)
     ]
 
 
 def _init_containers(spec: Object, settings: ControllerSettings) -> list[Object]:
     """The init containers with names that no other container of the pod has."""
     containers: Sequence[Object] = spec["initContainers"]
-    taken = {one.get("name") for one in (*containers, *(spec.get("containers") or ()))}
+    taken = {container.get("name") for container in (*containers, *(spec.get("containers") or ()))}
     base = settings.init_container_name
     first = (base,) if len(containers) == 1 else ()
     spare = (
@@ -140,5 +142,5 @@ def _probe(probe: Object) -> Object:
     return filled
 
 
-def _or(asked: int | None, default: int) -> int:
-    return default if asked is None else asked
+def _or(written: int | None, default: int) -> int:
+    return default if written is None else written

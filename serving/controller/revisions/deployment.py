@@ -213,7 +213,7 @@ def _container(container: Object, revision: Object, *, serves: bool) -> Object:
         {"name": "K_CONFIGURATION", "value": labels.get(CONFIGURATION_LABEL, "")},
         {"name": "K_SERVICE", "value": labels.get(SERVICE_LABEL, "")},
     ]
-    made = {
+    rendered = {
         **container,
         "env": [*container.get("env", ()), *environment],
         # The status of a failed container includes the last lines of its log.
@@ -221,14 +221,14 @@ def _container(container: Object, revision: Object, *, serves: bool) -> Object:
     }
     if serves:
         port = _port(container)
-        made["ports"] = [port, *(container.get("ports") or ())[1:]]
+        rendered["ports"] = [port, *(container.get("ports") or ())[1:]]
         # A server refuses a probe without a port.
         for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
             if container.get(probe):
-                made[probe] = _at_own_port(container[probe], port["containerPort"])
+                rendered[probe] = _at_own_port(container[probe], port["containerPort"])
         if container.get("readinessProbe"):
-            made["readinessProbe"] = with_kubernetes_scheme(made["readinessProbe"])
-    return made
+            rendered["readinessProbe"] = with_kubernetes_scheme(rendered["readinessProbe"])
+    return rendered
 
 
 def _port(container: Object) -> Object:
@@ -241,8 +241,8 @@ def _port(container: Object) -> Object:
 
 
 def _at_own_port(probe: Object, port: int) -> Object:
-    made = dict(probe)
+    rendered = dict(probe)
     for handler in ("tcpSocket", "httpGet", "grpc"):
         if handler in probe and not probe[handler].get("port"):
-            made[handler] = {**probe[handler], "port": port}
-    return made
+            rendered[handler] = {**probe[handler], "port": port}
+    return rendered

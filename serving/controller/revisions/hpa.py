@@ -55,27 +55,27 @@ def is_of_an_hpa(annotations: Mapping[str, str], settings: AutoscalerSettings) -
     return _spec_of(annotations, settings, reachable=True).class_name == HPA_CLASS
 
 
-def hpa_writes(revision: Object, found: Object | None, settings: AutoscalerSettings) -> tuple[Write, ...]:
+def hpa_writes(revision: Object, existing: Object | None, settings: AutoscalerSettings) -> tuple[Write, ...]:
     """The writes that make the hpa of a revision equal to the requested one.
 
     An object of the same name with another owner is left alone.
     """
-    if found is not None and not is_controlled_by(found, revision):
+    if existing is not None and not is_controlled_by(existing, revision):
         return ()
     if not is_of_an_hpa(annotations_of(revision), settings):
-        return () if found is None else (deletion_of(kinds.HORIZONTAL_POD_AUTOSCALER, found),)
+        return () if existing is None else (deletion_of(kinds.HORIZONTAL_POD_AUTOSCALER, existing),)
     wanted = _desired(revision, settings)
-    if found is None:
+    if existing is None:
         return (Create(kind=kinds.HORIZONTAL_POD_AUTOSCALER, body=wanted),)
-    lacking = _lacking(nested(found, "spec") or {}, wanted["spec"])
-    return patch_of(kinds.HORIZONTAL_POD_AUTOSCALER, found, {"spec": lacking} if lacking else {})
+    lacking = _lacking(nested(existing, "spec") or {}, wanted["spec"])
+    return patch_of(kinds.HORIZONTAL_POD_AUTOSCALER, existing, {"spec": lacking} if lacking else {})
 
 
-def _lacking(found: Mapping[str, object], wanted: Mapping[str, object]) -> Object:
+def _lacking(present: Mapping[str, object], wanted: Mapping[str, object]) -> Object:
     """The fields to add or set. Additional fields of the existing object are defaults of the server."""
     patch: Object = {}
     for key, value in wanted.items():
-        before = found.get(key)
+        before = present.get(key)
         if isinstance(value, Mapping) and isinstance(before, Mapping):
             inner = _lacking(before, value)
             if inner:

@@ -90,9 +90,9 @@ class Activators:
         self._slices: dict[tuple[str, str], Object] = {}
         self.backends: EndpointGroups = {}
 
-    def put(self, key: tuple[str, str], found: Object) -> bool:
+    def put(self, key: tuple[str, str], endpoint_slice: Object) -> bool:
         """Take a slice; returns whether the endpoints change."""
-        self._slices[key] = found
+        self._slices[key] = endpoint_slice
         return self._sum_up()
 
     def drop(self, key: tuple[str, str]) -> bool:
@@ -133,10 +133,11 @@ class Activators:
             family: EndpointGroup(
                 port=port,
                 endpoints=tuple(
-                    {"addresses": [address], "conditions": {"ready": True}} for address in sorted(found)[:_NAMED_MAX]
+                    {"addresses": [address], "conditions": {"ready": True}}
+                    for address in sorted(addresses)[:_NAMED_MAX]
                 ),
             )
-            for (family, port), found in groups
+            for (family, port), addresses in groups
         }
         return self.backends != before
 
@@ -174,16 +175,16 @@ def traffic_path_of(revision: Object) -> TrafficPath:
 
 def pod_backends(pods: Iterable[Object]) -> EndpointGroups:
     """The ready pods that are not being deleted, by address family."""
-    found: dict[str, list[Object]] = {}
+    by_family: dict[str, list[Object]] = {}
     for pod in sorted(pods, key=name_of):
         if is_being_deleted(pod) or condition_of(pod, "Ready").get("status") != "True":
             continue
-        addresses = [one["ip"] for one in nested(pod, "status", "podIPs") or () if one.get("ip")]
+        addresses = [pod_ip["ip"] for pod_ip in nested(pod, "status", "podIPs") or () if pod_ip.get("ip")]
         for address in addresses or filter(None, [nested(pod, "status", "podIP")]):
-            found.setdefault(_family_of(address), []).append(_pod_endpoint(pod, address))
+            by_family.setdefault(_family_of(address), []).append(_pod_endpoint(pod, address))
     return {
         family: EndpointGroup(port=QUEUE_PORT, endpoints=tuple(endpoints[:ENDPOINTS_MAX]))
-        for family, endpoints in found.items()
+        for family, endpoints in by_family.items()
     }
 
 
@@ -194,7 +195,7 @@ def slice_names(owner_name: str) -> tuple[str, ...]:
 
 def public_owner_name(slice_name: str) -> str:
     """The public Service of a slice, by the slice's name."""
-    suffix = next((one for one in reversed(_SUFFIXES.values()) if slice_name.endswith(one)), "")
+    suffix = next((ending for ending in reversed(_SUFFIXES.values()) if slice_name.endswith(ending)), "")
     return slice_name.removesuffix(suffix)
 
 
@@ -297,7 +298,9 @@ def _port_changes(owner: Object, service: Object) -> Object:
     """The ports of a Service if a port for TCP came or went."""
     wanted = _tcp_ports(owner, name_of(service))
     known = [port for port in nested(service, "spec", "ports") or () if port.get("name") != _PORT_NAME]
-    is_same = [(one.get("name"), one.get("port")) for one in known] == [(one["name"], one["port"]) for one in wanted]
+    is_same = [(port.get("name"), port.get("port")) for port in known] == [
+        (port["name"], port["port"]) for port in wanted
+    ]
     return {} if is_same else {"spec": {"ports": [_port(owner, PUBLIC_PORT), *wanted]}}
 
 

@@ -170,10 +170,10 @@ def reconcile_revision(
     public = () if context.public is None else public_writes(revision, context.public)
     pending: tuple[Write, ...] = (
         # Endpoints that no longer receive requests are removed first.
-        *(one for one in public if isinstance(one, Patch)),
+        *(write for write in public if isinstance(write, Patch)),
         *(() if context.refusal else _missing(revision, context, first, sidecar=sidecar)),
         *(() if context.refusal else hpa_writes(revision, context.hpa, scaling)),
-        *(one for one in public if isinstance(one, Create)),
+        *(write for write in public if isinstance(write, Create)),
         *patch_of(kinds.REVISION, revision, changes),
     )
     unsettled = is_unsettled(revision, status)
@@ -224,7 +224,7 @@ def _is_between_states(before: Object, after: Object) -> bool:
 def _missing(
     revision: Object, context: RevisionContext, scale: StartScale, *, sidecar: Sidecar | None
 ) -> Sequence[Write]:
-    made: list[Write] = []
+    writes: list[Write] = []
     if context.children.deployment is None:
         is_active = serving_state_of(revision) is ServingState.ACTIVE
         body = desired_deployment(
@@ -234,12 +234,12 @@ def _missing(
             sidecar=sidecar,
             is_guarded=context.is_guarded,
         )
-        made.append(Create(kind=kinds.DEPLOYMENT, body=body))
+        writes.append(Create(kind=kinds.DEPLOYMENT, body=body))
     else:
-        made += template_patch(context.children.deployment, is_guarded=context.is_guarded, sidecar=sidecar)
+        writes += template_patch(context.children.deployment, is_guarded=context.is_guarded, sidecar=sidecar)
     if context.private_service is None:
-        made.append(Create(kind=kinds.SERVICE, body=desired_private_service(revision)))
-    return made
+        writes.append(Create(kind=kinds.SERVICE, body=desired_private_service(revision)))
+    return writes
 
 
 def _notes(before: Object, after: Object) -> list[Note]:

@@ -82,9 +82,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 def failure_of(pods: Sequence[Object], *, exits_tolerated: int = 0) -> Failure | None:
     """The failure of the oldest failed pod. A container with at most ``exits_tolerated`` restarts has not failed."""
     for pod in sorted(pods, key=_age_order):
-        found = None if is_being_deleted(pod) else next(_failures(pod, exits_tolerated), None)
-        if found:
-            return found
+        failure = None if is_being_deleted(pod) else next(_failures(pod, exits_tolerated), None)
+        if failure:
+            return failure
     return None
 
 
@@ -273,19 +273,22 @@ def desired_status(
 
 def _digests(revision: Object, pods: Sequence[Object], before: Object) -> Object:
     """The digests of the first pod's images, by container; kept after the pod is gone."""
-    found = {}
+    statuses = {}
     for field, status_field in (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses")):
-        names = [one.get("name", "") for one in nested(revision, "spec", field) or ()]
+        names = [container.get("name", "") for container in nested(revision, "spec", field) or ()]
         if len(before.get(status_field) or ()) == len(names):
             continue
         for pod in pods:
-            ids = {one.get("name"): one.get("imageID") or "" for one in nested(pod, "status", status_field) or ()}
+            ids = {
+                container.get("name"): container.get("imageID") or ""
+                for container in nested(pod, "status", status_field) or ()
+            }
             # As containerd writes it, or with a scheme, as docker does.
             digests = [{"name": name, "imageDigest": ids.get(name, "").rpartition("//")[2]} for name in names]
             if all("@" in digest["imageDigest"] for digest in digests):
-                found[status_field] = digests
+                statuses[status_field] = digests
                 break
-    return found
+    return statuses
 
 
 def _dependencies(revision: Object, children: RevisionChildren, scale: StartScale, *, now: str) -> list[Condition]:

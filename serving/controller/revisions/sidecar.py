@@ -151,7 +151,8 @@ def inner_tls_variables(deployment: Object, sidecar: Sidecar) -> list[Object]:
     """
     present = proxy_container(deployment)
     is_strict = any(
-        one["name"] == INNER_TLS_VARIABLE and one.get("value") == ENABLED for one in present.get("env") or ()
+        variable["name"] == INNER_TLS_VARIABLE and variable.get("value") == ENABLED
+        for variable in present.get("env") or ()
     )
     if is_strict is sidecar.inner_tls.is_strict:
         return []
@@ -168,19 +169,22 @@ def _drain_s(revision: Object, sidecar: Sidecar) -> int:
 
 def _beside(container: Object, *, secret: str) -> Object:
     """A user container with its ``PORT`` and a preStop hook that waits until the queue-proxy has drained."""
-    made = {**container, "lifecycle": {"preStop": {"httpGet": _order("/wait-for-drain", secret)}}}
+    rendered = {**container, "lifecycle": {"preStop": {"httpGet": _order("/wait-for-drain", secret)}}}
     if not container.get("ports"):
-        return made
+        return rendered
     port: int = container["ports"][0]["containerPort"]
     further = tcp_ports_of([container])
     ports = {"PORT": port, **{f"PORT_{number}": number for number in further}}
-    made["env"] = [*container.get("env", ()), *({"name": name, "value": str(one)} for name, one in ports.items())]
+    rendered["env"] = [
+        *container.get("env", ()),
+        *({"name": name, "value": str(number)} for name, number in ports.items()),
+    ]
     for name in _PROBES:
         if name in container:
-            made[name] = _at_own_port(container[name], port)
+            rendered[name] = _at_own_port(container[name], port)
     if runs_in_queue_proxy(container.get("readinessProbe")):
-        del made["readinessProbe"]
-    return made
+        del rendered["readinessProbe"]
+    return rendered
 
 
 def _inside(revision: Object, serving: Object, sidecar: Sidecar, *, secret: str) -> Object:
@@ -191,7 +195,7 @@ def _inside(revision: Object, serving: Object, sidecar: Sidecar, *, secret: str)
         if name in serving:
             moved[name] = _at_queue_port(serving[name], port["containerPort"])
     listening = [{"name": "HOST", "value": "0.0.0.0"}, {"name": "PORT", "value": str(QUEUE_PORT)}]  # noqa: S104 - the pod's network
-    made = {
+    rendered = {
         **moved,
         "env": [
             *serving.get("env", ()),
@@ -201,22 +205,22 @@ def _inside(revision: Object, serving: Object, sidecar: Sidecar, *, secret: str)
         "ports": [*moved["ports"], _ADMIN],
     }
     if "readinessProbe" not in serving or runs_in_queue_proxy(serving["readinessProbe"]):
-        made["readinessProbe"] = _READINESS
+        rendered["readinessProbe"] = _READINESS
     for name in ("livenessProbe", "startupProbe"):
-        if "httpGet" in made.get(name, ()):
-            made[name] = _marked(made[name], secret=secret)
+        if "httpGet" in rendered.get(name, ()):
+            rendered[name] = _marked(rendered[name], secret=secret)
     if sidecar.settings.stats_audience:
-        made["volumeMounts"] = [*serving.get("volumeMounts", ()), _MOUNT]
-    return made
+        rendered["volumeMounts"] = [*serving.get("volumeMounts", ()), _MOUNT]
+    return rendered
 
 
 def _at_queue_port(probe: Object, app_port: int) -> Object:
     """The probe of an app that listens at the queue-proxy's port instead of its own."""
-    made = dict(probe)
+    rendered = dict(probe)
     for handler in _HANDLERS:
         if handler in probe and probe[handler].get("port") in (None, app_port):
-            made[handler] = {**probe[handler], "port": QUEUE_PORT}
-    return made
+            rendered[handler] = {**probe[handler], "port": QUEUE_PORT}
+    return rendered
 
 
 def _marked(probe: Object, *, secret: str) -> Object:
@@ -227,11 +231,11 @@ def _marked(probe: Object, *, secret: str) -> Object:
 
 
 def _at_own_port(probe: Object, port: int) -> Object:
-    made = dict(probe)
+    rendered = dict(probe)
     for handler in _HANDLERS:
         if handler in probe and not probe[handler].get("port"):
-            made[handler] = {**probe[handler], "port": port}
-    return made
+            rendered[handler] = {**probe[handler], "port": port}
+    return rendered
 
 
 def _queue_proxy(revision: Object, serving: Object, sidecar: Sidecar, *, secret: str) -> Object:
@@ -296,8 +300,8 @@ def _dormancy(revision: Object) -> dict[str, str]:
     """When the app sleeps, and what forbids the queue-proxy to freeze it."""
     settings = AutoscalerSettings()
     spec = resolve_annotations(annotations_of(revision), settings, container_concurrency=0, reachable=True)
-    found = dormant_variables(spec)
-    return {**found, "SERVING_POD_UNFROZEN": _unfrozen(revision["spec"])} if found else {}
+    variables = dormant_variables(spec)
+    return {**variables, "SERVING_POD_UNFROZEN": _unfrozen(revision["spec"])} if variables else {}
 
 
 def _unfrozen(spec: Object) -> str:
@@ -354,5 +358,5 @@ def _resources(settings: SidecarSettings) -> Object:
             "ephemeral-storage": settings.storage_limit,
         },
     }
-    given = {kind: {name: text for name, text in amounts.items() if text} for kind, amounts in wanted.items()}
-    return {kind: amounts for kind, amounts in given.items() if amounts}
+    resources = {kind: {name: text for name, text in amounts.items() if text} for kind, amounts in wanted.items()}
+    return {kind: amounts for kind, amounts in resources.items() if amounts}

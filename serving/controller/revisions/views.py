@@ -70,7 +70,7 @@ def serverless_service_view(
     revision: Object, deployment: Object | None, slices: Sequence[Object], *, before: Object | None, now: str
 ) -> Object:
     """The ServerlessService of a revision; ``slices`` are those of its public Service, if any."""
-    endpoints = [endpoint for found in slices for endpoint in found.get("endpoints") or ()]
+    endpoints = [endpoint for slice_ in slices for endpoint in slice_.get("endpoints") or ()]
     names_pods = any(endpoint.get("targetRef") for endpoint in endpoints)
     wants_pods = not slices and traffic_path_of(revision) is TrafficPath.SERVE
     is_served = names_pods or wants_pods
@@ -121,12 +121,12 @@ def _protocol_of(revision: Object) -> str:
 
 
 def _active(revision: Object) -> Condition:
-    found = condition_of(revision, CONDITION_ACTIVE)
+    condition = condition_of(revision, CONDITION_ACTIVE)
     return Condition(
         type=CONDITION_ACTIVE,
-        status=ConditionStatus(found.get("status", ConditionStatus.UNKNOWN)),
-        reason=found.get("reason", ""),
-        message=found.get("message", ""),
+        status=ConditionStatus(condition.get("status", ConditionStatus.UNKNOWN)),
+        reason=condition.get("reason", ""),
+        message=condition.get("message", ""),
     )
 
 
@@ -140,7 +140,7 @@ def _initialized(revision: Object, ready_count: int) -> Condition:
 
 def _populated(condition_type: str, slices: Sequence[Object], ready_count: int) -> Condition:
     """Whether requests to the public Service reach pods, or an activator in a slice."""
-    if ready_count or any(found.get("endpoints") for found in slices):
+    if ready_count or any(slice_.get("endpoints") for slice_ in slices):
         return Condition(type=condition_type, status=ConditionStatus.TRUE)
     message = "K8s Service is not ready"
     return Condition(type=condition_type, status=ConditionStatus.UNKNOWN, reason=_NO_BACKENDS, message=message)

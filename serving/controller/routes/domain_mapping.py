@@ -181,7 +181,7 @@ def _ingress(mapping: Object, needed: list[Condition], holder: Key | None) -> Co
     if holder is not None:
         message = f'The host "{name_of(mapping)}" is already in use by Route "{"/".join(holder)}".'
         return _false("IngressReady", "DomainAlreadyClaimed", message)
-    if any(one.status is not ConditionStatus.TRUE for one in needed):
+    if any(condition.status is not ConditionStatus.TRUE for condition in needed):
         message = "Ingress has not yet been reconciled."
         status = ConditionStatus.UNKNOWN
         return Condition(type="IngressReady", status=status, reason="IngressNotConfigured", message=message)
@@ -235,17 +235,17 @@ class Domains:
                 yield (kinds.CLUSTER_DOMAIN_CLAIM, "", key[1])
             case kinds.CLUSTER_DOMAIN_CLAIM:
                 yield (kind, *key)
-                yield from ((kinds.DOMAIN_MAPPING, *one) for one in self.of_host(key[1]))
+                yield from ((kinds.DOMAIN_MAPPING, *mapping) for mapping in self.of_host(key[1]))
             case _ if _address_of(before) != _address_of(after):
-                yield from ((kinds.DOMAIN_MAPPING, *one) for one in self._by_target.get((kind, key), ()))
+                yield from ((kinds.DOMAIN_MAPPING, *mapping) for mapping in self._by_target.get((kind, key), ()))
 
 
-def _address_of(one: Object | None) -> object:
+def _address_of(resource: Object | None) -> object:
     """The address of a mapping's target; None if the target does not exist."""
-    return one and (nested(one, "status", "address", "url"), nested(one, "metadata", "ownerReferences"))
+    return resource and (nested(resource, "status", "address", "url"), nested(resource, "metadata", "ownerReferences"))
 
 
-def _discard(found: set[Key], key: Key) -> bool:
+def _discard(keys: set[Key], key: Key) -> bool:
     """Remove a key; return whether any other is left."""
-    found.discard(key)
-    return bool(found)
+    keys.discard(key)
+    return bool(keys)

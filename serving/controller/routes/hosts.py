@@ -18,8 +18,8 @@ def url_of(host: str, port: int) -> str:
 
 def tag_claims(route: Object, now: str) -> dict[str, str]:
     """The time of each tag's claim: the recorded time, or ``now`` for a new tag."""
-    kept = kept_claims(route)
-    return {tag: kept.get(tag, now) for tag in tags_of(route)}
+    claims = kept_claims(route)
+    return {tag: claims.get(tag, now) for tag in tags_of(route)}
 
 
 def claims_of(route: Object, rules: HostRules) -> dict[str, str]:

@@ -58,7 +58,7 @@ class HttpRoutes(msgspec.Struct, frozen=True, kw_only=True):
     ``missing`` says why the server has none, "" if it has.
     """
 
-    found: Sequence[Object] = ()
+    existing: Sequence[Object] = ()
     missing: str = ""
 
 
@@ -106,37 +106,39 @@ def desired_httproutes(
         return {}
     shares = _shares(targets)
     tags = _tag_shares(targets, rollout)
-    said = _excess(shares, tags)
-    if said:
-        return _condition(ConditionStatus.FALSE, "TooManyTargets", said)
-    made: dict[str, Object] = {}
+    excess = _excess(shares, tags)
+    if excess:
+        return _condition(ConditionStatus.FALSE, "TooManyTargets", excess)
+    desired: dict[str, Object] = {}
     for tag in ("", *tags):
         host = hosts_of(route, settings.host_rules, tag=tag).shown
         rules = [_rule(route, tags[tag])] if tag else _rules(route, shares, tags)
         if rules and host not in lost:
-            one = _httproute(route, tag, host=host, rules=rules, gateway=settings.gateway)
-            made[name_of(one)] = one
-    return made
+            httproute = _httproute(route, tag, host=host, rules=rules, gateway=settings.gateway)
+            desired[name_of(httproute)] = httproute
+    return desired
 
 
 def _writes(route: Object, routes: HttpRoutes, desired: Desired) -> tuple[Write, ...]:
     """The writes that lead to exactly the desired HTTPRoutes. HTTPRoutes of other owners are left alone."""
-    found = {name_of(one): one for one in routes.found}
+    existing = {name_of(httproute): httproute for httproute in routes.existing}
     writes: list[Write] = []
     for name, wanted in desired.items():
-        before = found.get(name)
+        before = existing.get(name)
         if before is None:
             writes.append(Create(kind=kinds.HTTP_ROUTE, body=wanted))
         elif is_controlled_by(before, route):
             writes += patch_of(kinds.HTTP_ROUTE, before, _changes(before, wanted))
-    leftover = [one for name, one in found.items() if name not in desired and is_controlled_by(one, route)]
-    return (*writes, *(deletion_of(kinds.HTTP_ROUTE, one) for one in leftover))
+    leftover = [
+        httproute for name, httproute in existing.items() if name not in desired and is_controlled_by(httproute, route)
+    ]
+    return (*writes, *(deletion_of(kinds.HTTP_ROUTE, httproute) for httproute in leftover))
 
 
 def _ingress_ready(route: Object, routes: HttpRoutes, desired: Desired, *, gateway: str) -> Condition:
     """IngressReady from the Gateway's conditions for the current generation: the first problem decides."""
-    found = {name_of(one): one for one in routes.found}
-    verdicts = [_verdict(route, found.get(name), wanted, gateway=gateway) for name, wanted in desired.items()]
+    existing = {name_of(httproute): httproute for httproute in routes.existing}
+    verdicts = [_verdict(route, existing.get(name), wanted, gateway=gateway) for name, wanted in desired.items()]
     for status in (ConditionStatus.FALSE, ConditionStatus.UNKNOWN):
         for verdict in verdicts:
             if verdict.status is status:
@@ -176,18 +178,18 @@ def _excess(shares: Mapping[str, int], tags: Mapping[str, Mapping[str, int]]) ->
 
 def _by_shares(tags: Mapping[str, Mapping[str, int]]) -> dict[tuple[tuple[str, int], ...], list[str]]:
     """Tags by their revisions and percents: tags that route alike share a rule."""
-    found: dict[tuple[tuple[str, int], ...], list[str]] = {}
+    by_shares: dict[tuple[tuple[str, int], ...], list[str]] = {}
     for tag, shares in tags.items():
-        found.setdefault(tuple(shares.items()), []).append(tag)
-    return found
+        by_shares.setdefault(tuple(shares.items()), []).append(tag)
+    return by_shares
 
 
 def _rules(route: Object, shares: Mapping[str, int], tags: Mapping[str, Mapping[str, int]]) -> list[Object]:
     """The rules of the route's own host: one for each set of revisions that a tag header selects, then the weights."""
     if not shares:
         return []
-    asked = [_rule(route, dict(alike), tags=names) for alike, names in _by_shares(tags).items()]
-    return [*asked, _rule(route, shares)]
+    rules = [_rule(route, dict(alike), tags=names) for alike, names in _by_shares(tags).items()]
+    return [*rules, _rule(route, shares)]
 
 
 def _rule(route: Object, shares: Mapping[str, int], *, tags: Sequence[str] = ()) -> Object:
@@ -247,22 +249,22 @@ def _changes(before: Object, wanted: Object) -> Object:
     return {"spec": parts} if parts else {}
 
 
-def _has_all(found: object, wanted: object) -> bool:
+def _has_all(present: object, wanted: object) -> bool:
     """Whether the object has all desired values. Additional ones are defaults of the server."""
     if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(_has_all(found.get(key), value) for key, value in wanted.items())
+        return isinstance(present, dict) and all(_has_all(present.get(key), value) for key, value in wanted.items())
     if isinstance(wanted, list):
-        return isinstance(found, list) and len(found) == len(wanted) and all(map(_has_all, found, wanted))
-    return found == wanted
+        return isinstance(present, list) and len(present) == len(wanted) and all(map(_has_all, present, wanted))
+    return present == wanted
 
 
-def _verdict(route: Object, found: Object | None, wanted: Object, *, gateway: str) -> Condition:
+def _verdict(route: Object, httproute: Object | None, wanted: Object, *, gateway: str) -> Condition:
     name = name_of(wanted)
-    if found is not None and not is_controlled_by(found, route):
+    if httproute is not None and not is_controlled_by(httproute, route):
         return _condition(
             ConditionStatus.FALSE, "NotOwned", f'There is an existing HTTPRoute "{name}" that we do not own.'
         )
-    conditions = [] if found is None or _changes(found, wanted) else _gateway_conditions(found, gateway)
+    conditions = [] if httproute is None or _changes(httproute, wanted) else _gateway_conditions(httproute, gateway)
     for condition in conditions:
         if condition.get("status") == ConditionStatus.FALSE:
             message = f'Gateway "{gateway}" does not take HTTPRoute "{name}": {condition.get("message") or condition.get("type")}'
@@ -274,21 +276,21 @@ def _verdict(route: Object, found: Object | None, wanted: Object, *, gateway: st
     return _condition(ConditionStatus.UNKNOWN, _NOT_READY, message)
 
 
-def _gateway_conditions(found: Object, gateway: str) -> list[Object]:
+def _gateway_conditions(httproute: Object, gateway: str) -> list[Object]:
     """The conditions that an implementation reports for this Gateway and the current generation."""
-    generation = nested(found, "metadata", "generation") or 0
+    generation = nested(httproute, "metadata", "generation") or 0
     return [
         condition
-        for parent in nested(found, "status", "parents") or ()
-        if _is_of(found, nested(parent, "parentRef"), gateway)
+        for parent in nested(httproute, "status", "parents") or ()
+        if _is_of(httproute, nested(parent, "parentRef"), gateway)
         for condition in parent.get("conditions") or ()
         if condition.get("type") in _ASKED and (condition.get("observedGeneration") or generation) >= generation
     ]
 
 
-def _is_of(found: Object, parent: object, gateway: str) -> bool:
+def _is_of(httproute: Object, parent: object, gateway: str) -> bool:
     """Whether a parentRef names the Gateway. The default of its namespace is that of the HTTPRoute."""
-    return f"{nested(parent, 'namespace') or namespace_of(found)}/{nested(parent, 'name')}" == gateway
+    return f"{nested(parent, 'namespace') or namespace_of(httproute)}/{nested(parent, 'name')}" == gateway
 
 
 def _condition(status: ConditionStatus, reason: str, message: str) -> Condition:

@@ -50,10 +50,10 @@ def assign(targets: Sequence[Object], known: RouteTargets) -> Assignment:
     """Assign a revision to every target, or report the first target that has none."""
     assigned: list[Object] = []
     for target in targets:
-        found = _to_configuration(target, known) if target.get("configurationName") else _to_revision(target, known)
-        if isinstance(found, Condition):
-            return Assignment(targets=None, condition=found)
-        assigned.append(found)
+        outcome = _to_configuration(target, known) if target.get("configurationName") else _to_revision(target, known)
+        if isinstance(outcome, Condition):
+            return Assignment(targets=None, condition=outcome)
+        assigned.append(outcome)
     return Assignment(targets=assigned, condition=Condition(type=ALL_TRAFFIC_ASSIGNED, status=ConditionStatus.TRUE))
 
 
@@ -93,8 +93,8 @@ def _to_revision(target: Object, known: RouteTargets) -> Object | Condition:
 
 
 def _target(target: Object, revision: str, *, latest: bool) -> Object:
-    made: Object = {"revisionName": revision, "latestRevision": latest}
-    return made | {key: target[key] for key in ("percent", "tag") if target.get(key) is not None}
+    assigned: Object = {"revisionName": revision, "latestRevision": latest}
+    return assigned | {key: target[key] for key in ("percent", "tag") if target.get(key) is not None}
 
 
 def _missing(kind: str, name: str) -> Condition:
@@ -106,24 +106,24 @@ def _not_assigned(status: ConditionStatus, message: str) -> Condition:
     return Condition(type=ALL_TRAFFIC_ASSIGNED, status=status, reason="RevisionMissing", message=message)
 
 
-def rollout_goal(asked: Sequence[Object], assigned: Sequence[Object]) -> Rollout:
+def rollout_goal(targets: Sequence[Object], assigned: Sequence[Object]) -> Rollout:
     """All traffic of each configuration target on its latest revision.
 
-    ``asked`` is the Route's ``spec.traffic``, ``assigned`` the same targets with a revision each.
+    ``targets`` is the Route's ``spec.traffic``, ``assigned`` the same targets with a revision each.
     """
     percents: dict[tuple[str, str], int] = {}
     latest: dict[tuple[str, str], str] = {}
-    for target, found in zip(asked, assigned, strict=True):
+    for target, assignment in zip(targets, assigned, strict=True):
         name = target.get("configurationName")
         if not name:
             continue
         key = ("", name)
         if target.get("percent"):
             percents[key] = percents.get(key, 0) + target["percent"]
-            latest[key] = found["revisionName"]
+            latest[key] = assignment["revisionName"]
         if target.get("tag"):
             key = (target["tag"], name)
-            percents[key], latest[key] = _ALL_PERCENT, found["revisionName"]
+            percents[key], latest[key] = _ALL_PERCENT, assignment["revisionName"]
     return Rollout(
         configurations=tuple(
             _at_rest(ConfigurationRollout(configuration_name=name, tag=tag, percent=percents[tag, name]), revision)
@@ -133,7 +133,7 @@ def rollout_goal(asked: Sequence[Object], assigned: Sequence[Object]) -> Rollout
 
 
 def rollout_of_status(
-    asked: Sequence[Object], served: Iterable[Object], *, configurations: Mapping[str, str]
+    targets: Sequence[Object], served: Iterable[Object], *, configurations: Mapping[str, str]
 ) -> Rollout:
     """The rollout state shown by ``status.traffic``: the present share of each configuration target, at rest.
 
@@ -145,9 +145,9 @@ def rollout_of_status(
         for target in served
         if target.get("latestRevision")
     }
-    keys = [(target.get("tag"), target.get("configurationName")) for target in asked]
-    pairs = [(target, present[key]) for target, key in zip(asked, keys, strict=True) if key[1] and key in present]
-    return rollout_goal([target for target, _ in pairs], [found for _, found in pairs])
+    keys = [(target.get("tag"), target.get("configurationName")) for target in targets]
+    pairs = [(target, present[key]) for target, key in zip(targets, keys, strict=True) if key[1] and key in present]
+    return rollout_goal([target for target, _ in pairs], [served_target for _, served_target in pairs])
 
 
 def advance(
@@ -156,12 +156,12 @@ def advance(
     *,
     can_serve: Callable[[str], bool],
     now_s: float,
-    held: Collection[str] = (),
+    paused: Collection[str] = (),
     broken: Collection[str] = (),
 ) -> Rollout:
     """The state now, with due steps made; new revisions start with 1 percent.
 
-    Revisions in ``held`` get no further step, and those in ``broken`` no traffic, as long as an older one can have it.
+    Revisions in ``paused`` get no further step, and those in ``broken`` no traffic, as long as an older one can have it.
     """
     known = {
         (configuration.tag, configuration.configuration_name): configuration for configuration in before.configurations
@@ -172,9 +172,9 @@ def advance(
             configuration.revisions[-1].revision_name,
             known.get((configuration.tag, configuration.configuration_name)),
         )
-        found = _rolled_back(configuration, last, can_serve) if latest in broken else None
+        rolled_back = _rolled_back(configuration, last, can_serve) if latest in broken else None
         states.append(
-            found or _advanced(configuration, last, can_serve, now_ns=int(now_s * _NS), is_held=latest in held)
+            rolled_back or _advanced(configuration, last, can_serve, now_ns=int(now_s * _NS), is_held=latest in paused)
         )
     return Rollout(configurations=tuple(states))
 
@@ -210,7 +210,7 @@ def newest_of(rollout: Rollout) -> list[str]:
     ]
 
 
-def split_targets(asked: Sequence[Object], assigned: Sequence[Object], rollout: Rollout) -> list[Object]:
+def split_targets(targets: Sequence[Object], assigned: Sequence[Object], rollout: Rollout) -> list[Object]:
     """The assigned targets as ``status.traffic`` has them during a rollout: one entry for each revision with a share.
 
     ``latestRevision`` is true for the newest revision only. Two targets of one configuration share its revisions out in
@@ -222,14 +222,19 @@ def split_targets(asked: Sequence[Object], assigned: Sequence[Object], rollout: 
         if not configuration.tag
     }
     entries: list[Object] = []
-    for target, found in zip(asked, assigned, strict=True):
+    for target, assignment in zip(targets, assigned, strict=True):
         pool = pools.get(target.get("configurationName", ""))
-        if not pool or not found.get("percent"):
-            entries.append(found)
+        if not pool or not assignment.get("percent"):
+            entries.append(assignment)
             continue
-        for name, percent in _drawn(pool, found["percent"]):
+        for name, percent in _drawn(pool, assignment["percent"]):
             entries.append(
-                {**found, "revisionName": name, "percent": percent, "latestRevision": name == found["revisionName"]}
+                {
+                    **assignment,
+                    "revisionName": name,
+                    "percent": percent,
+                    "latestRevision": name == assignment["revisionName"],
+                }
             )
     return entries
 
@@ -244,9 +249,9 @@ def _drawn(pool: list[RevisionShare], percent: int) -> Iterable[tuple[str, int]]
         yield share.revision_name, part
 
 
-def _at_rest(one: ConfigurationRollout, revision: str) -> ConfigurationRollout:
-    share = RevisionShare(revision_name=revision, percent=one.percent)
-    return msgspec.structs.replace(one, revisions=(share,), step_params=StepParameters())
+def _at_rest(configuration: ConfigurationRollout, revision: str) -> ConfigurationRollout:
+    share = RevisionShare(revision_name=revision, percent=configuration.percent)
+    return msgspec.structs.replace(configuration, revisions=(share,), step_params=StepParameters())
 
 
 def _rolled_back(
@@ -301,14 +306,14 @@ def _with_shares(goal: ConfigurationRollout, shares: Mapping[str, int], step: St
 def _resized(shares: dict[str, int], percent: int) -> dict[str, int]:
     """The same revisions for another total: growth goes to the newest, shrinking takes from the oldest."""
     excess = sum(shares.values()) - percent
-    kept: dict[str, int] = {}
+    remaining: dict[str, int] = {}
     for name, share in shares.items():
         taken = min(share, max(excess, 0))
         excess -= taken
         if share > taken:
-            kept[name] = share - taken
+            remaining[name] = share - taken
     newest = next(reversed(shares))
-    return {**kept, newest: kept.get(newest, 0) - excess} if excess else kept
+    return {**remaining, newest: remaining.get(newest, 0) - excess} if excess else remaining
 
 
 def _started(shares: dict[str, int], latest: str) -> dict[str, int]:
@@ -332,16 +337,16 @@ def _moved(shares: dict[str, int], latest: str, percent: int) -> dict[str, int]:
     return {name: share for name, share in after.items() if share}
 
 
-def _planned(one: ConfigurationRollout, duration_s: float, now_s: float) -> ConfigurationRollout:
-    waited_s = math.ceil(now_s - one.step_params.start_time_ns / _NS)
+def _planned(configuration: ConfigurationRollout, duration_s: float, now_s: float) -> ConfigurationRollout:
+    waited_s = math.ceil(now_s - configuration.step_params.start_time_ns / _NS)
     step_min_s = max(_STEP_MIN_S, waited_s)
-    remaining = one.percent - one.revisions[-1].percent
+    remaining = configuration.percent - configuration.revisions[-1].percent
     step_size = math.ceil(remaining / min(max(int(duration_s // step_min_s), 1), remaining))
     duration_ns = int(duration_s * _NS) // math.ceil(remaining / step_size)
     step = StepParameters(
-        start_time_ns=one.step_params.start_time_ns,
+        start_time_ns=configuration.step_params.start_time_ns,
         next_step_time_ns=int(now_s * _NS) + duration_ns,
         step_duration_ns=duration_ns,
         step_size=step_size,
     )
-    return msgspec.structs.replace(one, step_params=step)
+    return msgspec.structs.replace(configuration, step_params=step)

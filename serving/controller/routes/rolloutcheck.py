@@ -65,8 +65,8 @@ def judge(check: RolloutCheck, seen: ResponseCounts | None, *, may_wait: bool) -
 
 def _broken(check: RolloutCheck, seen: ResponseCounts) -> str:
     if check.error_share is not None and _is_above(seen.error_count, seen.count, check.error_share):
-        said = f"{seen.error_count:.0f} of {seen.count:.0f} responses were 5xx"
-        return f"{said} ({_percent(seen.error_count / seen.count)}), above {_percent(check.error_share)}"
+        count_text = f"{seen.error_count:.0f} of {seen.count:.0f} responses were 5xx"
+        return f"{count_text} ({_percent(seen.error_count / seen.count)}), above {_percent(check.error_share)}"
     for goal in check.latencies:
         # Only buckets that lie above the limit as a whole.
         limit = bucket_of(goal.limit_s)
@@ -97,28 +97,28 @@ def _percent(share: float) -> str:
 class CheckedRollout(msgspec.Struct, frozen=True, kw_only=True):
     """The check of a route.
 
-    ``broken`` are the newest revisions that broke it, ``held`` those that get no further step now.
+    ``broken`` are the newest revisions that broke it, ``paused`` those that get no further step now.
     """
 
     check: RolloutCheck | None = None
     broken: Mapping[str, BrokenCheck] = {}
-    held: frozenset[str] = frozenset()
+    paused: frozenset[str] = frozenset()
 
     def condition(self) -> Condition | None:
         """The condition of a route with a revision that was rolled back; None without one."""
-        said = next(map(_rollback_text, self.broken.items()), None)
-        if said is None:
+        message = next(map(_rollback_text, self.broken.items()), None)
+        if message is None:
             return None
         return Condition(
-            type=ALL_TRAFFIC_ASSIGNED, status=ConditionStatus.FALSE, reason=ROLLED_BACK_REASON, message=said
+            type=ALL_TRAFFIC_ASSIGNED, status=ConditionStatus.FALSE, reason=ROLLED_BACK_REASON, message=message
         )
 
     def notes(self, route: Object) -> Iterator[Note]:
         """An Event for each revision that is rolled back now."""
         before = read_broken(annotations_of(route).get(ROLLED_BACK_ANNOTATION, ""))
-        for name, one in self.broken.items():
+        for name, broken in self.broken.items():
             if name not in before:
-                yield Note(about=route, reason=ROLLED_BACK_REASON, message=_rollback_text((name, one)), warning=True)
+                yield Note(about=route, reason=ROLLED_BACK_REASON, message=_rollback_text((name, broken)), warning=True)
 
 
 def checked_rollout(route: Object, assignment: Assignment, judged: Mapping[str, RolloutJudgement]) -> CheckedRollout:
@@ -132,15 +132,19 @@ def checked_rollout(route: Object, assignment: Assignment, judged: Mapping[str, 
     newest = {target["revisionName"] for target in assignment.targets or () if target.get("latestRevision")}
     before = read_broken(annotations_of(route).get(ROLLED_BACK_ANNOTATION, ""))
     is_unknown = assignment.targets is None
-    broken = {name: one for name, one in before.items() if is_unknown or (name in newest and one.check == check.text)}
-    verdicts = {name: one.verdict for name, one in judged.items()}
+    broken = {
+        name: failure
+        for name, failure in before.items()
+        if is_unknown or (name in newest and failure.check == check.text)
+    }
+    verdicts = {name: judgement.verdict for name, judgement in judged.items()}
     for name in sorted(newest - broken.keys()):
         if verdicts.get(name) is RolloutVerdict.BACK:
             broken[name] = BrokenCheck(check=check.text, why=judged[name].why)
-    held = frozenset(name for name in newest if verdicts.get(name) is not RolloutVerdict.GO)
-    return CheckedRollout(check=check, broken=broken, held=held)
+    paused = frozenset(name for name in newest if verdicts.get(name) is not RolloutVerdict.GO)
+    return CheckedRollout(check=check, broken=broken, paused=paused)
 
 
-def _rollback_text(found: tuple[str, BrokenCheck]) -> str:
-    name, broken = found
+def _rollback_text(entry: tuple[str, BrokenCheck]) -> str:
+    name, broken = entry
     return f'Revision "{name}" is rolled back by {broken.check}: {broken.why}.'

@@ -99,8 +99,8 @@ def tag_service_name(route: Object, settings: ControllerSettings, tag: str) -> s
 
 def is_local_tag(route: Object, services: TagServices, tag: str) -> bool:
     """Whether only the cluster-local listener serves a tag."""
-    found = services.by_tag.get(tag)
-    service = found.service if found else None
+    public = services.by_tag.get(tag)
+    service = public.service if public else None
     return is_cluster_local(route) or (service is not None and is_cluster_local(service))
 
 
@@ -108,9 +108,9 @@ def tag_service_writes(route: Object, services: TagServices, settings: Controlle
     """The writes that give each tag its Service and delete leftover ones."""
     for tag, public in services.by_tag.items():
         yield from public_writes(route, public, name=tag_service_name(route, settings, tag))
-    for one in services.unused:
-        if is_controlled_by(one, route):
-            yield deletion_of(kinds.SERVICE, one)
+    for service in services.unused:
+        if is_controlled_by(service, route):
+            yield deletion_of(kinds.SERVICE, service)
 
 
 class RouteContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,13 +137,13 @@ def reconcile_route(
     """The writes for a route. ``now_s`` is the time since the epoch, ``now`` the same as a timestamp."""
     if is_being_deleted(route):
         return WritePlan()
-    asked = nested(route, "spec", "traffic") or ()
-    assignment = assign(asked, known)
+    traffic = nested(route, "spec", "traffic") or ()
+    assignment = assign(traffic, known)
     checked = checked_rollout(route, assignment, context.judged)
     rollout = _rollout(route, assignment, known, settings=settings, now_s=now_s, checked=checked)
     targets: Sequence[Object] | None = nested(route, "status", "traffic") or None
     if assignment.targets is not None:
-        targets = split_targets(asked, assignment.targets, rollout)
+        targets = split_targets(traffic, assignment.targets, rollout)
     writes, ingress = _by_gateway(route, targets, context, rollout=rollout, settings=settings)
     changing = _routing_status(route, targets, context=context, settings=settings)
     annotations = _annotations(route, rollout, settings=settings, now=now, broken=checked.broken)
@@ -161,7 +161,7 @@ def reconcile_route(
             annotations = _annotations(route, rollout, settings=settings, now=now, broken=checked.broken)
             ingress = _ROLLOUT_IN_PROGRESS
         # A step that is held is made once a judgement lets it, or its revision is ready again.
-        is_held = checked.held.intersection(newest_of(rollout)) or _unready(rollout, known)
+        is_held = checked.paused.intersection(newest_of(rollout)) or _unready(rollout, known)
         due_s = None if is_held else next_step_s(rollout)
     assigned = checked.condition() or assignment.condition
     status = _status(route, [assigned, ingress], changing, now=now)
@@ -191,8 +191,8 @@ def _is_confirmed(route: Object, digest: str, context: RouteContext, *, rules: H
     """Whether all activators serve the new status. A status that was Ready before a restart counts as confirmed."""
     if context.confirmed is None or digest == context.confirmed:
         return True
-    said = condition_of(route, _INGRESS_READY)
-    was_confirmed = is_true(route, _INGRESS_READY) or said.get("reason") == _ROLLOUT_IN_PROGRESS.reason
+    condition = condition_of(route, _INGRESS_READY)
+    was_confirmed = is_true(route, _INGRESS_READY) or condition.get("reason") == _ROLLOUT_IN_PROGRESS.reason
     return was_confirmed and route_digest(route, rules) == digest
 
 
@@ -218,21 +218,23 @@ def _rollout(
     before = read_rollout(annotations_of(route))
     if assignment.targets is None:
         return before
-    asked = nested(route, "spec", "traffic") or ()
-    goal = rollout_goal(asked, assignment.targets)
+    traffic = nested(route, "spec", "traffic") or ()
+    goal = rollout_goal(traffic, assignment.targets)
     if not _duration_s(route, settings):
         return goal
     if not before.configurations:
-        configurations = {name: labels_of(one).get(CONFIGURATION_LABEL, "") for name, one in known.revisions.items()}
+        configurations = {
+            name: labels_of(revision).get(CONFIGURATION_LABEL, "") for name, revision in known.revisions.items()
+        }
         served = nested(route, "status", "traffic") or ()
-        before = rollout_of_status(asked, served, configurations=configurations)
+        before = rollout_of_status(traffic, served, configurations=configurations)
     failed = _failed(goal, known)
     return advance(
         goal,
         before,
         can_serve=lambda name: can_serve(known.revisions.get(name)) and name not in failed,
         now_s=now_s,
-        held=checked.held | _unready(before, known),
+        paused=checked.paused | _unready(before, known),
         broken=checked.broken,
     )
 
@@ -255,8 +257,8 @@ def _failed(goal: Rollout, known: RouteTargets) -> frozenset[str]:
 
 
 def _duration_s(route: Object, settings: ControllerSettings) -> float:
-    asked = read_rollout_duration(annotations_of(route))
-    return settings.rollout_duration_s if asked is None or isinstance(asked, Problem) else asked
+    duration = read_rollout_duration(annotations_of(route))
+    return settings.rollout_duration_s if duration is None or isinstance(duration, Problem) else duration
 
 
 def _by_gateway(
@@ -285,11 +287,11 @@ def _is_local(route: Object, context: RouteContext, tag: str) -> bool:
 
 def _notes(before: Object, after: Condition) -> Iterator[Note]:
     """Warnings: why requests do not arrive, and an unreadable rollout duration."""
-    asked = read_rollout_duration(annotations_of(before))
-    if isinstance(asked, Problem) and nested(before, "status", "observedGeneration") is None:
-        yield Note(about=before, reason="RolloutDurationInvalid", message=str(asked), warning=True)
-    said = condition_of(before, _INGRESS_READY)
-    if after.status is ConditionStatus.FALSE and (said.get("status"), said.get("message")) != (
+    duration = read_rollout_duration(annotations_of(before))
+    if isinstance(duration, Problem) and nested(before, "status", "observedGeneration") is None:
+        yield Note(about=before, reason="RolloutDurationInvalid", message=str(duration), warning=True)
+    condition = condition_of(before, _INGRESS_READY)
+    if after.status is ConditionStatus.FALSE and (condition.get("status"), condition.get("message")) != (
         ConditionStatus.FALSE,
         after.message,
     ):
@@ -333,9 +335,9 @@ def _routing_status(
 def _status(route: Object, decided: Sequence[Condition], changing: Object, *, now: str) -> Object:
     before = nested(route, "status") or {}
     conditions = [*decided, _certificate_condition(route)]
-    kept = {key: value for key, value in before.items() if key not in changing}
+    remaining = {key: value for key, value in before.items() if key not in changing}
     return {
-        **kept,
+        **remaining,
         **{key: value for key, value in changing.items() if value is not None},
         "observedGeneration": nested(route, "metadata", "generation"),
         "conditions": updated_conditions(
@@ -345,13 +347,13 @@ def _status(route: Object, decided: Sequence[Condition], changing: Object, *, no
 
 
 def _with_url(route: Object, target: Object, *, context: RouteContext, settings: ControllerSettings) -> Object:
-    made = {key: value for key, value in target.items() if key != "url"}
+    shown = {key: value for key, value in target.items() if key != "url"}
     tag = target.get("tag")
     if not tag:
-        return made
+        return shown
     hosts, is_local = hosts_of(route, settings.host_rules, tag=tag), _is_local(route, context, tag)
     host, port = (hosts.inner, settings.inner_port) if is_local else (hosts.shown, settings.public_port)
-    return made if host in context.lost else {**made, "url": url_of(host, port)}
+    return shown if host in context.lost else {**shown, "url": url_of(host, port)}
 
 
 def _in_the_way(route: Object, context: RouteContext, settings: ControllerSettings) -> Condition | None:

@@ -139,13 +139,13 @@ def _brought_about(kind: Kind, service: Object, existing: Object | None, *, desi
 
 
 def _changes(existing: Object, desired: Object) -> Object:
-    kept = {key: value for key, value in annotations_of(existing).items() if key in _CHILDS_OWN}
+    retained = {key: value for key, value in annotations_of(existing).items() if key in _CHILDS_OWN}
     before = {
         "metadata": {"labels": labels_of(existing), "annotations": annotations_of(existing)},
         "spec": existing.get("spec") or {},
     }
     after = {
-        "metadata": {"labels": labels_of(desired), "annotations": {**annotations_of(desired), **kept}},
+        "metadata": {"labels": labels_of(desired), "annotations": {**annotations_of(desired), **retained}},
         # An empty field is no change: a real API server would count a new generation for it, so a new revision.
         "spec": before["spec"] if _means(existing, desired) else desired["spec"],
     }
@@ -176,9 +176,9 @@ def _status(service: Object, children: ServiceChildren, *, now: str) -> Object:
         },
         **{key: nested(route, "status", key) for key in ("url", "address", "traffic")},
     }
-    kept = {key: value for key, value in before.items() if key not in mirrored_fields}
+    remaining = {key: value for key, value in before.items() if key not in mirrored_fields}
     return {
-        **kept,
+        **remaining,
         **{key: value for key, value in mirrored_fields.items() if value is not None},
         "observedGeneration": nested(service, "metadata", "generation"),
         "conditions": updated_conditions(

@@ -49,7 +49,7 @@ def ready_of(dependencies: Sequence[Condition]) -> Condition:
 
 def is_unsettled(before: Object, status: Object) -> bool:
     """Whether an object is neither ready nor failed, before and after a change of its status."""
-    ready = [condition_of(one, CONDITION_READY).get("status") for one in (before, {"status": status})]
+    ready = [condition_of(resource, CONDITION_READY).get("status") for resource in (before, {"status": status})]
     return ready[0] in (None, ConditionStatus.UNKNOWN) and ready[1] == ConditionStatus.UNKNOWN
 
 
@@ -66,8 +66,11 @@ def mirrored(source: Object, condition_type: str) -> Condition:
 
 def updated_conditions(new: Iterable[Condition], *, before: Iterable[Object], now: str) -> list[Object]:
     """The conditions to write, by type; ``now`` is the time of those that changed."""
-    known = {one.get("type"): one for one in before}
-    return [_stamped(one, known.get(one.type, {}), now) for one in sorted(new, key=lambda one: one.type)]
+    known = {condition.get("type"): condition for condition in before}
+    return [
+        _stamped(condition, known.get(condition.type, {}), now)
+        for condition in sorted(new, key=lambda condition: condition.type)
+    ]
 
 
 def _stamped(condition: Condition, before: Object, now: str) -> Object:

@@ -57,7 +57,7 @@ GOOD = [condition("Accepted", "True"), condition("ResolvedRefs", "True")]
 def decided(
     found: Sequence[Object], targets: Sequence[Object] | None = SPLIT, *, missing: str = ""
 ) -> tuple[tuple[Write, ...], tuple[str, str, str]]:
-    routes = HttpRoutes(found=found, missing=missing)
+    routes = HttpRoutes(existing=found, missing=missing)
     writes, condition = reconcile_httproutes(a_route(), targets, routes, settings=FRONT, lost={})
     assert condition.type == "IngressReady"
     return writes, (condition.status.value, condition.reason, condition.message)
@@ -298,7 +298,7 @@ def test_a_gateway_of_the_same_namespace_needs_no_namespace() -> None:
     assert not isinstance(made, Condition)
     parents = {"status": {"parents": [{"parentRef": {"name": "front"}, "conditions": GOOD}]}}
     found = [{**stored(one, generation=3), **parents} for one in made.values()]
-    _, condition = reconcile_httproutes(a_route(), WHOLE, HttpRoutes(found=found), settings=near, lost={})
+    _, condition = reconcile_httproutes(a_route(), WHOLE, HttpRoutes(existing=found), settings=near, lost={})
     assert condition.status == "True"
 
 

@@ -191,7 +191,7 @@ def test_a_held_revision_gets_no_step_and_one_that_is_let_go_on_does() -> None:
     begun = observe_ready(step(goal("r2"), goal("r1")), duration_s=10.0, now_s=1.0)
     due_s = next_step_s(begun)
     assert due_s is not None
-    held = advance(goal("r2"), begun, can_serve=bool, now_s=due_s, held={"r2"})
+    held = advance(goal("r2"), begun, can_serve=bool, now_s=due_s, paused={"r2"})
     assert shares(held) == [("r1", 99), ("r2", 1)]
     assert shares(advance(goal("r2"), held, can_serve=bool, now_s=due_s + 60))[1] == ("r2", 11)
 

@@ -97,8 +97,8 @@ def test_a_route_without_a_check_or_with_a_wrong_one_is_not_checked() -> None:
 
 def test_the_newest_revision_is_held_until_it_is_judged() -> None:
     go = RolloutJudgement(verdict=RolloutVerdict.GO, why="")
-    assert checked_rollout(a_route(annotations=OWN), assigned("r2"), {}).held == {"r2"}
-    assert checked_rollout(a_route(annotations=OWN), assigned("r2"), {"r2": go}).held == frozenset()
+    assert checked_rollout(a_route(annotations=OWN), assigned("r2"), {}).paused == {"r2"}
+    assert checked_rollout(a_route(annotations=OWN), assigned("r2"), {"r2": go}).paused == frozenset()
 
 
 def test_a_broken_revision_stays_broken_until_the_check_or_the_revision_is_another() -> None:

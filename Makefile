@@ -15,7 +15,7 @@ AWS_PACKAGES := boto3 botocore jmespath s3transfer moto responses xmltodict Werk
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system-packages lock resolve run demo demo-nodes demo-anticipation test test-pythons test-all check format config bench simulate-faults soak fuzz fuzz-http2 faults release audit verify-release docs upgrade clean
+.PHONY: help setup system-packages lock resolve run demo demo-nodes test test-pythons test-all check format config bench simulate-faults soak fuzz fuzz-http2 faults release audit verify-release docs upgrade clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -100,9 +100,6 @@ demo: $(VENV)/.runtime  ## Zero, one, many, zero with real requests, and killed 
 
 demo-nodes: $(VENV)/.runtime  ## Requests, pods, nodes and back, on virtual nodes of this machine; about a minute
 	$(BIN)/python bench/demo_nodes.py
-
-demo-anticipation: $(VENV)/.runtime  ## A climb of load twice: nodes that boot when pods wait, and nodes that boot before; two minutes
-	$(BIN)/python bench/demo_nodes.py --anticipation
 
 # Two thirds of the time of a test of processes is waiting: six workers keep two cores busy, and steal tests from each other at the
 # end. Unit tests compute all the time. `make check` has run tests/tidy. Coverage more than doubles the time of what computes: it

@@ -1,16 +1,11 @@
 """``make demo-nodes``: requests decide pods, and pods decide nodes, on virtual nodes.
 
-    python bench/demo_nodes.py [--anticipation] [--quick]
+    python bench/demo_nodes.py [--quick]
 
 Load comes: pods come, some wait because no node has room, the node group adds nodes, the pods run. Load goes: pods go to zero, nodes
 are drained and removed. Prints a timeline and a plot of nodes and pods, then what ``serving why`` says. Exit 0 only if all holds.
-
-``--anticipation`` (``make demo-anticipation``) shows the same climb of load twice. Clients come one after another. At first a pod is
-pending until a node has booted for it. Then the autoscaler publishes how many pods it will want by then, and the node group
-counts them. Exit 0 only if pods wait less with anticipation, and no request fails.
 """
 
-import argparse
 import asyncio
 import contextlib
 import sys
@@ -18,10 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from bench.parts.load import Load, loaded
-from bench.parts.program import exit_code, options_of
+from bench.parts.load import loaded
+from bench.parts.program import options_of
 from bench.parts.story import PERIOD_S, Story, bars
 from bench.parts.system import SERVICES, System, running_system, service_of
 from serving.tools.samples import hello
@@ -32,10 +25,7 @@ APP = Path(hello.__file__)
 NODES, NODES_MAX = 2, 4
 # Three pods fit on a node: eight clients want eight pods, two nodes have room for six.
 POD_CPU, CLIENTS = "300m", 8
-BOOT_S = 6
-# Of a climb, two pods fit on a node.
-CLIMB_POD_CPU, CLIMB_BOOT_S = "400m", 8
-PLACED_WITHIN_S = 60.0
+BOOT_S = 6.0
 GROWN_WITHIN_S = 40.0
 QUIET_WITHIN_S = 70.0
 
@@ -63,15 +53,15 @@ class NodeStory(Story):
         self.looks: list[Seen] = []
         self._last = ""
 
-    async def deploy(self, *, pods_max: int, pod_cpu: str, **more: str) -> None:
+    async def deploy(self, **more: str) -> None:
         """Deploy a service with a pod for each client; ``more`` are annotations."""
         annotations = {
             **{f"autoscaling.knative.dev/{name}": text for name, text in more.items()},
             "autoscaling.knative.dev/target-utilization-percentage": "100",
-            "autoscaling.knative.dev/max-scale": str(pods_max),
+            "autoscaling.knative.dev/max-scale": str(CLIENTS),
             "serving.dev/command": f"{sys.executable} {APP}",
         }
-        requests = {"requests": {"cpu": pod_cpu, "memory": "32Mi"}}
+        requests = {"requests": {"cpu": POD_CPU, "memory": "32Mi"}}
         manifest = service_of(SERVICE, annotations=annotations, concurrency=1, resources=requests)
         await asyncio.to_thread(self.system.send_request, SERVICES, manifest, method="POST")
         await asyncio.to_thread(self.system.serving, "wait", SERVICE)
@@ -113,7 +103,7 @@ class NodeStory(Story):
 
 async def report(story: NodeStory) -> None:
     """Load, pods, pending, nodes, and back."""
-    await story.deploy(pods_max=CLIENTS, pod_cpu=POD_CPU, window="6s")
+    await story.deploy(window="6s")
     looking = asyncio.create_task(story.read_nodes())
     try:
         story.check(f"{NODES} nodes are there", holds=await story.until(lambda one: one.nodes == NODES, GROWN_WITHIN_S))
@@ -135,95 +125,9 @@ async def report(story: NodeStory) -> None:
         looking.cancel()
 
 
-class Climb(msgspec.Struct, kw_only=True):
-    """What was measured of one climb. ``pending_s`` is summed over pods."""
-
-    pending_s: float
-    pending_max: int
-    slowest_s: float
-    succeeded: int
-    failed: int
-    node_seconds: float
-
-
-async def climb(story: NodeStory, options: argparse.Namespace) -> Climb:
-    """Let the clients come, one after another, until as many pods run."""
-    await story.deploy(pods_max=options.clients, pod_cpu=CLIMB_POD_CPU)
-    looking = asyncio.create_task(story.read_nodes())
-    loads: list[Load] = []
-    begun_s = time.monotonic()
-    try:
-        async with contextlib.AsyncExitStack() as stack:
-            for number in range(options.clients):
-                story.print_part(f"client {number + 1} comes")
-                context = loaded(story.system.port, HOST, clients=1, path="/sleep/0.2")
-                loads.append(await stack.enter_async_context(context))
-                await asyncio.sleep(options.climb_s)
-            placed = await story.until(lambda one: one.running == options.clients, PLACED_WITHIN_S)
-            story.check(f"{options.clients} pods run", holds=placed)
-            end_s = time.monotonic()
-    finally:
-        looking.cancel()
-    looks = story.looks
-    step_s = (end_s - begun_s) / max(1, len(looks))
-    return Climb(
-        pending_s=step_s * sum(one.waiting for one in looks),
-        pending_max=max(one.waiting for one in looks),
-        slowest_s=max(load.longest_s for load in loads),
-        succeeded=sum(load.succeeded for load in loads),
-        failed=sum(load.failed for load in loads),
-        node_seconds=step_s * sum(one.nodes for one in looks),
-    )
-
-
-def climbed(options: argparse.Namespace, *more: str) -> Climb:
-    """One climb on a system of its own."""
-    print(f"\n{' '.join(('serving up', *more))}", flush=True)
-    flags = (
-        "--nodes",
-        "1",
-        "--nodes-max",
-        str(NODES_MAX),
-        "--node-cpu",
-        "1",
-        "--node-boot",
-        f"{options.boot_s}s",
-        *more,
-    )
-    with running_system(*flags) as system:
-        story = NodeStory(system)
-        found = asyncio.run(climb(story, options))
-        story.show()
-    return found
-
-
-def compare(options: argparse.Namespace) -> int:
-    """Both climbs, and the table."""
-    without, with_it = climbed(options), climbed(options, "--node-anticipation")
-    print(f"{'':28}{'without':>10}{'with':>10}")
-    for name, text in (
-        ("pod-seconds pending", "pending_s"),
-        ("most pods pending at once", "pending_max"),
-        ("slowest request (s)", "slowest_s"),
-        ("node-seconds", "node_seconds"),
-        ("requests answered", "succeeded"),
-        ("requests failed", "failed"),
-    ):
-        print(f"{name:28}{getattr(without, text):10.1f}{getattr(with_it, text):10.1f}")
-    if without.failed or with_it.failed:
-        print("FAILED: requests")
-        return 1
-    return exit_code(options, is_met=with_it.pending_s < without.pending_s)
-
-
 def main() -> int:
-    """Tell the story, or both climbs."""
-    sizes: dict[str, object] = {"boot_s": float, "clients": 7, "climb_s": 4.0, "grace_s": 30.0}
-    quick = {"boot_s": 1.0, "clients": 3, "climb_s": 1.0, "grace_s": 2.0}
-    options = options_of(__doc__, anticipation=False, quick=quick, **sizes)
-    options.boot_s = options.boot_s or (CLIMB_BOOT_S if options.anticipation else BOOT_S)
-    if options.anticipation:
-        return compare(options)
+    """Run the demo on a system of its own."""
+    options = options_of(__doc__, boot_s=BOOT_S, grace_s=30.0, quick={"boot_s": 1.0, "grace_s": 2.0})
     flags = (
         "--nodes",
         str(NODES),

@@ -6,7 +6,6 @@ A closed loop: a client asks next when it has been answered. Only 127.0.0.1 is e
 import asyncio
 import collections
 import contextlib
-import time
 from collections.abc import AsyncIterator
 
 _RESPONSE_WITHIN_S = 60.0
@@ -30,7 +29,6 @@ class Load:
     def __init__(self) -> None:
         self.statuses: collections.Counter[str] = collections.Counter()
         self.response_of: collections.Counter[str] = collections.Counter()
-        self.longest_s = 0.0
 
     @property
     def succeeded(self) -> int:
@@ -50,7 +48,6 @@ class Load:
     async def work(self, port: int, host: str, path: str) -> None:
         """One client, until cancelled. Its last request, cut off by us, does not count."""
         while True:
-            began_s = time.monotonic()
             try:
                 status, body = await send_request(port, host, path)
             except (OSError, TimeoutError) as error:
@@ -58,7 +55,6 @@ class Load:
             words = body.split()
             is_right = " 200 " in status and words[:1] == ["Hello"]
             self.statuses[status if is_right or " 200 " not in status else "200, body cut off"] += 1
-            self.longest_s = max(self.longest_s, time.monotonic() - began_s)
             if is_right:
                 # "Hello world from REVISION, process N"
                 self.response_of[words[3].rstrip(",")] += 1

@@ -95,7 +95,7 @@ def garbage(cluster: MemoryCluster, _: asyncio.Event) -> Coroutine[Any, Any, Non
 
 
 async def kubelet(cluster: MemoryCluster, _: asyncio.Event) -> None:
-    """A kubelet with a pod that starts, without a template that starts processes."""
+    """A kubelet with a starting pod, without a template of processes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         runtime = ProcessRuntime(folder / "template")

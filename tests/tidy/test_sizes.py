@@ -1,7 +1,7 @@
 """Limits on the length of functions, and on positional parameters."""
 
 import functools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -12,9 +12,6 @@ POSITIONAL_MAX = 3
 PARAMETERS_MAX = 7
 # Collaborators are constructor arguments, so a constructor may have more.
 CONSTRUCTOR_PARAMETERS_MAX = 12
-
-# "path: function" -> why this one may. Empty is how it should be.
-EXCEPTIONS: dict[str, str] = {}
 
 Rule = Callable[[str], Iterator[tuple[str, str]]]
 
@@ -53,28 +50,14 @@ def faults(rules: tuple[Rule, ...]) -> list[tuple[str, str]]:
     ]
 
 
-def unneeded(exceptions: Collection[str], found: Collection[tuple[str, str]]) -> list[str]:
-    """Exceptions without a fault."""
-    return sorted(set(exceptions) - {place for place, _ in found})
-
-
 def test_functions_are_short_and_take_little_by_position() -> None:
     found = faults((long_functions, crowded_functions))
-    left = [f"{place}: {fault}" for place, fault in found if place not in EXCEPTIONS]
-    assert left == [], "\n".join(left)
+    assert found == [], "\n".join(f"{place}: {fault}" for place, fault in found)
 
 
 def test_functions_of_tests_are_short() -> None:
     found = [f"{named(path)}: {name}" for path in files_of_tests() for name, _ in long_functions(path.read_text())]
     assert found == []
-
-
-def test_every_exception_is_still_needed() -> None:
-    assert unneeded(EXCEPTIONS, faults((long_functions, crowded_functions))) == []
-
-
-def test_the_rule_sees_an_exception_that_is_not_needed() -> None:
-    assert unneeded(["a.py: f", "b.py: g"], [("a.py: f", "71 lines")]) == ["b.py: g"]
 
 
 @pytest.mark.parametrize(("body_lines", "seen"), [(FUNCTION_LINES_MAX - 1, []), (FUNCTION_LINES_MAX, ["A.f"])])

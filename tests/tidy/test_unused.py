@@ -18,8 +18,6 @@ USED_ELSEWHERE: dict[str, str] = {
     "serving/tools/cli/system/service.py: install_service": "the table of commands names it",
     "serving/tools/samples/hello.py: do_GET": "http.server calls it",
     "serving/core/scaling/decision/policy.py: algorithm_count": "policies of users call it",
-    "serving/core/settings/nodegroup_options.py: read_node_group": "the node-group daemon will read its ConfigMap with it",
-    "serving/nodes/placement/scores/metrics.py: read_usage": "the load watcher will read metrics with it",
 }
 _ENTRY_POINTS = {"main"}
 

@@ -19,8 +19,6 @@ PARAGRAPH_WORDS_MAX = 80
 _BANNED = re.compile(
     r"\b(told|nobody|whoever|somebody|anew|thereof|of ours|in the place of|what it is about)\b", re.IGNORECASE
 )
-# "file: sentence part" -> why the word is right there.
-EXCEPTIONS: dict[str, str] = {}
 _PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _INLINE_CODE = re.compile(r"`[^`\n]*`")
@@ -89,7 +87,7 @@ def test_the_code_speaks_plain_english() -> None:
         f"{named(path)}:{line}: {', '.join(words)}"
         for path in code_files()
         for line, text in prose_of(path.read_text())
-        if (words := banned_words(text)) and named(path) not in EXCEPTIONS
+        if (words := banned_words(text))
     ]
     assert found == [], "\n".join(found)
 

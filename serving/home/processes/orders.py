@@ -212,7 +212,7 @@ def read_order(line: bytes) -> Order:
 
 
 def read_start_key(line: bytes) -> tuple[str, str] | None:
-    """Pod and process that an order would have started that cannot be read; None for another order, or if even they cannot."""
+    """Pod and process of an unreadable start order; None for another order, or if neither can be read."""
     try:
         start = _starts.decode(line)
     except (msgspec.DecodeError, RecursionError):

@@ -265,7 +265,7 @@ class Template:
             self._disconnected()
 
     def _obey_line(self, line: bytes) -> None:
-        """Obey an order. One that cannot be read, such as that of another version, fails alone."""
+        """Obey an order. An unreadable one, such as one of another version, fails alone."""
         try:
             order = read_order(line)
         except (msgspec.DecodeError, RecursionError) as error:

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from serving.core.model.ports import ACTIVATOR_METRICS_PORT, STATS_PORT
-from serving.core.settings.http import HttpSettings, OpenShare, UnreadWait
+from serving.core.settings.http import HttpSettings
 from serving.core.settings.innertls import InnerTlsSettings
 from serving.core.settings.knob import BYTES, COUNT, DURATION, FLAG, PERCENT, TEXT, Clash, Knob, SettingsRecord
 from serving.core.settings.otlp import OtlpSettings
@@ -44,16 +44,16 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Longest wait for a pod, in seconds, from the arrival of the request to the grant of a slot; then it is refused
     with 503. Range: above 0 to 1h. Default: Knative's revision timeout, 300s, which ends the wait there."""
 
-    open_share_max: OpenShare = 0.75
-    """Largest part of a revision's slots, at least one, for requests of one address whose bodies are still being sent, gRPC
-    streams included, and for all requests of one that does not read its responses; more of them wait, and count as load. Other
-    requests that are here in whole are not bound by it, so that a load balancer may send any number. 0 means no bound. Range: 0 to 100 percent. Default: ours, 75, above the utilization of
-    70 that revisions are scaled for."""
+    open_share_max: float = 0.75
+    """Largest part of a revision's slots, at least one, for requests of one address whose bodies are still being sent,
+    gRPC streams included, and for all requests of one that does not read its responses; more of them wait, and count as
+    load. Other requests that are here in whole are not bound by it, so that a load balancer may send any number. 0
+    means no bound. Source: ours, 75, above the utilization of 70 that revisions are scaled for."""
 
-    unread_wait_max_s: UnreadWait = 1.0
-    """Longest time for which a client reads nothing of a response above ``http.response_buffer_bytes_max``, in seconds, while others
-    wait for a slot and its address holds more slots than ``open_share_max``; then it is cut off. gRPC calls and tunnels are not.
-    0 means never: then ``http.read_rate_min`` alone holds. Range: 0 to 1m. Default: ours, 1s."""
+    unread_wait_max_s: float = 1.0
+    """Longest time for which a client reads nothing of a response above ``http.response_buffer_bytes_max``, in seconds,
+    while others wait for a slot and its address holds more slots than ``open_share_max``; then it is cut off. gRPC
+    calls and tunnels are not. 0 means never: then ``http.read_rate_min`` alone holds. Source: ours, 1s."""
 
     requests_per_address_max: Annotated[
         int, Knob(key="requests-per-address-max", unit=COUNT, low=0, high=1_000_000)
@@ -62,47 +62,40 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     that its clients count and not itself. 0 means no bound. Range: 0 to 1000000. Default: ours, half of the connections of an
     activator."""
 
-    first_free_concurrency_max: Annotated[int, Knob(key="first-free-concurrency-max", unit=COUNT, low=0, high=1000)] = 3
-    """Largest containerConcurrency at which a request goes to the first pod with a free slot, in the order of addresses,
-    so that few pods are kept busy; above it pods take turns. 0 means that they always do. Range: 0 to 1000. Default:
-    Knative, 3."""
+    first_free_concurrency_max: int = 3
+    """Largest containerConcurrency at which a request goes to the first pod with a free slot, in the order of
+    addresses, so that few pods are kept busy; above it pods take turns. 0 means that they always do. Source: Knative,
+    3."""
 
-    pod_tries_max: Annotated[int, Knob(key="pod-tries-max", unit=COUNT, low=1, high=100, live=True)] = 8
-    """Pods that one request is sent to, one after the other, while each is gone before it has seen the request; then the
-    answer is 502. With the pauses of an ejected pod, 8 tries at a single pod take about 4 s. Range: 1 to 100. Default: ours, 8; Knative tries 15 times to connect."""
+    pod_tries_max: int = 8
+    """Pods that one request is sent to, one after the other, while each is gone before it has seen the request; then
+    the answer is 502. With the pauses of an ejected pod, 8 tries at a single pod take about 4 s. Source: ours, 8;
+    Knative tries 15 times to connect."""
 
-    eject_after_silence_s: Annotated[float, Knob(key="eject-after-silence", unit=DURATION, low=0, high=3600)] = 3.0
+    eject_after_silence_s: float = 3.0
     """Silence after which a pod gets no more requests for a while, in seconds, if at least three of its requests have
-    waited so long and other pods of its revision respond; its repeatable requests go to another pod. Twice the
-    slowest response of the revision, if that is longer. 0 means never. Range: 0 to 1h. Default: ours, 3s; Envoy's
-    outlier detection counts errors, and a stopped process produces none.
-    """
+    waited so long and other pods of its revision respond; its repeatable requests go to another pod. Twice the slowest
+    response of the revision, if that is longer. 0 means never. Source: ours, 3s; Envoy's outlier detection counts
+    errors, and a stopped process produces none."""
 
-    revision_wait_max_s: Annotated[float, Knob(key="revision-wait-max", unit=DURATION, above=0, high=60, live=True)] = (
-        5.0
-    )
-    """Longest wait for a routed revision not yet known, in seconds, from its first request; then requests are
-    rejected with 503. Range: above 0 to 1m. Default: ours, 5s: watches of two kinds differ by some milliseconds,
-    seldom by more.
-    """
+    revision_wait_max_s: float = 5.0
+    """Longest wait for a routed revision not yet known, in seconds, from its first request; then requests are rejected
+    with 503. Source: ours, 5s: watches of two kinds differ by some milliseconds, seldom by more."""
 
-    report_period_s: Annotated[float, Knob(key="report-period", unit=DURATION, low=0.1, high=10)] = 1.0
-    """Time between two reports to the autoscaler, in seconds. The autoscaler sums the reports of each second. Range:
-    100ms to 10s. Default: Knative's fixed period, 1s.
-    """
+    report_period_s: float = 1.0
+    """Time between two reports to the autoscaler, in seconds. The autoscaler sums the reports of each second. Source:
+    Knative's fixed period, 1s."""
 
-    poke_pause_min_s: Annotated[float, Knob(key="poke-pause-min", unit=DURATION, low=0.001, high=10, live=True)] = 0.05
-    """Shortest time between two pokes of the autoscaler for one revision, in seconds. Range: 1ms to 10s. Default: ours,
-    50ms, about the time that a decision takes to become a pod."""
+    poke_pause_min_s: float = 0.05
+    """Shortest time between two pokes of the autoscaler for one revision, in seconds. Source: ours, 50ms, about the
+    time that a decision takes to become a pod."""
 
-    flip_pause_first_s: Annotated[float, Knob(key="flip-pause-first", unit=DURATION, low=0.01, high=60, live=True)] = (
-        0.1
-    )
+    flip_pause_first_s: float = 0.1
     """Pause before a second try to make a revision Active that is still in Reserve, in seconds; it doubles with each
-    try. Range: 10ms to 1m. Default: ours, 100ms."""
+    try. Source: ours, 100ms."""
 
-    flip_pause_max_s: Annotated[float, Knob(key="flip-pause-max", unit=DURATION, low=0.01, high=600, live=True)] = 5.0
-    """Longest such pause, in seconds. Range: 10ms to 10m. Default: ours, 5s."""
+    flip_pause_max_s: float = 5.0
+    """Longest such pause, in seconds. Source: ours, 5s."""
 
     public_address: Annotated[str, Knob(key="public-address", unit=TEXT)] = "127.0.0.1:8080"
     """Address and port of the public listener, unless a socket is inherited. Default: ours, loopback only."""
@@ -127,10 +120,10 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     requests as soon as its queue-proxy answers, up to a second before a kubelet reports it. Default: Knative, true; `serving
     up` sets false, because its pods report readiness at once."""
 
-    announced_pod_max_s: Annotated[float, Knob(key="announced-pod-max", unit=DURATION, low=0, high=60, live=True)] = 5.0
-    """How long a pod that announced itself as ready may be probed, and get requests once it proved its identity, before an
-    EndpointSlice lists it; then it is dropped. 0 waits for slices. Without effect where `probe-unready-pods` is false. Default:
-    ours, 5 s: a kubelet reports the address of a pod up to 2 s after its start."""
+    announced_pod_max_s: float = 5.0
+    """How long a pod that announced itself as ready may be probed, and get requests once it proved its identity, before
+    an EndpointSlice lists it; then it is dropped. 0 waits for slices. Without effect where `probe-unready-pods` is
+    false. Source: ours, 5 s: a kubelet reports the address of a pod up to 2 s after its start."""
 
     stats_url: Annotated[str, Knob(key="stats-url", unit=TEXT)] = f"ws://127.0.0.1:{STATS_PORT}/stats"
     """Websocket URL of the autoscaler for statistics. Default: ours, the port of `serving up`."""
@@ -167,9 +160,9 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     or wait at the socket for the next.
     """
 
-    handover_grace_s: Annotated[float, Knob(key="handover-grace", unit=DURATION, low=0, high=86400)] = 300.0
-    """Time that requests, websockets and streams have to end after another process has taken over (`serving up --reload`), in
-    seconds; then they are cut. Range: 0 to 24h. Default: ours, 300s, the longest wait for a pod and Knative's default
+    handover_grace_s: float = 300.0
+    """Time that requests, websockets and streams have to end after another process has taken over (`serving up
+    --reload`), in seconds; then they are cut. Source: ours, 300s, the longest wait for a pod and Knative's default
     timeout of a request, so that only longer streams are cut."""
 
     deny_by_default: Annotated[bool, Knob(key="deny-by-default", unit=FLAG, live=True)] = False
@@ -182,11 +175,9 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     tell_cold_start: Annotated[bool, Knob(key="tell-cold-start", unit=FLAG, live=True)] = True
     """Whether responses to requests that waited for a pod to start carry X-Serving-Cold-Start. Default: ours, true."""
 
-    recorded_requests_max: Annotated[
-        int, Knob(key="recorded-requests-max", unit=COUNT, low=0, high=1_000_000, live=True)
-    ] = 8_000
-    """Requests of all revisions that are kept in memory for `serving requests` and the dashboard: failed ones, the slowest, and a
-    sample; of one revision at most 140. Each takes 1 to 2 KiB. 0 keeps none. Range: 0 to 1000000. Default: ours, 8000."""
+    recorded_requests_max: int = 8_000
+    """Requests of all revisions that are kept in memory for `serving requests` and the dashboard: failed ones, the
+    slowest, and a sample; of one revision at most 140. Each takes 1 to 2 KiB. 0 keeps none. Source: ours, 8000."""
 
     record_queries: Annotated[bool, Knob(key="record-queries", unit=FLAG, live=True)] = False
     """Whether paths of recorded requests are kept with their query, which may contain secrets. Default: ours, false."""

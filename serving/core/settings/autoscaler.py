@@ -78,31 +78,30 @@ POLICY_NAME = Unit(
 class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
     """The pieces of the adaptive policy. Times are in seconds."""
 
-    keep_alive: Annotated[bool, Knob(key="keep-alive", unit=FLAG)] = True
-    """Whether the last pod stays by the probability that a request comes, rather than for the stable window. Default:
+    keep_alive: bool = True
+    """Whether the last pod stays by the probability that a request comes, rather than for the stable window. Source:
     ours, true."""
 
-    keep_alive_min_s: Annotated[float, Knob(key="keep-alive-min", unit=DURATION, low=2, high=3600)] = 6.0
-    """Shortest time for which the last pod stays after the last request, in seconds. Range: 2s to 1h. Default: ours, 6s,
-    Knative's panic window."""
+    keep_alive_min_s: float = 6.0
+    """Shortest time for which the last pod stays after the last request, in seconds. Source: ours, 6s, Knative's panic
+    window."""
 
-    keep_alive_start_max_s: Annotated[float, Knob(key="keep-alive-start-max", unit=DURATION, low=0, high=3600)] = 60.0
-    """The last pod stays for three times its measured start at least, up to this time, in seconds: a pod that starts slowly
-    is not thrown away soon. Range: 0 to 1h. Default: ours, 60s, Knative's stable window."""
+    keep_alive_start_max_s: float = 60.0
+    """The last pod stays for three times its measured start at least, up to this time, in seconds: a pod that starts
+    slowly is not thrown away soon. Source: ours, 60s, Knative's stable window."""
 
-    keep_alive_max_s: Annotated[float, Knob(key="keep-alive-max", unit=DURATION, low=6, high=86400)] = 1800.0
-    """Longest time for which the last pod stays after the last request, in seconds. Range: 6s to 24h. Default: ours, 30m."""
+    keep_alive_max_s: float = 1800.0
+    """Longest time for which the last pod stays after the last request, in seconds. Source: ours, 30m."""
 
-    keep_alive_bridge_s: Annotated[float, Knob(key="keep-alive-bridge", unit=DURATION, low=0, high=600)] = 45.0
+    keep_alive_bridge_s: float = 45.0
     """Longest time of few expected requests, between two of many, through which the pod stays all the same, in seconds.
-    Range: 0 to 10m. Default: ours, 45s: a pod that goes for less costs more in churn than it saves."""
+    Source: ours, 45s: a pod that goes for less costs more in churn than it saves."""
 
-    pre_warming: Annotated[bool, Knob(key="pre-warming", unit=FLAG)] = True
-    """Whether a pod is started shortly before the time at which a periodic request is expected. Default: ours, true."""
+    pre_warming: bool = True
+    """Whether a pod is started shortly before the time at which a periodic request is expected. Source: ours, true."""
 
-    pre_warming_per_minute: Annotated[int, Knob(key="pre-warming-per-minute", unit=COUNT, low=1, high=100_000)] = 60
-    """Most pods that one autoscaler starts ahead of requests in a minute, over all revisions. Range: 1 to 100000. Default:
-    ours, 60."""
+    pre_warming_per_minute: int = 60
+    """Most pods that one autoscaler starts ahead of requests in a minute, over all revisions. Source: ours, 60."""
 
     learnt_target: Annotated[str, Knob(key="learnt-target", unit=TEXT, choices=(*TargetMode, "true", "false"))] = (
         TargetMode.SHADOW.value
@@ -111,13 +110,13 @@ class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
     annotation ``autoscaling.serving.dev/target``: off, shadow (it is only shown), protect (it may lower a target that cpu or
     memory bound) or use. true is shadow, false is off. Default: ours, shadow."""
 
-    learnt_target_period_s: Annotated[float, Knob(key="learnt-target-period", unit=DURATION, low=1, high=3600)] = 30.0
-    """Time between two changes of the learnt target, in seconds; one halves it at most, or adds a quarter. Range: 1s to 1h.
-    Default: ours, 30s, half of the stable window: from 100 to 3 it takes five changes."""
+    learnt_target_period_s: float = 30.0
+    """Time between two changes of the learnt target, in seconds; one halves it at most, or adds a quarter. Source:
+    ours, 30s, half of the stable window: from 100 to 3 it takes five changes."""
 
-    learnt_target_max: Annotated[float, Knob(key="learnt-target-max", unit=NUMBER, low=1, high=100_000)] = 1000.0
-    """Largest learnt target, in requests in flight; containerConcurrency bounds it too. Range: 1 to 100000. Default: ours,
-    1000, ten times Knative's default target."""
+    learnt_target_max: float = 1000.0
+    """Largest learnt target, in requests in flight; containerConcurrency bounds it too. Source: ours, 1000, ten times
+    Knative's default target."""
 
     def check(self) -> Iterator[Clash]:
         """Check that the shortest time is not above the longest."""
@@ -208,8 +207,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """When an idle pod goes dormant, for revisions under ``policy: adaptive``: "after=10s" freezes its app after so long without a request, until
     the next; "only" does the same and keeps the last pod; "never" keeps apps running. A revision's own annotation counts under every policy ([dormant.md](dormant.md)). Default: ours, never."""
 
-    dormant_cost: Annotated[float, Knob(key="dormant-cost", unit=NUMBER, low=0, high=1)] = 0.2
-    """Price of a second of a dormant pod, of which a second of a running pod costs 1. By it the adaptive policy keeps dormant pods for longer. Range: 0 to 1. Default: ours, 0.2: memory without cpu."""
+    dormant_cost: float = 0.2
+    """Price of a second of a dormant pod, of which a second of a running pod costs 1. By it the adaptive policy keeps
+    dormant pods for longer. Source: ours, 0.2: memory without cpu."""
 
     node_boot_s: Annotated[float, Knob(key="node-boot-time", unit=DURATION, low=0, high=3600)] = 0.0
     """Time from asking a cloud for a node until it takes pods, in seconds. The autoscaler publishes how many pods each revision
@@ -351,12 +351,12 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Host and port at which the activator must respond to a probe before the last pod of a revision is removed. Default:
     ours, 127.0.0.1:8080."""
 
-    stats_connections_max: Annotated[int, Knob(key="stats-connections-max", unit=COUNT, low=1, high=1_000_000)] = 50_000
-    """Most connections of pods and activators at once; one more is refused. Range: 1 to 1000000. Default: ours, 50000,
-    what one process takes at one statistic a second."""
+    stats_connections_max: int = 50_000
+    """Most connections of pods and activators at once; one more is refused. Source: ours, 50000, what one process takes
+    at one statistic a second."""
 
-    decisions_kept: Annotated[int, Knob(key="decisions-kept", unit=COUNT, low=1, high=10_000)] = 50
-    """Decisions of each revision kept for explanations; repetitions take no place. Range: 1 to 10000. Default: ours, 50."""
+    decisions_kept: int = 50
+    """Decisions of each revision kept for explanations; repetitions take no place. Source: ours, 50."""
 
     decision_log_bytes_max: Annotated[int, Knob(key="decision-log-bytes", unit=BYTES, low=0, high=2**34)] = 64 * 2**20
     """Largest size of the decision log of one machine, in bytes, over all its files. 0 means no log.

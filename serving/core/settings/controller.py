@@ -19,7 +19,6 @@ from serving.core.settings.knob import (
     COUNT,
     DURATION,
     FLAG,
-    PERCENT,
     TEXT,
     Clash,
     Knob,
@@ -299,9 +298,9 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     the pods; it needs the Service activator-service in the system's namespace. Default: ours, off; ``serving up`` and the
     Deployment of the controller in config/ turn it on."""
 
-    eviction_free_ratio: Annotated[float, Knob(key="eviction-free", unit=PERCENT, low=0, high=0.5, live=True)] = 0.02
-    """Free part of the disk of the state folder below which pods of one machine are evicted, the idlest first; 0 evicts none.
-    Range: 0 to 50 %. Default: ours, 2 %; a kubelet's is 10 % of a disk that it has for itself."""
+    eviction_free_ratio: float = 0.02
+    """Free part of the disk of the state folder below which pods of one machine are evicted, the idlest first; 0 evicts
+    none. Source: ours, 2 %; a kubelet's is 10 % of a disk that it has for itself."""
 
     projected_bytes_max: Annotated[int, Knob(key="projected-volumes-max-size", unit=BYTES, low=0, live=True)] = (
         64 * 2**20
@@ -331,25 +330,25 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Address and port of the metrics page, unless a socket is inherited. It asks for the query token. Default: ours,
     127.0.0.1:6083; in a cluster :9090 is usual."""
 
-    workers: Annotated[int, Knob(key="workers", unit=COUNT, low=1, high=100)] = 8
-    """Fewest resources reconciled in parallel; one resource never is twice. Range: 1 to 100. Default: ours, 8."""
+    workers: int = 8
+    """Fewest resources reconciled in parallel; one resource never is twice. Source: ours, 8."""
 
-    workers_max: Annotated[int, Knob(key="workers-max", unit=COUNT, low=1, high=100)] = 64
-    """Most resources reconciled in parallel while the API server responds as fast as with few. Range: 1 to 100, at least
-    workers. Default: ours, 64, for on a server that takes 200 ms a call 8 workers make 40 writes a second."""
+    workers_max: int = 64
+    """Most resources reconciled in parallel while the API server responds as fast as with few. Source: ours, 64, for on
+    a server that takes 200 ms a call 8 workers make 40 writes a second."""
 
-    count_period_s: Annotated[float, Knob(key="count-period", unit=DURATION, low=0, high=60, live=True)] = 1.0
-    """Shortest time between two writes of a revision's status that change only its number of pods, in seconds.
-    0 means that each change is written. Range: 0 to 1m. Default: ours, 1s, because a thousand pods that become ready are
-    one piece of news and not a thousand."""
+    count_period_s: float = 1.0
+    """Shortest time between two writes of a revision's status that change only its number of pods, in seconds. 0 means
+    that each change is written. Source: ours, 1s, because a thousand pods that become ready are one piece of news and
+    not a thousand."""
 
-    resync_period_s: Annotated[float, Knob(key="resync-period", unit=DURATION, low=1, high=86400)] = 600.0
-    """Time after which every Configuration is reconciled again without a change, in seconds: revisions get old.
-    Range: 1s to 24h. Default: ours, 10m."""
+    resync_period_s: float = 600.0
+    """Time after which every Configuration is reconciled again without a change, in seconds: revisions get old. Source:
+    ours, 10m."""
 
-    retry_delay_max_s: Annotated[float, Knob(key="retry-delay-max", unit=DURATION, low=0.1, high=600)] = 30.0
+    retry_delay_max_s: float = 30.0
     """Longest wait before a resource that failed is tried again, in seconds; the wait doubles from a few milliseconds.
-    Range: 100ms to 10m. Default: ours, 30s."""
+    Source: ours, 30s."""
 
     sidecar_enabled: Annotated[bool, Knob(key="sidecar.enabled", unit=FLAG)] = False
     """Whether revisions' pods get the queue-proxy as a container. Off where the pod runtime puts it

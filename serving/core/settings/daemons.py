@@ -1,5 +1,6 @@
 """All daemons with their settings records: the one list for loading, the shipped ConfigMaps and the docs."""
 
+from serving.core.settings import removed
 from serving.core.settings.activator import ActivatorSettings
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.controller import ControllerSettings
@@ -11,14 +12,22 @@ from serving.core.settings.nodegroup import NodeGroupDaemonSettings
 from serving.core.settings.placement import PlacementSettings
 from serving.core.settings.queueproxy import QueueProxySettings
 
-ACTIVATOR = Daemon(name="activator", record=ActivatorSettings, config_map="config-activator")
-AUTOSCALER = Daemon(name="autoscaler", record=AutoscalerSettings, config_map="config-autoscaler")
-CONTROLLER = Daemon(name="controller", record=ControllerSettings, config_map="config-controller")
-DASHBOARD = Daemon(name="dashboard", record=DashboardSettings, config_map="config-dashboard")
+ACTIVATOR = Daemon(name="activator", record=ActivatorSettings, config_map="config-activator", removed=removed.ACTIVATOR)
+AUTOSCALER = Daemon(
+    name="autoscaler", record=AutoscalerSettings, config_map="config-autoscaler", removed=removed.AUTOSCALER
+)
+CONTROLLER = Daemon(
+    name="controller", record=ControllerSettings, config_map="config-controller", removed=removed.CONTROLLER
+)
+DASHBOARD = Daemon(name="dashboard", record=DashboardSettings, config_map="config-dashboard", removed=removed.DASHBOARD)
 ELECTION = Daemon(name="election", record=ElectionSettings, config_map="config-leader-election")
-NODEGROUP = Daemon(name="nodegroup", record=NodeGroupDaemonSettings, config_map="config-nodegroup")
-PLACEMENT = Daemon(name="placement", record=PlacementSettings, config_map="config-placement")
-QUEUEPROXY = Daemon(name="queueproxy", record=QueueProxySettings, config_map="config-queueproxy")
+NODEGROUP = Daemon(
+    name="nodegroup", record=NodeGroupDaemonSettings, config_map="config-nodegroup", removed=removed.NODEGROUP
+)
+PLACEMENT = Daemon(name="placement", record=PlacementSettings, config_map="config-placement", removed=removed.PLACEMENT)
+QUEUEPROXY = Daemon(
+    name="queueproxy", record=QueueProxySettings, config_map="config-queueproxy", removed=removed.QUEUEPROXY
+)
 
 DAEMONS: tuple[Daemon[SettingsRecord], ...] = (
     ACTIVATOR,

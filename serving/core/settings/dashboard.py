@@ -48,8 +48,8 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     """Users of the proxy with their role and namespaces: "ann=view:shop+team, bob=deploy:shop, eve=admin:*". A user that is not
     listed sees nothing. Default: ours, none."""
 
-    connections_max: Annotated[int, Knob(key="connections-max", unit=COUNT, low=1, high=10_000)] = 64
-    """Most open pages updated at once; one more is refused. Range: 1 to 10000. Default: ours, 64."""
+    connections_max: int = 64
+    """Most open pages updated at once; one more is refused. Source: ours, 64."""
 
     history_file: Annotated[str, Knob(key="history-file", unit=TEXT)] = ""
     """File for the history of charts. Empty is history.db in the state folder of ``serving up``, and none on a cluster;

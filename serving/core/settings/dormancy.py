@@ -10,7 +10,7 @@ import msgspec
 
 from serving.core.model.errors import InvalidValue
 from serving.core.model.quantity import format_duration_s, parse_duration_s
-from serving.core.settings.knob import PERCENT, TEXT, Knob, SettingsRecord, Unit
+from serving.core.settings.knob import TEXT, Knob, SettingsRecord, Unit
 
 NEVER = "never"
 _ONLY = "only"
@@ -71,13 +71,13 @@ def written(mode: DormantMode) -> str:
 class MemorySettings(SettingsRecord, frozen=True, kw_only=True):
     """When the memory of one machine is short, so that dormant pods go."""
 
-    available_min_ratio: Annotated[float, Knob(key="available-min", unit=PERCENT, low=0, high=1, live=True)] = 0.05
-    """Part of the memory of one machine that has to be available (MemAvailable, or below the limit of a cgroup); below it dormant pods
-    go, the one last used longest ago first. 0 never removes one for it. Range: 0 to 100 %. Default: ours, 5 %."""
+    available_min_ratio: float = 0.05
+    """Part of the memory of one machine that has to be available (MemAvailable, or below the limit of a cgroup); below
+    it dormant pods go, the one last used longest ago first. 0 never removes one for it. Source: ours, 5 %."""
 
-    stalled_max_ratio: Annotated[float, Knob(key="stalled-max", unit=PERCENT, low=0, high=1, live=True)] = 0.1
-    """Part of the last 10 s in which processes may have waited for memory (PSI, "some" of /proc/pressure/memory); above it dormant pods
-    go too. 0 never removes one for it. Range: 0 to 100 %. Default: ours, 10 %."""
+    stalled_max_ratio: float = 0.1
+    """Part of the last 10 s in which processes may have waited for memory (PSI, "some" of /proc/pressure/memory); above
+    it dormant pods go too. 0 never removes one for it. Source: ours, 10 %."""
 
     proc_folder: Annotated[str, Knob(key="proc-folder", unit=TEXT, live=True)] = "/proc"
     """Folder with meminfo and pressure/memory of the machine, where that is not /proc, as in a container. Default: ours, /proc."""

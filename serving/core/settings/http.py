@@ -12,10 +12,6 @@ import msgspec
 from serving.core.model.errors import InvalidValue
 from serving.core.settings.knob import BYTES, COUNT, DURATION, FLAG, PERCENT, TEXT, Knob, Value
 
-OpenShare = Annotated[float, Knob(key="open-share-percentage", unit=PERCENT, low=0, high=1)]
-"""The share of one address of the slots of a revision or a pod."""
-UnreadWait = Annotated[float, Knob(key="unread-wait-max", unit=DURATION, low=0, high=60)]
-"""How long a client beyond that share may read nothing while others wait."""
 REPLACE = "replace"
 """The value of ``forwarded_for`` that drops claims of clients."""
 HOP_HEAD_BYTES, HOP_HEADER_COUNT = 4096, 16
@@ -43,8 +39,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Largest head of a request or of a response, from its first byte to the empty line; a larger request gets 431, a
     larger answer becomes 502. Range: 1Ki to 1Mi. Default: Envoy's 60 KiB and room for its request line; Go allows 1 MiB."""
 
-    header_count_max: Annotated[int, Knob(key="header-count-max", unit=COUNT, low=1, high=10_000)] = 128
-    """Most header lines of a request (431) or a response (502). Range: 1 to 10000. Default: ours; Apache allows 100."""
+    header_count_max: int = 128
+    """Most header lines of a request (431) or a response (502). Source: ours; Apache allows 100."""
 
     keep_underscore_headers: Annotated[bool, Knob(key="keep-underscore-headers", unit=FLAG)] = False
     """Whether header lines of requests with "_" in their name are forwarded. Otherwise they are dropped: apps of CGI and WSGI
@@ -55,52 +51,50 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Largest body of a request; a larger one gets 413. 0 means no limit: bodies are streamed and take no memory.
     Range: from 0. Default: Knative, no limit."""
 
-    body_held_bytes_max: Annotated[int, Knob(key="body-held-bytes-max", unit=BYTES, low=1, high=1024**3)] = 64 * 1024
+    body_held_bytes_max: int = 64 * 1024
     """Bytes of a body, or of requests sent ahead, that are read while the request waits; then the client's connection
-    is not read any more. Range: 1 to 1Gi. Default: ours, one full read of a socket."""
+    is not read any more. Source: ours, one full read of a socket."""
 
     slot_after_body: Annotated[bool, Knob(key="slot-after-body", unit=FLAG)] = True
-    """Whether a request takes a slot of a pod only when its body is here, or ``body_held_bytes_max`` of it. A body without
-    Content-Length counts with its first byte, and gRPC calls wait for none. Default: nginx, true (it waits for the whole
-    body); Envoy and Knative, false."""
+    """Whether a request takes a slot of a pod only when its body is here, or ``body_held_bytes_max`` of it. A body
+    without Content-Length counts with its first byte, and gRPC calls wait for none. Default: nginx, true (it waits for
+    the whole body); Envoy and Knative, false."""
 
     head_wait_max_s: Annotated[float, Knob(key="head-wait-max", unit=DURATION, above=0, high=3600)] = 10.0
     """Longest time from the connection, or from the first byte of a head, to its end; then 408. Range: above 0 to 1h.
     Default: ours; nginx waits 60s, Knative's Go server for ever."""
 
-    body_wait_max_s: Annotated[float, Knob(key="body-wait-max", unit=DURATION, above=0, high=86400)] = 60.0
-    """Longest time from one piece of a request's body to the next while we would read; then 408. ``body_rate_min`` ends slow
-    bodies before. Range: above 0 to 24h. Default: nginx, 60s."""
+    body_wait_max_s: float = 60.0
+    """Longest time from one piece of a request's body to the next while we would read; then 408. ``body_rate_min`` ends
+    slow bodies before. Source: nginx, 60s."""
 
     body_rate_min: Annotated[int, Knob(key="body-rate-min", unit=BYTES, low=0, high=1024**3)] = 240
     """Least bytes a second of a request's body while we would read; a slower one gets 408 after ``rate_grace_s``. Bytes sent
     faster allow a pause of up to ``body_wait_max_s``. gRPC calls and responses that have begun are exempt. 0 means none.
     Range: 0 to 1Gi. Default: ASP.NET's Kestrel, 240."""
 
-    read_rate_min: Annotated[int, Knob(key="read-rate-min", unit=BYTES, low=0, high=1024**3)] = 240
+    read_rate_min: int = 240
     """Least bytes a second that a client reads of a response while more wait for it; a slower one is cut off after
-    ``rate_grace_s``. Bytes read faster allow a pause of up to twice that. gRPC calls and tunnels are exempt. 0 means none:
-    then only ``write_wait_max_s`` holds. Range: 0 to 1Gi. Default: ASP.NET's Kestrel, 240."""
+    ``rate_grace_s``. Bytes read faster allow a pause of up to twice that. gRPC calls and tunnels are exempt. 0 means
+    none: then only ``write_wait_max_s`` holds. Source: ASP.NET's Kestrel, 240."""
 
-    response_buffer_bytes_max: Annotated[
-        int, Knob(key="response-buffer-bytes-max", unit=BYTES, low=0, high=1024**3)
-    ] = 1024**2
-    """Bytes of a response read ahead of a slow client. Once all of the response is read, the slot of its pod is free, and the client
-    reads on at its own pace above ``read_rate_min``. gRPC calls and tunnels are not read ahead. 0 means none. Range: 0 to 1Gi.
-    Default: ours, 1Mi; nginx has 64 KiB of memory and 1 GiB of disk."""
+    response_buffer_bytes_max: int = 1024**2
+    """Bytes of a response read ahead of a slow client. Once all of the response is read, the slot of its pod is free,
+    and the client reads on at its own pace above ``read_rate_min``. gRPC calls and tunnels are not read ahead. 0 means
+    none. Source: ours, 1Mi; nginx has 64 KiB of memory and 1 GiB of disk."""
 
-    response_buffers_bytes_max: Annotated[int, Knob(key="response-buffers-bytes-max", unit=BYTES, low=0)] = 64 * 1024**2
+    response_buffers_bytes_max: int = 64 * 1024**2
     """Bytes of all responses of a daemon read ahead of slow clients; beyond it a response is read only as its client
-    reads. 0 means none. Range: from 0. Default: ours, 64Mi in an activator and 16Mi in a queue-proxy; nginx has no such bound."""
+    reads. 0 means none. Source: ours, 64Mi in an activator and 16Mi in a queue-proxy; nginx has no such bound."""
 
-    rate_grace_s: Annotated[float, Knob(key="rate-grace", unit=DURATION, above=0, high=3600)] = 10.0
+    rate_grace_s: float = 10.0
     """Time before ``body_rate_min`` and ``read_rate_min`` are judged, in seconds: a client may be silent for so long at
-    first. Range: above 0 to 1h. Default: ours, 10s, two lost packets on a bad line; Kestrel has 5s, Apache 20s."""
+    first. Source: ours, 10s, two lost packets on a bad line; Kestrel has 5s, Apache 20s."""
 
-    client_idle_max_s: Annotated[float, Knob(key="client-idle-max", unit=DURATION, above=0, high=86400)] = 180.0
+    client_idle_max_s: float = 180.0
     """Time from the end of a response to the first byte of the next request on a connection; then it is closed. Must be
-    longer than the time for which its clients keep idle connections. Range: above 0 to 24h. Default: ours, three times
-    ``upstream_idle_max_s``, because the clients of a queue-proxy are activators."""
+    longer than the time for which its clients keep idle connections. Source: ours, three times ``upstream_idle_max_s``,
+    because the clients of a queue-proxy are activators."""
 
     connections_max: Annotated[int, Knob(key="connections-max", unit=COUNT, low=1, high=1_000_000)] = 20_000
     """Most client connections at once; one more gets 503 and is closed. Range: 1 to 1000000. Default: ours."""
@@ -111,13 +105,13 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Most connections at once from one address; one more gets 503 and is closed. 0 means no limit of its own: behind
     a load balancer all clients share an address. Range: 0 to 1000000. Default: ours, 0."""
 
-    upstream_connect_max_s: Annotated[float, Knob(key="upstream-connect-max", unit=DURATION, above=0, high=60)] = 2.0
-    """Longest time to connect to an upstream; then 502, or another upstream. Range: above 0 to 60s. Default: ours, 2s for
-    an activator, which has other pods; Knative's dialer, 20s for a queue-proxy, which has one app."""
+    upstream_connect_max_s: float = 2.0
+    """Longest time to connect to an upstream; then 502, or another upstream. Source: ours, 2s for an activator, which
+    has other pods; Knative's dialer, 20s for a queue-proxy, which has one app."""
 
-    upstream_idle_max_s: Annotated[float, Knob(key="upstream-idle-max", unit=DURATION, above=0, high=86400)] = 60.0
-    """Time for which an idle connection to an upstream is kept. Range: above 0 to 24h. Default: ours; Go's transport
-    keeps them 90s, Node and uvicorn close theirs after 5s, which is what the single retry is for."""
+    upstream_idle_max_s: float = 60.0
+    """Time for which an idle connection to an upstream is kept. Source: ours; Go's transport keeps them 90s, Node and
+    uvicorn close theirs after 5s, which is what the single retry is for."""
 
     trusted_proxies: Annotated[str, Knob(key="trusted-proxies", unit=_NETWORKS)] = ""
     """Networks of trusted proxies, whose X-Forwarded-Proto, X-Forwarded-Host and Forwarded are accepted, separated by
@@ -137,42 +131,40 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Longest silence of both sides of a tunnel (websocket); then it is closed. 0 means no limit. Range: 0 to 24h.
     Default: ours; libraries ping every 20 to 60s."""
 
-    tunnel_age_max_s: Annotated[float, Knob(key="tunnel-age-max", unit=DURATION, low=0)] = 0.0
+    tunnel_age_max_s: float = 0.0
     """Longest life of a tunnel, from the request; then it is closed. 0 means no limit of its own: a revision's
-    timeoutSeconds ends tunnels too. Range: from 0. Default: ours, 0."""
+    timeoutSeconds ends tunnels too. Source: ours, 0."""
 
-    write_wait_max_s: Annotated[float, Knob(key="write-wait-max", unit=DURATION, above=0, high=86400)] = 60.0
+    write_wait_max_s: float = 60.0
     """Longest time without progress in sending a response, in seconds; then its stream is reset, or its connection cut.
-    ``read_rate_min`` ends slow readers before. Range: above 0 to 24h. Default: nginx ``send_timeout``, 60s.
-    """
+    ``read_rate_min`` ends slow readers before. Source: nginx ``send_timeout``, 60s."""
 
-    http2_streams_max: Annotated[int, Knob(key="http2-streams-max", unit=COUNT, low=1, high=10_000)] = 128
-    """Most streams at once on a client's HTTP/2 connection; one more is refused with REFUSED_STREAM, which a client
-    may try again. Range: 1 to 10000. Default: nginx, 128; Go's server allows 250."""
+    http2_streams_max: int = 128
+    """Most streams at once on a client's HTTP/2 connection; one more is refused with REFUSED_STREAM, which a client may
+    try again. Source: nginx, 128; Go's server allows 250."""
 
-    http2_count_period_s: Annotated[float, Knob(key="http2-count-period", unit=DURATION, above=0, high=3600)] = 10.0
+    http2_count_period_s: float = 10.0
     """Span for counting frames that are cheap for an HTTP/2 peer: resets, pings, settings, idle frames. More of one
-    kind in a span end the connection with ENHANCE_YOUR_CALM. Range: above 0 to 1h. Default: ours.
-    """
+    kind in a span end the connection with ENHANCE_YOUR_CALM. Source: ours."""
 
-    http2_resets_max: Annotated[int, Knob(key="http2-resets-max", unit=COUNT, low=1)] = 200
-    """Most RST_STREAM frames in a span. Range: from 1. Default: ours; a browser that leaves a page sends a few dozen,
-    and an attack ("rapid reset") sends thousands."""
+    http2_resets_max: int = 200
+    """Most RST_STREAM frames in a span. Source: ours; a browser that leaves a page sends a few dozen, and an attack
+    ("rapid reset") sends thousands."""
 
-    http2_pings_max: Annotated[int, Knob(key="http2-pings-max", unit=COUNT, low=1)] = 200
-    """Most PING frames in a span without a piece of a response in between. Range: from 1. Default: ours; gRPC's clients
-    ping while they are sent data, to measure the line."""
+    http2_pings_max: int = 200
+    """Most PING frames in a span without a piece of a response in between. Source: ours; gRPC's clients ping while they
+    are sent data, to measure the line."""
 
-    http2_settings_max: Annotated[int, Knob(key="http2-settings-max", unit=COUNT, low=1)] = 100
-    """Most SETTINGS frames in a span. Range: from 1. Default: ours; clients send one or two in all."""
+    http2_settings_max: int = 100
+    """Most SETTINGS frames in a span. Source: ours; clients send one or two in all."""
 
-    http2_idle_frames_max: Annotated[int, Knob(key="http2-idle-frames-max", unit=COUNT, low=1)] = 500
-    """Most frames in a span without effect: DATA without bytes, PRIORITY, acknowledgements, unknown ones. Range:
-    from 1. Default: ours."""
+    http2_idle_frames_max: int = 500
+    """Most frames in a span without effect: DATA without bytes, PRIORITY, acknowledgements, unknown ones. Source:
+    ours."""
 
-    http2_continuations_max: Annotated[int, Knob(key="http2-continuations-max", unit=COUNT, low=0, high=60)] = 16
-    """Most CONTINUATION frames of one head; more end the connection. Range: 0 to 60. Default: ours: 16 frames of 16 KiB
-    are more than any head that is taken."""
+    http2_continuations_max: int = 16
+    """Most CONTINUATION frames of one head; more end the connection. Source: ours: 16 frames of 16 KiB are more than
+    any head that is taken."""
 
     def with_hop_room(self) -> "HttpSettings":
         """The same for a head between the activator and the queue-proxy: the lines that either has added fit as well."""

@@ -1,7 +1,7 @@
 """Describes a settings field beyond its type and default.
 
 A field of a settings record is written once, as ``name: Annotated[type, Knob(...)] = default`` with its meaning as a
-string below it. From that one place come the key in the ConfigMap, the environment variable, the flag, the range
+string below it. A field without a ``Knob`` is a constant. From that one place come the key in the ConfigMap, the environment variable, the flag, the range
 check, the shipped file in ``config/`` and the page ``docs/settings.md``.
 
 A ``Unit`` says how a value is written in a ConfigMap (in Knative's own way: "60s", "70" percent) and how it is written
@@ -206,7 +206,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 def fields_of(record: type[msgspec.Struct]) -> tuple[Field, ...]:
     """All knobs of a settings record in declaration order, nested records included.
 
-    A bare ``bool`` needs no ``Knob``: its key is its name. Quirks, which are nothing but flags, use that.
+    A field without a ``Knob`` is a constant that only code and tests replace.
     """
     return tuple(_fields_below(record, (), None))
 
@@ -236,17 +236,16 @@ def _fields_below(
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
             yield from _fields_below(hint, here, default if isinstance(default, msgspec.Struct) else None)
             continue
-        knob = _knob_of(info.name, hint)
+        knob = _knob_of(hint)
+        if knob is None:
+            continue
         # A key in another component's ConfigMap keeps the name that it has there.
         knob = knob if knob.config_map else msgspec.structs.replace(knob, key=prefix + knob.key)
         yield Field(path=here, knob=knob, default=default, owner=record)
 
 
-def _knob_of(name: str, hint: object) -> Knob:
-    if hint is bool:
-        return Knob(unit=FLAG, key=name.replace("_", "-"))
-    (knob,) = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Knob)]
-    return knob
+def _knob_of(hint: object) -> Knob | None:
+    return next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Knob)), None)
 
 
 class Clash(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ import msgspec
 
 from serving.core.model.errors import Problem, SettingsError
 from serving.core.settings.knob import ConfigMap, ConfigMapEntry, SettingsRecord, live_fields
-from serving.core.settings.load import Daemon, load, unknown_keys
+from serving.core.settings.load import Daemon, load, removed_keys, unknown_keys
 from serving.core.settings.parse import EXAMPLE_KEY
 
 R = TypeVar("R", bound=SettingsRecord)
@@ -26,7 +26,8 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome for one ConfigMap, or for several read with it.
 
     ``changed`` are the fields with a new value, ``waiting`` those that change with the next start of the daemon. ``problems`` are
-    the reasons of a rejection. ``unknown`` are keys that no daemon reads; they have no effect, and the other keys apply.
+    the reasons of a rejection. ``unknown`` are keys that no daemon reads, or that are no settings any more; they have no effect, and the other
+    keys apply.
     """
 
     daemon: str
@@ -63,11 +64,11 @@ class LiveSettings(Generic[R]):
         if name not in self._names:
             return None
         self._refused.pop(name, None)
-        unknown = unknown_keys(config_map, self._registry)
+        unknown = (*unknown_keys(config_map, self._registry), *removed_keys(config_map, self._registry))
         if unknown:
             config_map = _without_unknown(config_map, self._registry)
         taken = self._take(name, config_map)
-        return msgspec.structs.replace(taken, unknown=tuple(unknown))
+        return msgspec.structs.replace(taken, unknown=unknown)
 
     def _take(self, name: str, config_map: ConfigMap) -> Taken:
         candidate = {**self._good, name: config_map}

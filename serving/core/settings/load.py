@@ -43,11 +43,15 @@ R = TypeVar("R", bound=SettingsRecord)
 
 
 class Daemon(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
-    """A daemon's name, its settings record, and the ConfigMap of its keys."""
+    """A daemon's name, its settings record, and the ConfigMap of its keys.
+
+    ``removed`` are its settings of earlier versions: the key in the ConfigMap by field.
+    """
 
     name: str
     record: type[R_co]
     config_map: str
+    removed: Mapping[str, str] = {}
 
     def fields(self) -> Sequence[Field]:
         """The record's knobs, each with its ConfigMap."""
@@ -81,10 +85,14 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loaded(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
-    """A daemon's settings, with the origin of each by the field's dotted name."""
+    """A daemon's settings, with the origin of each by the field's dotted name.
+
+    ``ignored`` are texts for settings that earlier versions had.
+    """
 
     settings: R_co
     origins: dict[str, Origin]
+    ignored: tuple[Problem, ...] = ()
 
 
 class _Given(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,12 +106,13 @@ class _Given(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Read(msgspec.Struct, frozen=True, kw_only=True):
-    """All layers: values and their places by field, unreadable fields, and problems."""
+    """All layers: values and their places by field, unreadable fields, problems, and texts for removed settings."""
 
     values: dict[str, Value]
     origins: dict[str, Origin]
     broken: set[str]
     problems: list[Problem]
+    ignored: list[Problem]
 
 
 def load(
@@ -138,7 +147,7 @@ def load(
     ]
     if all_problems:
         raise SettingsError(in_reading_order(all_problems))
-    return Loaded(settings=settings, origins=read.origins)
+    return Loaded(settings=settings, origins=read.origins, ignored=tuple(read.ignored))
 
 
 def wrong_variables(
@@ -158,6 +167,14 @@ def _read_layers(
 ) -> _Read:
     fields = daemon.fields()
     problems: list[Problem] = []
+    variables = _removed_variables(daemon)
+    ignored = [
+        *(problem for config_map in config_maps for problem in removed_keys(config_map, [daemon])),
+        *removed_variables(daemon, environment),
+        *(_removed(daemon, name, f"flag --set {name}") for name in daemon.removed if name in flags),
+    ]
+    environment = {variable: text for variable, text in environment.items() if variable not in variables}
+    flags = {name: text for name, text in flags.items() if name not in daemon.removed}
     layered = [
         *_from_config_maps(fields, config_maps, registry=registry, problems=problems),
         *_from_environment(daemon, fields, environment=environment, problems=problems),
@@ -175,7 +192,7 @@ def _read_layers(
                 _problem(setting.origin.where, f"{setting.label}: {setting.text!r} is not right", error.expected)
             )
         origins[setting.field.name] = setting.origin
-    return _Read(values=values, origins=origins, broken=broken, problems=problems)
+    return _Read(values=values, origins=origins, broken=broken, problems=problems, ignored=ignored)
 
 
 def unknown_config_maps(
@@ -191,7 +208,8 @@ def unknown_config_maps(
 
 
 def unknown_keys(config_map: ConfigMap, registry: Iterable[Daemon[SettingsRecord]]) -> list[Problem]:
-    """A problem for each key that no daemon reads; none if no daemon reads the ConfigMap at all."""
+    """A problem for each key that no daemon reads or has read; none if no daemon reads the ConfigMap at all."""
+    registry = tuple(registry)
     known = sorted(
         field.knob.key or ""
         for daemon in registry
@@ -201,8 +219,44 @@ def unknown_keys(config_map: ConfigMap, registry: Iterable[Daemon[SettingsRecord
     return [
         _problem(entry.where, f"{config_map.name} has no key {entry.key}", _nearest(entry.key, known))
         for entry in config_map.entries
-        if known and entry.key not in known and not _is_accepted_feature(config_map.name, entry.key)
+        if known
+        and entry.key not in known
+        and not _is_accepted_feature(config_map.name, entry.key)
+        and not any(entry.key in daemon.removed.values() for daemon in registry)
     ]
+
+
+def removed_keys(config_map: ConfigMap, registry: Iterable[Daemon[SettingsRecord]]) -> list[Problem]:
+    """A problem for each key of a ConfigMap that is no setting any more. It changes nothing."""
+    return [
+        _removed(daemon, name, entry.where)
+        for daemon in registry
+        if daemon.config_map == config_map.name
+        for entry in config_map.entries
+        for name, key in daemon.removed.items()
+        if key == entry.key
+    ]
+
+
+def removed_variables(daemon: Daemon[SettingsRecord], environment: Mapping[str, str]) -> list[Problem]:
+    """A problem for each variable of a daemon that is no setting any more. It changes nothing."""
+    return [
+        _removed(daemon, name, f"environment {variable}")
+        for variable, name in _removed_variables(daemon).items()
+        if variable in environment
+    ]
+
+
+def _removed_variables(daemon: Daemon[SettingsRecord]) -> dict[str, str]:
+    prefix = f"SERVING_{daemon.name.upper()}_"
+    return {prefix + "_".join(name.split(".")).upper(): name for name in daemon.removed}
+
+
+def _removed(daemon: Daemon[SettingsRecord], name: str, where: str) -> Problem:
+    value: object = daemon.record()
+    for part in name.split("."):
+        value = getattr(value, part)
+    return _problem(where, f"{daemon.removed[name]} is no setting any more, and has no effect", f"none: it is {value}")
 
 
 def _is_accepted_feature(name: str, key: str) -> bool:

@@ -263,8 +263,8 @@ class NodeGroupDaemonSettings(SettingsRecord, frozen=True, kw_only=True):
     cloud_provider: Annotated[str, Knob(key="cloud-provider", unit=TEXT, choices=CLOUD_PROVIDERS)] = "cluster-api"
     """The cloud whose groups have the machines; memory is for trials and forgets everything. Default: ours, cluster-api."""
 
-    cloud_timeout_s: Annotated[float, Knob(key="cloud-timeout", unit=DURATION, above=0, high=600)] = 30.0
-    """Longest time for one call of the cloud, in seconds. Range: above 0, up to 10m. Default: ours, 30s."""
+    cloud_timeout_s: float = 30.0
+    """Longest time for one call of the cloud, in seconds. Source: ours, 30s."""
 
     aws_region: Annotated[str, Knob(key="aws-region", unit=TEXT)] = ""
     """Region of the Auto Scaling groups. Empty is that of the AWS environment. Default: ours, empty."""

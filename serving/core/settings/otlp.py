@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from serving.core.settings.knob import DURATION, TEXT, Knob
+from serving.core.settings.knob import TEXT, Knob
 
 
 class OtlpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -17,6 +17,6 @@ class OtlpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Base URL of a receiver of OTLP over HTTP, such as http://127.0.0.1:4318; numbers go to /v1/metrics below it, spans to
     /v1/traces. Empty means that nothing is sent. Needs the extra serving[otel]. Default: ours, empty."""
 
-    metrics_period_s: Annotated[float, Knob(key="metrics-period", unit=DURATION, low=0, high=3600)] = 60.0
+    metrics_period_s: float = 60.0
     """Time between two sends of all numbers of the page, in seconds, if an endpoint is set. 0 means that no numbers are
-    sent. Range: 0 to 1h. Default: OpenTelemetry's OTEL_METRIC_EXPORT_INTERVAL, 60s."""
+    sent. Source: OpenTelemetry's OTEL_METRIC_EXPORT_INTERVAL, 60s."""

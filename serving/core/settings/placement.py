@@ -68,9 +68,8 @@ class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     skip_verify: Annotated[bool, Knob(key="skip-verify", unit=FLAG)] = False
     """Whether to accept any certificate of the source. Default: ours, false; Trimaran's is true for Prometheus."""
 
-    timeout_s: Annotated[float, Knob(key="timeout", unit=DURATION, above=0, high=60)] = 10.0
-    """Longest time of one call to the source, in seconds. Range: above 0 to 60s. Default: load-watcher's for Prometheus,
-    10s."""
+    timeout_s: float = 10.0
+    """Longest time of one call to the source, in seconds. Source: load-watcher's for Prometheus, 10s."""
 
     cpu_metric: Annotated[str, Knob(key="cpu-metric", unit=TEXT)] = ""
     """Prometheus: an expression of the share of cpu in use by node, from 0 to 1. SignalFx: the metric in percent. Empty
@@ -122,9 +121,8 @@ class ExtenderTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """Path of the certificates (PEM) that a caller's own must be signed by. Empty asks callers for none. Default: ours,
     empty."""
 
-    reload_period_s: Annotated[float, Knob(key="reload-period", unit=DURATION, low=0.05, high=86400)] = 10.0
-    """Time between two checks of the files, in seconds; changes apply to the next connection. Range: 50ms to
-    24h. Default: ours, 10s."""
+    reload_period_s: float = 10.0
+    """Time between two checks of the files, in seconds; changes apply to the next connection. Source: ours, 10s."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -223,10 +221,9 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     """Share of the risk from limits in the risk of memory; the rest is risk from load. Range: 0 to 1. Default:
     Trimaran, 0.5."""
 
-    metrics_age_max_s: Annotated[float, Knob(key="metrics-age-max", unit=DURATION, above=0)] = 300.0
+    metrics_age_max_s: float = 300.0
     """Age after which a node's metrics count as missing, in seconds, from the end of the measurement to the decision.
-    Range: above 0. Default: ours, 5m, ten refreshes of Trimaran, which has no bound.
-    """
+    Source: ours, 5m, ten refreshes of Trimaran, which has no bound."""
 
     load_variation_margin: Annotated[float, Knob(key="load-variation-margin", unit=NUMBER, low=0)] = 1.0
     """Factor of the deviation in LoadVariationRiskBalancing. 0 means that only the mean counts. Range: from 0. Default:
@@ -240,9 +237,8 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     """Time between two queries of nodes' usage, in seconds; 0 means none. Range: 0 to 5m. Default:
     ours, 15s, metrics-server's own resolution."""
 
-    load_samples_max: Annotated[int, Knob(key="load-samples", unit=COUNT, low=1, high=1000)] = 20
-    """Newest samples of each node for the mean and deviation of its load. Range: 1 to 1000.
-    Default: ours, 20, five minutes."""
+    load_samples_max: int = 20
+    """Newest samples of each node for the mean and deviation of its load. Source: ours, 20, five minutes."""
 
     binds: Annotated[bool, Knob(key="binds", unit=FLAG)] = False
     """Whether ``POST /bind`` binds pods to nodes, for schedulers without a binder; it needs the right to create bindings.

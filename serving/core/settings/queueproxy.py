@@ -20,7 +20,7 @@ from serving.core.model.knative import (
     SLO_ANNOTATION,
 )
 from serving.core.model.loadmetric import TOKENS_GAUGE, gauges_of
-from serving.core.settings.http import HttpSettings, OpenShare, UnreadWait
+from serving.core.settings.http import HttpSettings
 from serving.core.settings.innertls import InnerTlsSettings
 from serving.core.settings.knob import COUNT, DURATION, FLAG, TEXT, Clash, Knob, SettingsRecord, fields_of
 
@@ -93,27 +93,26 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     waits in the queue-proxy. Range: 0 to 1000. Default: Knative, 0.
     """
 
-    queue_depth_per_slot: Annotated[int, Knob(key="queue-depth-per-slot", unit=COUNT, low=0, high=1000)] = 10
+    queue_depth_per_slot: int = 10
     """Requests that may wait in a pod per concurrent request; one more is refused with 503. 0 means: nothing
-    waits. Range: 0 to 1000. Default: Knative's fixed factor, 10.
+    waits. Source: Knative's fixed factor, 10.
     """
 
-    queue_wait_max_s: Annotated[float, Knob(key="queue-wait-max", unit=DURATION, above=0, high=3600)] = 300.0
+    queue_wait_max_s: float = 300.0
     """Longest wait for a slot in a pod, in seconds, from the arrival of the request to the grant of a slot; then it is
-    refused with 503. Range: above 0 to 1h. Default: Knative's revision timeout, 300s, which ends the wait there."""
+    refused with 503. Source: Knative's revision timeout, 300s, which ends the wait there."""
 
-    open_share_max: OpenShare = 0.75
-    """Largest part of a pod's slots, at least one, for requests of one address, as in the activator. The address is the client's that an
-    activator names, else the peer's. 0 means no bound. Range: 0 to 100 percent. Default: the activator's, 75."""
+    open_share_max: float = 0.75
+    """Largest part of a pod's slots, at least one, for requests of one address, as in the activator. The address is the
+    client's that an activator names, else the peer's. 0 means no bound. Source: the activator's, 75."""
 
-    unread_wait_max_s: UnreadWait = 1.0
-    """Longest time for which a client reads nothing while others wait for a slot, in seconds, as in the activator. 0 means none of its own.
-    Range: 0 to 60s. Default: the activator's, 1s."""
+    unread_wait_max_s: float = 1.0
+    """Longest time for which a client reads nothing while others wait for a slot, in seconds, as in the activator. 0
+    means none of its own. Source: the activator's, 1s."""
 
-    report_period_s: Annotated[float, Knob(key="report-period", unit=DURATION, low=0.1, high=10)] = 1.0
+    report_period_s: float = 1.0
     """Time between two statistics of a pod, in seconds. The autoscaler sums the statistics of each second: with longer
-    periods it reads too little load, with shorter ones too much concurrency. Range: 100ms to 10s. Default: Knative's
-    fixed period, 1s."""
+    periods it reads too little load, with shorter ones too much concurrency. Source: Knative's fixed period, 1s."""
 
     request_timeout_s: Annotated[float, Knob(key="request-timeout", unit=DURATION, above=0, high=86400)] = 300.0
     """Longest time of a request in a pod, in seconds, from its head to the end of its response, waiting included; then it
@@ -129,21 +128,20 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     """Longest time from a request's head, or a piece of its response, to the next piece, in seconds; then 504, or the
     answer is cut off, as is a tunnel in which the app is silent. 0 means no limit. A revision's idleTimeoutSeconds. Range: 0 to 24h. Default: Knative, 0s."""
 
-    probe_pause_min_s: Annotated[float, Knob(key="probe-pause-min", unit=DURATION, low=0.001, high=10)] = 0.002
+    probe_pause_min_s: float = 0.002
     """First pause between two attempts to reach an app that is not ready yet, in seconds; each is a tenth longer than
-    the one before, up to ``probe_pause_max_s``. Range: 1ms to 10s. Default: ours, 2ms; Knative waits 50ms each time."""
+    the one before, up to ``probe_pause_max_s``. Source: ours, 2ms; Knative waits 50ms each time."""
 
-    probe_pause_max_s: Annotated[float, Knob(key="probe-pause-max", unit=DURATION, low=0.001, high=10)] = 0.05
-    """Longest pause between two attempts to reach an app that is not ready yet, in seconds. Range: 1ms to 10s. Default:
-    Knative, 50ms."""
+    probe_pause_max_s: float = 0.05
+    """Longest pause between two attempts to reach an app that is not ready yet, in seconds. Source: Knative, 50ms."""
 
-    report_retry_min_s: Annotated[float, Knob(key="report-retry-min", unit=DURATION, low=0.01, high=60)] = 0.1
+    report_retry_min_s: float = 0.1
     """Mean of the first pause before the queue-proxy connects to the autoscaler again, in seconds; it doubles up to
-    ``report_retry_max_s``, and each is spread by a half to both sides. Range: 10ms to 60s. Default: ours, 100ms."""
+    ``report_retry_max_s``, and each is spread by a half to both sides. Source: ours, 100ms."""
 
-    report_retry_max_s: Annotated[float, Knob(key="report-retry-max", unit=DURATION, low=0.01, high=60)] = 5.0
-    """Longest mean pause before the queue-proxy connects to the autoscaler again, in seconds. Range: 10ms to 60s.
-    Default: ours, 5s, below the autoscaler's panic window of 6s."""
+    report_retry_max_s: float = 5.0
+    """Longest mean pause before the queue-proxy connects to the autoscaler again, in seconds. Source: ours, 5s, below
+    the autoscaler's panic window of 6s."""
 
     drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600)] = 5.0
     """Time without a new request after which a stopping pod accepts no more, in seconds, from the order or the
@@ -154,17 +152,18 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     """Longest time from the order to stop to the end of the process, in seconds; requests that still run are cut off
     and counted. Range: 0 to 24h. Default: Knative, the revision's timeout, 300s."""
 
-    drain_tunnel_wait_s: Annotated[float, Knob(key="drain-tunnel-wait", unit=DURATION, low=0, high=3600)] = 30.0
+    drain_tunnel_wait_s: float = 30.0
     """Time for which open tunnels (websockets) hold back the end of the app, in seconds, from the order to stop; then
-    the app gets SIGTERM and can close them. Never more than half of ``drain_grace_s``. Range: 0 to 1h. Default:
-    Knative's quiet period, 30s."""
+    the app gets SIGTERM and can close them. Never more than half of ``drain_grace_s``. Source: Knative's quiet period,
+    30s."""
 
-    dormant_call_max_s: Annotated[float, Knob(key="dormant-call-max", unit=DURATION, low=0.1, high=3600)] = 60.0
-    """Longest time of a call of ``serving.dev/dormant-call``, in seconds, and of all attempts to wake an app together; then requests
-    go to the app all the same. Range: 100ms to 1h. Default: ours, 60s: a large model is back in memory within seconds."""
+    dormant_call_max_s: float = 60.0
+    """Longest time of a call of ``serving.dev/dormant-call``, in seconds, and of all attempts to wake an app together;
+    then requests go to the app all the same. Source: ours, 60s: a large model is back in memory within seconds."""
 
-    dormant_page_out_s: Annotated[float, Knob(key="dormant-page-out", unit=DURATION, low=0.1, high=86400)] = 60.0
-    """Time from the freeze of an app until its memory moves to swap or zram, in seconds. Without swap it stays. Range: 100ms to 24h. Default: ours, 60s."""
+    dormant_page_out_s: float = 60.0
+    """Time from the freeze of an app until its memory moves to swap or zram, in seconds. Without swap it stays. Source:
+    ours, 60s."""
 
     http: HttpSettings = HttpSettings(upstream_connect_max_s=20.0, response_buffers_bytes_max=16 * 1024**2)
     """Limits of the HTTP engine. The app is its only upstream, so it tries for longer than an activator: as Knative, 20s. It has less

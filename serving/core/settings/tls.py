@@ -41,9 +41,9 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Time between two checks of files and Secrets, in seconds; changes apply to the next handshake.
     Range: 50ms to 24h. Default: ours, 10s."""
 
-    handshake_max_s: Annotated[float, Knob(key="handshake-max", unit=DURATION, above=0, high=3600)] = 10.0
-    """Longest time from the connection to the end of the handshake; then it is closed. Range: above 0 to 1h. Default:
-    ours, 10s, as for a request's head; asyncio has 60s."""
+    handshake_max_s: float = 10.0
+    """Longest time from the connection to the end of the handshake; then it is closed. Source: ours, 10s, as for a
+    request's head; asyncio has 60s."""
 
     public_port: Annotated[int, Knob(key="public-port", unit=COUNT, low=0, high=65535)] = 0
     """Public port of this listener, used in redirects. 0 means the listener's own. Range: 0 to 65535. Default: ours,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from serving.core.settings.knob import COUNT, DURATION, FLAG, NUMBER, Knob
+from serving.core.settings.knob import COUNT, DURATION, FLAG, Knob
 
 
 class TriggerQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,10 +81,9 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_scale_up_amount: Annotated[int, Knob(key="max-scale-up-amount", unit=COUNT, low=1)] = 300
     """Most pods that one change adds. Range: from 1. Default: maestro, 300."""
 
-    max_scale_down_amount: Annotated[int, Knob(key="max-scale-down-amount", unit=COUNT, low=1)] = 30
-    """Most pods removed by one change. Range: from 1. Default: ours, a tenth of the maximum for adding: a pod too many
-    costs little, a wave of cold starts much. Maestro has no bound; its users asked for one.
-    """
+    max_scale_down_amount: int = 30
+    """Most pods removed by one change. Source: ours, a tenth of the maximum for adding: a pod too many costs little, a
+    wave of cold starts much. Maestro has no bound; its users asked for one."""
 
     failing_pod_refuses_up: Annotated[bool, Knob(key="failing-pod-refuses-up", unit=FLAG)] = False
     """Whether a pod that cannot start because of an error stops additions. Default: maestro's
@@ -94,9 +93,9 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Longest time for which one panic prevents another, in seconds, from its start. Range: above 0 to 1h.
     Default: maestro's api.limitManager.keyTimeout, 1m."""
 
-    occupied_concurrency: Annotated[float, Knob(key="occupied-concurrency", unit=NUMBER, above=0, high=1)] = 0.5
-    """Mean requests in flight of a pod in its last second from which the pod counts as occupied. Range: above 0 to 1.
-    Default: ours, 0.5, busy for most of the time; near 0, one short request a second occupies a pod."""
+    occupied_concurrency: float = 0.5
+    """Mean requests in flight of a pod in its last second from which the pod counts as occupied. Source: ours, 0.5,
+    busy for most of the time; near 0, one short request a second occupies a pod."""
 
     usage_period_s: Annotated[float, Knob(key="usage-period", unit=DURATION, low=0.5, high=300)] = 5.0
     """Time between two reads of pods' cpu and memory usage, in seconds, while a policy needs it. Range: 500ms

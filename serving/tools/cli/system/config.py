@@ -362,7 +362,7 @@ def _load(
 ) -> Loaded[SettingsRecord] | None:
     """The daemon's settings, or None with its problems added: several daemons may share a ConfigMap and its mistakes."""
     try:
-        return load(
+        loaded = load(
             daemon,
             registry=DAEMONS,
             config_maps=config_maps,
@@ -372,6 +372,9 @@ def _load(
     except SettingsError as error:
         problems += [problem for problem in error.problems if problem not in problems]
         return None
+    for ignored in loaded.ignored:
+        print_aside(f"warning: {ignored}")
+    return loaded
 
 
 def _exit_with(problems: Sequence[Problem]) -> None:

@@ -28,6 +28,7 @@ from serving.home.supervisor.main import SupervisorLaunch, become_supervisor
 from serving.home.supervisor.notify import SystemdNotifier, take_variables
 from serving.net.aio.ownlog import BYTES_VARIABLE, FILES_VARIABLE, LOG_FILES_MAX
 from serving.tools.cli.client.api import fail_usage
+from serving.tools.cli.client.output import print_aside
 from serving.tools.cli.nodes.nodeflags import NODE_FLAGS, nodes_environment, with_node_flags
 from serving.tools.cli.system.reload import reload_system
 
@@ -93,18 +94,20 @@ def start_in_background(arguments: Sequence[str], logs: Path) -> int:
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
-    """Raise ``SettingsError`` for each invalid variable, with the expected value."""
+    """Raise ``SettingsError`` for each invalid variable, with the expected value; warn of those that have no effect any more."""
     variables = {name: text for name, text in environment.items() if _SETTING.fullmatch(name) and name not in _OWN}
     if not variables:
         # The records of all daemons take a while to import.
         return
     from serving.core.settings.daemons import DAEMONS  # noqa: PLC0415 - as above
-    from serving.core.settings.load import wrong_variables  # noqa: PLC0415 - as above
+    from serving.core.settings.load import removed_variables, wrong_variables  # noqa: PLC0415 - as above
 
+    daemons = [daemon for daemon in DAEMONS if daemon.name.upper() in _DAEMONS]
+    for problem in (problem for daemon in daemons for problem in removed_variables(daemon, variables)):
+        print_aside(f"warning: {problem}")
     problems = {
         wrong_variable.where: wrong_variable
-        for daemon in DAEMONS
-        if daemon.name.upper() in _DAEMONS
+        for daemon in daemons
         for wrong_variable in wrong_variables(daemon, registry=DAEMONS, environment=variables)
     }
     if problems:

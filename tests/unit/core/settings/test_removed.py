@@ -1,0 +1,51 @@
+import pytest
+
+from serving.core.settings.daemons import ACTIVATOR, DAEMONS
+from serving.core.settings.knob import ConfigMap, ConfigMapEntry, SettingsRecord
+from serving.core.settings.live import LiveSettings
+from serving.core.settings.load import Daemon, load, unknown_keys
+
+ENTRY = ConfigMapEntry(key="pod-tries-max", text="3", where="file:7")
+CONFIG_MAP = ConfigMap(name="config-activator", where="file:1", entries=(ENTRY,))
+
+
+@pytest.mark.parametrize("daemon", DAEMONS, ids=lambda daemon: daemon.name)
+def test_a_removed_setting_is_a_constant_of_the_record(daemon: Daemon[SettingsRecord]) -> None:
+    for name in daemon.removed:
+        value: object = daemon.record()
+        for part in name.split("."):
+            value = getattr(value, part)
+        assert isinstance(value, bool | int | float)
+    assert daemon.removed.keys().isdisjoint(field.name for field in daemon.fields())
+    assert set(daemon.removed.values()).isdisjoint(field.knob.key for field in daemon.fields())
+
+
+def test_a_removed_setting_that_is_still_set_has_no_effect_and_is_named_with_its_value() -> None:
+    loaded = load(
+        ACTIVATOR,
+        registry=DAEMONS,
+        config_maps=[CONFIG_MAP],
+        environment={"SERVING_ACTIVATOR_HTTP_HTTP2_RESETS_MAX": "1", "SERVING_ACTIVATOR_REPORT_PERIOD_S": "5"},
+        flags={"report_period_s": "5", "queue_depth_max": "7"},
+    )
+    assert loaded.settings.queue_depth_max == 7
+    assert loaded.settings.pod_tries_max == 8
+    assert [(problem.where, problem.what.split()[0], problem.expected) for problem in loaded.ignored] == [
+        ("file:7", "pod-tries-max", "none: it is 8"),
+        ("environment SERVING_ACTIVATOR_REPORT_PERIOD_S", "report-period", "none: it is 1.0"),
+        ("environment SERVING_ACTIVATOR_HTTP_HTTP2_RESETS_MAX", "http.http2-resets-max", "none: it is 200"),
+        ("flag --set report_period_s", "report-period", "none: it is 1.0"),
+    ]
+
+
+def test_a_running_daemon_reports_a_removed_key_and_applies_the_others() -> None:
+    live = LiveSettings(ACTIVATOR, registry=DAEMONS, environment={})
+    depth = ConfigMapEntry(key="queue-depth-max", text="9", where="file:8")
+    taken = live.take(ConfigMap(name="config-activator", where="file:1", entries=(ENTRY, depth)))
+    assert taken
+    assert [problem.where for problem in taken.unknown] == ["file:7"]
+    assert live.settings.queue_depth_max == 9
+
+
+def test_a_removed_key_is_not_an_unknown_one() -> None:
+    assert unknown_keys(CONFIG_MAP, DAEMONS) == []

@@ -51,6 +51,8 @@ async def _kubelet(
         key=KEY,
         name=stage.server.node,
         reported_network="10.",
+        # The Nodes of the server belong to others.
+        registers=False,
     )
     kubelet = Kubelet(node)
     # On a server with a scheduler a node has to be there, and to have room.

@@ -23,7 +23,7 @@ from serving.core.model.versions import NEWER_PODS, POD_RECORDS, refuse_newer
 from serving.home.containers.network import AheadNetworks
 from serving.home.kubelet.container import RestartPauses, RestartSettings
 from serving.home.kubelet.diskwatch import DiskWatch
-from serving.home.kubelet.localnodes import LocalNodes
+from serving.home.kubelet.localnodes import LocalNodes, instance_of
 from serving.home.kubelet.nodecontext import NodeContext
 from serving.home.kubelet.pod import PodNote, PodRun
 from serving.home.kubelet.replacements import ReplacementPauses, lineage_of, read_pauses
@@ -110,7 +110,13 @@ class Kubelet:
             node_name=node.name,
             is_per_node=node.virtual is not None,
         )
-        self._nodes = LocalNodes(node.cluster, self._machine, name=node.name, virtual=node.virtual)
+        self._nodes = (
+            LocalNodes(
+                node.cluster, self._machine, name=node.name, instance=instance_of(node.key), virtual=node.virtual
+            )
+            if node.registers
+            else None
+        )
         self._replacements = ReplacementPauses(_PATIENCE)
         self._group: SupervisedTasks | None = None
 
@@ -168,13 +174,14 @@ class Kubelet:
 
     async def run(self) -> None:
         """Run pods until cancelled. The pods themselves keep running."""
-        await self._nodes.register()
+        if self._nodes is not None:
+            await self._nodes.register()
         async with supervise() as group:
             self._group = group
             for uid, pod in self._running.items():
                 group.start(self._run_pod(uid, pod), name=f"pod {pod.key[0]}/{pod.key[1]}")
             chores = {
-                "nodes": self._nodes.run,
+                **({"nodes": self._nodes.run} if self._nodes is not None else {}),
                 "memory": self._watch_memory,
                 "logs": self._rotate_logs,
                 "times of logs": self._note_log_times,

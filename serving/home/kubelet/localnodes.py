@@ -2,14 +2,18 @@
 
 A virtual node appears when the boot time of its machine has passed. When its machine is removed, its Node and pods are deleted,
 as in a cloud; a node group drains it first. Leftover Nodes of an earlier start are removed.
+
+A Node that this module creates carries the label ``serving.dev/machine`` with the instance. It removes no other.
 """
 
 import asyncio
 import contextlib
+import hashlib
+import hmac
 import logging
 
-from serving.core.model.errors import AlreadyExists, CloudUnavailable, ClusterError, NotFound
-from serving.core.model.objects import Object
+from serving.core.model.errors import AlreadyExists, CloudUnavailable, ClusterError, Forbidden, NotFound
+from serving.core.model.objects import Object, labels_of, name_of, nested
 from serving.home.kubelet.virtualnodes import VirtualNodes, default_group, due_names, node_status_of, virtual_node
 from serving.home.pods.machine import Machine, node_status
 from serving.net.aio.clock import stamp, wall_s
@@ -23,20 +27,39 @@ from serving.nodes.nodegroup.localmachines import LOCAL_MACHINES, LocalMachines,
 _log = logging.getLogger("nodes")
 
 _RETRY_S = 1.0
+_MACHINE_LABEL = "serving.dev/machine"
+_INSTANCE_DIGITS = 16
+
+
+def instance_of(key: bytes) -> str:
+    """The name of an installation on one machine, from its cluster key. It tells nothing of the key."""
+    return hmac.new(key, _MACHINE_LABEL.encode(), hashlib.sha256).hexdigest()[:_INSTANCE_DIGITS]
 
 
 class LocalNodes:
-    """The Nodes of this machine. ``name`` is the machine's own node, where there are no virtual ones."""
+    """The Nodes of this machine. ``name`` is the machine's own node, where there are no virtual ones; ``instance`` labels its Nodes."""
 
-    def __init__(self, cluster: Cluster, machine: Machine, *, name: str, virtual: VirtualNodes | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, machine: Machine, *, name: str, instance: str, virtual: VirtualNodes | None = None
+    ) -> None:
         self._cluster = cluster
         self._machine = machine
         self._name = name
+        self._instance = instance
         self._virtual = virtual
         self._changed = asyncio.Event()
 
     async def register(self) -> None:
-        """Create the initial nodes, so that adopted pods find theirs."""
+        """Create the initial nodes, so that adopted pods find theirs.
+
+        Raises:
+            Forbidden: if the server has nodes of another kubelet. Nothing is changed then.
+        """
+        for node in (await self._cluster.list(NODE)).items:
+            if nested(node, "status", "nodeInfo"):
+                raise Forbidden(
+                    f"node {name_of(node)} has another kubelet: the kubelet of one machine serves no cluster, only the API of serving up"
+                )
         if self._virtual is None:
             await self._put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._name}})
             await self._remove_others({self._name})
@@ -102,18 +125,21 @@ class LocalNodes:
     async def _settle(self, machines: LocalMachines, virtual: VirtualNodes) -> float:
         """Add nodes whose boot is over and remove deleted ones; returns the seconds until the next boot ends."""
         waits = due_names(machines, boot_s=virtual.boot_s, now_s=wall_s())
-        there = {node["metadata"]["name"] for node in (await self._cluster.list(NODE)).items}
+        registered = {name_of(node) for node in await self._own_nodes()}
         for name, wait_s in waits.items():
-            if wait_s == 0 and name not in there:
+            if wait_s == 0 and name not in registered:
                 await self._put(virtual_node(name))
                 _log.info("node.up", extra={"node": name})
         await self._remove_others(set(waits))
         return min((wait_s for wait_s in waits.values() if wait_s > 0), default=3600.0)
 
     async def _put(self, node: Object) -> None:
-        """Create a Node, or renew its status, which no journal keeps."""
-        with contextlib.suppress(AlreadyExists):
-            await self._cluster.create(NODE, node)
+        """Create a Node, or renew its label and status, which no journal keeps."""
+        metadata = {"labels": labels_of(node) | {_MACHINE_LABEL: self._instance}}
+        try:
+            await self._cluster.create(NODE, {**node, "metadata": node["metadata"] | metadata})
+        except AlreadyExists:
+            await self._cluster.patch(NODE, "", name_of(node), patch={"metadata": metadata})
         status = (
             node_status(self._machine, at=stamp())
             if self._virtual is None
@@ -122,14 +148,15 @@ class LocalNodes:
         await self._cluster.patch(NODE, "", node["metadata"]["name"], patch={"status": status}, subresource="status")
 
     async def _remove_others(self, wanted: set[str]) -> None:
-        """Remove Nodes that do not belong to this machine, with the pods on them."""
-        for node in (await self._cluster.list(NODE)).items:
-            name = node["metadata"]["name"]
-            if name in wanted:
-                continue
+        """Remove this installation's Nodes of machines that are gone, with the pods on them."""
+        for name in {name_of(node) for node in await self._own_nodes()} - wanted:
             with contextlib.suppress(NotFound):
                 await self._cluster.delete(NODE, "", name)
             for pod in (await self._cluster.list(POD, field_selector=f"spec.nodeName={name}")).items:
                 with contextlib.suppress(NotFound):
                     await self._cluster.delete(POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
             _log.info("node.gone", extra={"node": name})
+
+    async def _own_nodes(self) -> list[Object]:
+        nodes = (await self._cluster.list(NODE)).items
+        return [node for node in nodes if labels_of(node).get(_MACHINE_LABEL) == self._instance]

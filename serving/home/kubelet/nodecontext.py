@@ -35,7 +35,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     replaces the "127." of a pod's address in its status, for servers that refuse loopback addresses; activators undo it
     (``pod_address_override``). ``containers`` runs images, None if this machine cannot. ``cgroups`` are for the limits of
     processes. ``pacer`` bounds how many pods start at once. ``virtual`` are the virtual nodes of this machine, None if it
-    is one node. ``proxy`` are the current settings of queue-proxies, ``scaling`` those of the autoscaler. ``authority`` is
+    is one node. ``registers`` is whether the Nodes of the server are this kubelet's to create and remove. ``proxy`` are the current settings of queue-proxies, ``scaling`` those of the autoscaler. ``authority`` is
     the certificate by which queue-proxies know daemons, "" without inner TLS. ``isolation`` is that of processes, None for
     none, and ``isolation_gap`` what it lacks here. ``restore`` creates a pod of an earlier process with its uid, where the store
     can; else it gets a new one. ``gone_logs`` bounds the logs of deleted pods. ``eviction_free_ratio`` is the part of the disk
@@ -56,6 +56,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     cgroups: CgroupTree | None = None
     pacer: StartPacer = msgspec.field(default_factory=StartPacer)
     virtual: VirtualNodes | None = None
+    registers: bool = True
     isolation: Isolation | None = None
     isolation_gap: str = ""
     authority: str = ""

@@ -311,12 +311,13 @@ def _from_flags(
 
 
 def _build(record: type[R], values: Mapping[str, Value]) -> R:
-    tree: dict[str, Any] = {}
+    # With the constants, which an outer record may have replaced in a nested one.
+    tree: dict[str, Any] = msgspec.to_builtins(record())
     for name, value in values.items():
         *parents, last = name.split(".")
         node = tree
         for parent in parents:
-            node = node.setdefault(parent, {})
+            node = node[parent]
         node[last] = value
     return msgspec.convert(tree, record)
 

@@ -11,7 +11,7 @@ from serving.controller.revisions.sidecar import Sidecar, grace_s
 from serving.core.model.objects import Object
 from serving.core.settings.http import HttpSettings
 from serving.core.settings.innertls import InnerTlsSettings
-from serving.core.settings.queueproxy import MeterQuirks, QueueProxySettings, RequestLogSettings
+from serving.core.settings.queueproxy import QueueProxySettings, RequestLogSettings
 from serving.core.settings.sidecar import SidecarSettings
 from serving.queueproxy.podspec import Probe, spec_from_environment
 from tests.unit.config.strict import faults
@@ -269,12 +269,11 @@ def test_what_it_asks_for_is_what_the_settings_say() -> None:
 def test_settings_of_all_queue_proxies_reach_each_and_a_revisions_own_go_before_them() -> None:
     proxy = QueueProxySettings(
         request_timeout_s=9.0,
-        report_period_s=0.5,
-        quirks=MeterQuirks(level_may_go_negative=True),
+        drain_lag_s=0.5,
         http=HttpSettings(head_bytes_max=32768),
     )
     settings = spec_from_environment(environment_of(pod_of(msgspec.structs.replace(SIDECAR, proxy=proxy)))).settings
-    assert (settings.report_period_s, settings.quirks.level_may_go_negative) == (0.5, True)
+    assert settings.drain_lag_s == 0.5
     assert (settings.http.head_bytes_max, settings.request_timeout_s) == (32768, 300)
 
 

@@ -68,19 +68,15 @@ class Outer(msgspec.Struct, frozen=True, kw_only=True):
 
 def test_fields_go_through_nested_records_with_a_dot() -> None:
     fields = list(fields_of(Outer))
-    assert [field.name for field in fields] == ["window_s", "inner.depth_max", "inner.is_original"]
-    assert [field.knob.key for field in fields] == ["window", "inner.depth-max", "inner.is-original"]
-    assert [field.variable for field in fields] == ["WINDOW_S", "INNER_DEPTH_MAX", "INNER_IS_ORIGINAL"]
-    assert [field.default for field in fields] == [60.0, 3, False]
+    assert [field.name for field in fields] == ["window_s", "inner.depth_max"]
+    assert [field.knob.key for field in fields] == ["window", "inner.depth-max"]
+    assert [field.variable for field in fields] == ["WINDOW_S", "INNER_DEPTH_MAX"]
+    assert [field.default for field in fields] == [60.0, 3]
 
 
-class Unmarked(msgspec.Struct, frozen=True, kw_only=True):
-    depth_max: int = 3
-
-
-def test_a_field_without_a_knob_is_our_bug() -> None:
-    with pytest.raises(ValueError, match="expected 1, got 0"):
-        list(fields_of(Unmarked))
+def test_a_field_without_a_knob_is_a_constant() -> None:
+    assert Inner().is_original is False
+    assert [field.name for field in fields_of(Inner)] == ["depth_max"]
 
 
 @pytest.mark.parametrize(

@@ -133,8 +133,8 @@ def test_a_bad_one_keeps_no_other_from_being_taken() -> None:
 
 def test_what_was_refused_is_tried_again_beside_another() -> None:
     one = live(ACTIVATOR)
-    assert taken(one, "config-activator", flip_pause_first="nonsense").problems
-    assert taken(one, "config-activator", flip_pause_first="200ms").changed == ("flip_pause_first_s",)
+    assert taken(one, "config-activator", tell_revision="nonsense").problems
+    assert taken(one, "config-activator", tell_revision="false").changed == ("tell_revision",)
 
 
 @pytest.mark.parametrize("daemon", DAEMONS, ids=lambda one: one.name)

@@ -52,10 +52,10 @@ def test_nested_records_are_reached_from_every_layer() -> None:
         registry=DAEMONS,
         config_maps=[data],
         environment={"SERVING_AUTOSCALER_CLASSIC_STABLE_WINDOW_S": "30"},
-        flags={"classic.quirks.idle_while_requests_run": "true"},
+        flags={"classic.max_scale_up_rate": "3"},
     )
     classic = loaded.settings.classic
-    assert (classic.panic_window_s, classic.stable_window_s, classic.quirks.idle_while_requests_run) == (7, 30, True)
+    assert (classic.panic_window_s, classic.stable_window_s, classic.max_scale_up_rate) == (7, 30, 3)
 
 
 def test_five_mistakes_are_five_lines() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from serving.core.settings.daemons import ACTIVATOR, DAEMONS
+from serving.core.settings.daemons import ACTIVATOR, DAEMONS, QUEUEPROXY
 from serving.core.settings.knob import ConfigMap, ConfigMapEntry, SettingsRecord
 from serving.core.settings.live import LiveSettings
 from serving.core.settings.load import Daemon, load, unknown_keys
@@ -49,3 +49,8 @@ def test_a_running_daemon_reports_a_removed_key_and_applies_the_others() -> None
 
 def test_a_removed_key_is_not_an_unknown_one() -> None:
     assert unknown_keys(CONFIG_MAP, DAEMONS) == []
+
+
+def test_a_constant_that_an_outer_record_replaces_is_the_daemons() -> None:
+    loaded = load(QUEUEPROXY, registry=DAEMONS, environment={"SERVING_QUEUEPROXY_HTTP_HEAD_BYTES_MAX": "2048"})
+    assert (loaded.settings.http.head_bytes_max, loaded.settings.http.upstream_connect_max_s) == (2048, 20.0)

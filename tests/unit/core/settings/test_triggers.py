@@ -20,10 +20,9 @@ def test_a_change_removes_a_tenth_of_what_it_may_add() -> None:
 
 
 def test_every_knob_has_a_key_in_the_style_of_config_maps() -> None:
-    assert [field.knob.key for field in fields_of(TriggerSettings)][:5] == [
+    assert [field.knob.key for field in fields_of(TriggerSettings)][:4] == [
         "period",
         "max-scale-up-amount",
-        "max-scale-down-amount",
         "failing-pod-refuses-up",
         "panic-lock",
     ]

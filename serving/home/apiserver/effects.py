@@ -186,7 +186,7 @@ def settings_warnings(kind: Kind, stored: Object) -> list[str]:
     texts: list[str] = []
     for daemon in DAEMONS:
         try:
-            found += map(str, load(daemon, registry=DAEMONS, config_maps=[config_map]).ignored)
+            texts += map(str, load(daemon, registry=DAEMONS, config_maps=[config_map]).ignored)
         except SettingsError as error:
             texts += [str(problem) for problem in error.problems]
     if name_of(stored) == NODEGROUP.config_map:

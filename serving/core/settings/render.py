@@ -36,7 +36,6 @@ A later layer wins: defaults < ConfigMaps (`config/`) < environment < flags.
 
 Each row has the key, the field's name and the annotation. "Now" means that a daemon applies a changed ConfigMap at once,
 "restart" that it reads the setting when it starts. The comments in `config/*.yaml` also say where a default comes from.
-Settings named `quirks` restore the behaviour of an original and are off: [calculations.md](calculations.md) lists them.
 """
 # Sentences of a meaning that a column of the page has already, or that only the shipped ConfigMap needs.
 _RANGE = re.compile(r" ?Range: .*?\.(?= |$)")
@@ -100,7 +99,7 @@ def render_page(daemons: Iterable[Daemon[SettingsRecord]]) -> str:
     lines = [_PAGE_HEAD]
     first_daemons: dict[str, tuple[Daemon[SettingsRecord], Field]] = {}
     for daemon in daemons:
-        fields = [field for field in daemon.fields() if "quirks" not in field.path]
+        fields = daemon.fields()
         shared = [field for field in fields if _is_shared(field, first_daemons)]
         lines += [
             f"## {daemon.name}",

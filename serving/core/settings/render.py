@@ -115,22 +115,16 @@ def render_page(daemons: Iterable[Daemon[SettingsRecord]]) -> str:
 
 def _is_shared(field: Field, first_daemons: dict[str, tuple[Daemon[SettingsRecord], Field]]) -> bool:
     _, first = first_daemons.get(field.name, (None, None))
-    return first is not None and field_meaning(first) == field_meaning(field)
+    return first is not None and field.default == first.default and field_meaning(first) == field_meaning(field)
 
 
 def _shared_lines(fields: list[Field], first_daemons: dict[str, tuple[Daemon[SettingsRecord], Field]]) -> Iterator[str]:
-    """Refer to the settings of an earlier table, and list the defaults that differ."""
+    """Refer to the settings of an earlier table."""
     if not fields:
         return
     groups = dict.fromkeys(f"`{field.path[0]}.*`" if len(field.path) > 1 else f"`{field.name}`" for field in fields)
     names = dict.fromkeys(first_daemons[field.name][0].name for field in fields)
-    differing = [
-        f"`{field.knob.key}` is `{field.knob.unit.write(field.default) or 'empty'}`"
-        for field in fields
-        if field.default != first_daemons[field.name][1].default
-    ]
-    end = f" Defaults that differ: {', '.join(differing)}." if differing else ""
-    yield f"Also {', '.join(groups)}, as in {' and '.join(f'[{name}](#{name})' for name in names)}.{end}"
+    yield f"Also {', '.join(groups)}, as in {' and '.join(f'[{name}](#{name})' for name in names)}."
     yield ""
 
 

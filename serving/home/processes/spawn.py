@@ -30,6 +30,10 @@ from typing import NoReturn
 
 import msgspec
 
+import serving.net.proxy.forwarding.sharing
+import serving.net.wire.websocket
+import serving.queueproxy.io.applistener
+import serving.queueproxy.io.dormant  # noqa: F401 - as above
 from serving.core.model.ports import CONTAINER_PORT
 from serving.home.processes.appcopy import prepare_copy
 from serving.home.processes.confine import ISOLATION_VARIABLE, confine

@@ -1,6 +1,7 @@
 """The name server of this machine's pods, at their gateway: UDP and TCP.
 
-``NameAnswers`` resolves the names of services. Other queries are forwarded to the servers of /etc/resolv.conf.
+``NameResponses`` resolves the names of services. Other queries are forwarded to the servers of /etc/resolv.conf. The process has other
+work, and its pods are strangers: queries, connections and what is forwarded have a bound for each pod.
 """
 
 import asyncio
@@ -8,6 +9,8 @@ import contextlib
 import ipaddress
 import logging
 import struct
+import time
+from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import cast
@@ -28,6 +31,8 @@ _TTL_S = 5
 _RESPONSE, _RECURSION_WANTED = 0x8480, 0x0100
 _NO_NAME, _SERVER_FAILURE = 3, 2
 _LABEL_BYTES_MAX = 63
+# Of a name with its lengths (RFC 1035, section 3.1), and of a query with all options (RFC 6891 recommends 4096).
+_NAME_BYTES_MAX, _QUERY_BYTES_MAX = 255, 4096
 # A pointer to the name in the question, which begins behind the header.
 _SAME_NAME = 0xC00C
 
@@ -36,6 +41,9 @@ _log = logging.getLogger("names")
 _PORT = 53
 _TIMEOUT_S = 3.0
 _IDLE_S = 10.0
+# Of a pod: queries in a second, of which each lookup of a name outside needs up to ten; queries that wait for another server; and
+# connections. Queries beyond are dropped, as a full network drops them, and their connection ends.
+_QUERIES_PER_S, _FORWARDED_MAX, _CONNECTIONS_MAX = 1000, 64, 16
 
 
 def question_of(query: bytes) -> tuple[str, int, int]:
@@ -45,7 +53,8 @@ def question_of(query: bytes) -> tuple[str, int, int]:
         _, flags, count, *_ = _HEADER.unpack_from(query)
         while query[at]:
             length = query[at]
-            if length > _LABEL_BYTES_MAX or count != 1 or flags & 0x8000:
+            is_too_long = length > _LABEL_BYTES_MAX or at + length + 2 - _HEADER.size > _NAME_BYTES_MAX
+            if is_too_long or count != 1 or flags & 0x8000:
                 raise InvalidValue(text=query[: at + 1].hex(), expected="one question")
             labels.append(query[at + 1 : at + 1 + length].decode("ascii"))
             at += 1 + length
@@ -110,6 +119,23 @@ def servers_of(resolv_conf: str) -> list[str]:
     return [line[1] for line in lines if len(line) > 1 and line[0] == "nameserver"]
 
 
+class QueryCounts:
+    """Counts the queries of each pod in the present second."""
+
+    def __init__(self, *, second_max: int = _QUERIES_PER_S) -> None:
+        self._second_max = second_max
+        self._second = 0
+        self._counts: Counter[str] = Counter()
+
+    def admits(self, address: str, now_s: float) -> bool:
+        """Count a query of the pod at an address; return whether it is within the bound."""
+        second = int(now_s)
+        if second != self._second:
+            self._second, self._counts = second, Counter()
+        self._counts[address] += 1
+        return self._counts[address] <= self._second_max
+
+
 class NameServer:
     """Serves DNS at ``address``. ``hosts`` has the public hosts of services, and ``named`` returns the named ones."""
 
@@ -125,6 +151,9 @@ class NameServer:
         self._address, self._responses, self._hosts, self._resolv_conf = address, responses, hosts, resolv_conf
         self._named = named
         self._tasks = TaskOwner()
+        self._queries = QueryCounts()
+        self._forwarded: Counter[str] = Counter()
+        self._connections: Counter[str] = Counter()
 
     async def run(self, *, port: int = _PORT) -> None:
         """Serve until cancelled. Without the port pods have no names, which is logged."""
@@ -146,28 +175,50 @@ class NameServer:
 
     def received(self, query: bytes, peer: tuple[str, int], transport: asyncio.DatagramTransport) -> None:
         """Handle a datagram."""
+        if len(query) > _QUERY_BYTES_MAX or not self._queries.admits(peer[0], time.monotonic()):
+            return
 
         async def respond() -> None:
             with contextlib.suppress(InvalidValue):
-                transport.sendto(await self._respond(query, over_tcp=False), peer)
+                transport.sendto(await self._respond(query, peer[0], over_tcp=False), peer)
 
         self._tasks.start(respond(), name="name")
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                async with asyncio.timeout(_IDLE_S):
-                    query = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
-                response = await self._respond(query, over_tcp=True)
-                writer.write(len(response).to_bytes(2) + response)
-        except (OSError, EOFError, InvalidValue, TimeoutError):
-            writer.transport.abort()
+        peer: str = writer.get_extra_info("peername")[0]
+        with _counted(self._connections, peer) as count:
+            try:
+                while count <= _CONNECTIONS_MAX:
+                    await self._respond_once(reader, writer, peer)
+            except (OSError, EOFError, InvalidValue, TimeoutError):
+                pass
+            finally:
+                writer.transport.abort()
 
-    async def _respond(self, query: bytes, *, over_tcp: bool) -> bytes:
-        """The response to a query. Raises ``InvalidValue``."""
+    async def _respond_once(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> None:
+        async with asyncio.timeout(_IDLE_S):
+            length = int.from_bytes(await reader.readexactly(2))
+            if length > _QUERY_BYTES_MAX:
+                raise InvalidValue(text=f"{length} bytes", expected=f"a query of at most {_QUERY_BYTES_MAX} bytes")
+            query = await reader.readexactly(length)
+        if not self._queries.admits(peer, time.monotonic()):
+            raise ConnectionAbortedError
+        response = await self._respond(query, peer, over_tcp=True)
+        writer.write(len(response).to_bytes(2) + response)
+        async with asyncio.timeout(_IDLE_S):
+            await writer.drain()
+        # The next query may be here already; others have their turn before it.
+        await asyncio.sleep(0)
+
+    async def _respond(self, query: bytes, peer: str, *, over_tcp: bool) -> bytes:
+        """The response to a query of a pod. Raises ``InvalidValue``."""
         own = self._responses.respond(query, self._hosts, self._named())
         if own is not None:
             return own
+        with _counted(self._forwarded, peer) as count:
+            return failure(query) if count > _FORWARDED_MAX else await self._forward(query, over_tcp=over_tcp)
+
+    async def _forward(self, query: bytes, *, over_tcp: bool) -> bytes:
         for server in self._servers():
             with contextlib.suppress(OSError, EOFError, TimeoutError):
                 async with asyncio.timeout(_TIMEOUT_S):
@@ -178,6 +229,18 @@ class NameServer:
         # It may change at run time, when a machine moves to another network.
         with contextlib.suppress(OSError):
             yield from (server for server in servers_of(self._resolv_conf.read_text()) if server != self._address)
+
+
+@contextlib.contextmanager
+def _counted(counts: Counter[str], peer: str) -> Iterator[int]:
+    """Count what a pod has for the block; gives its number, this one included."""
+    counts[peer] += 1
+    try:
+        yield counts[peer]
+    finally:
+        counts[peer] -= 1
+        if not counts[peer]:
+            del counts[peer]
 
 
 class _Datagrams(asyncio.DatagramProtocol):
@@ -193,13 +256,14 @@ class _Datagrams(asyncio.DatagramProtocol):
 
 
 class _OneResponse(asyncio.DatagramProtocol):
-    """Waits for one datagram."""
+    """Waits for the response to a query."""
 
-    def __init__(self) -> None:
+    def __init__(self, query: bytes) -> None:
+        self._query_id = query[:2]
         self.response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def datagram_received(self, data: bytes, _addr: tuple[str, int]) -> None:
-        if not self.response.done():
+        if not self.response.done() and data[:2] == self._query_id:
             self.response.set_result(data)
 
     def error_received(self, exc: Exception) -> None:
@@ -209,7 +273,7 @@ class _OneResponse(asyncio.DatagramProtocol):
 
 async def _forward(server: str, query: bytes) -> bytes:
     transport, waiting = await asyncio.get_running_loop().create_datagram_endpoint(
-        _OneResponse, remote_addr=(server, _PORT)
+        lambda: _OneResponse(query), remote_addr=(server, _PORT)
     )
     try:
         transport.sendto(query)

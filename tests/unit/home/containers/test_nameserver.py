@@ -1,10 +1,24 @@
+import asyncio
+import contextlib
+import socket
 import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from serving.core.model.errors import InvalidValue
 from serving.core.model.routehosts import named_address
-from serving.home.containers.nameserver import NameResponses, failure, question_of, servers_of
+from serving.home.containers import nameserver
+from serving.home.containers.nameserver import (
+    NameResponses,
+    NameServer,
+    QueryCounts,
+    failure,
+    question_of,
+    servers_of,
+)
+from tests.eventually import until
 
 ANSWERS = NameResponses(inner="10.138.1.2", public="10.139.1.2")
 A, AAAA = 1, 28
@@ -55,7 +69,14 @@ def test_other_names_are_asked_elsewhere() -> None:
 
 @pytest.mark.parametrize(
     "damaged",
-    [b"", b"x", query("a.b")[:-3], query("a.b").replace(b"\x01a", b"\xc0a"), query("a")[:2] + b"\x80" + query("a")[3:]],
+    [
+        b"",
+        b"x",
+        query("a." * 127 + "a"),
+        query("a.b")[:-3],
+        query("a.b").replace(b"\x01a", b"\xc0a"),
+        query("a")[:2] + b"\x80" + query("a")[3:],
+    ],
 )
 def test_what_is_no_query_is_refused(damaged: bytes) -> None:
     with pytest.raises(InvalidValue):
@@ -64,3 +85,78 @@ def test_what_is_no_query_is_refused(damaged: bytes) -> None:
 
 def test_servers_are_those_of_resolv_conf() -> None:
     assert servers_of("# x\nsearch a\nnameserver 1.2.3.4\nnameserver\nnameserver ::1\n") == ["1.2.3.4", "::1"]
+
+
+def test_queries_of_a_pod_are_bounded_in_each_second() -> None:
+    counts = QueryCounts(second_max=2)
+    admitted = [counts.admits(pod, at_s) for pod, at_s in (("a", 1.0), ("a", 1.5), ("a", 1.9), ("b", 1.9), ("a", 2.0))]
+    assert admitted == [True, True, False, True, True]
+
+
+@contextlib.asynccontextmanager
+async def serving_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[str, int]]:
+    """A name server whose other server never responds; its address."""
+    with socket.socket(type=socket.SOCK_DGRAM) as silent, socket.socket() as free:
+        silent.bind(("127.0.0.1", 0))
+        free.bind(("127.0.0.2", 0))
+        address: tuple[str, int] = free.getsockname()
+        free.close()
+        monkeypatch.setattr(nameserver, "_PORT", silent.getsockname()[1])
+        (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.1\n")
+        server = NameServer(address[0], ANSWERS, (), resolv_conf=tmp_path / "resolv.conf")
+        running = asyncio.create_task(server.run(port=address[1]))
+        await until(lambda: _is_open(address))
+        try:
+            yield address
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+def _is_open(address: tuple[str, int]) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(address):
+        return True
+    return False
+
+
+async def test_a_pod_has_a_bound_of_queries_that_wait_for_another_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving_names(tmp_path, monkeypatch) as address:
+        with socket.socket(type=socket.SOCK_DGRAM) as pod:
+            pod.setblocking(False)
+            for _ in range(nameserver._FORWARDED_MAX + 1):
+                pod.sendto(query("example.org"), address)
+            # The first to get a response is the one too many: the others wait for their server.
+            refused = await asyncio.get_running_loop().sock_recv(pod, 512)
+            assert outcome(refused) == (2, "")
+            pod.sendto(query("hello.default.svc.cluster.local"), address)
+            assert outcome(await asyncio.get_running_loop().sock_recv(pod, 512)) == (0, "10.138.1.2")
+
+
+async def test_a_pod_has_a_bound_of_connections_and_a_query_of_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving_names(tmp_path, monkeypatch) as address, contextlib.AsyncExitStack() as at_end:
+        streams = [await asyncio.open_connection(*address) for _ in range(nameserver._CONNECTIONS_MAX + 1)]
+        for _, writer in streams:
+            at_end.callback(writer.close)
+        message = query("hello.default.svc.cluster.local")
+        for _, writer in streams:
+            writer.write(len(message).to_bytes(2) + message)
+        sizes = [len(await _all_of(reader, 2)) for reader, _ in streams]
+        assert sorted(sizes) == [0] + [2] * nameserver._CONNECTIONS_MAX
+        reader, writer = streams[sizes.index(2)]
+        writer.write(b"\xff\xff")
+        await _all_of(reader, 1000)
+        assert reader.at_eof()
+
+
+async def _all_of(reader: asyncio.StreamReader, count: int) -> bytes:
+    """As many bytes, or those before the connection's end."""
+    try:
+        return await reader.readexactly(count)
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+    except ConnectionError:
+        return b""

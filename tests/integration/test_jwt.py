@@ -38,6 +38,13 @@ def private(name: str) -> Any:  # noqa: ANN401 - of any kind
     return rsa.generate_private_key(65537, 1024 if name == "weak" else 2048)
 
 
+def costly() -> dict[str, Any]:
+    """A public key whose exponent is as long as itself: to check a signature takes milliseconds."""
+    numbers = private("rsa").public_key().public_numbers()
+    exponent = rsa.RSAPublicNumbers(e=numbers.n - 2, n=numbers.n).public_key()
+    return {**json.loads(RSAAlgorithm.to_jwk(exponent)), "kid": "costly"}
+
+
 def public(name: str) -> dict[str, Any]:
     """The same in a key set, with its name as key id."""
     kinds: dict[str, Any] = {"ec": ECAlgorithm, "ed": OKPAlgorithm}
@@ -49,7 +56,9 @@ class Issuer:
     """Serves a key set; ``gate`` holds its responses."""
 
     def __init__(self) -> None:
-        self.body: object = {"keys": [*map(public, ("rsa", "ec", "ed", "weak")), SECRET_JWK, {"kty": "RSA"}, 1]}
+        self.body: object = {
+            "keys": [*map(public, ("rsa", "ec", "ed", "weak")), costly(), SECRET_JWK, {"kty": "RSA"}, 1]
+        }
         self.status = "200 OK"
         self.asked: list[str] = []
         self.gate = asyncio.Event()
@@ -159,6 +168,8 @@ def confused() -> str:
         (lambda: token(exp=None), "exp"),
         (lambda: token(exp="soon"), "cannot be read|exp"),
         (lambda: token(exp=float("inf")), "expired|cannot be read|exp"),
+        (lambda: token(exp=float("nan")), "expired|cannot be read|exp"),
+        (lambda: token(nbf=float("nan")), "cannot be read|not valid yet|nbf"),
         (lambda: token(iss="https://other.example.com"), "issuer"),
         (lambda: token(aud="other"), "udience"),
         (lambda: token(aud=None), "aud"),
@@ -171,6 +182,11 @@ def confused() -> str:
         (lambda: token(kid="secret"), "key is unknown"),
         (lambda: token(b"secret-secret-secret-secret-sec!", alg="HS256", kid="secret"), "key is unknown"),
         (lambda: token(kid="weak"), "key is unknown"),
+        (lambda: token(kid="costly"), "key is unknown"),
+        (lambda: token(kid="../../../etc/passwd"), "key is unknown"),
+        (lambda: unsigned(alg="RS256", kid=["rsa"]), "Key ID"),
+        (lambda: token(head={"jku": "http://127.0.0.1/keys", "kid": "new"}), "key is unknown"),
+        (lambda: token(head={"jwk": public("rsa"), "kid": "new"}), "key is unknown"),
         (lambda: token(kid=None), "key is unknown"),
         (lambda: token(head={"crit": ["x"], "x": 1}), "extensions|crit"),
         (lambda: token(pad="x" * 9000), "more than 8192 bytes"),
@@ -289,6 +305,31 @@ async def test_an_issuer_that_does_not_answer_holds_a_request_once(monkeypatch: 
         issuer.gate.clear()
         assert (await ask(stage, token())).status == 503
         issuer.gate.set()
+
+
+async def test_a_fetch_ends_in_time_though_its_issuer_sends_a_byte_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread too: a few such issuers would hold them all."""
+    is_gone = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while not reader.at_eof():
+                writer.write(b"X")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        writer.close()
+        is_gone.set()
+
+    monkeypatch.setattr(jwtkeys, "_FETCH_S", 0.1)
+    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/keys"
+        keys = jwtkeys.KeySet(url, ISSUER, clock=asyncio.get_running_loop().time)
+        assert keys.hold(lambda: None)
+        async with asyncio.timeout(60):
+            await is_gone.wait()
+        await until(lambda: bool(keys.failure))
 
 
 async def test_issuers_that_do_not_answer_hold_up_no_other() -> None:

@@ -135,7 +135,7 @@ async def test_only_its_own_hosts_are_answered_and_the_page_may_load_its_own_fil
         port = page.url.rpartition(":")[2]
         for host in ("localhost", f"127.0.0.1:{port}", "[::1]", f"[::1]:{port}", "dash.example", "OTHER:1"):
             assert (await page.get("/", Host=host))[0] == 200
-        for host in ("evil.example", "127.0.0.1.evil.example", "localhost.", "[::2]"):
+        for host in ("evil.example", "127.0.0.1.evil.example", "localhost.", "[::2]", "localhost:99999"):
             status, text = await page.get("/state", Host=host)
             assert (status, "add it to host-names" in text) == (421, True)
         async with aiohttp.ClientSession() as session, session.get(page.url, headers=HEADERS) as response:

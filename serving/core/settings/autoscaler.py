@@ -331,11 +331,12 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
             config_map="config-deployment",
             unit=DURATION,
             above=0,
+            high=366 * 86400,
             whole=True,
             annotation=PROGRESS_DEADLINE_ANNOTATION,
         ),
     ] = 600.0
-    """Time that a revision has to get its first pods ready, in seconds, from the decision to start them. Range: above 0,
+    """Time that a revision has to get its first pods ready, in seconds, from the decision to start them. Range: above 0 to 8784h,
     whole seconds. Default: Knative's config-deployment, 600s."""
 
     stats_address: Annotated[str, Knob(key="stats-address", unit=TEXT)] = f"127.0.0.1:{STATS_PORT}"

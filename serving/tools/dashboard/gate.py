@@ -84,10 +84,18 @@ def _foreign(headers: Mapping[str, str]) -> str:
     if site not in {"same-origin", "none"}:
         return f"the request comes from another site ({site})"
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
-        host = headers.get("host", "")
+    host = headers.get("host", "")
+    if origin is not None and _netloc(origin) != host.lower():
         return f"the request comes from {origin}, which is not this dashboard at {host}; a proxy must pass Host with its port"
     return ""
+
+
+def _netloc(origin: str) -> str:
+    """Host and port of an origin, "" if it has none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _is_full(times: deque[float], now_s: float) -> bool:

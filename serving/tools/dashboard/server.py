@@ -15,6 +15,7 @@ unknown Host, so another site cannot read the page by DNS rebinding. The page lo
 
 import asyncio
 import importlib.resources
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,7 @@ _STREAMS = ("events", "logs")
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 # The largest body names a share for each revision of a service.
 _BODY_BYTES_MAX = 64 * 1024
+_PORT_MAX = 65535
 # Events queued for a page; a page that is further behind is disconnected and starts over.
 _WAITING_MAX = 30
 # As history-days.
@@ -198,7 +200,8 @@ class Pages:
     ) -> web.StreamResponse:
         host = request.host.lower()
         # The name may carry a port, as may an IPv6 address in brackets.
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        before, _, port = host.rpartition(":")
+        name = before if re.fullmatch("[0-9]{1,5}", port) and int(port) <= _PORT_MAX else host
         if name not in self._hosts:
             text = f"{name!r} is not one of this dashboard's host names; add it to host-names\n"
             return web.Response(status=421, text=text)

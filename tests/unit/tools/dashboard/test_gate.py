@@ -41,6 +41,7 @@ def test_no_other_token_will_do(given: str) -> None:
     [
         ("origin", "http://evil.example", 403),
         ("origin", "null", 403),
+        ("origin", "http://[::1", 403),
         ("origin", "http://localhost:6091", 403),
         ("sec-fetch-site", "cross-site", 403),
         ("sec-fetch-site", "same-site", 403),

@@ -89,7 +89,7 @@ def mount(
         make_folder(root_folder(folder))
     for mount in mounts:
         *above, place = _parts(mount["mountPath"]) or ["."]
-        source = os.path.join(_VOLUMES, mount["name"], *_parts(mount.get("subPath", "")))  # noqa: PTH118 - the text of a link
+        source = os.path.join(_VOLUMES, mount["name"], *_sub_path(mount))  # noqa: PTH118 - the text of a link
         try:
             with _entered(folder, above, mode=_OPEN_FOLDER) as here, contextlib.suppress(FileExistsError):
                 os.symlink("../" * len(above) + source, place, dir_fd=here)
@@ -153,7 +153,7 @@ def mount_points(
         MountPoint(
             source=str(claims.get(volume_mount["name"], folder / _VOLUMES / volume_mount["name"])),
             home="" if volume_mount["name"] in claims else str(folder),
-            below="/".join(_parts(volume_mount.get("subPath", ""))),
+            below="/".join(_sub_path(volume_mount)),
             target="/" + volume_mount["mountPath"].strip("/"),
             read_only=bool(volume_mount.get("readOnly")) or volume_mount["name"] not in writable,
             is_own=volume_mount["name"] in own,
@@ -190,6 +190,16 @@ def _write(folder: int, name: str, wanted: VolumeFile, *, user: int) -> None:
             os.fchown(file.fileno(), user, user)
         file.write(wanted.content)
     os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def _sub_path(volume_mount: Object) -> list[str]:
+    """The parts of a mount's subPath."""
+    if volume_mount.get("subPathExpr"):
+        # Without it the container would see the whole volume.
+        raise InvalidValue(
+            text=f"subPathExpr of {volume_mount['name']}", expected="subPath: no variables are expanded in it here"
+        )
+    return _parts(volume_mount.get("subPath", ""))
 
 
 def _parts(path: str) -> list[str]:

@@ -110,7 +110,15 @@ def is_quantity(value: object) -> bool:
     return True
 
 
-_BELOW = Format("a relative path without '..'", lambda text: not text.startswith("/") and ".." not in text.split("/"))
+def _is_below(text: str) -> bool:
+    parts = text.split("/")
+    fits = all(len(part.encode("utf-8", "replace")) <= _NAME_BYTES_MAX for part in parts)
+    return bool(parts[0] or not text) and ".." not in parts and "\0" not in text and fits
+
+
+# A name of a file has at most 255 bytes (limits.h, NAME_MAX).
+_NAME_BYTES_MAX = 255
+_BELOW = Format("a relative path without '..', with names of at most 255 bytes", _is_below)
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {

@@ -41,6 +41,11 @@ def test_a_part_of_a_volume_can_be_mounted(tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == b"y"
 
 
+def test_the_whole_volume_is_not_mounted_for_a_part_that_is_not_known(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="subPathExpr of v"):
+        mount(tmp_path, {"v": {}}, [{"name": "v", "mountPath": "/one", "subPathExpr": "$(POD)"}])
+
+
 @pytest.mark.parametrize("path", ["/../x", "/a/../../x", "/./x"])
 def test_nothing_is_mounted_outside_of_the_folder(tmp_path: Path, path: str) -> None:
     with pytest.raises(InvalidValue):

@@ -76,6 +76,16 @@ def test_what_is_right_is_taken(kind: Kind, whole: dict[str, Any]) -> None:
             {"containers": [{**CONTAINER, "env": DOUBLED}]},
             "spec.containers[0].env: Invalid value: must be at most 1048576 bytes, with references expanded",
         ),
+        *(
+            (
+                {
+                    "containers": [CONTAINER],
+                    "volumes": [{"name": "v", "configMap": {"name": "c", "items": [{"key": "k", "path": path}]}}],
+                },
+                "spec.volumes[0].configMap.items[0].path: Invalid value: ",
+            )
+            for path in ("../x", "/x", "a/../x", "a\0b", "a" * 256)
+        ),
         ({"containers": [CONTAINER], "restartPolicy": "Maybe"}, 'spec.restartPolicy: Unsupported value: "Maybe"'),
         (
             {"containers": [{**CONTAINER, "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1001m"}}}]},

@@ -71,11 +71,19 @@ async def test_a_pod_is_one_process_that_is_restarted_and_drains(machine: Machin
     assert machine.log("p").rstrip().endswith("the end")
 
 
+def pipes_of(pid: int) -> set[str]:
+    """The pipes of a process without a name."""
+    links = (str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir())
+    return {link for link in links if link.startswith("pipe:")}
+
+
 async def test_a_pod_outlives_the_template_and_control(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.start(inside(tmp_path))
             _, before = await machine.get(await machine.ready())
+            # Not the pipe by which others report: an app may write anything.
+            assert not pipes_of(int(before.split()[1])) & pipes_of(template.pid or 0)
             template.kill()
             await until(lambda: template.pid)
         async with controlled(template.state) as machine:

@@ -104,6 +104,16 @@ class ProcessRecords:
         """The file of a process."""
         return self._folder / f"{record.pod}.{record.name}.process"
 
+    def pipe_of(self, record: ProcessRecord) -> Path:
+        """The named pipe of an app that contains its queue-proxy."""
+        return self._folder / f"{record.pod}.{record.name}.ready"
+
+    def make_pipe(self, record: ProcessRecord) -> None:
+        """Make that pipe anew. Raises ``OSError``."""
+        path = self.pipe_of(record)
+        path.unlink(missing_ok=True)
+        os.mkfifo(path, _PRIVATE)
+
     def write_note(self, pod: str, note: dict[str, Any]) -> None:
         """Write the note about a pod; it replaces the note before. Raises ``OSError``."""
         self._write(f"{pod}.note", _PodNoteFile(pod=pod, note=note))

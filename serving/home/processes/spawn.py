@@ -235,7 +235,7 @@ class Spawner:
         order = assignment.order
         try:
             self._take_place(assignment, control)
-            self._exec_app(order)
+            self._exec_app(assignment)
         except (OSError, ValueError) as error:
             control.sendall(_why(order, error).encode())
         return 1
@@ -273,6 +273,8 @@ class Spawner:
                 set_niceness(0, record.niceness)
         record.pid, _ = ids_of(self._stat)
         record.start_ticks = start_ticks(record.pid) or 0
+        if record.is_own_proxy:
+            self._records.make_pipe(record)
         if self._has_own_pids and record.is_app:
             # The first process of a namespace gets no signal that it does not handle.
             record.stop_signal = signal.SIGTERM
@@ -283,13 +285,16 @@ class Spawner:
         join_cgroups(assignment.order.cgroups)
         _redirect(assignment.order)
 
-    def _exec_app(self, order: StartProcess) -> NoReturn:
+    def _exec_app(self, assignment: ProcessAssignment) -> NoReturn:
+        order = assignment.order
         environment = order.environment
         if order.is_own_proxy:
+            # For reading too: then it stays open while one template follows another.
+            pipe = os.open(self._records.pipe_of(assignment.record), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             # It survives exec, as does that the signal is ignored until the app has a handler for it.
-            os.set_inheritable(self._events, True)
+            os.set_inheritable(pipe, True)
             signal.signal(PUSH_AGAIN, signal.SIG_IGN)
-            ready = {"SERVING_READY_FD": str(self._events), READY_PID_VARIABLE: str(ids_of(self._stat)[0])}
+            ready = {"SERVING_READY_FD": str(pipe), READY_PID_VARIABLE: str(assignment.record.pid)}
             environment = {**environment, **ready}
         take_hostname(order.hostname)
         enter_at(order.network)

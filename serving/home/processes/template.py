@@ -27,6 +27,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -58,6 +59,7 @@ from serving.home.processes.podfreezers import PodSignals, find_freezers, signal
 from serving.home.processes.preload_apps import PreloadedApps
 from serving.home.processes.process_lifetime import children_of, environment_of, kill_group, set_niceness
 from serving.home.processes.processrecords import EventReader, ProcessRecord, ProcessRecords
+from serving.home.processes.readinesspipes import ReadinessPipes
 from serving.home.processes.spawn import Spawner, warm_up
 from serving.net.aio.output import write_error
 from serving.net.aio.ownlog import OwnLog
@@ -100,6 +102,9 @@ class Template:
             ),
         )
         self._launches = Launches(records, watch=self._watch, unwatch=self._selector.unregister, started=self._started)
+        self._pipes = ReadinessPipes(
+            records, watch=self._watch, unwatch=self._selector.unregister, changed=self._update_readiness
+        )
         self._client: socket.socket | None = None
         self._lines = Lines()
         self._unsent = b""
@@ -130,9 +135,11 @@ class Template:
                 self._spawner.standbys.due_in_s(now_s),
                 self._preloaded.due_in_s,
                 self._launches.due_in_s(now_s),
+                self._pipes.due_in_s(now_s),
             )
             log.check()
             self._turn(min((wait_s for wait_s in waits_s if wait_s is not None), default=None))
+            self._pipes.resume(time.monotonic())
             self._preloaded.drop_unused(time.monotonic())
             self._spawner.standbys.fill(time.monotonic())
             self._launches.finish(is_all=False)
@@ -148,6 +155,8 @@ class Template:
             self._processes[process.pod, process.name] = process
             if process.exit_code is None:
                 self._running[process.pid] = process
+                if process.is_own_proxy:
+                    self._pipes.open(process)
         self._on_reply()
         for process in list(self._running.values()):
             if not process.is_alive:
@@ -190,23 +199,28 @@ class Template:
             if "exit" in event:
                 self._ended(process, event["exit"])
                 continue
-            process.is_heard = True
-            process.is_ready, process.is_drained = bool(event["ready"]), bool(event.get("drained"))
-            process.is_dormant = bool(event.get("dormant"))
-            if process.is_ready:
-                self._preloaded.pod_ready(process.pod, time.monotonic())
-                _restore_weight(record for record in self._running.values() if record.pod == process.pod)
-            report = ReadinessChanged(
-                pod=process.pod,
-                name=process.name,
-                is_ready=process.is_ready,
-                is_drained=process.is_drained,
-                is_dormant=process.is_dormant,
-            )
-            self._report(report)
+            self._update_readiness(process, event)
+
+    def _update_readiness(self, process: ProcessRecord, event: Mapping[str, Any]) -> None:
+        """Record the last report of a queue-proxy, and pass it on."""
+        process.is_heard = True
+        process.is_ready, process.is_drained = bool(event["ready"]), bool(event.get("drained"))
+        process.is_dormant = bool(event.get("dormant"))
+        if process.is_ready:
+            self._preloaded.pod_ready(process.pod, time.monotonic())
+            _restore_weight(record for record in self._running.values() if record.pod == process.pod)
+        report = ReadinessChanged(
+            pod=process.pod,
+            name=process.name,
+            is_ready=process.is_ready,
+            is_drained=process.is_drained,
+            is_dormant=process.is_dormant,
+        )
+        self._report(report)
 
     def _ended(self, process: ProcessRecord, exit_code: int) -> None:
         del self._running[process.pid]
+        self._pipes.close(process.pid)
         process.exit_code, process.is_ready, process.is_dormant = exit_code, False, False
         if self._processes.get((process.pod, process.name)) is process:
             if process.is_exec:
@@ -317,6 +331,8 @@ class Template:
             self._report(StartFailed(pod=order.pod, name=order.name, why=_why(outcome)))
         else:
             self._processes[order.pod, order.name] = self._running[outcome.pid] = outcome
+            if outcome.is_own_proxy:
+                self._pipes.open(outcome)
             self._report(ProcessStarted(pod=order.pod, name=order.name, pid=outcome.pid))
             exit_code = self._launches.take_exit(outcome.pid)
             if exit_code is not None:

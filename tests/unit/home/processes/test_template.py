@@ -2,11 +2,12 @@
 
 import os
 import socket
+import time
 from functools import partial
 from pathlib import Path
 
 from serving.home.processes.orders import KeepNote, Lines, StartFailed, encode, read_report
-from serving.home.processes.processrecords import ProcessRecords
+from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
 from serving.home.processes.template import Template
 
 
@@ -52,3 +53,34 @@ def test_an_order_that_cannot_be_read_fails_alone_and_the_connection_stays(tmp_p
         reports = [read_report(line) for line in Lines().feed(control.recv(65536))]
     assert [(report.pod, report.name) for report in reports if isinstance(report, StartFailed)] == [("1", "app")]
     assert template._notes == {"3": {"a": 1}}
+
+
+def test_an_app_reports_its_own_readiness_and_nothing_of_another(tmp_path: Path) -> None:
+    events = os.pipe2(os.O_NONBLOCK)
+    with socket.socket() as listener:
+        records = ProcessRecords(tmp_path)
+        template = Template(listener, events=events, records=records)
+        app = ProcessRecord(pod="a", name="app", is_app=True, is_own_proxy=True, pid=11)
+        other = ProcessRecord(pod="b", name="app", pid=12, is_ready=True)
+        template._running = {process.pid: process for process in (app, other)}
+        records.make_pipe(app)
+        # As the app has it.
+        pipe = os.open(records.pipe_of(app), os.O_RDWR | os.O_NONBLOCK)
+        template._pipes.open(app)
+        forged = b'{"pid":12,"exit":0}\n{"pid":12,"ready":false,"drained":true}\n{"pid":11,"exit":0}\n'
+        os.write(pipe, b"no report\n[[[[\n" + forged + b'{"pid":11,"ready":true}\n')
+        template._turn(0)
+        assert (app.is_ready, app.exit_code, other.is_ready, other.is_drained, other.exit_code) == (
+            *(True, None),
+            *(True, False, None),
+        )
+        # However much it writes, it is read a few times a second.
+        os.write(pipe, b'{"pid":11,"ready":false}\n')
+        template._turn(0)
+        seen = [app.is_ready]
+        template._pipes.resume(time.monotonic() + 1)
+        template._turn(0)
+        assert [*seen, app.is_ready] == [True, False]
+        template._pipes.close(app.pid)
+        assert template._pipes.due_in_s(0.0) is None
+        os.close(pipe)

@@ -1,0 +1,86 @@
+"""Pipes by which apps that contain their queue-proxy report its readiness: one for each.
+
+Queue-proxies share the pipe by which the supervisor reports exits. An app may write anything: it has a named pipe of its own beside
+its record, which outlives the template as the record does, and nothing in it is about another process. It is read ten times a second
+at most.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from serving.home.processes.processrecords import EventReader, ProcessRecord, ProcessRecords
+
+_PAUSE_S = 0.1
+# Of one read: some hundred reports.
+_PIECE_BYTES = 4096
+
+
+class _ReadinessPipe(msgspec.Struct, kw_only=True, eq=False):
+    process: ProcessRecord
+    descriptor: int
+    reader: EventReader
+    resume_s: float | None = None
+    """When it is read again; None while it is watched."""
+
+
+class ReadinessPipes:
+    """The reading ends, by process id. ``changed`` gets a process with its last report."""
+
+    def __init__(
+        self,
+        records: ProcessRecords,
+        *,
+        watch: Callable[[int, Callable[[], None]], None],
+        unwatch: Callable[[int], object],
+        changed: Callable[[ProcessRecord, dict[str, Any]], None],
+    ) -> None:
+        self._records = records
+        self._watch, self._unwatch, self._changed = watch, unwatch, changed
+        self._pipes: dict[int, _ReadinessPipe] = {}
+
+    def open(self, process: ProcessRecord) -> None:
+        """Read the pipe of a process. One of an earlier version has none, and writes into the shared one."""
+        try:
+            descriptor = os.open(self._records.pipe_of(process), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return
+        pipe = _ReadinessPipe(process=process, descriptor=descriptor, reader=EventReader())
+        self._pipes[process.pid] = pipe
+        self._watch(descriptor, lambda: self._read(pipe))
+
+    def close(self, pid: int) -> None:
+        """Forget the pipe of a process that has ended."""
+        pipe = self._pipes.pop(pid, None)
+        if pipe is not None:
+            if pipe.resume_s is None:
+                self._unwatch(pipe.descriptor)
+            os.close(pipe.descriptor)
+
+    def due_in_s(self, now_s: float) -> float | None:
+        """When a pipe is read again; None if none is paused."""
+        return min(
+            (max(0.0, pipe.resume_s - now_s) for pipe in self._pipes.values() if pipe.resume_s is not None),
+            default=None,
+        )
+
+    def resume(self, now_s: float) -> None:
+        """Watch pipes again whose pause is over."""
+        for pipe in self._pipes.values():
+            if pipe.resume_s is not None and pipe.resume_s <= now_s:
+                pipe.resume_s = None
+                self._watch(pipe.descriptor, lambda pipe=pipe: self._read(pipe))  # type: ignore[misc]
+
+    def _read(self, pipe: _ReadinessPipe) -> None:
+        self._unwatch(pipe.descriptor)
+        pipe.resume_s = time.monotonic() + _PAUSE_S
+        try:
+            events = pipe.reader.feed(os.read(pipe.descriptor, _PIECE_BYTES))
+        except BlockingIOError:
+            return
+        reports = [event for event in events if "ready" in event]
+        if reports:
+            self._changed(pipe.process, reports[-1])

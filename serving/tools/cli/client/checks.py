@@ -23,7 +23,7 @@ from serving.home.containers.engine import RUNTIME_VARIABLE, find_engine
 from serving.home.pods.userranges import subordinate_range
 from serving.home.pods.volumequota import quota_gap
 from serving.home.processes import mounts
-from serving.home.processes.isolation import MODES, Isolation, missing_layers
+from serving.home.processes.isolation import MODES, SAME_USER, Isolation, missing_layers
 from serving.home.supervisor.binding import PORTS
 from serving.tools.cli.client.shortnames import UNRESOLVED
 
@@ -170,16 +170,20 @@ def check_pod_names(*, can_mount: bool | None = None) -> Iterator[Finding]:
     yield Finding(name="pod names", state="warn", text=UNRESOLVED, advice=advice)
 
 
-def check_isolation(missing: Sequence[str] | None = None) -> Iterator[Finding]:
+def check_isolation(missing: Sequence[str] | None = None, *, is_root: bool | None = None) -> Iterator[Finding]:
     """Check that processes of pods can be isolated from this machine and from each other."""
-    wanted = Isolation(mode=MODES[0], state=tempfile.gettempdir(), is_root=os.geteuid() == 0)
+    is_root = (os.geteuid() == 0) if is_root is None else is_root
+    wanted = Isolation(mode=MODES[0], state=tempfile.gettempdir(), is_root=is_root)
     absent = missing_layers(wanted) if missing is None else missing
     if absent:
         advice = "pods run with less isolation, see docs/isolation.md; --isolation strict refuses to start them"
         yield Finding(
             name="isolation", state="warn", text=f"pods are not isolated by {'; '.join(absent)}", advice=advice
         )
-    else:
+    if not is_root:
+        advice = "run `serving up` as root, or run only apps that may do what you may"
+        yield Finding(name="isolation", state="warn", text=f"pods are not isolated by {SAME_USER}", advice=advice)
+    elif not absent:
         text = "pods see, signal and trace only what is their own, without capabilities"
         yield Finding(name="isolation", state="ok", text=text)
 

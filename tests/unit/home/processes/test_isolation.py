@@ -2,6 +2,7 @@
 # ruff: noqa: S108
 
 import json
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -248,17 +249,20 @@ def test_a_plan_has_every_field_in_types_of_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "missing", "gap"),
+    ("mode", "user", "missing", "gap"),
     [
-        ("default", (), ""),
-        ("default", ("seccomp: no list", "user: no"), "not isolated by seccomp: no list; user: no"),
-        ("strict", (), ""),
-        ("none", (), "--isolation none: the pod has the rights of the user who runs serving"),
+        ("default", 0, (), ""),
+        ("default", 0, ("seccomp: no list", "user: no"), "not isolated by seccomp: no list; user: no"),
+        ("default", 1000, (), f"not isolated by {module.SAME_USER}"),
+        ("default", 1000, ("seccomp: no list",), f"not isolated by seccomp: no list; {module.SAME_USER}"),
+        ("strict", 0, (), ""),
+        ("none", 0, (), "--isolation none: the pod has the rights of the user who runs serving"),
     ],
 )
 def test_what_a_machine_does_not_give_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, missing: Sequence[str], gap: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, user: int, missing: Sequence[str], gap: str
 ) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
     monkeypatch.setattr(module, "missing_layers", lambda _: list(missing))
     assert isolation_gap(mode, tmp_path) == gap
 

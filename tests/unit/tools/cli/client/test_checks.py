@@ -139,8 +139,10 @@ def test_without_mount_namespaces_apps_do_not_resolve_services_and_the_advice_sa
 
 
 def test_layers_that_are_missing_are_named() -> None:
-    assert states(check_isolation([])) == [("isolation", "ok")]
-    (found,) = check_isolation(["landlock: Function not implemented"])
+    assert states(check_isolation([], is_root=True)) == [("isolation", "ok")]
+    (shared,) = check_isolation([], is_root=False)
+    assert (shared.state, "without root a pod is the user who runs serving" in shared.text) == ("warn", True)
+    (found,) = check_isolation(["landlock: Function not implemented"], is_root=True)
     assert (found.state, "landlock" in found.text) == ("warn", True)
 
 

@@ -87,7 +87,7 @@ def type_in(steps: list[Step], folder: Path, environment: dict[str, str], within
     [
         pytest.param(path.name, marks=[pytest.mark.slow] if path.name in _SLOW else [])
         for path in sorted(EXAMPLES.iterdir())
-        if path.is_dir()
+        if (path / "README.md").exists()
     ],
 )
 def test_an_example_does_what_its_page_says(name: str, environment: dict[str, str], tmp_path: Path) -> None:
